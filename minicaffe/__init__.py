@@ -1,0 +1,3 @@
+"""minicaffe: Caffe, small and alive. ``import minicaffe as caffe``."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,91 @@
+"""Every error that minicaffe raises on purpose.
+
+An error reads ``file:line: layer 'conv1' (Convolution): convolution_param.num_output: rule and value; remedy``.
+The code that finds the fault gives the field and the message; whoever knows the place (the reader a file and line, the
+net a layer) adds it with :meth:`Error.at` while the error passes by. Caffe ended the process instead (glog CHECK).
+"""
+
+import difflib
+
+
+class Error(Exception):
+    """Base of minicaffe's errors.
+
+    Parameters
+    ----------
+    message : str
+        Rule, value and remedy in one line.
+    field : str, optional
+        Path of the field at fault, such as ``convolution_param.num_output`` or ``blobs[0]``.
+
+    Attributes
+    ----------
+    file, line, layer, layer_type, field, message
+        The parts of the text; None where unknown.
+    """
+
+    def __init__(self, message, *, field=None, file=None, line=None, layer=None, layer_type=None):
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.file = file
+        self.line = line
+        self.layer = layer
+        self.layer_type = layer_type
+
+    def at(self, *, file=None, line=None, layer=None, layer_type=None, field=None):
+        """Fill in the parts of the place that are still unknown and return the error itself."""
+        self.file = self.file if self.file is not None else file
+        self.line = self.line if self.line is not None else line
+        self.layer = self.layer if self.layer is not None else layer
+        self.layer_type = self.layer_type if self.layer_type is not None else layer_type
+        self.field = self.field if self.field is not None else field
+        return self
+
+    def __str__(self):
+        parts = []
+        if self.file is not None:
+            parts.append(f"{self.file}:{self.line}" if self.line else str(self.file))
+        elif self.line:
+            parts.append(f"line {self.line}")
+        if self.layer is not None:
+            parts.append(f"layer '{self.layer}'" + (f" ({self.layer_type})" if self.layer_type else ""))
+        if self.field is not None:
+            parts.append(self.field)
+        return ": ".join([*parts, self.message])
+
+
+class ConfigError(Error, ValueError):
+    """A prototxt, option or argument says something that cannot be."""
+
+
+class ShapeError(Error, ValueError):
+    """Shapes that do not fit each other, the layer, or the memory budget."""
+
+
+class DataError(Error, ValueError):
+    """A record, weights file or label whose content is wrong."""
+
+
+class FileError(Error, RuntimeError):
+    """A file that cannot be opened, read whole or written (pycaffe raises RuntimeError there too)."""
+
+
+class MissingNameError(Error, KeyError):
+    """A name that the workspace, net or registry does not hold."""
+
+    __str__ = Error.__str__  # KeyError would show the message in quotes
+
+
+class DependencyError(Error, ImportError):
+    """An optional package is needed and not installed; the message holds the install command."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """No memory for a block; the message holds bytes asked, live and limit."""
+
+
+def close_matches(name, known):
+    """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return "; did you mean " + " or ".join(f"'{n}'" for n in near) + "?" if near else ""
