@@ -8,22 +8,17 @@ blob grew or went away.
 import numpy as np
 
 from minicaffe.cpu.threads cimport num_threads
-from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, SYNCED, UNINITIALIZED
+from minicaffe.memory.synced cimport UNINITIALIZED
 
 from minicaffe.errors import DataError, ShapeError
 
 cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
     double asum[T](int threads, long long n, const T* x)
     double sumsq[T](int threads, long long n, const T* x)
-    void copy[T](int threads, long long n, const T* x, T* y)
 
-cdef extern from "minicaffe/cpu/apply.hpp" nogil:
-    cppclass Scaled "mc::Scaled"[T]:
-        T a
-    cppclass Minus "mc::Minus"[T]:
-        pass
-    void map1 "mc::cpu::map"[F, T](int threads, long long n, const F& f, const T* x, T* y)
-    void map2 "mc::cpu::map"[F, T](int threads, long long n, const F& f, const T* a, const T* b, T* y)
+cdef extern from "minicaffe/cpu/typed.hpp" nogil:
+    void scaled "mc::cpu::map1<mc::Scaled>"(int threads, int dtype, long long n, const void* x, void* y, double factor)
+    void minus "mc::cpu::map2<mc::Minus>"(int threads, int dtype, long long n, const void* w, const void* step, void* y)
 
 NUMPY_TYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32))
 MAX_AXES = 32
@@ -212,30 +207,25 @@ cdef class Blob:
     cdef void* mutable_cpu_diff_ptr(self) except? NULL:
         return self.diff_memory.mutable_cpu_data()
 
-    cdef _view(self, buffer, bint writable):
-        view = np.ndarray(self.shape, NUMPY_TYPES[self.dtype], buffer=buffer if self.count else None)
-        view.flags.writeable = writable
-        return view
-
     @property
     def data(self):
         """The values as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
-        return self._view(self.data_memory.mutable_cpu_buffer(), True)
+        return _view(self, self.data_memory.mutable_cpu_buffer(), True)
 
     @property
     def diff(self):
         """The gradient as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
-        return self._view(self.diff_memory.mutable_cpu_buffer(), True)
+        return _view(self, self.diff_memory.mutable_cpu_buffer(), True)
 
     @property
     def cpu_data(self):
         """The values as a read-only NumPy view; the device copy stays valid."""
-        return self._view(self.data_memory.cpu_buffer(), False)
+        return _view(self, self.data_memory.cpu_buffer(), False)
 
     @property
     def cpu_diff(self):
         """The gradient as a read-only NumPy view; the device copy stays valid."""
-        return self._view(self.diff_memory.cpu_buffer(), False)
+        return _view(self, self.diff_memory.cpu_buffer(), False)
 
     def set_cpu_data(self, source):
         """Let data be the memory of `source`, a C-contiguous array of the blob's type and count, without a copy."""
@@ -335,61 +325,58 @@ cdef class Blob:
 
     def update(self):
         """``data -= diff`` (Caffe Blob::Update)."""
-        if self.dtype == FLOAT:
-            map2[Minus[float], float](num_threads(), self.count, Minus[float](), <float*> self.mutable_cpu_data_ptr(),
-                                      <const float*> self.cpu_diff_ptr(), <float*> self.mutable_cpu_data_ptr())
-        elif self.dtype == DOUBLE:
-            map2[Minus[double], double](num_threads(), self.count, Minus[double](), <double*> self.mutable_cpu_data_ptr(),
-                                        <const double*> self.cpu_diff_ptr(), <double*> self.mutable_cpu_data_ptr())
-        else:
+        if self.dtype == INT:
             raise ShapeError("an integer blob has no arithmetic")
+        cdef void* w = self.mutable_cpu_data_ptr()
+        minus(num_threads(), self.dtype, self.count, w, self.cpu_diff_ptr(), w)
 
     def asum_data(self):
         """Sum of absolute values of the data; 0 for memory that was never touched."""
-        return self._sum(self.data_memory, False)
+        return _sum(self, self.data_memory, False)
 
     def asum_diff(self):
         """Sum of absolute values of the diff; 0 for memory that was never touched."""
-        return self._sum(self.diff_memory, False)
+        return _sum(self, self.diff_memory, False)
 
     def sumsq_data(self):
         """Sum of squares of the data; 0 for memory that was never touched."""
-        return self._sum(self.data_memory, True)
+        return _sum(self, self.data_memory, True)
 
     def sumsq_diff(self):
         """Sum of squares of the diff; 0 for memory that was never touched."""
-        return self._sum(self.diff_memory, True)
+        return _sum(self, self.diff_memory, True)
 
     def scale_data(self, double factor):
         """Multiply the data in place; nothing happens to memory that was never touched."""
-        self._scale(self.data_memory, factor)
+        _scale(self, self.data_memory, factor)
 
     def scale_diff(self, double factor):
         """Multiply the diff in place; nothing happens to memory that was never touched."""
-        self._scale(self.diff_memory, factor)
+        _scale(self, self.diff_memory, factor)
 
-    cdef double _sum(self, SyncedMemory memory, bint square) except? -1:
-        if memory.head == UNINITIALIZED or self.count == 0:
-            return 0
-        cdef const void* x = memory.cpu_data()
-        if self.dtype == FLOAT:
-            return (sumsq[float] if square else asum[float])(num_threads(), self.count, <const float*> x)
-        if self.dtype == DOUBLE:
-            return (sumsq[double] if square else asum[double])(num_threads(), self.count, <const double*> x)
-        raise ShapeError("an integer blob has no arithmetic")
 
-    cdef int _scale(self, SyncedMemory memory, double factor) except -1:
-        if memory.head == UNINITIALIZED or self.count == 0:
-            return 0
-        cdef void* x = memory.mutable_cpu_data()
-        cdef Scaled[float] f32
-        cdef Scaled[double] f64
-        if self.dtype == FLOAT:
-            f32.a = <float> factor
-            map1[Scaled[float], float](num_threads(), self.count, f32, <float*> x, <float*> x)
-        elif self.dtype == DOUBLE:
-            f64.a = factor
-            map1[Scaled[double], double](num_threads(), self.count, f64, <double*> x, <double*> x)
-        else:
-            raise ShapeError("an integer blob has no arithmetic")
+cdef _view(Blob blob, buffer, bint writable):
+    view = np.ndarray(blob.shape, NUMPY_TYPES[blob.dtype], buffer=buffer if blob.count else None)
+    view.flags.writeable = writable
+    return view
+
+
+cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
+    if memory.head == UNINITIALIZED or blob.count == 0:
         return 0
+    cdef const void* x = memory.cpu_data()
+    if blob.dtype == FLOAT:
+        return (sumsq[float] if square else asum[float])(num_threads(), blob.count, <const float*> x)
+    if blob.dtype == DOUBLE:
+        return (sumsq[double] if square else asum[double])(num_threads(), blob.count, <const double*> x)
+    raise ShapeError("an integer blob has no arithmetic")
+
+
+cdef int _scale(Blob blob, SyncedMemory memory, double factor) except -1:
+    if memory.head == UNINITIALIZED or blob.count == 0:
+        return 0
+    if blob.dtype == INT:
+        raise ShapeError("an integer blob has no arithmetic")
+    cdef void* x = memory.mutable_cpu_data()
+    scaled(num_threads(), blob.dtype, blob.count, x, x, factor)
+    return 0

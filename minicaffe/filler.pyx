@@ -80,9 +80,9 @@ def gaussian(Blob blob, filler, Generator generator):
     if filler.sparse > outputs:
         raise ConfigError(f"must be at most the number of outputs {outputs}, got {filler.sparse}", field="sparse")
     if blob.dtype == FLOAT:
-        _keep(<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, filler.sparse / outputs)
+        _keep[float](<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, filler.sparse / outputs)
     else:
-        _keep(<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, filler.sparse / outputs)
+        _keep[double](<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, filler.sparse / outputs)
 
 
 def positive_unitball(Blob blob, filler, Generator generator):
@@ -136,17 +136,17 @@ def fill(Blob blob, filler, Generator generator):
 def fill_uniform(Blob blob, Generator generator, double lo, double hi):
     """Fill with U[lo, hi)."""
     if blob.dtype == FLOAT:
-        _uniform(<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, lo, hi)
+        _uniform[float](<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, lo, hi)
     else:
-        _uniform(<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, lo, hi)
+        _uniform[double](<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, lo, hi)
 
 
 def fill_gaussian(Blob blob, Generator generator, double mean, double std):
     """Fill with N(mean, std)."""
     if blob.dtype == FLOAT:
-        _gaussian(<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, mean, std)
+        _gaussian[float](<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, mean, std)
     else:
-        _gaussian(<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, mean, std)
+        _gaussian[double](<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, mean, std)
 
 
 def _fan(Blob blob, filler):
