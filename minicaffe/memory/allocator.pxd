@@ -25,6 +25,7 @@ cdef class Buffer:
     cdef public str name            # what the block serves, for the reporter
     cdef Allocator allocator        # frees the block; None: foreign memory, which `owner` keeps alive
     cdef object owner
+    cdef Usage usage                # of the place; None for foreign memory
 
 
-cdef Buffer foreign_buffer(void* ptr, size_t nbytes, object place, object owner, str name)
+cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name)

@@ -8,10 +8,10 @@ cdef class Usage:
 
 
 cdef class Reporter:
-    cdef bint recording             # test it before event(): off, an event costs this one branch
-    cdef tuple records              # the lists that are being recorded into
+    cdef bint recording                   # test it before event(): off, an event costs this one branch
+    cdef tuple records                    # the lists that are recorded into
     cdef unordered_set[size_t] blocks     # live Buffers, borrowed: a Buffer takes itself out before it dies
-    cdef dict places                # place -> Usage
-    cdef int add(self, block) except -1
-    cdef int remove(self, block) except -1
+    cdef dict places                      # place -> Usage
+    cdef Usage add(self, block, place, size_t nbytes)
+    cdef void remove(self, block, Usage usage, size_t nbytes) noexcept
     cdef int event(self, str kind, place, size_t address, size_t nbytes, str name, str detail) except -1

@@ -37,4 +37,9 @@ cdef class SyncedMemory:
     cpdef set_cpu_data(self, source)
     cpdef set_gpu_data(self, size_t address, owner=*)
     cpdef async_gpu_push(self, stream)
-    cdef int act(self, int call) except -1
+    cdef int act(self, int call, argument) except -1
+    cdef int count_copy(self, Buffer target, str direction) except -1
+    cdef Buffer new_host(self)
+    cdef Buffer new_device(self)
+    cdef int find_side(self) except -1
+    cdef wrong(self, str call, str message)
