@@ -81,6 +81,14 @@ class DependencyError(Error, ImportError):
     """An optional package is needed and not installed; the message holds the install command."""
 
 
+class WrongTypeError(Error, TypeError):
+    """An object or slot of another type than the one asked for."""
+
+
+class PointerError(Error, ValueError):
+    """A block that was never given out, is free already, or was written beyond its end."""
+
+
 class OutOfMemoryError(Error, MemoryError):
     """No memory for a block; the message holds bytes asked, live and limit."""
 
