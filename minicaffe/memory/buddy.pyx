@@ -193,7 +193,7 @@ cdef class BuddyAllocator(Allocator):
 
     cdef int drop_pool(self, Header* chunk) except -1:
         if chunk == NULL:
-            raise PointerError("BuddyAllocator: the header of an empty pool was overwritten; the pool is not given back")
+            raise PointerError("BuddyAllocator: the header of an empty pool was overwritten; the pool is kept")
         self.unlink(chunk)
         self.empty_pools -= 1
         self.pools.erase(<size_t>chunk)

@@ -362,7 +362,7 @@ def what_can_fail():
                 yield state, call, "copy"
 
 
-@pytest.mark.parametrize(("state", "call", "fault"), what_can_fail())
+@pytest.mark.parametrize(("state", "call", "fault"), list(what_can_fail()))
 def test_a_failure_changes_nothing(host, device, state, call, fault):
     action, new_state = EXPECTED[state, call]
     mem, keep = SyncedMemory(N), []
