@@ -1,14 +1,11 @@
-"""Read the binary files of Caffe: weights (.caffemodel), solver states, mean files.
+"""Read and write the binary files of Caffe: weights (.caffemodel), solver states, mean files.
 
 Numbers stay where they are: a `StoredBlob` holds NumPy views of the memory-mapped file, so a 240 MB model is loaded by
-the one pass that copies it into the net. Caffe's parsers limit themselves by ending the process; here every length and
-shape is checked, in 64 bits, before memory is taken for it, and a fault names file, layer and blob.
+the one pass that copies it into the net, and it is written from the net's own memory. Where Caffe ends the process, an
+error here names file, layer and blob.
 """
 
-import dataclasses
 import logging
-import math
-import os
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -16,7 +13,20 @@ from google.protobuf.message import DecodeError
 from minicaffe.errors import DataError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import HDF5_SIGNATURE, is_hdf5, map_bytes
-from minicaffe.proto.wire import read_dims, scan
+from minicaffe.proto.stored import (
+    DATA,
+    DIFF,
+    DOUBLE_DATA,
+    DOUBLE_DIFF,
+    SHAPE,
+    LayerBlobs,
+    StoredBlob,
+    StoredState,
+    int32,
+    parse_blob,
+    shown,
+)
+from minicaffe.proto.wire import scan
 
 __all__ = [
     "LayerBlobs",
@@ -27,169 +37,20 @@ __all__ = [
     "read_blob",
     "read_net",
     "read_solver_state",
+    "write_net",
+    "write_solver_state",
 ]
 
 logger = logging.getLogger(__name__)
 
-MAX_COUNT = 2**31 - 1  # elements of a blob: Caffe counts them in an int
+MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
 
 # Field numbers of proto/caffe.proto.
-BLOB_LEGACY = (1, 2, 3, 4)  # num, channels, height, width
-BLOB_DATA, BLOB_DIFF, BLOB_SHAPE, BLOB_DOUBLE_DATA, BLOB_DOUBLE_DIFF = 5, 6, 7, 8, 9
-BLOB_FIELDS = (*BLOB_LEGACY, BLOB_DATA, BLOB_DIFF, BLOB_SHAPE, BLOB_DOUBLE_DATA, BLOB_DOUBLE_DIFF)
 NET_LAYERS, NET_LAYER = 2, 100
 LAYER_BLOBS = 7
 V1_NESTED, V1_BLOBS = 1, 6
 V0_BLOBS = 50
 STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP = 1, 3, 4
-
-
-class StoredBlob:
-    """A blob as a file holds it.
-
-    Parameters
-    ----------
-    data : ndarray
-        float32 or float64.
-    diff : ndarray, optional
-        Of the same shape.
-    shape : tuple of int, optional
-        By default the shape of `data`.
-    legacy, has_shape : bool
-        See the attributes.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    legacy : bool
-        True where the file gives num, channels, height and width: `shape` is these four, and stands for any shape that
-        equals it after 1s are put in front (layers.md calls this right-aligned).
-    has_shape : bool
-        True where the file gives a `shape`. Without it and without the legacy numbers the blob is a scalar.
-    data, diff : ndarray of `shape`
-        float32, or float64 if the file holds doubles; `diff` is None where the file has none. When read, they are
-        read-only views of the file that may be unaligned: copy them to where they shall stay.
-    """
-
-    __slots__ = ("data", "diff", "has_shape", "legacy", "shape")
-
-    def __init__(self, data, diff=None, *, shape=None, legacy=False, has_shape=True):
-        self.data = data
-        self.diff = diff
-        self.shape = tuple(data.shape) if shape is None else shape
-        self.legacy = legacy
-        self.has_shape = has_shape
-
-    def __repr__(self):
-        legacy = ", legacy" if self.legacy else ""
-        diff = ", with diff" if self.diff is not None else ""
-        return f"StoredBlob({shown(self.shape)} {self.data.dtype}{legacy}{diff})"
-
-
-@dataclasses.dataclass
-class LayerBlobs:
-    """The stored blobs of one layer: its name, its type as the file writes it, and a list of `StoredBlob`."""
-
-    name: str
-    type: str
-    blobs: list
-
-
-@dataclasses.dataclass
-class StoredState:
-    """A solver state: see SolverState in proto/caffe.proto. `history` is a list of `StoredBlob`; None means unset."""
-
-    iter: int
-    learned_net: str | None
-    current_step: int
-    resume_state: str | None
-    history: list
-
-
-def shown(shape):
-    """Write a shape as errors do: ``20x1x5x5``, or ``()`` for a scalar."""
-    return "x".join(map(str, shape)) or "()"
-
-
-def parse_blob(data, start=0, end=None):
-    """Return the `StoredBlob` of a serialized BlobProto, bytes `start` to `end` of the buffer `data`.
-
-    A BlobProto inside a message that is already parsed is read by ``parse_blob(blob_proto.SerializeToString())``.
-
-    Raises
-    ------
-    DataError
-        If the shape is impossible, or the number of values is not its product.
-    """
-    fields, varints, _ = scan(data, start, len(data) if end is None else end, BLOB_FIELDS)
-    runs = {number: [] for number in (BLOB_DATA, BLOB_DIFF, BLOB_DOUBLE_DATA, BLOB_DOUBLE_DIFF)}
-    dims, has_shape = [], False
-    for number, first, stride, count in fields:
-        if number == BLOB_SHAPE and stride == 0:
-            has_shape = True
-            read_dims(data, first, first + count, dims)
-        elif number in runs:
-            runs[number].append((first, stride, count))
-    legacy = not varints.keys().isdisjoint(BLOB_LEGACY)
-    if legacy:
-        dims = [_int32(varints.get(number, 0)) for number in BLOB_LEGACY]
-    needed = _count(dims)
-    shape = tuple(dims)
-    values = _gather(data, runs[BLOB_DOUBLE_DATA], "<f8", shape, needed, "double_data")
-    if values is None:
-        values = _gather(data, runs[BLOB_DATA], "<f4", shape, needed, "data")
-    if values is None:
-        if needed:
-            raise DataError(f"holds no numbers, its shape {shown(shape)} needs {needed}; save the weights again")
-        values = np.empty(shape, np.float32)
-    diff = _gather(data, runs[BLOB_DOUBLE_DIFF], "<f8", shape, needed, "double_diff")
-    if diff is None:
-        diff = _gather(data, runs[BLOB_DIFF], "<f4", shape, needed, "diff")
-    return StoredBlob(values, diff, shape=shape, legacy=legacy, has_shape=has_shape)
-
-
-def _int32(value):
-    """Return what protobuf makes of a 64-bit varint in an int32 field: its lower half."""
-    return (value + 2**31) % 2**32 - 2**31
-
-
-def _count(dims):
-    """Return the product of `dims`, or raise DataError if no blob can have this shape."""
-    for dim in dims:
-        if dim < 0:
-            raise DataError(f"has the shape {shown(dims)}: {dim} is negative; save the weights again")
-    count = math.prod(dims)
-    if count > MAX_COUNT or max(dims, default=0) > MAX_COUNT:
-        raise DataError(f"has the shape {shown(dims)}, {count} numbers; a blob holds at most {MAX_COUNT}")
-    return count
-
-
-def _gather(data, runs, dtype, shape, needed, name):
-    """Return the numbers of one repeated field as an array of `shape`; None if there are none.
-
-    A field in one piece becomes a view of `data`; one in several pieces, or with a tag before each number, a copy.
-    """
-    width = int(dtype[2])
-    pieces = []  # offset, stride, numbers
-    for first, stride, count in runs:
-        if stride == 0 and count % width:
-            raise DataError(f"{name} has {count} bytes, no multiple of {width}; the file is damaged, fetch it again")
-        if stride == 0:
-            pieces.append((first, width, count // width))
-        elif stride - width in range(1, 11):  # else it is of another width, which protobuf skips as unknown
-            pieces.append((first, stride, count))
-    total = sum(count for _, _, count in pieces)
-    if total == 0:
-        return None
-    if total != needed:
-        what = f"{total} number" + "s" * (total > 1)
-        raise DataError(f"holds {what} in {name}, its shape {shown(shape)} needs {needed}; save the weights again")
-    views = [np.ndarray(count, dtype, data, first, (stride,)) for first, stride, count in pieces]
-    if len(views) == 1 and pieces[0][1] == width:
-        return views[0].reshape(shape)
-    values = np.concatenate(views)
-    values.flags.writeable = False
-    return values.reshape(shape)
 
 
 def read_net(path):
@@ -261,36 +122,24 @@ def _split_net(data):
         if stride == 0:
             blobs = []
             path = ((LAYER_BLOBS,), {}) if number == NET_LAYER else ((V1_BLOBS,), {V1_NESTED: ((V0_BLOBS,), {})})
-            parts.append(_counted(number, _without_blobs(data, first, first + count, *path, blobs)))
+            try:
+                parts += _message(number, _without_blobs(data, first, first + count, *path, blobs))
+            except DataError as error:
+                raise error.at(field=f"layer[{len(places[number])}]")
             places[number].append(blobs)
     return parts, places
 
 
 def _without_blobs(data, start, end, blob_fields, nested, blobs):
-    """Return a serialized layer without its blobs, whose places are appended to `blobs`."""
+    """Return a serialized layer, in parts, without its blobs, whose places are appended to `blobs`."""
     fields, _, rest = scan(data, start, end, (*blob_fields, *nested))
     parts = [data[first:last] for first, last in rest]
     for number, first, stride, count in fields:
         if stride == 0 and number in nested:
-            parts.append(_counted(number, _without_blobs(data, first, first + count, *nested[number], blobs)))
+            parts += _message(number, _without_blobs(data, first, first + count, *nested[number], blobs))
         elif stride == 0:
             blobs.append((first, first + count))
-    return b"".join(parts)
-
-
-def _counted(number, content):
-    """Return `content` as the counted field `number`: tag, length, bytes."""
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def varint(value):
-    """Return a number from 0 to 2**64 - 1 in protobuf's variable length."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return parts
 
 
 def read_blob(path):
@@ -324,12 +173,106 @@ def read_solver_state(path):
             except DataError as error:
                 raise error.at(file=path, field=f"history[{len(history)}]")
     return StoredState(
-        iter=_int32(varints[STATE_ITER]),
+        iter=int32(varints[STATE_ITER]),
         learned_net=others.learned_net if others.HasField("learned_net") else None,
-        current_step=_int32(varints.get(STATE_CURRENT_STEP, 0)),
+        current_step=int32(varints.get(STATE_CURRENT_STEP, 0)),
         resume_state=others.resume_state if others.HasField("resume_state") else None,
         history=history,
     )
+
+
+def write_net(file, net, layers):
+    """Write a .caffemodel.
+
+    Parameters
+    ----------
+    file : binary file open for writing, buffered
+    net : caffe_pb2.NetParameter
+        Blobs in it are left out.
+    layers : sequence of LayerBlobs
+        One for each entry of ``net.layer``, in its order; `shape`, `data` and `diff` of their blobs are written.
+
+    Raises
+    ------
+    DataError
+        If an array is neither float32 nor float64, does not fill its shape, or the file would exceed the 2 GiB - 1 bytes
+        that protobuf's readers take. Nothing is written then.
+    """
+    if len(net.layer) != len(layers):
+        raise ValueError(f"blobs of {len(layers)} layers for the {len(net.layer)} layers of the net")
+    head = caffe_pb2.NetParameter()
+    head.CopyFrom(net)
+    head.ClearField("layer")
+    parts = [head.SerializeToString()]
+    for layer, stored in zip(net.layer, layers, strict=True):
+        entry = caffe_pb2.LayerParameter()
+        entry.CopyFrom(layer)
+        entry.ClearField("blobs")
+        content = [entry.SerializeToString()]
+        for index, blob in enumerate(stored.blobs):
+            try:
+                content += _message(LAYER_BLOBS, _blob_parts(blob))
+            except DataError as error:
+                raise error.at(layer=layer.name, layer_type=layer.type, field=f"blobs[{index}]")
+        parts += _message(NET_LAYER, content)
+    _write(file, parts)
+
+
+def write_solver_state(file, iter, learned_net, current_step, history, resume_state=None):
+    """Write a .solverstate; parameters as in `StoredState`, `file` and errors as in `write_net`."""
+    state = caffe_pb2.SolverState(iter=iter, current_step=current_step)
+    if learned_net is not None:
+        state.learned_net = learned_net
+    if resume_state is not None:
+        state.resume_state = resume_state
+    parts = [state.SerializeToString()]
+    for index, blob in enumerate(history):
+        try:
+            parts += _message(STATE_HISTORY, _blob_parts(blob))
+        except DataError as error:
+            raise error.at(field=f"history[{index}]")
+    _write(file, parts)
+
+
+def _blob_parts(blob):
+    """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied."""
+    shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
+    parts = [*_message(SHAPE, [shape])]
+    for values, single, double in ((blob.data, DATA, DOUBLE_DATA), (blob.diff, DIFF, DOUBLE_DIFF)):
+        if values is None:
+            continue
+        if values.dtype not in (np.float32, np.float64):
+            raise DataError(f"holds {values.dtype}, float32 and float64 can be stored; convert it with astype")
+        if values.size != np.prod(blob.shape, dtype=np.int64):
+            raise DataError(f"holds {values.size} numbers, its shape {shown(blob.shape)} needs another count")
+        little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        number = single if values.dtype == np.float32 else double
+        parts += _message(number, [little.reshape(-1).view(np.uint8)])
+    return parts
+
+
+def _message(number, parts):
+    """Return `parts`, the content of the counted field `number`, with its tag and length in front."""
+    return [varint(number << 3 | 2) + varint(sum(map(len, parts))), *parts]
+
+
+def _write(file, parts):
+    size = sum(map(len, parts))
+    if size > MAX_FILE:
+        raise DataError(f"would have {size} bytes, protobuf reads {MAX_FILE} at most; save as HDF5, or without diffs",
+                        file=getattr(file, "name", None))
+    for part in parts:
+        file.write(part)
+
+
+def varint(value):
+    """Return a number from 0 to 2**64 - 1 in protobuf's variable length."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def _parse(message_class, serialized):

@@ -114,9 +114,9 @@ def scan(const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t end, wanted
             at = varint(bytes_, at, end, &value)
             value_at = at
             if value > <uint64_t> (end - at):
-                raise DataError(
-                    f"is cut off at byte {data.shape[0]}, or damaged: field {number} at byte {tag_at} has {value} bytes, "
-                    f"{end - at} are left; fetch the file again")
+                fault = "is cut off" if end == data.shape[0] else "is damaged"
+                raise DataError(f"{fault}: field {number} at byte {tag_at} has {value} bytes, but {end - at} are left before "
+                                f"byte {end}; fetch the file again")
             at += <Py_ssize_t> value
         elif wire == FOUR_BYTES or wire == EIGHT_BYTES:
             size = 4 if wire == FOUR_BYTES else 8
