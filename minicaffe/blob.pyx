@@ -237,8 +237,8 @@ cdef class Blob:
             self.capacity = self.count
             self.data_memory = SyncedMemory(self.count * ITEMSIZE[<int> self.dtype], self.name + " data")
             self.diff_memory = SyncedMemory(self.count * ITEMSIZE[<int> self.dtype], self.name + " diff")
+            self.stamp += 1
         self.data_memory.set_cpu_data(source)
-        self.stamp += 1
 
     cpdef share_data(self, Blob other):
         """Use the data memory of `other`, which must have the same count; the shapes may differ."""
