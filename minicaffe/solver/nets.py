@@ -101,9 +101,7 @@ def _source(param, field, index, file, positions):
         net_param, net_positions = upgrade.read_net_file(value)
         return Source(net_param, value, net_positions, f"{field} file: {value}")
     path = field if index is None else f"{field}[{index}]"
-    net_param = caffe_pb2.NetParameter()
-    net_param.CopyFrom(value)
-    upgrade.upgrade_net(net_param)
+    net_param, _ = upgrade.upgrade_net(value, positions, path + ".")
     return Source(net_param, file, InlinePositions(positions, path) if positions is not None else None, field)
 
 
