@@ -9,7 +9,6 @@ import os
 from collections import namedtuple
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, upgrade
 
 log = logging.getLogger("minicaffe.solver")
@@ -32,8 +31,8 @@ class InlinePositions:
         return self.positions.line(f"{self.path}.layer[{index}]")
 
 
-def build_train_net(param, file, positions, dtype, workspace):
-    """Return the net to train.
+def build_train_net(param, file, positions, make_net):
+    """Return the net to train, made by ``make_net(net_param, file=, positions=)``.
 
     Raises
     ------
@@ -47,10 +46,10 @@ def build_train_net(param, file, positions, dtype, workspace):
     source = _source(param, given[0], None, file, positions)
     place = f"specified in {given[0]}." if given[0].endswith("_param") else f"from {source.words}"
     log.info("Creating training net %s", place)
-    return _build(source, caffe_pb2.TRAIN, param.train_state, dtype, workspace)
+    return _build(source, caffe_pb2.TRAIN, param.train_state, make_net)
 
 
-def build_test_nets(param, file, positions, dtype, workspace):
+def build_test_nets(param, file, positions, make_net):
     """Return the test nets: those of test_net_param, then test_net, then copies of net_param or net for the rest of test_iter.
 
     Raises
@@ -81,7 +80,7 @@ def build_test_nets(param, file, positions, dtype, workspace):
     for i, source in enumerate(sources):
         log.info("Creating test net (#%d) specified by %s", i, source.words)
         state = param.test_state[i] if param.test_state else caffe_pb2.NetState()
-        nets.append(_build(source, caffe_pb2.TEST, state, dtype, workspace))
+        nets.append(_build(source, caffe_pb2.TEST, state, make_net))
         nets[-1].debug_info = param.debug_info
     return nets
 
@@ -105,7 +104,7 @@ def _source(param, field, index, file, positions):
     return Source(net_param, file, InlinePositions(positions, path) if positions is not None else None, field)
 
 
-def _build(source, phase, state, dtype, workspace):
+def _build(source, phase, state, make_net):
     """Build a net: `phase` is the default, the net's own state stands above it, the solver's `state` above both."""
     merged = caffe_pb2.NetState(phase=phase)
     merged.MergeFrom(source.param.state)
@@ -114,4 +113,4 @@ def _build(source, phase, state, dtype, workspace):
     net_param.CopyFrom(source.param)
     net_param.state.CopyFrom(merged)
     file = os.fspath(source.file) if source.file is not None else None
-    return Net(net_param, dtype, workspace=workspace, file=file, positions=source.positions)
+    return make_net(net_param, file=file, positions=source.positions)

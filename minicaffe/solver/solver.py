@@ -5,12 +5,14 @@ nets share parameters through one workspace; all of the solver's parameters are 
 whoever wants to watch adds a listener instead of reading the log.
 """
 
+import functools
 import logging
 import time
 
-from minicaffe.blob import FLOAT
+from minicaffe.blob import Dtype
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import nets, snapshot
 from minicaffe.solver.policy import check_policy
@@ -61,7 +63,7 @@ class Solver:
         For everything that is wrong in `param` or its nets, with file, line and field.
     """
 
-    def __init__(self, param, *, file=None, positions=None, dtype=FLOAT, workspace=None):
+    def __init__(self, param, *, file=None, positions=None, dtype=Dtype.FLOAT, workspace=None):
         self.param = caffe_pb2.SolverParameter()
         self.param.CopyFrom(param)
         self.file = str(file) if file is not None else None
@@ -96,9 +98,10 @@ class Solver:
         if param.random_seed >= 0:
             caffe.seed(param.random_seed + caffe.solver_rank)
         self.generator = caffe.generator
-        self.net = nets.build_train_net(param, self.file, self.positions, dtype, self.workspace)
+        make_net = functools.partial(self.make_net, dtype=dtype, workspace=self.workspace)
+        self.net = nets.build_train_net(param, self.file, self.positions, make_net)
         nets.load_weights(self.net, param)
-        self.test_nets = nets.build_test_nets(param, self.file, self.positions, dtype, self.workspace)
+        self.test_nets = nets.build_test_nets(param, self.file, self.positions, make_net)
         for net in self.test_nets:
             nets.load_weights(net, param)
         # Parameters that a test net has for itself, such as those of layers whose definition holds blobs.
@@ -128,6 +131,10 @@ class Solver:
                 raise ConfigError(f"must be at least 0, got {getattr(param, field)}", field=field)
 
     # ---- what a subclass defines
+
+    def make_net(self, param, **options):
+        """Return the net of a NetParameter; pycaffe's solvers make nets of their own class."""
+        return Net(param, **options)
 
     def apply_update(self):
         """Change the parameters by their diffs and count the iteration."""
