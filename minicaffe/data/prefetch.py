@@ -136,7 +136,7 @@ class Prefetcher:
                 self.batches += 1
                 return made.data, made.labels
             self._error = made
-        raise self._error.with_traceback(None)
+        raise self._error
 
     def close(self):
         """End the thread and let go of the database; arrays handed out stay valid."""
@@ -179,7 +179,9 @@ class _Work:
                 number += self.batch_size * self.solver_count
                 self.full.put(buffer)
             cursor.close()
-        except BaseException as error:  # whatever it is, the consumer must hear of it
+        except Error as error:
+            self.full.put(error.with_traceback(None))  # its frames hold values of the cursor
+        except BaseException as error:  # noqa: BLE001  (whatever it is, the consumer must hear of it)
             self.full.put(error)
         finally:
             self.db.close()

@@ -6,7 +6,7 @@ Crop: TRAIN takes a random place, TEST floor((H - crop) / 2) and the same for W.
 TEST too, as Caffe does.
 
 Differs from Caffe: random draws are a pure function of (seed, number of the record since the start of training), see
-`draw`; Caffe takes them one after another from a Mersenne Twister (mt19937), so its crops are others. In exchange a
+`draw` (Philox); Caffe takes them one after another from a Mersenne Twister (mt19937), so its crops are others. In exchange a
 resumed run, or one with more threads, draws the same crops. A batch is checked whole before a pixel is written.
 """
 
@@ -61,17 +61,18 @@ cdef struct Rule:
     const double* mean64
 
 
-cdef inline uint64_t mix(uint64_t x) noexcept nogil:
-    """Scatter the bits of x one to one (finalizer of SplitMix64: Steele, Lea, Flood 2014)."""
-    x = (x ^ (x >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * <uint64_t>0x94D049BB133111EB
-    return x ^ (x >> 31)
+cdef extern from "minicaffe/kernels/random.hpp" namespace "mc" nogil:
+    cppclass Philox:
+        unsigned long long seed
+        void operator()(unsigned long long counter, unsigned int* out)
 
 
 cdef inline int64_t draw_below(uint64_t seed, uint64_t ordinal, int which, uint64_t n) noexcept nogil:
-    # The upper 32 bits times n, again the upper 32: uniform up to n / 2^32, without a division.
-    cdef uint64_t bits = mix(mix(mix(seed) + ordinal) + <uint64_t>0x9E3779B97F4A7C15 * <uint64_t>(which + 1))
-    return <int64_t>(((bits >> 32) * n) >> 32)
+    cdef Philox random
+    cdef unsigned int bits[4]
+    random.seed = seed
+    random(ordinal, bits)
+    return <int64_t>((bits[which] * n) >> 32)  # uniform up to n / 2^32, without a division
 
 
 def draw(seed, ordinal, which, n):
@@ -418,19 +419,20 @@ cdef class Batch:
             raise ShapeError(f"labels must be {self.count} of {data.dtype}, got {labels.shape} of {labels.dtype}")
         cdef uint64_t begin = <uint64_t>(first & 0xFFFFFFFFFFFFFFFF), step = stride
         flat, flat_labels = _flat(data), None if labels is None else _flat(labels)
+        cdef Rule* rule = &self.transformer.rule
         if data.dtype == np.float32:
-            _write[float](self, flat, flat_labels, self.transformer.rule.mean32, begin, step)
+            _write[float](self, flat, flat_labels, rule.mean32, begin, step)
         elif data.dtype == np.float64:
-            _write[double](self, flat, flat_labels, self.transformer.rule.mean64, begin, step)
+            _write[double](self, flat, flat_labels, rule.mean64, begin, step)
         else:
             raise ConfigError(f"data must be float32 or float64, got {data.dtype}")
 
 
 cdef _write(Batch batch, real[::1] data, real[::1] labels, const real* mean, uint64_t first, uint64_t stride):
     cdef real* label = &labels[0] if labels is not None else NULL
-    cdef int64_t picture_size = data.shape[0] // batch.count
+    cdef int64_t size = data.shape[0] // batch.count
     with nogil:
-        copy_batch(batch.pictures, batch.count, &batch.transformer.rule, mean, first, stride, &data[0], picture_size, label)
+        copy_batch(batch.pictures, batch.count, &batch.transformer.rule, mean, first, stride, &data[0], size, label)
 
 
 cdef _flat(array):

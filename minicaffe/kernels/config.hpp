@@ -1,0 +1,37 @@
+// What every kernel header starts from: one text for the host compiler and for NVRTC.
+//
+// No standard headers below minicaffe/kernels/ except here, because NVRTC has none. A functor marks its call operator
+// MC_HD; its data members are the kernel's parameters and are passed by value.
+#pragma once
+
+#ifdef __CUDACC_RTC__
+#define MC_HD __host__ __device__ __forceinline__
+#define MC_STD
+#else
+#include <cmath>
+// Forced inlining lets one functor be compiled for each instruction set by the loop that calls it (cpu/apply.hpp).
+#define MC_HD inline __attribute__((always_inline))
+#define MC_STD std::
+#endif
+
+namespace mc {
+
+using index_t = long long;
+
+// The start of every maximum, for double too (Caffe pooling_layer.cpp uses FLT_MAX for both).
+constexpr float kFloatMax = 3.402823466e38f;
+// The floor under a probability before its logarithm (Caffe softmax_loss_layer.cpp).
+constexpr float kFloatMin = 1.17549435e-38f;
+
+template <class T> MC_HD T exp_(T x) { return MC_STD exp(x); }
+template <class T> MC_HD T log_(T x) { return MC_STD log(x); }
+template <class T> MC_HD T sqrt_(T x) { return MC_STD sqrt(x); }
+template <class T> MC_HD T pow_(T x, T y) { return MC_STD pow(x, y); }
+template <class T> MC_HD T tanh_(T x) { return MC_STD tanh(x); }
+template <class T> MC_HD T cos_(T x) { return MC_STD cos(x); }
+template <class T> MC_HD T abs_(T x) { return x < T(0) ? -x : x; }
+template <class T> MC_HD T sign_(T x) { return T((x > T(0)) - (x < T(0))); }
+template <class T> MC_HD T min_(T a, T b) { return b < a ? b : a; }
+template <class T> MC_HD T max_(T a, T b) { return a < b ? b : a; }
+
+}  // namespace mc
