@@ -1,4 +1,4 @@
-"""``minicaffe data``: make databases and look into them (Caffe: examples/*/create_*.sh, convert_imageset, compute_image_mean).
+"""``minicaffe data``: make databases and look into them (Caffe convert_imageset, compute_image_mean, create_*.sh).
 
 Results go to standard output; progress is shown on a terminal only. A failed or interrupted command leaves no half
 database or file under the final name.

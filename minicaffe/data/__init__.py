@@ -1,1 +1,1 @@
-"""Data: databases (`db`), records (`datum`), pixels (`transform`), batches (`prefetch`), making databases (`datasets`)."""
+"""Databases (`db`), records (`datum`), pixels (`transform`), batches (`prefetch`); making databases (`datasets`)."""

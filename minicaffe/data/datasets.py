@@ -1,4 +1,4 @@
-"""The data sets of Caffe's examples, from their original files to LMDBs (convert_mnist_data.cpp, convert_cifar_data.cpp).
+"""The data sets of Caffe's examples, from their original files to LMDBs (convert_mnist_data, convert_cifar_data).
 
 fashion-mnist and mnist (IDX files): 8-digit keys, 1 x 28 x 28 bytes; cifar10 (binary files): 5-digit keys, 3 x 32 x 32
 bytes, planes in the file's order red, green, blue. Records stand in the order of the files.
@@ -210,7 +210,7 @@ def _parse_cifar(content, name):
     count, rest = divmod(len(content), CIFAR_RECORD)
     if rest or not 1 <= count <= 10_000:
         raise DataError(
-            f"must hold 1 to 10000 records of {CIFAR_RECORD} bytes, has {len(content)} bytes; copy or download it again",
+            f"must hold 1 to 10000 records of {CIFAR_RECORD} bytes, has {len(content)} bytes; copy it again",
             file=name,
         )
     records = np.frombuffer(content, np.uint8).reshape(count, CIFAR_RECORD)

@@ -1,9 +1,9 @@
 """Read a serialized Datum straight from its bytes (Caffe: caffe.proto Datum, data_transformer.cpp, io.cpp).
 
 The protobuf runtime would copy each record into a message object under the GIL; a batch of small pictures then spends
-its time there. Here a record is walked once in place: `datum_parse` notes where the fields lie, so that a batch is parsed
-and transformed in one loop without the GIL. Like protobuf it takes fields in any order, packed or not, lets the
-last value of a field win and steps over fields it does not know.
+its time there. Here a record is walked once in place: `datum_parse` notes where the fields lie, so that a batch is
+parsed and transformed without the GIL. Like protobuf it takes fields in any order, packed or not, lets the last value
+of a field win and steps over fields it does not know.
 
 Stricter than Caffe: C x H x W must be exactly the number of bytes or floats. Not done here: writing (caffe_pb2 does).
 """

@@ -3,8 +3,8 @@
 A record is a key and a value, both bytes; readers go through the keys in bytewise order and start over at the end. What
 a value means (a serialized Datum) is the business of `datum.pyx`.
 
-Differs from Caffe: every fault is an error that names the database and the remedy, and one process may open a database any
-number of times (two nets, two layers).
+Differs from Caffe: every fault is an error that names the database and the remedy, and one process may open a database
+any number of times (two nets, two layers).
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """LevelDB databases (Caffe db_leveldb.cpp), through the optional package plyvel.
 
-Even for reading LevelDB needs a writable directory: it locks the database and writes a log. The package closes a database
-with the last reference to it, so nothing here closes one.
+Even for reading LevelDB needs a writable directory: it locks the database and writes a log. The package closes a
+database with the last reference to it, so nothing here closes one.
 """
 
 import itertools

@@ -58,7 +58,7 @@ def fetch(url, path, checksum, progress=None):
         part.replace(path)
     except urllib.error.HTTPError as error:
         raise FileError(
-            f"the server answers {error.code} {error.reason}; --url BASE names another server, --from DIR uses files you have",
+            f"the server answers {error.code} {error.reason}; try --url BASE, or --from DIR with files you have",
             file=url,
         ) from error
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
@@ -69,7 +69,7 @@ def fetch(url, path, checksum, progress=None):
 
 
 def _receive(url, part, progress):
-    """Append to `part` what one connection gives; return the size of the whole file, None if the server does not say."""
+    """Append to `part` what one connection gives; return the size of the whole file, None if not told."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:

@@ -60,7 +60,7 @@ def read_mean(path):
     sound = len(picture) == 3 and all(s == 1 for s in shape[:-3]) and all(s > 0 for s in picture)
     if not sound or count != values.size:
         raise DataError(
-            f"a mean file holds one picture, 1 x channels x height x width; this one says {' x '.join(map(str, shape))} "
+            f"a mean file holds 1 x channels x height x width; this one says {' x '.join(map(str, shape))} "
             f"and holds {values.size} values",
             file=str(path),
         )

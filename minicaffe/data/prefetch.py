@@ -4,8 +4,8 @@
                              ^                                        |
                              '---------- `free` queue <---------------'
 
-A fixed set of buffers goes round: `depth` may lie full, one more is at the consumer. The thread knows the two queues and
-its `_Work`, never the Prefetcher: so dropping the Prefetcher (or the layer that holds it) ends the thread.
+A fixed set of buffers goes round: `depth` may lie full, one more is at the consumer. The thread knows its `_Work` with
+the two queues, never the Prefetcher: so dropping the Prefetcher (or the layer that holds it) ends the thread.
 
 Differs from Caffe: the place in the stream can be read and restored; errors of the thread are raised in `next`.
 """

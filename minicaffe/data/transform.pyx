@@ -1,13 +1,15 @@
 """Turn records into the pixels a net sees (Caffe data_transformer.cpp): crop, mirror, mean, scale.
 
-    top[n, c, h, w] = (pixel[c, h0 + h, w0 + w] - mean[c, h0 + h, w0 + w]) * scale        (mirrored: w counts from the right)
+    top[n, c, h, w] = (pixel[c, h0 + h, w0 + w] - mean[c, h0 + h, w0 + w]) * scale
+
+Mirrored, w counts from the right.
 
 Crop: TRAIN takes a random place, TEST floor((H - crop) / 2) and the same for W. Mirror: with probability 1/2, in
 TEST too, as Caffe does.
 
 Differs from Caffe: random draws are a pure function of (seed, number of the record since the start of training), see
-`draw` (Philox); Caffe takes them one after another from a Mersenne Twister (mt19937), so its crops are others. In exchange a
-resumed run, or one with more threads, draws the same crops. A batch is checked whole before a pixel is written.
+`draw` (Philox); Caffe takes them one after another from a Mersenne Twister (mt19937), so its crops are others. In
+exchange a resumed run, or one with more threads, draws the same. A batch is checked whole before a pixel is written.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -27,52 +29,28 @@ from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
 
-ctypedef fused pixel_t:
-    uint8_t
-    float
-
 ctypedef fused real:
     float
     double
 
-cdef enum:
-    MIRROR, TOP, LEFT  # which draw
+cdef extern from "minicaffe/data/pixels.hpp" namespace "mc" nogil:
+    cppclass Picture:
+        const uint8_t* bytes
+        const float* floats
+        int64_t channels, height, width, plane, row, pixel
+        int32_t label
 
-cdef struct Picture:
-    const uint8_t* bytes  # the pixels, or NULL: then `floats`; kept alive by Batch
-    const float* floats
-    int64_t channels
-    int64_t height
-    int64_t width
-    int64_t plane  # steps in elements
-    int64_t row
-    int64_t pixel
-    int32_t label
+    cppclass Rule:
+        double scale
+        int64_t crop, mean_plane, mean_row
+        bint mirror, random_crop
+        uint64_t seed
+        const float* mean32
+        const double* mean64
 
-cdef struct Rule:
-    double scale
-    int64_t crop  # 0: none
-    bint mirror
-    bint random_crop
-    uint64_t seed
-    int64_t mean_plane  # steps in a mean picture; row 0: one value a channel; both 0: one for all
-    int64_t mean_row
-    const float* mean32  # NULL without a mean
-    const double* mean64
-
-
-cdef extern from "minicaffe/kernels/random.hpp" namespace "mc" nogil:
-    cppclass Philox:
-        unsigned long long seed
-        void operator()(unsigned long long counter, unsigned int* out)
-
-
-cdef inline int64_t draw_below(uint64_t seed, uint64_t ordinal, int which, uint64_t n) noexcept nogil:
-    cdef Philox random
-    cdef unsigned int bits[4]
-    random.seed = seed
-    random(ordinal, bits)
-    return <int64_t>((bits[which] * n) >> 32)  # uniform up to n / 2^32, without a division
+    int64_t draw_below(uint64_t seed, uint64_t ordinal, int which, uint64_t n)
+    void copy_batch[T](const Picture* pictures, int64_t n, const Rule& rule, const T* mean, uint64_t first,
+                       uint64_t stride, T* data, int64_t size, T* labels)
 
 
 def draw(seed, ordinal, which, n):
@@ -90,67 +68,6 @@ def draw(seed, ordinal, which, n):
         1 to 2**32.
     """
     return draw_below(<uint64_t>(seed & 0xFFFFFFFFFFFFFFFF), <uint64_t>(ordinal & 0xFFFFFFFFFFFFFFFF), which, n)
-
-
-cdef inline void copy_row(
-    const pixel_t* source, int64_t step, bint flip, const real* mean, bint mean_row, real scale, real* out, int64_t count
-) noexcept nogil:
-    """Write count elements; mean is a row beside source or, without mean_row, a single value. Plain loops vectorise."""
-    cdef int64_t i, j
-    cdef real value = 0 if mean == NULL or mean_row else mean[0]
-    if not flip and not mean_row and step == 1:
-        for i in range(count):
-            out[i] = (<real>source[i] - value) * scale
-    elif not flip and mean_row and step == 1:
-        for i in range(count):
-            out[i] = (<real>source[i] - mean[i]) * scale
-    else:
-        for i in range(count):
-            j = count - 1 - i if flip else i
-            out[i] = (<real>source[j * step] - (mean[j] if mean_row else value)) * scale
-
-
-cdef void copy_picture(
-    const Picture* picture, const pixel_t* source, const Rule* rule, const real* mean, uint64_t ordinal, real* out
-) noexcept nogil:
-    cdef int64_t rows = picture.height, columns = picture.width, top = 0, left = 0, c, h
-    cdef bint flip = rule.mirror and draw_below(rule.seed, ordinal, MIRROR, 2)
-    cdef bint mean_row = mean != NULL and rule.mean_row != 0
-    cdef const real* row_mean = mean
-    if rule.crop:
-        if rule.random_crop:
-            top = draw_below(rule.seed, ordinal, TOP, rows - rule.crop + 1)
-            left = draw_below(rule.seed, ordinal, LEFT, columns - rule.crop + 1)
-        else:
-            top = (rows - rule.crop) // 2
-            left = (columns - rule.crop) // 2
-        rows = columns = rule.crop
-    elif not flip and picture.row == columns * picture.pixel:
-        columns *= rows  # a plane is one long row
-        rows = 1
-    for c in range(picture.channels):
-        for h in range(rows):
-            if mean != NULL:
-                row_mean = mean + c * rule.mean_plane + ((top + h) * rule.mean_row + left if mean_row else 0)
-            copy_row(
-                source + c * picture.plane + (top + h) * picture.row + left * picture.pixel,
-                picture.pixel, flip, row_mean, mean_row, <real>rule.scale, out, columns,
-            )
-            out += columns
-
-
-cdef void copy_batch(
-    const Picture* pictures, Py_ssize_t count, const Rule* rule, const real* mean, uint64_t first, uint64_t stride,
-    real* data, int64_t picture_size, real* labels
-) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(count):
-        if pictures[i].bytes != NULL:
-            copy_picture(&pictures[i], pictures[i].bytes, rule, mean, first + i * stride, data + i * picture_size)
-        else:
-            copy_picture(&pictures[i], pictures[i].floats, rule, mean, first + i * stride, data + i * picture_size)
-        if labels != NULL:
-            labels[i] = <real>pictures[i].label
 
 
 cdef class Transformer:
@@ -255,8 +172,8 @@ cdef class Transformer:
         if self.mean is not None and self.mean.ndim == 3:
             if self.mean.shape != (picture.channels, picture.height, picture.width):
                 raise ShapeError(
-                    f"'{self.mean_file}' is {' x '.join(map(str, self.mean.shape))}, the picture is {size} (uncropped); "
-                    "make the mean file from this database",
+                    f"'{self.mean_file}' is {' x '.join(map(str, self.mean.shape))}, the picture is {size} "
+                    "(uncropped); make the mean file from this database",
                     field="transform_param.mean_file",
                 )
         elif self.mean is not None and len(self.mean) not in (1, picture.channels):
@@ -358,7 +275,7 @@ cdef class Batch:
                         self._take_floats(i, datums[i].floats)
             if raw and not transformer.warned and (transformer.force_color or transformer.force_gray):
                 transformer.warned = True
-                log.warning("force_color and force_gray of transform_param act on encoded pictures only, not on raw ones")
+                log.warning("transform_param: force_color and force_gray change encoded pictures only, not raw ones")
         finally:
             free(datums)
 
@@ -432,7 +349,7 @@ cdef _write(Batch batch, real[::1] data, real[::1] labels, const real* mean, uin
     cdef real* label = &labels[0] if labels is not None else NULL
     cdef int64_t size = data.shape[0] // batch.count
     with nogil:
-        copy_batch(batch.pictures, batch.count, &batch.transformer.rule, mean, first, stride, &data[0], size, label)
+        copy_batch(batch.pictures, batch.count, batch.transformer.rule, mean, first, stride, &data[0], size, label)
 
 
 cdef _flat(array):
