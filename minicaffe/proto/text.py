@@ -440,9 +440,8 @@ def _name_layer(error, layer, path):
     name = layer.name or old.name
     if not name:
         return
-    kind = old.type or layer.type
-    if isinstance(kind, int):  # V1, or not read yet
-        kind = layer.HasField("type") and layer.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[kind].name
-    field = error.field[len(path) + 1 :] if error.field and error.field.startswith(path + ".") else None
-    error.field = field or None
+    kind = old.type
+    if old is not layer and not kind and layer.HasField("type"):
+        kind = layer.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[layer.type].name
+    error.field = error.field[len(path) + 1 :] or None
     error.at(layer=name, layer_type=kind or None)
