@@ -96,6 +96,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 def close_matches(name, known):
-    """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
-    return "; did you mean " + " or ".join(f"'{n}'" for n in near) + "?" if near else ""
+    """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`, whatever the case."""
+    by_lower = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    return "; did you mean " + " or ".join(f"'{by_lower[n]}'" for n in near) + "?" if near else ""
