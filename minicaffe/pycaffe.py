@@ -16,7 +16,8 @@ from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.errors import ConfigError, DependencyError, FileError, ShapeError
 from minicaffe.layer import layer_types
 from minicaffe.net import net as net_room
-from minicaffe.solver import solver as solver_room
+from minicaffe import solver as solver_room
+from minicaffe.proto import upgrade
 
 log_ = logging.getLogger("minicaffe")
 
@@ -296,11 +297,12 @@ def _join(parts, given):
 class _FromFile:
     """What pycaffe's solver classes add to the solver room's: made from a file, with pycaffe's Net."""
 
-    net_class = Net
-
     def __init__(self, solver_file):
-        param, positions = solver_room.read_solver_file(solver_file)
+        param, positions = upgrade.read_solver_file(solver_file)
         super().__init__(param, file=str(solver_file), positions=positions)
+
+    def make_net(self, param, **options):
+        return Net(param, param.state.phase, **options)
 
     @property
     def lr(self):
@@ -338,7 +340,7 @@ _SOLVERS = {cls.__name__.removesuffix("Solver"): cls for cls in (
 
 def get_solver(solver_file):
     """Return the solver of the type that the prototxt names."""
-    param, _ = solver_room.read_solver_file(solver_file)
+    param, _ = upgrade.read_solver_file(solver_file)
     if param.type not in _SOLVERS:
         raise ConfigError(f"unknown solver type '{param.type}'; known are {', '.join(_SOLVERS)}", field="type",
                           file=str(solver_file))

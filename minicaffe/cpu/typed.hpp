@@ -9,6 +9,9 @@
 namespace mc {
 namespace cpu {
 
+/// work(T()) with T = float for dtype 0, double otherwise; the argument only carries the type.
+template <class Work> auto dispatch(int dtype, const Work& work) { return dtype == 0 ? work(float()) : work(double()); }
+
 template <template <class> class F, class... P>
 void map1(int threads, int dtype, index_t n, const void* x, void* y, P... members) {
   if (dtype == 0)
