@@ -38,6 +38,9 @@ class Caffe:
         self.solver_count = 1
         self.solver_rank = 0
         self.multiprocess = False
+        # Which modules a model file's Python layers may import: True any, False none, None the program's own
+        # (layers/python.py).
+        self.allow_python_layers = None
         self._local = threading.local()
 
     @property

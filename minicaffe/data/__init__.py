@@ -1,1 +1,1 @@
-
+"""Databases (`db`), records (`datum`), pixels (`transform`), batches (`prefetch`); making databases (`datasets`)."""

@@ -11,6 +11,7 @@ from minicaffe.layer cimport Layer
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
+from minicaffe.layers.checks import refuse_in_place
 
 cdef extern from "minicaffe/cpu/pooling.hpp" nogil:
     struct PoolShape "mc::PoolShape":
@@ -31,7 +32,8 @@ cdef enum:
     AVE = 1
     STOCHASTIC = 2
     FLOOR = 1        # PoolingParameter.RoundMode
-    MAX_SIZE = 2**31 - 1
+
+MAX_SIZE = 2**31 - 1
 
 
 cdef class PoolingLayer(Layer):
@@ -69,8 +71,7 @@ cdef class PoolingLayer(Layer):
         self.drawn = self.pool == STOCHASTIC and self.phase != TEST
         if self.pool != MAX and len(top) > 1:
             raise ConfigError(f"only MAX pooling has a mask as second top, got {len(top)} tops", field="top")
-        if bottom[0] in top:
-            raise ConfigError("Pooling cannot work in place; give the top a name of its own", field="top[0]")
+        refuse_in_place(self, bottom, top)
         self._read_kernel(param)
         self.s.stride_h, self.s.stride_w = _pair(param, "stride", 1)
         self.s.pad_h, self.s.pad_w = _pair(param, "pad", 0)
@@ -191,3 +192,6 @@ def _pooled(size, kernel, stride, pad, padded, floor_mode):
     if padded and (windows - 1) * stride >= size + pad:
         windows -= 1
     return windows
+
+
+register_layer("Pooling", PoolingLayer)

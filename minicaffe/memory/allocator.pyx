@@ -169,9 +169,9 @@ cdef class FailAllocator(Allocator):
 
 def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
     """Measure the mean time of one alloc and one free of `nbytes` bytes, called from C `times` times."""
-    cdef int i
+    cdef int _i
     start = perf_counter_ns()
-    for i in range(times):
+    for _i in range(times):
         allocator.free(allocator.alloc(nbytes))
     return (perf_counter_ns() - start) / times
 

@@ -41,6 +41,7 @@ cdef struct Header:
     int pool_order
 
 
+@cython.final
 @cython.no_gc_clear     # __dealloc__ needs upstream
 cdef class BuddyAllocator(Allocator):
     """Serve blocks from pools of power-of-two size.
@@ -58,7 +59,7 @@ cdef class BuddyAllocator(Allocator):
 
     Notes
     -----
-    One empty pool is kept for the next request, other empty pools go back to `upstream`; `trim` gives back all.
+    The largest empty pool is kept for the next request, the others go back to `upstream`; `trim` gives back all.
     """
     cdef Allocator upstream
     cdef readonly size_t min_chunk
@@ -163,7 +164,7 @@ cdef class BuddyAllocator(Allocator):
         if chunk.order == chunk.pool_order:
             self.empty_pools += 1
             if self.empty_pools > 1:
-                self.drop_pool(chunk)
+                self.drop_pool(self.smallest_empty_pool())
         return 0
 
     cdef void* alloc_large(self, size_t nbytes) except NULL:
@@ -191,6 +192,8 @@ cdef class BuddyAllocator(Allocator):
         return 0
 
     cdef int drop_pool(self, Header* chunk) except -1:
+        if chunk == NULL:
+            raise PointerError("BuddyAllocator: the header of an empty pool was overwritten; the pool is kept")
         self.unlink(chunk)
         self.empty_pools -= 1
         self.pools.erase(<size_t>chunk)
@@ -200,16 +203,18 @@ cdef class BuddyAllocator(Allocator):
 
     cpdef trim(self):
         """Give every empty pool back to `upstream`."""
+        while self.empty_pools > 0:     # dropping one may run other code, so search anew
+            self.drop_pool(self.smallest_empty_pool())
+
+    cdef Header* smallest_empty_pool(self) noexcept:
         cdef Header* chunk
-        cdef int order = self.max_order
-        while order >= 0:
-            chunk = self.free_lists[order]
-            while chunk != NULL and chunk.order != chunk.pool_order:
-                chunk = chunk.next
-            if chunk == NULL:
-                order -= 1
-            else:
-                self.drop_pool(chunk)       # may run other code: search this list again
+        cdef Header* smallest = NULL
+        for pool in self.pools:
+            chunk = <Header*>pool.first
+            if chunk.guard == FREE ^ <uint64_t>chunk and chunk.order == chunk.pool_order:
+                if smallest == NULL or chunk.order < smallest.order:
+                    smallest = chunk
+        return smallest
 
     cdef size_t reserved(self) noexcept:
         cdef size_t held = 0

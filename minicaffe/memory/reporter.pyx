@@ -106,7 +106,7 @@ def _stats(Usage usage not None, size_t reserved):
 
 
 def event(str kind, *, place=None, size_t address=0, size_t nbytes=0, str name="", str detail=""):
-    """Record an event of another room, such as ``kernel launch`` or ``forward``; free of cost unless `record` is open."""
+    """Record an event of another room, such as ``kernel launch`` or ``forward``, if a `record` is open."""
     if _reporter.recording:
         _reporter.event(kind, place, address, nbytes, name, detail)
 

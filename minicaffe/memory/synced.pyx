@@ -5,7 +5,7 @@ does in each state. Unlike Caffe's, a block outlives its SyncedMemory while a vi
 instead of ending the process, and copies are counted. Like Caffe's, one object serves one thread at a time.
 """
 
-from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memset
 
 from minicaffe.memory.allocator cimport Buffer, foreign_buffer

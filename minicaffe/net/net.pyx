@@ -70,6 +70,7 @@ cdef class Net:
         log.info("Network initialization done.")
 
     def _build(self, layers, bint force_backward):
+        cdef Layer layer  # typed, as a user's Python layer may have attributes of its own called param, name or type
         available = {}  # name of each blob not consumed so far -> its index
         blob_needs = []
         elements = 0
@@ -162,7 +163,7 @@ cdef class Net:
             self.top_ids[index].append(blob_id)
             self.tops[index].append(self.blob_list[blob_id])
 
-    def _report_tops(self, index, layer, elements):
+    def _report_tops(self, index, Layer layer, elements):
         for blob_id, weight in zip(self.top_ids[index], layer.loss_weights):
             self.blob_loss_weight_list[blob_id] = weight
             log.info("Top shape: %s", self.blob_list[blob_id].shape_string())
@@ -170,7 +171,7 @@ cdef class Net:
                 log.info("    with loss weight %g", weight)
         log.info("Memory required for data: %d", elements * (4 if self.dtype == FLOAT else 8))
 
-    def _append_params(self, index, layer, blob_needs):
+    def _append_params(self, index, Layer layer, blob_needs):
         """Note who needs a gradient, and enter the layer's parameters into the table."""
         specs = layer.param.param
         if len(specs) > len(layer.blobs):

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 
 from minicaffe.errors import DataError, Error, FileError, ShapeError
+from minicaffe.layer import Layer
 from minicaffe.proto import binary, caffe_pb2, upgrade
 
 log = logging.getLogger("minicaffe.net")
@@ -57,9 +58,9 @@ def save(net, file, write_diff=False):
     stored = []
     for layer in net.layers:
         entry = param.layer.add()
-        entry.CopyFrom(layer.param)
+        entry.CopyFrom(Layer.param.__get__(layer))  # a user's Python layer may have a `param` of its own
         entry.ClearField("blobs")
-        stored.append(binary.LayerBlobs(layer.name, layer.type, [
+        stored.append(binary.LayerBlobs(entry.name, entry.type, [
             binary.StoredBlob(blob.shape, blob.cpu_data, blob.cpu_diff if write_diff else None) for blob in layer.blobs]))
     binary.write_net(file, param, stored)
 

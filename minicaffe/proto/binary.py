@@ -26,7 +26,7 @@ from minicaffe.proto.stored import (
     parse_blob,
     shown,
 )
-from minicaffe.proto.wire import scan
+from minicaffe.proto.wire import COUNTED, scan
 
 __all__ = [
     "LayerBlobs",
@@ -47,9 +47,9 @@ MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
 
 # Field numbers of proto/caffe.proto.
 NET_LAYERS, NET_LAYER = 2, 100
-LAYER_BLOBS = 7
-V1_NESTED, V1_BLOBS = 1, 6
-V0_BLOBS = 50
+LAYER_BLOBS = 7  # of LayerParameter
+# Where blobs lie in the two kinds of layers: the field of the blobs, and fields whose messages hold more (V0 inside V1).
+BLOBS_IN = {NET_LAYER: (7, {}), NET_LAYERS: (6, {1: (50, {})})}
 STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP = 1, 3, 4
 
 
@@ -118,26 +118,25 @@ def _split_net(data):
     places = {NET_LAYER: [], NET_LAYERS: []}
     fields, _, rest = scan(data, 0, len(data), places)
     parts = [data[start:end] for start, end in rest]
-    for number, first, stride, count in fields:
-        if stride == 0:
+    for number, wire, first, _, count in fields:
+        if wire == COUNTED:
             blobs = []
-            path = ((LAYER_BLOBS,), {}) if number == NET_LAYER else ((V1_BLOBS,), {V1_NESTED: ((V0_BLOBS,), {})})
             try:
-                parts += _message(number, _without_blobs(data, first, first + count, *path, blobs))
+                parts += _message(number, _without_blobs(data, first, first + count, *BLOBS_IN[number], blobs))
             except DataError as error:
                 raise error.at(field=f"layer[{len(places[number])}]")
             places[number].append(blobs)
     return parts, places
 
 
-def _without_blobs(data, start, end, blob_fields, nested, blobs):
+def _without_blobs(data, start, end, blob_field, nested, blobs):
     """Return a serialized layer, in parts, without its blobs, whose places are appended to `blobs`."""
-    fields, _, rest = scan(data, start, end, (*blob_fields, *nested))
+    fields, _, rest = scan(data, start, end, (blob_field, *nested))
     parts = [data[first:last] for first, last in rest]
-    for number, first, stride, count in fields:
-        if stride == 0 and number in nested:
+    for number, wire, first, _, count in fields:
+        if wire == COUNTED and number in nested:
             parts += _message(number, _without_blobs(data, first, first + count, *nested[number], blobs))
-        elif stride == 0:
+        elif wire == COUNTED:
             blobs.append((first, first + count))
     return parts
 
@@ -166,8 +165,8 @@ def read_solver_state(path):
         error.message += _what_else(data)
         raise error.at(file=path)
     history = []
-    for number, first, stride, count in fields:
-        if number == STATE_HISTORY and stride == 0:
+    for number, wire, first, _, count in fields:
+        if number == STATE_HISTORY and wire == COUNTED:
             try:
                 history.append(parse_blob(data, first, first + count))
             except DataError as error:
@@ -312,7 +311,7 @@ def _what_else(data):
     if not head:
         return " (the file is empty)"
     if head.startswith(HDF5_SIGNATURE):
-        return " (it is an HDF5 file: give it a name ending in .h5)"
+        return " (it is an HDF5 file)"
     if head.startswith(b"version https://git-lfs"):
         return " (it is a Git LFS pointer: run 'git lfs pull')"
     if head.lstrip().startswith(b"<"):

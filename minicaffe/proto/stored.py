@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from minicaffe.errors import DataError
-from minicaffe.proto.wire import read_dims, scan
+from minicaffe.proto.wire import COUNTED, EIGHT_BYTES, FOUR_BYTES, read_dims, scan
 
 MAX_COUNT = 2**31 - 1  # elements of a blob: Caffe counts them in an int
 
@@ -90,12 +90,12 @@ def parse_blob(data, start=0, end=None):
     fields, varints, _ = scan(data, start, len(data) if end is None else end, range(1, 10))
     runs = {number: [] for number in (DATA, DIFF, DOUBLE_DATA, DOUBLE_DIFF)}
     dims, has_shape = [], False
-    for number, first, stride, count in fields:
-        if number == SHAPE and stride == 0:
+    for number, wire, first, stride, count in fields:
+        if number == SHAPE and wire == COUNTED:
             has_shape = True
             read_dims(data, first, first + count, dims)
         elif number in runs:
-            runs[number].append((first, stride, count))
+            runs[number].append((wire, first, stride, count))
     legacy = not varints.keys().isdisjoint(LEGACY)
     if legacy:
         dims = [int32(varints.get(number, 0)) for number in LEGACY]
@@ -137,12 +137,12 @@ def _gather(data, runs, dtype, shape, needed, name):
     """
     width = int(dtype[2])
     pieces = []  # offset, stride, numbers
-    for first, stride, count in runs:
-        if stride == 0 and count % width:
-            raise DataError(f"{name} has {count} bytes, no multiple of {width}; the file is damaged, fetch it again")
-        if stride == 0:
+    for wire, first, stride, count in runs:
+        if wire == COUNTED:
+            if count % width:
+                raise DataError(f"{name} has {count} bytes, no multiple of {width}; the file is damaged, fetch it again")
             pieces.append((first, width, count // width))
-        elif stride - width in range(1, 11):  # else it is of another width, which protobuf skips as unknown
+        elif wire == (FOUR_BYTES if width == 4 else EIGHT_BYTES):  # protobuf skips the other as unknown
             pieces.append((first, stride, count))
     total = sum(count for _, _, count in pieces)
     if total == 0:

@@ -177,6 +177,12 @@ def _is_required(field):
     return field.is_required if hasattr(field, "is_required") else field.label == field.LABEL_REQUIRED
 
 
+def _one_of(enum):
+    """Return the rule for a value of an enum; V1's layer types are too many to list."""
+    names = enum.values_by_name
+    return f"must be one of {', '.join(names)}" if len(names) <= 20 else f"must be a name of {enum.name}"
+
+
 class _Reader:
     """A recursive-descent reader over the list of tokens; `at` is the next one."""
 
@@ -353,12 +359,12 @@ class _Reader:
             value = enum.values_by_name.get(word)
         else:
             start = self.at
-            number = self.whole(path, -(2**31), 2**31 - 1, f"must be one of {', '.join(enum.values_by_name)}")
+            number = self.whole(path, -(2**31), 2**31 - 1, _one_of(enum))
             value = enum.values_by_number.get(number)
             self.at = start if value is None else self.at - 1
         if value is None:
             hint = close_matches(word, enum.values_by_name)
-            raise self.error(f"must be one of {', '.join(enum.values_by_name)}, got {self.shown()}{hint}", path)
+            raise self.error(f"{_one_of(enum)}, got {self.shown()}{hint}", path)
         self.at += 1
         return value.number
 
@@ -435,8 +441,8 @@ def _name_layer(error, layer, path):
     if not name:
         return
     kind = old.type or layer.type
-    if isinstance(kind, int):
-        kind = layer.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[kind].name
+    if isinstance(kind, int):  # V1, or not read yet
+        kind = layer.HasField("type") and layer.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[kind].name
     field = error.field[len(path) + 1 :] if error.field and error.field.startswith(path + ".") else None
     error.field = field or None
     error.at(layer=name, layer_type=kind or None)

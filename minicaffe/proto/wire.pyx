@@ -16,13 +16,15 @@ from minicaffe.errors import DataError
 MAX_PARTS = 1_000_000
 MAX_AXES = 32  # Caffe's kMaxBlobAxes
 
-cdef enum:
+cpdef enum:
     VARINT = 0
     EIGHT_BYTES = 1
     COUNTED = 2
     GROUP = 3
     GROUP_END = 4
     FOUR_BYTES = 5
+
+cdef enum:
     MAX_GROUPS = 100
 
 
@@ -60,10 +62,10 @@ def scan(const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t end, wanted
 
     Returns
     -------
-    found : list of (number, first, stride, count)
-        In the order of the file. Counted bytes: they begin at `first`, `stride` is 0 and `count` their number. Four- or
-        eight-byte values: `count` values follow each other, each `stride` bytes after the last; `stride` includes the
-        tag, so it is over 4 (8). One such entry holds the whole of a repeated field that was stored unpacked.
+    found : list of (number, wire, first, stride, count)
+        In the order of the file. COUNTED: `count` bytes from byte `first`, and `stride` is 1. FOUR_BYTES and EIGHT_BYTES:
+        `count` values, each `stride` bytes after the last, for each has its own tag; so a repeated field that was stored
+        unpacked is one entry.
     varints : dict of int to int
         The last value of each wanted field stored as varint, as a signed 64-bit number.
     rest : list of (start, end)
@@ -140,12 +142,12 @@ def scan(const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t end, wanted
                 run_count += 1
                 continue
         if run_count:
-            found.append((run_tag >> 3, run_first, run_stride, run_count))
+            found.append((run_tag >> 3, run_tag & 7, run_first, run_stride, run_count))
             run_count = 0
         if wire == VARINT:
             varints[number] = <int64_t> value
         elif wire == COUNTED:
-            found.append((number, value_at, 0, at - value_at))
+            found.append((number, wire, value_at, 1, at - value_at))
         else:
             run_tag, run_first, run_stride, run_count = tag, value_at, at - tag_at, 1
         if len(found) + len(rest) > MAX_PARTS:
@@ -153,7 +155,7 @@ def scan(const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t end, wanted
     if depth:
         raise DataError(f"is cut off at byte {end}, inside a group; fetch the file again")
     if run_count:
-        found.append((run_tag >> 3, run_first, run_stride, run_count))
+        found.append((run_tag >> 3, run_tag & 7, run_first, run_stride, run_count))
     if end > rest_start:
         rest.append((rest_start, end))
     return found, varints, rest

@@ -1,0 +1,176 @@
+"""``minicaffe data``: make databases and look into them (Caffe convert_imageset, compute_image_mean, create_*.sh).
+
+Results go to standard output; progress is shown on a terminal only. A failed or interrupted command leaves no half
+database or file under the final name.
+"""
+
+import contextlib
+from collections import Counter
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from minicaffe.cli.pictures import half_blocks, sheet, shrink, to_rgb, write_png
+from minicaffe.data.convert import compute_mean, convert_images
+from minicaffe.data.datasets import DATA_SETS, make_data_set
+from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.db import check_free, open_db
+from minicaffe.data.mean_file import write_mean
+from minicaffe.errors import ConfigError, Error
+
+SHEET_COLUMNS, SHEET_ROWS = 20, 10  # pictures of `info --png`
+MOST_LABELS = 50  # bars of the histogram
+TERMINAL_PIXELS = 32  # largest side of a picture on the terminal
+
+backend_option = click.option(
+    "--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb", show_default=True
+)
+force_option = click.option("--force", is_flag=True, help="Replace what stands at the output.")
+
+
+class ErrorsInOneLine(click.Group):
+    """Shows minicaffe's errors as one line on standard error; exit status 2 for a wrong argument, otherwise 1."""
+
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except Error as error:
+            failure = click.ClickException(str(error))
+            failure.exit_code = 2 if isinstance(error, ConfigError) else 1
+            raise failure from error
+
+
+@click.group(cls=ErrorsInOneLine)
+def data():
+    """Make databases and look into them."""
+
+
+def _add_data_set(name):
+    @data.command(name, help=f"Make the train and test LMDB of {name} from its original files, downloaded if need be.")
+    @click.option("--from", "source", type=click.Path(), help="Directory with the original files, packed or unpacked.")
+    @click.option("--out", default="data", show_default=True, type=click.Path(), help="Directory for the databases.")
+    @click.option("--url", help="Base address to download from instead of the usual one.")
+    @click.option("--limit", type=click.IntRange(min=1), help="Only the first N records of each.")
+    @force_option
+    def command(source, out, url, limit, force):
+        with _progress() as progress:
+            made = make_data_set(name, out, source=source, url=url, limit=limit, force=force, progress=progress)
+        for path, count in made:
+            click.echo(f"{path}: {count} records")
+
+
+for _name in DATA_SETS:
+    _add_data_set(_name)
+
+
+@data.command()
+@click.argument("root")
+@click.argument("list_file", metavar="LIST")
+@click.argument("db")
+@click.option("--gray", is_flag=True, help="One channel instead of three.")
+@click.option("--shuffle", is_flag=True, help="Shuffle the list.")
+@backend_option
+@click.option("--resize_width", "--resize-width", default=0, help="With --resize_height: resize the pictures.")
+@click.option("--resize_height", "--resize-height", default=0)
+@click.option("--check_size", "--check-size", is_flag=True, help="Fail unless all pictures have one size.")
+@click.option("--encoded", is_flag=True, help="Store picture files instead of pixels.")
+@click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded.")
+@force_option
+def images(root, list_file, db, **options):
+    """Make the database DB from pictures (convert_imageset).
+
+    Each line of LIST is a path, a space and an integer label; ROOT is put before the path as it stands.
+    """
+    with _progress() as progress:
+        written, skipped = convert_images(root, list_file, db, progress=progress, **options)
+    click.echo(f"{db}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
+
+
+@data.command()
+@click.argument("db")
+@click.argument("out", required=False)
+@backend_option
+@force_option
+def mean(db, out, backend, force):
+    """Compute the mean picture of DB and write it to OUT, a mean_file (compute_image_mean)."""
+    if out:
+        check_free(out, force)
+    with open_db(db, backend) as database, _progress() as progress:
+        picture = compute_mean(database, progress)
+    if out:
+        write_mean(out, picture)
+    click.echo(f"Number of channels: {len(picture)}")
+    for channel, plane in enumerate(picture):
+        click.echo(f"mean_value channel [{channel}]: {plane.mean(dtype=float):g}")
+
+
+@data.command()
+@click.argument("db")
+@backend_option
+@click.option("--png", type=click.Path(), help="Write the first pictures to a PNG file.")
+@force_option
+def info(db, backend, png, force):
+    """Show what DB holds: number of records, shapes, encodings, labels, the first pictures."""
+    if png:
+        check_free(png, force)
+    shapes, kinds, labels, first = Counter(), Counter(), Counter(), []
+    with open_db(db, backend) as database, _progress() as progress:
+        cursor, count = database.cursor(), len(database)
+        for number in range(count):
+            key, value = cursor.next()
+            try:
+                record = datum_info(value)
+                if len(first) < SHEET_COLUMNS * SHEET_ROWS:
+                    first.append(datum_array(value))
+            except Error as error:
+                raise database.locate(error, number, key) from None
+            kinds["encoded picture" if record.encoded else "bytes" if record.size else "floats"] += 1
+            shapes["in the picture file" if record.encoded else " x ".join(map(str, record[:3]))] += 1
+            labels[record.label] += 1
+            if number % 1000 == 999:
+                progress("records", number + 1, count)
+    console = Console(highlight=False)
+    console.print(f"{db}: {count} records, {database.backend}", soft_wrap=True)
+    console.print("channels x height x width: " + _listing(shapes))
+    console.print("content: " + _listing(kinds))
+    _show_labels(console, labels)
+    pictures = [to_rgb(picture) for picture in first]
+    if console.is_terminal:
+        small = [shrink(picture, min(TERMINAL_PIXELS, console.width), TERMINAL_PIXELS) for picture in pictures]
+        columns = max(1, (console.width + 1) // (max(picture.shape[1] for picture in small) + 1))
+        console.print(half_blocks(sheet(small[:columns], columns)), end="")
+    if png:
+        write_png(png, sheet(pictures, SHEET_COLUMNS))
+        console.print(f"{png}: the first {len(pictures)} pictures", soft_wrap=True)
+
+
+def _listing(counter):
+    shown = [f"{name} ({count})" for name, count in counter.most_common(8)]
+    return ", ".join(shown + ["..."] * (len(counter) > 8))
+
+
+def _show_labels(console, labels):
+    console.print(f"labels: {len(labels)} different")
+    most = max(labels.values())
+    room = max(10, console.width - 32)
+    for label, count in sorted(labels.items())[:MOST_LABELS]:
+        console.print(f"{label:>8} {'█' * max(1, round(room * count / most))} {count}")
+    if len(labels) > MOST_LABELS:
+        console.print(f"{'...':>8} and {len(labels) - MOST_LABELS} more")
+
+
+@contextlib.contextmanager
+def _progress():
+    """Yield ``progress(text, done, total)``, which draws a bar a text on a terminal and nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    tasks = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+
+        def report(text, done, total):
+            if text not in tasks:
+                tasks[text] = bars.add_task(text, total=total)
+            bars.update(tasks[text], completed=done, total=total)
+
+        yield report

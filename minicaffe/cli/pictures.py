@@ -1,0 +1,90 @@
+"""Pictures for people: a PNG file without any library, and half-block characters for a terminal."""
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from rich.text import Text
+
+from minicaffe.errors import FileError
+
+GAP = 1  # pixels between pictures
+
+
+def to_rgb(picture):
+    """Turn a picture as nets see it into one for people.
+
+    Parameters
+    ----------
+    picture : ndarray, shape (C, H, W)
+        uint8, or floats, which are stretched from their lowest to 0 and their highest to 255.
+
+    Returns
+    -------
+    ndarray, uint8, shape (H, W, 3)
+        Three channels count as BGR; of any other number the first is shown in grey.
+    """
+    if picture.dtype != np.uint8:
+        finite = np.nan_to_num(picture.astype(np.float64), posinf=0.0, neginf=0.0)
+        low, high = finite.min(), finite.max()
+        picture = ((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
+    planes = picture[2::-1] if len(picture) == 3 else np.repeat(picture[:1], 3, axis=0)
+    return planes.transpose(1, 2, 0)
+
+
+def shrink(image, width, height):
+    """Return the nearest-neighbour reduction of an (H, W, 3) image to at most `width` x `height`, proportions kept."""
+    factor = max(image.shape[1] / width, image.shape[0] / height, 1.0)
+    rows = (np.arange(max(1, int(image.shape[0] / factor))) * factor).astype(int)
+    columns = (np.arange(max(1, int(image.shape[1] / factor))) * factor).astype(int)
+    return image[rows][:, columns]
+
+
+def sheet(images, columns):
+    """Lay out (H, W, 3) images on one black sheet, `columns` a row."""
+    height = max(image.shape[0] for image in images) + GAP
+    width = max(image.shape[1] for image in images) + GAP
+    rows = -(-len(images) // columns)
+    canvas = np.zeros((rows * height - GAP, min(columns, len(images)) * width - GAP, 3), np.uint8)
+    for i, image in enumerate(images):
+        top, left = i // columns * height, i % columns * width
+        canvas[top : top + image.shape[0], left : left + image.shape[1]] = image
+    return canvas
+
+
+def half_blocks(image):
+    """Return a rich Text that shows an (H, W, 3) image: each character is two pixels, one above the other."""
+    if len(image) % 2:
+        image = np.concatenate([image, np.zeros_like(image[:1])])
+    text = Text(no_wrap=True)
+    for upper, lower in zip(image[::2], image[1::2], strict=True):
+        for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
+            text.append("▀", style="rgb({},{},{}) on rgb({},{},{})".format(*above, *below))
+        text.append("\n")
+    return text
+
+
+def write_png(path, image):
+    """Write an (H, W, 3) uint8 image as a PNG file (ISO/IEC 15948: 8 bits, RGB, rows with filter type 0)."""
+    height, width, _ = image.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)
+    rows[:, 1:] = image.reshape(height, -1)
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        (b"IEND", b""),
+    ]
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+    path = Path(path)
+    growing = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        growing.write_bytes(content)
+        growing.replace(path)
+    except OSError as error:
+        raise FileError(f"cannot be written: {error.strerror}", file=str(path)) from error
+    finally:
+        growing.unlink(missing_ok=True)

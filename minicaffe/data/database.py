@@ -1,0 +1,145 @@
+"""What LMDB and LevelDB have in common: records in key order, a cursor that goes round, one opening a process."""
+
+import itertools
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+
+from minicaffe.errors import FileError
+
+COMMIT_EVERY = 1000  # records, as Caffe's converters
+
+
+class Database(ABC):
+    """Records in key order.
+
+    Attributes
+    ----------
+    source : str
+    backend : str
+        ``"LMDB"`` or ``"LEVELDB"``.
+    """
+
+    backend: str
+    marker: str  # a file that every database of this kind has
+
+    def __init__(self, source):
+        self.source = source
+        self._pending = []
+
+    @classmethod
+    @abstractmethod
+    def open(cls, source, readahead):
+        """Open for reading; the path is known to be a directory with the marker."""
+
+    @classmethod
+    @abstractmethod
+    def create(cls, source):
+        """Create the directory and an empty database in it."""
+
+    @abstractmethod
+    def __len__(self):
+        """Return the number of records."""
+
+    @abstractmethod
+    def records(self, skip=0):
+        """Return an iterator over (key, value) from record `skip` to the last; the values live as long as it does."""
+
+    @abstractmethod
+    def _write(self, records):
+        """Write a list of (key, value) in one transaction."""
+
+    @abstractmethod
+    def close(self):
+        """Write what is pending and let go of the files."""
+
+    def cursor(self):
+        """Return a new Cursor at record 0."""
+        return Cursor(self)
+
+    def put(self, key, value):
+        """Add a record; every COMMIT_EVERY records are written together. A key that is there already is replaced."""
+        self._pending.append((key, value))
+        if len(self._pending) >= COMMIT_EVERY:
+            self.commit()
+
+    def commit(self):
+        """Write the pending records."""
+        if self._pending:
+            self._write(self._pending)
+            self._pending = []
+
+    def locate(self, error, number, key):
+        """Put database, number and key of a record into `error` and return it."""
+        error.field = f"record {number % len(self)} (key '{bytes(key).decode(errors='backslashreplace')}')"
+        return error.at(file=self.source)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind:
+            self._pending = []
+        self.close()
+
+
+class Cursor:
+    """A place in a database; goes round for ever.
+
+    Values are buffers that live as long as the cursor stays open (LMDB: they lie in the mapped file).
+    """
+
+    def __init__(self, db):
+        self._db = db
+        self._records = db.records()
+
+    def __len__(self):
+        return len(self._db)
+
+    def seek(self, index):
+        """Go to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
+        self._records = self._db.records(index % len(self._db))
+
+    def next(self):
+        """Return (key, value) and step on; after the last record comes the first."""
+        return self.take(1)[0]
+
+    def take(self, count):
+        """Return a list of the next `count` (key, value)."""
+        taken = list(itertools.islice(self._records, count))
+        while len(taken) < count:
+            self._records = self._db.records()
+            taken += itertools.islice(self._records, count - len(taken))
+        return taken
+
+    def close(self):
+        """Let go of the records taken: their values must not be used any more."""
+        self._records = iter(())
+
+
+class Handle:
+    """Holds a library's open database; unlike plyvel's class it takes weak references."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+
+# lmdb and LevelDB forbid a second opening of a database in one process: this table is the process's, as the rule is.
+_handles = weakref.WeakValueDictionary()
+_handles_lock = threading.Lock()
+
+
+def share(source, marker, connect):
+    """Return the Handle of the database, made with `connect` if none is open; a forked child gets its own."""
+    with _handles_lock:
+        status = os.stat(os.path.join(source, marker))
+        key = (os.getpid(), status.st_dev, status.st_ino)
+        shared = _handles.get(key)
+        if shared is None:
+            shared = _handles[key] = Handle(connect())
+        return shared
+
+
+def damaged(source, error):
+    return FileError(f"cannot be read on: {error}; the database is damaged, make it anew", file=source)

@@ -1,0 +1,243 @@
+"""The data sets of Caffe's examples, from their original files to LMDBs (convert_mnist_data, convert_cifar_data).
+
+fashion-mnist and mnist (IDX files): 8-digit keys, 1 x 28 x 28 bytes; cifar10 (binary files): 5-digit keys, 3 x 32 x 32
+bytes, planes in the file's order red, green, blue. Records stand in the order of the files.
+
+Checksums: Fashion-MNIST by SHA-256; MNIST and CIFAR-10 by the MD5 sums their publishers and mirrors give, which tell a
+damaged file but not a forged one. Files from a directory of the user's are not summed (they may be unpacked or other
+pictures of that format); their lengths are checked like all others'.
+"""
+
+import contextlib
+import gzip
+import struct
+import tarfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from minicaffe.data.db import check_free, new_database
+from minicaffe.data.download import fetch
+from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.proto import caffe_pb2
+
+CLASSES = 10
+CIFAR_RECORD = 1 + 3 * 32 * 32  # bytes: label, red, green, blue
+IDX_MAX = 1 << 31  # bytes of pixels; far above any data set of this kind
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Where a data set comes from, and how its databases are called."""
+
+    stem: str
+    url: str
+    files: dict  # name: checksum
+
+
+def _idx_files(*checksums):
+    names = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    return dict(zip(names, checksums, strict=True))
+
+
+DATA_SETS = {
+    "fashion-mnist": DataSet(
+        "fashion_mnist",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        _idx_files(
+            "sha256:b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+            "sha256:0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+            "sha256:cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+            "sha256:8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+        ),
+    ),
+    "mnist": DataSet(
+        "mnist",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        _idx_files(
+            "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "md5:d53e105ee54ea40749a09fcbcd1e9432",
+            "md5:9fb629c4189551a2d022fa330f9573f3",
+            "md5:ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+    ),
+    "cifar10": DataSet(
+        "cifar10",
+        "https://www.cs.toronto.edu/~kriz/",
+        {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
+    ),
+}
+
+
+def make_data_set(name, out, *, source=None, url=None, limit=None, force=False, progress=None):
+    """Make the train and test LMDB of a data set.
+
+    Parameters
+    ----------
+    name : {"fashion-mnist", "mnist", "cifar10"}
+    out : str or Path
+        Directory for the databases, such as ``<out>/mnist_train_lmdb``; downloads go to ``<out>/<name>_files``.
+    source : str or Path, optional
+        Directory with the original files, packed or unpacked; otherwise they are downloaded.
+    url : str, optional
+        Base address to download from instead of the usual one.
+    limit : int, optional
+        Take the first so many records of each split.
+    force : bool
+        Replace databases that exist.
+    progress : callable, optional
+        ``progress(text, done, total or None)``.
+
+    Returns
+    -------
+    list of (Path, int)
+        Databases made, and their number of records.
+
+    Raises
+    ------
+    FileError, DataError
+        Named file missing, damaged or not of the format; a database exists; the download failed.
+    """
+    data_set = DATA_SETS[name]
+    if limit is not None and limit < 1:
+        raise ConfigError(f"must be at least 1, got {limit}", field="limit")
+    targets = {split: Path(out) / f"{data_set.stem}_{split}_lmdb" for split in ("train", "test")}
+    for path in targets.values():
+        check_free(path, force)
+    if source is None:
+        source = Path(out) / f"{data_set.stem}_files"
+        for file, checksum in data_set.files.items():
+            report = (lambda done, total, file=file: progress(file, done, total)) if progress else None
+            fetch((url or data_set.url).rstrip("/") + "/" + file, source / file, checksum, report)
+    elif not Path(source).is_dir():
+        raise FileError("no such directory; --from needs the one that holds the original files", file=str(source))
+    read, digits = (read_cifar, 5) if name == "cifar10" else (read_mnist, 8)
+    made = []
+    for split, path in targets.items():
+        images, labels = read(Path(source), split)
+        images, labels = images[:limit], labels[:limit]
+        with new_database(path, "LMDB", force=force) as db:
+            for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+                db.put(b"%0*d" % (digits, i), raw_datum(image, int(label)))
+                if progress and (i + 1) % 1000 == 0:
+                    progress(path.name, i + 1, len(images))
+        made.append((path, len(images)))
+    return made
+
+
+def raw_datum(image, label):
+    """Return the serialized Datum of a uint8 array (C, H, W)."""
+    channels, height, width = image.shape
+    return caffe_pb2.Datum(
+        channels=channels, height=height, width=width, data=image.tobytes(), label=label
+    ).SerializeToString()
+
+
+def read_mnist(directory, split):
+    """Read pictures, uint8 (N, 1, H, W), and labels, uint8 (N,), of an MNIST-like set from its two IDX files."""
+    stem = "train" if split == "train" else "t10k"
+    images_file = _find(directory, f"{stem}-images-idx3-ubyte.gz", f"{stem}-images-idx3-ubyte")
+    labels_file = _find(directory, f"{stem}-labels-idx1-ubyte.gz", f"{stem}-labels-idx1-ubyte")
+    images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
+    if len(images) != len(labels):
+        raise DataError(
+            f"holds {len(labels)} labels, but {images_file.name} holds {len(images)} pictures", file=str(labels_file)
+        )
+    _check_labels(labels, labels_file)
+    return images[:, np.newaxis], labels
+
+
+def read_idx(path, axes):
+    """Read an IDX file of unsigned bytes, gzipped or not.
+
+    The format: two zero bytes, type 8 (unsigned byte), number of axes, each size as 32 bits big-endian, the bytes.
+    """
+    with _reading(path), gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        head = file.read(4 + 4 * axes)
+        if len(head) < 4 + 4 * axes or head[:4] != bytes((0, 0, 8, axes)):
+            raise DataError(
+                f"is no IDX file of bytes with {axes} axes: it starts with {head[:4].hex(' ')}", file=str(path)
+            )
+        shape = struct.unpack(f">{axes}I", head[4:])
+        count = 1
+        for size in shape:
+            count *= size
+        if not 0 < count <= IDX_MAX:
+            raise DataError(
+                f"says it holds {' x '.join(map(str, shape))} bytes; from 1 to {IDX_MAX} are allowed", file=str(path)
+            )
+        content = file.read(count + 1)  # one more, to see that it ends there; a wrong header cannot ask for memory
+        if len(content) != count:
+            more = "more" if len(content) > count else f"only {len(content)}"
+            raise DataError(f"says it holds {' x '.join(map(str, shape))} bytes and has {more}", file=str(path))
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def read_cifar(directory, split):
+    """Read pictures, uint8 (N, 3, 32, 32), and labels, uint8 (N,), of CIFAR-10's binary version."""
+    names = [f"data_batch_{i}.bin" for i in range(1, 6)] if split == "train" else ["test_batch.bin"]
+    folder = directory / "cifar-10-batches-bin"
+    folder = folder if folder.is_dir() else directory
+    if (folder / names[0]).exists():
+        with_name = [(_find(folder, name), None) for name in names]
+    else:
+        archive = _find(directory, "cifar-10-binary.tar.gz", f"cifar-10-batches-bin/{names[0]}", names[0])
+        with_name = [(archive, f"cifar-10-batches-bin/{name}") for name in names]
+    images, labels = zip(*(_parse_cifar(*_cifar_bytes(path, member)) for path, member in with_name), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def _cifar_bytes(path, member):
+    """Return (content, name) of a file, or of a member of an archive."""
+    limit = 10_000 * CIFAR_RECORD + 1  # the largest file of the set
+    with _reading(path):
+        if member is None:
+            with open(path, "rb") as file:
+                return file.read(limit), str(path)
+        with tarfile.open(path, "r:gz") as archive:
+            try:
+                file = archive.extractfile(member)
+            except KeyError:
+                file = None
+            if file is None:
+                raise DataError(f"holds no {member}; it must be CIFAR-10's binary version", file=str(path))
+            return file.read(limit), f"{path}: {member}"
+
+
+def _parse_cifar(content, name):
+    count, rest = divmod(len(content), CIFAR_RECORD)
+    if rest or not 1 <= count <= 10_000:
+        raise DataError(
+            f"must hold 1 to 10000 records of {CIFAR_RECORD} bytes, has {len(content)} bytes; copy it again",
+            file=name,
+        )
+    records = np.frombuffer(content, np.uint8).reshape(count, CIFAR_RECORD)
+    _check_labels(records[:, 0], name)
+    return records[:, 1:].reshape(count, 3, 32, 32), records[:, 0]
+
+
+def _check_labels(labels, path):
+    wrong = np.flatnonzero(labels >= CLASSES)
+    if wrong.size:
+        raise DataError(f"label {labels[wrong[0]]} of record {wrong[0]} is not from 0 to {CLASSES - 1}", file=str(path))
+
+
+def _find(directory, *names):
+    for name in names:
+        if (directory / name).is_file():
+            return directory / name
+    raise FileError(f"holds no {' or '.join(names)}; without --from it is downloaded", file=str(directory))
+
+
+@contextlib.contextmanager
+def _reading(path):
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+        raise DataError(
+            f"is damaged or not packed as its name says: {error}; copy or download it again", file=str(path)
+        ) from error
+    except OSError as error:
+        raise FileError(f"cannot be read: {error.strerror}", file=str(path)) from error

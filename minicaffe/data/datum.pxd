@@ -1,0 +1,18 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+cdef struct Datum:
+    int32_t channels
+    int32_t height
+    int32_t width
+    int32_t label
+    const uint8_t* data  # points into the record
+    uint64_t size        # bytes at data
+    uint64_t floats      # elements of float_data
+    bint encoded
+
+# 0, or the reason: an index into datum.FAULTS.
+cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcept nogil
+cdef int datum_check_raw(const Datum* datum) noexcept nogil
+# Copies the float_data of a record that datum_parse accepted.
+cdef void datum_copy_floats(const uint8_t* record, uint64_t size, float* floats) noexcept nogil
+cdef str datum_fault(int reason, const Datum* datum)

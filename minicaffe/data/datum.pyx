@@ -1,0 +1,276 @@
+"""Read a serialized Datum straight from its bytes (Caffe: caffe.proto Datum, data_transformer.cpp, io.cpp).
+
+The protobuf runtime would copy each record into a message object under the GIL; a batch of small pictures then spends
+its time there. Here a record is walked once in place: `datum_parse` notes where the fields lie, so that a batch is
+parsed and transformed without the GIL. Like protobuf it takes fields in any order, packed or not, lets the last value
+of a field win and steps over fields it does not know.
+
+Stricter than Caffe: C x H x W must be exactly the number of bytes or floats. Not done here: writing (caffe_pb2 does).
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.string cimport memcpy, memset
+
+from collections import namedtuple
+
+import numpy as np
+
+from minicaffe.errors import ConfigError, DataError, DependencyError
+
+FAULTS = (
+    "",
+    "is no Datum: it ends inside a field",
+    "is no Datum: a number or tag that protobuf does not allow",
+    "is an empty Datum: neither data nor float_data; the picture is missing",
+    "has channels x height x width = {shape}, each must be at least 1",
+    "has channels x height x width = {shape} but {size} bytes of data",
+    "has channels x height x width = {shape} but {floats} elements of float_data",
+)
+cdef enum:
+    FINE, CUT, MALFORMED, EMPTY, BAD_SHAPE, BAD_SIZE, BAD_FLOATS
+
+cdef enum:  # wire types
+    VARINT, FIXED64, BYTES, GROUP, GROUP_END, FIXED32
+
+cdef enum:
+    DEEPEST = 100  # groups inside groups, as protobuf's own limit
+
+DatumInfo = namedtuple("DatumInfo", "channels height width label encoded size floats")
+DatumInfo.__doc__ = """The fields of a Datum without its content; `size` in bytes of data, `floats` in elements."""
+
+
+cdef inline int varint(const uint8_t** at, const uint8_t* end, uint64_t* value) noexcept nogil:
+    """Read 1 to 10 bytes of 7 bits, the lowest first."""
+    cdef int shift = 0
+    cdef uint8_t byte
+    value[0] = 0
+    while shift < 70:
+        if at[0] == end:
+            return CUT
+        byte = at[0][0]
+        at[0] += 1
+        value[0] |= (<uint64_t>(byte & 127)) << shift if shift < 64 else 0
+        if byte < 128:
+            return FINE
+        shift += 7
+    return MALFORMED
+
+
+cdef int next_field(const uint8_t** at, const uint8_t* end, uint64_t* tag, uint64_t* value) noexcept nogil:
+    """Read a tag and its content; of BYTES, FIXED32 and FIXED64 `value` is the length, and the content ends at `at`."""
+    cdef int reason = varint(at, end, tag)
+    if reason:
+        return reason
+    cdef int wire = tag[0] & 7
+    if tag[0] >> 3 == 0 or tag[0] >> 32:
+        return MALFORMED
+    if wire == VARINT:
+        return varint(at, end, value)
+    if wire == BYTES:
+        reason = varint(at, end, value)
+        if reason:
+            return reason
+    elif wire == FIXED32:
+        value[0] = 4
+    elif wire == FIXED64:
+        value[0] = 8
+    elif wire == GROUP or wire == GROUP_END:
+        value[0] = 0
+    else:
+        return MALFORMED
+    if value[0] > <uint64_t>(end - at[0]):
+        return CUT
+    at[0] += value[0]
+    return FINE
+
+
+cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcept nogil:
+    cdef const uint8_t* at = record
+    cdef const uint8_t* end = record + size
+    cdef uint64_t tag, value
+    cdef uint64_t groups[DEEPEST]
+    cdef int depth = 0
+    cdef int reason
+    memset(datum, 0, sizeof(Datum))
+    while at != end:
+        reason = next_field(&at, end, &tag, &value)
+        if reason:
+            return reason
+        if tag & 7 == GROUP:
+            if depth == DEEPEST:
+                return MALFORMED
+            groups[depth] = tag >> 3
+            depth += 1
+        elif tag & 7 == GROUP_END:
+            depth -= 1
+            if depth < 0 or groups[depth] != tag >> 3:
+                return MALFORMED
+        elif depth:
+            continue
+        elif tag == (1 << 3 | VARINT):
+            datum.channels = <int32_t>value
+        elif tag == (2 << 3 | VARINT):
+            datum.height = <int32_t>value
+        elif tag == (3 << 3 | VARINT):
+            datum.width = <int32_t>value
+        elif tag == (4 << 3 | BYTES):
+            datum.data = at - value
+            datum.size = value
+        elif tag == (5 << 3 | VARINT):
+            datum.label = <int32_t>value
+        elif tag == (6 << 3 | FIXED32):
+            datum.floats += 1
+        elif tag == (6 << 3 | BYTES):
+            if value % 4:
+                return CUT
+            datum.floats += value // 4
+        elif tag == (7 << 3 | VARINT):
+            datum.encoded = value != 0
+    return CUT if depth else FINE
+
+
+cdef int datum_check_raw(const Datum* datum) noexcept nogil:
+    """Check the shape of a Datum that is not encoded against its content; `data` counts if it has any bytes."""
+    cdef uint64_t have = datum.size if datum.size else datum.floats
+    if have == 0:
+        return EMPTY
+    if datum.channels < 1 or datum.height < 1 or datum.width < 1:
+        return BAD_SHAPE
+    # Two factors below 2^31 fit into 62 bits; the third is tested by division, so nothing wraps around.
+    cdef uint64_t plane = <uint64_t>datum.height * <uint64_t>datum.width
+    if have % plane or have // plane != <uint64_t>datum.channels:
+        return BAD_SIZE if datum.size else BAD_FLOATS
+    return FINE
+
+
+cdef void datum_copy_floats(const uint8_t* record, uint64_t size, float* floats) noexcept nogil:
+    # Little-endian hosts only, as everything minicaffe supports.
+    cdef const uint8_t* at = record
+    cdef const uint8_t* end = record + size
+    cdef uint64_t tag, value
+    cdef int depth = 0
+    while at != end and next_field(&at, end, &tag, &value) == FINE:
+        if tag & 7 == GROUP:
+            depth += 1
+        elif tag & 7 == GROUP_END:
+            depth -= 1
+        elif depth == 0 and (tag == (6 << 3 | FIXED32) or tag == (6 << 3 | BYTES)):
+            memcpy(floats, at - value, value)
+            floats += value // 4
+
+
+cdef str datum_fault(int reason, const Datum* datum):
+    return FAULTS[reason].format(
+        shape=f"{datum.channels} x {datum.height} x {datum.width}", size=datum.size, floats=datum.floats
+    )
+
+
+def datum_info(record):
+    """Return the DatumInfo of a serialized Datum.
+
+    Parameters
+    ----------
+    record : bytes or buffer
+
+    Raises
+    ------
+    DataError
+        The bytes are no Datum, or not encoded and of another size than channels x height x width.
+    """
+    cdef Datum datum
+    cdef Py_buffer view
+    cdef int reason
+    PyObject_GetBuffer(record, &view, PyBUF_SIMPLE)
+    try:
+        reason = datum_parse(<const uint8_t*>view.buf, view.len, &datum)
+        if reason == FINE and not datum.encoded:
+            reason = datum_check_raw(&datum)
+        if reason:
+            raise DataError(datum_fault(reason, &datum))
+        return DatumInfo(
+            datum.channels, datum.height, datum.width, datum.label, bool(datum.encoded), datum.size, datum.floats
+        )
+    finally:
+        PyBuffer_Release(&view)
+
+
+def datum_array(record):
+    """Return the picture in a serialized Datum, decoded if it is encoded.
+
+    Returns
+    -------
+    ndarray, shape (C, H, W)
+        uint8, or float32 if the Datum holds float_data; BGR if it has three channels.
+
+    Raises
+    ------
+    DataError
+        As `datum_info`, or the picture cannot be decoded.
+    """
+    cdef Datum datum
+    cdef Py_buffer view
+    info = datum_info(record)
+    PyObject_GetBuffer(record, &view, PyBUF_SIMPLE)
+    try:
+        datum_parse(<const uint8_t*>view.buf, view.len, &datum)
+        if datum.encoded:
+            return np.ascontiguousarray(decode_image(datum.data[:datum.size]).transpose(2, 0, 1))
+        if datum.size:
+            return np.frombuffer(datum.data[:datum.size], np.uint8).reshape(info[:3])
+        return copied_floats(<const uint8_t*>view.buf, view.len, datum.floats).reshape(info[:3])
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef copied_floats(const uint8_t* record, uint64_t size, uint64_t count):
+    cdef float[::1] floats = np.empty(count, np.float32)
+    datum_copy_floats(record, size, &floats[0])
+    return np.asarray(floats)
+
+
+def decode_image(content, force_color=False, force_gray=False):
+    """Decode a picture file with OpenCV, the library whose pixels Caffe's nets were trained on.
+
+    Parameters
+    ----------
+    content : bytes or buffer
+        A whole JPEG, PNG, ... file.
+    force_color, force_gray : bool
+        Give 3 channels (BGR) or 1; neither: as many as the file has.
+
+    Returns
+    -------
+    ndarray, uint8, shape (H, W, C)
+
+    Raises
+    ------
+    DataError
+        OpenCV cannot decode it, or its samples have more than 8 bits.
+    DependencyError
+        OpenCV is not installed.
+    """
+    if force_color and force_gray:
+        raise ConfigError("force_color and force_gray cannot both be set")
+    cv2 = opencv()
+    flag = cv2.IMREAD_COLOR if force_color else cv2.IMREAD_GRAYSCALE if force_gray else cv2.IMREAD_UNCHANGED
+    pixels = np.frombuffer(content, np.uint8)
+    image = None
+    if pixels.size:
+        try:
+            image = cv2.imdecode(pixels, flag)
+        except cv2.error as error:
+            raise DataError(f"is marked encoded, but OpenCV fails on its {pixels.size} bytes: {error.err}") from error
+    if image is None:
+        raise DataError(f"is marked encoded, but OpenCV knows no picture in its {pixels.size} bytes")
+    if image.dtype != np.uint8:
+        raise DataError(f"holds a picture of {image.dtype} samples; only 8 bits a sample are supported, convert it")
+    return image if image.ndim == 3 else image[:, :, np.newaxis]
+
+
+def opencv():
+    """Import OpenCV on first use: the core works without it."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise DependencyError('pictures need OpenCV: pip install "minicaffe[images]"') from error
+    return cv2

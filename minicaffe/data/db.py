@@ -1,0 +1,113 @@
+"""Open and create databases: LMDB and LevelDB behind one face, `Database` (Caffe db.hpp, db.cpp).
+
+A record is a key and a value, both bytes; readers go through the keys in bytewise order and start over at the end. What
+a value means (a serialized Datum) is the business of `datum.pyx`.
+
+Differs from Caffe: every fault is an error that names the database and the remedy, and one process may open a database
+any number of times (two nets, two layers).
+"""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from minicaffe.data.db_leveldb import LevelDB
+from minicaffe.data.db_lmdb import LMDB
+from minicaffe.errors import ConfigError, FileError
+
+BACKENDS = ("LEVELDB", "LMDB")  # index: caffe_pb2.DataParameter.DB
+
+
+def open_db(source, backend, mode="r", *, readahead=True):
+    """Open the database `source`.
+
+    Parameters
+    ----------
+    source : str or Path
+        The directory of the database.
+    backend : str or int
+        ``"LMDB"`` or ``"LEVELDB"`` in any case, or the number that ``data_param.backend`` holds.
+    mode : {"r", "w"}
+        Read an existing database, or create one: then `source` must not exist.
+    readahead : bool
+        LMDB only: let the system read ahead; turn it off for random access to a database larger than the memory.
+
+    Returns
+    -------
+    Database
+
+    Raises
+    ------
+    FileError
+        Nothing there, something else there, cut off, or (mode ``"w"``) something there already.
+    DataError
+        No records.
+    DependencyError
+        The package for `backend` is not installed.
+    """
+    source = os.fspath(source)
+    kind = backend_class(backend)
+    if mode == "w":
+        if os.path.lexists(source):
+            raise FileError("exists already; remove it or choose another name", file=source)
+        return kind.create(source)
+    if mode != "r":
+        raise ConfigError(f"mode must be 'r' or 'w', got {mode!r}")
+    if not os.path.exists(source):
+        raise FileError("no such database; check the path, which is relative to the working directory", file=source)
+    if not os.path.isdir(source):
+        raise FileError(f"is a file, but a database of kind {kind.backend} is a directory", file=source)
+    if not os.path.exists(os.path.join(source, kind.marker)):
+        other = next((k for k in (LMDB, LevelDB) if os.path.exists(os.path.join(source, k.marker))), None)
+        remedy = f"it looks like {other.backend}: set backend: {other.backend}" if other else "check the path"
+        raise FileError(f"is not a database of kind {kind.backend}: no {kind.marker} in it; {remedy}", file=source)
+    return kind.open(source, readahead)
+
+
+def backend_class(backend):
+    """Return LMDB or LevelDB for a name in any case or a number of ``DataParameter.DB``."""
+    name = backend.upper() if isinstance(backend, str) else BACKENDS[backend] if backend in (0, 1) else backend
+    for kind in (LMDB, LevelDB):
+        if kind.backend == name:
+            return kind
+    raise ConfigError(f"must be one of {', '.join(BACKENDS)}, got {backend!r}", field="backend")
+
+
+@contextlib.contextmanager
+def new_database(path, backend, *, force=False):
+    """Create the database `path` whole or not at all.
+
+    It grows under a temporary name beside `path` and gets its own name at the end of the ``with`` block; an exception
+    (Ctrl-C too) removes it and leaves what was there before.
+
+    Parameters
+    ----------
+    path : str or Path
+    backend : str
+    force : bool
+        Replace what stands at `path`; otherwise that is a FileError.
+    """
+    path = Path(path)
+    check_free(path, force)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    growing = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open_db(growing, backend, "w") as db:
+            yield db
+        if os.path.lexists(path):
+            old = path.with_name(f".{path.name}.{os.getpid()}.old")
+            path.rename(old)
+            growing.rename(path)
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+        else:
+            growing.rename(path)
+    finally:
+        if growing.exists():
+            shutil.rmtree(growing)
+
+
+def check_free(path, force=False):
+    """Raise FileError if `path` exists and may not be replaced."""
+    if os.path.lexists(path) and not force:
+        raise FileError("exists already; --force replaces it, or choose another name", file=os.fspath(path))

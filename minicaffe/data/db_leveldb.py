@@ -1,0 +1,97 @@
+"""LevelDB databases (Caffe db_leveldb.cpp), through the optional package plyvel.
+
+Even for reading LevelDB needs a writable directory: it locks the database and writes a log. The package closes a
+database with the last reference to it, so nothing here closes one.
+"""
+
+import itertools
+
+from minicaffe.data.database import Database, Handle, damaged, share
+from minicaffe.errors import DataError, DependencyError, FileError
+
+
+class LevelDB(Database):
+    """A LevelDB directory; needs the package plyvel."""
+
+    backend = "LEVELDB"
+    marker = "CURRENT"
+
+    def __init__(self, source, shared):
+        super().__init__(source)
+        self._shared = shared
+        self._handle = shared.handle
+        self._count = None
+
+    @classmethod
+    def open(cls, source, readahead):
+        plyvel = _plyvel()
+
+        def connect():
+            return plyvel.DB(source, create_if_missing=False, max_open_files=100)
+
+        try:
+            shared = share(source, cls.marker, connect)
+            with shared.handle.iterator() as first:
+                empty = next(first, None) is None
+        except (plyvel.Error, OSError) as error:
+            raise FileError(
+                f"cannot be opened as LEVELDB: {error}; it must be whole, writable (LevelDB locks it) and open in no "
+                "other process: copy it, or convert it to LMDB",
+                file=source,
+            ) from error
+        if empty:
+            raise DataError("holds no records; make the database anew", file=source)
+        return cls(source, shared)
+
+    @classmethod
+    def create(cls, source):
+        plyvel = _plyvel()
+        try:
+            handle = plyvel.DB(
+                source,
+                create_if_missing=True,
+                error_if_exists=True,
+                block_size=64 << 10,
+                write_buffer_size=256 << 20,
+                max_open_files=100,
+            )
+        except (plyvel.Error, OSError) as error:
+            raise FileError(f"cannot be created: {error}", file=source) from error
+        return cls(source, Handle(handle))
+
+    def __len__(self):
+        if self._count is None:  # LevelDB keeps no count
+            with self._handle.iterator(include_value=False) as keys:
+                self._count = sum(1 for _ in keys)
+        return self._count
+
+    def records(self, skip=0):
+        try:
+            with self._handle.iterator(verify_checksums=True) as iterator:
+                yield from itertools.islice(iterator, skip, None)
+        except (_plyvel().Error, OSError) as error:
+            raise damaged(self.source, error) from error
+
+    def _write(self, records):
+        try:
+            with self._handle.write_batch() as batch:
+                for key, value in records:
+                    batch.put(key, value)
+        except _plyvel().Error as error:
+            raise FileError(f"cannot be written: {error}", file=self.source) from error
+        self._count = None
+
+    def close(self):
+        if self._handle is not None:
+            try:
+                self.commit()
+            finally:
+                self._handle = self._shared = None  # plyvel closes with the last reference: readers share the handle
+
+
+def _plyvel():
+    try:
+        import plyvel
+    except ImportError as error:
+        raise DependencyError('LevelDB databases need the package plyvel: pip install "minicaffe[leveldb]"') from error
+    return plyvel

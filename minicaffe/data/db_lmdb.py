@@ -1,0 +1,104 @@
+"""LMDB databases (Caffe db_lmdb.cpp), through the package lmdb.
+
+Read without the lock file, so a read-only directory will do. A file shorter than its own page table says is refused at
+once: touching the missing pages of the mapped file would kill the process (SIGBUS).
+"""
+
+import itertools
+import os
+
+import lmdb
+
+from minicaffe.data.database import Database, Handle, damaged, share
+from minicaffe.errors import DataError, FileError
+
+MAP_SIZE = 10 << 20  # bytes, LMDB's own default
+
+
+class LMDB(Database):
+    """The unnamed database of an LMDB environment (a directory with ``data.mdb``)."""
+
+    backend = "LMDB"
+    marker = "data.mdb"
+
+    def __init__(self, source, shared, map_size=0):
+        super().__init__(source)
+        self._shared = shared
+        self._env = shared.handle
+        self._map_size = map_size  # bytes; 0 when reading
+
+    @classmethod
+    def open(cls, source, readahead):
+        def connect():
+            env = lmdb.open(source, readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=0)
+            pages, size = env.info()["last_pgno"] + 1, os.path.getsize(os.path.join(source, cls.marker))
+            if size < pages * env.stat()["psize"]:
+                env.close()
+                raise FileError(
+                    f"data.mdb is cut off: {size} bytes of {pages * env.stat()['psize']}; copy it again", file=source
+                )
+            return env
+
+        try:
+            shared = share(source, cls.marker, connect)
+        except lmdb.Error as error:
+            raise FileError(f"is not a readable LMDB: {error}; make the database anew", file=source) from error
+        if shared.handle.stat()["entries"] == 0:
+            raise DataError("holds no records; make the database anew", file=source)
+        return cls(source, shared)
+
+    @classmethod
+    def create(cls, source):
+        try:
+            os.mkdir(source)
+            # Nobody else knows the database yet: no lock file, and one sync at the end instead of one a commit.
+            env = lmdb.open(source, map_size=MAP_SIZE, lock=False, sync=False, subdir=True)
+        except (lmdb.Error, OSError) as error:
+            raise FileError(f"cannot be created: {error}", file=source) from error
+        return cls(source, Handle(env), MAP_SIZE)
+
+    def __len__(self):
+        return self._env.stat()["entries"]
+
+    def records(self, skip=0):
+        try:
+            with self._env.begin(buffers=True) as transaction:
+                cursor = transaction.cursor()
+                # Keys alone stay on the leaf pages; the values passed over are never read from the disk.
+                for _ in itertools.islice(cursor.iternext(keys=True, values=False), skip):
+                    pass
+                yield from cursor.iternext() if skip == 0 or cursor.next() else ()
+        except lmdb.Error as error:
+            raise damaged(self.source, error) from error
+
+    def _write(self, records):
+        while True:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    for key, value in records:
+                        transaction.put(key, value)
+                return
+            except lmdb.MapFullError:
+                self._map_size *= 2
+                self._env.set_mapsize(self._map_size)
+            except lmdb.BadValsizeError as error:
+                longest = max((key for key, _ in records), key=len)
+                raise DataError(
+                    f"a key must have 1 to {self._env.max_key_size()} bytes, the longest here has {len(longest)}: "
+                    f"{longest[:60]!r}; shorten the name",
+                    file=self.source,
+                ) from error
+            except lmdb.Error as error:
+                raise FileError(f"cannot be written: {error}", file=self.source) from error
+
+    def close(self):
+        if self._env is None:
+            return
+        try:
+            self.commit()
+            if self._map_size:
+                self._env.sync(True)
+        finally:
+            if self._map_size:  # a reader's environment is shared and goes with its last user
+                self._env.close()
+            self._env = self._shared = None

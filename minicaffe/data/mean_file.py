@@ -1,0 +1,67 @@
+"""Mean files: a binary BlobProto that holds one picture (Caffe compute_image_mean.cpp, transform_param.mean_file).
+
+Written with the old dimensions num = 1, channels, height, width, which every Caffe reads; files with a `shape` are read
+as well.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from minicaffe.errors import DataError, FileError
+from minicaffe.proto import caffe_pb2
+
+
+def write_mean(path, mean):
+    """Write `mean`, shape (C, H, W), to the file `path`; a failure leaves what was there before."""
+    blob = caffe_pb2.BlobProto(num=1, channels=mean.shape[0], height=mean.shape[1], width=mean.shape[2])
+    blob.data.extend(mean.ravel().tolist())
+    path = Path(path)
+    growing = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        growing.write_bytes(blob.SerializeToString())
+        growing.replace(path)
+    except OSError as error:
+        raise FileError(f"cannot be written: {error.strerror}", file=str(path)) from error
+    finally:
+        growing.unlink(missing_ok=True)
+
+
+def read_mean(path):
+    """Read a mean file.
+
+    Returns
+    -------
+    ndarray, float64, shape (C, H, W)
+
+    Raises
+    ------
+    FileError
+        Not there, or no BlobProto.
+    DataError
+        Its shape does not fit its values.
+    """
+    try:
+        blob = caffe_pb2.BlobProto.FromString(Path(path).read_bytes())
+    except OSError as error:
+        raise FileError(f"mean file cannot be read: {error.strerror}; check the path", file=str(path)) from error
+    except DecodeError as error:
+        raise FileError(
+            "is no binary BlobProto; make a mean file with 'minicaffe data mean'", file=str(path)
+        ) from error
+    values = np.array(blob.double_data if blob.double_data else blob.data, np.float64)
+    shape = tuple(blob.shape.dim) if blob.HasField("shape") else (blob.num, blob.channels, blob.height, blob.width)
+    picture = shape[-3:]
+    count = 1
+    for size in picture:
+        count *= size  # Python integers: no overflow for any sizes in the file
+    sound = len(picture) == 3 and all(s == 1 for s in shape[:-3]) and all(s > 0 for s in picture)
+    if not sound or count != values.size:
+        raise DataError(
+            f"a mean file holds 1 x channels x height x width; this one says {' x '.join(map(str, shape))} "
+            f"and holds {values.size} values",
+            file=str(path),
+        )
+    return values.reshape(picture)

@@ -1,0 +1,363 @@
+"""Turn records into the pixels a net sees (Caffe data_transformer.cpp): crop, mirror, mean, scale.
+
+    top[n, c, h, w] = (pixel[c, h0 + h, w0 + w] - mean[c, h0 + h, w0 + w]) * scale
+
+Mirrored, w counts from the right.
+
+Crop: TRAIN takes a random place, TEST floor((H - crop) / 2) and the same for W. Mirror: with probability 1/2, in
+TEST too, as Caffe does.
+
+Differs from Caffe: random draws are a pure function of (seed, number of the record since the start of training), see
+`draw` (Philox); Caffe takes them one after another from a Mersenne Twister (mt19937), so its crops are others. In
+exchange a resumed run, or one with more threads, draws the same. A batch is checked whole before a pixel is written.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from minicaffe.data.datum cimport Datum, datum_check_raw, datum_copy_floats, datum_fault, datum_parse
+
+import logging
+
+import numpy as np
+
+from minicaffe.data.datum import decode_image
+from minicaffe.data.mean_file import read_mean
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.proto import caffe_pb2
+
+log = logging.getLogger(__name__)
+
+ctypedef fused real:
+    float
+    double
+
+cdef extern from "minicaffe/data/pixels.hpp" namespace "mc" nogil:
+    cppclass Picture:
+        const uint8_t* bytes
+        const float* floats
+        int64_t channels, height, width, plane, row, pixel
+        int32_t label
+
+    cppclass Rule:
+        double scale
+        int64_t crop, mean_plane, mean_row
+        bint mirror, random_crop
+        uint64_t seed
+        const float* mean32
+        const double* mean64
+
+    int64_t draw_below(uint64_t seed, uint64_t ordinal, int which, uint64_t n)
+    void copy_batch[T](const Picture* pictures, int64_t n, const Rule& rule, const T* mean, uint64_t first,
+                       uint64_t stride, T* data, int64_t size, T* labels)
+
+
+def draw(seed, ordinal, which, n):
+    """Return the random integer in [0, n) that record `ordinal` gets.
+
+    Parameters
+    ----------
+    seed : int
+        The lower 64 bits count.
+    ordinal : int
+        Number of the record since the start of training, from 0.
+    which : int
+        0 mirror (n = 2), 1 first row of the crop, 2 first column.
+    n : int
+        1 to 2**32.
+    """
+    return draw_below(<uint64_t>(seed & 0xFFFFFFFFFFFFFFFF), <uint64_t>(ordinal & 0xFFFFFFFFFFFFFFFF), which, n)
+
+
+cdef class Transformer:
+    """Applies a `transform_param`; holds no state that moves, so threads may share it.
+
+    Parameters
+    ----------
+    param : caffe_pb2.TransformationParameter
+    phase : int
+        caffe_pb2.TRAIN or caffe_pb2.TEST.
+    seed : int
+        Of the random crops and mirrors; the lower 64 bits count.
+
+    Raises
+    ------
+    ConfigError
+        Fields that exclude each other, or a crop_size no picture can have.
+    FileError, DataError
+        The mean file cannot be used.
+    """
+
+    cdef Rule rule
+    cdef object mean, mean_single  # float64 and float32; (C, H, W), (K,) or None; the rule points into them
+    cdef bint force_color, force_gray, warned
+    cdef str mean_file
+
+    def __init__(self, param, phase, seed=0):
+        if param.force_color and param.force_gray:
+            raise ConfigError("cannot both be set", field="transform_param.force_color and force_gray")
+        if param.mean_file and len(param.mean_value):
+            raise ConfigError("cannot both be set", field="transform_param.mean_file and mean_value")
+        if param.crop_size >= 1 << 31:
+            raise ConfigError(f"must be below 2^31, got {param.crop_size}", field="transform_param.crop_size")
+        self.force_color = param.force_color
+        self.force_gray = param.force_gray
+        self.mean_file = param.mean_file
+        self.rule.scale = param.scale
+        self.rule.crop = param.crop_size
+        self.rule.mirror = param.mirror
+        self.rule.random_crop = phase == caffe_pb2.TRAIN
+        self.rule.seed = seed & 0xFFFFFFFFFFFFFFFF
+        if param.mean_file:
+            self._set_mean(read_mean(param.mean_file))
+        elif len(param.mean_value):
+            self._set_mean(np.array(param.mean_value, np.float64))
+
+    cdef _set_mean(self, mean):
+        self.mean = np.ascontiguousarray(mean, np.float64)
+        self.mean_single = self.mean.astype(np.float32)
+        cdef double[::1] flat = self.mean.reshape(-1)
+        cdef float[::1] single = self.mean_single.reshape(-1)
+        self.rule.mean64 = &flat[0]
+        self.rule.mean32 = &single[0]
+        if mean.ndim == 3:
+            self.rule.mean_plane = mean.shape[1] * mean.shape[2]
+            self.rule.mean_row = mean.shape[2]
+        else:
+            self.rule.mean_plane = 1 if len(mean) > 1 else 0
+
+    def infer_shape(self, record):
+        """Return (C, height, width) of the pixels that a serialized Datum gives."""
+        return self.load([record]).shape[1:]
+
+    def load(self, records):
+        """Parse and check a batch of serialized Datums; decode those that are encoded.
+
+        Parameters
+        ----------
+        records : sequence of bytes or buffers
+            Their memory must stay as it is until the batch is dropped.
+
+        Returns
+        -------
+        Batch
+
+        Raises
+        ------
+        DataError
+            A record is no Datum, cannot be decoded or has another size than the first; its attribute `record` is the
+            index into `records`.
+        ShapeError
+            The first picture fits neither crop_size, mean_file nor mean_value.
+        """
+        return Batch(self, records, None)
+
+    def load_images(self, images, labels=None):
+        """Take a batch of decoded pictures: uint8 arrays (H, W, C) or (H, W), and their integer labels."""
+        return Batch(self, images, [0] * len(images) if labels is None else labels)
+
+    def transform(self, records, data, labels=None, first=0, stride=1):
+        """Load `records` and write them: `load` and `Batch.write` in one call."""
+        (<Batch>self.load(records)).write(data, labels, first, stride)
+
+    cdef tuple _output(self, const Picture* picture):
+        """Return (C, h, w) of the pixels a picture gives, or raise."""
+        size = f"{picture.channels} x {picture.height} x {picture.width}"
+        if self.rule.crop > picture.height or self.rule.crop > picture.width:
+            raise ShapeError(
+                f"must be at most height and width of the picture, got {self.rule.crop} for {size}",
+                field="transform_param.crop_size",
+            )
+        if self.mean is not None and self.mean.ndim == 3:
+            if self.mean.shape != (picture.channels, picture.height, picture.width):
+                raise ShapeError(
+                    f"'{self.mean_file}' is {' x '.join(map(str, self.mean.shape))}, the picture is {size} "
+                    "(uncropped); make the mean file from this database",
+                    field="transform_param.mean_file",
+                )
+        elif self.mean is not None and len(self.mean) not in (1, picture.channels):
+            raise ShapeError(
+                f"must be given once or once a channel ({picture.channels}), got {len(self.mean)}",
+                field="transform_param.mean_value",
+            )
+        if self.rule.crop:
+            return picture.channels, self.rule.crop, self.rule.crop
+        return picture.channels, picture.height, picture.width
+
+
+cdef class Batch:
+    """Pictures of one output size, checked and ready to be written.
+
+    Attributes
+    ----------
+    shape : tuple
+        (N, C, height, width) of the pixels that `write` gives.
+    """
+
+    cdef Transformer transformer
+    cdef Picture* pictures
+    cdef Py_buffer* views
+    cdef Py_ssize_t count, held  # records, buffers held
+    cdef list kept  # decoded pictures and copied floats
+    cdef readonly tuple shape
+
+    def __cinit__(self, Transformer transformer, sources, image_labels):
+        self.transformer = transformer
+        self.kept = []
+        self.count = len(sources)
+        if self.count == 0:
+            raise DataError("a batch needs at least one record")
+        self.pictures = <Picture*>calloc(self.count, sizeof(Picture))
+        self.views = <Py_buffer*>calloc(self.count, sizeof(Py_buffer))
+        if self.pictures == NULL or self.views == NULL:
+            raise MemoryError
+        cdef Py_ssize_t i = 0
+        try:
+            if image_labels is None:
+                self._load_records(sources)
+            else:
+                for i in range(self.count):
+                    self._take_image(i, sources[i], image_labels[i])
+            first = transformer._output(self.pictures)
+            for i in range(1, self.count):
+                self._check_like_first(i, first)
+        except (DataError, ShapeError) as error:
+            if getattr(error, "record", None) is None:
+                error.record = i
+            raise error.at(field=f"record {error.record}")
+        self.shape = (self.count, *first)
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.held):
+            PyBuffer_Release(&self.views[i])
+        free(self.views)
+        free(self.pictures)
+
+    cdef _load_records(self, records):
+        cdef Py_ssize_t i
+        cdef Datum* datums = <Datum*>calloc(self.count, sizeof(Datum))
+        cdef int reason = 0
+        cdef Py_ssize_t raw = 0
+        cdef Transformer transformer = self.transformer
+        if datums == NULL:
+            raise MemoryError
+        try:
+            for i in range(self.count):
+                PyObject_GetBuffer(records[i], &self.views[i], PyBUF_SIMPLE)
+                self.held = i + 1
+            with nogil:
+                for i in range(self.count):
+                    reason = datum_parse(<const uint8_t*>self.views[i].buf, self.views[i].len, &datums[i])
+                    if reason == 0 and not datums[i].encoded:
+                        reason = datum_check_raw(&datums[i])
+                    if reason:
+                        break
+                    self.pictures[i].label = datums[i].label
+                    self._lay_out(i, datums[i].channels, datums[i].height, datums[i].width)
+                    self.pictures[i].bytes = datums[i].data if datums[i].size and not datums[i].encoded else NULL
+            if reason:
+                raise _at_record(DataError(datum_fault(reason, &datums[i])), i)
+            for i in range(self.count):
+                if datums[i].encoded:
+                    try:
+                        image = decode_image(
+                            <const uint8_t[:datums[i].size]>datums[i].data if datums[i].size else b"",
+                            transformer.force_color, transformer.force_gray,
+                        )
+                    except DataError as error:
+                        raise _at_record(error, i)
+                    self._take_image(i, image, datums[i].label)
+                else:
+                    raw += 1
+                    if datums[i].size == 0:
+                        self._take_floats(i, datums[i].floats)
+            if raw and not transformer.warned and (transformer.force_color or transformer.force_gray):
+                transformer.warned = True
+                log.warning("transform_param: force_color and force_gray change encoded pictures only, not raw ones")
+        finally:
+            free(datums)
+
+    cdef void _lay_out(self, Py_ssize_t i, int64_t channels, int64_t height, int64_t width) noexcept nogil:
+        """Note sizes and steps of a planar picture."""
+        cdef Picture* picture = &self.pictures[i]
+        picture.channels, picture.height, picture.width = channels, height, width
+        picture.plane, picture.row, picture.pixel = height * width, width, 1
+
+    cdef _take_floats(self, Py_ssize_t i, uint64_t count):
+        # Copied: in the record they lie at any address, and perhaps in pieces.
+        cdef float[::1] floats = np.empty(count, np.float32)
+        datum_copy_floats(<const uint8_t*>self.views[i].buf, self.views[i].len, &floats[0])
+        self.kept.append(floats)
+        self.pictures[i].floats = &floats[0]
+
+    cdef _take_image(self, Py_ssize_t i, image, int32_t label):
+        image = np.asarray(image)
+        if image.ndim == 2:
+            image = image[:, :, np.newaxis]
+        if image.dtype != np.uint8 or image.ndim != 3 or image.size == 0:
+            raise _at_record(
+                DataError(f"must be a uint8 picture (height, width, channels), got {image.dtype} {image.shape}"), i
+            )
+        cdef const uint8_t[:, :, ::1] pixels = np.ascontiguousarray(image)
+        self.kept.append(pixels)
+        cdef Picture* picture = &self.pictures[i]
+        picture.bytes = &pixels[0, 0, 0]
+        picture.label = label
+        picture.height, picture.width, picture.channels = pixels.shape[0], pixels.shape[1], pixels.shape[2]
+        picture.plane, picture.row, picture.pixel = 1, picture.width * picture.channels, picture.channels
+
+    cdef _check_like_first(self, Py_ssize_t i, tuple first):
+        cdef const Picture* one = &self.pictures[0]
+        cdef const Picture* other = &self.pictures[i]
+        if one.channels == other.channels and one.height == other.height and one.width == other.width:
+            return
+        if self.transformer.rule.crop and one.channels == other.channels and self.transformer._output(other) == first:
+            return
+        raise DataError(
+            f"is {other.channels} x {other.height} x {other.width}, the first of the batch is "
+            f"{one.channels} x {one.height} x {one.width}; use batch_size: 1, or crop_size for sizes that vary"
+        )
+
+    def write(self, data, labels=None, first=0, stride=1):
+        """Write the transformed pixels and the labels.
+
+        Parameters
+        ----------
+        data : ndarray, float32 or float64, C-contiguous, `shape` or another shape of that many elements
+        labels : ndarray, same dtype, N elements, optional
+        first, stride : int
+            Number of record 0 since the start of training, and from one record to the next (the number of solvers).
+        """
+        if data.size != self.count * self.shape[1] * self.shape[2] * self.shape[3]:
+            raise ShapeError(f"data must have room for {self.shape}, got {data.shape}")
+        if labels is not None and (labels.size != self.count or labels.dtype != data.dtype):
+            raise ShapeError(f"labels must be {self.count} of {data.dtype}, got {labels.shape} of {labels.dtype}")
+        cdef uint64_t begin = <uint64_t>(first & 0xFFFFFFFFFFFFFFFF), step = stride
+        flat, flat_labels = _flat(data), None if labels is None else _flat(labels)
+        cdef Rule* rule = &self.transformer.rule
+        if data.dtype == np.float32:
+            _write[float](self, flat, flat_labels, rule.mean32, begin, step)
+        elif data.dtype == np.float64:
+            _write[double](self, flat, flat_labels, rule.mean64, begin, step)
+        else:
+            raise ConfigError(f"data must be float32 or float64, got {data.dtype}")
+
+
+cdef _write(Batch batch, real[::1] data, real[::1] labels, const real* mean, uint64_t first, uint64_t stride):
+    cdef real* label = &labels[0] if labels is not None else NULL
+    cdef int64_t size = data.shape[0] // batch.count
+    with nogil:
+        copy_batch(batch.pictures, batch.count, batch.transformer.rule, mean, first, stride, &data[0], size, label)
+
+
+cdef _flat(array):
+    if not array.flags.c_contiguous:
+        raise ConfigError("the arrays to fill must be C-contiguous")
+    return array.reshape(-1)
+
+
+cdef _at_record(error, index):
+    error.record = index
+    return error
