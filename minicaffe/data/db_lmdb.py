@@ -35,9 +35,7 @@ class LMDB(Database):
             size = os.path.getsize(os.path.join(source, cls.marker))
             if size < needed:
                 env.close()
-                raise FileError(
-                    f"data.mdb is cut off: {size} bytes of {needed}; copy it again", file=source
-                )
+                raise FileError(f"data.mdb is cut off: {size} bytes of {needed}; copy it again", file=source)
             return env
 
         try:

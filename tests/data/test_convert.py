@@ -3,7 +3,7 @@
 import cv2
 import numpy as np
 import pytest
-from conftest import datum
+from records import datum
 
 from minicaffe.data.convert import compute_mean, convert_images, read_list
 from minicaffe.data.datum import datum_array, datum_info
@@ -141,13 +141,19 @@ def test_mean(make_db, pixels, kind, tmp_path):
 def test_mean_of_varying_sizes_names_the_record(make_db, pixels, at):
     values = [datum(pixels[0])] * 310
     values[at:] = [datum(pixels[0][:, :2])] * (310 - at)
-    with open_db(make_db(values), "LMDB") as db, pytest.raises(DataError, match=rf"record {at} \(key '{at:08d}'\): is 3 x 2 x 5"):
+    with (
+        open_db(make_db(values), "LMDB") as db,
+        pytest.raises(DataError, match=rf"record {at} \(key '{at:08d}'\): is 3 x 2 x 5"),
+    ):
         compute_mean(db)
 
 
 def test_mean_of_a_record_that_is_no_datum(make_db, pixels):
     values = [datum(pixels[0])] * 4 + [b"\x08"]
-    with open_db(make_db(values), "LMDB") as db, pytest.raises(DataError, match=r"db: record 4 \(key '00000004'\): is no Datum"):
+    with (
+        open_db(make_db(values), "LMDB") as db,
+        pytest.raises(DataError, match=r"db: record 4 \(key '00000004'\): is no Datum"),
+    ):
         compute_mean(db)
 
 

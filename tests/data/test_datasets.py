@@ -30,8 +30,8 @@ def idx(array):
 
 def mnist_files():
     files = {}
-    for split in IMAGES:
-        files[f"{split}-images-idx3-ubyte"] = idx(IMAGES[split])
+    for split, images in IMAGES.items():
+        files[f"{split}-images-idx3-ubyte"] = idx(images)
         files[f"{split}-labels-idx1-ubyte"] = idx(LABELS[split])
     return files
 

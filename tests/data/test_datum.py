@@ -6,7 +6,7 @@ import sys
 import cv2
 import numpy as np
 import pytest
-from conftest import datum
+from records import datum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +63,15 @@ def test_fields_in_any_order_and_the_last_value_wins():
 
 @pytest.mark.parametrize(
     "unknown",
-    [b"\x50\x05", b"\x52\x03abc", b"\x55abcd", b"\x51abcdefgh", b"\x53\x08\x63\x54", b"\x53\x5b\x22\x01q\x5c\x54", b"\x25abcd"],
+    [
+        b"\x50\x05",
+        b"\x52\x03abc",
+        b"\x55abcd",
+        b"\x51abcdefgh",
+        b"\x53\x08\x63\x54",
+        b"\x53\x5b\x22\x01q\x5c\x54",
+        b"\x25abcd",
+    ],
     ids=["varint", "bytes", "fixed32", "fixed64", "group", "group in group", "known field of another wire type"],
 )
 def test_unknown_fields_are_stepped_over(unknown):

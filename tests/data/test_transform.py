@@ -5,7 +5,7 @@ import itertools
 import cv2
 import numpy as np
 import pytest
-from conftest import datum
+from records import datum
 
 from minicaffe.data.mean_file import read_mean, write_mean
 from minicaffe.data.transform import Transformer, draw
@@ -167,7 +167,11 @@ def test_mean_files_with_shape_and_double_data(tmp_path):
     [
         (None, FileError, "mean file cannot be read"),
         (b"\xff\xff", FileError, "no binary BlobProto"),
-        (caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]), DataError, "1 x 1 x 2 x 2 and holds 1 values"),
+        (
+            caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]),
+            DataError,
+            "1 x 1 x 2 x 2 and holds 1 values",
+        ),
         (caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]), DataError, "2 x 1 x 1 x 1"),
         (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "and holds 0 values"),
         (caffe_pb2.BlobProto(), DataError, "0 x 0 x 0 x 0"),
