@@ -20,16 +20,17 @@ class Error(Exception):
 
     Attributes
     ----------
-    file, line, layer, layer_type, field, message
-        The parts of the text; None where unknown.
+    file, line, column, layer, layer_type, field, message
+        The parts of the text; None where unknown. Lines and columns count from 1.
     """
 
-    def __init__(self, message, *, field=None, file=None, line=None, layer=None, layer_type=None):
+    def __init__(self, message, *, field=None, file=None, line=None, column=None, layer=None, layer_type=None):
         super().__init__(message)
         self.message = message
         self.field = field
         self.file = file
         self.line = line
+        self.column = column
         self.layer = layer
         self.layer_type = layer_type
 
@@ -45,7 +46,8 @@ class Error(Exception):
     def __str__(self):
         parts = []
         if self.file is not None:
-            parts.append(f"{self.file}:{self.line}" if self.line else str(self.file))
+            place = [self.file, self.line, self.column if self.line else None]
+            parts.append(":".join(str(part) for part in place if part))
         elif self.line:
             parts.append(f"line {self.line}")
         if self.layer is not None:
@@ -81,11 +83,20 @@ class DependencyError(Error, ImportError):
     """An optional package is needed and not installed; the message holds the install command."""
 
 
+class WrongTypeError(Error, TypeError):
+    """An object or slot of another type than the one asked for."""
+
+
+class PointerError(Error, ValueError):
+    """A block that was never given out, is free already, or was written beyond its end."""
+
+
 class OutOfMemoryError(Error, MemoryError):
     """No memory for a block; the message holds bytes asked, live and limit."""
 
 
 def close_matches(name, known):
-    """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
-    return "; did you mean " + " or ".join(f"'{n}'" for n in near) + "?" if near else ""
+    """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`, whatever the case."""
+    by_lower = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    return "; did you mean " + " or ".join(f"'{by_lower[n]}'" for n in near) + "?" if near else ""

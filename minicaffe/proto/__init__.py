@@ -1,1 +1,30 @@
+"""Caffe's messages: the classes (`caffe_pb2`), prototxt with positions, weights and snapshots, and their old forms.
 
+Differs from Caffe: nothing ends the process; every fault is an error that names file, line or byte, layer and field.
+Names are imported when first used, so that a program that only reads prototxt does not load the rest.
+"""
+
+import importlib
+
+_HOMES = {
+    "text": ("Positions", "parse_text", "read_text", "write_text"),
+    "binary": (
+        *("LayerBlobs", "StoredBlob", "StoredState", "is_hdf5", "parse_blob"),
+        *("read_blob", "read_net", "read_solver_state", "write_net", "write_solver_state"),
+    ),
+    "upgrade": (
+        *("needs_upgrade", "upgrade_net", "upgrade_solver"),
+        *("read_net_file", "read_solver_file", "read_weights"),
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = list(_MODULE_OF)
+
+
+def __getattr__(name):
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"minicaffe.proto.{_MODULE_OF[name]}"), name)
+    if name == "caffe_pb2":
+        return importlib.import_module("minicaffe.proto.caffe_pb2")
+    raise AttributeError(f"module 'minicaffe.proto' has no attribute '{name}'")

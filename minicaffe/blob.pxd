@@ -1,0 +1,35 @@
+from minicaffe.memory.synced cimport SyncedMemory
+
+cpdef enum Dtype:
+    FLOAT = 0    # float32
+    DOUBLE = 1   # float64
+    INT = 2      # int32, no arithmetic
+
+ctypedef fused real:
+    float
+    double
+
+cdef class Blob:
+    cdef readonly str name
+    cdef readonly Dtype dtype
+    cdef readonly int num_axes
+    cdef readonly long long count
+    cdef readonly long long capacity
+    # Moves whenever the shape or one of the two memories changes; a layer's reshape depends on nothing else of its blobs.
+    cdef readonly unsigned long long stamp
+    cdef long long dims[32]
+    cdef readonly SyncedMemory data_memory
+    cdef readonly SyncedMemory diff_memory
+    # Valid until the next reshape that grows the blob; they stand for Caffe's cpu_data() and its sisters.
+    cdef const void* cpu_data_ptr(self) except? NULL
+    cdef void* mutable_cpu_data_ptr(self) except? NULL
+    cdef const void* cpu_diff_ptr(self) except? NULL
+    cdef void* mutable_cpu_diff_ptr(self) except? NULL
+    cdef long long dim(self, int axis) except? -1
+    cdef long long count_range(self, int start, int end) except? -1
+    cdef bint same_shape(self, Blob other)
+    cdef int resize(self, const long long* dims, int num_axes) except -1
+    cpdef int canonical_axis(self, int axis) except -1
+    cpdef reshape_like(self, Blob other)
+    cpdef share_data(self, Blob other)
+    cpdef share_diff(self, Blob other)

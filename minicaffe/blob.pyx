@@ -1,0 +1,382 @@
+"""Blob: an N-dimensional array with two equally sized memories, `data` and `diff` (Caffe blob.hpp, blob.cpp).
+
+Row-major, last axis fastest, up to 32 axes. Memory is taken on first access and replaced only when a reshape needs more
+than the capacity. Different from Caffe: what aborted there raises here, and a NumPy view keeps its memory alive after the
+blob grew or went away.
+"""
+
+import numpy as np
+
+from minicaffe.cpu.threads cimport num_threads
+from minicaffe.memory.synced cimport UNINITIALIZED
+
+from minicaffe.errors import DataError, ShapeError
+
+cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
+    double asum[T](int threads, long long n, const T* x)
+    double sumsq[T](int threads, long long n, const T* x)
+
+cdef extern from "minicaffe/cpu/typed.hpp" nogil:
+    void scaled "mc::cpu::map1<mc::Scaled>"(int threads, int dtype, long long n, const void* x, void* y, double factor)
+    void minus "mc::cpu::map2<mc::Minus>"(int threads, int dtype, long long n, const void* w, const void* step, void* y)
+
+NUMPY_TYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32))
+MAX_AXES = 32
+MAX_COUNT = 2**31 - 1
+cdef int[3] ITEMSIZE = [4, 8, 4]
+
+
+cdef class Blob:
+    """An array of `shape` with data and diff.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Sizes of 0 to 32 axes, each at least 0; ``()`` is a scalar. The product is at most 2**31 - 1.
+    dtype : Dtype
+        FLOAT (the default), DOUBLE or INT.
+    name : str
+        What memory reports call it.
+    """
+
+    def __cinit__(self, shape=None, Dtype dtype=FLOAT, str name=""):
+        self.dtype = dtype
+        self.name = name
+        self.data_memory = SyncedMemory(0, name + " data")
+        self.diff_memory = SyncedMemory(0, name + " diff")
+        if shape is not None:
+            self.reshape_to(shape)
+
+    def __repr__(self):
+        return f"<Blob '{self.name}' {self.shape_string()} {NUMPY_TYPES[self.dtype].name}>"
+
+    # ---- shape
+
+    def reshape(self, *dims):
+        """Set the shape, given as integers; no arguments make a scalar (pycaffe Blob.reshape)."""
+        self.reshape_to(dims)
+
+    def reshape_to(self, shape):
+        """Set the shape; contents are kept as long as the count does not exceed the capacity.
+
+        Raises
+        ------
+        ShapeError
+            For more than 32 axes, a negative size, or more than 2**31 - 1 elements.
+        """
+        cdef long long dims[32]
+        cdef int axis = 0
+        shape = tuple(shape)
+        if len(shape) > MAX_AXES:
+            raise ShapeError(f"a blob has at most {MAX_AXES} axes, got {len(shape)}")
+        for size in shape:
+            if not isinstance(size, (int, np.integer)):
+                raise ShapeError(f"sizes must be integers, got {size!r}")
+            if not 0 <= size <= MAX_COUNT:
+                raise ShapeError(f"axis {axis} must have a size from 0 to 2^31 - 1, got {size} in {list(shape)}")
+            dims[axis] = size
+            axis += 1
+        self.resize(dims, axis)
+
+    cdef int resize(self, const long long* dims, int num_axes) except -1:
+        cdef long long count = 1
+        cdef bint same = num_axes == self.num_axes and self.stamp != 0
+        cdef int axis
+        for axis in range(num_axes):
+            if dims[axis] < 0 or (dims[axis] and count > MAX_COUNT // dims[axis]):
+                raise ShapeError(f"{[dims[i] for i in range(num_axes)]} is negative or has more than 2^31 - 1 elements; "
+                                 "make the input, the batch or the layer smaller")
+            count *= dims[axis]
+            same = same and dims[axis] == self.dims[axis]
+        if same:
+            return 0
+        for axis in range(num_axes):
+            self.dims[axis] = dims[axis]
+        self.num_axes = num_axes
+        self.count = count
+        self.stamp += 1
+        if count > self.capacity:
+            self.capacity = count
+            self.data_memory = SyncedMemory(count * ITEMSIZE[<int> self.dtype], self.name + " data")
+            self.diff_memory = SyncedMemory(count * ITEMSIZE[<int> self.dtype], self.name + " diff")
+        return 0
+
+    cpdef reshape_like(self, Blob other):
+        """Take the shape of `other`."""
+        self.resize(other.dims, other.num_axes)
+
+    cdef bint same_shape(self, Blob other):
+        cdef int axis
+        if self.num_axes != other.num_axes:
+            return False
+        for axis in range(self.num_axes):
+            if self.dims[axis] != other.dims[axis]:
+                return False
+        return True
+
+    @property
+    def shape(self):
+        """The sizes as a tuple of int."""
+        return tuple([self.dims[axis] for axis in range(self.num_axes)])
+
+    def shape_string(self):
+        """Return the shape as Caffe logs it, ``64 1 28 28 (50176)``."""
+        return "".join(f"{size} " for size in self.shape) + f"({self.count})"
+
+    cdef long long dim(self, int axis) except? -1:
+        return self.dims[self.canonical_axis(axis)]
+
+    cpdef int canonical_axis(self, int axis) except -1:
+        """Return `axis` counted from the front.
+
+        Raises
+        ------
+        ShapeError
+            Unless ``-num_axes <= axis < num_axes``.
+        """
+        if not -self.num_axes <= axis < self.num_axes:
+            raise ShapeError(f"axis {axis} is out of range for a blob with {self.num_axes} axes, shape {list(self.shape)}")
+        return axis + self.num_axes if axis < 0 else axis
+
+    cdef long long count_range(self, int start, int end) except? -1:
+        cdef long long count = 1
+        cdef int axis
+        if not 0 <= start <= end <= self.num_axes:
+            raise ShapeError(f"axes {start}..{end} are out of range for a blob with {self.num_axes} axes")
+        for axis in range(start, end):
+            count *= self.dims[axis]
+        return count
+
+    def count_from(self, int start, end=None):
+        """Return the product of the sizes of axes `start` to `end` - 1 (Caffe ``count(start, end)``)."""
+        return self.count_range(start, self.num_axes if end is None else end)
+
+    def legacy_shape(self, int axis):
+        """Return the size of axis -4..3 of a blob seen as 4-dimensional; missing axes have size 1."""
+        if self.num_axes > 4:
+            raise ShapeError(f"num, channels, height and width need at most 4 axes, the blob has {self.num_axes}")
+        if not -4 <= axis < 4:
+            raise ShapeError(f"axis {axis} is out of range -4..3")
+        if not -self.num_axes <= axis < self.num_axes:
+            return 1
+        return self.dims[axis + self.num_axes if axis < 0 else axis]
+
+    @property
+    def num(self):
+        """Size of axis 0 (legacy; at most 4 axes)."""
+        return self.legacy_shape(0)
+
+    @property
+    def channels(self):
+        """Size of axis 1 (legacy; at most 4 axes)."""
+        return self.legacy_shape(1)
+
+    @property
+    def height(self):
+        """Size of axis 2 (legacy; at most 4 axes)."""
+        return self.legacy_shape(2)
+
+    @property
+    def width(self):
+        """Size of axis 3 (legacy; at most 4 axes)."""
+        return self.legacy_shape(3)
+
+    def offset(self, *indices):
+        """Return the position in memory of an element; missing trailing indices are 0."""
+        cdef long long position = 0
+        if len(indices) > self.num_axes:
+            raise ShapeError(f"{len(indices)} indices for a blob with {self.num_axes} axes")
+        for axis, size in enumerate(self.shape):
+            index = indices[axis] if axis < len(indices) else 0
+            if not 0 <= index < size:
+                raise ShapeError(f"index {index} is out of range for axis {axis} of size {size}")
+            position = position * size + index
+        return position
+
+    # ---- memory
+
+    cdef const void* cpu_data_ptr(self) except? NULL:
+        return self.data_memory.cpu_data()
+
+    cdef void* mutable_cpu_data_ptr(self) except? NULL:
+        return self.data_memory.mutable_cpu_data()
+
+    cdef const void* cpu_diff_ptr(self) except? NULL:
+        return self.diff_memory.cpu_data()
+
+    cdef void* mutable_cpu_diff_ptr(self) except? NULL:
+        return self.diff_memory.mutable_cpu_data()
+
+    @property
+    def data(self):
+        """The values as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
+        return _view(self, self.data_memory.mutable_cpu_buffer(), True)
+
+    @property
+    def diff(self):
+        """The gradient as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
+        return _view(self, self.diff_memory.mutable_cpu_buffer(), True)
+
+    @property
+    def cpu_data(self):
+        """The values as a read-only NumPy view; the device copy stays valid."""
+        return _view(self, self.data_memory.cpu_buffer(), False)
+
+    @property
+    def cpu_diff(self):
+        """The gradient as a read-only NumPy view; the device copy stays valid."""
+        return _view(self, self.diff_memory.cpu_buffer(), False)
+
+    def set_cpu_data(self, source):
+        """Let data be the memory of `source`, a C-contiguous array of the blob's type and count, without a copy."""
+        source = np.asarray(source)
+        if source.dtype != NUMPY_TYPES[self.dtype] or source.size != self.count or not source.flags.c_contiguous:
+            raise ShapeError(f"set_cpu_data needs {self.count} contiguous {NUMPY_TYPES[self.dtype].name} values, got "
+                             f"{source.size} of {source.dtype.name}")
+        if self.data_memory.size != self.count * ITEMSIZE[<int> self.dtype]:
+            self.capacity = self.count
+            self.data_memory = SyncedMemory(self.count * ITEMSIZE[<int> self.dtype], self.name + " data")
+            self.diff_memory = SyncedMemory(self.count * ITEMSIZE[<int> self.dtype], self.name + " diff")
+            self.stamp += 1
+        self.data_memory.set_cpu_data(source)
+
+    cpdef share_data(self, Blob other):
+        """Use the data memory of `other`, which must have the same count; the shapes may differ."""
+        self._check_shareable(other)
+        if self.data_memory is not other.data_memory:
+            self.data_memory = other.data_memory
+            self.stamp += 1
+
+    cpdef share_diff(self, Blob other):
+        """Use the diff memory of `other`, which must have the same count; the shapes may differ."""
+        self._check_shareable(other)
+        if self.diff_memory is not other.diff_memory:
+            self.diff_memory = other.diff_memory
+            self.stamp += 1
+
+    def _check_shareable(self, Blob other):
+        if self.count != other.count or self.dtype != other.dtype:
+            raise ShapeError(f"cannot share memory: {self.shape_string()} {NUMPY_TYPES[self.dtype].name} against "
+                             f"{other.shape_string()} {NUMPY_TYPES[other.dtype].name}; count and type must agree")
+
+    def copy_from(self, Blob source, bint copy_diff=False, bint reshape=False):
+        """Copy the data, or with `copy_diff` the diff, of a blob of the same shape."""
+        if not self.same_shape(source):
+            if not reshape:
+                raise ShapeError(f"cannot copy {source.shape_string()} to {self.shape_string()}; pass reshape=True")
+            self.reshape_like(source)
+        if copy_diff:
+            self.diff[...] = source.cpu_diff
+        else:
+            self.data[...] = source.cpu_data
+
+    # ---- exchange
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.cpu_data, dtype=dtype, copy=copy is not False)
+
+    def __dlpack__(self, **keywords):
+        return self.data.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return 1, 0  # kDLCPU
+
+    def to_proto(self, proto, bint write_diff=False):
+        """Write shape and values to a BlobProto (float to `data`, double to `double_data`); legacy fields stay unset."""
+        proto.Clear()
+        proto.shape.dim.extend(self.shape)
+        double = "double_" if self.dtype == DOUBLE else ""
+        getattr(proto, double + "data").extend(self.cpu_data.ravel())
+        if write_diff:
+            getattr(proto, double + "diff").extend(self.cpu_diff.ravel())
+        return proto
+
+    def from_proto(self, proto, bint reshape=True):
+        """Take shape and values of a BlobProto, with legacy 4-D dimensions if it has them.
+
+        Raises
+        ------
+        ShapeError
+            If `reshape` is false and the shapes differ.
+        DataError
+            If the number of values is not the product of the shape.
+        """
+        legacy = any(proto.HasField(f) for f in ("num", "channels", "height", "width"))
+        shape = (proto.num, proto.channels, proto.height, proto.width) if legacy else tuple(proto.shape.dim)
+        if reshape:
+            self.reshape_to(shape)
+        elif not self.shape_equals(shape, legacy):
+            raise ShapeError(f"the stored shape is {list(shape)}, the blob has {list(self.shape)}")
+        for part, view in (("data", self.data), ("diff", None)):
+            values = getattr(proto, "double_" + part) or getattr(proto, part)
+            if not values and part == "diff":
+                continue
+            if len(values) != self.count:
+                raise DataError(f"{len(values)} values for shape {list(shape)}, which needs {self.count}", field=part)
+            (self.diff if view is None else view).reshape(-1)[:] = values
+
+    def shape_equals(self, shape, bint legacy=False):
+        """Whether a stored shape fits: exactly, or for four `legacy` numbers aligned from the last axis."""
+        if not legacy:
+            return tuple(shape) == self.shape
+        return self.num_axes <= 4 and all(self.legacy_shape(axis) == shape[axis + 4] for axis in range(-4, 0))
+
+    # ---- arithmetic
+
+    def update(self):
+        """``data -= diff`` (Caffe Blob::Update)."""
+        if self.dtype == INT:
+            raise ShapeError("an integer blob has no arithmetic")
+        cdef void* w = self.mutable_cpu_data_ptr()
+        minus(num_threads(), self.dtype, self.count, w, self.cpu_diff_ptr(), w)
+
+    def asum_data(self):
+        """Sum of absolute values of the data; 0 for memory that was never touched."""
+        return _sum(self, self.data_memory, False)
+
+    def asum_diff(self):
+        """Sum of absolute values of the diff; 0 for memory that was never touched."""
+        return _sum(self, self.diff_memory, False)
+
+    def sumsq_data(self):
+        """Sum of squares of the data; 0 for memory that was never touched."""
+        return _sum(self, self.data_memory, True)
+
+    def sumsq_diff(self):
+        """Sum of squares of the diff; 0 for memory that was never touched."""
+        return _sum(self, self.diff_memory, True)
+
+    def scale_data(self, double factor):
+        """Multiply the data in place; nothing happens to memory that was never touched."""
+        _scale(self, self.data_memory, factor)
+
+    def scale_diff(self, double factor):
+        """Multiply the diff in place; nothing happens to memory that was never touched."""
+        _scale(self, self.diff_memory, factor)
+
+
+cdef _view(Blob blob, buffer, bint writable):
+    view = np.ndarray(blob.shape, NUMPY_TYPES[blob.dtype], buffer=buffer if blob.count else None)
+    view.flags.writeable = writable
+    return view
+
+
+cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
+    if memory.head == UNINITIALIZED or blob.count == 0:
+        return 0
+    cdef const void* x = memory.cpu_data()
+    if blob.dtype == FLOAT:
+        return (sumsq[float] if square else asum[float])(num_threads(), blob.count, <const float*> x)
+    if blob.dtype == DOUBLE:
+        return (sumsq[double] if square else asum[double])(num_threads(), blob.count, <const double*> x)
+    raise ShapeError("an integer blob has no arithmetic")
+
+
+cdef int _scale(Blob blob, SyncedMemory memory, double factor) except -1:
+    if memory.head == UNINITIALIZED or blob.count == 0:
+        return 0
+    if blob.dtype == INT:
+        raise ShapeError("an integer blob has no arithmetic")
+    cdef void* x = memory.mutable_cpu_data()
+    scaled(num_threads(), blob.dtype, blob.count, x, x, factor)
+    return 0

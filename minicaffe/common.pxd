@@ -1,0 +1,4 @@
+cdef class Generator:
+    cdef public unsigned long long seed
+    cdef public unsigned long long offset
+    cdef unsigned long long reserve(self, long long count) noexcept

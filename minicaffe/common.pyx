@@ -1,0 +1,67 @@
+"""What Caffe's common.hpp keeps for a thread: mode, random generator, and the place in a parallel training.
+
+Different from Caffe: the mode belongs to the process, so that new threads inherit it; the random numbers are
+counter-based (kernels/random.hpp), so that the state of a generator is two integers that a snapshot can hold.
+"""
+
+import os
+import threading
+
+from minicaffe.errors import ConfigError
+
+TRAIN, TEST = 0, 1  # minicaffe.proto Phase
+
+
+cdef class Generator:
+    """A stream of random numbers: a `seed` and how many counters of its stream were used, `offset`."""
+
+    def __init__(self, seed=None):
+        self.seed = int.from_bytes(os.urandom(8), "little") if seed is None else seed & 0xFFFFFFFFFFFFFFFF
+        self.offset = 0
+
+    cdef unsigned long long reserve(self, long long count) noexcept:
+        """Take the next `count` counters and return the first of them."""
+        cdef unsigned long long start = self.offset
+        self.offset += count
+        return start
+
+    def take(self, long long count=1):
+        """Take the next `count` counters of the stream and return the first of them."""
+        return self.reserve(count)
+
+
+class Caffe:
+    """The state of this process as far as pycaffe shows it."""
+
+    def __init__(self):
+        self.mode = "cpu"
+        self.solver_count = 1
+        self.solver_rank = 0
+        self.multiprocess = False
+        # Which modules a model file's Python layers may import: True any, False none, None the program's own
+        # (layers/python.py).
+        self.allow_python_layers = None
+        self._local = threading.local()
+
+    @property
+    def generator(self):
+        """The calling thread's generator; seeded by the system until `seed` is called."""
+        if not hasattr(self._local, "generator"):
+            self._local.generator = Generator()
+        return self._local.generator
+
+    def seed(self, seed):
+        """Start the calling thread's random numbers anew from an integer seed >= 0.
+
+        Raises
+        ------
+        ConfigError
+            If the seed is negative.
+        """
+        if seed < 0:
+            raise ConfigError(f"a random seed must be 0 or more, got {seed}", field="random_seed")
+        self.generator.seed = seed
+        self.generator.offset = 0
+
+
+caffe = Caffe()

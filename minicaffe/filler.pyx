@@ -1,0 +1,158 @@
+"""Fillers: the initial values of parameters (Caffe filler.hpp).
+
+The distributions are Caffe's; the numbers are not, since Caffe's come from Boost and a Mersenne Twister and ours from a
+counter-based generator (kernels/random.hpp).
+"""
+
+import math
+
+import numpy as np
+
+from minicaffe.blob cimport DOUBLE, FLOAT, Blob, real
+from minicaffe.common cimport Generator
+from minicaffe.cpu.threads cimport num_threads
+
+from minicaffe.errors import ConfigError
+
+cdef extern from "minicaffe/kernels/random.hpp" namespace "mc" nogil:
+    cppclass Philox:
+        unsigned long long seed
+    cppclass FillUniform[T]:
+        Philox random
+        unsigned long long start
+        T lo, hi
+        T* y
+    cppclass FillGaussian[T]:
+        Philox random
+        unsigned long long start
+        T mean, std
+        T* y
+    cppclass KeepWithProbability[T]:
+        Philox random
+        unsigned long long start
+        double p
+        T* y
+
+cdef extern from "minicaffe/cpu/apply.hpp" namespace "mc::cpu" nogil:
+    void for_each[F](int threads, long long n, const F& f, long long cost)
+
+cdef long long RANDOM_COST = 16  # one Philox draw against one addition
+
+
+cdef void _uniform(real* y, long long n, Generator generator, double lo, double hi) noexcept:
+    cdef FillUniform[real] f
+    f.random.seed, f.start, f.lo, f.hi, f.y = generator.seed, generator.reserve(n), <real> lo, <real> hi, y
+    for_each(num_threads(), n, f, RANDOM_COST)
+
+
+cdef void _gaussian(real* y, long long n, Generator generator, double mean, double std) noexcept:
+    cdef FillGaussian[real] f
+    f.random.seed, f.start, f.mean, f.std, f.y = generator.seed, generator.reserve(n), <real> mean, <real> std, y
+    for_each(num_threads(), n, f, RANDOM_COST)
+
+
+cdef void _keep(real* y, long long n, Generator generator, double p) noexcept:
+    cdef KeepWithProbability[real] f
+    f.random.seed, f.start, f.p, f.y = generator.seed, generator.reserve(n), p, y
+    for_each(num_threads(), n, f, RANDOM_COST)
+
+
+def constant(Blob blob, filler, Generator generator):
+    """Every value is ``value``, 0 unless given."""
+    blob.data[...] = filler.value
+
+
+def uniform(Blob blob, filler, Generator generator):
+    """U[min, max), by default [0, 1)."""
+    if filler.min > filler.max:
+        raise ConfigError(f"must be at most max, got min {filler.min:g} and max {filler.max:g}", field="min")
+    fill_uniform(blob, generator, filler.min, filler.max)
+
+
+def gaussian(Blob blob, filler, Generator generator):
+    """N(mean, std); with ``sparse`` s each value is kept with probability s / shape[0], else set to 0."""
+    if not filler.std > 0:
+        raise ConfigError(f"must be more than 0, got {filler.std:g}", field="std")
+    fill_gaussian(blob, generator, filler.mean, filler.std)
+    if filler.sparse < 0:
+        return
+    outputs = blob.shape[0] if blob.num_axes else 1
+    if filler.sparse > outputs:
+        raise ConfigError(f"must be at most the number of outputs {outputs}, got {filler.sparse}", field="sparse")
+    if blob.dtype == FLOAT:
+        _keep[float](<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, filler.sparse / outputs)
+    else:
+        _keep[double](<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, filler.sparse / outputs)
+
+
+def positive_unitball(Blob blob, filler, Generator generator):
+    """U[0, 1), then each slice along axis 0 divided by its sum."""
+    fill_uniform(blob, generator, 0, 1)
+    rows = blob.data.reshape(blob.shape[0] if blob.num_axes else 1, -1)
+    rows /= rows.sum(axis=1, keepdims=True)
+
+
+def xavier(Blob blob, filler, Generator generator):
+    """U[-a, a), a = sqrt(3 / n); n is the fan that ``variance_norm`` names (Glorot and Bengio 2010)."""
+    bound = math.sqrt(3 / _fan(blob, filler))
+    fill_uniform(blob, generator, -bound, bound)
+
+
+def msra(Blob blob, filler, Generator generator):
+    """N(0, sqrt(2 / n)); n is the fan that ``variance_norm`` names (He et al. 2015)."""
+    fill_gaussian(blob, generator, 0, math.sqrt(2 / _fan(blob, filler)))
+
+
+def bilinear(Blob blob, filler, Generator generator):
+    """Weights of bilinear upsampling: (1 - |i/f - c|)(1 - |j/f - c|), f = ceil(K/2), c = (K-1)/(2f), in every K x K plane."""
+    if blob.num_axes != 4 or blob.shape[2] != blob.shape[3]:
+        raise ConfigError(f"bilinear needs 4 axes, square in the last two, the blob has shape {list(blob.shape)}", field="type")
+    size = blob.shape[3]
+    factor = -(-size // 2)
+    line = 1 - np.abs(np.arange(size) / factor - (size - 1) / (2 * factor))
+    blob.data[...] = np.outer(line, line)
+
+
+FILLERS = {f.__name__: f for f in (constant, uniform, gaussian, positive_unitball, xavier, msra, bilinear)}
+
+
+def fill(Blob blob, filler, Generator generator):
+    """Fill the data of `blob` as a FillerParameter says.
+
+    Raises
+    ------
+    ConfigError
+        With the field inside the FillerParameter, for an unknown type or values the type does not allow.
+    """
+    if filler.type not in FILLERS:
+        raise ConfigError(f"unknown filler '{filler.type}'; known are {', '.join(FILLERS)}", field="type")
+    if blob.count == 0:
+        raise ConfigError(f"cannot fill an empty blob, shape {list(blob.shape)}")
+    if filler.sparse != -1 and filler.type != "gaussian":
+        raise ConfigError(f"only the gaussian filler knows it, the type is {filler.type}", field="sparse")
+    FILLERS[filler.type](blob, filler, generator)
+
+
+def fill_uniform(Blob blob, Generator generator, double lo, double hi):
+    """Fill with U[lo, hi)."""
+    if blob.dtype == FLOAT:
+        _uniform[float](<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, lo, hi)
+    else:
+        _uniform[double](<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, lo, hi)
+
+
+def fill_gaussian(Blob blob, Generator generator, double mean, double std):
+    """Fill with N(mean, std)."""
+    if blob.dtype == FLOAT:
+        _gaussian[float](<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, mean, std)
+    else:
+        _gaussian[double](<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, mean, std)
+
+
+def _fan(Blob blob, filler):
+    """The n of xavier and msra: fan-in, fan-out or their mean (VarianceNorm 0, 1, 2)."""
+    if blob.num_axes == 0:
+        raise ConfigError(f"{filler.type} needs a blob with an axis, got a scalar", field="type")
+    fan_in = blob.count / blob.shape[0]
+    fan_out = blob.count / blob.shape[1] if blob.num_axes > 1 else blob.count
+    return (fan_in, fan_out, (fan_in + fan_out) / 2)[filler.variance_norm]

@@ -1,0 +1,27 @@
+// Dropout as a pure function of (seed, start, index): no mask is stored, backward draws it again.
+//
+// Element i takes word (i / 16) mod 4 of counter start + i / 64 * 16 + i mod 16, so that 16 counters side by side make the
+// 64 numbers of a block in four vector-wide pieces.
+#pragma once
+#include "minicaffe/kernels/random.hpp"
+
+namespace mc {
+
+constexpr int kDropLanes = 16, kDropBlock = 4 * kDropLanes;
+
+/// y = x scale where the random word is at least `threshold` = p 2^32, else 0.
+template <class T> struct Dropout {
+  Philox random;
+  u64 start;
+  u32 threshold;
+  T scale;
+  const T* x;
+  T* y;
+  MC_HD void operator()(index_t i) const {
+    u32 bits[4];
+    random(start + u64(i / kDropBlock * kDropLanes + i % kDropLanes), bits);
+    y[i] = bits[i / kDropLanes % 4] >= threshold ? x[i] * scale : T(0);
+  }
+};
+
+}  // namespace mc

@@ -1,0 +1,70 @@
+// Element-wise operations over several blobs of one shape: N inputs at a time, N known to the compiler.
+#pragma once
+#include "minicaffe/kernels/config.hpp"
+
+namespace mc {
+
+constexpr int kMaxInputs = 4;  // inputs that one pass reads; more take further passes
+
+/// y = c[0] x[0] + c[1] x[1] + ..., added from left to right
+template <class T, int N> struct WeightedSum {
+  const T* x[N];
+  T c[N];
+  T* y;
+  MC_HD void operator()(index_t i) const {
+    T sum = c[0] * x[0][i];
+    for (int k = 1; k < N; ++k) sum += c[k] * x[k][i];
+    y[i] = sum;
+  }
+};
+
+/// y = x[0] x[1] ..., multiplied from left to right
+template <class T, int N> struct ProductOf {
+  const T* x[N];
+  T c[N];
+  T* y;
+  MC_HD void operator()(index_t i) const {
+    T product = x[0][i];
+    for (int k = 1; k < N; ++k) product *= x[k][i];
+    y[i] = product;
+  }
+};
+
+/// The largest value. Of the first two x[1] wins ties; a later one must be strictly larger (Caffe on the CPU).
+template <class T> struct LargerOf {
+  bool first;
+  MC_HD T operator()(T a, T b) const { return first ? (a > b ? a : b) : (b > a ? b : a); }
+};
+
+/// y = c[k] x for every output k
+template <class T, int N> struct Spread {
+  const T* x;
+  T c[N];
+  T* y[N];
+  MC_HD void operator()(index_t i) const {
+    T value = x[i];
+    for (int k = 0; k < N; ++k) y[k][i] = c[k] * value;
+  }
+};
+
+/// dy y / x: the gradient of a product by the quotient rule, 0/0 where x is 0.
+template <class T> struct QuotientGradient {
+  MC_HD T operator()(T x, T y, T dy) const { return y / x * dy; }
+};
+
+/// dx = dy where `winner` is the index of the largest of n inputs, else 0.
+template <class T> struct MaxBackward {
+  const T* const* x;
+  int n, winner;
+  const T* dy;
+  T* dx;
+  MC_HD void operator()(index_t i) const {
+    T best = x[0][i];
+    int index = 0;
+    for (int k = 1; k < n; ++k)
+      if (k == 1 ? !(best > x[1][i]) : x[k][i] > best) best = x[k][i], index = k;
+    dx[i] = index == winner ? dy[i] : T(0);
+  }
+};
+
+}  // namespace mc

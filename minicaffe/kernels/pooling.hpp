@@ -1,0 +1,154 @@
+// Pooling over windows of a plane. Planes are the N C images of an [N, C, H, W] tensor; x is the bottom, y the top, and a
+// mask holds for each output the position h W + w of the pixel it came from within its plane, or -1.
+#pragma once
+#include "minicaffe/kernels/random.hpp"
+
+namespace mc {
+
+struct PoolShape {
+  index_t height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+};
+
+/// The window of one output: rows top..bottom-1 and columns left..right-1 inside the image, and the area before clipping to
+/// it, which counts padding but not what hangs over beyond the padding.
+struct PoolWindow {
+  index_t top, bottom, left, right, area;
+};
+
+MC_HD PoolWindow pool_window(const PoolShape& s, index_t ph, index_t pw) {
+  index_t top = ph * s.stride_h - s.pad_h, left = pw * s.stride_w - s.pad_w;
+  index_t bottom = min_(top + s.kernel_h, s.height + s.pad_h), right = min_(left + s.kernel_w, s.width + s.pad_w);
+  index_t area = (bottom - top) * (right - left);
+  return {max_(top, index_t(0)), min_(bottom, s.height), max_(left, index_t(0)), min_(right, s.width), area};
+}
+
+/// The first maximum in row-major order. NaN and what is not above -FLT_MAX is never taken, as in Caffe.
+template <class T> struct MaxOf {
+  T best = -T(kFloatMax);
+  int where = -1;
+  MC_HD void take(T x, int index) {
+    bool more = x > best;
+    best = more ? x : best;
+    where = more ? index : where;
+  }
+  MC_HD void put(index_t i, T, T* y, T* mask) const {
+    y[i] = best;
+    mask[i] = T(where);
+  }
+};
+
+/// The sum over the window, divided by its area.
+template <class T> struct MeanOf {
+  T sum = 0;
+  MC_HD void take(T x, int) { sum += x; }
+  MC_HD void put(index_t i, T area, T* y, T*) const { y[i] = sum / area; }
+};
+
+/// One output of MAX or AVE pooling; `mask` is not touched by MeanOf.
+template <class T, class Op> struct PoolForward {
+  PoolShape s;
+  const T* x;
+  T *y, *mask;
+  MC_HD void operator()(index_t i) const {
+    index_t pw = i % s.out_width, ph = i / s.out_width % s.out_height;
+    const T* plane = x + i / s.out_width / s.out_height * s.height * s.width;
+    PoolWindow window = pool_window(s, ph, pw);
+    Op op;
+    for (index_t h = window.top; h < window.bottom; ++h)
+      for (index_t w = window.left; w < window.right; ++w) op.take(plane[h * s.width + w], int(h * s.width + w));
+    op.put(i, T(window.area), y, mask);
+  }
+};
+
+/// Zeiler and Fergus, "Stochastic pooling", 2013: take a pixel with probability x / sum x. A window whose sum is negative
+/// takes its last pixel; one with a NaN gives NaN and no position.
+template <class T> struct StochasticForward {
+  PoolShape s;
+  Philox random;
+  u64 start;
+  const T* x;
+  T *y, *mask;
+  MC_HD void operator()(index_t i) const {
+    index_t pw = i % s.out_width, ph = i / s.out_width % s.out_height;
+    const T* plane = x + i / s.out_width / s.out_height * s.height * s.width;
+    PoolWindow window = pool_window(s, ph, pw);
+    T sum = 0;
+    for (index_t h = window.top; h < window.bottom; ++h)
+      for (index_t w = window.left; w < window.right; ++w) sum += plane[h * s.width + w];
+    u32 bits[4];
+    random(start + u64(i), bits);
+    T threshold = T(1.0 - uniform_(bits[0])) * sum;  // in (0, sum]: a pixel of value 0 is not taken before a positive one
+    T running = 0, value = sum;
+    index_t where = -1;
+    bool found = sum != sum;
+    for (index_t h = window.top; h < window.bottom; ++h)
+      for (index_t w = window.left; w < window.right; ++w) {
+        if (found) continue;
+        where = h * s.width + w;
+        value = plane[where];
+        running += value;
+        found = running >= threshold;
+      }
+    y[i] = value;
+    mask[i] = T(where);
+  }
+};
+
+/// What TEST does instead of drawing: sum x^2 / sum x, or 0 where the sum is not positive.
+template <class T> struct StochasticMean {
+  T sum = 0, squares = 0;
+  MC_HD void take(T x, int) {
+    sum += x;
+    squares += x * x;
+  }
+  MC_HD void put(index_t i, T, T* y, T*) const { y[i] = sum <= T(0) ? T(0) : squares / sum; }
+};
+
+/// The windows that cover position `at` of an axis: first and one past the last.
+struct PoolCover {
+  index_t begin, end;
+};
+MC_HD PoolCover pool_cover(index_t at, index_t pad, index_t kernel, index_t stride, index_t out) {
+  index_t reach = at + pad;
+  return {reach < kernel ? 0 : (reach - kernel) / stride + 1, min_(reach / stride + 1, out)};
+}
+
+/// dx of one pixel: the dy of every window whose mask names it.
+template <class T> struct MaskBackward {
+  PoolShape s;
+  const T *dy, *mask;
+  T* dx;
+  MC_HD void operator()(index_t i) const {
+    index_t w = i % s.width, h = i / s.width % s.height;
+    index_t plane = i / s.width / s.height * s.out_height * s.out_width;
+    PoolCover rows = pool_cover(h, s.pad_h, s.kernel_h, s.stride_h, s.out_height);
+    PoolCover columns = pool_cover(w, s.pad_w, s.kernel_w, s.stride_w, s.out_width);
+    T sum = 0;
+    for (index_t ph = rows.begin; ph < rows.end; ++ph)
+      for (index_t pw = columns.begin; pw < columns.end; ++pw) {
+        index_t o = plane + ph * s.out_width + pw;
+        if (index_t(mask[o]) == h * s.width + w) sum += dy[o];
+      }
+    dx[i] = sum;
+  }
+};
+
+/// dx of one pixel: dy / area of every window that covers it.
+template <class T> struct MeanBackward {
+  PoolShape s;
+  const T* dy;
+  T* dx;
+  MC_HD void operator()(index_t i) const {
+    index_t w = i % s.width, h = i / s.width % s.height;
+    index_t plane = i / s.width / s.height * s.out_height * s.out_width;
+    PoolCover rows = pool_cover(h, s.pad_h, s.kernel_h, s.stride_h, s.out_height);
+    PoolCover columns = pool_cover(w, s.pad_w, s.kernel_w, s.stride_w, s.out_width);
+    T sum = 0;
+    for (index_t ph = rows.begin; ph < rows.end; ++ph)
+      for (index_t pw = columns.begin; pw < columns.end; ++pw)
+        sum += dy[plane + ph * s.out_width + pw] / T(pool_window(s, ph, pw).area);
+    dx[i] = sum;
+  }
+};
+
+}  // namespace mc

@@ -1,0 +1,25 @@
+from minicaffe.blob cimport Blob, Dtype
+from minicaffe.common cimport Generator
+
+cdef class Layer:
+    cdef readonly object param             # its LayerParameter, a copy of its own
+    cdef readonly str name
+    cdef readonly str type
+    cdef readonly int phase
+    cdef readonly Dtype dtype
+    cdef public list blobs                 # learned parameters, in storage order
+    cdef public list param_propagate_down  # which of them get a gradient
+    cdef readonly list loss_weights        # one number a top
+    cdef readonly Generator generator
+    cdef readonly object parameters        # the workspace that owns the parameter blobs, or None
+    cdef readonly str key                  # the layer's name there
+    cdef bint has_loss
+    cdef unsigned long long seen           # the stamps of bottoms and tops at the last reshape, added up
+    cpdef layer_setup(self, list bottom, list top)
+    cpdef reshape(self, list bottom, list top)
+    cpdef forward_cpu(self, list bottom, list top)
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom)
+    cdef int refresh(self, list bottom, list top) except -1
+    cdef double run_forward(self, list bottom, list top) except? -1
+    cdef int run_backward(self, list top, list propagate_down, list bottom) except -1
+    cdef bint learns(self, int index)

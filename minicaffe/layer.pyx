@@ -1,0 +1,266 @@
+"""Layer: the contract between a net and the operations it is made of (Caffe layer.hpp), and the registry of their types.
+
+A layer type is a class with `layer_setup` (once), `reshape` (whenever a shape changed), `forward_cpu` and
+`backward_cpu`. Bottom diffs are overwritten, parameter diffs are added to. Different from Caffe: `reshape` is called only
+when the shape or memory of a bottom or top changed since the last call, unless the type sets ``always_reshape``.
+"""
+
+import importlib
+import pkgutil
+
+from minicaffe.common cimport Generator
+from minicaffe.blob cimport DOUBLE, FLOAT, Blob, Dtype
+from minicaffe.cpu.threads cimport num_threads
+
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError, Error, ShapeError, close_matches
+from minicaffe.filler import fill
+
+cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
+    double dot[T](int threads, long long n, const T* x, const T* y)
+
+
+cdef class Layer:
+    """Base of all layer types.
+
+    Parameters
+    ----------
+    param : LayerParameter
+        Kept as the layer's own; its `phase` must be set.
+    dtype : Dtype
+        FLOAT or DOUBLE: the type of bottoms, tops and parameters.
+    parameters : Workspace, optional
+        Where the parameter blobs live. A blob that it holds already under ``<key>[<index>]`` is used as it is, so that
+        the nets of one workspace share parameters.
+    key : str, optional
+        The layer's name in `parameters`; its own name unless given.
+    """
+
+    exact_num_bottom_blobs = -1
+    min_bottom_blobs = -1
+    max_bottom_blobs = -1
+    exact_num_top_blobs = -1
+    min_top_blobs = -1
+    max_top_blobs = -1
+    equal_num_bottom_top_blobs = False
+    auto_top_blobs = False
+    default_loss_weight = 0
+    always_reshape = False
+
+    def __init__(self, param, Dtype dtype=FLOAT, parameters=None, str key=None):
+        self.param = param
+        self.name = param.name
+        self.type = param.type
+        self.phase = param.phase
+        self.dtype = dtype
+        self.blobs = []
+        self.param_propagate_down = []
+        self.loss_weights = []
+        self.generator = caffe.generator
+        self.parameters = parameters
+        self.key = key or self.name
+
+    # ---- what a layer type defines
+
+    cpdef layer_setup(self, list bottom, list top):
+        """Read the layer's parameters, check them, make the parameter blobs. Called once, before the first reshape."""
+        return
+
+    cpdef reshape(self, list bottom, list top):
+        """Give the tops their shapes, and take what scratch memory the bottoms' shapes ask for."""
+        raise Error(f"layer type {self.type} does not define reshape(bottom, top)")
+
+    cpdef forward_cpu(self, list bottom, list top):
+        """Compute the data of the tops from the data of the bottoms."""
+        raise Error(f"layer type {self.type} does not define forward_cpu(bottom, top)")
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        """Overwrite the diffs of the bottoms for which propagate_down is true; add to the diffs of the parameters."""
+        raise ConfigError(f"layer type {self.type} has no gradient; cut it off with propagate_down: false, or without "
+                          "force_backward")
+
+    def allow_force_backward(self, int bottom_index):
+        """Whether ``force_backward`` may ask this bottom for a gradient."""
+        return True
+
+    def get_state(self):
+        """Return what a resumed training needs beyond parameters, such as a data position, as a dict for JSON; or None."""
+        return None
+
+    def set_state(self, state):
+        """Take back what `get_state` returned."""
+        raise ConfigError(f"layer type {self.type} keeps no state, the snapshot has {state!r}")
+
+    # ---- what a net calls
+
+    def set_up(self, list bottom, list top):
+        """Check the numbers of blobs, then layer_setup, reshape, and the loss weights (Caffe Layer::SetUp)."""
+        self.check_blob_counts(len(bottom), len(top))
+        self.layer_setup(bottom, top)
+        self.reshape(bottom, top)
+        self.seen = _stamps(bottom, top)
+        self._set_loss_weights(top)
+
+    def check_blob_counts(self, int bottoms, int tops):
+        """Raise ConfigError unless the type takes that many bottoms and tops."""
+        for what, got, exact, least, most in (
+                ("bottom", bottoms, self.exact_num_bottom_blobs, self.min_bottom_blobs, self.max_bottom_blobs),
+                ("top", tops, self.exact_num_top_blobs, self.min_top_blobs, self.max_top_blobs)):
+            if exact >= 0 and got != exact:
+                raise ConfigError(f"{self.type} takes exactly {exact}, got {got}", field=what)
+            if least >= 0 and got < least:
+                raise ConfigError(f"{self.type} takes at least {least}, got {got}", field=what)
+            if most >= 0 and got > most:
+                raise ConfigError(f"{self.type} takes at most {most}, got {got}", field=what)
+        if self.equal_num_bottom_top_blobs and bottoms != tops:
+            raise ConfigError(f"{self.type} needs as many tops as bottoms, got {tops} and {bottoms}", field="top")
+
+    def _set_loss_weights(self, list top):
+        """Store each non-zero loss weight as the diff of its top, where forward and backward read it."""
+        given = list(self.param.loss_weight)
+        if not given and self.default_loss_weight and top:
+            self.param.loss_weight.append(self.default_loss_weight)
+            given = [self.default_loss_weight] + [0] * (len(top) - 1)
+        if given and len(given) != len(top):
+            raise ConfigError(f"give none or one for each of the {len(top)} tops, got {len(given)}", field="loss_weight")
+        self.loss_weights = given or [0] * len(top)
+        self.has_loss = any(self.loss_weights)
+        for weight, blob in zip(self.loss_weights, top):
+            if weight:
+                blob.diff[...] = weight
+
+    cdef int refresh(self, list bottom, list top) except -1:
+        """Reshape if a blob changed since the last time."""
+        if self.always_reshape or _stamps(bottom, top) != self.seen:
+            self.reshape(bottom, top)
+            self.seen = _stamps(bottom, top)
+        return 0
+
+    cdef double run_forward(self, list bottom, list top) except? -1:
+        """Reshape if need be, compute the tops, and return the layer's share of the loss."""
+        cdef double loss = 0
+        cdef Blob blob
+        cdef int i
+        self.refresh(bottom, top)
+        self.forward_cpu(bottom, top)
+        if self.has_loss:
+            for i in range(len(top)):
+                if self.loss_weights[i]:
+                    blob = top[i]
+                    if self.dtype == FLOAT:
+                        loss += dot[float](num_threads(), blob.count, <const float*> blob.cpu_data_ptr(),
+                                           <const float*> blob.cpu_diff_ptr())
+                    else:
+                        loss += dot[double](num_threads(), blob.count, <const double*> blob.cpu_data_ptr(),
+                                            <const double*> blob.cpu_diff_ptr())
+        return loss
+
+    cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
+        self.backward_cpu(top, propagate_down, bottom)
+        return 0
+
+    # ---- what layer types use
+
+    cdef bint learns(self, int index):
+        """Whether parameter `index` gets a gradient; all do until a net says otherwise."""
+        return index >= len(self.param_propagate_down) or self.param_propagate_down[index]
+
+    def add_param(self, shape, filler, str filler_field):
+        """Append a parameter blob and return it.
+
+        Its values come from the layer definition if that embeds blobs, else from the workspace if another net made the
+        parameter already, else from `filler`.
+
+        Raises
+        ------
+        ShapeError, ConfigError
+            If the blob found has another shape, or the filler is wrong; names ``blobs[i]`` or the filler's field.
+        """
+        cdef int index = len(self.blobs)
+        cdef Blob blob
+        key = f"{self.key}[{index}]"
+        if index < len(self.param.blobs):
+            blob = Blob(shape, self.dtype, f"{self.name}[{index}]")
+            try:
+                blob.from_proto(self.param.blobs[index], reshape=False)
+            except Error as error:
+                raise error.at(field=f"blobs[{index}]")
+        elif self.parameters is not None and self.parameters.has(key):
+            blob = self.parameters.get(key)
+            if blob.shape != tuple(shape) or blob.dtype != self.dtype:
+                raise ShapeError(f"has shape {list(shape)}, another net of this workspace has {list(blob.shape)}; give the "
+                                 "layer another name to train it anew", field=f"blobs[{index}]")
+            self.blobs.append(blob)
+            return blob
+        else:
+            blob = Blob(shape, self.dtype, f"{self.name}[{index}]")
+            try:
+                fill(blob, filler, self.generator)
+            except Error as error:
+                error.field = f"{filler_field}.{error.field}" if error.field else filler_field
+                raise
+        if self.parameters is not None:
+            self.parameters.set(key, blob)
+        self.blobs.append(blob)
+        return blob
+
+    def new_blob(self, shape=(0,), str what="scratch"):
+        """Return a blob of the layer's own for scratch memory."""
+        return Blob(shape, self.dtype, f"{self.name} {what}")
+
+
+cdef unsigned long long _stamps(list bottom, list top):
+    cdef unsigned long long total = 0
+    cdef Blob blob
+    for blob in bottom:
+        total += blob.stamp
+    for blob in top:
+        total += blob.stamp
+    return total
+
+
+# ---- the registry
+
+_types = {}
+_found = False
+
+
+def register_layer(str name, layer_class):
+    """Make `layer_class`, a subclass of Layer, the layer type called `name`.
+
+    Raises
+    ------
+    ConfigError
+        If the name is taken by another class, or the class is no Layer.
+    """
+    if not (isinstance(layer_class, type) and issubclass(layer_class, Layer)):
+        raise ConfigError(f"a layer type is a subclass of Layer, got {layer_class!r}", field=name)
+    if _types.setdefault(name, layer_class) is not layer_class:
+        raise ConfigError(f"layer type '{name}' is registered already, by {_types[name].__module__}", field=name)
+
+
+def layer_types():
+    """Return the registered layer types as a dict from name to class, sorted by name."""
+    global _found
+    if not _found:
+        package = importlib.import_module("minicaffe.layers")
+        for module in pkgutil.iter_modules(package.__path__, "minicaffe.layers."):
+            importlib.import_module(module.name)
+        _found = True
+    return dict(sorted(_types.items()))
+
+
+def layer_class(str name):
+    """Return the class of a layer type.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown type; lists near names, or all.
+    """
+    if name not in _types:
+        layer_types()
+    if name not in _types:
+        near = close_matches(name, _types) or f"; known are {', '.join(sorted(_types))}"
+        raise ConfigError(f"unknown layer type '{name}'{near}", field="type")
+    return _types[name]

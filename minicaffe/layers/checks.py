@@ -1,0 +1,39 @@
+"""Checks that several layer types share: axes that must exist, and tops that must not be bottoms."""
+
+from minicaffe.errors import ConfigError, ShapeError
+
+
+def axis_of(blob, axis, field):
+    """Return `axis` counted from the front.
+
+    Raises
+    ------
+    ShapeError
+        Names `field`, unless ``-num_axes <= axis < num_axes``.
+    """
+    try:
+        return blob.canonical_axis(axis)
+    except ShapeError as error:
+        raise error.at(field=field)
+
+
+def axis_or_legacy(param, legacy, blob, field):
+    """Return the axis of a parameter message that has `axis` and an older unsigned name for it.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        If both are given, or the blob has no such axis.
+    """
+    if not param.HasField(legacy):
+        return axis_of(blob, param.axis, f"{field}.axis")
+    if param.HasField("axis"):
+        raise ConfigError(f"give axis or {legacy}, its older name, not both", field=f"{field}.{legacy}")
+    return axis_of(blob, getattr(param, legacy), f"{field}.{legacy}")
+
+
+def refuse_in_place(layer, bottom, top):
+    """Raise ConfigError if a top of the layer is one of its bottoms."""
+    for i, blob in enumerate(top):
+        if any(blob is other for other in bottom):
+            raise ConfigError(f"{layer.type} cannot work in place; give the top a name of its own", field=f"top[{i}]")

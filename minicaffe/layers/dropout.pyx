@@ -1,0 +1,67 @@
+"""Dropout (Caffe dropout_layer.cpp; Srivastava et al., 2014).
+
+Different from Caffe: the mask is not stored. Random numbers are a function of seed and position in the stream
+(kernels/dropout.hpp), so backward draws the mask of the last forward again, and a resumed run repeats it.
+"""
+
+from minicaffe.blob cimport Blob
+from minicaffe.cpu.threads cimport num_threads
+from minicaffe.layer cimport Layer
+
+from minicaffe.common import TEST
+from minicaffe.errors import ConfigError
+from minicaffe.layer import register_layer
+
+cdef extern from "minicaffe/cpu/dropout.hpp" nogil:
+    const int kDropBlock "mc::kDropBlock"
+    const int kDropLanes "mc::kDropLanes"
+    void dropout "mc::cpu::dropout"(int, int, long long, unsigned long long, unsigned long long, unsigned int, double,
+                                    const void*, void*)
+    void copy_typed "mc::cpu::copy_typed"(int, int, long long, const void*, void*)
+
+
+cdef class DropoutLayer(Layer):
+    """``y = x / (1 - p)`` with probability ``1 - p``, else 0, drawn anew each forward; in TEST ``y = x``.
+
+    p is `dropout_param.dropout_ratio`, from 0 to less than 1. In place is fine. A dropped NaN becomes 0.
+    """
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cdef double scale
+    cdef unsigned int threshold
+    cdef unsigned long long seed, start  # of the mask of the last forward
+
+    cpdef layer_setup(self, list bottom, list top):
+        ratio = self.param.dropout_param.dropout_ratio
+        if not 0 <= ratio < 1:
+            raise ConfigError(f"must be at least 0 and less than 1, got {ratio:g}", field="dropout_param.dropout_ratio")
+        self.scale, self.threshold = 1 / (1 - ratio), int(ratio * 2**32)
+
+    cpdef reshape(self, list bottom, list top):
+        (<Blob> top[0]).reshape_like(<Blob> bottom[0])
+
+    cpdef forward_cpu(self, list bottom, list top):
+        cdef Blob x = bottom[0]
+        if self.phase != TEST:
+            self.seed = self.generator.seed
+            self.start = self.generator.reserve((x.count + kDropBlock - 1) // kDropBlock * kDropLanes)
+        self._apply(x.count, x.cpu_data_ptr(), (<Blob> top[0]).mutable_cpu_data_ptr())
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if propagate_down[0]:
+            self._apply((<Blob> bottom[0]).count, (<Blob> top[0]).cpu_diff_ptr(), (<Blob> bottom[0]).mutable_cpu_diff_ptr())
+
+    cdef int _apply(self, long long count, const void* source, void* target) except -1:
+        cdef int threads = num_threads()
+        cdef bint test = self.phase == TEST
+        with nogil:
+            if test:
+                copy_typed(threads, self.dtype, count, source, target)
+            else:
+                dropout(threads, self.dtype, count, self.seed, self.start, self.threshold, self.scale, source, target)
+        return 0
+
+
+register_layer("Dropout", DropoutLayer)

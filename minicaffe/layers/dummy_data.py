@@ -1,0 +1,67 @@
+"""DummyData: blobs filled by fillers, to run a net without data (Caffe dummy_data_layer.cpp)."""
+
+from minicaffe.errors import ConfigError, Error
+from minicaffe.filler import fill
+from minicaffe.layer import Layer, register_layer
+from minicaffe.proto import caffe_pb2
+
+LEGACY = ("num", "channels", "height", "width")
+
+
+class DummyDataLayer(Layer):
+    """Fill each top by its filler; constant ones once, all others before each forward.
+
+    A layer that works in place on a constant top therefore changes it for good. Different from Caffe: a constant top that
+    was given another shape or memory is filled again.
+    """
+
+    exact_num_bottom_blobs = 0
+    min_top_blobs = 1
+
+    def layer_setup(self, bottom, top):
+        self.fillers = self._one_each("data_filler", len(top), optional=True) or [caffe_pb2.FillerParameter()] * len(top)
+        self.varying = [i for i, filler in enumerate(self.fillers) if filler.type != "constant"]
+        for i, (blob, shape) in enumerate(zip(top, self._shapes(len(top)))):
+            try:
+                blob.reshape_to(shape)
+            except Error as error:
+                raise error.at(field=f"dummy_data_param.shape[{i}]")
+
+    def _shapes(self, tops):
+        """Return the shape of each top from `shape`, or from the four legacy fields."""
+        param = self.param.dummy_data_param
+        if not any(getattr(param, name) for name in LEGACY):
+            return [tuple(shape.dim) for shape in self._one_each("shape", tops)]
+        if param.shape:
+            raise ConfigError("give shape, or num, channels, height and width, not both", field="dummy_data_param.shape")
+        return list(zip(*(self._one_each(name, tops) for name in LEGACY)))
+
+    def _one_each(self, field, tops, optional=False):
+        """Return the values of a repeated field, one for each top."""
+        values = list(getattr(self.param.dummy_data_param, field))
+        if len(values) not in (1, tops) and (values or not optional):
+            raise ConfigError(f"give one, or one for each of the {tops} tops, got {len(values)}",
+                              field=f"dummy_data_param.{field}")
+        return values * tops if len(values) == 1 else values
+
+    def reshape(self, bottom, top):
+        for i in range(len(top)):
+            self._fill(top, i)
+
+    def forward_cpu(self, bottom, top):
+        for i in self.varying:
+            self._fill(top, i)
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        pass
+
+    def _fill(self, top, i):
+        try:
+            fill(top[i], self.fillers[i], self.generator)
+        except Error as error:
+            field = f"dummy_data_param.data_filler[{i}]"
+            error.field = f"{field}.{error.field}" if error.field else field
+            raise
+
+
+register_layer("DummyData", DummyDataLayer)

@@ -1,0 +1,131 @@
+"""HDF5Data: batches from the HDF5 files of a list (Caffe hdf5_data_layer.cpp).
+
+Each top's name is the dataset that it reads from every file. Rows come in order, batches run across file ends, the files
+repeat. Different from Caffe: shuffling follows the net's random seed, and a snapshot holds the position.
+"""
+
+import numpy as np
+
+from minicaffe.common import TRAIN, caffe
+from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.layer import Layer, register_layer
+
+
+class HDF5DataLayer(Layer):
+    """Tops: (batch, rest of the dataset's shape), one or more."""
+
+    exact_num_bottom_blobs = 0
+    min_top_blobs = 1
+
+    def layer_setup(self, bottom, top):
+        param = self.param.hdf5_data_param
+        if self.param.HasField("transform_param"):
+            raise ConfigError("HDF5Data does not transform data; transform them when the files are made", field="transform_param")
+        if param.batch_size < 1:
+            raise ConfigError(f"must be at least 1, got {param.batch_size}", field="hdf5_data_param.batch_size")
+        self.batch_size = param.batch_size
+        self.shuffle = param.shuffle
+        self.files = _read_list(param.source)
+        self.seed = self.generator.take() ^ self.generator.seed
+        self.names = list(self.param.top)
+        self.epoch = self.place = self.row = self.offset = 0
+        self._load()
+        self.reshape(bottom, top)
+
+    def reshape(self, bottom, top):
+        for blob, array in zip(top, self.arrays):
+            blob.reshape(self.batch_size, *array.shape[1:])
+
+    def _random(self, *path):
+        """A generator that depends on the seed and a place in the run only, so that a resumed run shuffles alike."""
+        return np.random.default_rng([self.seed, *path])
+
+    def _load(self):
+        """Read the file at `place` of this epoch's order into memory."""
+        order = range(len(self.files))
+        if self.shuffle:
+            order = self._random(self.epoch).permutation(len(self.files))
+        self.arrays = _read_file(self.files[order[self.place]], self.names)
+        for array, before in zip(self.arrays, getattr(self, "item_shapes", [None] * len(self.arrays))):
+            if before is not None and array.shape[1:] != before:
+                raise DataError(f"rows have shape {array.shape[1:]}, those of the file before {before}",
+                                file=self.files[order[self.place]])
+        self.item_shapes = [array.shape[1:] for array in self.arrays]
+        self.rows = np.arange(len(self.arrays[0]))
+        if self.shuffle:
+            self.rows = self._random(self.epoch, self.place + 1).permutation(len(self.rows))
+
+    def forward_cpu(self, bottom, top):
+        filled = 0
+        views = [blob.data for blob in top]
+        count, rank = (caffe.solver_count, caffe.solver_rank) if self.phase == TRAIN else (1, 0)
+        while filled < self.batch_size:
+            if self.row == len(self.rows):
+                self._next_file()
+            # With several solvers this one keeps every count-th row.
+            wait = (rank - self.offset) % count
+            chosen = self.rows[self.row + wait:self.row + wait + (self.batch_size - filled - 1) * count + 1:count]
+            used = min(len(self.rows) - self.row, wait + max(0, len(chosen) - 1) * count + (1 if len(chosen) else 0))
+            for view, array in zip(views, self.arrays):
+                view[filled:filled + len(chosen)] = array[chosen]
+            filled += len(chosen)
+            self.row += used
+            self.offset += used
+
+    def _next_file(self):
+        self.row = 0
+        self.place += 1
+        if self.place == len(self.files):
+            self.place, self.epoch = 0, self.epoch + 1
+        if len(self.files) > 1 or self.shuffle:
+            self._load()
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        """Data have no gradient."""
+
+    def get_state(self):
+        return {name: getattr(self, name) for name in ("seed", "epoch", "place", "row", "offset")}
+
+    def set_state(self, state):
+        for name in ("seed", "epoch", "place", "row", "offset"):
+            setattr(self, name, state[name])
+        if self.place >= len(self.files):
+            raise DataError(f"the snapshot was at file {self.place + 1} of the list, which has {len(self.files)}")
+        self._load()
+
+
+def _read_list(source):
+    """The paths in a list file, separated by white space."""
+    try:
+        with open(source) as file:
+            files = file.read().split()
+    except OSError as error:
+        raise FileError(f"cannot read the list of HDF5 files '{source}': {error.strerror}; check the path, it counts from the "
+                        "working directory", field="hdf5_data_param.source") from None
+    if not files:
+        raise ConfigError(f"the list '{source}' names no file", field="hdf5_data_param.source")
+    return files
+
+
+def _read_file(path, names):
+    """The datasets `names` of an HDF5 file as arrays with equal first dimensions."""
+    import h5py
+    try:
+        with h5py.File(path, "r") as file:
+            arrays = []
+            for name in names:
+                if name not in file:
+                    raise DataError(f"has no dataset '{name}' for the top of that name; it has {', '.join(file)}", file=path)
+                dataset = file[name]
+                if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "fiu" or dataset.ndim < 1:
+                    raise DataError(f"dataset '{name}' must hold numbers and have at least one axis", file=path)
+                arrays.append(dataset[()])
+    except OSError as error:
+        raise FileError(f"cannot read the HDF5 file: {error}", file=path) from None
+    lengths = {name: len(array) for name, array in zip(names, arrays)}
+    if len(set(lengths.values())) > 1 or 0 in lengths.values():
+        raise DataError(f"datasets must have equally many rows and at least one, got {lengths}", file=path)
+    return arrays
+
+
+register_layer("HDF5Data", HDF5DataLayer)

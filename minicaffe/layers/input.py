@@ -1,0 +1,38 @@
+"""Input: blobs that the caller fills (Caffe input_layer.cpp)."""
+
+from minicaffe.errors import ConfigError, Error
+from minicaffe.layer import Layer, register_layer
+
+
+class InputLayer(Layer):
+    """Give the tops the shapes of ``input_param.shape``: none, one for all, or one for each top.
+
+    A top may be given another shape later; forward and backward do nothing.
+    """
+
+    exact_num_bottom_blobs = 0
+    min_top_blobs = 1
+
+    def layer_setup(self, bottom, top):
+        shapes = self.param.input_param.shape
+        if len(shapes) not in (0, 1, len(top)):
+            raise ConfigError(f"give none, one, or one for each of the {len(top)} tops, got {len(shapes)}",
+                              field="input_param.shape")
+        for i, blob in enumerate(top if shapes else ()):
+            index = i if len(shapes) > 1 else 0
+            try:
+                blob.reshape_to(shapes[index].dim)
+            except Error as error:
+                raise error.at(field=f"input_param.shape[{index}]")
+
+    def reshape(self, bottom, top):
+        pass
+
+    def forward_cpu(self, bottom, top):
+        pass
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        pass
+
+
+register_layer("Input", InputLayer)

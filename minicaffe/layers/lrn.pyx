@@ -1,0 +1,96 @@
+"""Local response normalisation, across channels or within one (Caffe lrn_layer.cpp; Krizhevsky et al., 2012).
+
+Different from Caffe: the scales are not stored but computed again in backward, which costs less than moving them
+through memory; within a channel is one pass of its own and not a chain of four layers.
+"""
+
+from minicaffe.blob cimport Blob
+from minicaffe.cpu.threads cimport num_threads
+from minicaffe.layer cimport Layer
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.checks import refuse_in_place
+
+cdef extern from "minicaffe/cpu/lrn.hpp" nogil:
+    struct LrnShape "mc::cpu::LrnShape":
+        long long groups, rows, width, block, half_rows, half_columns
+        double k, alpha, beta
+    void lrn_forward "mc::cpu::lrn_forward"(int, int, const LrnShape&, const void*, void*)
+    void lrn_backward "mc::cpu::lrn_backward"(int, int, const LrnShape&, const void*, const void*, void*, void*)
+
+cdef enum:
+    WITHIN_CHANNEL = 1  # minicaffe.proto LRNParameter.NormRegion
+    PIXELS = 128        # of a tile across channels: n rows of it stay in the first-level cache
+
+
+cdef class LRNLayer(Layer):
+    """``y = x s^-beta``.
+
+    ACROSS_CHANNELS: ``s = k + alpha / n sum x^2`` over n = local_size channels around; WITHIN_CHANNEL:
+    ``s = 1 + alpha / n^2 sum x^2`` over n x n pixels around (`k` has no effect there, as in Caffe). Outside counts as 0.
+
+    Parameters
+    ----------
+    bottom : Blob, shape (N, C, H, W)
+    top : Blob, of the same shape; not in place
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For an even local_size, or a bottom without exactly 4 axes.
+    """
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cdef LrnShape s
+    cdef bint within
+    cdef Blob scratch
+
+    cpdef layer_setup(self, list bottom, list top):
+        param = self.param.lrn_param
+        if param.local_size % 2 == 0 or param.local_size >= 2**31:
+            raise ConfigError(f"must be odd and less than 2^31, got {param.local_size}", field="lrn_param.local_size")
+        refuse_in_place(self, bottom, top)
+        self.within = param.norm_region == WITHIN_CHANNEL
+        self.s.half_rows = (param.local_size - 1) // 2
+        self.s.half_columns = self.s.half_rows if self.within else 0
+        self.s.k = 1 if self.within else param.k
+        self.s.alpha = param.alpha / (param.local_size ** 2 if self.within else param.local_size)
+        self.s.beta = param.beta
+        self.scratch = self.new_blob()
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob x = bottom[0]
+        if x.num_axes != 4:
+            raise ShapeError(f"LRN needs 4 axes (num, channels, height, width), got {list(x.shape)}", field="bottom[0]")
+        (<Blob> top[0]).reshape_like(x)
+        if self.within:
+            self.s.groups, self.s.rows, self.s.width = x.dims[0] * x.dims[1], x.dims[2], x.dims[3]
+            self.s.block = max(x.dims[3], 1)
+        else:
+            self.s.groups, self.s.rows, self.s.width = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
+            self.s.block = PIXELS
+
+    cpdef forward_cpu(self, list bottom, list top):
+        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
+        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+        cdef int threads = num_threads()
+        with nogil:
+            lrn_forward(threads, self.dtype, self.s, x, y)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if not propagate_down[0]:
+            return
+        cdef int threads = num_threads()
+        self.scratch.reshape_to((threads, self.s.rows, self.s.block))
+        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
+        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
+        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+        cdef void* scratch = self.scratch.mutable_cpu_data_ptr()
+        with nogil:
+            lrn_backward(threads, self.dtype, self.s, x, dy, dx, scratch)
+
+
+register_layer("LRN", LRNLayer)

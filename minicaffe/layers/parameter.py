@@ -1,0 +1,36 @@
+"""Parameter: a learned blob as a top (Caffe parameter_layer.cpp)."""
+
+from minicaffe.errors import ConfigError
+from minicaffe.layer import Layer, register_layer
+from minicaffe.proto import caffe_pb2
+
+
+class ParameterLayer(Layer):
+    """One parameter of ``parameter_param.shape``, zero at first; the top shares its data.
+
+    Different from Caffe: the gradient is added to the parameter's diff, as in every other layer. There the top shares the
+    diff too, so that each consumer overwrites it and ``iter_size`` > 1 loses all gradients but the last.
+    """
+
+    exact_num_bottom_blobs = 0
+    exact_num_top_blobs = 1
+
+    def layer_setup(self, bottom, top):
+        if not self.param.parameter_param.HasField("shape"):
+            raise ConfigError("must be given", field="parameter_param.shape")
+        self.add_param(tuple(self.param.parameter_param.shape.dim), caffe_pb2.FillerParameter(), "parameter_param.shape")
+
+    def reshape(self, bottom, top):
+        top[0].reshape_like(self.blobs[0])
+        top[0].share_data(self.blobs[0])
+
+    def forward_cpu(self, bottom, top):
+        # Weight sharing between layers gives the parameter other memory after this layer was set up.
+        top[0].share_data(self.blobs[0])
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        if self.param_propagate_down[0]:
+            self.blobs[0].diff[...] += top[0].cpu_diff
+
+
+register_layer("Parameter", ParameterLayer)

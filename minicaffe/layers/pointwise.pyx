@@ -1,0 +1,329 @@
+"""Layers that apply one element-wise function: ReLU, Sigmoid, TanH and their like (Caffe neuron_layer.hpp and its family).
+
+The formulas stand in kernels/activation.hpp. In-place works where the gradient can be had from the top alone; where Caffe
+computes a wrong gradient in place without a word, setting the layer up in place raises if it would have to go backward.
+"""
+
+import math
+
+from minicaffe.blob cimport Blob
+from minicaffe.cpu.threads cimport num_threads
+from minicaffe.layer cimport Layer
+
+from minicaffe.errors import ConfigError
+from minicaffe.layer import register_layer
+
+cdef extern from "minicaffe/kernels/activation.hpp":
+    pass
+
+cdef extern from "minicaffe/cpu/typed.hpp" nogil:
+    void relu_forward "mc::cpu::map1<mc::ReluForward>"(int, int, long long, const void*, void*, double)
+    void relu_backward "mc::cpu::map2<mc::ReluBackward>"(int, int, long long, const void*, const void*, void*, double)
+    void sigmoid_forward "mc::cpu::map1<mc::SigmoidForward>"(int, int, long long, const void*, void*)
+    void sigmoid_backward "mc::cpu::map2<mc::SigmoidBackward>"(int, int, long long, const void*, const void*, void*)
+    void tanh_forward "mc::cpu::map1<mc::TanhForward>"(int, int, long long, const void*, void*)
+    void tanh_backward "mc::cpu::map2<mc::TanhBackward>"(int, int, long long, const void*, const void*, void*)
+    void abs_forward "mc::cpu::map1<mc::AbsForward>"(int, int, long long, const void*, void*)
+    void abs_backward "mc::cpu::map2<mc::AbsBackward>"(int, int, long long, const void*, const void*, void*)
+    void bnll_forward "mc::cpu::map1<mc::BnllForward>"(int, int, long long, const void*, void*)
+    void bnll_backward "mc::cpu::map2<mc::BnllBackward>"(int, int, long long, const void*, const void*, void*)
+    void clip_forward "mc::cpu::map1<mc::ClipForward>"(int, int, long long, const void*, void*, double, double)
+    void clip_backward "mc::cpu::map2<mc::ClipBackward>"(int, int, long long, const void*, const void*, void*, double, double)
+    void elu_forward "mc::cpu::map1<mc::EluForward>"(int, int, long long, const void*, void*, double)
+    void elu_backward "mc::cpu::map3<mc::EluBackward>"(int, int, long long, const void*, const void*, const void*, void*, double)
+    void exp_forward "mc::cpu::map1<mc::ExpForward>"(int, int, long long, const void*, void*, double, double)
+    void exp_backward "mc::cpu::map2<mc::ExpBackward>"(int, int, long long, const void*, const void*, void*, double)
+    void log_forward "mc::cpu::map1<mc::LogForward>"(int, int, long long, const void*, void*, double, double, double)
+    void log_backward "mc::cpu::map2<mc::LogBackward>"(int, int, long long, const void*, const void*, void*,
+                                                       double, double, double)
+    void power_forward "mc::cpu::map1<mc::PowerForward>"(int, int, long long, const void*, void*, double, double, double)
+    void power_backward "mc::cpu::map3<mc::PowerBackward>"(int, int, long long, const void*, const void*, const void*, void*,
+                                                           double, double, double)
+    void swish_forward "mc::cpu::map1<mc::SwishForward>"(int, int, long long, const void*, void*, double)
+    void swish_backward "mc::cpu::map3<mc::SwishBackward>"(int, int, long long, const void*, const void*, const void*, void*,
+                                                           double)
+    void threshold_forward "mc::cpu::map1<mc::ThresholdForward>"(int, int, long long, const void*, void*, double)
+    void copy_typed "mc::cpu::copy_typed"(int, int, long long, const void*, void*)
+
+
+cdef class NeuronLayer(Layer):
+    """One bottom, one top of the same shape; x is the bottom, y the top."""
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cdef int threads
+    cdef long long count
+    cdef const void* x
+    cdef const void* y
+    cdef const void* dy
+    cdef void* out
+
+    cpdef reshape(self, list bottom, list top):
+        (<Blob> top[0]).reshape_like(<Blob> bottom[0])
+
+    cdef int begin_forward(self, list bottom, list top) except -1:
+        """Set count, x and out for a forward pass."""
+        self.threads, self.count = num_threads(), (<Blob> bottom[0]).count
+        self.x = (<Blob> bottom[0]).cpu_data_ptr()
+        self.out = (<Blob> top[0]).mutable_cpu_data_ptr()
+        return 0
+
+    cdef bint begin_backward(self, list top, list propagate_down, list bottom) except -1:
+        """Set count, x, y, dy and out for a backward pass; false if none is asked for."""
+        if not propagate_down[0]:
+            return False
+        self.threads, self.count = num_threads(), (<Blob> bottom[0]).count
+        self.x, self.y = (<Blob> bottom[0]).cpu_data_ptr(), (<Blob> top[0]).cpu_data_ptr()
+        self.dy, self.out = (<Blob> top[0]).cpu_diff_ptr(), (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+        return True
+
+    cdef int check_not_in_place(self, list top, list bottom) except -1:
+        """Raise where the gradient needs the original x, which an in-place forward has overwritten."""
+        if top[0] is bottom[0]:
+            raise ConfigError(f"{self.type} cannot go backward in place, its gradient needs the bottom's values; give the top "
+                              "a name of its own", field="top[0]")
+        return 0
+
+
+cdef class ReLULayer(NeuronLayer):
+    """``y = max(x, 0) + negative_slope min(x, 0)`` (Caffe relu_layer.cpp). In place only for a slope of at least 0."""
+
+    cdef double slope
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.slope = self.param.relu_param.negative_slope
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            relu_forward(self.threads, self.dtype, self.count, self.x, self.out, self.slope)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            if self.slope < 0:
+                self.check_not_in_place(top, bottom)
+            with nogil:
+                relu_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out, self.slope)
+
+
+cdef class SigmoidLayer(NeuronLayer):
+    """``y = 1 / (1 + exp(-x))``, computed as ``tanh(x / 2) / 2 + 1 / 2`` (Caffe sigmoid_layer.cpp)."""
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            sigmoid_forward(self.threads, self.dtype, self.count, self.x, self.out)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            with nogil:
+                sigmoid_backward(self.threads, self.dtype, self.count, self.y, self.dy, self.out)
+
+
+cdef class TanHLayer(NeuronLayer):
+    """``y = tanh(x)`` (Caffe tanh_layer.cpp)."""
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            tanh_forward(self.threads, self.dtype, self.count, self.x, self.out)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            with nogil:
+                tanh_backward(self.threads, self.dtype, self.count, self.y, self.dy, self.out)
+
+
+cdef class AbsValLayer(NeuronLayer):
+    """``y = |x|``, gradient 0 at 0; never in place (Caffe absval_layer.cpp)."""
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.check_not_in_place(top, bottom)
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            abs_forward(self.threads, self.dtype, self.count, self.x, self.out)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            with nogil:
+                abs_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out)
+
+
+cdef class BNLLLayer(NeuronLayer):
+    """``y = log(1 + exp(x))`` (Caffe bnll_layer.cpp)."""
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            bnll_forward(self.threads, self.dtype, self.count, self.x, self.out)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            self.check_not_in_place(top, bottom)
+            with nogil:
+                bnll_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out)
+
+
+cdef class ClipLayer(NeuronLayer):
+    """``y = max(min, min(x, max))``; the gradient passes where ``min <= x <= max`` (Caffe clip_layer.cpp)."""
+
+    cdef double lo, hi
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.lo, self.hi = self.param.clip_param.min, self.param.clip_param.max
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            clip_forward(self.threads, self.dtype, self.count, self.x, self.out, self.lo, self.hi)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            self.check_not_in_place(top, bottom)
+            with nogil:
+                clip_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out, self.lo, self.hi)
+
+
+cdef class ELULayer(NeuronLayer):
+    """``y = x`` for x > 0, else ``alpha (exp(x) - 1)``; in place for alpha >= 0 (Caffe elu_layer.cpp)."""
+
+    cdef double alpha
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.alpha = self.param.elu_param.alpha
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            elu_forward(self.threads, self.dtype, self.count, self.x, self.out, self.alpha)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            if self.alpha < 0:
+                self.check_not_in_place(top, bottom)
+            with nogil:
+                elu_backward(self.threads, self.dtype, self.count, self.x, self.y, self.dy, self.out, self.alpha)
+
+
+cdef class ExpLayer(NeuronLayer):
+    """``y = base^(shift + scale x)``, base -1 stands for e (Caffe exp_layer.cpp)."""
+
+    cdef double inner, outer
+
+    cpdef layer_setup(self, list bottom, list top):
+        param = self.param.exp_param
+        log_base = _log_of_base(param.base, "exp_param.base")
+        self.inner, self.outer = log_base * param.scale, math.exp(log_base * param.shift)
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            exp_forward(self.threads, self.dtype, self.count, self.x, self.out, self.inner, self.outer)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            with nogil:
+                exp_backward(self.threads, self.dtype, self.count, self.y, self.dy, self.out, self.inner)
+
+
+cdef class LogLayer(NeuronLayer):
+    """``y = log_base(scale x + shift)``, base -1 stands for e (Caffe log_layer.cpp)."""
+
+    cdef double scale, shift, per_base
+
+    cpdef layer_setup(self, list bottom, list top):
+        param = self.param.log_param
+        log_base = _log_of_base(param.base, "log_param.base")
+        if log_base == 0:
+            raise ConfigError("must not be 1, whose logarithm is 0", field="log_param.base")
+        self.scale, self.shift, self.per_base = param.scale, param.shift, 1 / log_base
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            log_forward(self.threads, self.dtype, self.count, self.x, self.out, self.scale, self.shift, self.per_base)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            self.check_not_in_place(top, bottom)
+            with nogil:
+                log_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out, self.scale, self.shift,
+                             self.per_base)
+
+
+cdef class PowerLayer(NeuronLayer):
+    """``y = (shift + scale x)^power`` (Caffe power_layer.cpp)."""
+
+    cdef double power, scale, shift
+
+    cpdef layer_setup(self, list bottom, list top):
+        param = self.param.power_param
+        self.power, self.scale, self.shift = param.power, param.scale, param.shift
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            power_forward(self.threads, self.dtype, self.count, self.x, self.out, self.power, self.scale, self.shift)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            if self.power not in (0, 1):
+                self.check_not_in_place(top, bottom)
+            with nogil:
+                power_backward(self.threads, self.dtype, self.count, self.x, self.y, self.dy, self.out, self.power, self.scale,
+                               self.shift)
+
+
+cdef class SwishLayer(NeuronLayer):
+    """``y = x sigmoid(beta x)`` (Caffe swish_layer.cpp). Keeps x when in place."""
+
+    cdef double beta
+    cdef Blob kept
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.beta = self.param.swish_param.beta
+        self.kept = self.new_blob() if top[0] is bottom[0] else None
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        if self.kept is not None:
+            self.kept.reshape_like(bottom[0])
+            copy_typed(self.threads, self.dtype, self.count, self.x, self.kept.mutable_cpu_data_ptr())
+        with nogil:
+            swish_forward(self.threads, self.dtype, self.count, self.x, self.out, self.beta)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if self.begin_backward(top, propagate_down, bottom):
+            if self.kept is not None:
+                self.x = self.kept.cpu_data_ptr()
+            with nogil:
+                swish_backward(self.threads, self.dtype, self.count, self.x, self.y, self.dy, self.out, self.beta)
+
+
+cdef class ThresholdLayer(NeuronLayer):
+    """``y = 1`` for x > threshold, else 0; no gradient (Caffe threshold_layer.cpp)."""
+
+    cdef double threshold
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.threshold = self.param.threshold_param.threshold
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.begin_forward(bottom, top)
+        with nogil:
+            threshold_forward(self.threads, self.dtype, self.count, self.x, self.out, self.threshold)
+
+
+def _log_of_base(base, field):
+    """ln(base), where -1 stands for e."""
+    if base != -1 and not base > 0:
+        raise ConfigError(f"must be -1 (for e) or more than 0, got {base:g}", field=field)
+    return 1.0 if base == -1 else math.log(base)
+
+
+for _class in (ReLULayer, SigmoidLayer, TanHLayer, AbsValLayer, BNLLLayer, ClipLayer, ELULayer, ExpLayer, LogLayer, PowerLayer,
+               SwishLayer, ThresholdLayer):
+    register_layer(_class.__name__.removesuffix("Layer"), _class)

@@ -1,0 +1,197 @@
+"""Layers written in Python by the user: the class that they subclass, and the layer type ``Python`` that names them.
+
+A class derives from `minicaffe.Layer` and defines ``setup(bottom, top)``, ``reshape(bottom, top)``, ``forward(bottom,
+top)`` and ``backward(top, propagate_down, bottom)`` (Caffe python_layer.hpp). A model file names it by ``type: "Python"``
+and ``python_param { module layer param_str }``, or by its own type after ``register_layer("MyType", MyClass)``.
+Exceptions of user code pass through unchanged.
+
+A model file that names a module makes Python run that module, so it does not run every module:
+
+- A module that the program imported already is used in every case.
+- A program that builds nets itself has put together its ``sys.path``. A module that lies there, but neither in the
+  standard library nor among the installed packages, is the program's own, and is imported. So a script beside its layers
+  works as it does in Caffe.
+- Any other module is imported only after ``allow_python_layers()``. The command line sets ``allow_python_layers(False)``
+  unless its option ``--allow-python-layers`` is given: then nothing is imported because a file says so.
+"""
+
+import importlib
+import importlib.util
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Sequence
+
+from minicaffe import layer as contract
+from minicaffe.common import TRAIN, caffe
+from minicaffe.errors import ConfigError, close_matches
+from minicaffe.layer import register_layer
+from minicaffe.proto import caffe_pb2
+
+
+class BlobVec(Sequence):
+    """The parameters of a layer, as a sequence that can grow (pycaffe BlobVec)."""
+
+    def __init__(self, layer):
+        self._layer = layer
+        self._blobs = contract.Layer.blobs.__get__(layer)
+
+    def __len__(self):
+        return len(self._blobs)
+
+    def __getitem__(self, index):
+        return self._blobs[index]
+
+    def __repr__(self):
+        return repr(self._blobs)
+
+    def add_blob(self, *dims):
+        """Append a parameter of this shape, filled with zeros.
+
+        One that the model file holds, or another net of the workspace made, has its values already and keeps them,
+        whatever `setup` writes.
+        """
+        existed = self._layer._has_param(len(self))
+        blob = self._layer.add_param(dims, caffe_pb2.FillerParameter(), f"blobs[{len(self)}]")
+        if existed:
+            self._layer._existing.append((blob, blob.cpu_data.copy()))
+
+
+class _OursUntilSet:
+    """An attribute that the net reads from compiled code; a user's class may set one of the same name for itself."""
+
+    def __init__(self, attribute):
+        self._attribute = attribute
+
+    def __get__(self, layer, owner=None):
+        return self if layer is None else self._attribute.__get__(layer)
+
+
+class Layer(contract.Layer):
+    """Base of layers written in Python.
+
+    Attributes
+    ----------
+    param_str : str
+        ``python_param.param_str``, set before `setup`.
+    phase : int
+        0 TRAIN, 1 TEST.
+    blobs : BlobVec
+        The parameters; `setup` makes them by ``self.blobs.add_blob(*dims)`` and fills them.
+    """
+
+    always_reshape = True  # user code may shape its tops by values, or by its own state
+
+    @property
+    def blobs(self):
+        return BlobVec(self)
+
+    def __init__(self, param, *args):
+        super().__init__(param, *args)
+        self.param_str = param.python_param.param_str
+
+    def setup(self, bottom, top):
+        """Read `param_str`, make parameters. Called once, before the first reshape."""
+
+    def forward(self, bottom, top):
+        """Compute ``top[i].data[...]``."""
+        raise ConfigError(f"class {type(self).__name__} does not define forward(bottom, top)")
+
+    def backward(self, top, propagate_down, bottom):
+        """Compute ``bottom[i].diff[...]`` where ``propagate_down[i]``, and add to the diffs of the parameters."""
+        raise ConfigError(f"class {type(self).__name__} does not define backward(top, propagate_down, bottom); define it, or "
+                          "set propagate_down: false")
+
+    # ---- the contract with the net
+
+    def layer_setup(self, bottom, top):
+        self._existing = []
+        self.setup(bottom, top)
+        for blob, values in self._existing:
+            blob.data[...] = values
+
+    def _has_param(self, index):
+        """Whether the model file or the workspace holds parameter `index` of this layer."""
+        param, parameters, key = (getattr(contract.Layer, name).__get__(self) for name in ("param", "parameters", "key"))
+        return index < len(param.blobs) or (parameters is not None and parameters.has(f"{key}[{index}]"))
+
+    def forward_cpu(self, bottom, top):
+        self.forward(bottom, top)
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        self.backward(top, propagate_down, bottom)
+
+
+for _name in ("param", "name", "type", "phase", "dtype", "loss_weights", "generator", "parameters", "key"):
+    setattr(Layer, _name, _OursUntilSet(getattr(contract.Layer, _name)))
+
+
+class PythonLayer(contract.Layer):
+    """The type ``Python``: makes an instance of the class that ``python_param`` names.
+
+    Raises
+    ------
+    ConfigError
+        If the module may not be imported or is not found, the class is missing or no `minicaffe.Layer`, or several
+        solvers train in one process, which would run user code at the same time.
+    """
+
+    def __new__(cls, param, *args):
+        if param.phase == TRAIN and caffe.solver_count > 1 and not caffe.multiprocess:
+            raise ConfigError("Python layers cannot train with several solvers in one process; use one process for each",
+                              field="type")
+        return find_class(param.python_param)(param, *args)
+
+
+def find_class(python_param):
+    """Return the class that a PythonParameter names."""
+    module = find_module(python_param.module)
+    name = python_param.layer
+    found = getattr(module, name, None) if name else None
+    if not (isinstance(found, type) and issubclass(found, Layer)):
+        known = [n for n, value in vars(module).items()
+                 if isinstance(value, type) and issubclass(value, Layer) and value is not Layer]
+        raise ConfigError(f"'{name}' is no class of module '{python_param.module}' derived from minicaffe.Layer"
+                          + (close_matches(name, known) or f"; it has {', '.join(known) or 'none'}"), field="python_param.layer")
+    return found
+
+
+def find_module(name):
+    """Return the module, importing it if that is allowed (see the top of this file)."""
+    if name in sys.modules:
+        return sys.modules[name]
+    field = "python_param.module"
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(f"must be the name of a Python module, got '{name}'", field=field)
+    top = name.partition(".")[0]
+    importlib.invalidate_caches()  # the file may be younger than the last listing of its folder
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        raise ConfigError(f"no module '{top}' on Python's path; add its folder to PYTHONPATH", field=field)
+    if not (_is_own(spec) if caffe.allow_python_layers is None else caffe.allow_python_layers):
+        raise ConfigError(f"the model file asks to run module '{name}' ({spec.origin}); if you trust it, import it before, call "
+                          "minicaffe.allow_python_layers(), or give --allow-python-layers", field=field)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module was found, one that it imports was not
+        raise ConfigError(f"no module '{error.name}' on Python's path", field=field) from None
+
+
+def _is_own(spec):
+    """Whether a module lies on the program's own part of ``sys.path``."""
+    places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
+    installed = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    installed |= {*site.getsitepackages(), site.getusersitepackages()}
+    inside = tuple(os.path.join(os.path.realpath(place), "") for place in installed)
+    return bool(places) and not any(os.path.realpath(place).startswith(inside) for place in places)
+
+
+def allow_python_layers(allow=True):
+    """Let model files name any Python module (True), none that is not imported yet (False), or the program's own (None)."""
+    caffe.allow_python_layers = allow
+
+
+register_layer("Python", PythonLayer)

@@ -1,0 +1,24 @@
+"""Silence: take blobs that nobody else wants, so that they are no outputs of the net (Caffe silence_layer.cpp)."""
+
+from minicaffe.layer import Layer, register_layer
+
+
+class SilenceLayer(Layer):
+    """Any number of bottoms, no top; the gradient is zero."""
+
+    min_bottom_blobs = 1
+    exact_num_top_blobs = 0
+
+    def reshape(self, bottom, top):
+        pass
+
+    def forward_cpu(self, bottom, top):
+        pass
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        for blob, wanted in zip(bottom, propagate_down):
+            if wanted:
+                blob.diff[...] = 0
+
+
+register_layer("Silence", SilenceLayer)

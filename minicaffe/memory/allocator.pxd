@@ -1,0 +1,31 @@
+from libcpp.unordered_map cimport unordered_map
+
+from minicaffe.memory.reporter cimport Usage
+
+
+cdef class Allocator:
+    cdef readonly object place
+    cdef Usage usage
+    cdef unordered_map[size_t, size_t] sizes    # live address -> bytes, for allocators that use remember() and forget()
+    cdef void* alloc(self, size_t nbytes) except NULL
+    cdef int free(self, void* ptr) except -1
+    cdef size_t reserved(self) noexcept
+    cdef void remember(self, void* ptr, size_t nbytes) noexcept
+    cdef int forget(self, void* ptr) except -1
+
+
+cdef class SystemAllocator(Allocator):
+    pass
+
+
+cdef class Buffer:
+    cdef void* ptr
+    cdef readonly size_t nbytes
+    cdef readonly object place
+    cdef public str name            # what the block serves, for the reporter
+    cdef Allocator allocator        # frees the block; None: foreign memory, which `owner` keeps alive
+    cdef object owner
+    cdef Usage usage                # of the place; None for foreign memory
+
+
+cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name)

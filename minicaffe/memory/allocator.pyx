@@ -1,0 +1,253 @@
+"""Allocators, and the Buffer that owns one block of memory.
+
+An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
+`FailAllocator` here, the buddy allocator in ``buddy.pyx``, the caching one of CUDA devices in its own room. A `Buffer`
+is one block; it frees itself when its last user goes, be that a SyncedMemory or a NumPy view. Caffe called malloc and
+free by hand, so a NumPy array could outlive the memory it showed.
+
+A subclass of Allocator overrides `alloc` and `free` (C level) and either calls `remember` and `forget`, which keep
+sizes and counters and refuse unknown pointers, or keeps its own books in `usage`. All run under the GIL; one that
+releases it must have its books in order first.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cython.operator cimport dereference
+from libc.stdlib cimport free as c_free
+from posix.stdlib cimport posix_memalign
+
+from minicaffe.memory.reporter cimport Reporter, Usage
+
+from time import perf_counter_ns
+
+from minicaffe.errors import ConfigError, Error, OutOfMemoryError, PointerError, WrongTypeError
+from minicaffe.memory.place import CPUPlace
+from minicaffe.memory.reporter import Stats, reporter
+
+cdef enum:
+    ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+
+cdef Reporter _reporter = reporter
+
+
+cdef class Allocator:
+    """Hand out blocks of `place` (abstract).
+
+    Parameters
+    ----------
+    place : CPUPlace, PinnedPlace or CUDAPlace
+    """
+
+    def __init__(self, place):
+        self.place = place
+        self.usage = Usage()
+
+    cdef void* alloc(self, size_t nbytes) except NULL:
+        """Give a block of at least `nbytes` bytes, never NULL; raise OutOfMemoryError when there is none."""
+        raise Error(f"{type(self).__name__} must override alloc")
+
+    cdef int free(self, void* ptr) except -1:
+        """Take a block back; raise PointerError if it is not one of ours, or no more."""
+        raise Error(f"{type(self).__name__} must override free")
+
+    cdef size_t reserved(self) noexcept:
+        """Count the bytes held from below."""
+        return self.usage.live
+
+    cdef void remember(self, void* ptr, size_t nbytes) noexcept:
+        self.sizes[<size_t>ptr] = nbytes
+        self.usage.take(nbytes)
+
+    cdef int forget(self, void* ptr) except -1:
+        known = self.sizes.find(<size_t>ptr)
+        if known == self.sizes.end():
+            raise PointerError(f"{type(self).__name__}: {<size_t>ptr:#x} is no live block; it was freed before, or "
+                               "comes from another allocator")
+        self.usage.give(dereference(known).second)
+        self.sizes.erase(known)
+        return 0
+
+    def allocate(self, size_t nbytes):
+        """Give the address of a block of `nbytes` bytes; pair it with `release`. A `Buffer` frees itself instead."""
+        return <size_t>self.alloc(nbytes)
+
+    def release(self, size_t address):
+        """Free the block at `address`.
+
+        Raises
+        ------
+        PointerError
+            If no block of this allocator lives there.
+        """
+        self.free(<void*>address)
+
+    def stats(self):
+        """Give `Stats`: live, peak and reserved bytes, live count and number of allocations."""
+        return Stats(self.usage.live, self.usage.peak, self.reserved(), self.usage.count, self.usage.allocations)
+
+
+cdef class SystemAllocator(Allocator):
+    """Take every block from the C library, aligned to 64 bytes.
+
+    Parameters
+    ----------
+    place : place, default CPUPlace()
+    """
+
+    def __init__(self, place=CPUPlace()):
+        super().__init__(place)
+
+    cdef void* alloc(self, size_t nbytes) except NULL:
+        cdef void* ptr = NULL
+        if posix_memalign(&ptr, ALIGNMENT, max(nbytes, 1)) != 0:    # 0 bytes, too, need an address of their own
+            raise out_of_memory(self, nbytes, "what the system gives")
+        self.remember(ptr, nbytes)
+        return ptr
+
+    cdef int free(self, void* ptr) except -1:
+        self.forget(ptr)
+        c_free(ptr)
+        return 0
+
+
+cdef class LimitAllocator(Allocator):
+    """Refuse what would make more than `max_bytes` live at once.
+
+    Parameters
+    ----------
+    upstream : Allocator
+    max_bytes : int
+    """
+    cdef Allocator upstream
+    cdef readonly size_t max_bytes
+
+    def __init__(self, Allocator upstream not None, size_t max_bytes):
+        super().__init__(upstream.place)
+        self.upstream = upstream
+        self.max_bytes = max_bytes
+
+    cdef void* alloc(self, size_t nbytes) except NULL:
+        if nbytes > self.max_bytes - self.usage.live:
+            raise out_of_memory(self, nbytes, f"{self.max_bytes:,} bytes")
+        cdef void* ptr = self.upstream.alloc(nbytes)
+        self.remember(ptr, nbytes)
+        return ptr
+
+    cdef int free(self, void* ptr) except -1:
+        self.forget(ptr)
+        return self.upstream.free(ptr)
+
+
+cdef class FailAllocator(Allocator):
+    """Let the `nth` allocation from now on (counted from 1) fail and all others pass: for tests of error paths.
+
+    Parameters
+    ----------
+    upstream : Allocator
+    nth : int
+    """
+    cdef Allocator upstream
+    cdef public size_t nth
+
+    def __init__(self, Allocator upstream not None, size_t nth):
+        super().__init__(upstream.place)
+        self.upstream = upstream
+        self.nth = nth
+
+    cdef void* alloc(self, size_t nbytes) except NULL:
+        self.nth -= 1
+        if self.nth == 0:
+            raise out_of_memory(self, nbytes, "one allocation less than this")
+        cdef void* ptr = self.upstream.alloc(nbytes)
+        self.remember(ptr, nbytes)
+        return ptr
+
+    cdef int free(self, void* ptr) except -1:
+        self.forget(ptr)
+        return self.upstream.free(ptr)
+
+
+def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
+    """Measure the mean time of one alloc and one free of `nbytes` bytes, called from C `times` times."""
+    cdef int _i
+    start = perf_counter_ns()
+    for _i in range(times):
+        allocator.free(allocator.alloc(nbytes))
+    return (perf_counter_ns() - start) / times
+
+
+cdef out_of_memory(Allocator allocator, size_t nbytes, limit):
+    return OutOfMemoryError(f"{allocator.place}: no memory for {nbytes:,} bytes; live are {allocator.usage.live:,} "
+                            f"bytes, the limit is {limit}; make batches or images smaller")
+
+
+@cython.no_gc_clear     # __dealloc__ needs allocator and usage
+cdef class Buffer:
+    """One block of memory, freed when the last reference goes; its bytes are writable through the buffer protocol.
+
+    ``np.ndarray(shape, dtype, buffer=buf)`` is a view that keeps `buf` alive. Device memory refuses to be viewed.
+
+    Parameters
+    ----------
+    allocator : Allocator
+    nbytes : int
+    name : str
+        What the block serves (``conv1 data``), for the reporter.
+
+    Raises
+    ------
+    OutOfMemoryError
+        From the allocator.
+    """
+
+    def __init__(self, Allocator allocator not None, size_t nbytes, str name=""):
+        if self.place is not None:
+            raise ConfigError("a Buffer is made once; __init__ was called again")
+        self.ptr = allocator.alloc(nbytes)
+        self.allocator = allocator
+        self.nbytes = nbytes
+        self.place = allocator.place
+        self.name = name
+        self.usage = _reporter.add(self, self.place, nbytes)
+        if _reporter.recording:
+            _reporter.event("alloc", self.place, <size_t>self.ptr, nbytes, name, "")
+
+    def __dealloc__(self):
+        if self.usage is not None:
+            _reporter.remove(self, self.usage, self.nbytes)     # first: nobody may find a dying Buffer
+        if self.allocator is not None:
+            self.allocator.free(self.ptr)
+            if _reporter.recording:
+                _reporter.event("free", self.place, <size_t>self.ptr, self.nbytes, self.name, "")
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        if not self.place.on_host:
+            raise BufferError(f"{self!r} is device memory; the host cannot look into it")
+        PyBuffer_FillInfo(view, self, self.ptr, self.nbytes, False, flags)
+
+    @property
+    def address(self):
+        """int: where the block starts."""
+        return <size_t>self.ptr
+
+    @property
+    def owned(self):
+        """bool: False for foreign memory, which is kept alive but never freed."""
+        return self.allocator is not None
+
+    def __repr__(self):
+        return f"<Buffer {self.name!r} {self.nbytes:,} bytes in {self.place} at {<size_t>self.ptr:#x}>"
+
+    def __reduce__(self):
+        raise WrongTypeError("a Buffer cannot be copied or pickled; copy a NumPy view of it")
+
+
+cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name):
+    """Wrap memory that `owner` keeps alive; it is never freed here."""
+    cdef Buffer buffer = Buffer.__new__(Buffer)
+    buffer.ptr = ptr
+    buffer.nbytes = nbytes
+    buffer.place = place
+    buffer.owner = owner
+    buffer.name = name
+    return buffer

@@ -1,0 +1,44 @@
+"""Places where memory can live: host, pinned host, one CUDA device each (PaddlePaddle's CPUPlace and CUDAPlace).
+
+A place is a value: equal places are one key of the registry. It holds no memory and knows no driver.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minicaffe.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class CPUPlace:
+    """Ordinary host memory."""
+
+    on_host: ClassVar[bool] = True  # may the host follow a pointer into it?
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedPlace:
+    """Page-locked host memory, which a device can copy from and to without a detour."""
+
+    on_host: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class CUDAPlace:
+    """Memory of CUDA device `device`.
+
+    Raises
+    ------
+    ConfigError
+        If `device` is negative.
+    """
+
+    device: int = 0
+    on_host: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if self.device < 0:
+            raise ConfigError(f"a device number must be at least 0, got {self.device}", field="CUDAPlace.device")
+
+    def __repr__(self):
+        return f"CUDAPlace({self.device})"

@@ -1,0 +1,154 @@
+"""Which allocator serves which place (PaddlePaddle's ``memory::Alloc``, ``Free`` and ``Used``).
+
+Host memory is known from the start. Pinned and CUDA memory are not: whoever can provide them calls `register`, so that
+this floor needs no driver.
+"""
+
+from threading import RLock
+
+from minicaffe.errors import ConfigError, DependencyError, PointerError
+from minicaffe.memory import reporter
+from minicaffe.memory.allocator import Buffer, SystemAllocator
+from minicaffe.memory.place import CPUPlace, CUDAPlace
+
+
+class Registry:
+    """One allocator for each place, and one device side for each CUDA place, made on first use.
+
+    Attributes
+    ----------
+    host_place : CPUPlace or PinnedPlace
+        Where new host sides of SyncedMemory are allocated; a GPU mode sets it to PinnedPlace().
+    device_place : CUDAPlace
+        The device of SyncedMemory created from now on.
+    """
+
+    def __init__(self):
+        self.host_place = CPUPlace()
+        self.device_place = CUDAPlace(0)
+        self._providers = {}  # place type -> (allocator factory, device side factory or None)
+        self._allocators = {}  # place -> Allocator
+        self._sides = {}  # place -> DeviceSide
+        self._blocks = {}  # (place, address) -> Buffer, for alloc and free
+        self._lock = RLock()  # a factory may ask for the allocator of another place
+        self.register(CPUPlace, SystemAllocator)
+
+    def register(self, place_type, factory, side=None):
+        """Provide the memory of a kind of place; a later call replaces an earlier one.
+
+        Parameters
+        ----------
+        place_type : type
+            PinnedPlace, CUDAPlace or CPUPlace.
+        factory : callable
+            ``factory(place)`` gives an Allocator; called once for each place.
+        side : callable, optional
+            ``side(place)`` gives the DeviceSide that copies to and from `place`.
+        """
+        with self._lock:
+            self.unregister(place_type)
+            self._providers[place_type] = factory, side
+
+    def unregister(self, place_type):
+        """Forget the provider of a kind of place and its allocators; blocks that live keep theirs."""
+        with self._lock:
+            self._providers.pop(place_type, None)
+            for made in self._allocators, self._sides:
+                for place in [p for p in made if type(p) is place_type]:
+                    del made[place]
+
+    def use(self, place, allocator):
+        """Let `allocator` serve `place` from now on; None brings the registered one back. Blocks keep theirs.
+
+        Returns
+        -------
+        Allocator or None
+            The one in use before, if any.
+        """
+        if allocator is not None and allocator.place != place:
+            raise ConfigError(f"memory.use: an allocator of {allocator.place} cannot serve {place}")
+        with self._lock:
+            before = self._allocators.pop(place, None)
+            if allocator is not None:
+                self._allocators[place] = allocator
+            return before
+
+    def allocator(self, place):
+        """Give the allocator of `place`.
+
+        Raises
+        ------
+        DependencyError
+            If nobody provides such memory.
+        """
+        with self._lock:
+            if place not in self._allocators:
+                self._allocators[place] = self._provider(place)[0](place)
+            return self._allocators[place]
+
+    def device_side(self, place):
+        """Give the DeviceSide that copies to and from `place`; errors as `allocator`."""
+        with self._lock:
+            if place not in self._sides:
+                side = self._provider(place)[1]
+                if side is None:
+                    raise ConfigError(f"{place}: its provider brings an allocator, but nothing that copies there")
+                self._sides[place] = side(place)
+            return self._sides[place]
+
+    def _provider(self, place):
+        if type(place) not in self._providers:
+            raise DependencyError(
+                f"{place}: no CUDA provider is registered; install one with `pip install 'minicaffe[cuda]'` and switch "
+                "to GPU mode, or set MINICAFFE_DEVICE=sim"
+            )
+        return self._providers[type(place)]
+
+    def set_host_place(self, place):
+        """Choose where new host sides are allocated: CPUPlace() or PinnedPlace()."""
+        if not place.on_host:
+            raise ConfigError(f"memory.set_host_place: must be CPUPlace() or PinnedPlace(), got {place}")
+        self.host_place = place
+
+    def set_device_place(self, place):
+        """Choose the device of SyncedMemory created from now on."""
+        if place.on_host:
+            raise ConfigError(f"memory.set_device_place: must be a CUDAPlace, got {place}")
+        self.device_place = place
+
+    def alloc(self, place, nbytes, name=""):
+        """Allocate `nbytes` bytes at `place` and give the address (int), 64-byte aligned; pair it with `free`.
+
+        Raises
+        ------
+        OutOfMemoryError, DependencyError
+        """
+        block = Buffer(self.allocator(place), nbytes, name)
+        self._blocks[place, block.address] = block
+        return block.address
+
+    def free(self, place, address):
+        """Free what `alloc` gave.
+
+        Raises
+        ------
+        PointerError
+            If no such block lives at `place`.
+        """
+        if self._blocks.pop((place, address), None) is None:
+            raise PointerError(
+                f"memory.free: {address:#x} is no live block of {place}; it was freed before, or memory.alloc never gave it"
+            )
+
+    def used(self, place):
+        """Count the bytes of all blocks that live at `place`."""
+        return self.stats(place).live
+
+    def stats(self, place):
+        """Give the `Stats` of `place`; `reserved` is what the allocator in use holds from below."""
+        used = reporter.stats().get(place, reporter.Stats(0, 0, 0, 0, 0))
+        allocator = self._allocators.get(place)
+        return used._replace(reserved=allocator.stats().reserved if allocator else 0)
+
+
+registry = Registry()

@@ -1,0 +1,17 @@
+from libcpp.unordered_set cimport unordered_set
+
+
+cdef class Usage:
+    cdef size_t live, peak, count, allocations
+    cdef void take(self, size_t nbytes) noexcept
+    cdef void give(self, size_t nbytes) noexcept
+
+
+cdef class Reporter:
+    cdef bint recording                   # test it before event(): off, an event costs this one branch
+    cdef tuple records                    # the lists that are recorded into
+    cdef unordered_set[size_t] blocks     # live Buffers, borrowed: a Buffer takes itself out before it dies
+    cdef dict places                      # place -> Usage
+    cdef Usage add(self, block, place, size_t nbytes)
+    cdef void remove(self, block, Usage usage, size_t nbytes) noexcept
+    cdef int event(self, str kind, place, size_t address, size_t nbytes, str name, str detail) except -1

@@ -1,0 +1,126 @@
+"""What lives in memory, and what happened there.
+
+`live` and `table` list every live block of every place with the blob it serves (Caffe2's memory reporter). `record`
+collects events while it is open: allocation, free, split, merge, copy, head change; rooms above add their own kinds
+through `event`. Caffe had neither. Memory handed in by ``set_cpu_data`` is not ours and not listed.
+
+The GIL is the lock here: no C++ container is walked while Python objects are made, since making one may run the
+garbage collector, which may free Buffers and so change the container.
+"""
+
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libcpp.vector cimport vector
+
+from collections import namedtuple
+from contextlib import contextmanager
+from threading import Lock
+from time import perf_counter_ns
+
+Block = namedtuple("Block", "address nbytes place name")
+Block.__doc__ = "One live block; `name` is the blob it serves, or ''."
+Event = namedtuple("Event", "time kind place address nbytes name detail")
+Event.__doc__ = "Something that happened at `time` (ns, time.perf_counter_ns); `detail` says which way, or is ''."
+Stats = namedtuple("Stats", "live peak reserved count allocations")
+Stats.__doc__ = """Bytes live now, bytes live at most, bytes held from below; blocks live now, blocks ever given out."""
+
+
+cdef class Usage:
+    """Counters of one allocator or one place."""
+
+    cdef void take(self, size_t nbytes) noexcept:
+        self.live += nbytes
+        self.peak = max(self.peak, self.live)
+        self.count += 1
+        self.allocations += 1
+
+    cdef void give(self, size_t nbytes) noexcept:
+        self.live -= nbytes
+        self.count -= 1
+
+
+cdef class Reporter:
+    """The C side: one object, `reporter`, which allocators and SyncedMemory write to."""
+
+    def __cinit__(self):
+        self.records = ()
+        self.places = {}
+
+    cdef Usage add(self, block, place, size_t nbytes):
+        cdef Usage usage = self.places.get(place)
+        if usage is None:
+            usage = self.places.setdefault(place, Usage())
+        self.blocks.insert(<size_t><void*>block)
+        usage.take(nbytes)
+        return usage
+
+    cdef void remove(self, block, Usage usage, size_t nbytes) noexcept:
+        self.blocks.erase(<size_t><void*>block)
+        usage.give(nbytes)
+
+    cdef int event(self, str kind, place, size_t address, size_t nbytes, str name, str detail) except -1:
+        happened = Event(perf_counter_ns(), kind, place, address, nbytes, name, detail)
+        for events in self.records:
+            events.append(happened)
+        return 0
+
+
+reporter = Reporter()
+cdef Reporter _reporter = reporter
+cdef object _record_lock = Lock()
+
+
+def live():
+    """List the live blocks as `Block` tuples, the largest first."""
+    cdef vector[size_t] found
+    cdef size_t block
+    for block in _reporter.blocks:      # nothing in this loop makes an object
+        Py_INCREF(<object><void*>block)
+        found.push_back(block)
+    buffers = []
+    for block in found:
+        buffers.append(<object><void*>block)
+        Py_DECREF(<object><void*>block)
+    blocks = [Block(b.address, b.nbytes, b.place, b.name) for b in buffers]
+    return sorted(blocks, key=lambda b: (-b.nbytes, b.address))
+
+
+def table():
+    """Write `live` as text: bytes, place, address, name; then a line for each place with its live and peak bytes."""
+    lines = [f"{'bytes':>15}  {'place':<14} {'address':<18} name"]
+    lines += [f"{b.nbytes:>15,}  {b.place!r:<14} {b.address:<#18x} {b.name}".rstrip() for b in live()]
+    for place, used in stats().items():
+        lines.append(f"{used.live:>15,}  {place!r:<14} live in {used.count} blocks, at most {used.peak:,}")
+    return "\n".join(lines)
+
+
+def stats():
+    """Give ``{place: Stats}`` for every place used so far.
+
+    `reserved` equals `live` here; what allocators hold beyond it is in ``minicaffe.memory.stats(place)``.
+    """
+    return {place: _stats(usage, (<Usage>usage).live) for place, usage in list(_reporter.places.items())}
+
+
+def _stats(Usage usage not None, size_t reserved):
+    return Stats(usage.live, usage.peak, reserved, usage.count, usage.allocations)
+
+
+def event(str kind, *, place=None, size_t address=0, size_t nbytes=0, str name="", str detail=""):
+    """Record an event of another room, such as ``kernel launch`` or ``forward``, if a `record` is open."""
+    if _reporter.recording:
+        _reporter.event(kind, place, address, nbytes, name, detail)
+
+
+@contextmanager
+def record():
+    """Collect `Event` tuples of all threads in a list while the ``with`` block runs; blocks may nest."""
+    events = []
+    with _record_lock:
+        _reporter.records += (events,)
+        _reporter.recording = True
+    try:
+        yield events
+    finally:
+        with _record_lock:
+            _reporter.records = tuple(r for r in _reporter.records if r is not events)
+            _reporter.recording = len(_reporter.records) > 0

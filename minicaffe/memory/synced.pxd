@@ -1,0 +1,45 @@
+from minicaffe.memory.allocator cimport Buffer
+
+
+cpdef enum SyncedHead:
+    UNINITIALIZED = 0
+    HEAD_AT_CPU
+    HEAD_AT_GPU
+    SYNCED
+
+
+cdef class DeviceSide:
+    cdef readonly object place
+    cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes)
+    cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes)
+    cpdef zero(self, size_t dst, size_t nbytes)
+    cpdef push(self, size_t dst, size_t src, size_t nbytes, stream)
+
+
+cdef class SyncedMemory:
+    cdef readonly size_t size       # bytes
+    cdef readonly SyncedHead head
+    cdef readonly object place      # of the device side
+    cdef readonly size_t copies
+    cdef readonly size_t bytes_copied
+    cdef Buffer host
+    cdef Buffer device
+    cdef DeviceSide side            # None until the first GPU call
+    cdef str _name
+    cdef const void* cpu_data(self) except? NULL
+    cdef void* mutable_cpu_data(self) except? NULL
+    cdef const void* gpu_data(self) except? NULL
+    cdef void* mutable_gpu_data(self) except? NULL
+    cpdef Buffer cpu_buffer(self)
+    cpdef Buffer mutable_cpu_buffer(self)
+    cpdef Buffer gpu_buffer(self)
+    cpdef Buffer mutable_gpu_buffer(self)
+    cpdef set_cpu_data(self, source)
+    cpdef set_gpu_data(self, size_t address, owner=*)
+    cpdef async_gpu_push(self, stream)
+    cdef int act(self, int call, argument) except -1
+    cdef int count_copy(self, Buffer target, str direction) except -1
+    cdef Buffer new_host(self)
+    cdef Buffer new_device(self)
+    cdef int find_side(self) except -1
+    cdef wrong(self, str call, str message)

@@ -1,0 +1,153 @@
+"""From a NetParameter to the list of layers that a net is made of: rules, splits, and who runs backward.
+
+Everything here works on messages and names, before any layer exists (Caffe net.cpp FilterNet and the backward sweeps of
+Init, util/insert_splits.cpp).
+"""
+
+import logging
+from collections import namedtuple
+
+from minicaffe.errors import ConfigError, close_matches
+from minicaffe.proto import caffe_pb2
+
+log = logging.getLogger("minicaffe.net")
+
+LayerDef = namedtuple("LayerDef", "param line")
+LayerDef.__doc__ = "A LayerParameter and the line of the file where it stands, None if there is none."
+
+
+def filter_layers(layers, state, file=None):
+    """Return the LayerDefs whose include and exclude rules admit them under a NetState.
+
+    Raises
+    ------
+    ConfigError
+        If a layer has both include and exclude rules.
+    """
+    kept = []
+    for layer in layers:
+        param = layer.param
+        if param.include and param.exclude:
+            raise ConfigError("give include rules or exclude rules, not both", field="include", file=file, line=layer.line,
+                              layer=param.name, layer_type=param.type)
+        if param.include:
+            keep = any(state_meets_rule(state, rule, param.name) for rule in param.include)
+        else:
+            keep = not any(state_meets_rule(state, rule, param.name) for rule in param.exclude)
+        if keep:
+            kept.append(layer)
+    return kept
+
+
+def state_meets_rule(state, rule, layer_name):
+    """Whether a NetState meets a NetStateRule; logs the condition that fails."""
+    name = caffe_pb2.Phase.Name
+    if rule.HasField("phase") and rule.phase != state.phase:
+        why = f"phase {name(state.phase)} differs from {name(rule.phase)}"
+    elif rule.HasField("min_level") and state.level < rule.min_level:
+        why = f"level {state.level} is below min_level {rule.min_level}"
+    elif rule.HasField("max_level") and state.level > rule.max_level:
+        why = f"level {state.level} is above max_level {rule.max_level}"
+    elif missing := [s for s in rule.stage if s not in state.stage]:
+        why = f"stage {missing[0]} is not set"
+    elif unwanted := [s for s in rule.not_stage if s in state.stage]:
+        why = f"stage {unwanted[0]} is set"
+    else:
+        return True
+    log.info("The NetState does not meet a rule of layer %s: %s", layer_name, why)
+    return False
+
+
+def insert_splits(layers, file=None):
+    """Give every top that several bottoms consume a Split layer right behind its producer.
+
+    A non-zero explicit loss weight counts as one more consumer; it moves to the first output of the split. The
+    LayerParameters given are not changed.
+
+    Raises
+    ------
+    ConfigError
+        For a bottom that no earlier layer produces.
+    """
+    producer = {}   # blob name -> (layer index, top index) of its latest producer
+    consumers = {}  # (layer index, top index) -> number of consumers
+    source = {}     # (layer index, bottom index) -> the top it reads
+    for i, (param, line) in enumerate(layers):
+        for j, name in enumerate(param.bottom):
+            if name not in producer:
+                raise ConfigError(f"unknown bottom blob '{name}': no earlier layer has this top{close_matches(name, producer)}",
+                                  field=f"bottom[{j}]", file=file, line=line, layer=param.name, layer_type=param.type)
+            source[i, j] = producer[name]
+            consumers[producer[name]] = consumers.get(producer[name], 0) + 1
+        for j, name in enumerate(param.top):
+            producer[name] = (i, j)
+            if j < len(param.loss_weight) and param.loss_weight[j]:
+                consumers[i, j] = consumers.get((i, j), 0) + 1
+
+    result = []
+    used = {}  # (layer index, top index) -> how many outputs of its split are taken
+    for i, (given, line) in enumerate(layers):
+        param = caffe_pb2.LayerParameter()
+        param.CopyFrom(given)
+        for j in range(len(param.bottom)):
+            top = source[i, j]
+            if consumers[top] > 1:
+                param.bottom[j] = split_blob_name(layers[top[0]].param, top[1], used.get(top, 0))
+                used[top] = used.get(top, 0) + 1
+        result.append(LayerDef(param, line))
+        for j, name in enumerate(given.top):
+            count = consumers.get((i, j), 0)
+            if count <= 1:
+                continue
+            split = caffe_pb2.LayerParameter(name=split_layer_name(given, j), type="Split", bottom=[name])
+            split.top.extend(split_blob_name(given, j, k) for k in range(count))
+            if j < len(given.loss_weight) and given.loss_weight[j]:
+                split.loss_weight.extend([given.loss_weight[j]] + [0] * (count - 1))
+                # Only this top's weight moves away; Caffe also loses those of the layer's other tops, and a loss layer
+                # would add its default weight again, so that the total counted twice.
+                param.loss_weight[j] = 0
+                used[i, j] = 1
+            result.append(LayerDef(split, line))
+    return result
+
+
+def split_layer_name(param, top_index):
+    """Return ``<blob>_<layer>_<top index>_split``."""
+    return f"{param.top[top_index]}_{param.name}_{top_index}_split"
+
+
+def split_blob_name(param, top_index, k):
+    """Return ``<blob>_<layer>_<top index>_split_<k>``."""
+    return f"{split_layer_name(param, top_index)}_{k}"
+
+
+def cut_backward(layer_needs, bottom_needs, bottom_names, top_names, has_loss):
+    """Switch backward off where no loss lies above or nothing above passes a gradient down (in place).
+
+    Parameters
+    ----------
+    layer_needs : list of bool
+        One a layer: it or something below it learns.
+    bottom_needs : list of list of bool
+        One a bottom.
+    bottom_names, top_names : list of list of str
+        The blobs of each layer.
+    has_loss : list of bool
+        Whether a top of the layer has a loss weight.
+    """
+    under_loss, skip = set(), set()
+    for i in reversed(range(len(layer_needs))):
+        contributes = has_loss[i] or any(name in under_loss for name in top_names[i])
+        skipped = all(name in skip for name in top_names[i])
+        if layer_needs[i] and skipped:
+            layer_needs[i] = False
+            bottom_needs[i] = [False] * len(bottom_needs[i])
+        if not contributes:
+            layer_needs[i] = False
+        for j, name in enumerate(bottom_names[i]):
+            if contributes:
+                under_loss.add(name)
+            else:
+                bottom_needs[i][j] = False
+            if not bottom_needs[i][j]:
+                skip.add(name)

@@ -1,0 +1,33 @@
+from minicaffe.blob cimport Dtype
+
+cdef class Net:
+    cdef readonly str name
+    cdef readonly int phase
+    cdef readonly Dtype dtype
+    cdef readonly str file
+    cdef readonly object workspace         # owns the blobs by name
+    cdef readonly object parameters        # the workspace that owns the parameter blobs
+    cdef readonly object state             # the NetState it was built for
+    cdef readonly list layers
+    cdef readonly list layer_names
+    cdef readonly list lines               # where each layer stands in the file
+    cdef readonly list blob_list
+    cdef readonly list blob_names
+    cdef readonly list bottoms             # for each layer its bottom blobs
+    cdef readonly list tops
+    cdef readonly list bottom_ids          # the same as indices into blob_list
+    cdef readonly list top_ids
+    cdef readonly list input_ids
+    cdef readonly list output_ids
+    cdef readonly list blob_loss_weight_list
+    cdef readonly list layer_need_backward
+    cdef readonly list bottom_need_backward
+    cdef readonly object param_table
+    cdef readonly list learnable_params
+    cdef readonly list params_lr
+    cdef readonly list params_weight_decay
+    cdef public bint debug_info
+    cdef list hooks
+    cdef dict __dict__
+    cpdef double forward_from_to(self, int start, int end) except? -1
+    cpdef backward_from_to(self, int start, int end)

@@ -1,0 +1,163 @@
+"""Weights into and out of a net: .caffemodel and HDF5 files, and sharing with another net (Caffe net.cpp, hdf5.cpp)."""
+
+import logging
+
+import numpy as np
+
+from minicaffe.errors import DataError, Error, FileError, ShapeError
+from minicaffe.layer import Layer
+from minicaffe.proto import binary, caffe_pb2, upgrade
+
+log = logging.getLogger("minicaffe.net")
+
+
+def load(net, path):
+    """Copy the weights of the layers that `net` knows by name, from a caffemodel of any age or an HDF5 file."""
+    if binary.is_hdf5(path):
+        load_hdf5(net, path)
+        return
+    try:
+        copy_layers(net, upgrade.read_weights(path))
+    except Error as error:
+        raise error.at(file=str(path))
+
+
+def copy_layers(net, stored):
+    """Copy stored layers (name, type, blobs) into the first layer of the same name each; others are ignored.
+
+    Everything is checked before the first value is written, so that a net keeps its weights when the file does not fit.
+
+    Raises
+    ------
+    ShapeError
+        If the number of blobs or a shape differs.
+    """
+    plan = []
+    for layer in stored:
+        if layer.name not in net.layer_names:
+            log.info("Ignoring source layer %s", layer.name)
+            continue
+        target = net.layers[net.layer_names.index(layer.name)]
+        if len(layer.blobs) != len(target.blobs):
+            raise ShapeError(f"the file has {len(layer.blobs)} parameter blobs, the net needs {len(target.blobs)}; rename the "
+                             "layer to train it anew", field="blobs", layer=target.name, layer_type=target.type)
+        for i, (source, blob) in enumerate(zip(layer.blobs, target.blobs)):
+            if not blob.shape_equals(source.shape, source.legacy):
+                raise ShapeError(f"is {_times(source.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it "
+                                 "anew", field=f"blobs[{i}]", layer=target.name, layer_type=target.type)
+            plan.append((source, blob))
+    for source, blob in plan:
+        blob.data.reshape(-1)[:] = source.data
+        if source.diff is not None:
+            blob.diff.reshape(-1)[:] = source.diff
+
+
+def save(net, file, write_diff=False):
+    """Write the net and its parameters to an open binary file as a NetParameter, one entry for each layer."""
+    param = caffe_pb2.NetParameter(name=net.name)
+    stored = []
+    for layer in net.layers:
+        entry = param.layer.add()
+        entry.CopyFrom(Layer.param.__get__(layer))  # a user's Python layer may have a `param` of its own
+        entry.ClearField("blobs")
+        stored.append(binary.LayerBlobs(entry.name, entry.type, [
+            binary.StoredBlob(blob.shape, blob.cpu_data, blob.cpu_diff if write_diff else None) for blob in layer.blobs]))
+    binary.write_net(file, param, stored)
+
+
+def save_hdf5(net, path, write_diff=False):
+    """Write the parameters to an HDF5 file: ``/data/<layer>/<index>``, and ``/diff/...`` with `write_diff`.
+
+    Raises
+    ------
+    FileError
+        If two layers have one name or a name holds a ``/``, which this layout cannot tell apart, or writing fails.
+    """
+    import h5py
+    for name in net.layer_names:
+        if "/" in name or net.layer_names.count(name) > 1:
+            raise FileError("cannot be saved as HDF5: layer names must be unique and without '/'; save a .caffemodel instead",
+                            file=str(path), layer=name)
+    table = net.param_table
+    owned = {id(table.params[i]) for i in table.learnable}
+    try:
+        with h5py.File(path, "w") as file:
+            groups = [file.create_group("data")] + ([file.create_group("diff")] if write_diff else [])
+            for layer in net.layers:
+                for group in groups:
+                    place = group.create_group(layer.name)
+                    for i, blob in enumerate(layer.blobs):
+                        if group is not groups[0]:
+                            place.create_dataset(str(i), data=blob.cpu_diff)
+                        elif id(blob) in owned:
+                            place.create_dataset(str(i), data=blob.cpu_data)
+    except OSError as error:
+        raise FileError(f"cannot write the HDF5 file: {error}", file=str(path)) from None
+
+
+def load_hdf5(net, path):
+    """Copy weights from an HDF5 file; shapes must match exactly, unknown layers are ignored."""
+    import h5py
+    try:
+        with h5py.File(path, "r") as file:
+            if not isinstance(file.get("data"), h5py.Group):
+                raise DataError("has no group 'data'; it is no weights file of Caffe", file=str(path))
+            plan = []
+            for name, group in file["data"].items():
+                plan += _hdf5_layer(net, name, group)
+            for dataset, blob in plan:
+                blob.data[...] = dataset[()]
+    except OSError as error:
+        raise FileError(f"cannot read the HDF5 file: {error}; check the path, or fetch the file again", file=str(path)) from None
+    except Error as error:
+        raise error.at(file=str(path))
+
+
+def _hdf5_layer(net, name, group):
+    """Return the pairs (dataset, blob) of one stored layer."""
+    import h5py
+    if name not in net.layer_names:
+        log.info("Ignoring source layer %s", name)
+        return []
+    target = net.layer_dict[name]
+    place = {"layer": name, "layer_type": target.type}
+    if not isinstance(group, h5py.Group):
+        raise DataError("is no group of datasets", **place)
+    if len(group) > len(target.blobs):
+        raise ShapeError(f"the file has {len(group)} parameter blobs, the net needs {len(target.blobs)}", field="blobs", **place)
+    table = net.param_table
+    sharers = {id(table.params[i]) for i, owner in enumerate(table.owners) if owner != i}
+    pairs = []
+    for i, blob in enumerate(target.blobs):
+        field = f"blobs[{i}]"
+        if str(i) not in group:
+            if id(blob) not in sharers:
+                raise ShapeError("is missing in the file and not shared from another layer", field=field, **place)
+            continue
+        dataset = group[str(i)]
+        if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "fiu":
+            raise DataError("must be a dataset of numbers", field=field, **place)
+        if dataset.shape != blob.shape:
+            raise ShapeError(f"is {_times(dataset.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it anew",
+                             field=field, **place)
+        pairs.append((dataset, blob))
+    return pairs
+
+
+def share(net, other):
+    """Let the parameters of `net` use the data memory of the layers of `other` with the same name (diffs stay apart)."""
+    for name, layer in zip(other.layer_names, other.layers):
+        if name not in net.layer_names:
+            log.info("Ignoring source layer %s", name)
+            continue
+        target = net.layers[net.layer_names.index(name)]
+        shapes, theirs = [b.shape for b in target.blobs], [b.shape for b in layer.blobs]
+        if shapes != theirs:
+            raise ShapeError(f"cannot share parameters of shapes {theirs} with {shapes}", field="blobs", layer=name,
+                             layer_type=target.type)
+        for blob, source in zip(target.blobs, layer.blobs):
+            blob.share_data(source)
+
+
+def _times(shape):
+    return "x".join(map(str, np.atleast_1d(shape))) if len(shape) else "a scalar"

@@ -1,0 +1,321 @@
+"""Read and write the binary files of Caffe: weights (.caffemodel), solver states, mean files.
+
+Numbers stay where they are: a `StoredBlob` holds NumPy views of the memory-mapped file, so a 240 MB model is loaded by
+the one pass that copies it into the net, and it is written from the net's own memory. Where Caffe ends the process, an
+error here names file, layer and blob.
+"""
+
+import logging
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from minicaffe.errors import DataError
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.files import HDF5_SIGNATURE, is_hdf5, map_bytes
+from minicaffe.proto.stored import (
+    DATA,
+    DIFF,
+    DOUBLE_DATA,
+    DOUBLE_DIFF,
+    SHAPE,
+    LayerBlobs,
+    StoredBlob,
+    StoredState,
+    int32,
+    parse_blob,
+    shown,
+)
+from minicaffe.proto.wire import COUNTED, scan
+
+__all__ = [
+    "LayerBlobs",
+    "StoredBlob",
+    "StoredState",
+    "is_hdf5",
+    "parse_blob",
+    "read_blob",
+    "read_net",
+    "read_solver_state",
+    "write_net",
+    "write_solver_state",
+]
+
+logger = logging.getLogger(__name__)
+
+MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
+
+# Field numbers of proto/caffe.proto.
+NET_LAYERS, NET_LAYER = 2, 100
+LAYER_BLOBS = 7  # of LayerParameter
+# Where blobs lie in the two kinds of layers: the field of the blobs, and fields whose messages hold more (V0 inside V1).
+BLOBS_IN = {NET_LAYER: (7, {}), NET_LAYERS: (6, {1: (50, {})})}
+STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP = 1, 3, 4
+
+
+def read_net(path):
+    """Read a .caffemodel of any age.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Returns
+    -------
+    net : caffe_pb2.NetParameter
+        As stored, not upgraded, and without any blobs.
+    layers : list of LayerBlobs
+        One for each entry of ``net.layer``, then one for each of ``net.layers``. Types are those of the file: a name, of
+        V1 the enum's name, of V0 the small word (`minicaffe.proto.upgrade.read_weights` translates them).
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read.
+    DataError
+        If it is no caffemodel, is cut off, or a blob in it cannot be: names file, layer and blob.
+    """
+    data = map_bytes(path)
+    try:
+        parts, places = _split_net(data)
+        net = _parse(caffe_pb2.NetParameter, b"".join(parts))
+    except DataError as error:
+        error.message += _what_else(data)
+        raise error.at(file=path)
+    if not places[NET_LAYER] and not places[NET_LAYERS]:
+        raise DataError("holds no layer, so it is no caffemodel" + _what_else(data), file=path)
+    layers = []
+    for layer, blobs in zip([*net.layer, *net.layers], places[NET_LAYER] + places[NET_LAYERS], strict=True):
+        layers.append(_layer_blobs(layer))
+        for index, (start, end) in enumerate(blobs):
+            try:
+                layers[-1].blobs.append(parse_blob(data, start, end))
+            except DataError as error:
+                name, kind = layers[-1].name, layers[-1].type
+                raise error.at(file=path, layer=name, layer_type=kind, field=f"blobs[{index}]")
+    return net, layers
+
+
+def _layer_blobs(layer):
+    """Return an empty `LayerBlobs` with the name and type of a LayerParameter or V1LayerParameter."""
+    if isinstance(layer, caffe_pb2.LayerParameter):
+        return LayerBlobs(layer.name, layer.type, [])
+    if layer.HasField("layer"):
+        return LayerBlobs(layer.layer.name, layer.layer.type, [])
+    return LayerBlobs(layer.name, caffe_pb2.V1LayerParameter.LayerType.Name(layer.type), [])
+
+
+def _split_net(data):
+    """Part a serialized NetParameter from its blobs.
+
+    Returns
+    -------
+    parts : list of bytes
+        Joined, they are the message without blobs.
+    places : dict
+        Under NET_LAYER and NET_LAYERS a list with, for each layer, the (start, end) of its blobs.
+    """
+    places = {NET_LAYER: [], NET_LAYERS: []}
+    fields, _, rest = scan(data, 0, len(data), places)
+    parts = [data[start:end] for start, end in rest]
+    for number, wire, first, _, count in fields:
+        if wire == COUNTED:
+            blobs = []
+            try:
+                parts += _message(number, _without_blobs(data, first, first + count, *BLOBS_IN[number], blobs))
+            except DataError as error:
+                raise error.at(field=f"layer[{len(places[number])}]")
+            places[number].append(blobs)
+    return parts, places
+
+
+def _without_blobs(data, start, end, blob_field, nested, blobs):
+    """Return a serialized layer, in parts, without its blobs, whose places are appended to `blobs`."""
+    fields, _, rest = scan(data, start, end, (blob_field, *nested))
+    parts = [data[first:last] for first, last in rest]
+    for number, wire, first, _, count in fields:
+        if wire == COUNTED and number in nested:
+            parts += _message(number, _without_blobs(data, first, first + count, *nested[number], blobs))
+        elif wire == COUNTED:
+            blobs.append((first, first + count))
+    return parts
+
+
+def read_blob(path):
+    """Read a file that holds one BlobProto (mean image, infogain matrix) and return its `StoredBlob`."""
+    data = map_bytes(path)
+    try:
+        if not len(data):
+            raise DataError("is empty; fetch it again")
+        return parse_blob(data)
+    except DataError as error:
+        error.message += _what_else(data)
+        raise error.at(file=path)
+
+
+def read_solver_state(path):
+    """Read a .solverstate and return its `StoredState`."""
+    data = map_bytes(path)
+    try:
+        fields, varints, rest = scan(data, 0, len(data), (STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP))
+        others = _parse(caffe_pb2.SolverState, b"".join(data[start:end] for start, end in rest))
+        if STATE_ITER not in varints:
+            raise DataError("holds no iteration count, so it is no solver state; was a .caffemodel given instead?")
+    except DataError as error:
+        error.message += _what_else(data)
+        raise error.at(file=path)
+    history = []
+    for number, wire, first, _, count in fields:
+        if number == STATE_HISTORY and wire == COUNTED:
+            try:
+                history.append(parse_blob(data, first, first + count))
+            except DataError as error:
+                raise error.at(file=path, field=f"history[{len(history)}]")
+    return StoredState(
+        iter=int32(varints[STATE_ITER]),
+        learned_net=others.learned_net if others.HasField("learned_net") else None,
+        current_step=int32(varints.get(STATE_CURRENT_STEP, 0)),
+        resume_state=others.resume_state if others.HasField("resume_state") else None,
+        history=history,
+    )
+
+
+def write_net(file, net, layers):
+    """Write a .caffemodel.
+
+    Parameters
+    ----------
+    file : binary file open for writing, buffered
+    net : caffe_pb2.NetParameter
+        Blobs in it are left out.
+    layers : sequence of LayerBlobs
+        One for each entry of ``net.layer``, in its order; `shape`, `data` and `diff` of their blobs are written.
+
+    Raises
+    ------
+    DataError
+        If an array is neither float32 nor float64, does not fill its shape, or the file would exceed the 2 GiB - 1 bytes
+        that protobuf's readers take. Nothing is written then.
+    """
+    if len(net.layer) != len(layers):
+        raise ValueError(f"blobs of {len(layers)} layers for the {len(net.layer)} layers of the net")
+    head = caffe_pb2.NetParameter()
+    head.CopyFrom(net)
+    head.ClearField("layer")
+    parts = [head.SerializeToString()]
+    for layer, stored in zip(net.layer, layers, strict=True):
+        entry = caffe_pb2.LayerParameter()
+        entry.CopyFrom(layer)
+        entry.ClearField("blobs")
+        content = [entry.SerializeToString()]
+        for index, blob in enumerate(stored.blobs):
+            try:
+                content += _message(LAYER_BLOBS, _blob_parts(blob))
+            except DataError as error:
+                raise error.at(layer=layer.name, layer_type=layer.type, field=f"blobs[{index}]")
+        parts += _message(NET_LAYER, content)
+    _write(file, parts)
+
+
+def write_solver_state(file, iter, learned_net, current_step, history, resume_state=None):
+    """Write a .solverstate; parameters as in `StoredState`, `file` and errors as in `write_net`."""
+    state = caffe_pb2.SolverState(iter=iter, current_step=current_step)
+    if learned_net is not None:
+        state.learned_net = learned_net
+    if resume_state is not None:
+        state.resume_state = resume_state
+    parts = [state.SerializeToString()]
+    for index, blob in enumerate(history):
+        try:
+            parts += _message(STATE_HISTORY, _blob_parts(blob))
+        except DataError as error:
+            raise error.at(field=f"history[{index}]")
+    _write(file, parts)
+
+
+def _blob_parts(blob):
+    """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied."""
+    shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
+    parts = [*_message(SHAPE, [shape])]
+    for values, single, double in ((blob.data, DATA, DOUBLE_DATA), (blob.diff, DIFF, DOUBLE_DIFF)):
+        if values is None:
+            continue
+        if values.dtype not in (np.float32, np.float64):
+            raise DataError(f"holds {values.dtype}, float32 and float64 can be stored; convert it with astype")
+        if values.size != np.prod(blob.shape, dtype=np.int64):
+            raise DataError(f"holds {values.size} numbers, its shape {shown(blob.shape)} needs another count")
+        little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        number = single if values.dtype == np.float32 else double
+        parts += _message(number, [little.reshape(-1).view(np.uint8)])
+    return parts
+
+
+def _message(number, parts):
+    """Return `parts`, the content of the counted field `number`, with its tag and length in front."""
+    return [varint(number << 3 | 2) + varint(sum(map(len, parts))), *parts]
+
+
+def _write(file, parts):
+    size = sum(map(len, parts))
+    if size > MAX_FILE:
+        raise DataError(f"would have {size} bytes, protobuf reads {MAX_FILE} at most; save as HDF5, or without diffs",
+                        file=getattr(file, "name", None))
+    for part in parts:
+        file.write(part)
+
+
+def varint(value):
+    """Return a number from 0 to 2**64 - 1 in protobuf's variable length."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _parse(message_class, serialized):
+    """Parse the small part of a file by protobuf."""
+    try:
+        message = message_class.FromString(serialized)
+    except (DecodeError, UnicodeDecodeError) as cause:  # only protobuf's pure Python form checks UTF-8 here
+        name = message_class.DESCRIPTOR.name
+        raise DataError(f"is no {name} or is damaged ({cause}); fetch the file again") from cause
+    _mend_strings(message)
+    return message
+
+
+def _mend_strings(message):
+    r"""Rewrite strings that are not UTF-8, such as Windows paths in old models, as ``\xNN``.
+
+    protobuf hands them out as bytes, which the code that expects a str would meet far from here.
+    """
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for part in [value] if hasattr(value, "ListFields") else value:
+                _mend_strings(part)
+        elif field.type == field.TYPE_STRING:
+            if isinstance(value, bytes):
+                logger.warning("%s %r is not UTF-8", field.full_name, value)
+                setattr(message, field.name, value.decode("utf-8", "backslashreplace"))
+            elif not isinstance(value, str):
+                for index, text in enumerate(value):
+                    if isinstance(text, bytes):
+                        logger.warning("%s %r is not UTF-8", field.full_name, text)
+                        value[index] = text.decode("utf-8", "backslashreplace")
+
+
+def _what_else(data):
+    """Tell what a file that was read in vain looks like; the empty string if it looks like nothing known."""
+    head = bytes(data[:512])
+    if not head:
+        return " (the file is empty)"
+    if head.startswith(HDF5_SIGNATURE):
+        return " (it is an HDF5 file)"
+    if head.startswith(b"version https://git-lfs"):
+        return " (it is a Git LFS pointer: run 'git lfs pull')"
+    if head.lstrip().startswith(b"<"):
+        return " (it is a web page: the download went wrong)"
+    if head.isascii() and b"\0" not in head:
+        return " (it is text: a prototxt defines a net, it holds no weights)"
+    return ""

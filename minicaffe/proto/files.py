@@ -1,0 +1,77 @@
+"""Open the files that people name: an error says which path, what is wrong with it, and what may have been meant.
+
+Large files are mapped, not read: weights are then views of the page cache (see :mod:`minicaffe.proto.binary`).
+"""
+
+import mmap
+import os
+import stat
+
+from minicaffe.errors import FileError, close_matches
+
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def file_error(path, cause):
+    """Return the `FileError` for an OSError `cause` that opening or reading `path` met.
+
+    For a missing file the message names the first folder that is missing or the files of similar name beside it.
+    """
+    path = os.fspath(path)
+    if isinstance(cause, FileNotFoundError):
+        folder, name = os.path.split(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            return FileError(f"no such file: the folder {folder} does not exist; correct the path", file=path)
+        hint = close_matches(name, os.listdir(folder)) if os.access(folder, os.R_OK) else ""
+        where = "" if os.path.isabs(path) else f" (looked in {folder})"
+        return FileError(f"no such file{where}; correct the path{hint}", file=path)
+    if isinstance(cause, IsADirectoryError):
+        return FileError("is a folder; name a file inside it", file=path)
+    if isinstance(cause, PermissionError):
+        return FileError("may not be read by this user; change its permissions (chmod u+r)", file=path)
+    return FileError(f"cannot be read: {cause.strerror or cause}; check the disk and the path", file=path)
+
+
+def read_bytes(path):
+    """Return the content of a small file as bytes; raise `FileError` where that fails."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as cause:
+        raise file_error(path, cause) from cause
+    except ValueError as cause:  # a NUL inside the path
+        raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
+
+
+def map_bytes(path):
+    """Return the content of a file as a read-only buffer: a memory map, or bytes where it cannot be mapped.
+
+    The map stays valid when the file is renamed over or deleted. Cutting the file short in place while the map is alive
+    kills the process (SIGBUS); minicaffe's own snapshots are renamed into place.
+    """
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_size > 0:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return file.read()  # an empty file, or a pipe
+    except OSError as cause:
+        raise file_error(path, cause) from cause
+    except ValueError as cause:
+        raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
+
+
+def is_hdf5(path):
+    """Tell whether a file starts as HDF5 does: its signature at byte 0, 512, 1024, 2048, ... (HDF5 specification, II.A)."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            place = 0
+            while place + len(HDF5_SIGNATURE) <= size:
+                file.seek(place)
+                if file.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE:
+                    return True
+                place = max(512, 2 * place)
+            return False
+    except OSError as cause:
+        raise file_error(path, cause) from cause

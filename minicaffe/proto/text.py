@@ -1,0 +1,448 @@
+"""Read and write messages in protobuf's text format (prototxt).
+
+protobuf has a reader of its own, but it cannot tell where a field stood once the message is built, so an error found
+later, in a layer's setup, could not name the line. This one returns a `Positions` beside the message, knows which layer
+it is in when it finds a fault, and is several times faster. It accepts what protobuf's C++ reader accepts, except
+extensions and ``Any``, which Caffe files do not use.
+"""
+
+import functools
+import re
+from bisect import bisect_right
+
+from google.protobuf import text_format
+from google.protobuf.descriptor import FieldDescriptor
+
+from minicaffe.errors import ConfigError, close_matches
+from minicaffe.proto.files import read_bytes
+
+MAX_DEPTH = 100  # protobuf's own limit on messages inside messages
+
+WORD, NUMBER, STRING, MARK, END, OTHER = range(1, 7)
+TOKEN = re.compile(
+    r"""(?:[ \t\r\n\f\v]+|\#[^\n]*)*+(?:
+        ([A-Za-z_][A-Za-z0-9_]*)
+      | ((?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?)(?![A-Za-z0-9_.]))
+      | ("(?:[^"\\\n]|\\[^\n])*+"|'(?:[^'\\\n]|\\[^\n])*+')
+      | ([{}<>:,;\[\]-])
+      | (\Z)
+      | (.)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+SIMPLE_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True))
+CLOSING = {"{": "}", "<": ">"}
+INTEGER_RANGES = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+}
+
+
+class Positions:
+    """Where each message and field of a prototxt stands.
+
+    Paths are written as ``layer[3].convolution_param.num_output``; the index counts a repeated field from 0.
+
+    Attributes
+    ----------
+    filename : str
+    moved : dict of str to str
+        Paths of the message as it is now, to paths as the file has them: upgrading an old net moves its layers.
+    """
+
+    def __init__(self, filename, text="", starts=None):
+        self.filename = filename
+        self.moved = {}
+        self._starts = {} if starts is None else starts
+        self._text = text
+
+    @functools.cached_property
+    def _newlines(self):
+        return [match.start() for match in re.finditer("\n", self._text)]
+
+    def line(self, path):
+        """Return the line of `path`, or of the nearest enclosing message that is known; None if there is none."""
+        path = self._in_file(path)
+        while path:
+            start = self._starts.get(path, self._starts.get(path + "[0]"))
+            if start is not None:
+                return self.place(start)[0]
+            path = _parent(path)
+        return None
+
+    def layer_line(self, index):
+        """Return the line where layer `index` of the (upgraded) net begins; None if unknown."""
+        return self.line(f"layer[{index}]")
+
+    def place(self, offset):
+        """Return line and column, both from 1, of a character of the file."""
+        line = bisect_right(self._newlines, offset - 1)
+        return line + 1, offset - (self._newlines[line - 1] if line else -1)
+
+    def _in_file(self, path):
+        prefix = path
+        while prefix:
+            if prefix in self.moved:
+                return self.moved[prefix] + path[len(prefix) :]
+            prefix = _parent(prefix)
+        return path
+
+
+def _parent(path):
+    """``a.b[2].c`` to ``a.b[2]`` to ``a``; the empty string at the end."""
+    return path.rpartition(".")[0]
+
+
+def read_text(path, message_class):
+    """Read a prototxt.
+
+    Parameters
+    ----------
+    path : str or path-like
+    message_class : type
+        Class of the message that the file holds, such as ``caffe_pb2.NetParameter``.
+
+    Returns
+    -------
+    message, positions : Message, Positions
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read.
+    ConfigError
+        With file, line, column and the rule that is broken. Bytes that are not UTF-8 are accepted in comments only.
+    """
+    text = read_bytes(path).decode("utf-8-sig", errors="surrogateescape")
+    return parse_text(text, message_class, str(path))
+
+
+def parse_text(text, message_class, filename="<text>"):
+    """Parse the text of a message; as `read_text`, but from a str. An empty text is an empty message."""
+    if "\0" in text:
+        raise ConfigError("holds binary data, a prototxt is text; weights are given by --weights", file=filename)
+    message = message_class()
+    reader = _Reader(text, filename)
+    reader.fields(message, _table(message.DESCRIPTOR), "", 0, END, 0)
+    return message, reader.positions
+
+
+def write_text(message):
+    """Return a message as text that `parse_text` and Caffe read back to the same message."""
+    return text_format.MessageToString(message, as_utf8=True)
+
+
+class _Table:
+    """What the reader needs to know of a message type: its fields by name and the names of the required ones."""
+
+    def __init__(self, descriptor):
+        self.name = descriptor.name
+        self.fields = {field.name: _Field(field) for field in descriptor.fields}
+        self.required = [field.name for field in descriptor.fields if _is_required(field)]
+        self.is_layer = descriptor.name in ("LayerParameter", "V1LayerParameter")
+
+
+class _Field:
+    """A field: its name, whether it is repeated, and the `_Reader` method that reads one scalar value of it."""
+
+    __slots__ = ("descriptor", "limits", "name", "read", "repeated")
+
+    def __init__(self, descriptor):
+        self.name = descriptor.name
+        self.descriptor = descriptor
+        self.repeated = _is_repeated(descriptor)
+        self.limits = INTEGER_RANGES.get(descriptor.cpp_type)
+        self.read = {
+            FieldDescriptor.CPPTYPE_MESSAGE: None,
+            FieldDescriptor.CPPTYPE_STRING: _Reader.string,
+            FieldDescriptor.CPPTYPE_ENUM: _Reader.enum,
+            FieldDescriptor.CPPTYPE_BOOL: _Reader.bool,
+            FieldDescriptor.CPPTYPE_FLOAT: _Reader.float,
+            FieldDescriptor.CPPTYPE_DOUBLE: _Reader.float,
+        }.get(descriptor.cpp_type, _Reader.integer)
+
+
+_table = functools.cache(_Table)
+
+
+def _is_repeated(field):
+    # FieldDescriptor.label is on its way out of protobuf, is_repeated is not in its older releases.
+    return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+
+
+def _is_required(field):
+    return field.is_required if hasattr(field, "is_required") else field.label == field.LABEL_REQUIRED
+
+
+def _one_of(enum):
+    """Return the rule for a value of an enum; V1's layer types are too many to list."""
+    names = enum.values_by_name
+    return f"must be one of {', '.join(names)}" if len(names) <= 20 else f"must be a name of {enum.name}"
+
+
+class _Reader:
+    """A recursive-descent reader over the list of tokens; `at` is the next one."""
+
+    def __init__(self, text, filename):
+        self.text = text
+        self.starts = {}
+        self.positions = Positions(filename, text, self.starts)
+        self.kinds, self.words, self.offsets = [], [], []
+        for match in TOKEN.finditer(text):
+            kind = match.lastindex
+            self.kinds.append(kind)
+            self.words.append(match[kind])
+            self.offsets.append(match.start(kind))
+        self.at = 0
+
+    def fields(self, message, table, path, depth, close, opened):
+        """Read the fields of `message` up to the mark `close` (END for the file), whose opening is token `opened`."""
+        try:
+            self._fields(message, table, path, depth, close, opened)
+        except ConfigError as error:
+            if table.is_layer and error.layer is None:
+                _name_layer(error, message, path)
+            raise
+        for name in table.required:
+            if not message.HasField(name):
+                raise self.error(f"required field '{name}' of {table.name} is missing; add it", path, opened)
+
+    def _fields(self, message, table, path, depth, close, opened):
+        kinds, words = self.kinds, self.words
+        known = table.fields
+        prefix = path + "." if path else ""
+        while True:
+            at = self.at
+            word = words[at]
+            if kinds[at] != WORD:
+                if word == close or kinds[at] == close:
+                    self.at = at + 1
+                    return
+                raise self._no_field(table, path, close, opened)
+            field = known.get(word)
+            if field is None:
+                hint = close_matches(word, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")
+                raise self.error(f"unknown field in {table.name}{hint}", prefix + word)
+            self.at = at + 1
+            if not field.repeated:
+                if message.HasField(word):
+                    raise self.error("is given twice, but holds one value; remove one of them", prefix + word, at)
+                here = prefix + word
+                self.starts[here] = self.offsets[at]
+                if field.read is None:
+                    self.submessage(field, here, depth, getattr(message, word))
+                else:
+                    self.colon(here)
+                    setattr(message, word, field.read(self, field, here))
+            else:
+                self.repeated(getattr(message, word), field, prefix + word, depth, at)
+            if words[self.at] == "," or words[self.at] == ";":
+                self.at += 1
+
+    def repeated(self, values, field, path, depth, start):
+        """Read one value of a repeated field, or a list of them in brackets, into `values`."""
+        if field.read is not None:
+            self.colon(path)
+        elif self.words[self.at] == ":":
+            self.at += 1
+        if self.words[self.at] != "[":
+            self.element(values, field, path, depth, start)
+            return
+        self.at += 1
+        if self.words[self.at] == "]":
+            self.at += 1
+            return
+        while True:
+            self.element(values, field, path, depth, self.at)
+            mark = self.words[self.at]
+            if mark not in (",", "]"):
+                raise self.error(f"expected ',' or ']' in the list, got {self.shown()}", path)
+            self.at += 1
+            if mark == "]":
+                return
+
+    def element(self, values, field, path, depth, start):
+        """Append one value to `values`; token `start` is where it begins for `Positions`."""
+        path = f"{path}[{len(values)}]"
+        self.starts[path] = self.offsets[start]
+        if field.read is None:
+            self.submessage(field, path, depth, values.add())
+        else:
+            values.append(field.read(self, field, path))
+
+    def submessage(self, field, path, depth, message):
+        """Read ``{...}`` or ``<...>`` into `message`."""
+        if self.words[self.at] == ":":
+            self.at += 1
+        opening = self.at
+        close = CLOSING.get(self.words[opening])
+        if close is None:
+            raise self.error(f"expected '{{' to open {field.descriptor.message_type.name}, got {self.shown()}", path)
+        if depth >= MAX_DEPTH:
+            raise self.error(f"messages are nested more than {MAX_DEPTH} deep; flatten them", path)
+        self.at += 1
+        message.SetInParent()  # an empty {} is present too
+        self.fields(message, _table(field.descriptor.message_type), path, depth + 1, close, opening)
+
+    def colon(self, path):
+        """Take the ':' that stands between a scalar field and its value."""
+        if self.words[self.at] != ":":
+            raise self.error(f"expected ':' and a value, got {self.shown()}", path)
+        self.at += 1
+
+    def minus(self):
+        """Take a '-' if there is one and tell so."""
+        if self.words[self.at] == "-" and self.kinds[self.at] == MARK:
+            self.at += 1
+            return True
+        return False
+
+    def integer(self, field, path):
+        """Read a decimal, octal (0...) or hexadecimal (0x...) number within the field's range."""
+        return self.whole(path, *field.limits)
+
+    def whole(self, path, low, high, rule="must be a whole number"):
+        start = self.at
+        negative = self.minus()
+        word = self.words[self.at]
+        if self.kinds[self.at] != NUMBER or not (word.isdecimal() or word[:2] in ("0x", "0X")):
+            raise self.error(f"{rule}, got {self.shown(start)}", path, start)
+        if not word.isdecimal():
+            value = int(word, 16)
+        elif word[0] == "0" and word.strip("01234567"):
+            raise self.error(f"{word} starts with 0 and so is octal, but has a digit above 7; drop the 0", path, start)
+        elif len(word) > 20 and word[0] != "0":  # int() refuses thousands of digits, and 20 are past every range
+            raise self.error(f"must be from {low} to {high}, got a number of {len(word)} digits", path, start)
+        else:
+            value = int(word, 8 if word[0] == "0" else 10)
+        value = -value if negative else value
+        if not low <= value <= high:
+            raise self.error(f"must be from {low} to {high}, got {value}", path, start)
+        self.at += 1
+        return value
+
+    def float(self, field, path):
+        """Read a decimal number, ``inf`` or ``nan``; a value past float's range becomes inf, as in Caffe."""
+        start = self.at
+        negative = self.minus()
+        word = self.words[self.at].lower()
+        kind = self.kinds[self.at]
+        if kind == NUMBER:
+            if word[0] == "0" and len(word) > 1 and (word[1] == "x" or word.isdecimal()):
+                raise self.error(f"must be a decimal number, got {word}; write it without the leading 0", path, start)
+            value = float(word.rstrip("f"))
+        elif kind == WORD and word in ("inf", "inff", "infinity", "infinityf", "nan", "nanf"):
+            value = float(word[:3])
+        else:
+            raise self.error(f"must be a number, got {self.shown(start)}", path, start)
+        self.at += 1
+        return -value if negative else value
+
+    def bool(self, field, path):
+        """Read true, True, t, 1 or false, False, f, 0."""
+        word = self.words[self.at]
+        if self.kinds[self.at] == WORD:
+            if word in ("true", "True", "t", "false", "False", "f"):
+                self.at += 1
+                return word[0] in "tT"
+            raise self.error(f"must be true or false, got {word}", path)
+        return bool(self.whole(path, 0, 1, "must be true or false"))
+
+    def enum(self, field, path):
+        """Read the name or the number of one of the enum's values."""
+        enum = field.descriptor.enum_type
+        word = self.words[self.at]
+        if self.kinds[self.at] == WORD:
+            value = enum.values_by_name.get(word)
+        else:
+            start = self.at
+            number = self.whole(path, -(2**31), 2**31 - 1, _one_of(enum))
+            value = enum.values_by_number.get(number)
+            self.at = start if value is None else self.at - 1
+        if value is None:
+            hint = close_matches(word, enum.values_by_name)
+            raise self.error(f"{_one_of(enum)}, got {self.shown()}{hint}", path)
+        self.at += 1
+        return value.number
+
+    def string(self, field, path):
+        """Read one quoted string or several that follow each other and are joined."""
+        start = self.at
+        value = b""
+        while self.kinds[self.at] == STRING:
+            raw = self.words[self.at][1:-1].encode("utf-8", "surrogateescape")
+            value += ESCAPE.sub(functools.partial(self.unescaped, path), raw) if b"\\" in raw else raw
+            self.at += 1
+        if self.at == start:
+            raise self.error(f"must be a quoted string, got {self.shown()}", path)
+        if field.descriptor.type == FieldDescriptor.TYPE_BYTES:
+            return value
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.error("is not valid UTF-8; save the file as UTF-8", path, start) from None
+
+    def unescaped(self, path, match):
+        """Return the bytes that a backslash and what follows stand for."""
+        octal, hexadecimal, short, long, other = match.groups()
+        if octal or hexadecimal:
+            value = int(octal, 8) if octal else int(hexadecimal, 16)
+            if value < 256:
+                return bytes([value])
+        elif other is None:
+            value = int(short or long, 16)
+            if value < 0x110000 and not 0xD800 <= value < 0xE000:
+                return chr(value).encode()
+        elif other[0] in SIMPLE_ESCAPES:
+            return bytes([SIMPLE_ESCAPES[other[0]]])
+        shown = match[0].decode("utf-8", "replace")
+        raise self.error(f"{shown} is no escape; a backslash itself is written \\\\", path)
+
+    def shown(self, at=None):
+        """Return the tokens from `at` to the next one as an error should show them."""
+        at = self.at if at is None else at
+        if self.kinds[self.at] == END:
+            return "the end of the file"
+        rest = self.text[self.offsets[at] : self.offsets[at] + 40].split()[0]
+        if self.kinds[self.at] in (OTHER, NUMBER) and rest[0] not in "\"'":
+            word = re.match(r"[-\w.+]+", rest)
+            return word[0] if word else repr(rest[0])
+        return {STRING: "the string ", MARK: ""}.get(self.kinds[self.at], "") + self.words[self.at]
+
+    def _no_field(self, table, path, close, opened):
+        """Return the error for a token where a field's name or the closing mark should stand."""
+        if self.kinds[self.at] == END:
+            line = self.positions.place(self.offsets[opened])[0]
+            return self.error(f"the file ends inside {table.name}, opened on line {line}; close it with '{close}'", path)
+        word = self.words[self.at]
+        if word in ("'", '"'):
+            return self.error(f"a string is not closed on its line; add the {word}", path)
+        if word == "[":
+            return self.error("extensions and Any messages are not used by Caffe; remove it", path)
+        wanted = "a field" if close == END else f"a field or '{close}'"
+        return self.error(f"expected {wanted} of {table.name}, got {self.shown()}", path)
+
+    def error(self, message, path, at=None):
+        """Return a ConfigError at token `at`, by default the next one."""
+        at = self.at if at is None else at
+        if self.words[at] in ("'", '"') and self.kinds[at] == OTHER:
+            message = "a string is not closed on its line; add the quote"
+        line, column = self.positions.place(self.offsets[at])
+        return ConfigError(message, field=path or None, file=self.positions.filename, line=line, column=column)
+
+
+def _name_layer(error, layer, path):
+    """Add the layer's name and type to an error found inside it, as far as they were read, and shorten its field."""
+    old = layer.layer if layer.DESCRIPTOR.name == "V1LayerParameter" else layer
+    name = layer.name or old.name
+    if not name:
+        return
+    kind = old.type or layer.type
+    if isinstance(kind, int):  # V1, or not read yet
+        kind = layer.HasField("type") and layer.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[kind].name
+    field = error.field[len(path) + 1 :] if error.field and error.field.startswith(path + ".") else None
+    error.field = field or None
+    error.at(layer=name, layer_type=kind or None)

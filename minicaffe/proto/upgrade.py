@@ -1,0 +1,291 @@
+"""Read nets, solvers and weights of every age of Caffe (Caffe upgrade_proto.cpp).
+
+Caffe had three ways to write a layer: V0 (2013, ``layers { layer { type: "conv" } }``), V1 (2014, ``layers { type:
+CONVOLUTION }``) and today's ``layer { type: "Convolution" }``. All become today's form here, and with them the inputs,
+BatchNorm and solver types that were once written differently. What Caffe ends the process for raises `ConfigError`, with
+the line where a `Positions` is given. Unlike Caffe, nets inside a solver file are upgraded too, and it is an error if an
+input has no shape among the ones given.
+"""
+
+import logging
+import os
+
+from minicaffe.errors import ConfigError
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary import read_net
+from minicaffe.proto.text import read_text
+from minicaffe.proto.v0 import is_v0, upgrade_v0, v0_type
+
+logger = logging.getLogger(__name__)
+
+# V1 types whose name today is not made by joining the capitalised words.
+V1_TYPES = {
+    "NONE": "",
+    "ABSVAL": "AbsVal",
+    "ARGMAX": "ArgMax",
+    "BNLL": "BNLL",
+    "HDF5_DATA": "HDF5Data",
+    "HDF5_OUTPUT": "HDF5Output",
+    "LRN": "LRN",
+    "MVN": "MVN",
+    "RELU": "ReLU",
+    "SOFTMAX_LOSS": "SoftmaxWithLoss",
+    "TANH": "TanH",
+}
+V1_DATA = {
+    caffe_pb2.V1LayerParameter.DATA: "data_param",
+    caffe_pb2.V1LayerParameter.IMAGE_DATA: "image_data_param",
+    caffe_pb2.V1LayerParameter.WINDOW_DATA: "window_data_param",
+}
+TRANSFORM_FIELDS = ("scale", "mean_file", "crop_size", "mirror")
+# V1's repeated fields of one value for each parameter, and the field of ParamSpec that holds it today.
+V1_PARAM = {"param": "name", "blob_share_mode": "share_mode", "blobs_lr": "lr_mult", "weight_decay": "decay_mult"}
+SOLVER_TYPES = {
+    "SGD": "SGD",
+    "NESTEROV": "Nesterov",
+    "ADAGRAD": "AdaGrad",
+    "RMSPROP": "RMSProp",
+    "ADADELTA": "AdaDelta",
+    "ADAM": "Adam",
+}
+INLINE_NETS = ("net_param", "train_net_param")
+
+
+def read_net_file(path):
+    """Read a net's prototxt of any age.
+
+    Returns
+    -------
+    net, positions : caffe_pb2.NetParameter, Positions
+        In today's form; the positions answer to the layers' indices in `net`.
+
+    Raises
+    ------
+    FileError, ConfigError
+        As `minicaffe.proto.text.read_text` and `upgrade_net`.
+    """
+    net, positions = read_text(path, caffe_pb2.NetParameter)
+    return upgrade_net(net, positions)[0], positions
+
+
+def read_solver_file(path):
+    """Read a solver's prototxt.
+
+    `solver_type` becomes `type`, nets inside are upgraded, and `snapshot_prefix` is completed: unset, it is the path of the
+    solver without extension; an existing folder, the solver's name in it.
+
+    Returns
+    -------
+    solver, positions : caffe_pb2.SolverParameter, Positions
+    """
+    solver, positions = read_text(path, caffe_pb2.SolverParameter)
+    solver = upgrade_solver(solver, positions)
+    stem = os.path.splitext(os.fspath(path))[0]
+    if not solver.HasField("snapshot_prefix"):
+        solver.snapshot_prefix = stem
+    elif os.path.isdir(solver.snapshot_prefix):
+        solver.snapshot_prefix = os.path.join(solver.snapshot_prefix, os.path.basename(stem))
+    return solver, positions
+
+
+def read_weights(path):
+    """Read a .caffemodel of any age and return its list of `LayerBlobs`, with today's names for the types.
+
+    Raises
+    ------
+    FileError, DataError
+        As `minicaffe.proto.binary.read_net`.
+    """
+    net, layers = read_net(path)
+    old = [None] * len(net.layer) + list(net.layers)
+    for blobs, layer in zip(layers, old, strict=True):
+        if layer is not None:
+            blobs.type = _type_of(v0_type(layer) if layer.HasField("layer") else layer.type)
+    return layers
+
+
+def needs_upgrade(net):
+    """Tell whether anything in `net` is not in today's form. Never true of what `upgrade_net` returned."""
+    return bool(net.layers or net.input or net.input_dim or net.input_shape or any(map(_is_old_batch_norm, net.layer)))
+
+
+def upgrade_net(net, positions=None, prefix=""):
+    """Bring a net into today's form.
+
+    Parameters
+    ----------
+    net : caffe_pb2.NetParameter
+        Left as it is.
+    positions : Positions, optional
+        Of the file that `net` comes from; afterwards they answer to the upgraded net's paths.
+    prefix : str
+        Path of the net in that file, with a dot at its end: ``net_param.`` inside a solver.
+
+    Returns
+    -------
+    net : caffe_pb2.NetParameter
+        `net` itself where nothing was old.
+    notes : list of str
+        What was changed, and what of the old net has no counterpart; all of it is logged too.
+
+    Raises
+    ------
+    ConfigError
+        If old and new layers are mixed, a type is unknown, or an old net cannot be understood.
+    """
+    if not needs_upgrade(net):
+        return net, []
+    upgrade = _Upgrade(net, positions, prefix)
+    upgrade.run()
+    return upgrade.net, upgrade.notes
+
+
+def upgrade_solver(solver, positions=None):
+    """Return a copy of a solver with `type` in place of `solver_type`, and with the nets inside it upgraded.
+
+    Raises
+    ------
+    ConfigError
+        If `type` and `solver_type` are both given, or as `upgrade_net`.
+    """
+    upgraded = caffe_pb2.SolverParameter()
+    upgraded.CopyFrom(solver)
+    if solver.HasField("solver_type"):
+        if solver.HasField("type"):
+            error = ConfigError("is given together with type; remove solver_type", field="solver_type")
+            raise _located(error, positions, "solver_type")
+        upgraded.type = SOLVER_TYPES[caffe_pb2.SolverParameter.SolverType.Name(solver.solver_type)]
+        upgraded.ClearField("solver_type")
+        logger.info("Upgraded solver_type to type: %s", upgraded.type)
+    for field in INLINE_NETS:
+        if upgraded.HasField(field):
+            net = getattr(upgraded, field)
+            net.CopyFrom(upgrade_net(net, positions, f"{field}.")[0])
+    for index, net in enumerate(upgraded.test_net_param):
+        net.CopyFrom(upgrade_net(net, positions, f"test_net_param[{index}].")[0])
+    return upgraded
+
+
+class _Upgrade:
+    """One upgrade: the net as far as it has come, and the path that each of its layers has in the file."""
+
+    def __init__(self, net, positions, prefix):
+        self.net = caffe_pb2.NetParameter()
+        self.net.CopyFrom(net)
+        self.positions = positions
+        self.prefix = prefix
+        field = "layers" if net.layers else "layer"
+        self.paths = [f"{prefix}{field}[{index}]" for index in range(len(getattr(net, field)))]
+        self.notes = []
+
+    def run(self):
+        """Take the steps in Caffe's order; each does nothing where nothing is old."""
+        net = self.net
+        if net.layers and net.layer:
+            raise self.error("layers (old) and layer (current) are both given; use one of them", "layers", self.paths[0])
+        if is_v0(net):
+            self.net, kept = upgrade_v0(net, self.note, lambda message, index: self.error(message, None, self.paths[index]))
+            self.paths = [self.paths[index] for index in kept]
+            self.note(logging.INFO, "Upgraded a net of version 0")
+        self.data_to_transform()
+        if self.net.layers:
+            self.layers_from_v1()
+        if self.net.input or self.net.input_dim or self.net.input_shape:
+            self.input_layer()
+        for layer in filter(_is_old_batch_norm, self.net.layer):
+            for param in layer.param:
+                param.lr_mult = param.decay_mult = 0
+            self.note(logging.INFO, f"Set lr_mult and decay_mult of BatchNorm layer '{layer.name}' to 0")
+        if self.positions is not None:
+            for index, path in enumerate(self.paths):
+                self.positions.moved[f"{self.prefix}layer[{index}]"] = path
+
+    def note(self, level, text):
+        """Keep a note and log it."""
+        logger.log(level, "%s", text)
+        self.notes.append(text)
+
+    def error(self, message, field, path):
+        """Return a ConfigError for what stands at `path` in the file."""
+        return _located(ConfigError(message, field=field), self.positions, path)
+
+    def data_to_transform(self):
+        """Move scale, mean_file, crop_size and mirror of V1's data layers to transform_param."""
+        moved = []
+        for layer in self.net.layers:
+            source = getattr(layer, V1_DATA[layer.type]) if layer.type in V1_DATA else None
+            for field in TRANSFORM_FIELDS:
+                if source is not None and source.HasField(field):
+                    setattr(layer.transform_param, field, getattr(source, field))
+                    source.ClearField(field)
+                    moved.append(field)
+        if moved:
+            self.note(logging.WARNING, f"Moved {', '.join(sorted(set(moved)))} of data layers to transform_param")
+
+    def layers_from_v1(self):
+        """Turn each V1 entry of `layers` into one of `layer`."""
+        for old in self.net.layers:
+            layer = self.net.layer.add()
+            for field, value in old.ListFields():
+                if field.name == "type":
+                    layer.type = _type_of(value)
+                elif field.name in V1_PARAM:
+                    for index, item in enumerate(value):
+                        while len(layer.param) <= index:
+                            layer.param.add()
+                        setattr(layer.param[index], V1_PARAM[field.name], item)
+                elif field.name == "layer":
+                    self.note(logging.ERROR, f"Ignored a layer of version 0 inside layer '{old.name}'")
+                elif isinstance(value, str):
+                    setattr(layer, field.name, value)
+                elif hasattr(value, "CopyFrom"):
+                    getattr(layer, field.name).CopyFrom(value)
+                else:
+                    getattr(layer, field.name).extend(value)
+        self.net.ClearField("layers")
+        self.note(logging.INFO, "Upgraded a net of version 1")
+
+    def input_layer(self):
+        """Turn the net's own input fields into an Input layer in front of all others."""
+        net = self.net
+        if net.input and (net.input_shape or net.input_dim):
+            layer = caffe_pb2.LayerParameter(name="input", type="Input", top=net.input)
+            for index, name in enumerate(net.input):
+                path = f"{self.prefix}input[{index}]"
+                if net.input_shape:
+                    if index >= len(net.input_shape):
+                        count = f"{len(net.input_shape)} input_shape for {len(net.input)} inputs"
+                        raise self.error(f"input '{name}' has no shape: {count}; give each its own", path, path)
+                    layer.input_param.shape.add().CopyFrom(net.input_shape[index])
+                else:
+                    dims = net.input_dim[4 * index : 4 * index + 4]
+                    if len(dims) < 4:
+                        count = f"{len(net.input_dim)} input_dim for {len(net.input)} inputs"
+                        raise self.error(f"input '{name}' has no shape: {count}; give 4 for each", path, path)
+                    layer.input_param.shape.add(dim=dims)
+            layers = [layer, *net.layer]
+            del net.layer[:]
+            net.layer.extend(layers)
+            self.paths.insert(0, f"{self.prefix}input[0]")
+            self.note(logging.WARNING, "Turned input fields into an Input layer")
+        for field in ("input", "input_dim", "input_shape"):
+            net.ClearField(field)
+
+
+def _is_old_batch_norm(layer):
+    """Tell whether a layer is a BatchNorm with the three `param` entries of old files, and one of them would be learned."""
+    old = layer.type == "BatchNorm" and len(layer.param) == 3
+    return old and any(param.lr_mult != 0 or param.decay_mult != 0 for param in layer.param)
+
+
+def _type_of(number):
+    """Return today's name of a V1 layer type."""
+    enum = caffe_pb2.V1LayerParameter.LayerType
+    name = enum.Name(number)
+    return V1_TYPES.get(name, "".join(word.capitalize() for word in name.split("_")))
+
+
+def _located(error, positions, path):
+    if positions is not None:
+        error.at(file=positions.filename, line=positions.line(path))
+    return error

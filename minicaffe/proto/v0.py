@@ -1,0 +1,190 @@
+"""Turn the first form of Caffe's nets (V0, 2013) into the second (V1), from where `minicaffe.proto.upgrade` goes on.
+
+A V0 layer was a message inside an entry of ``layers``, with the parameters of all types side by side in it, and padding
+was a layer of its own in front of a convolution. Facts: Caffe upgrade_proto.cpp, UpgradeV0Net.
+"""
+
+import logging
+
+from minicaffe.errors import close_matches
+from minicaffe.proto import caffe_pb2
+
+TYPES = {
+    "accuracy": "ACCURACY",
+    "bnll": "BNLL",
+    "concat": "CONCAT",
+    "conv": "CONVOLUTION",
+    "data": "DATA",
+    "dropout": "DROPOUT",
+    "euclidean_loss": "EUCLIDEAN_LOSS",
+    "flatten": "FLATTEN",
+    "hdf5_data": "HDF5_DATA",
+    "hdf5_output": "HDF5_OUTPUT",
+    "im2col": "IM2COL",
+    "images": "IMAGE_DATA",
+    "infogain_loss": "INFOGAIN_LOSS",
+    "innerproduct": "INNER_PRODUCT",
+    "lrn": "LRN",
+    "multinomial_logistic_loss": "MULTINOMIAL_LOGISTIC_LOSS",
+    "pool": "POOLING",
+    "relu": "RELU",
+    "sigmoid": "SIGMOID",
+    "softmax": "SOFTMAX",
+    "softmax_loss": "SOFTMAX_LOSS",
+    "split": "SPLIT",
+    "tanh": "TANH",
+    "window_data": "WINDOW_DATA",
+}
+
+_SOURCE = {
+    "data": "data_param",
+    "hdf5_data": "hdf5_data_param",
+    "images": "image_data_param",
+    "window_data": "window_data_param",
+}
+_IMAGES = {"images": "image_data_param"}
+_WINDOW = {"window_data": "window_data_param"}
+_WEIGHTS = {"conv": "convolution_param", "innerproduct": "inner_product_param"}
+_WINDOWS = {"conv": "convolution_param", "pool": "pooling_param"}
+_LRN = {"lrn": "lrn_param"}
+# V0 field: (name in V1, message that holds it there for each V0 type; a str where it is one for all types).
+FIELDS = {
+    "num_output": ("num_output", _WEIGHTS),
+    "biasterm": ("bias_term", _WEIGHTS),
+    "weight_filler": ("weight_filler", _WEIGHTS),
+    "bias_filler": ("bias_filler", _WEIGHTS),
+    "pad": ("pad", _WINDOWS),
+    "kernelsize": ("kernel_size", _WINDOWS),
+    "stride": ("stride", _WINDOWS),
+    "group": ("group", {"conv": "convolution_param"}),
+    "pool": ("pool", {"pool": "pooling_param"}),
+    "dropout_ratio": ("dropout_ratio", {"dropout": "dropout_param"}),
+    "local_size": ("local_size", _LRN),
+    "alpha": ("alpha", _LRN),
+    "beta": ("beta", _LRN),
+    "k": ("k", _LRN),
+    "source": ("source", _SOURCE | {"infogain_loss": "infogain_loss_param"}),
+    "batchsize": ("batch_size", _SOURCE),
+    "scale": ("scale", "transform_param"),
+    "meanfile": ("mean_file", "transform_param"),
+    "cropsize": ("crop_size", "transform_param"),
+    "mirror": ("mirror", "transform_param"),
+    "rand_skip": ("rand_skip", {"data": "data_param"} | _IMAGES),
+    "shuffle_images": ("shuffle", _IMAGES),
+    "new_height": ("new_height", _IMAGES),
+    "new_width": ("new_width", _IMAGES),
+    "concat_dim": ("concat_dim", {"concat": "concat_param"}),
+    "det_fg_threshold": ("fg_threshold", _WINDOW),
+    "det_bg_threshold": ("bg_threshold", _WINDOW),
+    "det_fg_fraction": ("fg_fraction", _WINDOW),
+    "det_context_pad": ("context_pad", _WINDOW),
+    "det_crop_mode": ("crop_mode", _WINDOW),
+}
+SAME = ("blobs", "blobs_lr", "weight_decay")  # repeated, in V1LayerParameter itself
+IGNORED = ("new_num", "new_channels")
+
+
+def is_v0(net):
+    """Tell whether any entry of ``net.layers`` is of version 0."""
+    return any(entry.HasField("layer") for entry in net.layers)
+
+
+def upgrade_v0(net, note, error):
+    """Return a net of V0 as one of V1.
+
+    Parameters
+    ----------
+    net : caffe_pb2.NetParameter
+        Changed: padding layers are folded in it first.
+    note : callable
+        ``note(level, text)`` is called for what has no counterpart in V1.
+    error : callable
+        ``error(message, index)`` returns the error to raise for entry `index` of ``net.layers``.
+
+    Returns
+    -------
+    net : caffe_pb2.NetParameter
+    kept : list of int
+        For each layer of the new net its index in ``net.layers``: padding layers are gone.
+    """
+    kept = _fold_padding(net, error)
+    upgraded = caffe_pb2.NetParameter(input=net.input, input_dim=net.input_dim)
+    for field in ("name", "force_backward"):
+        if net.HasField(field):
+            setattr(upgraded, field, getattr(net, field))
+    for field, _ in net.ListFields():
+        if field.name not in ("name", "force_backward", "input", "input_dim", "layers"):
+            note(logging.ERROR, f"Ignored {field.name}, which nets of version 0 did not have")
+    for index in kept:
+        _upgrade_layer(net.layers[index], upgraded.layers.add(), note, lambda message, i=index: error(message, i))
+    return upgraded, kept
+
+
+def _fold_padding(net, error):
+    """Give each padding layer's pad and bottom to its consumer; return the indices of all other layers."""
+    producer = dict.fromkeys(net.input, None)
+    for index, entry in enumerate(net.layers):
+        for slot, bottom in enumerate(entry.bottom):
+            if bottom not in producer:
+                raise error(f"unknown bottom blob '{bottom}'{close_matches(bottom, producer)}", index)
+            source = producer[bottom]
+            if source is None or not _is_padding(net.layers[source]):
+                continue
+            padding, layer = net.layers[source], entry.layer
+            if layer.type not in ("conv", "pool") or len(entry.bottom) != 1:
+                raise error(f"padding layer '{padding.layer.name}' must feed a conv or pool layer of one bottom", index)
+            if len(padding.bottom) != 1 or len(padding.top) != 1:
+                raise error("a padding layer must have one bottom and one top", source)
+            layer.pad = padding.layer.pad
+            entry.bottom[slot] = padding.bottom[0]
+        producer.update(dict.fromkeys(entry.top, index))
+    return [index for index, entry in enumerate(net.layers) if not _is_padding(entry)]
+
+
+def _is_padding(entry):
+    return entry.layer.type == "padding"
+
+
+def v0_type(entry):
+    """Return the V1 type (its number) of a V0 entry; NONE for a type that never existed, or padding."""
+    return caffe_pb2.V1LayerParameter.LayerType.Value(TYPES.get(entry.layer.type, "NONE"))
+
+
+def _upgrade_layer(entry, new, note, error):
+    """Fill the V1 layer `new` from an entry of V0."""
+    if not entry.HasField("layer"):
+        new.CopyFrom(entry)
+        return
+    new.bottom.extend(entry.bottom)
+    new.top.extend(entry.top)
+    old = entry.layer
+    if old.HasField("type") and old.type not in TYPES:
+        raise error(f"unknown type '{old.type}' of layer '{old.name}'{close_matches(old.type, TYPES)}")
+    for field, value in old.ListFields():
+        name = field.name
+        if name == "name":
+            new.name = value
+        elif name == "type":
+            new.type = v0_type(entry)
+        elif name in SAME:
+            getattr(new, name).extend(value)
+        elif name == "hdf5_output_param" and old.type == "hdf5_output":
+            new.hdf5_output_param.CopyFrom(value)
+        elif name not in IGNORED and not _move(new, name, value, old.type):
+            note(logging.ERROR, f"Ignored {name} of layer '{old.name}': a {old.type} layer has no such parameter")
+
+
+def _move(new, name, value, kind):
+    """Set the V1 counterpart of field `name` of a V0 layer of type `kind`; tell whether there is one."""
+    target, holder = FIELDS.get(name, (None, {}))
+    holder = holder if isinstance(holder, str) else holder.get(kind)
+    if holder is None:
+        return False
+    message = getattr(new, holder)
+    if holder == "convolution_param" and target in ("pad", "kernel_size", "stride"):
+        getattr(message, target).append(value)
+    elif hasattr(value, "CopyFrom"):
+        getattr(message, target).CopyFrom(value)
+    else:
+        setattr(message, target, value)
+    return True

@@ -1,0 +1,96 @@
+"""Learning-rate policies: from iteration to rate (Caffe sgd_solver.cpp, GetLearningRate).
+
+Different from Caffe: constants are checked when the solver is built, not at the first update. A power that overflows is
+infinite, as in C.
+"""
+
+import math
+
+from minicaffe.errors import ConfigError, close_matches
+
+
+def _pow(base, exponent):
+    """``base ** exponent`` of C: overflow gives infinity instead of an exception."""
+    try:
+        return math.pow(base, exponent)
+    except OverflowError:
+        return math.inf
+
+
+def fixed(param, t, current_step):
+    """``base_lr``"""
+    return param.base_lr
+
+
+def step(param, t, current_step):
+    """``base_lr gamma^floor(t / stepsize)``; `current_step` carries the exponent."""
+    return param.base_lr * _pow(param.gamma, current_step)
+
+
+def exp(param, t, current_step):
+    """``base_lr gamma^t``"""
+    return param.base_lr * _pow(param.gamma, t)
+
+
+def inv(param, t, current_step):
+    """``base_lr (1 + gamma t)^-power``"""
+    return param.base_lr * _pow(1 + param.gamma * t, -param.power)
+
+
+def multistep(param, t, current_step):
+    """``base_lr gamma^current_step``; `current_step` counts the stepvalues that were reached."""
+    return param.base_lr * _pow(param.gamma, current_step)
+
+
+def poly(param, t, current_step):
+    """``base_lr (1 - t / max_iter)^power``"""
+    left = 1 - t / param.max_iter
+    if left < 0 and param.power != int(param.power):
+        raise ConfigError(f"poly with power {param.power:g} has no rate beyond max_iter {param.max_iter}, got iteration {t}; "
+                          "raise max_iter", field="max_iter")
+    if left == 0 and param.power < 0:
+        return math.copysign(math.inf, param.base_lr)
+    return param.base_lr * _pow(left, param.power)
+
+
+def sigmoid(param, t, current_step):
+    """``base_lr / (1 + exp(-gamma (t - stepsize)))``"""
+    # exp overflows beyond 709, where the rate is 0 to all digits anyway
+    return param.base_lr / (1 + math.exp(min(700.0, -param.gamma * (t - param.stepsize))))
+
+
+POLICIES = {f.__name__: f for f in (fixed, step, exp, inv, multistep, poly, sigmoid)}
+
+
+def check_policy(param):
+    """Check lr_policy and its constants.
+
+    Raises
+    ------
+    ConfigError
+        Names the field.
+    """
+    policy = param.lr_policy
+    if policy not in POLICIES:
+        what = f"unknown learning-rate policy '{policy}'" if policy else "is not set"
+        raise ConfigError(f"{what}{close_matches(policy, POLICIES)}; known are {', '.join(POLICIES)}", field="lr_policy")
+    if policy in ("step", "sigmoid") and param.stepsize <= 0:
+        raise ConfigError(f"policy '{policy}' needs a stepsize of at least 1, got {param.stepsize}", field="stepsize")
+    if policy not in ("fixed", "poly") and not param.gamma >= 0:
+        raise ConfigError(f"policy '{policy}' needs a gamma of at least 0, got {param.gamma:g}", field="gamma")
+    if policy == "poly" and param.max_iter <= 0:
+        raise ConfigError(f"policy 'poly' needs a max_iter of at least 1, got {param.max_iter}", field="max_iter")
+
+
+def next_step(param, t, current_step):
+    """Return `current_step` as an evaluation of the rate at iteration `t` leaves it (multistep: at most one more)."""
+    if param.lr_policy == "step":
+        return t // param.stepsize
+    if param.lr_policy == "multistep" and current_step < len(param.stepvalue) and t >= param.stepvalue[current_step]:
+        return current_step + 1
+    return current_step
+
+
+def rate(param, t, current_step):
+    """Return the learning rate at iteration `t`; `current_step` as `next_step` gave it."""
+    return POLICIES[param.lr_policy](param, t, current_step)

@@ -1,0 +1,70 @@
+"""What a solver tells about the outputs of a net: as records for listeners and in Caffe's words for its log."""
+
+import logging
+
+from minicaffe.errors import ShapeError
+
+log = logging.getLogger("minicaffe.solver")
+
+
+class OutputMeans:
+    """Collect the values of all outputs of a net over some forward passes.
+
+    The first pass fixes how many there are (as in Caffe, which would count wrong after a change).
+    """
+
+    def __init__(self, net):
+        self.net = net
+        self.passes = 0
+        self.sums = []
+
+    def add(self):
+        """Add the outputs as they are now.
+
+        Raises
+        ------
+        ShapeError
+            If an output has another size than in the first pass.
+        """
+        values = [self.net.blob_list[i].cpu_data.ravel() for i in self.net.output_ids]
+        if not self.passes:
+            self.sums = [v.astype("float64") for v in values]
+        else:
+            for i, total, value in zip(self.net.output_ids, self.sums, values, strict=True):
+                if total.size != value.size:
+                    raise ShapeError(f"output '{self.net.blob_names[i]}' has {value.size} values, in the first batch of this test "
+                                     f"it had {total.size}; the mean needs equal batches", file=self.net.file)
+                total += value
+        self.passes += 1
+
+    def records(self):
+        """Return one dict for each scalar of each output, in Caffe's order: name, index, value (the mean), loss_weight."""
+        records = []
+        for i, total in zip(self.net.output_ids, self.sums, strict=bool(self.passes)):
+            name, weight = self.net.blob_names[i], self.net.blob_loss_weight_list[i]
+            for value in (total / self.passes).tolist():
+                records.append({"name": name, "index": len(records), "value": value, "loss_weight": weight})
+        return records
+
+
+def output_records(net):
+    """Return the outputs of the last forward pass as records, see `OutputMeans.records`."""
+    means = OutputMeans(net)
+    means.add()
+    return means.records()
+
+
+def log_outputs(phase, records):
+    """Log ``    Train net output #0: loss = 2.3 (* 1 = 2.3 loss)`` for each record; `phase` is Train or Test."""
+    for record in records:
+        value, weight = record["value"], record["loss_weight"]
+        suffix = f" (* {weight:g} = {weight * value:g} loss)" if weight else ""
+        log.info("    %s net output #%d: %s = %g%s", phase, record["index"], record["name"], value, suffix)
+
+
+def batch_size(net):
+    """Return the first axis of the first top of the first layer that reads data; None if no layer does."""
+    for layer, bottoms, tops in zip(net.layers, net.bottoms, net.tops):
+        if not bottoms and tops and layer.type != "Parameter":
+            return tops[0].shape[0] if tops[0].num_axes else None
+    return None

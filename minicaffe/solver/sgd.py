@@ -1,0 +1,134 @@
+"""The solver types: learning rate, clipping, and one update rule each (Caffe sgd_solver.cpp and its sisters).
+
+The arithmetic on elements stands in kernels/update.hpp. All types derive from SGD, as in Caffe.
+"""
+
+import logging
+import math
+
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError
+from minicaffe.solver import policy
+from minicaffe.solver.solver import Solver
+from minicaffe.solver.update import Rule, update_params
+
+log = logging.getLogger("minicaffe.solver")
+
+
+class SGDSolver(Solver):
+    """Gradient descent with momentum, and the frame of the other types."""
+
+    rule = Rule.SGD
+    histories = 1  # history blobs for each parameter
+
+    def _build(self, dtype):
+        super()._build(dtype)
+        params, param = self.net.learnable_params, self.param
+        self.history = [Blob(blob.shape, blob.dtype, f"{blob.name} history") for _ in range(self.histories) for blob in params]
+        known = param.regularization_type in ("L1", "L2")
+        if not known and param.weight_decay and any(self.net.params_weight_decay):
+            raise ConfigError(f"unknown regularization type '{param.regularization_type}'; known are L1 and L2",
+                              field="regularization_type")
+
+    def learning_rate(self):
+        """Return the rate of the current iteration; with the policies step and multistep this renews `current_step`."""
+        step = policy.next_step(self.param, self.iter, self.current_step)
+        if step != self.current_step:
+            self.current_step = step
+            if self.param.lr_policy == "multistep":
+                log.info("MultiStep Status: Iteration %d, step = %d", self.iter, step)
+        return policy.rate(self.param, self.iter, step)
+
+    def constants(self, rate):
+        """Return the rate that the rule multiplies with, and its momentum, momentum2 and delta (kernels/update.hpp)."""
+        return rate, self.param.momentum, 0.0, 0.0
+
+    def apply_update(self):
+        """Update every learnable parameter from its diff, count the iteration, and return the learning rate.
+
+        Each diff holds afterwards what was subtracted from the data.
+        """
+        param, net = self.param, self.net
+        rate = self.learning_rate()
+        if param.display and self.iter % param.display == 0:
+            log.info("Iteration %d, lr = %g", self.iter, rate)
+        scale = 1 / param.iter_size
+        if param.clip_gradients >= 0:
+            scale *= self._clip_factor(param.clip_gradients)
+        scaled_rate, momentum, momentum2, delta = self.constants(rate)
+        update_params(self.rule, net.learnable_params, self.history, net.params_lr, net.params_weight_decay, scaled_rate,
+                      scale, param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta)
+        self.iter += 1
+        return rate
+
+    def _clip_factor(self, limit):
+        """Return what scales all gradients together to an L2 norm of at most `limit`."""
+        norm = math.sqrt(sum(blob.sumsq_diff() for blob in self.net.learnable_params))
+        if not norm > limit:
+            return 1.0
+        factor = limit / norm
+        log.info("Gradient clipping: scaling down gradients (L2 norm %g > %g) by scale factor %g", norm, limit, factor)
+        return factor
+
+
+class NesterovSolver(SGDSolver):
+    """Momentum with the gradient's step looked ahead."""
+
+    rule = Rule.NESTEROV
+
+
+class AdaGradSolver(SGDSolver):
+    """Rates that fall with the sum of squared gradients."""
+
+    rule = Rule.ADAGRAD
+
+    def check_param(self):
+        super().check_param()
+        if self.param.momentum:
+            raise ConfigError(f"{type(self).__name__.removesuffix('Solver')} has no momentum, got {self.param.momentum:g}; leave "
+                              "it out", field="momentum")
+
+    def constants(self, rate):
+        return rate, 0.0, 0.0, self.param.delta
+
+
+class RMSPropSolver(AdaGradSolver):
+    """Rates that fall with the running mean of squared gradients."""
+
+    rule = Rule.RMSPROP
+
+    def check_param(self):
+        super().check_param()
+        if not 0 <= self.param.rms_decay < 1:
+            raise ConfigError(f"must be at least 0 and less than 1, got {self.param.rms_decay:g}", field="rms_decay")
+
+    def constants(self, rate):
+        return rate, self.param.rms_decay, 0.0, self.param.delta
+
+
+class AdaDeltaSolver(SGDSolver):
+    """Steps in the ratio of past steps to past gradients; `momentum` is the decay of both means."""
+
+    rule = Rule.ADADELTA
+    histories = 2
+
+    def constants(self, rate):
+        return rate, self.param.momentum, 0.0, self.param.delta
+
+
+class AdamSolver(SGDSolver):
+    """Means of gradient (`momentum`) and squared gradient (`momentum2`) with bias correction."""
+
+    rule = Rule.ADAM
+    histories = 2
+
+    def check_param(self):
+        super().check_param()
+        for field in ("momentum", "momentum2"):  # at 1 the bias correction would divide by 0 or make every step 0
+            value = getattr(self.param, field)
+            if not 0 <= value < 1:
+                raise ConfigError(f"must be at least 0 and less than 1 for Adam, got {value:g}", field=field)
+
+    def constants(self, rate):
+        beta1, beta2, t = self.param.momentum, self.param.momentum2, self.iter + 1
+        return rate * math.sqrt(1 - beta2**t) / (1 - beta1**t), beta1, beta2, self.param.delta

@@ -1,0 +1,226 @@
+"""Snapshots: the model and the solver state in two files, and the way back (Caffe sgd_solver.cpp, SnapshotSolverState).
+
+Binary files are those of Caffe; minicaffe adds the field ``resume_state``, JSON with what Caffe forgets: random numbers
+and data positions. With it a resumed training computes the same bits as one that never stopped (on the same number of
+threads). Each file appears whole under its name or not at all (proto/atomic.py), the model before the state that names it.
+"""
+
+import io
+import json
+import logging
+import os
+
+import numpy as np
+
+from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
+from minicaffe.net import weights
+from minicaffe.proto import binary, caffe_pb2
+from minicaffe.proto.atomic import check_writable, replacing
+from minicaffe.proto.files import is_hdf5
+
+log = logging.getLogger("minicaffe.solver")
+
+
+def check_prefix(param):
+    """Raise unless files can be made under snapshot_prefix (ConfigError if it is not set, FileError otherwise)."""
+    if not param.snapshot_prefix:
+        raise ConfigError("is not set, and snapshots need it; set it, or snapshot: 0 and snapshot_after_train: false",
+                          field="snapshot_prefix")
+    try:
+        check_writable(param.snapshot_prefix + "_iter_0")
+    except FileError as error:
+        raise error.at(field="snapshot_prefix")
+
+
+def write(solver):
+    """Write model and state of `solver`; return their paths."""
+    param = solver.param
+    if not param.snapshot_prefix:
+        raise ConfigError("is not set, and a snapshot needs it", field="snapshot_prefix", file=solver.file)
+    hdf5 = param.snapshot_format == caffe_pb2.SolverParameter.HDF5
+    extension, kind = (".h5", "HDF5") if hdf5 else ("", "binary proto")
+    stem = f"{param.snapshot_prefix}_iter_{solver.iter}"
+    model_path, state_path = f"{stem}.caffemodel{extension}", f"{stem}.solverstate{extension}"
+    try:
+        log.info("Snapshotting to %s file %s", kind, model_path)
+        with replacing(model_path) as file:
+            if hdf5:
+                _through_memory(file, lambda memory: weights.save_hdf5(solver.net, memory, param.snapshot_diff))
+            else:
+                weights.save(solver.net, file, param.snapshot_diff)
+        log.info("Snapshotting solver state to %s file %s", kind, state_path)
+        with replacing(state_path) as file:
+            if hdf5:
+                _through_memory(file, lambda memory: _write_hdf5_state(solver, memory, model_path))
+            else:
+                binary.write_solver_state(file, solver.iter, model_path, solver.current_step,
+                                          [binary.StoredBlob(blob.cpu_data) for blob in solver.history],
+                                          json.dumps(resume_state(solver)))
+    except FileError as error:
+        error.message += f". Training stands at iteration {solver.iter} and can go on"
+        raise
+    return model_path, state_path
+
+
+def _through_memory(file, write):
+    """Let h5py write to memory, then write that: a full disk is then met by `file`, and the HDF5 library stays sane."""
+    memory = io.BytesIO()
+    try:
+        write(memory)
+    except Error as error:
+        error.file = file.name if error.file == str(memory) else error.file
+        raise
+    file.write(memory.getbuffer())
+
+
+def _write_hdf5_state(solver, memory, model_path):
+    import h5py
+    with h5py.File(memory, "w") as file:
+        file.create_dataset("iter", data=np.array([solver.iter], np.int32))
+        file.create_dataset("current_step", data=np.array([solver.current_step], np.int32))
+        for name, text in (("learned_net", model_path), ("resume_state", json.dumps(resume_state(solver)))):
+            # As H5LTmake_dataset_string does it: Caffe reads up to the closing zero.
+            content = os.fsencode(text) + b"\0"
+            string = h5py.h5t.C_S1.copy()
+            string.set_size(len(content))
+            dataset = h5py.h5d.create(file.id, name.encode(), string, h5py.h5s.create(h5py.h5s.SCALAR))
+            dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(content), string)
+        group = file.create_group("history")
+        for i, blob in enumerate(solver.history):
+            group.create_dataset(str(i), data=blob.cpu_data)
+
+
+def resume_state(solver):
+    """Return what a state file keeps beyond Caffe's fields, as a dict for JSON."""
+    return {"solver": type(solver).__name__,
+            "generator": {"seed": solver.generator.seed, "offset": solver.generator.offset},
+            "train": _layer_states(solver.net),
+            "test": [_layer_states(net) for net in solver.test_nets]}
+
+
+def _layer_states(net):
+    states = {layer.key: layer.get_state() for layer in net.layers}
+    return {key: state for key, state in states.items() if state is not None}
+
+
+# ---- the way back
+
+def restore(solver, path):
+    """Take everything from a state file; it is checked first, so that `solver` stays as it was if something does not fit."""
+    try:
+        state = _read_hdf5_state(path) if is_hdf5(path) else binary.read_solver_state(path)
+        _check(solver, state)
+        resume = _parse_resume_state(state.resume_state)
+        model = _find_model(state.learned_net, path)
+        _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
+    except Error as error:
+        raise error.at(file=path)
+    for blob, stored in zip(solver.history, state.history, strict=True):
+        blob.data.reshape(-1)[:] = stored.data.reshape(-1)
+    if resume is not None:
+        solver.generator.seed, solver.generator.offset = resume["generator"]["seed"], resume["generator"]["offset"]
+    solver.iter = state.iter
+    solver.current_step = state.current_step
+
+
+def _read_hdf5_state(path):
+    import h5py
+
+    def number(name):
+        value = file[name][()]
+        if not isinstance(file[name], h5py.Dataset) or np.size(value) != 1:
+            raise DataError("must hold one number", field=name)
+        return int(np.ravel(value)[0])
+
+    def string(name):
+        if name not in file:
+            return None
+        value = file[name][()]
+        return os.fsdecode(bytes(value).split(b"\0")[0])
+
+    try:
+        with h5py.File(path, "r") as file:
+            for name in ("iter", "current_step", "history"):
+                if name not in file:
+                    raise DataError(f"has no '{name}'; it is no solver state of Caffe")
+            group = file["history"]
+            names = [str(i) for i in range(len(group))]
+            if missing := [name for name in names if name not in group]:
+                raise DataError(f"is missing; the file has {len(group)} blobs", field=f"history/{missing[0]}")
+            history = [binary.StoredBlob(np.asarray(group[name], "=f8" if group[name].dtype.itemsize == 8 else "=f4"))
+                       for name in names]
+            return binary.StoredState(number("iter"), string("learned_net"), number("current_step"), string("resume_state"),
+                                      history)
+    except (OSError, TypeError, ValueError) as cause:  # the last two: a dataset where a group should be, or text for numbers
+        if isinstance(cause, Error):
+            raise
+        raise FileError(f"cannot read the HDF5 file: {cause}; fetch the file again", file=path) from cause
+
+
+def _check(solver, state):
+    if state.iter < 0:
+        raise DataError(f"must be at least 0, got {state.iter}", field="iter")
+    if state.current_step < 0:
+        raise DataError(f"must be at least 0, got {state.current_step}", field="current_step")
+    got, needed = len(state.history), len(solver.history)
+    if got != needed:
+        raise ShapeError(f"the file has {got} blobs, {type(solver).__name__} with this net needs {needed}; resume with the "
+                         "solver type and net that wrote it", field="history")
+    for i, (blob, stored) in enumerate(zip(solver.history, state.history, strict=True)):
+        if not blob.shape_equals(stored.shape, stored.legacy):
+            raise ShapeError(f"is {list(stored.shape)}, the net needs {list(blob.shape)}; resume with the net that wrote it",
+                             field=f"history[{i}]")
+
+
+def _parse_resume_state(text):
+    """Return the checked content of `resume_state`, None for a file of Caffe."""
+    if not text:
+        return None
+    try:
+        resume = json.loads(text)
+        generator = resume["generator"]
+        numbers = [generator["seed"], generator["offset"]]
+        maps = [resume["train"], *resume["test"]]
+    except (ValueError, KeyError, TypeError) as cause:
+        raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again", field="resume_state") from cause
+    if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps):
+        raise DataError("is not what minicaffe writes there; fetch the file again", field="resume_state")
+    return resume
+
+
+def _find_model(learned_net, state_path):
+    """Return the path of the model: as the state names it, or the file of that name beside the state. None if unset."""
+    if not learned_net:
+        log.warning("%s names no model, the weights stay as they are", state_path)
+        return None
+    beside = os.path.join(os.path.dirname(state_path), os.path.basename(learned_net))
+    for path in (learned_net, beside):
+        if os.path.exists(path):
+            return path
+    raise FileError(f"names the model {learned_net}, which is neither there nor at {beside}; put it beside the state file",
+                    field="learned_net")
+
+
+def _set_layer_states(solver, resume, finish):
+    """Give layers their states, then call `finish`; if anything fails, give back the states that they had."""
+    plan = []
+    for net, states in zip([solver.net, *solver.test_nets], [resume["train"], *resume["test"]] if resume else []):
+        layers = {layer.key: (layer, layer.get_state()) for layer in net.layers}
+        for key, state in states.items():
+            if key in layers and layers[key][1] is not None:
+                plan.append((*layers[key], state))
+            else:
+                log.warning("The state of layer %s is not used: the net has no such layer, or it keeps none", key)
+    done = []
+    try:
+        for layer, before, state in plan:
+            done.append((layer, before))
+            try:
+                layer.set_state(state)
+            except Error as error:
+                raise error.at(layer=layer.name, layer_type=layer.type)
+        finish()
+    except Error:
+        for layer, before in done:
+            layer.set_state(before)
+        raise

@@ -1,0 +1,234 @@
+"""Allocators, buffers, and the registry by place."""
+
+import copy
+import gc
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from minicaffe import memory
+from minicaffe.errors import ConfigError, DependencyError, Error, OutOfMemoryError, PointerError, WrongTypeError
+from minicaffe.memory import (
+    Allocator,
+    BuddyAllocator,
+    Buffer,
+    CPUPlace,
+    CUDAPlace,
+    FailAllocator,
+    LimitAllocator,
+    PinnedPlace,
+    SystemAllocator,
+)
+
+
+def test_places_are_values():
+    assert CUDAPlace(1) == CUDAPlace(1) != CUDAPlace(0)
+    assert len({CPUPlace(), CPUPlace(), PinnedPlace(), CUDAPlace(0), CUDAPlace()}) == 3
+    assert [repr(p) for p in (CPUPlace(), PinnedPlace(), CUDAPlace(2))] == [
+        "CPUPlace()",
+        "PinnedPlace()",
+        "CUDAPlace(2)",
+    ]
+    with pytest.raises(AttributeError):
+        CUDAPlace(0).device = 1
+    with pytest.raises(ConfigError, match="at least 0, got -1"):
+        CUDAPlace(-1)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda: SystemAllocator(),
+        lambda: LimitAllocator(SystemAllocator(), 1 << 30),
+        lambda: FailAllocator(SystemAllocator(), 0),
+        lambda: BuddyAllocator(SystemAllocator()),
+    ],
+    ids=["system", "limit", "fail", "buddy"],
+)
+def test_every_allocator_keeps_the_contract(wrap):
+    allocator = wrap()
+    sizes = [0, 0, 1, 63, 64, 65, 4096, 1 << 20, (1 << 26) + 1]
+    addresses = [allocator.allocate(n) for n in sizes]
+    assert len(set(addresses)) == len(sizes)
+    assert all(a % 64 == 0 and a for a in addresses)
+    stats = allocator.stats()
+    assert (stats.live, stats.peak, stats.count, stats.allocations) == (sum(sizes), sum(sizes), len(sizes), len(sizes))
+    assert stats.reserved >= stats.live
+    for address in addresses:
+        allocator.release(address)
+        with pytest.raises(PointerError):
+            allocator.release(address)
+    assert (allocator.stats().live, allocator.stats().count) == (0, 0)
+    assert allocator.stats().peak == sum(sizes)
+    stranger = SystemAllocator()
+    address = stranger.allocate(64)
+    with pytest.raises(PointerError):
+        allocator.release(address)
+    stranger.release(address)
+
+
+def test_abstract_allocator_says_what_to_override():
+    with pytest.raises(Error, match="must override alloc"):
+        Allocator(CPUPlace()).allocate(1)
+
+
+def test_limit_refuses_with_bytes_asked_live_and_limit():
+    limited = LimitAllocator(SystemAllocator(), 1000)
+    first = limited.allocate(600)
+    with pytest.raises(
+        OutOfMemoryError, match=r"no memory for 401 bytes; live are 600 bytes, the limit is 1,000 bytes"
+    ):
+        limited.allocate(401)
+    second = limited.allocate(400)
+    limited.release(first)
+    limited.release(second)
+    limited.release(limited.allocate(1000))
+    with pytest.raises(MemoryError):  # the error is Python's MemoryError, too
+        limited.allocate(1 << 63)
+
+
+def test_the_system_has_a_limit_too():
+    with pytest.raises(OutOfMemoryError, match="4,611,686,018,427,387,904 bytes"):
+        SystemAllocator().allocate(1 << 62)
+
+
+def test_fail_allocator_fails_once():
+    failing = FailAllocator(SystemAllocator(), 2)
+    addresses = [failing.allocate(8)]
+    with pytest.raises(OutOfMemoryError):
+        failing.allocate(8)
+    addresses.append(failing.allocate(8))
+    assert failing.stats().count == 2
+    for address in addresses:
+        failing.release(address)
+
+
+def test_buffer_frees_itself_with_its_last_view(host):
+    view = np.ndarray((3, 4), np.float32, buffer=Buffer(host, 48, "b"))
+    part = view[1:, ::2]
+    part[...] = 7
+    del view
+    gc.collect()
+    assert host.stats().live == 48
+    assert (part == 7).all()
+    del part
+    assert host.stats().live == 0
+
+
+def test_buffer_of_a_failed_allocation_leaves_nothing():
+    limited = LimitAllocator(SystemAllocator(), 10)
+    before = memory.used(CPUPlace())
+    with pytest.raises(OutOfMemoryError):
+        Buffer(limited, 11)
+    assert limited.stats()[:2] == (0, 0)
+    assert memory.used(CPUPlace()) == before
+
+
+def test_buffer_refuses_second_init_copies_and_views_of_device_memory(host):
+    buffer = Buffer(host, 8)
+    with pytest.raises(ConfigError, match="made once"):
+        buffer.__init__(host, 16)
+    for refuse in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(WrongTypeError, match="cannot be copied or pickled"):
+            refuse(buffer)
+    with pytest.raises(BufferError, match="device memory"):
+        memoryview(Buffer(SystemAllocator(CUDAPlace(0)), 8))
+
+
+def test_alloc_free_used(host):
+    before = memory.used(CPUPlace())
+    address = memory.alloc(CPUPlace(), 1000, "mine")
+    assert memory.used(CPUPlace()) == before + 1000
+    assert memory.reporter.Block(address, 1000, CPUPlace(), "mine") in memory.reporter.live()
+    assert memory.stats(CPUPlace()).reserved == 1000
+    with pytest.raises(PointerError):
+        memory.free(PinnedPlace(), address)
+    memory.free(CPUPlace(), address)
+    with pytest.raises(PointerError, match="no live block of CPUPlace"):
+        memory.free(CPUPlace(), address)
+    assert memory.used(CPUPlace()) == before
+    assert host.stats().live == 0
+
+
+@pytest.mark.parametrize("place", [PinnedPlace(), CUDAPlace(0), CUDAPlace(7)])
+def test_without_a_provider(place):
+    with pytest.raises(DependencyError, match="no CUDA provider is registered; install"):
+        memory.alloc(place, 1)
+    assert memory.used(place) == 0
+
+
+def test_registered_provider_serves_each_place_with_an_allocator_of_its_own():
+    memory.register(CUDAPlace, SystemAllocator)
+    try:
+        one, two = (memory.alloc(CUDAPlace(i), 100 * (i + 1)) for i in range(2))
+        assert memory.used(CUDAPlace(0)) == memory.stats(CUDAPlace(0)).reserved == 100
+        assert memory.used(CUDAPlace(1)) == 200
+        with pytest.raises(ConfigError, match="nothing that copies"):
+            memory.SyncedMemory(4).gpu_buffer()
+    finally:
+        memory.unregister(CUDAPlace)
+    memory.free(CUDAPlace(0), one)  # a block keeps its allocator
+    memory.free(CUDAPlace(1), two)
+    assert memory.used(CUDAPlace(1)) == 0
+    with pytest.raises(DependencyError):
+        memory.alloc(CUDAPlace(0), 1)
+
+
+def test_use_changes_only_new_blocks(host):
+    old = memory.alloc(CPUPlace(), 10)
+    other = LimitAllocator(SystemAllocator(), 100)
+    assert memory.use(CPUPlace(), other) is host
+    new = memory.alloc(CPUPlace(), 20)
+    memory.free(CPUPlace(), old)
+    assert (host.stats().live, other.stats().live) == (0, 20)
+    memory.free(CPUPlace(), new)
+    memory.use(CPUPlace(), None)
+    memory.free(CPUPlace(), memory.alloc(CPUPlace(), 1000))
+    with pytest.raises(ConfigError, match="cannot serve PinnedPlace"):
+        memory.use(PinnedPlace(), other)
+
+
+def test_places_of_sides_are_checked():
+    with pytest.raises(ConfigError, match="must be CPUPlace"):
+        memory.set_host_place(CUDAPlace(0))
+    with pytest.raises(ConfigError, match="must be a CUDAPlace"):
+        memory.set_device_place(CPUPlace())
+
+
+def test_buffers_made_and_dropped_by_many_threads(host):
+    buddy = BuddyAllocator(SystemAllocator(), 128, 1024, 8192)
+    before = memory.used(CPUPlace())
+    shared, errors = [], []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        try:
+            for size in rng.integers(0, 3000, 400):
+                view = np.ndarray(int(size), np.uint8, buffer=Buffer(buddy, int(size), f"thread {seed}"))
+                view[...] = seed
+                shared.append(view)
+                if len(shared) > 20:
+                    found = shared.pop(0)  # most likely another thread's
+                    assert found.size == 0 or (found == found[0]).all()
+                if size % 50 == 0:
+                    memory.reporter.live()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    with memory.record() as events:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        shared.clear()
+        del threads
+        gc.collect()
+    assert not errors
+    assert buddy.stats().count == 0
+    assert memory.used(CPUPlace()) == before
+    kinds = [event.kind for event in events]
+    assert kinds.count("alloc") == kinds.count("free") == 1600

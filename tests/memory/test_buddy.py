@@ -1,0 +1,230 @@
+"""The buddy allocator: splits, merges, pools, misuse, and random walks with a model beside them."""
+
+import ctypes
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from minicaffe import memory
+from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
+from minicaffe.memory import BuddyAllocator, CUDAPlace, FailAllocator, LimitAllocator, SystemAllocator
+
+
+def make(limit=1 << 20, pool=1024, max_pool=4096):
+    upstream = LimitAllocator(SystemAllocator(), limit)
+    return BuddyAllocator(upstream, min_chunk=128, pool=pool, max_pool=max_pool), upstream
+
+
+def test_splits_and_coalesces():
+    buddy, upstream = make()
+    with memory.record() as events:
+        small = buddy.allocate(64)  # with its header exactly one chunk
+        assert [e.nbytes for e in events if e.kind == "split"] == [512, 256, 128]
+        other = buddy.allocate(64)
+        assert abs(other - small) == 128  # its buddy
+        buddy.release(small)
+        buddy.release(other)
+    assert [e.nbytes for e in events if e.kind == "merge"] == [256, 512, 1024]
+    assert upstream.stats().live == buddy.stats().reserved == 1024
+    whole = buddy.allocate(1024 - 64)  # only a whole pool holds it
+    assert upstream.stats().live == 1024
+    buddy.release(whole)
+    buddy.trim()
+    assert upstream.stats().live == buddy.stats().reserved == 0
+
+
+def test_pools_double_and_the_largest_empty_one_stays():
+    buddy, upstream = make()
+    blocks = [buddy.allocate(900) for _ in range(1 + 2 + 4 + 4)]
+    assert upstream.stats()[:4] == (1024 * 11, 1024 * 11, 1024 * 11, 4)
+    for block in blocks:
+        buddy.release(block)
+    assert upstream.stats().live == 4096
+    buddy.release(buddy.allocate(4000))
+    assert upstream.stats().allocations == 4  # served from the pool that stayed
+
+
+def test_large_requests_fall_through():
+    buddy, upstream = make()
+    block = buddy.allocate(4096 - 63)
+    assert upstream.stats().live == buddy.stats().live == buddy.stats().reserved == 4096 - 63
+    buddy.release(block)
+    assert upstream.stats().live == 0
+    with pytest.raises(PointerError):
+        buddy.release(block)
+
+
+def test_takes_a_smaller_pool_where_the_usual_one_is_not_to_be_had():
+    buddy, upstream = make(limit=2048)
+    blocks = [buddy.allocate(900), buddy.allocate(900)]
+    assert upstream.stats().live == 2048  # 1024 and 1024, as 2048 more would be too much
+    with pytest.raises(OutOfMemoryError, match="no memory for 1,024 bytes; live are 2,048 bytes, the limit is 2,048"):
+        buddy.allocate(900)
+    for block in blocks:
+        buddy.release(block)
+
+
+def test_gives_up_an_empty_pool_for_a_larger_request():
+    buddy, upstream = make(limit=2048)
+    buddy.release(buddy.allocate(900))
+    assert upstream.stats().live == 1024
+    buddy.release(buddy.allocate(1900))
+    assert upstream.stats().live == 2048
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_failed_growth_leaves_it_usable(nth):
+    upstream = FailAllocator(SystemAllocator(), nth)
+    buddy = BuddyAllocator(upstream, 128, 256, 256)
+    blocks, failures = [], 0
+    for _ in range(4):
+        try:
+            blocks.append(buddy.allocate(192))
+        except OutOfMemoryError:
+            failures += 1
+    # The second try of the same request succeeds, since only one allocation fails.
+    assert (failures, len(blocks), buddy.stats().count) == (0, 4, 4)
+    for block in blocks:
+        buddy.release(block)
+    buddy.trim()
+    assert upstream.stats().live == 0
+
+
+def test_overrun_is_found_when_the_block_is_freed():
+    buddy, _ = make()
+    first, second = sorted(buddy.allocate(64) for _ in range(2))
+    kept = ctypes.string_at(second - 64, 64)
+    ctypes.memset(first + 64, 0xEE, 8)
+    with pytest.raises(PointerError, match=f"block of 64 bytes at {first:#x} was written beyond its end"):
+        buddy.release(first)
+    with pytest.raises(PointerError, match="header was overwritten"):
+        buddy.release(second)
+    assert buddy.stats().count == 2
+    ctypes.memmove(second - 64, kept, 64)  # mend it to end in order
+    buddy.release(first)
+    buddy.release(second)
+
+
+def test_overwritten_free_block_is_found_when_it_is_taken():
+    buddy, _ = make()
+    first, second = sorted(buddy.allocate(64) for _ in range(2))
+    buddy.release(second)
+    kept = ctypes.string_at(second - 64, 64)
+    ctypes.memset(second - 64, 0, 8)
+    with pytest.raises(PointerError, match="free block at .* was overwritten"):
+        buddy.allocate(64)
+    ctypes.memmove(second - 64, kept, 64)
+    buddy.release(buddy.allocate(64))
+    buddy.release(first)
+
+
+def test_misuse_of_pointers():
+    buddy, _ = make()
+    block = buddy.allocate(500)
+    for wrong, message in [(block + 1, "no block starts there"), (block + 128, "no block starts at"), (64, "no live")]:
+        with pytest.raises(PointerError, match=message):
+            buddy.release(wrong)
+    buddy.release(block)
+    with pytest.raises(PointerError, match="free already"):
+        buddy.release(block)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"min_chunk": 96}, "min_chunk"),
+        ({"min_chunk": 64}, "min_chunk"),
+        ({"pool": 128}, "pool"),
+        ({"pool": 3000}, "pool"),
+        ({"max_pool": 512}, "max_pool"),
+        ({"max_pool": 1 << 62}, "max_pool"),
+    ],
+)
+def test_options_are_checked(options, field):
+    with pytest.raises(ConfigError, match=f"BuddyAllocator.{field}"):
+        BuddyAllocator(SystemAllocator(), **options)
+
+
+def test_device_memory_is_refused():
+    with pytest.raises(ConfigError, match="CUDAPlace"):
+        BuddyAllocator(SystemAllocator(CUDAPlace(0)))
+
+
+def test_pools_go_with_the_allocator():
+    buddy, upstream = make()
+    buddy.release(buddy.allocate(1))
+    buddy.allocate(5000)
+    assert upstream.stats().count == 2
+    del buddy
+    assert upstream.stats().count == 0
+
+
+class BuddyMachine(RuleBasedStateMachine):
+    """The model: a dict of live blocks with the byte each is filled with."""
+
+    blocks = Bundle("blocks")
+
+    def __init__(self):
+        super().__init__()
+        self.limit = 20000
+        self.buddy, self.upstream = make(self.limit, pool=512, max_pool=4096)
+        self.live = {}
+        self.filling = 0
+
+    @rule(target=blocks, size=st.one_of(st.integers(0, 300), st.integers(0, 6000)))
+    def allocate(self, size):
+        try:
+            block = self.buddy.allocate(size)
+        except OutOfMemoryError:
+            # Only refused when the smallest pool, or the block itself, does not fit beside what is held.
+            need = size if size > 4096 - 64 else max(128, 1 << (size + 63).bit_length())
+            assert self.upstream.stats().live + need > self.limit
+            return None
+        assert block % 64 == 0
+        assert all(block + size <= other or other + n <= block for other, (n, _) in self.live.items())
+        self.filling = (self.filling + 1) % 256
+        ctypes.memset(block, self.filling, size)
+        self.live[block] = size, self.filling
+        return block
+
+    @rule(block=consumes(blocks))
+    def release(self, block):
+        if block in self.live:
+            self.check(block)
+            self.buddy.release(block)
+            del self.live[block]
+
+    @rule(block=blocks, offset=st.sampled_from([1, 64, 128, 512]))
+    def misuse(self, block, offset):
+        if block is not None and block + offset not in self.live:
+            with pytest.raises(PointerError):
+                self.buddy.release(block + offset)
+
+    @rule()
+    def trim(self):
+        self.buddy.trim()
+
+    def check(self, block):
+        size, filling = self.live[block]
+        assert ctypes.string_at(block, size) == bytes([filling]) * size
+
+    @invariant()
+    def books_agree(self):
+        stats = self.buddy.stats()
+        assert (stats.count, stats.live) == (len(self.live), sum(n for n, _ in self.live.values()))
+        assert stats.reserved == self.upstream.stats().live <= self.limit
+
+    def teardown(self):
+        for block in list(self.live):
+            self.check(block)
+            self.buddy.release(block)
+        # Everything coalesced: what is left is at most one pool, and it is whole.
+        assert self.upstream.stats().count <= 1
+        self.buddy.trim()
+        assert self.upstream.stats().live == 0
+
+
+TestBuddyMachine = BuddyMachine.TestCase
+TestBuddyMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

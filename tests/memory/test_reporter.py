@@ -1,0 +1,106 @@
+"""The reporter knows every live block; the record knows what happened."""
+
+import threading
+
+import numpy as np
+
+from minicaffe import memory
+from minicaffe.memory import CPUPlace, CUDAPlace, SyncedMemory
+from minicaffe.memory.reporter import Block, event, live, record, stats, table
+
+
+def named(*names):
+    return [block for block in live() if block.name in names]
+
+
+def test_live_blocks_largest_first_with_the_blob_they_serve(host, device):
+    small, large = SyncedMemory(10, "ip1 data"), SyncedMemory(1000, "conv1 data")
+    assert named("ip1 data", "conv1 data") == []  # nothing is allocated before the first access
+    small.cpu_buffer()
+    large.cpu_buffer()
+    large.gpu_buffer()
+    places = sorted((b.place for b in named("conv1 data")), key=repr)
+    assert places == [CPUPlace(), CUDAPlace(0)]
+    assert [b.nbytes for b in named("ip1 data", "conv1 data")] == [1000, 1000, 10]
+    assert Block(small.cpu_buffer().address, 10, CPUPlace(), "ip1 data") in live()
+    del large
+    assert [b.name for b in named("ip1 data", "conv1 data")] == ["ip1 data"]
+
+
+def test_a_new_name_reaches_the_blocks(host):
+    mem = SyncedMemory(10, "old name")
+    mem.cpu_buffer()
+    mem.name = "new name"
+    assert (len(named("old name")), len(named("new name"))) == (0, 1)
+
+
+def test_a_view_keeps_its_block_in_the_list(host):
+    mem = SyncedMemory(8, "kept by a view")
+    view = np.ndarray(8, np.uint8, buffer=mem.cpu_buffer())
+    del mem
+    assert len(named("kept by a view")) == 1
+    del view
+    assert named("kept by a view") == []
+
+
+def test_foreign_memory_is_not_ours(host):
+    mem = SyncedMemory(8, "foreign")
+    mem.set_cpu_data(bytearray(8))
+    assert named("foreign") == []
+
+
+def test_stats_and_table(host):
+    before = stats().get(CPUPlace(), memory.reporter.Stats(0, 0, 0, 0, 0))
+    mem = SyncedMemory(1 << 20, "a blob of one mebibyte")
+    mem.cpu_buffer()
+    after = memory.stats(CPUPlace())
+    assert (after.live - before.live, after.count - before.count) == (1 << 20, 1)
+    assert (after.allocations - before.allocations, after.reserved) == (1, 1 << 20)
+    line = next(row for row in table().splitlines() if "a blob of one mebibyte" in row)
+    assert "1,048,576" in line and "CPUPlace()" in line and hex(mem.cpu_buffer().address) in line
+    del mem
+    assert memory.stats(CPUPlace()).live == before.live
+    assert memory.stats(CPUPlace()).peak >= before.live + (1 << 20)
+
+
+def test_record_of_one_life(host, device):
+    with record() as events:
+        mem = SyncedMemory(16, "blob")
+        mem.mutable_cpu_buffer()
+        mem.gpu_buffer()
+        mem.mutable_cpu_buffer()
+        del mem
+    assert [(e.kind, e.place, e.nbytes, e.detail) for e in events if e.name == "blob"] == [
+        ("alloc", CPUPlace(), 16, ""),
+        ("head", CUDAPlace(0), 16, "UNINITIALIZED -> HEAD_AT_CPU by mutable_cpu_data"),
+        ("alloc", CUDAPlace(0), 16, ""),
+        ("copy", CUDAPlace(0), 16, "host to device"),
+        ("head", CUDAPlace(0), 16, "HEAD_AT_CPU -> SYNCED by gpu_data"),
+        ("head", CUDAPlace(0), 16, "SYNCED -> HEAD_AT_CPU by mutable_cpu_data"),
+        ("free", CPUPlace(), 16, ""),
+        ("free", CUDAPlace(0), 16, ""),
+    ]
+    times = [e.time for e in events]
+    assert times == sorted(times)
+
+
+def test_records_nest_and_end(host):
+    with record() as outer:
+        event("one")
+        with record() as inner:
+            event("two", place=CPUPlace(), address=64, nbytes=3, name="n", detail="d")
+        event("three")
+    event("four")
+    assert [e.kind for e in outer] == ["one", "two", "three"]
+    assert [tuple(e)[1:] for e in inner] == [("two", CPUPlace(), 64, 3, "n", "d")]
+
+
+def test_record_hears_other_threads():
+    with record() as events:
+        threads = [threading.Thread(target=lambda i=i: [event(f"t{i}") for _ in range(200)]) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    kinds = [e.kind for e in events]
+    assert [kinds.count(f"t{i}") for i in range(4)] == [200] * 4

@@ -1,0 +1,492 @@
+"""SyncedMemory: the whole table, ownership, zero-fill, failures, and random walks with a model beside them."""
+
+import copy
+import ctypes
+import pickle
+
+import numpy as np
+import pytest
+from host_double import HostDouble
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from minicaffe import memory
+from minicaffe.errors import ConfigError, DependencyError, OutOfMemoryError, WrongTypeError
+from minicaffe.memory import (
+    BuddyAllocator,
+    CPUPlace,
+    CUDAPlace,
+    FailAllocator,
+    LimitAllocator,
+    PinnedPlace,
+    SyncedHead,
+    SyncedMemory,
+    SystemAllocator,
+)
+from minicaffe.memory.registry import registry
+
+N = 24
+
+# How to reach each state, with the other side allocated before or not.
+ROUTES = {
+    "UNINITIALIZED": [[]],
+    "HEAD_AT_CPU": [["mutable_cpu_data"], ["mutable_gpu_data", "mutable_cpu_data"], ["set_cpu_data"]],
+    "HEAD_AT_GPU": [["mutable_gpu_data"], ["mutable_cpu_data", "mutable_gpu_data"], ["set_gpu_data"]],
+    "SYNCED": [["mutable_cpu_data", "gpu_data"], ["mutable_gpu_data", "cpu_data"], ["mutable_cpu_data", "push"]],
+}
+
+# Caffe's rules, written out by hand: (state, call) -> what happens, new state.
+EXPECTED = {
+    ("UNINITIALIZED", "cpu_data"): ("zero host", "HEAD_AT_CPU"),
+    ("UNINITIALIZED", "mutable_cpu_data"): ("zero host", "HEAD_AT_CPU"),
+    ("UNINITIALIZED", "gpu_data"): ("zero device", "HEAD_AT_GPU"),
+    ("UNINITIALIZED", "mutable_gpu_data"): ("zero device", "HEAD_AT_GPU"),
+    ("UNINITIALIZED", "set_cpu_data"): ("adopt host", "HEAD_AT_CPU"),
+    ("UNINITIALIZED", "set_gpu_data"): ("adopt device", "HEAD_AT_GPU"),
+    ("UNINITIALIZED", "push"): ("refuse", "UNINITIALIZED"),
+    ("HEAD_AT_CPU", "cpu_data"): ("nothing", "HEAD_AT_CPU"),
+    ("HEAD_AT_CPU", "mutable_cpu_data"): ("nothing", "HEAD_AT_CPU"),
+    ("HEAD_AT_CPU", "gpu_data"): ("host to device", "SYNCED"),
+    ("HEAD_AT_CPU", "mutable_gpu_data"): ("host to device", "HEAD_AT_GPU"),
+    ("HEAD_AT_CPU", "set_cpu_data"): ("adopt host", "HEAD_AT_CPU"),
+    ("HEAD_AT_CPU", "set_gpu_data"): ("adopt device", "HEAD_AT_GPU"),
+    ("HEAD_AT_CPU", "push"): ("push", "SYNCED"),
+    ("HEAD_AT_GPU", "cpu_data"): ("device to host", "SYNCED"),
+    ("HEAD_AT_GPU", "mutable_cpu_data"): ("device to host", "HEAD_AT_CPU"),
+    ("HEAD_AT_GPU", "gpu_data"): ("nothing", "HEAD_AT_GPU"),
+    ("HEAD_AT_GPU", "mutable_gpu_data"): ("nothing", "HEAD_AT_GPU"),
+    ("HEAD_AT_GPU", "set_cpu_data"): ("adopt host", "HEAD_AT_CPU"),
+    ("HEAD_AT_GPU", "set_gpu_data"): ("adopt device", "HEAD_AT_GPU"),
+    ("HEAD_AT_GPU", "push"): ("refuse", "HEAD_AT_GPU"),
+    ("SYNCED", "cpu_data"): ("nothing", "SYNCED"),
+    ("SYNCED", "mutable_cpu_data"): ("nothing", "HEAD_AT_CPU"),
+    ("SYNCED", "gpu_data"): ("nothing", "SYNCED"),
+    ("SYNCED", "mutable_gpu_data"): ("nothing", "HEAD_AT_GPU"),
+    ("SYNCED", "set_cpu_data"): ("adopt host", "HEAD_AT_CPU"),
+    ("SYNCED", "set_gpu_data"): ("adopt device", "HEAD_AT_GPU"),
+    ("SYNCED", "push"): ("refuse", "SYNCED"),
+}
+CALLS = sorted({call for _, call in EXPECTED})
+
+
+def read(buffer):
+    """Bytes of a side; the device of these tests is host memory, so its address can be read."""
+    return ctypes.string_at(buffer.address, buffer.nbytes)
+
+
+def fill(buffer, byte):
+    ctypes.memset(buffer.address, byte, buffer.nbytes)
+
+
+def perform(mem, call, keep):
+    """Make one call; the mutable ones write a byte of their own. `keep` holds foreign device memory."""
+    if call == "set_cpu_data":
+        mem.set_cpu_data(bytearray(b"\x05" * N))
+    elif call == "set_gpu_data":
+        keep.append(np.full(N, 6, np.uint8))
+        mem.set_gpu_data(keep[-1].ctypes.data, keep[-1])
+    elif call == "push":
+        mem.async_gpu_push("stream")
+    else:
+        side = getattr(mem, call.replace("_data", "_buffer"))()
+        if call.startswith("mutable"):
+            fill(side, 3 if "cpu" in call else 4)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("state", "route"), [(s, r) for s, routes in ROUTES.items() for r in routes])
+def test_table(host, device, state, route, call):
+    mem, keep = SyncedMemory(N, "blob"), []
+    for step in route:
+        perform(mem, step, keep)
+    device.synchronise()
+    assert SyncedHead(mem.head).name == state
+    sides_before = len(memory.reporter.live())
+    content = None if not route else read(mem.gpu_buffer() if state == "HEAD_AT_GPU" else mem.cpu_buffer())
+    device.calls.clear()
+    copies, nbytes = mem.copies, mem.bytes_copied
+    action, new_state = EXPECTED[state, call]
+
+    if action == "refuse":
+        with pytest.raises(ConfigError, match=f"blob: .*async_gpu_push has nothing to do in state {state}"):
+            perform(mem, call, keep)
+        assert device.calls == []
+        assert len(memory.reporter.live()) == sides_before
+    elif call == "push":
+        perform(mem, call, keep)
+        assert [stream for stream, _ in device.pending] == ["stream"]
+        device.synchronise()
+    elif call.startswith("set"):
+        perform(mem, call, keep)
+    else:  # not through perform(), which would write
+        side = getattr(mem, call.replace("_data", "_buffer"))()
+        assert read(side) == (bytes(N) if action.startswith("zero") else content)
+
+    assert SyncedHead(mem.head).name == new_state
+    made = [action] if action in ("zero device", "host to device", "device to host", "push") else []
+    assert device.calls == made
+    copied = action in ("host to device", "device to host", "push")
+    assert (mem.copies - copies, mem.bytes_copied - nbytes) == (copied, N * copied)
+    if new_state == "SYNCED":
+        assert read(mem.cpu_buffer()) == read(mem.gpu_buffer()) == content
+    if action == "adopt host":
+        assert read(mem.cpu_buffer()) == b"\x05" * N
+        assert read(mem.gpu_buffer()) == b"\x05" * N  # what the device held is dropped
+    if action == "adopt device":
+        assert read(mem.gpu_buffer()) == read(mem.cpu_buffer()) == b"\x06" * N
+
+
+def test_the_products_table_is_this_table():
+    from minicaffe.memory.synced import TABLE, Action
+
+    theirs = {}
+    for call, row in TABLE.items():
+        for state, (action, head) in enumerate(row):
+            name = call.name.lower().replace("async_gpu_push", "push")
+            theirs[SyncedHead(state).name, name] = Action(action).name, SyncedHead(head).name
+    words = {"KEEP": "nothing", "TO_HOST": "device to host", "TO_DEVICE": "host to device"}
+    theirs = {k: (words.get(action, action.lower().replace("_", " ")), head) for k, (action, head) in theirs.items()}
+    assert theirs == EXPECTED
+
+
+def dirty(allocator, nbytes):
+    """Let the next block of a buddy allocator have non-zero bytes in it."""
+    address = allocator.allocate(nbytes)
+    ctypes.memset(address, 0xAB, nbytes)
+    allocator.release(address)
+
+
+def test_the_very_first_allocation_is_zeroed_even_in_used_memory(host):
+    buddy = BuddyAllocator(host)
+    memory.use(CPUPlace(), buddy)
+    dirty(buddy, N)
+    assert read(memory.Buffer(buddy, N)) == b"\xab" * N  # the memory is dirty indeed
+    assert read(SyncedMemory(N).cpu_buffer()) == bytes(N)
+
+
+def test_memory_that_receives_a_copy_is_not_zeroed(host, device):
+    buddy = BuddyAllocator(host)
+    memory.use(CPUPlace(), buddy)
+    mem = SyncedMemory(N)
+    mem.mutable_gpu_buffer()
+    assert device.calls == ["zero device"]
+    dirty(buddy, N)
+    device._do = lambda name, work: None  # a copy that does not touch its target shows what was there
+    assert read(mem.cpu_buffer()) == b"\xab" * N
+
+    device.calls.clear()
+    del device._do
+    mem = SyncedMemory(N)
+    fill(mem.mutable_cpu_buffer(), 1)
+    mem.gpu_buffer()
+    assert device.calls == ["host to device"]
+
+
+def test_a_later_allocation_keeps_zero_semantics_only_through_the_copy(host, device):
+    mem = SyncedMemory(N)
+    assert read(mem.gpu_buffer()) == read(mem.cpu_buffer()) == bytes(N)
+    assert device.calls == ["zero device", "device to host"]
+
+
+def test_nothing_is_allocated_or_asked_before_the_first_access(host):
+    mem = SyncedMemory(1 << 50, "huge")  # no provider, no such memory: neither matters yet
+    assert (mem.size, mem.head, mem.copies, mem.bytes_copied) == (1 << 50, SyncedHead.UNINITIALIZED, 0, 0)
+    assert host.stats().allocations == 0
+    assert not mem.own_cpu_data and not mem.own_gpu_data
+
+
+def test_size_zero(host, device):
+    mem = SyncedMemory(0)
+    assert read(mem.cpu_buffer()) == read(mem.gpu_buffer()) == b""
+    assert mem.head == SyncedHead.SYNCED
+    mem.set_cpu_data(np.empty((0, 3), np.float32))
+    assert mem.head == SyncedHead.HEAD_AT_CPU
+
+
+def test_gpu_calls_without_a_provider_leave_everything(host):
+    mem = SyncedMemory(N)
+    fill(mem.mutable_cpu_buffer(), 9)
+    for call in (
+        mem.gpu_buffer,
+        mem.mutable_gpu_buffer,
+        lambda: mem.async_gpu_push(None),
+        lambda: mem.set_gpu_data(64),
+    ):
+        with pytest.raises(DependencyError, match="no CUDA provider"):
+            call()
+    assert mem.head == SyncedHead.HEAD_AT_CPU
+    assert read(mem.cpu_buffer()) == b"\x09" * N
+
+
+def test_own_flags_and_what_is_freed(host, device):
+    device_memory = registry.allocator(CUDAPlace(0))
+    mem = SyncedMemory(N)
+    mem.cpu_buffer()
+    mem.gpu_buffer()
+    assert mem.own_cpu_data and mem.own_gpu_data
+    assert (host.stats().count, device_memory.stats().count) == (1, 1)
+
+    foreign = np.full(N, 2, np.uint8)
+    mem.set_cpu_data(foreign)
+    assert not mem.own_cpu_data and mem.own_gpu_data
+    assert (host.stats().count, device_memory.stats().count) == (0, 1)  # the owned block went at once
+    fill(mem.mutable_cpu_buffer(), 8)
+    assert (foreign == 8).all()  # it is that memory, not a copy
+
+    far = np.zeros(N, np.uint8)
+    mem.set_gpu_data(far.ctypes.data, far)
+    assert not mem.own_gpu_data
+    assert device_memory.stats().count == 0
+    del mem
+    assert (foreign == 8).all() and (far == 0).all()
+    assert (host.stats().allocations, device_memory.stats().allocations) == (1, 1)
+
+
+def test_foreign_memory_is_kept_alive_and_let_go(host):
+    import weakref
+
+    class Array(np.ndarray):
+        pass
+
+    source = np.arange(N, dtype=np.uint8).view(Array)
+    gone = weakref.ref(source)
+    mem = SyncedMemory(N)
+    mem.set_cpu_data(source)
+    del source
+    assert read(mem.cpu_buffer()) == bytes(range(N))
+    view = np.ndarray(N, np.uint8, buffer=mem.cpu_buffer())
+    del mem
+    assert gone() is not None and view.tolist() == list(range(N))
+    del view
+    assert gone() is None
+
+
+def test_an_adopted_bytearray_cannot_be_resized(host):
+    source, mem = bytearray(N), SyncedMemory(N)
+    mem.set_cpu_data(source)
+    with pytest.raises(BufferError):
+        source.append(1)
+    del mem
+    source.append(1)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (bytearray(N - 1), f"needs {N} bytes, got {N - 1}"),
+        (np.zeros(N, np.float32), f"needs {N} bytes, got {4 * N}"),
+        (bytes(N), "writable"),
+        (np.zeros(2 * N, np.uint8)[::2], "contiguous"),
+        ([0] * N, "got list"),
+        (None, "got NoneType"),
+    ],
+)
+def test_set_cpu_data_checks_its_source(host, source, message):
+    mem = SyncedMemory(N, "data")
+    fill(mem.mutable_cpu_buffer(), 1)
+    with pytest.raises(ConfigError, match=f"data: SyncedMemory.set_cpu_data .*{message}"):
+        mem.set_cpu_data(source)
+    assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_buffer()) == b"\x01" * N
+
+
+def test_set_gpu_data_needs_an_address(device):
+    with pytest.raises(ConfigError, match="needs a device address, got 0"):
+        SyncedMemory(N).set_gpu_data(0)
+
+
+def test_views_outlive_the_memory_and_set_cpu_data(host):
+    mem = SyncedMemory(N)
+    view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_buffer())
+    view[...] = 5
+    mem.set_cpu_data(np.zeros(N, np.uint8))
+    assert (view == 5).all() and host.stats().live == N
+    del mem
+    assert (view == 5).all() and host.stats().live == N
+    del view
+    assert host.stats().live == 0
+
+
+def test_host_side_goes_where_the_registry_says(host, device):
+    memory.register(PinnedPlace, SystemAllocator)
+    memory.set_host_place(PinnedPlace())
+    try:
+        pinned, never = SyncedMemory(N), SyncedMemory(N)
+        pinned.cpu_buffer()
+    finally:
+        memory.set_host_place(CPUPlace())
+        memory.unregister(PinnedPlace)
+    assert pinned.cpu_buffer().place == PinnedPlace()
+    assert never.cpu_buffer().place == CPUPlace()  # decided at the allocation, not at the creation
+    del pinned
+    assert memory.used(PinnedPlace()) == 0
+
+
+def test_device_is_the_one_at_creation(host):
+    sides = {}
+    memory.register(CUDAPlace, SystemAllocator, lambda place: sides.setdefault(place, HostDouble(place)))
+    memory.set_device_place(CUDAPlace(3))
+    try:
+        mem = SyncedMemory(N)
+        memory.set_device_place(CUDAPlace(0))
+        assert mem.gpu_buffer().place == mem.place == CUDAPlace(3)
+        assert SyncedMemory(N, place=CUDAPlace(1)).gpu_buffer().place == CUDAPlace(1)
+        assert set(sides) == {CUDAPlace(3), CUDAPlace(1)}
+    finally:
+        memory.set_device_place(CUDAPlace(0))
+        memory.unregister(CUDAPlace)
+
+
+def test_copies_are_refused():
+    for refuse in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(WrongTypeError, match="cannot be copied or pickled"):
+            refuse(SyncedMemory(N))
+
+
+def test_out_of_memory_says_how_much(host):
+    memory.use(CPUPlace(), LimitAllocator(host, 100))
+    first, second = SyncedMemory(60), SyncedMemory(60, "conv1 data")
+    first.cpu_buffer()
+    with pytest.raises(OutOfMemoryError, match=r"no memory for 60 bytes; live are 60 bytes, the limit is 100 bytes"):
+        second.cpu_buffer()
+    assert second.head == SyncedHead.UNINITIALIZED
+    del first
+    assert read(second.cpu_buffer()) == bytes(60)
+
+
+def what_can_fail():
+    for (state, call), (action, _) in EXPECTED.items():
+        if action in ("zero host", "zero device", "host to device", "device to host", "push"):
+            yield state, call, "allocation"
+            if action != "zero host":
+                yield state, call, "copy"
+
+
+@pytest.mark.parametrize(("state", "call", "fault"), list(what_can_fail()))
+def test_a_failure_changes_nothing(host, device, state, call, fault):
+    action, new_state = EXPECTED[state, call]
+    mem, keep = SyncedMemory(N), []
+    for step in ROUTES[state][0]:
+        perform(mem, step, keep)
+    target = CPUPlace() if action in ("zero host", "device to host") else CUDAPlace(0)
+    failing = FailAllocator(registry.allocator(target), 1 if fault == "allocation" else 0)
+    memory.use(target, failing)
+    device.broken = fault == "copy"
+    with pytest.raises(OutOfMemoryError if fault == "allocation" else OSError):
+        perform(mem, call, keep)
+    assert SyncedHead(mem.head).name == state
+    assert failing.stats().live == 0  # a block without its bytes is not kept
+    assert mem.copies == 0
+    device.broken = False
+    perform(mem, call, keep)
+    assert SyncedHead(mem.head).name == new_state
+
+
+class SyncedMachine(RuleBasedStateMachine):
+    """Beside the real thing, each side is a bytearray and the head a set of valid sides."""
+
+    @initialize(size=st.sampled_from([0, 1, 7, 64, 100]))
+    def start(self, size):
+        self.host = LimitAllocator(SystemAllocator(), 1 << 20)
+        self.before = memory.use(CPUPlace(), self.host)
+        self.side = HostDouble(CUDAPlace(0))
+        self.device = LimitAllocator(SystemAllocator(CUDAPlace(0)), 1 << 20)
+        memory.register(CUDAPlace, lambda place: self.device, lambda place: self.side)
+        self.size = size
+        self.mem = SyncedMemory(size, "model")
+        self.sides = {"cpu": None, "gpu": None}  # bytearray; the same object as long as it is the same block
+        self.valid = set()
+        self.views = []  # (view, the bytearray it must equal)
+        self.copies = 0
+
+    def look(self, side, mutable):
+        other = "gpu" if side == "cpu" else "cpu"
+        if not self.valid:
+            self.sides[side] = bytearray(self.size)
+        elif side not in self.valid:
+            if self.sides[side] is None:
+                self.sides[side] = bytearray(self.size)
+            self.sides[side][:] = self.sides[other]
+            self.copies += 1
+        self.valid = {side} if mutable else self.valid | {side} if self.valid else {side}
+        prefix = "mutable_" if mutable else ""
+        return getattr(self.mem, f"{prefix}{side}_buffer")()
+
+    @rule(side=st.sampled_from(["cpu", "gpu"]))
+    def read(self, side):
+        assert read(self.look(side, False)) == bytes(self.sides[side])
+
+    @rule(side=st.sampled_from(["cpu", "gpu"]), byte=st.integers(0, 255))
+    def write(self, side, byte):
+        fill(self.look(side, True), byte)
+        self.sides[side][:] = bytes([byte]) * self.size
+
+    @rule()
+    def view(self):
+        view = np.ndarray(self.size, np.uint8, buffer=self.look("cpu", True))
+        self.views.append((view, self.sides["cpu"]))
+
+    @rule(byte=st.integers(0, 255))
+    def adopt_host(self, byte):
+        self.mem.set_cpu_data(bytearray([byte]) * self.size or bytearray(0))
+        self.sides["cpu"], self.valid = bytearray([byte]) * self.size, {"cpu"}
+
+    @rule(byte=st.integers(0, 255))
+    def adopt_device(self, byte):
+        far = np.full(self.size, byte, np.uint8)
+        self.mem.set_gpu_data(far.ctypes.data, far)
+        self.sides["gpu"], self.valid = bytearray([byte]) * self.size, {"gpu"}
+
+    @rule()
+    def push(self):
+        if self.valid != {"cpu"}:
+            with pytest.raises(ConfigError):
+                self.mem.async_gpu_push(0)
+            return
+        self.mem.async_gpu_push(0)
+        self.side.synchronise()
+        self.sides["gpu"] = self.sides["gpu"] or bytearray(self.size)
+        self.sides["gpu"][:] = self.sides["cpu"]
+        self.valid, self.copies = {"cpu", "gpu"}, self.copies + 1
+
+    @precondition(lambda self: self.size > 0)
+    @rule(side=st.sampled_from(["cpu", "gpu"]), mutable=st.booleans())
+    def fail(self, side, mutable):
+        place = CPUPlace() if side == "cpu" else CUDAPlace(0)
+        working = memory.use(place, FailAllocator(registry.allocator(place), 1))
+        call = getattr(self.mem, f"{'mutable_' if mutable else ''}{side}_buffer")
+        try:
+            if self.sides[side] is None:
+                with pytest.raises(OutOfMemoryError):
+                    call()
+            else:
+                assert read(self.look(side, mutable)) == bytes(self.sides[side])
+        finally:
+            memory.use(place, working)
+
+    @rule()
+    def start_anew(self):
+        self.mem = SyncedMemory(self.size, "model")
+        self.sides, self.valid, self.copies = {"cpu": None, "gpu": None}, set(), 0
+
+    @invariant()
+    def agrees(self):
+        if not hasattr(self, "mem"):
+            return
+        heads = {(): 0, ("cpu",): 1, ("gpu",): 2, ("cpu", "gpu"): 3}
+        assert self.mem.head == heads[tuple(sorted(self.valid))]
+        assert (self.mem.copies, self.mem.bytes_copied) == (self.copies, self.copies * self.size)
+        for view, content in self.views:
+            assert view.tobytes() == bytes(content)
+
+    def teardown(self):
+        if hasattr(self, "mem"):
+            memory.use(CPUPlace(), self.before)
+            memory.unregister(CUDAPlace)
+            self.mem = None
+            self.views.clear()
+            assert (self.host.stats().live, self.device.stats().live) == (0, 0)
+
+
+TestSyncedMachine = SyncedMachine.TestCase
+TestSyncedMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,289 @@
+"""Binary files: what is read equals what protobuf reads, without copies; what is broken raises and takes no memory."""
+
+import io
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minicaffe.errors import DataError, Error, FileError
+from minicaffe.proto import (
+    LayerBlobs,
+    StoredBlob,
+    binary,
+    caffe_pb2,
+    is_hdf5,
+    parse_blob,
+    read_blob,
+    read_net,
+    read_solver_state,
+    read_weights,
+    write_net,
+    write_solver_state,
+)
+
+RNG = np.random.default_rng(7)
+
+
+def blob_proto(shape, **fields):
+    count = int(np.prod(shape))
+    fields = fields or {"data": np.arange(count, dtype=np.float32)}
+    return caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=shape), **fields)
+
+
+def stored(path, message):
+    path.write_bytes(message.SerializeToString())
+    return path
+
+
+def model():
+    """Return a NetParameter with layers of all three ages; no real file has them together."""
+    net = caffe_pb2.NetParameter(name="all ages", input=["x"])
+    layer = net.layer.add(name="conv", type="Convolution", bottom=["x"], top=["y"])
+    layer.convolution_param.num_output = 2
+    layer.blobs.add().CopyFrom(blob_proto((2, 3, 2, 2)))
+    layer.blobs.add().CopyFrom(blob_proto((2,), double_data=[1.5, 2.5], double_diff=[0.25, 0.5]))
+    old = net.layers.add(name="ip", type=caffe_pb2.V1LayerParameter.INNER_PRODUCT, blobs_lr=[1, 2])
+    old.blobs.add(num=1, channels=1, height=2, width=3, data=range(6), diff=range(6))
+    oldest = net.layers.add(bottom=["y"]).layer
+    oldest.name, oldest.type = "old", "innerproduct"
+    oldest.blobs.add(num=1, channels=1, height=1, width=2, data=[7, 8])
+    return net
+
+
+def test_read_net_of_every_age(tmp_path):
+    path = stored(tmp_path / "w.caffemodel", model())
+    net, layers = read_net(path)
+    bare = model()
+    for layer in [*bare.layer, *bare.layers, bare.layers[1].layer]:
+        layer.ClearField("blobs")
+    assert net == bare
+    assert [(layer.name, layer.type) for layer in layers] == [
+        ("conv", "Convolution"),
+        ("ip", "INNER_PRODUCT"),
+        ("old", "innerproduct"),
+    ]
+    weight, bias = layers[0].blobs
+    assert (weight.shape, weight.legacy, weight.has_shape, weight.diff) == ((2, 3, 2, 2), False, True, None)
+    np.testing.assert_array_equal(weight.data, np.arange(24, dtype=np.float32))
+    assert bias.data.dtype == np.float64
+    np.testing.assert_array_equal(bias.diff, [0.25, 0.5])
+    ip, old = layers[1].blobs[0], layers[2].blobs[0]
+    assert (ip.shape, ip.legacy, ip.has_shape) == ((1, 1, 2, 3), True, False)
+    np.testing.assert_array_equal(ip.diff, np.arange(6))
+    np.testing.assert_array_equal(old.data, [7, 8])
+    assert [layer.type for layer in read_weights(path)] == ["Convolution", "InnerProduct", "InnerProduct"]
+
+
+def test_packed_numbers_are_views_of_the_file(tmp_path):
+    path = stored(tmp_path / "mean.binaryproto", blob_proto((1, 3, 100, 100)))
+    tracemalloc.start()
+    blob = read_blob(path)
+    assert tracemalloc.get_traced_memory()[1] < 60_000  # the numbers are 120,000 bytes
+    tracemalloc.stop()
+    assert not blob.data.flags.owndata
+    assert not blob.data.flags.writeable
+    assert blob.data.sum(dtype=np.int64) == 30000 * 29999 // 2
+
+
+def packed(number, values):
+    return binary.varint(number << 3 | 2) + binary.varint(4 * len(values)) + np.float32(values).tobytes()
+
+
+def unpacked(number, values):
+    return b"".join(binary.varint(number << 3 | 5) + struct.pack("<f", value) for value in values)
+
+
+def test_numbers_in_pieces():
+    shape = blob_proto((6,), data=[]).SerializeToString()
+    unknown = b"\xfa\x7f\x03abc" + b"\xf3\x7f\x08\x01\xf4\x7f"  # a string and a group of fields nobody knows
+    pieces = [
+        unpacked(5, range(6)),
+        unpacked(5, [0]) + unpacked(6, range(6)) + unpacked(5, [1, 2, 3, 4, 5]),
+        packed(5, [0, 1]) + unknown + packed(5, []) + unpacked(5, [2]) + packed(5, [3, 4, 5]),
+        b"\x29" + b"\0" * 8 + packed(5, range(6)),  # eight bytes where floats should be: unknown to protobuf
+    ]
+    for content in pieces:
+        for message in (shape + content, content + shape):
+            blob = parse_blob(message)
+            np.testing.assert_array_equal(blob.data, range(6))
+            np.testing.assert_array_equal(blob.data, caffe_pb2.BlobProto.FromString(message).data)
+
+
+def test_double_wins_and_scalars():
+    blob = parse_blob(blob_proto((2,), data=[1, 2], double_data=[3, 4]).SerializeToString())
+    np.testing.assert_array_equal(blob.data, [3, 4])
+    blob = parse_blob(caffe_pb2.BlobProto(data=[5]).SerializeToString())
+    assert (blob.shape, blob.has_shape, blob.data.tolist()) == ((), False, [5])
+    assert parse_blob(blob_proto((3, 0)).SerializeToString()).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("blob", "words"),
+    [
+        (blob_proto((2**30, 2**30), data=[1]), "1073741824x1073741824, 1152921504606846976 numbers"),
+        (blob_proto((2**62, 2**62, 0), data=[1]), "at most 2147483647"),
+        (blob_proto((2, -3), data=[1]), "-3 is negative"),
+        (blob_proto((2, 3), data=[1]), "holds 1 number in data, its shape 2x3 needs 6"),
+        (blob_proto((2, 3), data=[0] * 6, diff=[0] * 5), "holds 5 numbers in diff, its shape 2x3 needs 6"),
+        (blob_proto((2, 3), data=[]), "holds no numbers, its shape 2x3 needs 6"),
+        (blob_proto([1] * 33, data=[1]), "more than 32 axes"),
+        (caffe_pb2.BlobProto(data=[1, 2]), "its shape () needs 1"),
+        (caffe_pb2.BlobProto(num=-1, data=[1]), "-1x0x0x0: -1 is negative"),
+    ],
+)
+def test_impossible_blobs(tmp_path, blob, words):
+    net = caffe_pb2.NetParameter()
+    net.layer.add(name="fc", type="InnerProduct", blobs=[blob_proto((1,)), blob])
+    path = stored(tmp_path / "w.caffemodel", net)
+    tracemalloc.start()
+    with pytest.raises(DataError) as caught:
+        read_net(path)
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+    assert str(caught.value).startswith(f"{path}: layer 'fc' (InnerProduct): blobs[1]: ")
+    assert words in str(caught.value)
+
+
+def test_truncated_and_other_files(tmp_path):
+    path = tmp_path / "w.caffemodel"
+    whole = model().SerializeToString()
+    path.write_bytes(whole[:-40])
+    with pytest.raises(DataError, match=rf"w.caffemodel: .*is cut off: .* before byte {len(whole) - 40}; fetch"):
+        read_net(path)
+    for content, words in [
+        (b"", "the file is empty"),
+        (b"<!DOCTYPE html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
+        (b"\x89HDF\r\n\x1a\n" + b"\0" * 100, "HDF5"),
+        (b'name: "lenet"\nlayer { }\n', "it is text"),
+        (caffe_pb2.NetParameter(name="x").SerializeToString(), "no layer"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            read_net(path)
+    with pytest.raises(DataError, match="no iteration count"):
+        read_solver_state(stored(path, model()))
+    with pytest.raises(FileError, match="did you mean 'w.caffemodel'"):
+        read_net(tmp_path / "x.caffemodel")
+
+
+def test_strings_that_are_not_utf8_are_shown(tmp_path):
+    path = tmp_path / "w.caffemodel"
+    path.write_bytes(b"\xa2\x06\x08\x0a\x06name\xb2\xe2")
+    assert [layer.name for layer in read_net(path)[1]] == ["name\\xb2\\xe2"]
+
+
+def test_hdf5_signature(tmp_path):
+    path = tmp_path / "file"
+    for start, expected in [(0, True), (512, True), (1024, True), (100, False)]:
+        path.write_bytes(b"\0" * start + b"\x89HDF\r\n\x1a\n")
+        assert is_hdf5(path) is expected
+
+
+def test_written_net_is_what_protobuf_reads(tmp_path):
+    weight = RNG.standard_normal((4, 3, 2, 2)).astype(np.float32)
+    bias = RNG.standard_normal(4)
+    turned = np.asfortranarray(weight[:, :, 0, 0])
+    net = caffe_pb2.NetParameter(name="n", layer=[{"name": "a", "type": "Convolution"}, {"name": "b"}])
+    net.layer[0].blobs.add(data=[9])  # left out
+    layers = [
+        LayerBlobs("a", "", [StoredBlob((4, 3, 2, 2), weight, weight + 1), StoredBlob((4,), bias)]),
+        LayerBlobs("b", "", [StoredBlob((4, 3), turned), StoredBlob((), np.float32(2).reshape(())), StoredBlob((0,), bias[:0])]),
+    ]
+    file = io.BytesIO()
+    write_net(file, net, layers)
+    read = caffe_pb2.NetParameter.FromString(file.getvalue())
+    first, second = read.layer[0].blobs
+    np.testing.assert_array_equal(first.data, weight.ravel())
+    np.testing.assert_array_equal(first.diff, weight.ravel() + 1)
+    assert (list(first.shape.dim), first.HasField("num")) == ([4, 3, 2, 2], False)
+    np.testing.assert_array_equal(second.double_data, bias)
+    assert len(second.data) == len(second.double_diff) == 0
+    np.testing.assert_array_equal(read.layer[1].blobs[0].data, turned.ravel())
+    assert [len(layer.blobs) for layer in read.layer] == [2, 3]
+    path = tmp_path / "w.caffemodel"
+    path.write_bytes(file.getvalue())
+    for wrote, found in zip(layers, read_net(path)[1], strict=True):
+        for one, other in zip(wrote.blobs, found.blobs, strict=True):
+            assert one.shape == other.shape
+            np.testing.assert_array_equal(one.data.ravel(), other.data)
+
+
+def test_refuses_to_write_what_cannot_be_read(monkeypatch):
+    net = caffe_pb2.NetParameter(layer=[{"name": "a", "type": "Scale"}])
+
+    def refused(blob, words):
+        file = io.BytesIO()
+        with pytest.raises(DataError, match=words):
+            write_net(file, net, [LayerBlobs("a", "Scale", [blob])])
+        assert file.getvalue() == b""
+
+    refused(StoredBlob((2,), np.arange(2)), r"layer 'a' \(Scale\): blobs\[0\]: holds int64")
+    refused(StoredBlob((3,), np.zeros(2)), "holds 2 numbers, its shape 3")
+    monkeypatch.setattr(binary, "MAX_FILE", 1000)
+    refused(StoredBlob((1000,), np.zeros(1000)), "would have 80.. bytes, protobuf reads 1000 at most")
+
+
+def test_solver_state(tmp_path):
+    path = tmp_path / "a.solverstate"
+    history = [StoredBlob((2, 3), RNG.standard_normal((2, 3)).astype(np.float32)), StoredBlob((2,), RNG.standard_normal(2))]
+    with open(path, "wb") as file:
+        write_solver_state(file, 12, "a.caffemodel", 3, history, '{"seed": 1}')
+    state = read_solver_state(path)
+    assert (state.iter, state.learned_net, state.current_step) == (12, "a.caffemodel", 3)
+    assert state.resume_state == '{"seed": 1}'
+    for wrote, found in zip(history, state.history, strict=True):
+        assert wrote.shape == found.shape
+        np.testing.assert_array_equal(wrote.data.ravel(), found.data)
+    assert caffe_pb2.SolverState.FromString(path.read_bytes()).history[0].shape.dim == [2, 3]
+    stored(path, caffe_pb2.SolverState(iter=1, history=[blob_proto((2,)), blob_proto((3,), data=[1])]))
+    with pytest.raises(DataError, match=r"a.solverstate: history\[1\]: holds 1 number"):
+        read_solver_state(path)
+
+
+def damaged(content):
+    """Strategy: `content` cut short and with some bytes replaced."""
+    change = st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255))
+    return st.builds(_damage, st.just(content), st.lists(change, max_size=4), st.integers(0, len(content)))
+
+
+def _damage(content, changes, length):
+    content = bytearray(content)
+    for at, value in changes:
+        content[at] = value
+    return bytes(content[: length or None])
+
+
+NET = model().SerializeToString()
+STATE = caffe_pb2.SolverState(iter=5, learned_net="a", history=[blob_proto((2, 2))]).SerializeToString()
+
+
+@settings(max_examples=400, deadline=None)
+@given(damaged(NET) | damaged(NET[-120:]) | st.binary(max_size=60))
+def test_damaged_models_raise_our_errors_only(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "fuzz.caffemodel"
+    path.write_bytes(content)
+    try:
+        layers = read_weights(path)
+    except Error as error:
+        assert str(path) in str(error)
+    else:
+        for blob in (blob for layer in layers for blob in layer.blobs):
+            assert blob.data.size == np.prod(blob.shape, dtype=np.int64)
+            blob.data.sum()
+
+
+@settings(max_examples=200, deadline=None)
+@given(damaged(STATE) | st.binary(max_size=40))
+def test_damaged_states_raise_our_errors_only(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "fuzz.solverstate"
+    path.write_bytes(content)
+    for read in (read_solver_state, read_blob):
+        try:
+            read(path)
+        except Error as error:
+            assert str(path) in str(error)

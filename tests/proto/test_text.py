@@ -1,0 +1,193 @@
+"""The prototxt reader: equal to protobuf's where both accept, with the place where it refuses."""
+
+import time
+
+import pytest
+from google.protobuf import descriptor_pb2, text_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minicaffe.errors import ConfigError, FileError
+from minicaffe.proto import caffe_pb2, parse_text, read_text, write_text
+
+ACCEPTED = [
+    "",
+    "# nothing but a comment",
+    "name: 'single' # and \"double\"",
+    'name: "a" \'b\'\n  "c"',
+    r'name: "tab\t nul-free \101\x42 \303\251 \u00e9\U0001F600 \\ \' \""',
+    "layer { name: 'a' } layer < name: 'b' > layer: { name: 'c' }",
+    "layer: [{ name: 'a' }, < name: 'b' >]",
+    "input_dim: [1, 2,3] input_dim: 4 input_dim: [] input_dim: 0x1F, input_dim: 017; input_dim: -2",
+    "layer { loss_weight: 1 loss_weight: .5 loss_weight: 1. loss_weight: 2.5e-3f loss_weight: -1E+2 loss_weight: 3F }",
+    "layer { loss_weight: inf loss_weight: -Infinity loss_weight: INF }",
+    "layer { propagate_down: [true, True, t, 1, false, False, f, 0] }",
+    "layer { phase: TEST include { phase: 0 } include {} }",
+    "layer { convolution_param { num_output: 4294967295 axis: -2147483648 } reshape_param { shape { dim: -1 } } }",
+    "state{phase:TRAIN}force_backward:true",
+    "layer\n{\r\n\tname\n:\n'a'\r}",
+]
+
+REFUSED = [
+    ("name: 3", 1, 7, "quoted string"),
+    ("name: 'a", 1, 7, "not closed"),
+    ("name: 'a\n'", 1, 7, "not closed"),
+    ("\nname: 'a'\nname: 'b'", 3, 1, "twice"),
+    ("state {}\n state {}", 2, 2, "twice"),
+    ("layer {\n  convolution_param { num_outputs: 3 } }", 2, 23, "did you mean 'num_output'"),
+    ("layer { name: 'a' ", 1, 19, "the file ends"),
+    ("layer { name: 'a' >", 1, 19, "expected a field or '}'"),
+    ("}", 1, 1, "expected a field"),
+    ("name 'a'", 1, 6, "expected ':'"),
+    ("layer 3", 1, 7, "expected '{'"),
+    ("layer { phase: TRIAN }", 1, 16, "did you mean 'TRAIN'"),
+    ("layer { phase: 7 }", 1, 16, "must be one of TRAIN, TEST, got 7"),
+    ("layer { phase: 'TRAIN' }", 1, 16, "must be one of"),
+    ("force_backward: yes", 1, 17, "true or false"),
+    ("force_backward: 2", 1, 17, "from 0 to 1"),
+    ("input_dim: 3.0", 1, 12, "whole number, got 3.0"),
+    ("input_dim: 2147483648", 1, 12, "from -2147483648 to 2147483647, got 2147483648"),
+    ("input_dim: " + "9" * 5000, 1, 12, "5000 digits"),
+    ("input_dim: 08", 1, 12, "octal"),
+    ("input_dim: 0x1G", 1, 12, "0x1G"),
+    ("input_dim: 5a", 1, 12, "5a"),
+    ("input_dim: [1 2]", 1, 15, "',' or ']'"),
+    ("input_dim: [1, 2", 1, 17, "the end of the file"),
+    ("layer { convolution_param { num_output: -1 } }", 1, 41, "from 0 to 4294967295, got -1"),
+    ("layer { loss_weight: 010 }", 1, 22, "decimal"),
+    ("layer { loss_weight: much }", 1, 22, "must be a number, got much"),
+    (r"name: '\q'", 1, 7, "no escape"),
+    (r"name: '\ud800'", 1, 7, "no escape"),
+    (r"name: '\xff'", 1, 7, "UTF-8"),
+    ("name: ['a']", 1, 7, "quoted string"),
+    ("[caffe.extension]: 1", 1, 1, "extensions"),
+    ("@", 1, 1, "'@'"),
+    ("layer {\n  clip_param { min: 1 } }", 2, 14, "required field 'max'"),
+]
+
+
+@pytest.mark.parametrize("text", ACCEPTED)
+def test_agrees_with_protobuf(text):
+    assert parse_text(text, caffe_pb2.NetParameter)[0] == text_format.Parse(text, caffe_pb2.NetParameter())
+
+
+def test_accepts_what_only_the_c_reader_of_protobuf_does():
+    text = r"name: '\?' input_dim: - 3 layer { propagate_down: 0x1 loss_weight: - .5 }"
+    expected = caffe_pb2.NetParameter(name="?", input_dim=[-3])
+    expected.layer.add(propagate_down=[True], loss_weight=[-0.5])
+    assert parse_text(text, caffe_pb2.NetParameter)[0] == expected
+
+
+@pytest.mark.parametrize(("text", "line", "column", "words"), REFUSED, ids=[row[0][:30] for row in REFUSED])
+def test_refuses_with_line_and_column(text, line, column, words):
+    with pytest.raises(ConfigError) as caught:
+        parse_text(text, caffe_pb2.NetParameter, "net.prototxt")
+    assert (caught.value.line, caught.value.column) == (line, column)
+    assert str(caught.value).startswith(f"net.prototxt:{line}:{column}: ")
+    assert words in str(caught.value)
+
+
+def test_fault_names_the_layer():
+    text = 'layer { name: "conv2" type: "Convolution" convolution_param { num_output: "x" } }'
+    with pytest.raises(ConfigError, match=r"1:75: layer 'conv2' \(Convolution\): convolution_param.num_output: must be"):
+        parse_text(text, caffe_pb2.NetParameter)
+    with pytest.raises(ConfigError, match=r"layer 'c' \(conv\): layer.colour: unknown"):
+        parse_text("layers { layer { name: 'c' type: 'conv' colour: 1 } }", caffe_pb2.NetParameter)
+    with pytest.raises(ConfigError, match=r"layer 'c' \(RELU\): tops: unknown"):
+        parse_text("layers { name: 'c' type: RELU tops: 1 }", caffe_pb2.NetParameter)
+
+
+def test_depth_is_limited():
+    # No message of Caffe holds itself; protobuf's own description of messages does.
+    nested = "nested_type {" * 100
+    assert parse_text(nested + "}" * 100, descriptor_pb2.DescriptorProto)[0].nested_type
+    with pytest.raises(ConfigError, match="more than 100 deep"):
+        parse_text("nested_type {" + nested, descriptor_pb2.DescriptorProto)
+
+
+def test_positions():
+    text = "name: 'a'\nlayer {\n  name: 'b'\n  top: 't'\n  top: 'u'\n  convolution_param {\n    pad: [1,\n 2]\n  }\n}\n"
+    positions = parse_text(text, caffe_pb2.NetParameter)[1]
+    lines = {
+        "name": 1,
+        "layer[0]": 2,
+        "layer[0].top[1]": 5,
+        "layer[0].top": 4,
+        "layer[0].convolution_param.pad[1]": 8,
+        "layer[0].convolution_param.stride[0]": 6,
+        "layer[0].pooling_param.pad": 2,
+        "layer[1].top": None,
+        "state": None,
+    }
+    assert {path: positions.line(path) for path in lines} == lines
+    assert positions.layer_line(0) == 2
+
+
+def test_files(tmp_path):
+    path = tmp_path / "net.prototxt"
+    path.write_bytes(b"\xef\xbb\xbf# \xb2\xe2 a comment in GBK\r\nname: 'a'\r\n")
+    assert read_text(path, caffe_pb2.NetParameter)[0].name == "a"
+    path.write_bytes(b"\nname: '\xb2\xe2'")
+    with pytest.raises(ConfigError, match=r"net.prototxt:2:7: name: is not valid UTF-8"):
+        read_text(path, caffe_pb2.NetParameter)
+    path.write_bytes(b"\x0a\x01a\x00")
+    with pytest.raises(ConfigError, match="binary data"):
+        read_text(path, caffe_pb2.NetParameter)
+    with pytest.raises(FileError, match=r"nett.prototxt: no such file; .* did you mean 'net.prototxt'"):
+        read_text(tmp_path / "nett.prototxt", caffe_pb2.NetParameter)
+    with pytest.raises(FileError, match=r"folder .*absent does not exist"):
+        read_text(tmp_path / "absent" / "net.prototxt", caffe_pb2.NetParameter)
+    with pytest.raises(FileError, match="is a folder"):
+        read_text(tmp_path, caffe_pb2.NetParameter)
+
+
+words = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+layers = st.builds(
+    caffe_pb2.LayerParameter,
+    name=words,
+    bottom=st.lists(words, max_size=3),
+    loss_weight=st.lists(st.floats(width=32, allow_nan=False), max_size=3),
+    propagate_down=st.lists(st.booleans(), max_size=2),
+    phase=st.sampled_from([0, 1]),
+    reshape_param=st.builds(
+        caffe_pb2.ReshapeParameter,
+        shape=st.builds(caffe_pb2.BlobShape, dim=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)),
+        axis=st.integers(-(2**31), 2**31 - 1),
+    ),
+)
+
+
+@given(st.lists(layers, max_size=3), words)
+def test_written_text_is_read_back(entries, name):
+    net = caffe_pb2.NetParameter(name=name, layer=entries)
+    assert parse_text(write_text(net), caffe_pb2.NetParameter)[0] == net
+
+
+PIECES = [*"{}<>:,;[]-'\"\\#\n", "'x'", '"y"', "1", "0x", "1.5", "-2", "inf", "TRAIN", "true"]
+PIECES += ["layer", "name", "type", "dim", "phase", "include", "input_dim"]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=25).map(" ".join))
+def test_any_text_is_read_or_refused(text):
+    try:
+        parse_text(text, caffe_pb2.NetParameter)
+    except ConfigError as error:
+        assert str(error)
+
+
+def test_faster_than_protobuf():
+    layer = 'layer {{\n name: "{}"\n type: "Convolution"\n bottom: "data"\n top: "conv"\n param {{ lr_mult: 1 }}\n'
+    layer += " convolution_param {{\n num_output: 32\n pad: 2\n weight_filler {{ type: 'xavier' std: 0.03 }}\n }}\n}}\n"
+    text = "".join(layer.format(i) for i in range(200))
+
+    def best(parse):
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            parse()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    ours = best(lambda: parse_text(text, caffe_pb2.NetParameter))
+    assert ours < best(lambda: text_format.Parse(text, caffe_pb2.NetParameter()))

@@ -1,0 +1,177 @@
+"""Old nets, solvers and weights in today's form; the expected forms are written down by hand from net.md's tables."""
+
+import logging
+
+import pytest
+
+from minicaffe.errors import ConfigError
+from minicaffe.proto import (
+    caffe_pb2,
+    needs_upgrade,
+    parse_text,
+    read_net_file,
+    read_solver_file,
+    upgrade_net,
+    upgrade_solver,
+)
+
+V0 = """
+name: "old"
+input: "data" input_dim: 1 input_dim: 3 input_dim: 8 input_dim: 8
+layers { layer { name: "pad1" type: "padding" pad: 2 } bottom: "data" top: "pad1" }
+layers {
+  layer {
+    name: "conv1" type: "conv" num_output: 4 kernelsize: 3 stride: 2 group: 1 biasterm: false
+    weight_filler { type: "xavier" } blobs_lr: 1 blobs_lr: 2 weight_decay: 1 weight_decay: 0
+  }
+  bottom: "pad1" top: "conv1"
+}
+layers { layer { name: "pool1" type: "pool" pool: AVE kernelsize: 2 stride: 2 pad: 1 new_num: 3 } bottom: "conv1" top: "pool1" }
+layers { layer { name: "norm1" type: "lrn" local_size: 3 alpha: 0.1 k: 2 dropout_ratio: 0.3 } bottom: "pool1" top: "norm1" }
+layers { layer { name: "d" type: "data" source: "db" batchsize: 5 meanfile: "m" cropsize: 6 mirror: true rand_skip: 1 } top: "d" }
+"""
+TODAY = """
+name: "old"
+layer { name: "input" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }
+layer {
+  name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
+  param { lr_mult: 1 decay_mult: 1 } param { lr_mult: 2 decay_mult: 0 }
+  convolution_param {
+    num_output: 4 kernel_size: 3 stride: 2 group: 1 bias_term: false pad: 2 weight_filler { type: "xavier" }
+  }
+}
+layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1" pooling_param { pool: AVE kernel_size: 2 stride: 2 pad: 1 } }
+layer { name: "norm1" type: "LRN" bottom: "pool1" top: "norm1" lrn_param { local_size: 3 alpha: 0.1 k: 2 } }
+layer {
+  name: "d" type: "Data" top: "d"
+  data_param { source: "db" batch_size: 5 rand_skip: 1 } transform_param { mean_file: "m" crop_size: 6 mirror: true }
+}
+"""
+
+
+def net_of(text):
+    return parse_text(text, caffe_pb2.NetParameter)[0]
+
+
+def upgraded(text):
+    net, positions = parse_text(text, caffe_pb2.NetParameter, "net.prototxt")
+    return upgrade_net(net, positions)[0]
+
+
+def test_v0(tmp_path, caplog):
+    net = net_of(V0)
+    before = net.SerializeToString()
+    with caplog.at_level(logging.INFO, logger="minicaffe"):
+        today, notes = upgrade_net(net)
+    assert today == net_of(TODAY)
+    assert net.SerializeToString() == before
+    assert needs_upgrade(net)
+    assert not needs_upgrade(today)
+    assert any("dropout_ratio of layer 'norm1'" in note for note in notes)
+    assert [record.getMessage() for record in caplog.records] == notes
+    path = tmp_path / "net.prototxt"
+    path.write_text(V0)
+    _, positions = read_net_file(path)
+    assert [positions.layer_line(i) for i in range(5)] == [3, 5, 12, 13, 14]
+    assert positions.line("layer[1].convolution_param.num_output") == 5
+
+
+def test_v1():
+    old = """
+    force_backward: true
+    layers { name: "d" type: IMAGE_DATA top: "d" top: "l" image_data_param { source: "s" scale: 0.5 mirror: true crop_size: 3 } }
+    layers {
+      name: "ip" type: INNER_PRODUCT bottom: "d" top: "y" param: "w" param: "b" blob_share_mode: PERMISSIVE
+      weight_decay: 1 weight_decay: 0 weight_decay: 2 inner_product_param { num_output: 2 } include { phase: TEST }
+    }
+    layers { name: "loss" type: SOFTMAX_LOSS bottom: "y" bottom: "l" loss_weight: 0.5 loss_param { ignore_label: 1 } }
+    """
+    today = """
+    force_backward: true
+    layer {
+      name: "d" type: "ImageData" top: "d" top: "l" image_data_param { source: "s" }
+      transform_param { scale: 0.5 mirror: true crop_size: 3 }
+    }
+    layer {
+      name: "ip" type: "InnerProduct" bottom: "d" top: "y"
+      param { name: "w" share_mode: PERMISSIVE decay_mult: 1 } param { name: "b" decay_mult: 0 } param { decay_mult: 2 }
+      inner_product_param { num_output: 2 } include { phase: TEST }
+    }
+    layer {
+      name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "l" loss_weight: 0.5 loss_param { ignore_label: 1 }
+    }
+    """
+    assert upgraded(old) == net_of(today)
+
+
+def test_every_v1_type_has_a_name():
+    # Caffe's names where joining the enum's words would give another one.
+    special = "ABSVAL AbsVal ARGMAX ArgMax BNLL BNLL HDF5_DATA HDF5Data LRN LRN MVN MVN RELU ReLU TANH TanH IM2COL Im2col"
+    special += " SOFTMAX_LOSS SoftmaxWithLoss HDF5_OUTPUT HDF5Output SIGMOID_CROSS_ENTROPY_LOSS SigmoidCrossEntropyLoss"
+    pairs = special.split()
+    for enum, name in zip(pairs[::2], pairs[1::2], strict=True):
+        assert upgraded(f"layers {{ type: {enum} }}").layer[0].type == name
+
+
+def test_inputs():
+    today = upgraded("input: 'a' input: 'b' input_shape { dim: 2 } input_shape {} layer { name: 'c' }")
+    assert today == net_of(
+        "layer { name: 'input' type: 'Input' top: 'a' top: 'b' input_param { shape { dim: 2 } shape {} } } layer { name: 'c' }"
+    )
+    assert upgraded("input: 'a' layer { name: 'c' }") == net_of("layer { name: 'c' }")
+
+
+def test_batch_norm_of_three_params():
+    net = "layer {{ type: 'BatchNorm' {} }}"
+    given = "param { lr_mult: 1 } param { name: 'v' } param {}"
+    fixed = "lr_mult: 0 decay_mult: 0"
+    expected = f"param {{ {fixed} }} param {{ name: 'v' {fixed} }} param {{ {fixed} }}"
+    assert upgraded(net.format(given)) == net_of(net.format(expected))
+    two = net_of(net.format("param {} param {}"))
+    assert upgrade_net(two) == (two, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("layers { type: RELU }\nlayer {}", r"net.prototxt:1: layers: layers \(old\) and layer \(current\) are both"),
+        ("\nlayers { layer { name: 'a' type: 'convv' } }", "net.prototxt:2: unknown type 'convv' .* 'conv'"),
+        ("layers { layer { name: 'a' type: 'relu' } bottom: 'x' }", "net.prototxt:1: unknown bottom blob 'x'"),
+        (
+            "input: 'x' layers { layer { type: 'padding' } bottom: 'x' top: 'p' }\nlayers { layer { type: 'relu' } bottom: 'p' }",
+            "net.prototxt:2: padding layer '' must feed",
+        ),
+        (
+            "layers { layer { type: 'padding' } top: 'p' }\nlayers { layer { type: 'conv' } bottom: 'p' }",
+            "net.prototxt:1: a padding layer must have one bottom",
+        ),
+        ("input: 'a'\ninput: 'b' input_dim: [1, 2, 3, 4]", r"net.prototxt:2: input\[1\]: .* 4 input_dim for 2 inputs"),
+        ("input: 'a'\ninput: 'b' input_shape {}", r"net.prototxt:2: input\[1\]: .* 1 input_shape for 2 inputs"),
+    ],
+)
+def test_what_caffe_dies_of(text, words):
+    with pytest.raises(ConfigError, match=words):
+        upgraded(text)
+
+
+def test_solver_file(tmp_path):
+    path = tmp_path / "lenet_solver.prototxt"
+    path.write_text("solver_type: RMSPROP\nnet_param {\n  layers { name: 'a' type: RELU }\n layers { name: 'b' type: 99 }\n}\n")
+    with pytest.raises(ConfigError, match=r"solver.prototxt:4:27: layer 'b': type: must be .*, got 99"):
+        read_solver_file(path)
+    path.write_text("solver_type: RMSPROP\nnet_param {\n  input: 'x' input_dim: [1, 1, 1, 1]\n  layers { type: RELU }\n}\n")
+    solver, positions = read_solver_file(path)
+    assert (solver.type, solver.HasField("solver_type")) == ("RMSProp", False)
+    assert [layer.type for layer in solver.net_param.layer] == ["Input", "ReLU"]
+    assert positions.line("net_param.layer[1].name") == 4
+    assert solver.snapshot_prefix == str(tmp_path / "lenet_solver")
+    for given, expected in [(tmp_path, tmp_path / "lenet_solver"), (tmp_path / "snap", tmp_path / "snap")]:
+        path.write_text(f"snapshot_prefix: '{given}'")
+        assert read_solver_file(path)[0].snapshot_prefix == str(expected)
+
+
+def test_solver_types():
+    names = [upgrade_solver(caffe_pb2.SolverParameter(solver_type=number)).type for number in range(6)]
+    assert names == ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
+    with pytest.raises(ConfigError, match="solver_type: is given together with type"):
+        upgrade_solver(caffe_pb2.SolverParameter(type="SGD", solver_type=0))

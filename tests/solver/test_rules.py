@@ -1,0 +1,165 @@
+"""Every update rule against NumPy in float64, from the raw gradients of each iteration.
+
+Tolerances: the float kernels round each operation (2^-24) and keep their histories in float; over 12 iterations 2e-5 of
+the largest weight covers that. Double: 1e-12.
+"""
+
+import numpy as np
+import pytest
+from bowl import make_solver, weights
+
+from minicaffe.blob import Blob, Dtype
+from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.solver.update import Rule, update_params
+
+
+def reference(kind, g, rate, h, u, c, t):
+    """Return the step; `h` and `u` are renewed in place. `c` holds momentum, momentum2, delta, rms_decay."""
+    if kind == "SGD":
+        h[...] = c["momentum"] * h + rate * g
+        return h.copy()
+    if kind == "Nesterov":
+        old = h.copy()
+        h[...] = c["momentum"] * h + rate * g
+        return (1 + c["momentum"]) * h - c["momentum"] * old
+    if kind == "AdaGrad":
+        h += g**2
+        return rate * g / (np.sqrt(h) + c["delta"])
+    if kind == "RMSProp":
+        h[...] = c["rms_decay"] * h + (1 - c["rms_decay"]) * g**2
+        return rate * g / (np.sqrt(h) + c["delta"])
+    if kind == "AdaDelta":
+        h[...] = c["momentum"] * h + (1 - c["momentum"]) * g**2
+        step = g * np.sqrt((u + c["delta"]) / (h + c["delta"]))
+        u[...] = c["momentum"] * u + (1 - c["momentum"]) * step**2
+        return rate * step
+    h[...] = c["momentum"] * h + (1 - c["momentum"]) * g
+    u[...] = c["momentum2"] * u + (1 - c["momentum2"]) * g**2
+    correction = np.sqrt(1 - c["momentum2"] ** t) / (1 - c["momentum"] ** t)
+    return rate * correction * h / (np.sqrt(u) + c["delta"])
+
+
+CASES = {
+    "SGD": "momentum: 0.9",
+    "Nesterov": "momentum: 0.9",
+    "AdaGrad": "delta: 1e-3",
+    "RMSProp": "rms_decay: 0.9 delta: 1e-3",
+    "AdaDelta": "momentum: 0.95 delta: 1e-4 base_lr: 1",
+    "Adam": "momentum: 0.9 momentum2: 0.99 delta: 1e-4",
+}
+EXTRAS = ["", "weight_decay: 0.05", "weight_decay: 0.05 regularization_type: 'L1'", "iter_size: 3 weight_decay: 0.01",
+          "clip_gradients: 1.5 iter_size: 2", "clip_gradients: 0"]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("kind", CASES)
+def test_rule_step_by_step(kind, extra, dtype):
+    solver = make_solver(f"type: '{kind}' {CASES[kind]} {extra}", dtype=dtype)
+    assert type(solver).__name__ == kind + "Solver"
+    param = solver.param
+    constants = {name: getattr(param, name) for name in ("momentum", "momentum2", "delta", "rms_decay")}
+    w = [blob.astype(np.float64) for blob in weights(solver)]
+    h, u = ([np.zeros(a.shape) for a in w] for _ in range(2))
+    raw = []
+    solver.add_callback(lambda: None, lambda: raw.append([b.cpu_diff.astype(np.float64) for b in solver.net.learnable_params]))
+    tolerance = 2e-5 if dtype == Dtype.FLOAT else 1e-12
+    for iteration in range(12):
+        solver.step(1)
+        gradients = raw.pop()
+        if param.clip_gradients >= 0:
+            norm = np.sqrt(sum((g**2).sum() for g in gradients))
+            gradients = [g * min(1, param.clip_gradients / norm) for g in gradients]
+        for i, g in enumerate(gradients):
+            decay = param.weight_decay * solver.net.params_weight_decay[i]
+            g = g / param.iter_size + decay * (np.sign(w[i]) if param.regularization_type == "L1" else w[i])
+            step = reference(kind, g, param.base_lr * solver.net.params_lr[i], h[i], u[i], constants, iteration + 1)
+            w[i] -= step
+            blob = solver.net.learnable_params[i]
+            np.testing.assert_allclose(blob.cpu_data, w[i], rtol=0, atol=tolerance * np.abs(w[i]).max())
+            np.testing.assert_allclose(blob.cpu_diff, step, rtol=0, atol=tolerance * max(1, np.abs(step).max()))
+    second = solver.history[len(w):]
+    assert len(second) == (len(w) if kind in ("AdaDelta", "Adam") else 0)
+    for blob, expected in zip([*solver.history[:len(w)], *second], [*h, *u]):
+        np.testing.assert_allclose(blob.cpu_data, expected, rtol=0, atol=tolerance * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize("count", [1, 17, 16384 * 3 + 5])
+def test_threads_do_not_change_the_bits(rule, count):
+    random = np.random.default_rng(5)
+    data, gradient = random.standard_normal((2, count))
+    before, results = get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            set_num_threads(threads)
+            param = Blob((count,))
+            history = [Blob((count,)) for _ in range(2 if rule in (Rule.ADADELTA, Rule.ADAM) else 1)]
+            param.data[...] = data
+            for _ in range(3):
+                param.diff[...] = gradient
+                update_params(rule, [param], history, [1.0], [1.0], 0.1, 0.5, 0.01, False, 0.9, 0.99, 1e-3)
+            results.append([blob.data.copy() for blob in (param, *history)])
+    finally:
+        set_num_threads(before)
+    assert all(np.array_equal(a, b) for a, b in zip(*results))
+    assert not np.array_equal(results[0][0], data.astype(np.float32))
+
+
+def test_a_parameter_that_learns_nothing_still_decays_in_its_history():
+    net = """layer { name: "b" type: "SolverTestBowl" top: "loss" dummy_data_param { shape { dim: 2 } }
+             param { lr_mult: 0 decay_mult: 1 } }
+             layer { name: "c" type: "SolverTestBowl" top: "loss2" dummy_data_param { shape { dim: 2 } } }"""
+    solver = make_solver("momentum: 0.9 weight_decay: 0.5", net)
+    before = weights(solver)
+    solver.step(3)
+    frozen, learned = solver.net.learnable_params
+    assert np.array_equal(frozen.cpu_data, before[0]) and not np.array_equal(learned.cpu_data, before[1])
+
+
+def test_apply_update_alone():
+    """pycaffe's own test: diff 1 and rate 0.1 move every weight by -0.1."""
+    solver = make_solver()
+    before = weights(solver)
+    for blob in solver.net.learnable_params:
+        blob.diff[...] = 1
+    assert solver.apply_update() == pytest.approx(0.1)
+    assert solver.iter == 1
+    for blob, old, mult in zip(solver.net.learnable_params, before, (1, 2)):
+        np.testing.assert_allclose(blob.cpu_data, old - 0.1 * mult, atol=1e-6)
+
+
+def test_base_lr_can_be_changed_between_steps():
+    solver = make_solver()
+    solver.param.base_lr = 0
+    before = weights(solver)
+    solver.step(2)
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
+
+
+@pytest.mark.parametrize(("fields", "named"), [
+    ("type: 'AdaGrad' momentum: 0.9", "momentum"),
+    ("type: 'RMSProp' momentum: 0.9", "momentum"),
+    ("type: 'RMSProp' rms_decay: 1", "rms_decay"),
+    ("type: 'RMSProp' rms_decay: -0.1", "rms_decay"),
+    ("type: 'Adam' momentum: 1", "momentum"),
+    ("type: 'Adam' momentum2: 1.5", "momentum2"),
+    ("weight_decay: 0.1 regularization_type: 'L3'", "regularization_type"),
+])
+def test_bad_constants(fields, named):
+    with pytest.raises(ConfigError) as error:
+        make_solver(fields)
+    assert error.value.field == named
+
+
+def test_unknown_regularization_is_no_matter_without_decay():
+    make_solver("regularization_type: 'L3'").step(1)
+
+
+def test_history_of_another_net():
+    params, other = [Blob((3,))], [Blob((4,))]
+    with pytest.raises(ShapeError, match=r"history\[0\]"):
+        update_params(Rule.SGD, params, other, [1.0], [1.0], 0.1)
+    with pytest.raises(ShapeError, match="1 parameters with 0 history"):
+        update_params(Rule.SGD, params, [], [1.0], [1.0], 0.1)

@@ -1,0 +1,208 @@
+"""Blob: shapes, capacity, views that keep memory alive, sharing, messages, arithmetic."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from minicaffe.blob import Blob, Dtype
+from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.proto import caffe_pb2
+
+TYPES = [Dtype.FLOAT, Dtype.DOUBLE]
+
+
+def test_default_blob_is_empty():
+    blob = Blob()
+    assert (blob.shape, blob.count, blob.capacity) == ((), 0, 0)
+
+
+def test_scalar_has_one_element():
+    blob = Blob(())
+    assert blob.shape == () and blob.count == 1
+    blob.data[...] = 3
+    assert blob.data == 3 and blob.data.shape == ()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_new_memory_is_zero(dtype):
+    blob = Blob((3, 5), dtype)
+    assert not blob.data.any() and not blob.diff.any()
+    assert blob.data.dtype == (np.float32, np.float64)[dtype]
+
+
+def test_reshape_keeps_memory_up_to_the_capacity():
+    blob = Blob((4, 6))
+    blob.data[...] = np.arange(24).reshape(4, 6)
+    memory = blob.data_memory
+    blob.reshape(2, 3)
+    assert blob.data_memory is memory and blob.capacity == 24
+    np.testing.assert_array_equal(blob.data, np.arange(6).reshape(2, 3))
+    blob.reshape(24)
+    np.testing.assert_array_equal(blob.data, np.arange(24))
+    blob.reshape(25)
+    assert blob.data_memory is not memory and not blob.data.any()
+
+
+def test_stamp_moves_only_when_something_changed():
+    blob, other = Blob((2, 3)), Blob((6,))
+    stamps = [blob.stamp]
+
+    def moved():
+        stamps.append(blob.stamp)
+        return stamps[-1] != stamps[-2]
+
+    blob.reshape(2, 3)
+    assert not moved()
+    blob.reshape(3, 2)
+    assert moved()
+    blob.share_data(other)
+    assert moved()
+    blob.share_data(other)
+    assert not moved()
+    blob.set_cpu_data(np.zeros(6, np.float32))
+    assert not moved()
+
+
+@pytest.mark.parametrize("shape, words", [
+    ((-1,), "got -1"), ((2**31,), "2^31"), ((2**20, 2**20), "2^31 - 1 elements"), ((0x100000001, 2), "4294967297"),
+    ((1,) * 33, "at most 32 axes"), ((1.5,), "integers")])
+def test_impossible_shapes(shape, words):
+    with pytest.raises(ShapeError, match=words.replace("^", r"\^").replace("- 1", r"\- 1")):
+        Blob(shape)
+
+
+def test_zero_sized_axis():
+    blob = Blob((0, 7))
+    assert blob.count == 0 and blob.data.shape == (0, 7) and blob.asum_data() == 0
+    Blob((0, 2**31 - 1, 2**31 - 1))  # no product overflows while an axis is 0
+
+
+def test_views_keep_memory_alive():
+    blob = Blob((1000,))
+    blob.data[...] = 7
+    view = blob.data
+    blob.reshape(5000)
+    blob.data[...] = 1
+    del blob
+    gc.collect()
+    assert (view == 7).all()
+
+
+def test_read_only_view_does_not_move_the_head():
+    blob = Blob((3,))
+    blob.data[...] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        blob.cpu_data[0] = 2
+
+
+def test_axes_offsets_and_legacy_names():
+    blob = Blob((2, 3, 4, 5))
+    assert (blob.num, blob.channels, blob.height, blob.width) == (2, 3, 4, 5)
+    assert blob.canonical_axis(-1) == 3 and blob.count_from(1) == 60 and blob.count_from(1, 3) == 12
+    assert blob.offset(1, 2, 3, 4) == 119 and blob.offset(1) == 60
+    assert blob.shape_string() == "2 3 4 5 (120)" and Blob(()).shape_string() == "(1)"
+    assert Blob((7,)).height == 1 and Blob((7,)).legacy_shape(-1) == 7
+    for wrong in (lambda: blob.canonical_axis(4), lambda: blob.offset(2), lambda: blob.legacy_shape(4),
+                  lambda: Blob((1,) * 5).num, lambda: blob.count_from(3, 2)):
+        with pytest.raises(ShapeError):
+            wrong()
+
+
+def test_share_and_copy():
+    a, b = Blob((2, 3)), Blob((6,))
+    a.data[...] = 1
+    b.share_data(a)
+    b.data[...] = 5
+    assert (a.data == 5).all() and not b.diff.any()
+    with pytest.raises(ShapeError, match="count and type must agree"):
+        b.share_diff(Blob((7,)))
+    c = Blob((1,))
+    with pytest.raises(ShapeError, match="reshape=True"):
+        c.copy_from(a)
+    c.copy_from(a, reshape=True)
+    a.data[...] = 0
+    assert (c.data == 5).all()
+
+
+def test_set_cpu_data_borrows():
+    array = np.arange(6, dtype=np.float32)
+    blob = Blob((2, 3))
+    blob.set_cpu_data(array)
+    blob.data[1, 2] = 50
+    assert array[5] == 50
+    with pytest.raises(ShapeError, match="6 contiguous float32"):
+        blob.set_cpu_data(array.astype(np.float64))
+
+
+def test_exchange_without_copies():
+    blob = Blob((2, 3))
+    view = np.from_dlpack(blob)
+    view[0, 0] = 9
+    assert blob.data[0, 0] == 9 and np.asarray(blob)[0, 0] == 9
+
+
+@pytest.mark.parametrize("dtype, field", [(Dtype.FLOAT, "data"), (Dtype.DOUBLE, "double_data")])
+def test_proto_round_trip(dtype, field):
+    blob = Blob((2, 3), dtype)
+    blob.data[...], blob.diff[...] = np.random.default_rng(0).normal(size=(2, 2, 3))
+    proto = blob.to_proto(caffe_pb2.BlobProto(), write_diff=True)
+    assert list(proto.shape.dim) == [2, 3] and len(getattr(proto, field)) == 6 and not proto.HasField("num")
+    other = Blob((1,), dtype)
+    other.from_proto(proto)
+    np.testing.assert_array_equal(other.data, blob.data)
+    np.testing.assert_array_equal(other.diff, blob.diff)
+
+
+def test_legacy_proto_aligns_from_the_end():
+    proto = caffe_pb2.BlobProto(num=1, channels=1, height=2, width=3, data=range(6))
+    blob = Blob((2, 3))
+    blob.from_proto(proto, reshape=False)
+    np.testing.assert_array_equal(blob.data, [[0, 1, 2], [3, 4, 5]])
+    blob.from_proto(proto)
+    assert blob.shape == (1, 1, 2, 3)
+    with pytest.raises(ShapeError):
+        Blob((3, 2)).from_proto(proto, reshape=False)
+    with pytest.raises(DataError, match="needs 8"):
+        Blob().from_proto(caffe_pb2.BlobProto(shape={"dim": [8]}, data=[1, 2]))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("size", [0, 1, 15, 4097, 100_000])
+def test_arithmetic_is_the_same_on_any_number_of_threads(dtype, size):
+    random = np.random.default_rng(size)
+    data, diff = random.normal(size=(2, size))
+    before, results = get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            set_num_threads(threads)
+            blob = Blob((size,), dtype)
+            blob.data[...], blob.diff[...] = data, diff
+            sums = blob.asum_data(), blob.sumsq_data(), blob.asum_diff(), blob.sumsq_diff()
+            blob.scale_diff(0.5)
+            blob.update()
+            results.append((sums, blob.data.copy()))
+    finally:
+        set_num_threads(before)
+    # Sums of float32 run in lanes of float32 inside a block: a few units in the seventh digit.
+    tolerance = 1e-5 if dtype == Dtype.FLOAT else 1e-12
+    np.testing.assert_allclose(results[0][0], [abs(data).sum(), (data**2).sum(), abs(diff).sum(), (diff**2).sum()], tolerance)
+    np.testing.assert_allclose(results[0][1], data - 0.5 * diff, tolerance, tolerance)
+    for sums, values in results[1:]:
+        assert sums == results[0][0]
+        np.testing.assert_array_equal(values, results[0][1])
+
+
+def test_integer_blob_has_no_arithmetic():
+    blob = Blob((3,), Dtype.INT)
+    blob.data[...] = [1, 2, 3]
+    assert blob.data.dtype == np.int32
+    for wrong in (blob.update, blob.asum_data, lambda: blob.scale_data(2)):
+        with pytest.raises(ShapeError, match="integer"):
+            wrong()
+
+
+def test_number_of_threads_is_checked():
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        set_num_threads(0)

@@ -1,0 +1,84 @@
+"""Every kernel text compiles with NVRTC for each supported GPU, on any machine (needs the wheel nvidia-cuda-nvrtc)."""
+
+import ctypes
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "minicaffe"
+HEADERS = sorted((PACKAGE / "kernels").glob("*.hpp"))
+ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100"]
+# A functor with template parameters besides its element type is compiled with these arguments.
+ARGUMENTS = {"Map1": "mc::Scaled<T>, T", "Map2": "mc::Axpy<T>, T", "Map3": "Sum3<T>, T", "BlockSums": "T, mc::SumTerm<T>"}
+STRUCT = re.compile(r"template <([^>]*)>\s*struct (\w+)[^;{]*\{(.*?)\n\};", re.S)
+OPERATOR = re.compile(r"MC_HD (\w+) operator\(\)\(([^)]*)\)")
+
+
+def find_nvrtc():
+    spec = importlib.util.find_spec("nvidia")
+    for root in spec.submodule_search_locations if spec else ():
+        for library in sorted(Path(root).glob("*/lib/libnvrtc.so.*")):
+            if "builtins" not in library.name and "alt" not in library.name:
+                return ctypes.CDLL(str(library))
+    return None
+
+
+def kernels(header):
+    """CUDA source in which each functor of the header is called by kernels for float and double."""
+    yield f'#include "minicaffe/kernels/{header.name}"'
+    yield '#include "minicaffe/kernels/pointwise.hpp"'
+    yield "template <class T> struct Sum3 { MC_HD T operator()(T a, T b, T c) const { return a + b + c; } };"
+    for parameters, name, body in STRUCT.findall(header.read_text()):
+        call = OPERATOR.search(body)
+        if call is None:
+            continue
+        result, arguments = call.groups()
+        count = len(arguments.split(",")) if arguments.strip() else 0
+        single = [p.split()[-1] for p in parameters.split(",")] == ["T"]
+        for element in ("float", "double"):
+            full = ARGUMENTS.get(name, "T" if single else None)
+            assert full, f"{header.name}: struct {name} has parameters <{parameters}>: add its arguments to ARGUMENTS"
+            full = re.sub(r"\bT\b", element, full)
+            functor = f"mc::{name}<{full}>"
+            values = ", ".join("i" if result == "void" else f"in[{k}]" for k in range(count))
+            run = f"f({values});" if result == "void" else f"out[i] = f({values});"
+            yield (f'extern "C" __global__ void {name}_{element}({functor} f, const {element}* in, {element}* out) '
+                   f"{{ mc::index_t i = blockIdx.x * (long long)blockDim.x + threadIdx.x; {run} }}")
+
+
+def compile_for(nvrtc, source, architecture):
+    """Compile to a cubin; return (size, log)."""
+    program, size, log_size = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
+    options = [f"--gpu-architecture={architecture}", "--std=c++17", f"--include-path={PACKAGE.parent}"]
+    array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+    code = nvrtc.nvrtcCompileProgram(program, len(options), array)
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(log_size))
+    log = ctypes.create_string_buffer(log_size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    if code == 0:
+        assert nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)) == 0
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return size.value, log.value.decode()
+
+
+@pytest.fixture(scope="module")
+def nvrtc():
+    library = find_nvrtc()
+    if library is None:
+        pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in ".[test]")')
+    return library
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("header", HEADERS, ids=lambda h: h.name)
+def test_compiles(nvrtc, header, architecture):
+    size, log = compile_for(nvrtc, "\n".join(kernels(header)), architecture)
+    assert size > 0, log
+
+
+def test_a_standard_header_is_refused(nvrtc):
+    size, log = compile_for(nvrtc, "#include <vector>\n", "sm_75")
+    assert size == 0 and "vector" in log

@@ -1,0 +1,131 @@
+"""The network of a prototxt in PyTorch: a small translator for benchmarks and comparisons.
+
+It knows the layer types of LeNet, CIFAR-10 quick, AlexNet and ResNet; another type raises and names itself.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from minicaffe.proto import caffe_pb2
+
+
+class TorchNet(torch.nn.Module):
+    """Runs the layers of a built minicaffe net with PyTorch's operators and the same parameter values.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+        Gives layers, shapes and values; float32.
+    """
+
+    def __init__(self, net):
+        super().__init__()
+        self.steps = []
+        self.values = torch.nn.ParameterList()
+        for layer, bottoms, tops in zip(net.layers, net.bottom_ids, net.top_ids):
+            maker = getattr(self, "make_" + layer.type, None)
+            if layer.type == "Input":
+                continue
+            if maker is None:
+                raise ValueError(f"the PyTorch translator does not know layer type {layer.type} ('{layer.name}')")
+            params = [self._keep(blob) for blob in layer.blobs] if layer.type != "BatchNorm" else []
+            shape = net.blob_list[bottoms[0]].shape
+            self.steps.append((maker(layer.param, params, shape), bottoms, tops))
+        self.inputs = [i for i in net.input_ids]
+        self.loss_ids = [i for ids, layer in zip(net.top_ids, net.layers)
+                         for i, w in zip(ids, layer.loss_weights) if w]
+
+    def _keep(self, blob):
+        self.values.append(torch.nn.Parameter(torch.from_numpy(blob.data.copy())))
+        return self.values[-1]
+
+    def forward(self, *inputs):
+        """Return the sum of the losses, or all tops of the last layer if there is none."""
+        blobs = dict(zip(self.inputs, inputs))
+        for run, bottoms, tops in self.steps:
+            results = run(*[blobs[i] for i in bottoms])
+            for i, value in zip(tops, results if isinstance(results, (list, tuple)) else [results] * len(tops)):
+                blobs[i] = value
+        return sum(blobs[i] for i in self.loss_ids) if self.loss_ids else blobs[tops[0]]
+
+    # ---- one method for each layer type, returning a callable
+
+    def make_Convolution(self, param, params, shape):
+        p = param.convolution_param
+        stride, pad, dilation = (_pair(p, "stride", 1), _pair(p, "pad", 0), _pair(p, "dilation", 1))
+        weight, bias = params[0], params[1] if len(params) > 1 else None
+        return lambda x: F.conv2d(x, weight, bias, stride, pad, dilation, p.group)
+
+    def make_Pooling(self, param, params, shape):
+        p = param.pooling_param
+        ceil = p.round_mode == caffe_pb2.PoolingParameter.CEIL
+        if p.global_pooling:
+            return (lambda x: F.adaptive_max_pool2d(x, 1)) if p.pool == p.MAX else (lambda x: F.adaptive_avg_pool2d(x, 1))
+        kernel, stride, pad = (p.kernel_h or p.kernel_size, p.kernel_w or p.kernel_size), p.stride, p.pad
+        if p.pool == p.MAX:
+            return lambda x: F.max_pool2d(x, kernel, stride, pad, ceil_mode=ceil)
+        return lambda x: F.avg_pool2d(x, kernel, stride, pad, ceil_mode=ceil)
+
+    def make_InnerProduct(self, param, params, shape):
+        weight, bias = params[0], params[1] if len(params) > 1 else None
+        return lambda x: F.linear(x.flatten(param.inner_product_param.axis), weight, bias)
+
+    def make_ReLU(self, param, params, shape):
+        return lambda x: F.relu(x)
+
+    def make_Sigmoid(self, param, params, shape):
+        return torch.sigmoid
+
+    def make_TanH(self, param, params, shape):
+        return torch.tanh
+
+    def make_Dropout(self, param, params, shape):
+        return lambda x: F.dropout(x, param.dropout_param.dropout_ratio, param.phase == caffe_pb2.TRAIN)
+
+    def make_LRN(self, param, params, shape):
+        p = param.lrn_param
+        return lambda x: F.local_response_norm(x, p.local_size, p.alpha, p.beta, p.k)
+
+    def make_BatchNorm(self, param, params, shape):
+        mean, variance = torch.zeros(shape[1]), torch.ones(shape[1])
+        p = param.batch_norm_param
+        return lambda x: F.batch_norm(x, mean, variance, training=param.phase == caffe_pb2.TRAIN, eps=p.eps)
+
+    def make_Scale(self, param, params, shape):
+        view = (1, -1) + (1,) * (len(shape) - 2)
+        if len(params) > 1:
+            return lambda x: x * params[0].view(view) + params[1].view(view)
+        return lambda x: x * params[0].view(view)
+
+    def make_Eltwise(self, param, params, shape):
+        return lambda *xs: sum(xs[1:], xs[0])
+
+    def make_Concat(self, param, params, shape):
+        return lambda *xs: torch.cat(xs, param.concat_param.axis)
+
+    def make_Flatten(self, param, params, shape):
+        return lambda x: x.flatten(1)
+
+    def make_Split(self, param, params, shape):
+        return lambda x: x
+
+    def make_Softmax(self, param, params, shape):
+        return lambda x: F.softmax(x, param.softmax_param.axis)
+
+    def make_SoftmaxWithLoss(self, param, params, shape):
+        return lambda x, label: F.cross_entropy(x, label)
+
+    def make_Silence(self, param, params, shape):
+        return lambda *xs: []
+
+    def make_Accuracy(self, param, params, shape):
+        return lambda x, label: (x.argmax(1) == label).float().mean()
+
+
+def _pair(param, field, default):
+    """A spatial field of ConvolutionParameter as (height, width)."""
+    name = {"kernel_size": "kernel"}.get(field, field)
+    if field != "dilation" and (param.HasField(name + "_h") or param.HasField(name + "_w")):
+        return getattr(param, name + "_h"), getattr(param, name + "_w")
+    values = list(getattr(param, field)) or [default]
+    return (values[0], values[0]) if len(values) == 1 else tuple(values)
