@@ -109,7 +109,7 @@ def restore(solver, path):
     try:
         state = _read_hdf5_state(path) if is_hdf5(path) else binary.read_solver_state(path)
         _check(solver, state)
-        resume = _parse_resume_state(state.resume_state)
+        resume = _parse_resume_state(state.resume_state) if solver.exact_resume else None
         model = _find_model(state.learned_net, path)
         _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
     except Error as error:

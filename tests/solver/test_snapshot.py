@@ -131,6 +131,17 @@ def test_a_state_of_caffe_has_no_resume_state(tmp_path, form):
     assert fresh.generator.offset == offset and fresh.net.layers[0].passes == 0
 
 
+def test_without_exact_resume_data_begin_anew_as_in_caffe(tmp_path):
+    solver = built(tmp_path)
+    solver.step(3)
+    fresh = built(tmp_path)
+    fresh.exact_resume = False
+    offset = fresh.generator.offset
+    fresh.restore(solver.snapshot()[1])
+    assert fresh.iter == 3 and same(weights(fresh), weights(solver))
+    assert fresh.generator.offset == offset and fresh.net.layers[0].passes == 0
+
+
 def strip_resume_state(path, form):
     if form == "HDF5":
         with h5py.File(path, "r+") as file:
