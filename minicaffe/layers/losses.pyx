@@ -245,11 +245,12 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
             return
         if not param.source:
             raise ConfigError("name a file with the matrix H, or give it as third bottom", field="infogain_loss_param.source")
-        self.h = self.new_blob(what="H")
         try:
-            self.h.from_proto(binary.read_blob(param.source))
+            stored = binary.read_blob(param.source)
+            self.h = self.new_blob(stored.shape, "H")
         except Error as error:
             raise error.at(field="infogain_loss_param.source")
+        self.h.data[...] = stored.data.reshape(stored.shape)
 
     cpdef reshape(self, list bottom, list top):
         self.reshape_softmax(bottom, top, self.param.infogain_loss_param.axis, "infogain_loss_param.axis")
