@@ -75,9 +75,7 @@ def test_failures_exit_with_1(tmp_path):
 def test_images_with_all_options(tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 5, 3), np.uint8))
     (tmp_path / "list").write_text("a.png 1\nb.png 2\n")
-    options = (
-        "--gray --shuffle --backend leveldb --resize_width 3 --resize-height 2 --check_size --encoded --encode_type png"
-    )
+    options = "--gray --shuffle --backend leveldb --resize_width 3 --resize-height 2 --check_size --encoded --encode_type png"
     result = run("images", f"{tmp_path}/", tmp_path / "list", tmp_path / "db", *options.split())
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{tmp_path}/db: 1 records, 1 pictures could not be read\n"

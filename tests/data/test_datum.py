@@ -6,9 +6,9 @@ import sys
 import cv2
 import numpy as np
 import pytest
-from records import datum
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import datum
 
 from minicaffe.data.datum import datum_array, datum_info, decode_image
 from minicaffe.errors import ConfigError, DataError, DependencyError, Error

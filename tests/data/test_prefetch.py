@@ -130,9 +130,7 @@ def test_sizes_that_vary_name_the_record(make_db):
     values[3] = datum(np.zeros((1, 2, 3), np.uint8))
     prefetcher = Prefetcher(make_db(values), "LMDB", 2, transformer())
     prefetcher.next()
-    with pytest.raises(
-        DataError, match=r"record 3 \(key '00000003'\): is 1 x 2 x 3, the first of the batch is 1 x 2 x 2"
-    ):
+    with pytest.raises(DataError, match=r"record 3 \(key '00000003'\): is 1 x 2 x 3, the first of the batch is 1 x 2 x 2"):
         prefetcher.next()
 
 
@@ -201,7 +199,11 @@ def test_a_cycle_with_its_owner_is_collected(make_db):
 
 def run_python(code, *arguments):
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 
