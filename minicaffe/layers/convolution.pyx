@@ -1,0 +1,396 @@
+"""Convolution, Deconvolution and Im2col: what slides a window over an image (Caffe base_conv_layer.cpp and its family).
+
+A window has any number of axes, also none. The work is done in cpu/conv.hpp. `engine` and `force_nd_im2col` choose between
+code paths of Caffe that give the same numbers; they are accepted and change nothing on the CPU.
+"""
+
+import math
+
+from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.cpu.threads cimport num_threads
+from minicaffe.layer cimport Layer
+
+from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.layer import register_layer
+
+cdef extern from "minicaffe/cpu/conv.hpp" namespace "mc" nogil:
+    cppclass Window:
+        int num_axes
+        int* in_ "in"
+        int* kernel
+        int* stride
+        int* pad
+        int* dilation
+        int* out
+
+cdef extern from "minicaffe/cpu/conv.hpp" namespace "mc::cpu" nogil:
+    cppclass ConvShape:
+        void set(long long images, long long channels, long long outputs, long long groups, const Window& window) except +
+    cppclass BiasGradient[T]:
+        long long images, channels, plane
+        const T* dy
+        T* dbias
+    void for_each[F](int threads, long long n, const F& f, long long cost)
+    long long forward_scratch[T](const ConvShape& shape, int threads)
+    long long backward_data_scratch[T](const ConvShape& shape, int threads)
+    long long backward_weights_scratch[T](const ConvShape& shape, int threads)
+    void conv_forward[T](const ConvShape& shape, int threads, const T* x, const T* weight, const T* bias, T* y, T* scratch)
+    void conv_backward_data[T](const ConvShape& shape, int threads, const T* dy, const T* weight, const T* bias, T* dx, T* scratch)
+    void conv_backward_weights[T](const ConvShape& shape, int threads, const T* x, const T* dy, T* dweight, T* scratch)
+    void im2col[T](int threads, long long channels, const Window& window, const T* image, T* column)
+    void col2im[T](int threads, long long channels, const Window& window, const T* column, T* image)
+
+MAX_INT = 2**31 - 1
+
+
+cdef class WindowLayer(Layer):
+    """What Convolution, Deconvolution and Im2col have in common: the fields of the window, and its sizes."""
+
+    cdef Window window
+    cdef int channel_axis, axes
+    cdef long long channels, images
+    cdef object kernel, stride, pad, dilation  # one number a spatial axis
+
+    cdef int read_window(self, Blob bottom) except -1:
+        """Read axis, kernel, stride, pad and dilation.
+
+        Raises
+        ------
+        ConfigError, ShapeError
+            For a wrong axis; for a list that is neither 1 long nor one for each spatial axis; for sizes out of range.
+        """
+        param = self.param.convolution_param
+        try:
+            self.channel_axis = bottom.canonical_axis(param.axis)
+        except Error as error:
+            raise error.at(field="convolution_param.axis")
+        self.axes = bottom.num_axes - self.channel_axis - 1
+        self.channels = bottom.dim(self.channel_axis)
+        self.kernel = _per_axis(param, "kernel_size", "kernel", self.axes, None, 1)
+        self.stride = _per_axis(param, "stride", "stride", self.axes, 1, 1)
+        self.pad = _per_axis(param, "pad", "pad", self.axes, 0, 0)
+        self.dilation = _per_axis(param, "dilation", None, self.axes, 1, 1)
+        return 0
+
+    cdef int check_bottoms(self, list bottom, list top) except -1:
+        """Raise if a bottom differs from the first or from what layer_setup saw; count the images."""
+        cdef Blob first = bottom[0]
+        if first.num_axes != self.channel_axis + 1 + self.axes or first.dims[self.channel_axis] != self.channels:
+            raise ShapeError(f"has shape {list(first.shape)}; the layer was set up for {self.channel_axis + 1 + self.axes} axes and "
+                             f"{self.channels} channels at axis {self.channel_axis}", field="bottom[0]")
+        for i in range(len(bottom)):
+            if not (<Blob> bottom[i]).same_shape(first):
+                raise ShapeError(f"has shape {list(bottom[i].shape)}, all must be like bottom[0], {list(first.shape)}",
+                                 field=f"bottom[{i}]")
+            if top[i] is bottom[i]:
+                raise ConfigError(f"{self.type} cannot work in place; give the top a name of its own", field=f"top[{i}]")
+        self.images = first.count_range(0, self.channel_axis)
+        return 0
+
+    cdef int set_window(self, image_sizes, column_sizes) except -1:
+        """Fill in the window: the sizes of the image side, and how many positions the window takes there."""
+        cdef int i
+        self.window.num_axes = self.axes
+        for i in range(self.axes):
+            self.window.in_[i], self.window.out[i] = image_sizes[i], column_sizes[i]
+            self.window.kernel[i], self.window.stride[i] = self.kernel[i], self.stride[i]
+            self.window.pad[i], self.window.dilation[i] = self.pad[i], self.dilation[i]
+        return 0
+
+    cdef list convolved(self, sizes):
+        """Output sizes ``(in + 2 pad - dilation (kernel - 1) - 1) / stride + 1``; the division truncates towards 0, so an input
+        too small by less than one stride gives size 1.
+        """
+        result = []
+        for i, size in enumerate(sizes):
+            extent = self.dilation[i] * (self.kernel[i] - 1) + 1
+            room = size + 2 * self.pad[i] - extent
+            out = (room // self.stride[i] if room >= 0 else -(-room // self.stride[i])) + 1
+            result.append(self.checked_size(out, i, size, f"the window covers {extent} pixels, the padded input has "
+                                                          f"{size + 2 * self.pad[i]}"))
+        return result
+
+    cdef list deconvolved(self, sizes):
+        """Output sizes ``stride (in - 1) + dilation (kernel - 1) + 1 - 2 pad``."""
+        return [self.checked_size(self.stride[i] * (size - 1) + self.dilation[i] * (self.kernel[i] - 1) + 1 - 2 * self.pad[i],
+                                  i, size, "check stride, kernel_size and pad") for i, size in enumerate(sizes)]
+
+    cdef object checked_size(self, out, i, size, why):
+        if not 1 <= out <= MAX_INT:
+            raise ShapeError(f"the output would have size {out} along spatial axis {i}, where the input has {size}: {why}",
+                             field="convolution_param.kernel_size")
+        return out
+
+
+cdef class BaseConvolutionLayer(WindowLayer):
+    """Parameters and products of Convolution and Deconvolution.
+
+    In the names of cpu/conv.hpp the image is the bottom of a convolution and the top of a deconvolution.
+    """
+
+    min_bottom_blobs = 1
+    min_top_blobs = 1
+    equal_num_bottom_top_blobs = True
+
+    cdef ConvShape shape
+    cdef Blob scratch
+    cdef int scratch_threads
+    cdef bint bias_term
+    cdef long long num_output, group, bias_plane
+
+    cdef bint reversed(self):
+        """Whether this is a deconvolution."""
+        return False
+
+    cpdef layer_setup(self, list bottom, list top):
+        param = self.param.convolution_param
+        self.read_window(bottom[0])
+        self.num_output, self.group, self.bias_term = param.num_output, param.group, param.bias_term
+        for name in ("num_output", "group"):
+            if not 1 <= getattr(param, name) <= MAX_INT:
+                raise ConfigError(f"must be at least 1, got {getattr(param, name)}" if not getattr(param, name) else
+                                  f"must be at most 2^31 - 1, got {getattr(param, name)}", field=f"convolution_param.{name}")
+        for what, number in (("channels", self.channels), ("num_output", self.num_output)):
+            if number % self.group:
+                raise ConfigError(f"must divide the {number} {what}, got {self.group}", field="convolution_param.group")
+        self.output_sizes(bottom[0])  # before memory is taken for the weights
+        if len(self.param.blobs) not in (0, 1 + self.bias_term):
+            raise ConfigError(f"give none or {1 + self.bias_term}, got {len(self.param.blobs)}", field="blobs")
+        outer, inner = (self.channels, self.num_output) if self.reversed() else (self.num_output, self.channels)
+        try:
+            self.add_param((outer, inner // self.group, *self.kernel), param.weight_filler, "convolution_param.weight_filler")
+            if self.bias_term:
+                self.add_param((self.num_output,), param.bias_filler, "convolution_param.bias_filler")
+        except ShapeError as error:
+            raise error.at(field="convolution_param")
+        self.scratch = self.new_blob()
+
+    cdef list output_sizes(self, Blob bottom):
+        """The spatial sizes of the top."""
+        sizes = bottom.shape[self.channel_axis + 1:]
+        return self.deconvolved(sizes) if self.reversed() else self.convolved(sizes)
+
+    cpdef reshape(self, list bottom, list top):
+        self.check_bottoms(bottom, top)
+        cdef Blob first = bottom[0]
+        inputs, outputs = list(first.shape[self.channel_axis + 1:]), self.output_sizes(first)
+        for blob in top:
+            blob.reshape_to((*first.shape[:self.channel_axis], self.num_output, *outputs))
+        self.bias_plane = math.prod(outputs)
+        if self.reversed():
+            self.set_window(outputs, inputs)
+            self.shape.set(self.images, self.num_output, self.channels, self.group, self.window)
+        else:
+            self.set_window(inputs, outputs)
+            self.shape.set(self.images, self.channels, self.num_output, self.group, self.window)
+        self.size_scratch()
+
+    cdef int size_scratch(self) except -1:
+        """Take scratch memory for the present shape and number of threads."""
+        cdef int threads = num_threads()
+        if self.dtype == FLOAT:
+            sizes = (forward_scratch[float](self.shape, threads), backward_data_scratch[float](self.shape, threads),
+                     backward_weights_scratch[float](self.shape, threads))
+        else:
+            sizes = (forward_scratch[double](self.shape, threads), backward_data_scratch[double](self.shape, threads),
+                     backward_weights_scratch[double](self.shape, threads))
+        self.scratch.reshape_to((max(sizes),))
+        self.scratch_threads = threads
+        return 0
+
+    cdef void* scratch_ptr(self) except? NULL:
+        if self.scratch_threads != num_threads():
+            self.size_scratch()
+        return self.scratch.mutable_cpu_data_ptr()
+
+    # ---- the three products; x is the image side, y the other
+
+    cdef int image_to_columns(self, const void* x, const void* bias, void* y) except -1:
+        cdef void* scratch = self.scratch_ptr()
+        cdef const void* weight = (<Blob> self.blobs[0]).cpu_data_ptr()
+        cdef int threads = self.scratch_threads
+        with nogil:
+            if self.dtype == FLOAT:
+                conv_forward[float](self.shape, threads, <const float*> x, <const float*> weight, <const float*> bias, <float*> y,
+                                    <float*> scratch)
+            else:
+                conv_forward[double](self.shape, threads, <const double*> x, <const double*> weight, <const double*> bias,
+                                     <double*> y, <double*> scratch)
+        return 0
+
+    cdef int columns_to_image(self, const void* y, const void* bias, void* x) except -1:
+        cdef void* scratch = self.scratch_ptr()
+        cdef const void* weight = (<Blob> self.blobs[0]).cpu_data_ptr()
+        cdef int threads = self.scratch_threads
+        with nogil:
+            if self.dtype == FLOAT:
+                conv_backward_data[float](self.shape, threads, <const float*> y, <const float*> weight, <const float*> bias,
+                                          <float*> x, <float*> scratch)
+            else:
+                conv_backward_data[double](self.shape, threads, <const double*> y, <const double*> weight, <const double*> bias,
+                                           <double*> x, <double*> scratch)
+        return 0
+
+    cdef int add_weight_gradient(self, const void* x, const void* y) except -1:
+        cdef void* scratch = self.scratch_ptr()
+        cdef void* gradient = (<Blob> self.blobs[0]).mutable_cpu_diff_ptr()
+        cdef int threads = self.scratch_threads
+        with nogil:
+            if self.dtype == FLOAT:
+                conv_backward_weights[float](self.shape, threads, <const float*> x, <const float*> y, <float*> gradient,
+                                             <float*> scratch)
+            else:
+                conv_backward_weights[double](self.shape, threads, <const double*> x, <const double*> y, <double*> gradient,
+                                              <double*> scratch)
+        return 0
+
+    cdef int add_bias_gradient(self, const void* top_diff) except -1:
+        cdef BiasGradient[float] f32
+        cdef BiasGradient[double] f64
+        cdef void* gradient = (<Blob> self.blobs[1]).mutable_cpu_diff_ptr()
+        if self.dtype == FLOAT:
+            f32.images, f32.channels, f32.plane = self.images, self.num_output, self.bias_plane
+            f32.dy, f32.dbias = <const float*> top_diff, <float*> gradient
+            with nogil:
+                for_each(num_threads(), self.num_output, f32, self.images * self.bias_plane + 1)
+        else:
+            f64.images, f64.channels, f64.plane = self.images, self.num_output, self.bias_plane
+            f64.dy, f64.dbias = <const double*> top_diff, <double*> gradient
+            with nogil:
+                for_each(num_threads(), self.num_output, f64, self.images * self.bias_plane + 1)
+        return 0
+
+    cdef const void* bias_ptr(self) except? NULL:
+        return (<Blob> self.blobs[1]).cpu_data_ptr() if self.bias_term else NULL
+
+
+cdef class ConvolutionLayer(BaseConvolutionLayer):
+    """``top[o] = bias[o] + sum over c, u of weight[o, c, u] bottom[c, i stride - pad + u dilation]`` (Caffe conv_layer.cpp).
+
+    Each bottom (images..., channels, spatial...) is convolved with the same weights, (num_output, channels / group, kernel...).
+    """
+
+    cpdef forward_cpu(self, list bottom, list top):
+        cdef int i
+        for i in range(len(bottom)):
+            self.image_to_columns((<Blob> bottom[i]).cpu_data_ptr(), self.bias_ptr(), (<Blob> top[i]).mutable_cpu_data_ptr())
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        cdef int i
+        for i in range(len(top)):
+            if self.bias_term and self.learns(1):
+                self.add_bias_gradient((<Blob> top[i]).cpu_diff_ptr())
+            if self.learns(0):
+                self.add_weight_gradient((<Blob> bottom[i]).cpu_data_ptr(), (<Blob> top[i]).cpu_diff_ptr())
+            if propagate_down[i]:
+                self.columns_to_image((<Blob> top[i]).cpu_diff_ptr(), NULL, (<Blob> bottom[i]).mutable_cpu_diff_ptr())
+
+
+cdef class DeconvolutionLayer(BaseConvolutionLayer):
+    """``top[o, i stride - pad + u dilation] += weight[c, o, u] bottom[c, i]``, plus the bias (Caffe deconv_layer.cpp).
+
+    The weights are (channels, num_output / group, kernel...).
+    """
+
+    cdef bint reversed(self):
+        return True
+
+    cpdef forward_cpu(self, list bottom, list top):
+        cdef int i
+        for i in range(len(bottom)):
+            self.columns_to_image((<Blob> bottom[i]).cpu_data_ptr(), self.bias_ptr(), (<Blob> top[i]).mutable_cpu_data_ptr())
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        cdef int i
+        for i in range(len(top)):
+            if self.bias_term and self.learns(1):
+                self.add_bias_gradient((<Blob> top[i]).cpu_diff_ptr())
+            if self.learns(0):
+                self.add_weight_gradient((<Blob> top[i]).cpu_diff_ptr(), (<Blob> bottom[i]).cpu_data_ptr())
+            if propagate_down[i]:
+                self.image_to_columns((<Blob> top[i]).cpu_diff_ptr(), NULL, (<Blob> bottom[i]).mutable_cpu_diff_ptr())
+
+
+cdef class Im2colLayer(WindowLayer):
+    """The column matrix of a convolution: channel ``c taps + u`` of the top is what tap u sees of channel c (Caffe
+    im2col_layer.cpp). The bottom's gradient is the sum over all that saw a pixel.
+    """
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.read_window(bottom[0])
+        if not self.axes:
+            raise ConfigError(f"needs a spatial axis behind it, the bottom has shape {list(bottom[0].shape)}",
+                              field="convolution_param.axis")
+
+    cpdef reshape(self, list bottom, list top):
+        self.check_bottoms(bottom, top)
+        shape = bottom[0].shape
+        sizes = shape[self.channel_axis + 1:]
+        outputs = self.convolved(sizes)
+        self.set_window(sizes, outputs)
+        top[0].reshape_to((*shape[:self.channel_axis], self.channels * math.prod(self.kernel), *outputs))
+
+    cpdef forward_cpu(self, list bottom, list top):
+        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
+        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+        with nogil:
+            if self.dtype == FLOAT:
+                im2col[float](num_threads(), self.images * self.channels, self.window, <const float*> x, <float*> y)
+            else:
+                im2col[double](num_threads(), self.images * self.channels, self.window, <const double*> x, <double*> y)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if not propagate_down[0]:
+            return
+        cdef const void* y = (<Blob> top[0]).cpu_diff_ptr()
+        cdef void* x = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+        with nogil:
+            if self.dtype == FLOAT:
+                col2im[float](num_threads(), self.images * self.channels, self.window, <const float*> y, <float*> x)
+            else:
+                col2im[double](num_threads(), self.images * self.channels, self.window, <const double*> y, <double*> x)
+
+
+def _per_axis(param, name, short_name, axes, default, least):
+    """Return one number for each of `axes` spatial axes, from the list `name` or from the two fields <short_name>_h and _w.
+
+    Raises
+    ------
+    ConfigError
+        For a wrong number of values, both forms at once, one of _h and _w without the other, or a value out of range.
+    """
+    field = f"convolution_param.{name}"
+    values = list(getattr(param, name))
+    pair = [f"{short_name}_{side}" for side in "hw"] if short_name else []
+    given = [part for part in pair if param.HasField(part)]
+    if given:
+        if axes != 2:
+            raise ConfigError(f"is only for two spatial axes, the bottom has {axes}; use {name}",
+                              field=f"convolution_param.{given[0]}")
+        if values:
+            raise ConfigError(f"give {name} or {pair[0]} and {pair[1]}, not both", field=field)
+        if len(given) == 1 and least:
+            missing = pair[1] if given[0] == pair[0] else pair[0]
+            raise ConfigError(f"is missing, {given[0]} is given; set both", field=f"convolution_param.{missing}")
+        values = [getattr(param, part) for part in pair]
+    elif values:
+        if len(values) not in (1, axes):
+            raise ConfigError(f"give one value or one for each of the {axes} spatial axes, got {len(values)}", field=field)
+        values = values * axes if len(values) == 1 else values
+    elif default is None and axes:
+        raise ConfigError(f"is missing; give {name}, once or for each of the {axes} spatial axes", field=field)
+    else:
+        values = [default] * axes
+    for i, value in enumerate(values):
+        if not least <= value <= MAX_INT:
+            rule = f"at least {least}" if value < least else "at most 2^31 - 1"
+            raise ConfigError(f"must be {rule}, got {value}", field=f"convolution_param.{pair[i]}" if given else field)
+    return values
+
+
+register_layer("Convolution", ConvolutionLayer)
+register_layer("Deconvolution", DeconvolutionLayer)
+register_layer("Im2col", Im2colLayer)
