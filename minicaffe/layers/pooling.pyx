@@ -189,7 +189,8 @@ def _pair(param, name, least):
     """Read `name`, or both `name`_h and `name`_w."""
     given = [form for form in (name, name + "_h", name + "_w") if param.HasField(form)]
     if given not in ([], [name], [name + "_h", name + "_w"]):
-        raise ConfigError(f"give {name}, or both {name}_h and {name}_w; got {' and '.join(given)}", field=f"pooling_param.{name}")
+        raise ConfigError(f"give {name}, or both {name}_h and {name}_w; got {' and '.join(given)}",
+                          field=f"pooling_param.{name}")
     forms = given[1:] and given or [name, name]
     for form in forms:
         if not least <= getattr(param, form) <= MAX_SIZE:
