@@ -55,6 +55,10 @@ HELP = {
     "momentum2": "beta2 of Adam.",
     "type": "SGD, Nesterov, AdaGrad, RMSProp, AdaDelta or Adam.",
     "layer_wise_reduce": "Overlap of work in training on several GPUs.",
+    "eval_type": "Of the SSD fork: what its tests compute; not used.",
+    "ap_version": "Of the SSD fork: how it computes precision; not used.",
+    "show_per_class_result": "Of the SSD fork: log each class; not used.",
+    "plateau_winsize": "Of the SSD fork: windows of policy plateau; not used.",
     "weights": "Weights to start from, several with commas; repeatable.",
 }
 METAVARS = {

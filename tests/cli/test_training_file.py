@@ -95,7 +95,7 @@ VALUES = {  # what is not in here is set to the text of its kind below
 KINDS = {"TEXT": ("word", "word"), "true|false": ("true", True), "NUMBER": ("-0.5", -0.5), "N": ("3", 3)}
 
 
-@pytest.mark.parametrize("field", solver_options.FIELDS, ids=lambda field: field.name)
+@pytest.mark.parametrize("field", list(solver_options.FIELDS), ids=lambda field: field.name)
 def test_every_field_has_an_option_that_sets_it(field):
     assert field.name in solver_options.HELP
     kind = solver_options.FieldType(field)
