@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minicaffe.blob import DOUBLE
+from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -11,7 +11,7 @@ from minicaffe.proto.text import parse_text
 FILE = "test.prototxt"
 
 
-def layer_net(layer_text, bottom_arrays, dtype=DOUBLE, phase=TRAIN):
+def layer_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
     """Return a net of one Input layer for each bottom and the given layer; the inputs hold `bottom_arrays`.
 
     Parameters
