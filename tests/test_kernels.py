@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "minicaffe"
 HEADERS = sorted((PACKAGE / "kernels").glob("*.hpp"))
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100"]
 # A functor with template parameters besides its element type is compiled with these arguments.
-ARGUMENTS = {"Map1": "mc::Scaled<T>, T", "Map2": "mc::Axpy<T>, T", "Map3": "Sum3<T>, T", "BlockSums": "T, mc::SumTerm<T>"}
+ARGUMENTS = {"Map1": "mc::Scaled<T>, T", "Map2": "mc::Axpy<T>, T", "Map3": "Sum3<T>, T", "BlockSums": "T, mc::SumTerm<T>",
+             "Im2col": "T, 2", "Col2im": "T, 0"}
 STRUCT = re.compile(r"template <([^>]*)>\s*struct (\w+)[^;{]*\{(.*?)\n\};", re.S)
 OPERATOR = re.compile(r"MC_HD (\w+) operator\(\)\(([^)]*)\)")
 
