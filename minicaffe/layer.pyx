@@ -186,7 +186,7 @@ cdef class Layer:
             except Error as error:
                 raise error.at(field=f"blobs[{index}]")
         elif self.parameters is not None and self.parameters.has(key):
-            blob = self.parameters.get(key)
+            blob = self.parameters.blob(key)
             if blob.shape != tuple(shape) or blob.dtype != self.dtype:
                 raise ShapeError(f"has shape {list(shape)}, another net of this workspace has {list(blob.shape)}; give the "
                                  "layer another name to train it anew", field=f"blobs[{index}]")

@@ -295,7 +295,12 @@ def _join(parts, given):
 
 
 class _FromFile:
-    """What pycaffe's solver classes add to the solver room's: made from a file, with pycaffe's Net."""
+    """What pycaffe's solver classes add to the solver room's: made from a file, with pycaffe's Net.
+
+    As in pycaffe, a restored solver reads its data from the beginning; set `exact_resume` to go on where they stood.
+    """
+
+    exact_resume = False
 
     def __init__(self, solver_file):
         param, positions = upgrade.read_solver_file(solver_file)

@@ -1,1 +1,13 @@
-"""The command line."""
+"""The command line: one file for each command, app.py finds and runs them.
+
+Nothing else of minicaffe imports this package, and nothing is imported before it is needed: ``minicaffe --help`` is quick.
+"""
+
+
+def main(args=None):
+    """Run ``minicaffe`` with `args` (by default those of the process) and return the exit status.
+
+    0: done, also when stopped by Ctrl-C; 1: the run failed; 2: the command line or a prototxt is wrong.
+    """
+    from minicaffe.cli import app
+    return app.run(args)

@@ -28,7 +28,7 @@ void walk(int threads, index_t outer, index_t channels, index_t inner, const Row
 
 /// y = f.at(k)(x); `kept`, unless null, receives a copy of x, for layers that work in place.
 template <class F, class T>
-void broadcast(int threads, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept) {
+void broadcast_unary(int threads, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept) {
   auto keep = [=](index_t i, index_t n) {
     if (kept) std::memcpy(kept + i, x + i, size_t(n) * sizeof(T));
   };
@@ -45,7 +45,7 @@ void broadcast(int threads, index_t outer, index_t channels, index_t inner, cons
 
 /// y = f.at(k)(a, b)
 template <class F, class T>
-void broadcast(int threads, index_t outer, index_t channels, index_t inner, const F& f, const T* a, const T* b, T* y) {
+void broadcast_binary(int threads, index_t outer, index_t channels, index_t inner, const F& f, const T* a, const T* b, T* y) {
   walk(threads, outer, channels, inner,
        [&](index_t k, index_t i, index_t n) {
          range(Map2<decltype(f.at(0)), T>{f.at(k), a + i, b + i, y + i}, 0, n);
@@ -80,10 +80,10 @@ template <template <class> class F, class... P>
 void broadcast1(int threads, int dtype, index_t outer, index_t channels, index_t inner, const void* x, void* y, void* kept,
                 P... members) {
   if (dtype == 0)
-    broadcast(threads, outer, channels, inner, F<float>{member<float>(members)...}, member<float>(x), static_cast<float*>(y),
+    broadcast_unary(threads, outer, channels, inner, F<float>{member<float>(members)...}, member<float>(x), static_cast<float*>(y),
               static_cast<float*>(kept));
   else
-    broadcast(threads, outer, channels, inner, F<double>{member<double>(members)...}, member<double>(x),
+    broadcast_unary(threads, outer, channels, inner, F<double>{member<double>(members)...}, member<double>(x),
               static_cast<double*>(y), static_cast<double*>(kept));
 }
 
@@ -91,10 +91,10 @@ template <template <class> class F, class... P>
 void broadcast2(int threads, int dtype, index_t outer, index_t channels, index_t inner, const void* a, const void* b, void* y,
                 P... members) {
   if (dtype == 0)
-    broadcast(threads, outer, channels, inner, F<float>{member<float>(members)...}, member<float>(a), member<float>(b),
+    broadcast_binary(threads, outer, channels, inner, F<float>{member<float>(members)...}, member<float>(a), member<float>(b),
               static_cast<float*>(y));
   else
-    broadcast(threads, outer, channels, inner, F<double>{member<double>(members)...}, member<double>(a), member<double>(b),
+    broadcast_binary(threads, outer, channels, inner, F<double>{member<double>(members)...}, member<double>(a), member<double>(b),
               static_cast<double*>(y));
 }
 

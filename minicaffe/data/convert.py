@@ -113,9 +113,7 @@ def convert_images(
                 image = cv2.resize(image, (width, height))
             first_size = first_size or image.shape[:2]
             if check_size and image.shape[:2] != first_size:
-                raise DataError(
-                    f"is {_size(image.shape)}, the first picture is {_size(first_size)} (--check_size)", file=file
-                )
+                raise DataError(f"is {_size(image.shape)}, the first picture is {_size(first_size)} (--check_size)", file=file)
             if encoded or encode_type:
                 keep = not width and not height
                 value = _encoded_datum(cv2, file, image, label, encode_type or _suffix(file), keep)
@@ -127,9 +125,7 @@ def convert_images(
             if progress:
                 progress("pictures", i + 1, len(entries))
         if not written:
-            raise DataError(
-                f"none of its {len(entries)} pictures can be read; is ROOT ('{root}') right?", file=str(list_file)
-            )
+            raise DataError(f"none of its {len(entries)} pictures can be read; is ROOT ('{root}') right?", file=str(list_file))
     return written, len(entries) - written
 
 

@@ -123,6 +123,7 @@ class Handle:
 
     def __init__(self, handle):
         self.handle = handle
+        self.pid = os.getpid()
 
 
 # lmdb and LevelDB forbid a second opening of a database in one process: this table is the process's, as the rule is.
@@ -130,14 +131,21 @@ _handles = weakref.WeakValueDictionary()
 _handles_lock = threading.Lock()
 
 
-def share(source, marker, connect):
-    """Return the Handle of the database, made with `connect` if none is open; a forked child gets its own."""
+def share(held_file, connect):
+    """Return the Handle of the database that keeps `held_file` open, made with `connect` if there is none.
+
+    A file held open keeps its number in the file system for itself; a path or a directory may come to be another one.
+    """
+
+    def key():
+        status = os.stat(held_file)
+        return status.st_dev, status.st_ino
+
     with _handles_lock:
-        status = os.stat(os.path.join(source, marker))
-        key = (os.getpid(), status.st_dev, status.st_ino)
-        shared = _handles.get(key)
+        shared = _handles.get(key()) if os.path.exists(held_file) else None
         if shared is None:
-            shared = _handles[key] = Handle(connect())
+            shared = Handle(connect())
+            _handles[key()] = shared
         return shared
 
 

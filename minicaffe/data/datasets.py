@@ -130,9 +130,7 @@ def make_data_set(name, out, *, source=None, url=None, limit=None, force=False, 
 def raw_datum(image, label):
     """Return the serialized Datum of a uint8 array (C, H, W)."""
     channels, height, width = image.shape
-    return caffe_pb2.Datum(
-        channels=channels, height=height, width=width, data=image.tobytes(), label=label
-    ).SerializeToString()
+    return caffe_pb2.Datum(channels=channels, height=height, width=width, data=image.tobytes(), label=label).SerializeToString()
 
 
 def read_mnist(directory, split):
@@ -157,9 +155,7 @@ def read_idx(path, axes):
     with _reading(path), gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
         head = file.read(4 + 4 * axes)
         if len(head) < 4 + 4 * axes or head[:4] != bytes((0, 0, 8, axes)):
-            raise DataError(
-                f"is no IDX file of bytes with {axes} axes: it starts with {head[:4].hex(' ')}", file=str(path)
-            )
+            raise DataError(f"is no IDX file of bytes with {axes} axes: it starts with {head[:4].hex(' ')}", file=str(path))
         shape = struct.unpack(f">{axes}I", head[4:])
         count = 1
         for size in shape:
@@ -181,11 +177,11 @@ def read_cifar(directory, split):
     folder = directory / "cifar-10-batches-bin"
     folder = folder if folder.is_dir() else directory
     if (folder / names[0]).exists():
-        with_name = [(_find(folder, name), None) for name in names]
+        parts = [(_find(folder, name), None) for name in names]
     else:
         archive = _find(directory, "cifar-10-binary.tar.gz", f"cifar-10-batches-bin/{names[0]}", names[0])
-        with_name = [(archive, f"cifar-10-batches-bin/{name}") for name in names]
-    images, labels = zip(*(_parse_cifar(*_cifar_bytes(path, member)) for path, member in with_name), strict=True)
+        parts = [(archive, f"cifar-10-batches-bin/{name}") for name in names]
+    images, labels = zip(*(_parse_cifar(*_cifar_bytes(path, member)) for path, member in parts), strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 

@@ -5,6 +5,7 @@ database with the last reference to it, so nothing here closes one.
 """
 
 import itertools
+import os
 
 from minicaffe.data.database import Database, Handle, damaged, share
 from minicaffe.errors import DataError, DependencyError, FileError
@@ -30,7 +31,9 @@ class LevelDB(Database):
             return plyvel.DB(source, create_if_missing=False, max_open_files=100)
 
         try:
-            shared = share(source, cls.marker, connect)
+            shared = share(os.path.join(source, "LOCK"), connect)
+            if shared.pid != os.getpid():  # its locks and threads stayed behind; an LMDB has none
+                raise FileError("LevelDB does not outlive a fork; open it in the child only", file=source)
             with shared.handle.iterator() as first:
                 empty = next(first, None) is None
         except (plyvel.Error, OSError) as error:

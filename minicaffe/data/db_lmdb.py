@@ -31,16 +31,15 @@ class LMDB(Database):
     def open(cls, source, readahead):
         def connect():
             env = lmdb.open(source, readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=0)
-            pages, size = env.info()["last_pgno"] + 1, os.path.getsize(os.path.join(source, cls.marker))
-            if size < pages * env.stat()["psize"]:
+            needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+            size = os.path.getsize(os.path.join(source, cls.marker))
+            if size < needed:
                 env.close()
-                raise FileError(
-                    f"data.mdb is cut off: {size} bytes of {pages * env.stat()['psize']}; copy it again", file=source
-                )
+                raise FileError(f"data.mdb is cut off: {size} bytes of {needed}; copy it again", file=source)
             return env
 
         try:
-            shared = share(source, cls.marker, connect)
+            shared = share(os.path.join(source, cls.marker), connect)
         except lmdb.Error as error:
             raise FileError(f"is not a readable LMDB: {error}; make the database anew", file=source) from error
         if shared.handle.stat()["entries"] == 0:

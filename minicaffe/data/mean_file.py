@@ -48,9 +48,7 @@ def read_mean(path):
     except OSError as error:
         raise FileError(f"mean file cannot be read: {error.strerror}; check the path", file=str(path)) from error
     except DecodeError as error:
-        raise FileError(
-            "is no binary BlobProto; make a mean file with 'minicaffe data mean'", file=str(path)
-        ) from error
+        raise FileError("is no binary BlobProto; make a mean file with 'minicaffe data mean'", file=str(path)) from error
     values = np.array(blob.double_data if blob.double_data else blob.data, np.float64)
     shape = tuple(blob.shape.dim) if blob.HasField("shape") else (blob.num, blob.channels, blob.height, blob.width)
     picture = shape[-3:]

@@ -121,9 +121,7 @@ class Prefetcher:
             Called in a forked child, which has no such thread, or after `close`.
         """
         if os.getpid() != self._pid:
-            raise Error(
-                "a forked process has no prefetch thread; create the net after the fork", file=self._work.db.source
-            )
+            raise Error("a forked process has no prefetch thread; create the net after the fork", file=self._work.db.source)
         if not self._finish.alive:
             raise Error("the prefetch thread was closed", file=self._work.db.source)
         if self._error is None:

@@ -52,7 +52,10 @@ template <class T> struct PreluBackward {
 /// What one element adds to the gradient of a[k].
 template <class T> struct PreluTerm {
   const T *x, *dy;
-  MC_HD T operator()(index_t i) const { return x[i] > T(0) ? T(0) : x[i] * dy[i]; }
+  MC_HD T operator()(index_t i) const {
+    T product = x[i] * dy[i];  // loaded in any case, so that the loop has no branch
+    return x[i] > T(0) ? T(0) : product;
+  }
 };
 
 // Gradients of a sum, a sum of absolute values and a sum of squares over all elements of k, times `coeff`.

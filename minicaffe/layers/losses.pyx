@@ -180,8 +180,8 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
 
 
 cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
-    """``loss = -sum log(max(p[label], FLT_MIN)) / divisor``, p = softmax(x) along `softmax_param.axis`, over the positions whose
-    label is not `loss_param.ignore_label` (Caffe softmax_loss_layer.cpp).
+    """``loss = -sum log(max(p[label], FLT_MIN)) / divisor``, p = softmax(x) along `softmax_param.axis`, over the positions
+    whose label is not `loss_param.ignore_label` (Caffe softmax_loss_layer.cpp).
 
     Parameters
     ----------
@@ -245,11 +245,12 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
             return
         if not param.source:
             raise ConfigError("name a file with the matrix H, or give it as third bottom", field="infogain_loss_param.source")
-        self.h = self.new_blob(what="H")
         try:
-            self.h.from_proto(binary.read_blob(param.source))
+            stored = binary.read_blob(param.source)
+            self.h = self.new_blob(stored.shape, "H")
         except Error as error:
             raise error.at(field="infogain_loss_param.source")
+        self.h.data[...] = stored.data.reshape(stored.shape)
 
     cpdef reshape(self, list bottom, list top):
         self.reshape_softmax(bottom, top, self.param.infogain_loss_param.axis, "infogain_loss_param.axis")
@@ -313,8 +314,8 @@ cdef class MultinomialLogisticLossLayer(ClassLossLayer):
 
 
 cdef class HingeLossLayer(ClassLossLayer):
-    """``loss = 1/N sum m`` (or ``m^2`` with norm L2), ``m = max(0, 1 - x)`` for the true class, ``max(0, 1 + x)`` for the others
-    (Caffe hinge_loss_layer.cpp)."""
+    """``loss = 1/N sum m`` (or ``m^2`` with norm L2), ``m = max(0, 1 - x)`` for the true class, ``max(0, 1 + x)`` for the
+    others (Caffe hinge_loss_layer.cpp)."""
 
     cdef bint squared
 

@@ -149,7 +149,7 @@ cdef class SyncedMemory:
         return self.host
 
     cpdef Buffer mutable_cpu_buffer(self):
-        """As C's `mutable_cpu_data`: give the valid host side, to write now; a later GPU call must not be between."""
+        """As C's `mutable_cpu_data`: give the valid host side, to write; the device side becomes stale."""
         self.mutable_cpu_data()
         return self.host
 

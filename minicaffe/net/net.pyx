@@ -10,6 +10,7 @@ import math
 from collections import OrderedDict
 
 from minicaffe.blob cimport Blob, Dtype, FLOAT
+from minicaffe.cpu.threads cimport num_threads
 from minicaffe.layer cimport Layer
 
 from minicaffe.errors import ConfigError, Error, MissingNameError, close_matches
@@ -19,6 +20,9 @@ from minicaffe.net.build import LayerDef, cut_backward, filter_layers, insert_sp
 from minicaffe.net.share import ParamTable
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.workspace import Workspace
+
+cdef extern from "minicaffe/cpu/typed.hpp" nogil:
+    void fill_typed "mc::cpu::fill_typed"(int, int, long long, double, void*)
 
 log = logging.getLogger("minicaffe.net")
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
@@ -264,8 +268,10 @@ cdef class Net:
 
     def clear_param_diffs(self):
         """Set the gradient of every learnable parameter to zero."""
+        cdef Blob blob
         for blob in self.learnable_params:
-            blob.diff[...] = 0
+            if blob.count:
+                fill_typed(num_threads(), blob.dtype, blob.count, 0, blob.mutable_cpu_diff_ptr())
 
     def update(self):
         """Subtract each learnable parameter's diff from its data."""

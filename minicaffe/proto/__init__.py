@@ -7,7 +7,8 @@ Names are imported when first used, so that a program that only reads prototxt d
 import importlib
 
 _HOMES = {
-    "text": ("Positions", "parse_text", "read_text", "write_text"),
+    "positions": ("Positions",),
+    "text": ("parse_text", "read_text", "write_text"),
     "binary": (
         *("LayerBlobs", "StoredBlob", "StoredState", "is_hdf5", "parse_blob"),
         *("read_blob", "read_net", "read_solver_state", "write_net", "write_solver_state"),

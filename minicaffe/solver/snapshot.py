@@ -41,6 +41,7 @@ def write(solver):
     extension, kind = (".h5", "HDF5") if hdf5 else ("", "binary proto")
     stem = f"{param.snapshot_prefix}_iter_{solver.iter}"
     model_path, state_path = f"{stem}.caffemodel{extension}", f"{stem}.solverstate{extension}"
+    path = model_path
     try:
         log.info("Snapshotting to %s file %s", kind, model_path)
         with replacing(model_path) as file:
@@ -48,15 +49,17 @@ def write(solver):
                 _through_memory(file, lambda memory: weights.save_hdf5(solver.net, memory, param.snapshot_diff))
             else:
                 weights.save(solver.net, file, param.snapshot_diff)
+        path = state_path
         log.info("Snapshotting solver state to %s file %s", kind, state_path)
         with replacing(state_path) as file:
             if hdf5:
                 _through_memory(file, lambda memory: _write_hdf5_state(solver, memory, model_path))
             else:
                 binary.write_solver_state(file, solver.iter, model_path, solver.current_step,
-                                          [binary.StoredBlob(blob.cpu_data) for blob in solver.history],
+                                          [binary.StoredBlob(blob.shape, blob.cpu_data) for blob in solver.history],
                                           json.dumps(resume_state(solver)))
-    except FileError as error:
+    except Error as error:
+        error.file = path  # not the temporary file or the memory that was written to
         error.message += f". Training stands at iteration {solver.iter} and can go on"
         raise
     return model_path, state_path
@@ -65,11 +68,7 @@ def write(solver):
 def _through_memory(file, write):
     """Let h5py write to memory, then write that: a full disk is then met by `file`, and the HDF5 library stays sane."""
     memory = io.BytesIO()
-    try:
-        write(memory)
-    except Error as error:
-        error.file = file.name if error.file == str(memory) else error.file
-        raise
+    write(memory)
     file.write(memory.getbuffer())
 
 
@@ -110,7 +109,7 @@ def restore(solver, path):
     try:
         state = _read_hdf5_state(path) if is_hdf5(path) else binary.read_solver_state(path)
         _check(solver, state)
-        resume = _parse_resume_state(state.resume_state)
+        resume = _parse_resume_state(state.resume_state) if solver.exact_resume else None
         model = _find_model(state.learned_net, path)
         _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
     except Error as error:
@@ -125,36 +124,43 @@ def restore(solver, path):
 
 def _read_hdf5_state(path):
     import h5py
-
-    def number(name):
-        value = file[name][()]
-        if not isinstance(file[name], h5py.Dataset) or np.size(value) != 1:
-            raise DataError("must hold one number", field=name)
-        return int(np.ravel(value)[0])
-
-    def string(name):
-        if name not in file:
-            return None
-        value = file[name][()]
-        return os.fsdecode(bytes(value).split(b"\0")[0])
-
     try:
         with h5py.File(path, "r") as file:
-            for name in ("iter", "current_step", "history"):
-                if name not in file:
-                    raise DataError(f"has no '{name}'; it is no solver state of Caffe")
-            group = file["history"]
-            names = [str(i) for i in range(len(group))]
-            if missing := [name for name in names if name not in group]:
-                raise DataError(f"is missing; the file has {len(group)} blobs", field=f"history/{missing[0]}")
-            history = [binary.StoredBlob(np.asarray(group[name], "=f8" if group[name].dtype.itemsize == 8 else "=f4"))
-                       for name in names]
-            return binary.StoredState(number("iter"), string("learned_net"), number("current_step"), string("resume_state"),
-                                      history)
-    except (OSError, TypeError, ValueError) as cause:  # the last two: a dataset where a group should be, or text for numbers
-        if isinstance(cause, Error):
-            raise
-        raise FileError(f"cannot read the HDF5 file: {cause}; fetch the file again", file=path) from cause
+            history = file.get("history")
+            if not isinstance(history, h5py.Group):
+                raise DataError("is no group of datasets; the file is no solver state of Caffe", field="history")
+            blobs = [_dataset(history, str(i), "fiu") for i in range(len(history))]
+            return binary.StoredState(
+                iter=_number(file, "iter"), current_step=_number(file, "current_step"),
+                learned_net=_string(file, "learned_net"), resume_state=_string(file, "resume_state"),
+                history=[binary.StoredBlob(blob.shape, blob[()]) for blob in blobs])
+    except OSError as cause:
+        raise FileError(f"cannot be read as HDF5: {cause}; fetch the file again", file=path) from cause
+
+
+def _dataset(group, name, kinds):
+    """Return a dataset whose NumPy type is of one of `kinds`; DataError if it is missing or something else."""
+    import h5py
+    dataset = group.get(name)
+    if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in kinds:
+        what = "numbers" if "f" in kinds or "i" in kinds else "text"
+        raise DataError(f"is missing or no dataset of {what}; the file is no solver state of Caffe",
+                        field=f"{group.name}/{name}".lstrip("/"))
+    return dataset
+
+
+def _number(file, name):
+    dataset = _dataset(file, name, "iu")
+    if dataset.size != 1:
+        raise DataError(f"must hold one number, holds {dataset.size}", field=name)
+    return int(dataset[()].item())
+
+
+def _string(file, name):
+    """Return a text, of fixed length as Caffe writes it or of variable length as h5py does; None if there is none."""
+    if name not in file:
+        return None
+    return os.fsdecode(bytes(_dataset(file, name, "SO")[()]).split(b"\0")[0])
 
 
 def _check(solver, state):

@@ -192,7 +192,7 @@ def test_written_net_is_what_protobuf_reads(tmp_path):
     net.layer[0].blobs.add(data=[9])  # left out
     layers = [
         LayerBlobs("a", "", [StoredBlob((4, 3, 2, 2), weight, weight + 1), StoredBlob((4,), bias)]),
-        LayerBlobs("b", "", [StoredBlob((4, 3), turned), StoredBlob((), np.float32(2).reshape(())), StoredBlob((0,), bias[:0])]),
+        LayerBlobs("b", "", [StoredBlob((4, 3), turned), StoredBlob((), bias[:1].reshape(())), StoredBlob((0,), bias[:0])]),
     ]
     file = io.BytesIO()
     write_net(file, net, layers)

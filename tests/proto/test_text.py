@@ -15,11 +15,10 @@ ACCEPTED = [
     "# nothing but a comment",
     "name: 'single' # and \"double\"",
     'name: "a" \'b\'\n  "c"',
-    r'name: "tab\t nul-free \101\x42 \303\251 \u00e9\U0001F600 \\ \' \""',
     "layer { name: 'a' } layer < name: 'b' > layer: { name: 'c' }",
     "layer: [{ name: 'a' }, < name: 'b' >]",
     "input_dim: [1, 2,3] input_dim: 4 input_dim: [] input_dim: 0x1F, input_dim: 017; input_dim: -2",
-    "layer { loss_weight: 1 loss_weight: .5 loss_weight: 1. loss_weight: 2.5e-3f loss_weight: -1E+2 loss_weight: 3F }",
+    "layer { loss_weight: 1 loss_weight: .5 loss_weight: 1. loss_weight: 2.5e-3f loss_weight: -1E+2 }",
     "layer { loss_weight: inf loss_weight: -Infinity loss_weight: INF }",
     "layer { propagate_down: [true, True, t, 1, false, False, f, 0] }",
     "layer { phase: TEST include { phase: 0 } include {} }",
@@ -71,10 +70,13 @@ def test_agrees_with_protobuf(text):
     assert parse_text(text, caffe_pb2.NetParameter)[0] == text_format.Parse(text, caffe_pb2.NetParameter())
 
 
-def test_accepts_what_only_the_c_reader_of_protobuf_does():
-    text = r"name: '\?' input_dim: - 3 layer { propagate_down: 0x1 loss_weight: - .5 }"
-    expected = caffe_pb2.NetParameter(name="?", input_dim=[-3])
-    expected.layer.add(propagate_down=[True], loss_weight=[-0.5])
+def test_accepts_what_only_newer_protobufs_do():
+    text = r"""
+    name: "tab\t \101\x42 \303\251 \u00e9\U0001F600 \\ \' \" \?" input_dim: - 3
+    layer { propagate_down: 0x1 loss_weight: - .5 loss_weight: 3F }
+    """
+    expected = caffe_pb2.NetParameter(name="tab\t AB é é😀 \\ ' \" ?", input_dim=[-3])
+    expected.layer.add(propagate_down=[True], loss_weight=[-0.5, 3])
     assert parse_text(text, caffe_pb2.NetParameter)[0] == expected
 
 
@@ -141,7 +143,8 @@ def test_files(tmp_path):
         read_text(tmp_path, caffe_pb2.NetParameter)
 
 
-words = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+# Without NUL, which protobuf 4.25 writes as it is, and which is the mark of a file that is no text.
+words = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=8)
 layers = st.builds(
     caffe_pb2.LayerParameter,
     name=words,

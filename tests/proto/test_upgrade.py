@@ -28,7 +28,8 @@ layers {
 }
 layers { layer { name: "pool1" type: "pool" pool: AVE kernelsize: 2 stride: 2 pad: 1 new_num: 3 } bottom: "conv1" top: "pool1" }
 layers { layer { name: "norm1" type: "lrn" local_size: 3 alpha: 0.1 k: 2 dropout_ratio: 0.3 } bottom: "pool1" top: "norm1" }
-layers { layer { name: "d" type: "data" source: "db" batchsize: 5 meanfile: "m" cropsize: 6 mirror: true rand_skip: 1 } top: "d" }
+layers { layer { name: "d" type: "data" source: "db" batchsize: 5 meanfile: "m" cropsize: 6 mirror: true rand_skip: 1 }
+  top: "d" }
 """
 TODAY = """
 name: "old"
@@ -79,7 +80,8 @@ def test_v0(tmp_path, caplog):
 def test_v1():
     old = """
     force_backward: true
-    layers { name: "d" type: IMAGE_DATA top: "d" top: "l" image_data_param { source: "s" scale: 0.5 mirror: true crop_size: 3 } }
+    layers { name: "d" type: IMAGE_DATA top: "d" top: "l"
+      image_data_param { source: "s" scale: 0.5 mirror: true crop_size: 3 } }
     layers {
       name: "ip" type: INNER_PRODUCT bottom: "d" top: "y" param: "w" param: "b" blob_share_mode: PERMISSIVE
       weight_decay: 1 weight_decay: 0 weight_decay: 2 inner_product_param { num_output: 2 } include { phase: TEST }
@@ -138,7 +140,8 @@ def test_batch_norm_of_three_params():
         ("\nlayers { layer { name: 'a' type: 'convv' } }", "net.prototxt:2: unknown type 'convv' .* 'conv'"),
         ("layers { layer { name: 'a' type: 'relu' } bottom: 'x' }", "net.prototxt:1: unknown bottom blob 'x'"),
         (
-            "input: 'x' layers { layer { type: 'padding' } bottom: 'x' top: 'p' }\nlayers { layer { type: 'relu' } bottom: 'p' }",
+            "input: 'x' layers { layer { type: 'padding' } bottom: 'x' top: 'p' }\n"
+            "layers { layer { type: 'relu' } bottom: 'p' }",
             "net.prototxt:2: padding layer '' must feed",
         ),
         (

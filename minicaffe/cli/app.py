@@ -1,0 +1,122 @@
+"""The ``minicaffe`` command: finds the commands, and turns every exception into one line and an exit status.
+
+Different from Caffe: faults never abort, and the options of gflags and glog themselves (--flagfile, --log_dir) are gone.
+"""
+
+import contextlib
+import errno
+import importlib
+import os
+import sys
+import traceback
+
+import click
+
+from minicaffe import __version__
+from minicaffe.errors import ConfigError, Error, ShapeError, close_matches
+
+# Command: module that defines it, and the line that `minicaffe --help` shows without importing that module.
+COMMANDS = {
+    "train": ("minicaffe.cli.train", "Train a net, with a solver or without."),
+    "test": ("minicaffe.cli.test", "Score the weights of a net on its test data."),
+    "time": ("minicaffe.cli.time", "Measure a net layer by layer."),
+    "device_query": ("minicaffe.cli.device_query", "Show the processors that this build can use."),
+    "data": ("minicaffe.cli.data", "Make databases and look into them."),
+}
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is run, and takes gflags' habit of options before the command."""
+
+    def list_commands(self, ctx):
+        return list(COMMANDS)
+
+    def get_command(self, ctx, name):
+        name = name.replace("-", "_")
+        return getattr(importlib.import_module(COMMANDS[name][0]), name) if name in COMMANDS else None
+
+    def format_commands(self, ctx, formatter):
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def parse_args(self, ctx, args):
+        return super().parse_args(ctx, command_first(args))
+
+    def resolve_command(self, ctx, args):
+        if args[0].replace("-", "_") not in COMMANDS:
+            hint = close_matches(args[0], COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no command '{args[0]}'{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def command_first(args):
+    """Move the command word in front of the options that Caffe lets stand before it: ``-solver x train``."""
+    names = {*COMMANDS, *(name.replace("_", "-") for name in COMMANDS)}
+    places = [i for i, arg in enumerate(args) if arg in names]
+    if not places or not args[0].startswith("-"):
+        return args
+    # A word after ``-option`` may be its value, so one that cannot be is taken rather.
+    sure = [i for i in places if not args[i - 1].startswith("-") or "=" in args[i - 1]]
+    at = (sure or places)[0]
+    return [args[at], *args[:at], *args[at + 1 :]]
+
+
+@click.group(cls=Commands, invoke_without_command=True,
+             context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": lambda s: s.replace("_", "-")})
+@click.version_option(__version__, "--version", prog_name="minicaffe")
+@click.pass_context
+def minicaffe(ctx):
+    """Caffe, small and alive: train, run and look inside Caffe networks."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(args=None):
+    """Run the command line `args` and return the exit status; see `minicaffe.cli.main`."""
+    args = list(sys.argv[1:] if args is None else args)
+    try:
+        status = minicaffe.main(args, prog_name="minicaffe", standalone_mode=False)
+        sys.stdout.flush()  # a full disk behind a redirection is noticed here, not in the interpreter's last breath
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except BrokenPipeError:  # ``minicaffe ... | head``: nobody is left to tell
+        _forget_stdout()
+        return 1
+    except (click.Abort, KeyboardInterrupt):
+        return _report("interrupted", 130)
+    except Exception as error:
+        if "--debug" in args or "-debug" in args:
+            traceback.print_exc()
+        return _report(*explain(error))
+
+
+def explain(error):
+    """Return the line and the exit status for an exception."""
+    if isinstance(error, click.ClickException):
+        where = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
+        return " ".join(error.format_message().split()) + where, error.exit_code
+    if isinstance(error, Error):
+        return str(error), 2 if isinstance(error, (ConfigError, ShapeError)) else 1
+    if isinstance(error, OSError):
+        if error.errno == errno.ENOSPC:
+            _forget_stdout()
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error), 1
+    if isinstance(error, MemoryError):
+        return str(error) or "out of memory", 1
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text} (at {frame.filename}:{frame.lineno}; --debug shows the traceback)", 1
+
+
+def _report(line, status):
+    with contextlib.suppress(OSError):  # standard error may be closed; the status still tells
+        sys.stderr.write(f"minicaffe: {line}\n")
+        sys.stderr.flush()
+    return status
+
+
+def _forget_stdout():
+    """Keep the interpreter from writing what is left in the buffer to a pipe or disk that takes no more."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,136 @@
+"""The live display of a training on a terminal: progress, loss with a sparkline, rate, speed, last test, last snapshot.
+
+It costs the training one comparison for an iteration and draws at most `REDRAWS` times a second, in the training thread.
+"""
+
+import collections
+import time
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from minicaffe.solver.report import batch_size
+
+REDRAWS = 5  # a second
+SPEED_OVER = 3.0  # seconds over which speed is measured
+BLOCKS = "▁▂▃▄▅▆▇█"
+PLAIN_BLOCKS = "_.-=+*#@"  # for terminals that do not speak UTF-8
+HISTORY = 60  # points that the sparkline can show
+
+
+class LiveDisplay:
+    """A listener of a solver that keeps a small table on the terminal; `tick` must be called often.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        By default standard error.
+    """
+
+    def __init__(self, console=None):
+        self.console = console or Console(stderr=True, highlight=False)
+        self.live = None
+        self.losses = collections.deque(maxlen=HISTORY)
+        self.marks = collections.deque([(0.0, 0)], maxlen=int(SPEED_OVER * REDRAWS))  # time and iteration of redraws
+        self.next_draw = 0.0
+        self.rate = None
+        self.tests = {}
+        self.snapshot = None
+        self.state = ""
+
+    # ---- what the solver tells
+
+    def on_start(self, solver):
+        self.images = (batch_size(solver.net) or 0) * solver.param.iter_size
+        self.marks[0] = time.perf_counter(), solver.iter
+        self.live = Live(console=self.console, auto_refresh=False, get_renderable=lambda: self.table(solver))
+        self._guarded(self.live.start)
+
+    def on_display(self, solver, record):
+        self.rate = record["lr"]
+
+    def on_test(self, solver, record):
+        self.tests[record["net"]] = record
+
+    def on_snapshot(self, solver, model_path, state_path):
+        self.snapshot = f"{model_path} at {solver.iter}"
+
+    def on_iteration(self, solver):
+        self.tick(solver)
+
+    def on_end(self, solver, stopped):
+        self.state = "stopped" if stopped else "done"
+        self.losses.append(solver.smoothed_loss)
+        self.close()
+
+    # ---- drawing
+
+    def tick(self, solver):
+        """Draw anew if it is time to."""
+        now = time.perf_counter()
+        if now < self.next_draw or self.live is None:
+            return
+        self.next_draw = now + 1 / REDRAWS
+        if solver.iter != self.marks[-1][1]:
+            self.losses.append(solver.smoothed_loss)
+        self.marks.append((now, solver.iter))
+        self._guarded(self.live.refresh)
+
+    def close(self):
+        """Draw a last time and give the terminal back; harmless a second time."""
+        if self.live is not None:
+            self._guarded(self.live.stop)
+            self.live = None
+
+    def _guarded(self, draw):
+        try:
+            draw()
+        except OSError:  # the terminal was hung up: the training goes on without it
+            self.live = None
+
+    def table(self, solver):
+        """Return what is shown now."""
+        param = solver.param
+        left, speed = self._speed(solver)
+        width = self.console.width
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        grid.add_row("iteration", f"{solver.iter} of {param.max_iter} {self.state}")
+        grid.add_row("", ProgressBar(total=max(1, param.max_iter), completed=solver.iter, width=max(4, min(60, width - 12))))
+        loss = Text(f"{solver.smoothed_loss:<8.4g} ")
+        grid.add_row("loss", loss.append(self.sparkline(width - 21), style="cyan"))
+        if self.rate is not None:
+            grid.add_row("rate", f"{self.rate:g}")
+        grid.add_row("speed", speed)
+        if left:
+            grid.add_row("time left", left)
+        for number, record in sorted(self.tests.items()):
+            values = ", ".join(f"{output['name']} {output['value']:.4g}" for output in record["outputs"][:8])
+            grid.add_row(f"test {number}" if len(self.tests) > 1 else "test", Text(f"{values} at {record['iteration']}"))
+        if self.snapshot:
+            grid.add_row("snapshot", Text(self.snapshot))
+        return grid
+
+    def sparkline(self, room):
+        """Return the last losses as a row of at most `room` blocks, the highest for the largest."""
+        shown = [x for x in list(self.losses)[-max(1, room):] if abs(x) != float("inf") and x == x]
+        blocks = BLOCKS if self.console.encoding.startswith("utf") else PLAIN_BLOCKS
+        low, high = min(shown, default=0), max(shown, default=0)
+        step = (high - low) / (len(blocks) - 1)
+        return "".join(blocks[round((x - low) / step) if step else 0] for x in shown)
+
+    def _speed(self, solver):
+        """Return time left and speed as text."""
+        (begin, first), (end, last) = self.marks[0], self.marks[-1]
+        if last <= first or end <= begin:
+            return "", "..."
+        per_second = (last - first) / (end - begin)
+        minutes, seconds = divmod(round(max(0, solver.param.max_iter - solver.iter) / per_second), 60)
+        hours, minutes = divmod(minutes, 60)
+        left = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        images = f", {self.images * per_second:,.0f} images/s" if self.images else ""
+        return left, f"{per_second:,.1f} iterations/s{images}"

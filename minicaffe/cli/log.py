@@ -1,0 +1,49 @@
+"""The log on standard error: Caffe's words behind glog's prefix, so that parsers of Caffe's log read it.
+
+On a terminal only warnings are shown, unless --verbose asks for all: people get a display instead.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+
+LETTERS = {logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
+
+
+class GlogFormatter(logging.Formatter):
+    """``I1121 03:31:07.123456 12345 solver.py:237] message``: severity, month and day, time, thread, place."""
+
+    def format(self, record):
+        moment = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
+        micros = int(record.created % 1 * 1_000_000)
+        return (f"{LETTERS.get(record.levelno, 'I')}{moment}.{micros:06d} {threading.get_native_id():5d} "
+                f"{record.filename}:{record.lineno}] {super().format(record)}")
+
+
+class StderrHandler(logging.Handler):
+    """Writes to whatever ``sys.stderr`` is now: the live display puts itself there."""
+
+    def emit(self, record):
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except OSError:  # the terminal was hung up or the disk is full: the training is worth more than its log
+            pass
+
+
+def is_terminal(stream):
+    """Whether `stream` is a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+
+
+def start(quiet=False, verbose=False):
+    """Send the log of all of minicaffe to standard error from now on; called again, the new choice counts."""
+    logger = logging.getLogger("minicaffe")
+    handler = StderrHandler()
+    show_all = verbose or not is_terminal(sys.stderr)
+    handler.setFormatter(GlogFormatter() if show_all else logging.Formatter("%(message)s"))
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.WARNING if quiet or not show_all else logging.DEBUG if verbose else logging.INFO)
+    logger.propagate = False

@@ -1,0 +1,129 @@
+"""What the commands share: options as gflags writes them, logging, GPU, level and stages, and the listing of outputs."""
+
+import re
+
+import click
+
+from minicaffe.cli import log
+
+TRUTH = ("true", "True", "t", "1", "false", "False", "f", "0")
+
+
+class CaffeCommand(click.Command):
+    """A command that takes its options as Caffe's gflags do too: ``-max_iter 5`` for ``--max-iter=5``.
+
+    ``ctx.meta["arguments"]`` holds the arguments in the second form, one word for each option.
+    """
+
+    def parse_args(self, ctx, args):
+        ctx.meta["arguments"] = tidy(args, self.get_params(ctx))
+        return super().parse_args(ctx, list(ctx.meta["arguments"]))
+
+
+def tidy(args, params):
+    """Return `args` with every option of `params` as one word, ``--name`` or ``--name=value``, with dashes only."""
+    known = {name.lstrip("-"): option for option in params if isinstance(option, click.Option)
+             for name in (*option.opts, *option.secondary_opts)}
+    done = []
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        match = re.fullmatch(r"--?([A-Za-z][\w-]+)(=.*)?", word, re.DOTALL)
+        if word == "--":
+            return [*done, word, *rest]
+        if not match:
+            done.append(word)
+            continue
+        name, value = match[1].replace("_", "-"), match[2] or ""
+        option = known.get(name)
+        if option is None and name.startswith("no-") and is_truth(known.get(name[3:])) and not value:
+            name, value = name[3:], "=false"
+        elif is_truth(option) and not value:
+            value = "=" + (rest.pop(0) if rest and rest[0] in TRUTH else "true")
+        elif option is not None and not option.is_flag and not value and rest:
+            value = "=" + rest.pop(0)
+        done.append(f"--{name}{value}")
+    return done
+
+
+def is_truth(option):
+    """Whether an option takes ``true`` or ``false`` (and then may stand without a value)."""
+    return option is not None and option.type.name == "true|false"
+
+
+def common(command):
+    """Give a command the options that all have: --gpu, --quiet, --verbose, --debug; and set up the log before it runs."""
+    for option in (
+        click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+        click.option("--verbose", is_flag=True, expose_value=False, callback=_note_verbose, is_eager=True,
+                     help="Write Caffe's log on a terminal too."),
+        click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
+                     help="Show only warnings, errors and the result."),
+        click.option("--gpu", expose_value=False, callback=_refuse_gpu, metavar="IDS|all", help="GPUs to use: none in this build yet."),
+    ):
+        command = option(command)
+    return command
+
+
+def net_state(command):
+    """Give a command the options --level and --stage; the stages come as a list."""
+    command = click.option("--stage", default="", callback=lambda ctx, param, text: text.split(",") if text else [],
+                           metavar="A,B", help="Stages of the net, with commas.")(command)
+    return click.option("--level", default=0, show_default=True, help="Level of the net.")(command)
+
+
+def python_layers(command):
+    """Give a command the option --allow-python-layers, which lets model files import modules."""
+    def apply(ctx, param, allow):
+        from minicaffe.common import caffe
+        caffe.allow_python_layers = allow
+    return click.option("--allow-python-layers", is_flag=True, expose_value=False, callback=apply,
+                        help="Let Python layers of the model file run the modules that they name.")(command)
+
+
+def threads(command):
+    """Give a command the option --threads."""
+    def apply(ctx, param, count):
+        if count is not None:
+            from minicaffe.cpu.threads import set_num_threads
+            set_num_threads(count)
+    return click.option("--threads", type=click.IntRange(min=1), expose_value=False, callback=apply,
+                        help="Processor threads; by default all processors, or OMP_NUM_THREADS.")(command)
+
+
+def one_file(file, option, option_name, what):
+    """Return the file given as argument or as option, the way Caffe has it."""
+    if (file is None) == (option is None):
+        got = "got none" if file is None else f"got {file} and {option_name} {option}"
+        raise click.UsageError(f"give one {what}, as argument or as {option_name}; {got}", click.get_current_context())
+    return file if file is not None else option
+
+
+def output_text(record):
+    """Return ``loss = 0.3 (* 1 = 0.3 loss)`` for an output record of `minicaffe.solver.report`."""
+    value, weight = record["value"], record["loss_weight"]
+    return f"{record['name']} = {value:g}" + (f" (* {weight:g} = {weight * value:g} loss)" if weight else "")
+
+
+def name_data_command(error):
+    """Add to the error of a missing database the command that makes it, where its name is that of a known data set."""
+    source, found, _ = error.message.partition(": no such database")
+    match = found and re.fullmatch(r"(?:(.*)/)?(fashion_mnist|mnist|cifar10)_(?:train|test)_(?:lmdb|leveldb)/*", source)
+    if match:
+        import shlex
+        name = match[2].replace("_", "-")
+        error.message += f"; make it with: minicaffe data {name} --out {shlex.quote(match[1] or ('/' if source[0] == '/' else '.'))}"
+
+
+def _note_verbose(ctx, param, verbose):
+    ctx.meta["verbose"] = verbose
+
+
+def _start_log(ctx, param, quiet):
+    ctx.meta["quiet"] = quiet
+    log.start(quiet=quiet, verbose=ctx.meta.get("verbose", False))
+
+
+def _refuse_gpu(ctx, param, gpu):
+    if gpu:
+        raise click.UsageError("--gpu: this build has no CUDA path yet; leave it out to run on the CPU", ctx)

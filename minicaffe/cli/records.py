@@ -1,0 +1,135 @@
+"""Listeners of a solver that keep what it did: JSON lines for programs, the result for people."""
+
+import json
+import logging
+import math
+import time
+
+from minicaffe.cli.options import output_text
+from minicaffe.errors import FileError
+from minicaffe.solver.report import batch_size
+
+log = logging.getLogger("minicaffe.cli")
+
+
+class JsonLines:
+    """Writes each display (``"event": "train"``) and each test (``"event": "test"``) as one line of JSON, at once.
+
+    What is no finite number becomes null, as JSON has no other word for it. If the disk fills up the file ends, with a
+    warning; the training goes on.
+
+    Parameters
+    ----------
+    path : str
+    append : bool
+        Write behind what the file holds already.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be opened.
+    """
+
+    def __init__(self, path, append=False):
+        self.path = path
+        try:
+            self.file = open(path, "a" if append else "w", encoding="utf-8")
+        except OSError as cause:
+            raise FileError(f"cannot be written: {cause.strerror}; correct the path of --json", file=path) from cause
+
+    def on_display(self, solver, record):
+        self._write({"event": "train", **record})
+
+    def on_test(self, solver, record):
+        self._write({"event": "test", **record})
+
+    def _write(self, record):
+        if self.file is None:
+            return
+        try:
+            self.file.write(json.dumps(_finite(record), ensure_ascii=False) + "\n")
+            self.file.flush()
+        except OSError as cause:
+            log.warning("%s: cannot be written: %s; no more records, the training goes on", self.path, cause.strerror)
+            self.close()
+
+    def close(self):
+        """Close the file; harmless a second time."""
+        file, self.file = self.file, None
+        try:
+            if file is not None:
+                file.close()
+        except OSError as cause:  # what could not be flushed before; on_display or on_test has told
+            log.debug("%s: %s", self.path, cause)
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Result:
+    """Remembers what `lines` tells at the end of a training."""
+
+    def __init__(self):
+        self.tests = {}  # the last record of each test net
+        self.outputs = []
+        self.files = []
+        self.stopped = False
+        self.state = None
+        self.seconds = 0.0
+
+    def on_start(self, solver):
+        self._begin = time.perf_counter()
+        self.first_iter = solver.iter
+
+    def on_display(self, solver, record):
+        self.outputs = record["outputs"]
+
+    def on_test(self, solver, record):
+        self.tests[record["net"]] = record
+
+    def on_snapshot(self, solver, model_path, state_path):
+        self.files += [path for path in (model_path, state_path) if path not in self.files]
+        self.state = state_path, solver.iter
+
+    def on_end(self, solver, stopped):
+        self.stopped = stopped
+        self.seconds = time.perf_counter() - self._begin
+
+    def lines(self, solver, resume_command):
+        """Return the result as lines of text.
+
+        Parameters
+        ----------
+        resume_command : callable
+            Given the path of a solver state, returns the command that goes on from there.
+        """
+        done = solver.iter - self.first_iter
+        images = batch_size(solver.net)
+        rate = f", {images * solver.param.iter_size * done / self.seconds:,.0f} images/s" if images and self.seconds else ""
+        yield f"{'Stopped' if self.stopped else 'Finished'} at iteration {solver.iter} of {solver.param.max_iter}"
+        yield f"time: {self.seconds:.1f} s for {done} iterations{rate} (with tests and snapshots)"
+        if self.outputs:
+            yield f"smoothed loss = {solver.smoothed_loss:g}"
+        for output in self.outputs:
+            yield f"train {output_text(output)}"
+        for number, record in sorted(self.tests.items()):
+            name = f"test net {number}" if len(self.tests) > 1 else "test"
+            for output in record["outputs"]:
+                yield f"{name} {output_text(output)}" + stale(record, solver)
+            if record["loss"] is not None:
+                yield f"{name} total loss = {record['loss']:g}" + stale(record, solver)
+        for path in self.files:
+            yield f"wrote {path}"
+        if self.stopped and self.state:
+            state, iteration = self.state
+            yield f"resume{stale({'iteration': iteration}, solver)} with: {resume_command(state)}"
+
+
+def stale(record, solver):
+    """Say at which iteration a record was made if it is not the last one."""
+    return "" if record["iteration"] == solver.iter else f" (at iteration {record['iteration']})"

@@ -1,0 +1,147 @@
+"""An option of ``minicaffe train`` for every field of SolverParameter, made from the message itself.
+
+A field ``base_lr`` is the option ``--base-lr``. Repeated fields are repeatable options that replace the file's list, enums
+go by name, nets and states are given as prototxt text. Only ``snapshot`` has another name, --snapshot-interval: Caffe's
+tool calls the state to resume --snapshot.
+"""
+
+import click
+from google.protobuf.descriptor import FieldDescriptor
+
+from minicaffe.errors import ConfigError
+from minicaffe.proto import caffe_pb2, text
+
+FIELDS = caffe_pb2.SolverParameter.DESCRIPTOR.fields
+OTHER_NAMES = {"snapshot": ("--snapshot-interval",), "random_seed": ("--random-seed", "--seed")}
+HELP = {
+    "train_net": "Prototxt of the train net alone.",
+    "test_net": "Prototxt of a test net; repeatable.",
+    "test_iter": "Batches in a test; one for each test net.",
+    "test_interval": "Test every N iterations.",
+    "base_lr": "Learning rate at the start.",
+    "display": "Report every N iterations; 0: never.",
+    "max_iter": "Iterations in all.",
+    "lr_policy": "fixed, step, exp, inv, multistep, poly or sigmoid.",
+    "gamma": "Constant of the policy.",
+    "power": "Exponent of the policies inv and poly.",
+    "momentum": "Momentum; beta1 of Adam.",
+    "weight_decay": "Strength of the regularization.",
+    "stepsize": "Iterations between steps; middle of sigmoid.",
+    "snapshot": "Snapshot every N iterations; 0: never.",
+    "snapshot_prefix": "Begin of the names of snapshots; a folder: inside it.",
+    "snapshot_diff": "Keep gradients in snapshots.",
+    "solver_mode": "CPU or GPU (none in this build yet).",
+    "device_id": "GPU to use.",
+    "test_compute_loss": "Report the loss of the whole net in tests.",
+    "random_seed": "Seed of all random numbers; -1: by chance.",
+    "train_net_param": "Text of the train net.",
+    "test_net_param": "Text of a test net; repeatable.",
+    "debug_info": "Log means of all blobs at each display.",
+    "net": "Prototxt of the net to train and test.",
+    "net_param": "Text of the net to train and test.",
+    "train_state": "Text of the train net's state.",
+    "test_state": "Text of a test net's state; repeatable.",
+    "snapshot_after_train": "Snapshot at the end.",
+    "regularization_type": "L2 or L1.",
+    "solver_type": "Old form of --type.",
+    "delta": "Stabiliser of AdaGrad, RMSProp, AdaDelta and Adam.",
+    "test_initialization": "Test before the first iteration.",
+    "average_loss": "Iterations over which the shown loss is averaged.",
+    "stepvalue": "Iteration of a step of multistep; repeatable.",
+    "clip_gradients": "Largest L2 norm of the gradient; negative: any.",
+    "iter_size": "Batches for one update.",
+    "snapshot_format": "BINARYPROTO or HDF5.",
+    "rms_decay": "Decay of RMSProp.",
+    "momentum2": "beta2 of Adam.",
+    "type": "SGD, Nesterov, AdaGrad, RMSProp, AdaDelta or Adam.",
+    "layer_wise_reduce": "Overlap of work in training on several GPUs.",
+    "eval_type": "Of the SSD fork: what its tests compute; not used.",
+    "ap_version": "Of the SSD fork: how it computes precision; not used.",
+    "show_per_class_result": "Of the SSD fork: log each class; not used.",
+    "plateau_winsize": "Of the SSD fork: windows of policy plateau; not used.",
+    "weights": "Weights to start from, several with commas; repeatable.",
+}
+METAVARS = {
+    FieldDescriptor.CPPTYPE_STRING: "TEXT",
+    FieldDescriptor.CPPTYPE_BOOL: "true|false",
+    FieldDescriptor.CPPTYPE_FLOAT: "NUMBER",
+    FieldDescriptor.CPPTYPE_MESSAGE: "PROTOTXT",
+}
+
+
+class FieldType(click.ParamType):
+    """Turns an option's text into a value of `field` by the rules of a prototxt."""
+
+    def __init__(self, field):
+        self.field = field
+        self.name = METAVARS.get(field.cpp_type, "N")
+        if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+            self.name = "|".join(field.enum_type.values_by_name)
+
+    def convert(self, value, param, ctx):
+        if not isinstance(value, str) or self.field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+            return value
+        is_message = self.field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+        entry = f"{self.field.name} {{ {value} }}" if is_message else f"{self.field.name}: {value}"
+        try:
+            message, _ = text.parse_text(entry, caffe_pb2.SolverParameter)
+        except ConfigError as error:
+            self.fail(error.message, param, ctx)
+        if len(message.ListFields()) != 1:
+            self.fail(f"must be one value, got {value}", param, ctx)
+        result = getattr(message, self.field.name)
+        return result[0] if is_repeated(self.field) else result
+
+
+def is_repeated(field):
+    """FieldDescriptor.label is on its way out of protobuf, is_repeated is not in its older releases."""
+    return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+
+
+def option_names(field_name):
+    """Return the options that set a field of SolverParameter."""
+    return OTHER_NAMES.get(field_name, ("--" + field_name.replace("_", "-"),))
+
+
+class FieldOption(click.Option):
+    """The option of one field; its parameter is called ``field_<name>``."""
+
+    def __init__(self, field):
+        kind = FieldType(field)
+        super().__init__([*option_names(field.name), f"field_{field.name}"], type=kind, metavar=kind.name,
+                         multiple=is_repeated(field), help=HELP.get(field.name))
+        self.field = field
+
+
+class FieldCommand(click.Command):
+    """Lists the options of fields under a heading of their own."""
+
+    def format_options(self, ctx, formatter):
+        lists = ([], [])
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                lists[isinstance(param, FieldOption)].append(record)
+        for title, records in zip(("Options", "Fields of the solver, over what its file says"), lists, strict=True):
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def given_fields(params):
+    """Split a command's parameters into the values of fields that were given, by field name, and all others."""
+    fields = {name.removeprefix("field_"): value for name, value in params.items()
+              if name.startswith("field_") and value not in (None, ())}
+    return fields, {name: value for name, value in params.items() if not name.startswith("field_")}
+
+
+def set_fields(param, values):
+    """Set fields of the SolverParameter `param`; a list replaces the one that is there."""
+    for name, value in values.items():
+        if name == "solver_type":
+            param.ClearField("type")
+        param.ClearField(name)
+        if isinstance(value, tuple):
+            getattr(param, name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(param, name).CopyFrom(value)
+        else:
+            setattr(param, name, value)

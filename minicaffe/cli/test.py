@@ -1,0 +1,70 @@
+"""``minicaffe test``: score the weights of a net (Caffe tools/caffe.cpp, test)."""
+
+import logging
+import sys
+
+import click
+
+from minicaffe.cli import log, options
+from minicaffe.errors import Error
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2
+from minicaffe.solver.report import OutputMeans, output_records
+
+logger = logging.getLogger("minicaffe.cli")
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("file", required=False)
+@click.option("--model", metavar="FILE", help="FILE in Caffe's way.")
+@click.option("--weights", required=True, metavar="FILE", help="A .caffemodel, or HDF5.")
+@click.option("--iterations", type=click.IntRange(min=1), default=50, show_default=True, help="Batches to run.")
+@options.net_state
+@options.threads
+@options.python_layers
+@options.common
+def test(file, model, weights, iterations, level, stage):
+    """Run the net of FILE with its test data and print the means of its outputs."""
+    file = options.one_file(file, model, "--model", "net")
+    param, positions = read_net(file, caffe_pb2.TEST, level, stage)
+    logger.info("Use CPU.")
+    try:
+        net = Net(param, file=file, positions=positions)
+    except Error as error:
+        options.name_data_command(error)
+        raise
+    net.copy_from(weights)
+    logger.info("Running for %d iterations.", iterations)
+    means, loss = OutputMeans(net), 0.0
+    with progress(iterations) as advance:
+        for i in range(iterations):
+            loss += net.forward_from_to(0, len(net.layers) - 1)
+            means.add()
+            for record in output_records(net) if logger.isEnabledFor(logging.INFO) else ():
+                logger.info("Batch %d, %s = %g", i, record["name"], record["value"])
+            advance()
+    for line in (f"Loss: {loss / iterations:g}", *map(options.output_text, means.records())):
+        logger.info("%s", line)
+        click.echo(line)
+
+
+class progress:
+    """A context with a progress bar on a terminal, nothing elsewhere; entering gives the function that advances it."""
+
+    def __init__(self, total):
+        self.bar = None
+        if log.is_terminal(sys.stderr) and not click.get_current_context().meta["quiet"]:
+            from rich.console import Console
+            from rich.progress import Progress
+            self.bar = Progress(console=Console(stderr=True), transient=True)
+            self.task = self.bar.add_task("testing", total=total)
+
+    def __enter__(self):
+        if self.bar is None:
+            return lambda: None
+        self.bar.start()
+        return lambda: self.bar.advance(self.task)
+
+    def __exit__(self, *_):
+        if self.bar is not None:
+            self.bar.stop()

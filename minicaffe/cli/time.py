@@ -1,0 +1,116 @@
+"""``minicaffe time``: how long each layer of a net takes, forward and backward (Caffe tools/caffe.cpp, time).
+
+Different from Caffe: layers without parameters that no gradient passes are not run backward (there they return at once),
+and the result is a table on standard output; Caffe's own lines go to the log.
+"""
+
+import logging
+import time as clock
+
+import click
+
+from minicaffe.cli import options
+from minicaffe.errors import Error
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2
+
+logger = logging.getLogger("minicaffe.cli")
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("file", required=False)
+@click.option("--model", metavar="FILE", help="FILE in Caffe's way.")
+@click.option("--iterations", type=click.IntRange(min=1), default=50, show_default=True, help="Rounds to measure.")
+@click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True)
+@click.option("--weights", hidden=True, expose_value=False)  # Caffe takes it and does not read it
+@options.net_state
+@options.threads
+@options.python_layers
+@options.common
+def time(file, model, iterations, phase, level, stage):
+    """Run the net of FILE forward and backward and print the mean times of its layers."""
+    file = options.one_file(file, model, "--model", "net")
+    param, positions = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage)
+    logger.info("Use CPU.")
+    try:
+        net = Net(param, file=file, positions=positions)
+        forward, backward, total = measure(net, iterations)
+    except Error as error:
+        options.name_data_command(error)
+        raise
+    log_times(net, forward, backward, total, iterations)
+    print_table(net, forward, backward)
+
+
+def measure(net, iterations):
+    """Run `net` once to warm up and `iterations` times by the clock.
+
+    Returns
+    -------
+    forward, backward : list of float
+        Mean milliseconds of each layer.
+    total : float
+        Milliseconds of all rounds together.
+    """
+    count = len(net.layers)
+    logger.info("Performing Forward")
+    logger.info("Initial loss: %g", net.forward_from_to(0, count - 1))
+    logger.info("Performing Backward")
+    for i in reversed(range(count)):
+        run_backward(net, i)
+    forward, backward = [0.0] * count, [0.0] * count
+    logger.info("*** Benchmark begins ***")
+    logger.info("Testing for %d iterations.", iterations)
+    begin = clock.perf_counter()
+    for round_ in range(1, iterations + 1):
+        started = clock.perf_counter()
+        for i in range(count):
+            before = clock.perf_counter()
+            net.forward_from_to(i, i)
+            forward[i] += clock.perf_counter() - before
+        for i in reversed(range(count)):
+            before = clock.perf_counter()
+            run_backward(net, i)
+            backward[i] += clock.perf_counter() - before
+        logger.info("Iteration: %d forward-backward time: %d ms.", round_, 1000 * (clock.perf_counter() - started))
+    total = 1000 * (clock.perf_counter() - begin)
+    return [1000 * t / iterations for t in forward], [1000 * t / iterations for t in backward], total
+
+
+def run_backward(net, index):
+    """Run one layer backward, also where the net itself would skip its parameters (a deploy net has no loss)."""
+    layer = net.layers[index]
+    if net.layer_need_backward[index] or layer.blobs:
+        try:
+            layer.backward_cpu(net.tops[index], net.bottom_need_backward[index], net.bottoms[index])
+        except Error as error:
+            raise error.at(file=net.file, line=net.lines[index], layer=layer.name, layer_type=layer.type)
+
+
+def log_times(net, forward, backward, total, iterations):
+    """Write Caffe's lines to the log."""
+    logger.info("Average time per layer: ")
+    for name, there, back in zip(net.layer_names, forward, backward, strict=True):
+        logger.info("%10s\tforward: %g ms.", name, there)
+        logger.info("%10s\tbackward: %g ms.", name, back)
+    logger.info("Average Forward pass: %g ms.", sum(forward))
+    logger.info("Average Backward pass: %g ms.", sum(backward))
+    logger.info("Average Forward-Backward: %g ms.", total / iterations)
+    logger.info("Total Time: %d ms.", total)
+    logger.info("*** Benchmark ends ***")
+
+
+def print_table(net, forward, backward):
+    """Print a line for each layer and one for the net on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+    console = Console(highlight=False)
+    whole = sum(forward) + sum(backward)
+    table = Table("layer", "type", box=None, header_style="bold")
+    for column in ("forward ms", "backward ms", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, layer, there, back in zip(net.layer_names, net.layers, forward, backward, strict=True):
+        share = (there + back) / whole if whole else 0.0
+        table.add_row(name, layer.type, f"{there:.3f}", f"{back:.3f}", f"{share:.1%}", style="bold" if share > 0.2 else None)
+    table.add_row("all", "", f"{sum(forward):.3f}", f"{sum(backward):.3f}", "100.0%", style="bold")
+    console.print(table)

@@ -1,0 +1,124 @@
+"""``minicaffe train``: train a net, with a solver file or without (Caffe tools/caffe.cpp, train).
+
+Different from Caffe: FILE may be a net, every field of the solver can be set by an option, and there is a live display.
+"""
+
+import functools
+import logging
+import shlex
+import sys
+
+import click
+
+from minicaffe.cli import log, options, solver_options, training_file
+from minicaffe.cli.records import JsonLines, Result
+from minicaffe.cli.signals import EFFECTS, Signals
+from minicaffe.errors import Error
+from minicaffe.proto import caffe_pb2, text, upgrade
+
+logger = logging.getLogger("minicaffe.cli")
+
+effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
+
+
+class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
+    """Takes gflags' spelling and has an option for every field."""
+
+
+@click.command(cls=TrainCommand)
+@click.argument("file", required=False)
+@click.option("--solver", metavar="FILE", help="FILE in Caffe's way.")
+@click.option("--snapshot", "state", metavar="STATE", help="Resume from this .solverstate.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Pictures in a batch of the train net's data layers.")
+@click.option("--test-batch-size", type=click.IntRange(min=1), help="The same of the test nets.")
+@click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
+@effect("--sigint-effect", default="stop", help="What Ctrl-C does.")
+@effect("--sighup-effect", default="snapshot", help="What a hang-up does.")
+@options.net_state
+@options.threads
+@options.python_layers
+@options.common
+@click.pass_context
+def train(ctx, **params):
+    """Train the net of FILE, the prototxt of a solver or of a net.
+
+    For a net alone a solver is made (SGD, momentum 0.9) and shown. Ctrl-C stops after the running iteration, writes a
+    snapshot and says how to go on.
+    """
+    fields, given = solver_options.given_fields(params)
+    file = options.one_file(given["file"], given["solver"], "--solver", "solver or net")
+    if given["state"] and "weights" in fields:
+        raise click.UsageError("give --snapshot to resume or --weights to fine-tune, not both", ctx)
+    try:
+        solver = prepare(ctx, file, fields, given)
+    except Error as error:
+        options.name_data_command(error)
+        name = (error.field or "").partition("[")[0]
+        if name in fields and error.layer is None:  # the fault is the option's, not the file's
+            error.file = error.line = error.column = None
+            error.field = solver_options.option_names(name)[0]
+        raise
+    run(ctx, solver, given)
+
+
+for field in solver_options.FIELDS:
+    train.params.append(solver_options.FieldOption(field))
+
+
+def prepare(ctx, file, fields, given):
+    """Return the solver that `file` and the options ask for."""
+    if training_file.is_net(file):
+        param, source, positions = training_file.default_solver(file, fields.get("max_iter", training_file.MAX_ITER)), None, None
+    else:
+        param, positions = upgrade.read_solver_file(file)
+        source = file
+    solver_options.set_fields(param, fields)
+    if given["state"]:
+        param.ClearField("weights")
+    if "snapshot_prefix" in fields:
+        training_file.complete_prefix(param, file)
+    param = upgrade.upgrade_solver(param, positions)
+    if source is None and not ctx.meta["quiet"]:
+        click.echo(f"# {file} is a net; it is trained by this solver:\n{text.write_text(param)}", err=True)
+    param.train_state.level = given["level"]
+    param.train_state.stage.extend(given["stage"])
+    if param.HasField("solver_mode") and param.solver_mode == caffe_pb2.SolverParameter.GPU:
+        logger.warning("%s: solver_mode: GPU: this build has no CUDA path yet, the CPU trains", file)
+    logger.info("Use CPU.")
+    sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
+    return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size})
+
+
+def run(ctx, solver, given):
+    """Train with display, signals and records, and print the result."""
+    result = Result()
+    solver.listeners.append(result)
+    records = display = None
+    if given["json_path"]:
+        records = JsonLines(given["json_path"], append=bool(given["state"]))
+        solver.listeners.append(records)
+    if log.is_terminal(sys.stderr) and not (ctx.meta["quiet"] or ctx.meta["verbose"]):
+        from minicaffe.cli.display import LiveDisplay
+        display = LiveDisplay()
+        solver.listeners.append(display)
+    with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
+        def action():
+            if display is not None:
+                display.tick(solver)  # here too, since a long test has no iterations
+            return signals.poll()
+
+        solver.action = action
+        try:
+            if given["state"]:
+                logger.info("Resuming from %s", given["state"])
+            logger.info("Starting Optimization")
+            solver.solve(given["state"])
+            logger.info("Optimization Done.")
+        finally:
+            if display is not None:
+                display.close()
+            if records is not None:
+                records.close()
+    arguments = [word for word in ctx.meta["arguments"] if not word.startswith(("--snapshot=", "--weights="))]
+    for line in result.lines(solver, lambda state: shlex.join(["minicaffe", "train", *arguments, f"--snapshot={state}"])):
+        click.echo(line)

@@ -1,0 +1,116 @@
+"""What ``minicaffe train FILE`` trains: tells a solver from a net, makes a solver for a net alone, sets batch sizes."""
+
+import os
+import re
+
+from minicaffe.data.db import open_db
+from minicaffe.errors import ConfigError, Error
+from minicaffe.net.build import LayerDef, filter_layers
+from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.files import read_bytes
+from minicaffe.solver import create_solver, solver_types
+
+MAX_ITER, DISPLAY, TEST_INTERVAL = 2000, 100, 500  # of a solver made here: LeNet then takes about half a minute
+TEST_ITER = 100  # batches of a test at most
+UNKNOWN_TEST_ITER = 50  # where the size of the test data is not known; as in `caffe test`
+
+NOISE = re.compile(r"""#[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")
+FIELD_OR_BRACE = re.compile(r"([A-Za-z_]\w*)\s*(?=[:{<])|([{<])|([}>])")
+
+
+def is_net(path):
+    """Tell whether a prototxt is a net rather than a solver, by the names of its outermost fields, even if it is broken.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read.
+    ConfigError
+        If no field of either stands in it.
+    """
+    names, depth = [], 0
+    text = read_bytes(path).decode("utf-8", "replace")
+    for name, opening, closing in FIELD_OR_BRACE.findall(NOISE.sub('""', text)):
+        if name and depth == 0:
+            names.append(name)
+        depth += bool(opening) - bool(closing)
+    of_net, of_solver = (sum(name in message.DESCRIPTOR.fields_by_name for name in names)
+                         for message in (caffe_pb2.NetParameter, caffe_pb2.SolverParameter))
+    if not of_net and not of_solver and "\0" not in text:
+        raise ConfigError("is neither a solver nor a net: no field of one stands in it; give a prototxt", file=path)
+    return of_net > of_solver
+
+
+def default_solver(path, max_iter=MAX_ITER):
+    """Return the SolverParameter that trains the net of the prototxt `path`: SGD, with tests if the net has a TEST phase."""
+    net, _ = upgrade.read_net_file(path)
+    max_iter = max(1, max_iter)
+    param = caffe_pb2.SolverParameter(
+        net=path, type="SGD", base_lr=0.01, lr_policy="inv", gamma=1e-4, power=0.75, momentum=0.9, weight_decay=5e-4,
+        max_iter=max_iter, display=min(DISPLAY, max(1, max_iter // 20)), snapshot_prefix=os.path.splitext(path)[0],
+        solver_mode=caffe_pb2.SolverParameter.CPU)
+    train, test = ([layer.param for layer in filter_layers([LayerDef(p, None) for p in net.layer],
+                                                           caffe_pb2.NetState(phase=phase), path)]
+                   for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST))
+    if test != train:
+        param.test_iter.append(_test_batches(test))
+        # A divisor, so that the training ends with a test.
+        param.test_interval = max_iter // next(n for n in range(max(1, max_iter // TEST_INTERVAL), 0, -1) if max_iter % n == 0)
+    return param
+
+
+def _test_batches(layers):
+    """Return how many batches the test data hold, between 1 and TEST_ITER."""
+    for layer in layers:
+        if layer.type == "Data" and layer.data_param.batch_size:
+            try:
+                with open_db(layer.data_param.source, layer.data_param.backend) as db:
+                    return min(TEST_ITER, max(1, len(db) // layer.data_param.batch_size))
+            except Error:
+                break  # the layer itself will say what is wrong, and where
+    return UNKNOWN_TEST_ITER
+
+
+def complete_prefix(param, path):
+    """Give `snapshot_prefix` the name of `path` inside if it is a folder, as for a solver file."""
+    if os.path.isdir(param.snapshot_prefix):
+        param.snapshot_prefix = os.path.join(param.snapshot_prefix, os.path.splitext(os.path.basename(path))[0])
+
+
+def build_solver(param, file=None, positions=None, batch_sizes=None):
+    """Return the solver of `param`.
+
+    Parameters
+    ----------
+    batch_sizes : dict, optional
+        From phase to the batch size that data layers of that phase get.
+    """
+    base = solver_types().get(param.type)
+    if base is None or not batch_sizes:
+        return create_solver(param, file=file, positions=positions)
+
+    def make_net(self, net_param, **options):
+        if net_param.state.phase in batch_sizes:
+            set_batch_size(net_param, batch_sizes[net_param.state.phase])
+        return base.make_net(self, net_param, **options)
+
+    # The name goes into solver states, so it stays.
+    return type(base.__name__, (base,), {"make_net": make_net})(param, file=file, positions=positions)
+
+
+def set_batch_size(net_param, size):
+    """Set `batch_size` of all data layers of a net.
+
+    Raises
+    ------
+    ConfigError
+        If no layer has one.
+    """
+    found = False
+    for layer in net_param.layer:
+        for field, value in layer.ListFields():
+            if field.name.endswith("_param") and hasattr(value, "DESCRIPTOR") and "batch_size" in value.DESCRIPTOR.fields_by_name:
+                value.batch_size = size
+                found = True
+    if not found:
+        raise ConfigError(f"cannot be {size}: no layer of the net has a batch_size", field="--batch-size")

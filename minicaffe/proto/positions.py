@@ -1,0 +1,60 @@
+"""Where the messages and fields of a prototxt stand, asked by path: what an error needs that is found after reading."""
+
+import functools
+import re
+from bisect import bisect_right
+
+
+class Positions:
+    """Where each message and field of a prototxt stands.
+
+    Paths are written as ``layer[3].convolution_param.num_output``; the index counts a repeated field from 0.
+
+    Attributes
+    ----------
+    filename : str
+    moved : dict of str to str
+        Paths of the message as it is now, to paths as the file has them: upgrading an old net moves its layers.
+    """
+
+    def __init__(self, filename, text="", starts=None):
+        self.filename = filename
+        self.moved = {}
+        self._starts = {} if starts is None else starts
+        self._text = text
+
+    @functools.cached_property
+    def _newlines(self):
+        return [match.start() for match in re.finditer("\n", self._text)]
+
+    def line(self, path):
+        """Return the line of `path`, or of the nearest enclosing message that is known; None if there is none."""
+        path = self._in_file(path)
+        while path:
+            start = self._starts.get(path, self._starts.get(path + "[0]"))
+            if start is not None:
+                return self.place(start)[0]
+            path = _parent(path)
+        return None
+
+    def layer_line(self, index):
+        """Return the line where layer `index` of the (upgraded) net begins; None if unknown."""
+        return self.line(f"layer[{index}]")
+
+    def place(self, offset):
+        """Return line and column, both from 1, of a character of the file."""
+        line = bisect_right(self._newlines, offset - 1)
+        return line + 1, offset - (self._newlines[line - 1] if line else -1)
+
+    def _in_file(self, path):
+        prefix = path
+        while prefix:
+            if prefix in self.moved:
+                return self.moved[prefix] + path[len(prefix) :]
+            prefix = _parent(prefix)
+        return path
+
+
+def _parent(path):
+    """``a.b[2].c`` to ``a.b[2]`` to ``a``; the empty string at the end."""
+    return path.rpartition(".")[0]

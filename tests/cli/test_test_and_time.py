@@ -1,0 +1,87 @@
+"""``minicaffe test`` and ``minicaffe time``: Caffe's words in the log, the result on standard output."""
+
+import re
+
+import pytest
+from tiny import Process, run
+
+from minicaffe import cli
+
+
+@pytest.fixture
+def weights(folder, capsys):
+    assert cli.main(["train", "solver.prototxt", "--quiet"]) == 0
+    capsys.readouterr()
+    return "tiny_iter_30.caffemodel"
+
+
+def test_test_prints_means(folder, weights):
+    result = run("test", "-model", "net.prototxt", "-weights=" + weights, "-iterations", 3, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    log = [line.partition("] ")[2] for line in result.stderr.splitlines()]
+    assert {"Use CPU.", "Running for 3 iterations."} <= set(log)
+    batches = [re.fullmatch(r"Batch (\d), (loss|total) = (\S+)", line) for line in log if line.startswith("Batch")]
+    assert [(int(match[1]), match[2]) for match in batches] == [(i, name) for i in range(3) for name in ("loss", "total")]
+    loss, mean, total = result.stdout.splitlines()
+    assert [loss, mean, total] == log[-3:]
+    expected = sum(float(match[3]) for match in batches if match[2] == "loss") / 3
+    assert float(loss.removeprefix("Loss: ")) == pytest.approx(expected, rel=1e-4)
+    assert re.fullmatch(r"loss = (\S+) \(\* 1 = \1 loss\)", mean) and total.startswith("total = ")
+
+
+def test_test_on_a_terminal_shows_the_result_once(folder, weights):
+    process = Process("test", "net.prototxt", "--weights", weights, cwd=folder, size=(24, 80))
+    assert process.finish()[0] == 0 and process.text.count("Loss: ") == 1 and "Batch" not in process.text
+
+
+@pytest.mark.parametrize("arguments, status, text", [
+    (["net.prototxt"], 2, "--weights"), (["--weights", "w"], 2, "give one net"), (["net.prototxt", "--weights", "w"], 1, "w: no such file"),
+    (["none.prototxt", "--weights", "w"], 1, "none.prototxt: no such file"), (["solver.prototxt", "--weights", "w"], 2, "solver.prototxt:1"),
+    (["net.prototxt", "--weights", "w", "--iterations", "0"], 2, "--iterations"),
+])
+def test_test_faults(folder, capsys, arguments, status, text):
+    assert cli.main(["test", "--quiet", *arguments]) == status
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and text in err
+
+
+def test_time_in_caffes_words(folder):
+    result = run("time", "--model", "net.prototxt", "--iterations", 2, "--phase", "TEST", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    log = [line.partition("] ")[2] for line in result.stderr.splitlines()]
+    log = log[log.index("Performing Forward"):]
+    number = r"[\d.e+-]+"
+    layers = ("in", "data_in_0_split", "scale", "scaled_scale_0_split", "loss", "sum")
+    names = [name for name in layers if any(line.startswith(f"{name:>10}\t") for line in log)]
+    assert {"in", "scale", "loss", "sum"} <= set(names)
+    expected = ["Performing Forward", f"Initial loss: {number}", "Performing Backward", r"\*\*\* Benchmark begins \*\*\*",
+                "Testing for 2 iterations.", r"Iteration: 1 forward-backward time: \d+ ms\.",
+                r"Iteration: 2 forward-backward time: \d+ ms\.", "Average time per layer: ",
+                *(rf"{name:>10}\t{way}: {number} ms\." for name in names for way in ("forward", "backward")),
+                f"Average Forward pass: {number} ms.", f"Average Backward pass: {number} ms.",
+                f"Average Forward-Backward: {number} ms.", r"Total Time: \d+ ms\.", r"\*\*\* Benchmark ends \*\*\*"]
+    assert len(log) == len(expected)
+    for line, pattern in zip(log, expected, strict=True):
+        assert re.fullmatch(pattern, line), (line, pattern)
+
+
+def test_time_prints_a_table(folder, capsys):
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["layer", "type", "forward", "ms", "backward", "ms", "share"]
+    assert [line.split()[:2] for line in lines[1:4]] == [["in", "DummyData"], ["scale", "Scale"], ["loss", "EuclideanLoss"]]
+    assert lines[-1].split()[0] == "all" and lines[-1].endswith("100.0% ")
+
+
+def test_time_on_a_narrow_terminal(folder):
+    process = Process("time", "net.prototxt", cwd=folder, size=(24, 40))
+    assert process.finish()[0] == 0 and "100.0%" in process.text and "Benchmark" not in process.text
+
+
+def test_time_runs_parameters_backward_in_a_net_without_loss(folder, capsys):
+    (folder / "deploy.prototxt").write_text("""
+layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
+""")
+    assert cli.main(["time", "deploy.prototxt", "--iterations", "1", "--phase", "test", "--quiet"]) == 0
+    assert capsys.readouterr().out.splitlines()[2].split()[:2] == ["scale", "Scale"]

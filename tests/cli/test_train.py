@@ -1,0 +1,328 @@
+"""``minicaffe train``: files and options in, files, log, JSON lines and result out; signals; the display on a terminal."""
+
+import json
+import math
+import re
+import shlex
+import signal
+
+import pytest
+from tiny import Process, run
+
+from minicaffe import cli
+from minicaffe.proto import binary
+
+
+def iteration(path):
+    return binary.read_solver_state(str(path)).iter
+
+
+def test_solver_file(folder):
+    result = run("train", "solver.prototxt", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "Finished at iteration 30 of 30" in result.stdout and "test loss = " in result.stdout
+    assert "wrote tiny_iter_30.caffemodel" in result.stdout and iteration(folder / "tiny_iter_30.solverstate") == 30
+    second = run("train", "--solver=solver.prototxt", "-max_iter", "20", cwd=folder)
+    assert second.returncode == 0 and iteration(folder / "tiny_iter_20.solverstate") == 20
+
+
+def test_net_alone_shows_its_solver(folder):
+    result = run("train", "net.prototxt", "--max-iter", "40", "--seed", "3", "--test-iter", "2", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "# net.prototxt is a net" in result.stderr and "random_seed: 3" in result.stderr and "max_iter: 40" in result.stderr
+    assert (folder / "net_iter_40.caffemodel").exists()
+    assert re.search(r"^test loss = \S+ \(\* 1 = \S+ loss\)$", result.stdout, re.M)
+
+
+def test_quiet_leaves_only_the_result(folder):
+    result = run("train", "net.prototxt", "--max-iter", "10", "--quiet", cwd=folder)
+    assert result.returncode == 0 and result.stderr == "" and "Finished at iteration 10" in result.stdout
+
+
+def test_prefix_that_is_a_folder(folder, capsys):
+    (folder / "out").mkdir()
+    assert cli.main(["train", "solver.prototxt", "--snapshot-prefix", "out", "--threads", "1"]) == 0
+    assert (folder / "out" / "solver_iter_30.solverstate").exists()
+
+
+def test_level_and_stage_go_into_the_train_net(folder, capsys):
+    (folder / "staged.prototxt").write_text("""
+layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 } shape { dim: 2 } } }
+layer { name: "a" type: "Scale" bottom: "x" top: "s" include { stage: "extra" min_level: 2 } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "s" bottom: "y" top: "loss" }
+""")
+    assert cli.main(["train", "staged.prototxt", "--max-iter", "1", "--stage", "extra,b", "--level", "2"]) == 0
+    assert cli.main(["train", "staged.prototxt", "--max-iter", "1", "--stage", "extra"]) == 2
+    assert "staged.prototxt:4: layer 'loss' (EuclideanLoss)" in capsys.readouterr().err
+
+
+# ---- parse_log, by the rules of cli_and_tools.md
+
+def parse_log(lines):
+    """Read a log as Caffe's parse_log.py does; return the train and the test rows."""
+    number = r"([\d.eE+-]+)"
+    step, seconds_of_start, rows = None, None, {"Train": [], "Test": []}
+    rate = math.nan
+    for line in lines:
+        if "Solving" in line and seconds_of_start is None:
+            seconds_of_start = seconds(line)
+        if match := re.search(r"Iteration (\d+)", line):
+            step = int(match[1])
+        if step is None:
+            continue
+        if match := re.search(rf"lr = {number}", line):
+            assert line.split()[8] == match[1]  # parse_log.sh takes the ninth word
+            rate = float(match[1])
+            for row in rows["Train"]:
+                row.setdefault("LearningRate", rate)
+        if match := re.search(rf"(Train|Test) net output #(\d+): (\S+) = {number}", line):
+            table = rows[match[1]]
+            assert line.split()[10] == match[4]  # and the eleventh
+            if not table or table[-1]["NumIters"] != step:
+                table.append({"NumIters": step, "Seconds": seconds(line) - seconds_of_start})
+            table[-1][match[3]] = float(match[4])
+    return rows["Train"], rows["Test"]
+
+
+def seconds(line):
+    match = re.fullmatch(r"[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d\.\d{6}) +(\d+) (\S+):(\d+)\] .*", line)
+    assert match, line
+    return int(match[3]) * 3600 + int(match[4]) * 60 + float(match[5])
+
+
+def test_log_is_read_by_parse_log(folder):
+    lines = run("train", "solver.prototxt", cwd=folder).stderr.splitlines()
+    train, test = parse_log(lines)
+    assert [row["NumIters"] for row in train] == [0, 10, 20]
+    assert [row["NumIters"] for row in test] == [0, 10, 20, 30]
+    assert all(row["LearningRate"] == 0.01 and row["loss"] >= 0 and 0 <= row["Seconds"] < 60 for row in train)
+    assert all(set(row) == {"NumIters", "Seconds", "loss", "total"} for row in test)
+    text = "\n".join(lines)
+    assert all(words in text for words in (
+        "] Solving tiny", "] Learning Rate Policy: fixed", ", Testing net (#0)", "Snapshotting to binary proto file tiny_iter_30",
+        "] Iteration 30, loss = ", "] Optimization Done.", "] Use CPU.", "] Starting Optimization"))
+
+
+# ---- JSON lines, resuming
+
+def test_json_lines_and_resume(folder, capsys):
+    assert cli.main(["train", "solver.prototxt", "--json", "log.jsonl"]) == 0
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    displays = [record for record in records if record["event"] == "train"]
+    assert [record["iteration"] for record in displays] == [0, 10, 20]
+    assert [record["iteration"] for record in records if record["event"] == "test"] == [0, 10, 20, 30]
+    assert all(record["lr"] == pytest.approx(0.01) and record["outputs"][0]["name"] == "loss" for record in displays)
+    assert cli.main(["train", "solver.prototxt", "--json", "log.jsonl", "--snapshot", "tiny_iter_30.solverstate",
+                     "--max-iter", "50"]) == 0
+    again = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert again[: len(records)] == records
+    assert [record["iteration"] for record in again[len(records):] if record["event"] == "train"] == [30, 40]
+    assert "20 iterations" in capsys.readouterr().out
+
+
+def test_json_on_a_full_disk_costs_only_the_records(folder):
+    result = run("train", "solver.prototxt", "--json", "/dev/full", cwd=folder)
+    assert result.returncode == 0 and iteration(folder / "tiny_iter_30.solverstate") == 30
+    assert len(re.findall("^W.*/dev/full: cannot be written: No space left", result.stderr, re.M)) == 1
+
+
+def test_not_a_number_is_null_in_json(folder):
+    assert run("train", "solver.prototxt", "--base-lr", "1e30", "--json", "log.jsonl", cwd=folder).returncode == 0
+    last = [json.loads(line, parse_constant=pytest.fail) for line in (folder / "log.jsonl").read_text().splitlines()][-1]
+    assert last["outputs"][0]["value"] is None
+
+
+# ---- what is wrong
+
+@pytest.mark.parametrize("arguments, status, texts", [
+    ([], 2, ["give one solver or net"]),
+    (["solver.prototxt", "--solver", "solver.prototxt"], 2, ["give one solver or net"]),
+    (["solver.prototxt", "--weights", "a", "--snapshot", "b"], 2, ["not both"]),
+    (["solver.prototxt", "--weights", "none.caffemodel"], 1, ["none.caffemodel: no such file"]),
+    (["solver.prototxt", "--snapshot", "none.solverstate"], 1, ["none.solverstate: no such file"]),
+    (["solver.prototxt", "--snapshot", "net.prototxt"], 1, ["net.prototxt"]),
+    (["solver.prototxt", "--weights", "net.prototxt"], 1, ["net.prototxt"]),
+    (["solver.prototxt", "--net", "none.prototxt"], 1, ["none.prototxt: no such file"]),
+    (["solver.prototxt", "--lr-policy", "stp"], 2, ["minicaffe: --lr-policy: ", "stp"]),
+    (["solver.prototxt", "--type", "SDG"], 2, ["--type: ", "'SGD'"]),
+    (["solver.prototxt", "--snapshot-prefix", "/no/such/place"], 1, ["/no/such"]),
+    (["solver.prototxt", "--json", "/no/such/place"], 1, ["--json"]),
+    (["solver.prototxt", "--batch-size", "4"], 2, ["--batch-size"]),
+    ([".", ], 1, ["is a folder"]),
+])
+def test_faults_are_one_line(folder, capsys, arguments, status, texts):
+    assert cli.main(["train", "--quiet", *arguments]) == status
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and err.startswith("minicaffe: ") and all(text in err for text in texts), err
+
+
+def test_faults_in_a_file_name_its_line(folder, capsys):
+    (folder / "bad.prototxt").write_text("max_iter: 3\nlr_policy: \"fixed\"\nbase_lrr: 1\n")
+    assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("minicaffe: bad.prototxt:3:1: base_lrr: unknown field in SolverParameter")
+    (folder / "bad.prototxt").write_text('name: "x"\nlayer { name: "a" type: "Scal" }\nlayer { nam: "b" }\n')
+    assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
+    assert "bad.prototxt:3:" in capsys.readouterr().err
+    (folder / "bad.prototxt").write_text('name: "x"\nlayer { name: "a" type: "Scal" }\n')
+    assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
+    err = capsys.readouterr().err
+    assert "bad.prototxt:2: layer 'a' (Scal)" in err and "'Scale'" in err
+
+
+def test_missing_database_names_the_command_that_makes_it(folder, capsys):
+    (folder / "mnist.prototxt").write_text('layer { name: "mnist" type: "Data" top: "data" data_param { source: '
+                                           '"examples/mnist/mnist_train_lmdb" batch_size: 2 backend: LMDB } }')
+    assert cli.main(["train", "mnist.prototxt", "--quiet"]) == 1
+    err = capsys.readouterr().err
+    assert "mnist.prototxt:1: layer 'mnist' (Data): data_param.source: examples/mnist/mnist_train_lmdb: no such database" in err
+    assert err.endswith("make it with: minicaffe data mnist --out examples/mnist\n")
+
+
+def test_gpu_mode_of_a_solver_file_is_a_warning(folder):
+    result = run("train", "solver.prototxt", "--solver-mode", "GPU", cwd=folder)
+    assert result.returncode == 0 and re.search("^W.*no CUDA path yet, the CPU trains", result.stderr, re.M)
+
+
+# ---- signals
+
+LONG = ["--max-iter", "100000000", "--display", "1000", "--test-interval", "1000000"]
+
+
+def test_ctrl_c_stops_snapshots_and_says_how_to_resume(folder):
+    process = Process("train", "-solver", "solver.prototxt", *LONG, cwd=folder)
+    process.read_until("Iteration 1000 ")
+    process.signal(signal.SIGINT)
+    status, out = process.finish()
+    assert status == 0 and "Optimization stopped early." in process.text and out.startswith("Stopped at iteration")
+    command = shlex.split(out.splitlines()[-1].partition("resume with: ")[2])
+    state = command[-1].removeprefix("--snapshot=")
+    stopped = iteration(folder / state)
+    assert command[:3] == ["minicaffe", "train", "--solver=solver.prototxt"] and f"Stopped at iteration {stopped} " in out
+    resumed = run(*command[1:], f"--max-iter={stopped + 5}", cwd=folder)
+    assert resumed.returncode == 0 and iteration(folder / f"tiny_iter_{stopped + 5}.solverstate") == stopped + 5
+
+
+def test_many_ctrl_c_corrupt_nothing(folder):
+    process = Process("train", "solver.prototxt", *LONG, cwd=folder)
+    process.read_until("Iteration 1000 ")
+    for _ in range(5):
+        process.signal(signal.SIGINT)
+    status, out = process.finish()
+    assert status == 0 and "Traceback" not in process.text
+    state, = folder.glob("*.solverstate")
+    assert iteration(state) >= 1000 and binary.read_net(str(state.with_suffix(".caffemodel")))
+    assert not list(folder.glob(".*.tmp"))
+
+
+def test_sighup_snapshots_and_goes_on(folder):
+    process = Process("train", "solver.prototxt", *LONG, cwd=folder)
+    process.read_until("Iteration 1000 ")
+    process.signal(signal.SIGHUP)
+    process.read_until("Snapshotting solver state")
+    process.read_until("Iteration ")
+    process.signal(signal.SIGINT)
+    assert process.finish()[0] == 0 and len(list(folder.glob("*.solverstate"))) == 2
+
+
+def test_effects_can_be_chosen(folder):
+    process = Process("train", "solver.prototxt", "-sigint_effect=none", "--sighup-effect", "stop", *LONG, cwd=folder)
+    process.read_until("Iteration 1000 ")
+    process.signal(signal.SIGINT)
+    process.read_until("Iteration ")
+    process.signal(signal.SIGHUP)
+    status, out = process.finish()
+    assert status == 0 and out.startswith("Stopped") and len(list(folder.glob("*.solverstate"))) == 1
+
+
+def test_ctrl_c_in_a_test_pass_stops_it(folder):
+    process = Process("train", "solver.prototxt", "--max-iter=10", "--test-iter=100000000", cwd=folder)
+    process.read_until("Testing net (#0)")
+    process.signal(signal.SIGINT)
+    status, out = process.finish()
+    assert status == 0 and "Test interrupted." in process.text and out.startswith("Stopped at iteration 0")
+
+
+# ---- the terminal
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r")
+
+
+@pytest.mark.parametrize("size, environment", [
+    ((24, 80), {}), ((24, 40), {}), ((5, 20), {}), ((24, 80), {"NO_COLOR": "1"}), ((50, 200), {"LC_ALL": "C", "PYTHONUTF8": "0"}),
+])
+def test_live_display(folder, size, environment):
+    process = Process("train", "solver.prototxt", *LONG, cwd=folder, size=size, **environment)
+    process.read_until("iteration")
+    process.read_until("iteration")
+    process.resize(12, 40)
+    process.read_until("iteration")
+    process.signal(signal.SIGINT)
+    status, _ = process.finish()
+    shown = ESCAPES.sub("", process.text)
+    assert status == 0 and "Stopped at iteration" in shown and "resume with:" in shown
+    assert "Traceback" not in shown and "] Iteration" not in shown  # the log stays away
+    assert process.text.rstrip().count("\x1b[?25h") >= 1  # the cursor is back
+    if size[0] > 12:
+        assert all(word in shown for word in ("loss", "speed", "iterations/s", "time left", "test"))
+    if environment.get("NO_COLOR"):
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]", process.text)
+
+
+def test_dumb_terminal_gets_the_log(folder):
+    process = Process("train", "solver.prototxt", cwd=folder, size=(24, 80), TERM="dumb")
+    assert process.finish()[0] == 0
+    assert "] Iteration 20, lr = 0.01" in process.text and "\x1b" not in process.text
+
+
+def test_verbose_shows_the_log_on_a_terminal(folder):
+    process = Process("train", "solver.prototxt", "--verbose", cwd=folder, size=(24, 80))
+    assert process.finish()[0] == 0 and "] Iteration 20, lr = 0.01" in process.text
+
+
+def test_errors_after_the_display_leave_the_terminal_in_order(folder):
+    (folder / "folder").mkdir()
+    process = Process("train", "solver.prototxt", *LONG, "--snapshot-interval", "3000", "--snapshot-prefix", "folder/x",
+                      cwd=folder, size=(24, 80))
+    process.read_until("iteration")
+    (folder / "folder").rename(folder / "moved")
+    status, _ = process.finish()
+    assert status == 1 and "minicaffe: folder/x_iter_" in ESCAPES.sub("", process.text)
+    assert process.text.rindex("\x1b[?25h") < process.text.rindex("minicaffe: ")
+
+
+def test_a_hung_up_terminal_does_not_end_the_training(folder):
+    import os
+    process = Process("train", "solver.prototxt", *LONG, cwd=folder, size=(24, 80))
+    process.read_until("iteration")
+    os.close(process.source)  # the system sends SIGHUP
+    import time
+    end = time.monotonic() + 60
+    while not list(folder.glob("*.solverstate")) and time.monotonic() < end:
+        time.sleep(0.02)
+    first = set(folder.glob("*.solverstate"))
+    time.sleep(0.5)
+    process.signal(signal.SIGINT)
+    process.wait()
+    assert len(first) == 1 and len(set(folder.glob("*.solverstate"))) == 2
+
+
+def test_display_costs_little(folder):
+    """The redraws take at most a tenth of the time even where an iteration takes none, as here."""
+    import io
+    import time
+
+    from rich.console import Console
+
+    from minicaffe.cli import training_file
+    from minicaffe.cli.display import LiveDisplay
+    solver = training_file.build_solver(training_file.default_solver("net.prototxt"))
+    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=80))
+    display.on_start(solver)
+    drawing, ticks, begin = 0.0, 0, time.perf_counter()
+    while time.perf_counter() - begin < 1:
+        before = time.process_time()
+        display.on_iteration(solver)
+        drawing += time.process_time() - before
+        ticks += 1
+    display.close()
+    assert ticks > 1000 and drawing < 0.1 + 2e-6 * ticks

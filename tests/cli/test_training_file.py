@@ -1,0 +1,148 @@
+"""Telling solvers from nets, the solver for a net alone, options for every field, batch sizes."""
+
+import pytest
+from click.testing import CliRunner
+from tiny import NET, SOLVER
+
+from minicaffe.cli import solver_options, training_file
+from minicaffe.cli.options import name_data_command
+from minicaffe.cli.train import train
+from minicaffe.errors import ConfigError, FileError
+from minicaffe.proto import caffe_pb2
+
+
+@pytest.mark.parametrize("text, expected", [
+    (NET, True), (SOLVER, False),
+    ('net_param { layer { name: "a" } layer { name: "b" } }', False),
+    ('# base_lr: 1 max_iter: 2\nname: "base_lr: 0.1 net: { solver_mode: CPU"\nlayer { type: "x" }', True),
+    ('input: "data" input_dim: 1 layers { type: RELU }', True),
+    ('layer { name: "broken" ', True),
+    ("base_lr: 0.1 }}} max_iter: ", False),
+])
+def test_a_net_is_told_from_a_solver_even_if_broken(tmp_path, text, expected):
+    path = tmp_path / "file.prototxt"
+    path.write_text(text)
+    assert training_file.is_net(str(path)) is expected
+
+
+def test_other_files_are_neither(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("dear reader: this is no prototxt")
+    with pytest.raises(ConfigError, match="neither a solver nor a net"):
+        training_file.is_net(str(path))
+    with pytest.raises(FileError, match="no such file"):
+        training_file.is_net(str(tmp_path / "none"))
+
+
+def test_default_solver_tests_a_net_with_a_test_phase(folder):
+    param = training_file.default_solver("net.prototxt")
+    assert (param.net, param.snapshot_prefix, param.type, param.lr_policy) == ("net.prototxt", "net", "SGD", "inv")
+    assert list(param.test_iter) == [training_file.UNKNOWN_TEST_ITER] and param.max_iter == training_file.MAX_ITER
+    assert training_file.default_solver("net.prototxt").test_interval == training_file.TEST_INTERVAL
+
+
+@pytest.mark.parametrize("max_iter", [0, 1, 7, 97, 200, 700, 1300, 2000, 3001])
+def test_default_solver_ends_with_a_test(folder, max_iter):
+    param = training_file.default_solver("net.prototxt", max_iter)
+    assert param.max_iter % param.test_interval == 0 and param.display >= 1
+
+
+def test_default_solver_of_a_net_without_test_phase(folder):
+    (folder / "plain.prototxt").write_text(NET.replace(" include { phase: TEST }", ""))
+    param = training_file.default_solver("plain.prototxt")
+    assert not param.test_iter and not param.test_interval
+
+
+def test_batch_size_of_every_kind_of_data_layer():
+    net = caffe_pb2.NetParameter()
+    net.layer.add(type="Data").data_param.batch_size = 1
+    net.layer.add(type="HDF5Data").hdf5_data_param.batch_size = 1
+    net.layer.add(type="ImageData").image_data_param.source = "list"
+    net.layer.add(type="Convolution").convolution_param.num_output = 3
+    training_file.set_batch_size(net, 7)
+    assert net.layer[0].data_param.batch_size == net.layer[1].hdf5_data_param.batch_size == 7
+    assert net.layer[2].image_data_param.batch_size == 7
+    with pytest.raises(ConfigError, match="no layer of the net has a batch_size"):
+        training_file.set_batch_size(caffe_pb2.NetParameter(), 7)
+
+
+MEMORY_NET = """
+layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TRAIN } hdf5_data_param { source: "list" batch_size: 2 } }
+layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TEST } hdf5_data_param { source: "list" batch_size: 2 } }
+layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
+layer { name: "loss" type: "EuclideanLoss" bottom: "s" bottom: "y" top: "loss" }
+"""
+
+
+def test_batch_sizes_reach_the_nets_of_the_solver(folder):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "data.h5", "w") as file:
+        file["x"] = file["y"] = [[1.0, 2.0]] * 6
+    (folder / "list").write_text("data.h5\n")
+    (folder / "sized.prototxt").write_text(MEMORY_NET)
+    param = training_file.default_solver("sized.prototxt")
+    solver = training_file.build_solver(param, batch_sizes={caffe_pb2.TRAIN: 6, caffe_pb2.TEST: 3})
+    assert solver.net.blob_by_name("x").shape == (6, 2) and solver.test_nets[0].blob_by_name("x").shape == (3, 2)
+    assert type(solver).__name__ == "SGDSolver"
+
+
+# ---- options from the descriptor
+
+VALUES = {  # what is not in here is set to the text of its kind below
+    "solver_mode": ("CPU", caffe_pb2.SolverParameter.CPU), "solver_type": ("ADAM", caffe_pb2.SolverParameter.ADAM),
+    "snapshot_format": ("HDF5", caffe_pb2.SolverParameter.HDF5),
+}
+KINDS = {"TEXT": ("word", "word"), "true|false": ("true", True), "NUMBER": ("-0.5", -0.5), "N": ("3", 3)}
+
+
+@pytest.mark.parametrize("field", list(solver_options.FIELDS), ids=lambda field: field.name)
+def test_every_field_has_an_option_that_sets_it(field):
+    assert field.name in solver_options.HELP
+    kind = solver_options.FieldType(field)
+    text, value = VALUES.get(field.name) or KINDS.get(kind.name) or ("", None)
+    option = solver_options.option_names(field.name)[0]
+    arguments = ["f", option, text] + ([option, text] if solver_options.is_repeated(field) else [])
+    for spelling in (option, "-" + option.strip("-").replace("-", "_")):
+        arguments[1] = spelling
+        params = train.make_context("train", list(arguments)).params
+        given, _ = solver_options.given_fields(params)
+        param = caffe_pb2.SolverParameter(stepvalue=[9, 9, 9])
+        solver_options.set_fields(param, given)
+        assert list(given) == [field.name]
+        if solver_options.is_repeated(field):
+            assert len(getattr(param, field.name)) == 2
+        else:
+            assert param.HasField(field.name)
+            assert value is None or getattr(param, field.name) == value
+
+
+def test_messages_are_given_as_prototxt():
+    params = train.make_context("train", ["f", "--train-state", 'stage: "a" level: 2']).params
+    assert solver_options.given_fields(params)[0]["train_state"] == caffe_pb2.NetState(stage=["a"], level=2)
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["--max-iter", "many"], "whole number"), (["--max-iter", "3 base_lr: 1"], "one value"), (["--max-iter", "1e3"], "whole number"),
+    (["--solver-mode", "TPU"], "CPU, GPU"), (["--max-iter", "9999999999"], "2147483647"), (["--snapshot-diff=perhaps"], "true or false"),
+    (["--train-state", "stag: 1"], "unknown field"), (["--batch-size", "0"], "x>=1"), (["--sigint-effect", "explode"], "snapshot"),
+])
+def test_wrong_values_are_usage_errors(arguments, text):
+    result = CliRunner().invoke(train, ["f", *arguments])
+    assert result.exit_code == 2 and text in result.stderr
+
+
+@pytest.mark.parametrize("source, command", [
+    ("examples/mnist/mnist_train_lmdb", "minicaffe data mnist --out examples/mnist"),
+    ("fashion_mnist_test_lmdb", "minicaffe data fashion-mnist --out ."),
+    ("/my data/cifar10_train_leveldb", "minicaffe data cifar10 --out '/my data'"),
+])
+def test_a_missing_well_known_database_comes_with_its_command(source, command):
+    error = FileError(f"{source}: no such database; check the path", field="data_param.source")
+    name_data_command(error)
+    assert error.message.endswith(command)
+
+
+def test_other_errors_are_left_alone():
+    error = FileError("ilsvrc12_train_lmdb: no such database; check the path")
+    name_data_command(error)
+    assert error.message.endswith("check the path")

@@ -1,0 +1,97 @@
+"""A net of four layers that trains in milliseconds, and ways to run the command line as a process."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+NET = """name: "tiny"
+layer { name: "in" type: "DummyData" top: "data" top: "target"
+  dummy_data_param { shape { dim: 8 dim: 4 } shape { dim: 8 dim: 4 }
+    data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 1 } } }
+layer { name: "scale" type: "Scale" bottom: "data" top: "scaled" scale_param { bias_term: true } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "scaled" bottom: "target" top: "loss" }
+layer { name: "sum" type: "Reduction" bottom: "scaled" top: "total" include { phase: TEST } }
+"""
+SOLVER = """net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 max_iter: 30 display: 10
+test_iter: 2 test_interval: 10 snapshot_prefix: "tiny" solver_mode: CPU random_seed: 1
+"""
+COMMAND = [sys.executable, "-m", "minicaffe"]
+PATIENCE = 60  # seconds that a process may take for what should take one
+
+
+def run(*arguments, cwd, **options):
+    """Run ``minicaffe`` to its end, without a terminal."""
+    return subprocess.run([*COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, **options)
+
+
+class Process:
+    """A running ``minicaffe`` whose standard error is read piece by piece: a pipe, or with `size` a terminal.
+
+    Parameters
+    ----------
+    size : (rows, columns), optional
+        Give it a terminal of this size, as its controlling one and for all three streams.
+    """
+
+    def __init__(self, *arguments, cwd, size=None, **environment):
+        env = {**os.environ, "TERM": "xterm", **environment}
+        command = [*COMMAND, *map(str, arguments)]
+        self.text = ""
+        if size is None:
+            self.process = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.pid, self.source = self.process.pid, self.process.stderr.fileno()
+            return
+        self.process = None
+        self.pid, self.source = pty.fork()
+        if self.pid == 0:
+            os.chdir(cwd)
+            os.execvpe(command[0], command, env)
+        self.resize(*size)
+
+    def resize(self, rows, columns):
+        """Change the size of the terminal."""
+        import fcntl
+        import struct
+        import termios
+        fcntl.ioctl(self.source, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read_until(self, wanted):
+        """Read until `wanted` stands in what came since the last call; return that text."""
+        start, end = len(self.text), time.monotonic() + PATIENCE
+        while wanted not in self.text[start:]:
+            ready = select.select([self.source], [], [], max(0, end - time.monotonic()))[0]
+            piece = os.read(self.source, 65536) if ready else b""
+            assert piece, f"{wanted!r} did not come; got {self.text[start:][-2000:]!r}"
+            self.text += piece.decode("utf-8", "replace")
+        return self.text[start:]
+
+    def signal(self, number):
+        """Send a signal."""
+        os.kill(self.pid, number)
+
+    def finish(self):
+        """Wait for the end; return exit status, what stood on standard output (None on a terminal), and the rest read."""
+        if self.process is not None:
+            out, err = self.process.communicate(timeout=PATIENCE)
+            self.text += err.decode()
+            return self.process.returncode, out.decode()
+        end = time.monotonic() + PATIENCE
+        try:
+            while time.monotonic() < end and (piece := os.read(self.source, 65536)):
+                self.text += piece.decode("utf-8", "replace")
+        except OSError:  # how Linux says that the other side of a terminal is closed
+            pass
+        return self.wait(), None
+
+    def wait(self):
+        """Return the exit status of a process on a terminal; kills it if it does not end."""
+        end = time.monotonic() + PATIENCE
+        while (done := os.waitpid(self.pid, os.WNOHANG))[0] == 0:
+            if time.monotonic() > end:
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.02)
+        return os.waitstatus_to_exitcode(done[1])

@@ -1,0 +1,27 @@
+"""The databases in models/data: what their README says."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.db import open_db
+
+FOLDER = Path(__file__).resolve().parents[2] / "models" / "data"
+
+
+@pytest.mark.parametrize(("split", "per_class"), [("train", 900), ("test", 100)])
+def test_records(split, per_class):
+    with open_db(FOLDER / f"fashion_mnist_{split}_lmdb", "LMDB") as db:
+        records = db.cursor().take(len(db))
+        infos = [datum_info(value) for _, value in records]
+        assert [bytes(key) for key, _ in records] == [b"%08d" % i for i in range(10 * per_class)]
+        assert {info[:3] for info in infos} == {(1, 28, 28)}
+        assert Counter(info.label for info in infos) == dict.fromkeys(range(10), per_class)
+        assert [info.label for info in infos[:4]] == {"train": [9, 0, 0, 3], "test": [9, 2, 1, 1]}[split]
+        assert len({datum_array(value).tobytes() for _, value in records}) > 9.9 * per_class
+
+
+def test_no_lock_file_is_bundled_or_made():
+    assert [p.name for p in FOLDER.glob("*_lmdb/*")] == ["data.mdb", "data.mdb"]

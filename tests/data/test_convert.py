@@ -1,0 +1,162 @@
+"""Pictures to databases, and the mean of a database."""
+
+import cv2
+import numpy as np
+import pytest
+from records import datum
+
+from minicaffe.data.convert import compute_mean, convert_images, read_list
+from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.db import open_db
+from minicaffe.data.mean_file import read_mean, write_mean
+from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.proto import caffe_pb2
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with two colour PNGs, a JPEG, a file that is no picture, and their list."""
+    root = tmp_path / "pictures"
+    (root / "my cats").mkdir(parents=True)
+    random = np.random.default_rng(2)
+    for name, shape in (("a.png", (6, 4, 3)), ("my cats/b.png", (6, 4, 3)), ("c.jpg", (6, 4, 3))):
+        cv2.imwrite(str(root / name), random.integers(0, 256, shape, np.uint8))
+    (root / "broken.png").write_bytes(b"no picture")
+    (root / "list.txt").write_text("a.png 3\nbroken.png 1\nmy cats/b.png -2\nc.jpg seven\n")
+    return root
+
+
+def convert(folder, **options):
+    counts = convert_images(f"{folder}/", folder / "list.txt", folder / "db", **options)
+    with open_db(folder / "db", options.get("backend", "lmdb")) as db:
+        return counts, {bytes(k).decode(): bytes(v) for k, v in db.cursor().take(len(db))}
+
+
+def test_raw_pictures(folder, backend, caplog):
+    counts, records = convert(folder, backend=backend)
+    assert counts == (3, 1)
+    assert list(records) == ["00000000_a.png", "00000002_my cats/b.png", "00000003_c.jpg"]
+    for (_, value), name, label in zip(records.items(), ("a.png", "my cats/b.png", "c.jpg"), (3, -2, 0), strict=True):
+        assert (datum_array(value) == cv2.imread(str(folder / name)).transpose(2, 0, 1)).all()
+        assert datum_info(value).label == label
+    assert "broken.png: cannot be read as a picture; skipped" in caplog.text
+
+
+def test_gray_and_resize(folder):
+    _, records = convert(folder, gray=True, resize_width=3, resize_height=5)
+    want = cv2.resize(cv2.imread(str(folder / "a.png"), cv2.IMREAD_GRAYSCALE), (3, 5))
+    assert (datum_array(records["00000000_a.png"]) == want[None]).all()
+
+
+def test_one_size_alone_does_not_resize(folder):
+    _, records = convert(folder, resize_width=3)
+    assert datum_info(records["00000000_a.png"])[:3] == (3, 6, 4)
+
+
+def test_encoded_keeps_the_files_as_they_are(folder):
+    _, records = convert(folder, encoded=True)
+    for name, value in records.items():
+        message = caffe_pb2.Datum.FromString(value)
+        assert message.encoded and not message.HasField("channels")
+        assert message.data == (folder / name[9:]).read_bytes()
+
+
+def test_encode_type_converts_only_what_is_of_another_type(folder):
+    _, records = convert(folder, encode_type="png")
+    assert caffe_pb2.Datum.FromString(records["00000000_a.png"]).data == (folder / "a.png").read_bytes()
+    jpeg = caffe_pb2.Datum.FromString(records["00000003_c.jpg"])
+    assert jpeg.data.startswith(b"\x89PNG")
+    assert (datum_array(records["00000003_c.jpg"]) == cv2.imread(str(folder / "c.jpg")).transpose(2, 0, 1)).all()
+
+
+def test_jpeg_is_jpg(folder):
+    _, records = convert(folder, encode_type="jpeg")
+    assert caffe_pb2.Datum.FromString(records["00000003_c.jpg"]).data == (folder / "c.jpg").read_bytes()
+
+
+def test_encoded_and_resized_is_encoded_anew(folder):
+    _, records = convert(folder, encoded=True, resize_width=2, resize_height=2)
+    assert datum_array(records["00000000_a.png"]).shape == (3, 2, 2)
+
+
+def test_unknown_encode_type(folder):
+    with pytest.raises(ConfigError, match="encode_type: OpenCV cannot write 'xyz'"):
+        convert(folder, encode_type="xyz")
+    assert not (folder / "db").exists()
+
+
+def test_check_size(folder):
+    assert convert(folder, check_size=True)[0] == (3, 1)
+    cv2.imwrite(str(folder / "c.jpg"), np.zeros((4, 6, 3), np.uint8))
+    with pytest.raises(DataError, match=r"c.jpg: is 4 x 6, the first picture is 6 x 4"):
+        convert(folder, check_size=True, force=True)
+
+
+def test_shuffle_keeps_all(folder):
+    (folder / "list.txt").write_text("".join(f"a.png {i}\n" for i in range(50)))
+    _, records = convert(folder, shuffle=True)
+    labels = [datum_info(v).label for v in records.values()]
+    assert sorted(labels) == list(range(50)) != labels  # in order once in 50! runs
+    assert list(records)[7] == "00000007_a.png"
+
+
+def test_lists(tmp_path, folder):
+    with pytest.raises(FileError, match="image list cannot be read"):
+        read_list(tmp_path / "nowhere")
+    (tmp_path / "list").write_text("\n\n")
+    with pytest.raises(DataError, match="the image list is empty"):
+        read_list(tmp_path / "list")
+    (tmp_path / "list").write_text("a 1\nno_label\n")
+    with pytest.raises(DataError, match="list:2: a line must be"):
+        read_list(tmp_path / "list")
+    (tmp_path / "list").write_text("a 4294967296\n")
+    with pytest.raises(DataError, match="list:1: label 4294967296 does not fit"):
+        read_list(tmp_path / "list")
+    with pytest.raises(DataError, match=r"none of its 4 pictures can be read; is ROOT \('/nowhere/'\) right"):
+        convert_images("/nowhere/", folder / "list.txt", folder / "db")
+    assert not (folder / "db").exists()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "floats", "png"])
+def test_mean(make_db, pixels, kind, tmp_path):
+    pixels = np.concatenate([pixels] * 30)  # more than one batch
+    if kind == "floats":
+        pixels = pixels.astype(np.float32) / 16
+    values = [datum(p) for p in pixels]
+    if kind == "png":
+        files = [cv2.imencode(".png", p.transpose(1, 2, 0))[1].tobytes() for p in pixels]
+        values = [caffe_pb2.Datum(data=f, encoded=True).SerializeToString() for f in files]
+    with open_db(make_db(values), "LMDB") as db:
+        mean = compute_mean(db)
+    assert mean.dtype == np.float32
+    np.testing.assert_allclose(mean, pixels.astype(np.float64).mean(axis=0), rtol=1e-6)  # one rounding to single
+    write_mean(tmp_path / "mean", mean)
+    assert (read_mean(tmp_path / "mean") == mean).all()
+    blob = caffe_pb2.BlobProto.FromString((tmp_path / "mean").read_bytes())
+    assert (blob.num, blob.channels, blob.height, blob.width) == (1, 3, 7, 5)
+    assert not blob.HasField("shape")
+
+
+@pytest.mark.parametrize("at", [5, 256, 300])
+def test_mean_of_varying_sizes_names_the_record(make_db, pixels, at):
+    values = [datum(pixels[0])] * 310
+    values[at:] = [datum(pixels[0][:, :2])] * (310 - at)
+    with (
+        open_db(make_db(values), "LMDB") as db,
+        pytest.raises(DataError, match=rf"record {at} \(key '{at:08d}'\): is 3 x 2 x 5"),
+    ):
+        compute_mean(db)
+
+
+def test_mean_of_a_record_that_is_no_datum(make_db, pixels):
+    values = [datum(pixels[0])] * 4 + [b"\x08"]
+    with (
+        open_db(make_db(values), "LMDB") as db,
+        pytest.raises(DataError, match=r"db: record 4 \(key '00000004'\): is no Datum"),
+    ):
+        compute_mean(db)
+
+
+def test_mean_file_that_cannot_be_written(tmp_path):
+    with pytest.raises(FileError, match="cannot be written"):
+        write_mean(tmp_path / "nowhere" / "mean", np.zeros((1, 1, 1), np.float32))

@@ -1,0 +1,179 @@
+"""``minicaffe data ...``: results on standard output, one line of error, exit status 0, 1 or 2, nothing half done."""
+
+import gzip
+import io
+import os
+import struct
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from records import datum
+from rich.console import Console
+
+from minicaffe.cli import data as command
+from minicaffe.cli.pictures import half_blocks, sheet, shrink, to_rgb, write_png
+from minicaffe.data import convert
+from minicaffe.data.db import open_db
+from minicaffe.data.mean_file import read_mean
+from minicaffe.errors import FileError
+from minicaffe.proto import caffe_pb2
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(command.data, [str(a) for a in arguments], **options)
+
+
+def failed(result, status, text):
+    """Check exit status, that nothing but one line of error was printed, and its text."""
+    assert result.exit_code == status
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1 and text in result.stderr
+    return True
+
+
+@pytest.fixture
+def originals(tmp_path):
+    folder = tmp_path / "originals"
+    folder.mkdir()
+    random = np.random.default_rng(6)
+    for split, count in (("train", 12), ("t10k", 8)):
+        pixels = random.integers(0, 256, (count, 28, 28), np.uint8)
+        head = struct.pack(">BBBB3I", 0, 0, 8, 3, count, 28, 28)
+        (folder / f"{split}-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + pixels.tobytes()))
+        labels = struct.pack(">BBBBI", 0, 0, 8, 1, count) + bytes(i % 10 for i in range(count))
+        (folder / f"{split}-labels-idx1-ubyte").write_bytes(labels)
+    return folder
+
+
+def test_data_set(tmp_path, originals):
+    out = tmp_path / "out"
+    result = run("mnist", "--from", originals, "--out", out, "--limit", 10)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{out}/mnist_train_lmdb: 10 records\n{out}/mnist_test_lmdb: 8 records\n"
+    assert result.stderr == ""
+    assert failed(run("mnist", "--from", originals, "--out", out), 1, "mnist_train_lmdb: exists already; --force")
+    assert run("mnist", "--from", originals, "--out", out, "--force").exit_code == 0
+    assert sorted(os.listdir(out)) == ["mnist_test_lmdb", "mnist_train_lmdb"]
+
+
+def test_usage_errors_exit_with_2(tmp_path):
+    assert run("mnist", "--limit", "0").exit_code == 2
+    assert run("images", "a").exit_code == 2
+    assert run("info").exit_code == 2
+    assert run("mean", "db", "--backend", "hdf5").exit_code == 2
+    assert failed(run("mnist", "--out", tmp_path, "--url", "ftp://x"), 2, "must start with http")
+
+
+def test_failures_exit_with_1(tmp_path):
+    assert failed(run("info", tmp_path / "nowhere"), 1, "nowhere: no such database")
+    assert failed(run("mean", tmp_path / "nowhere"), 1, "nowhere: no such database")
+    assert failed(run("mnist", "--from", tmp_path / "nowhere"), 1, "no such directory")
+
+
+def test_images_with_all_options(tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 5, 3), np.uint8))
+    (tmp_path / "list").write_text("a.png 1\nb.png 2\n")
+    options = "--gray --shuffle --backend leveldb --resize_width 3 --resize-height 2 --check_size --encoded --encode_type png"
+    result = run("images", f"{tmp_path}/", tmp_path / "list", tmp_path / "db", *options.split())
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{tmp_path}/db: 1 records, 1 pictures could not be read\n"
+    with open_db(tmp_path / "db", "leveldb") as db:
+        message = caffe_pb2.Datum.FromString(bytes(db.cursor().next()[1]))
+    assert cv2.imdecode(np.frombuffer(message.data, np.uint8), -1).shape == (2, 3)
+
+
+def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 5, 3), np.uint8))
+    (tmp_path / "list").write_text("a.png 1\n" * 3)
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return b"x"
+
+    monkeypatch.setattr(convert, "raw_datum", interrupted)
+    result = run("images", f"{tmp_path}/", tmp_path / "list", tmp_path / "db")
+    assert result.exit_code == 1 and len(calls) == 2
+    assert sorted(os.listdir(tmp_path)) == ["a.png", "list"]
+
+
+def test_mean(make_db, tmp_path):
+    planes = np.stack([np.full((2, 2), 10, np.uint8), np.full((2, 2), 20, np.uint8)])
+    path = make_db([datum(planes), datum(planes + 1)])
+    result = run("mean", path, tmp_path / "mean.binaryproto")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "Number of channels: 2\nmean_value channel [0]: 10.5\nmean_value channel [1]: 20.5\n"
+    assert read_mean(tmp_path / "mean.binaryproto")[:, 0, 0].tolist() == [10.5, 20.5]
+    assert failed(run("mean", path, tmp_path / "mean.binaryproto"), 1, "exists already")
+    assert run("mean", path, tmp_path / "mean.binaryproto", "--force").exit_code == 0
+    assert run("mean", path).stdout == result.stdout
+
+
+def test_info(make_db, backend, tmp_path):
+    encoded = cv2.imencode(".png", np.zeros((3, 3), np.uint8))[1].tobytes()
+    values = [
+        datum(np.zeros((3, 4, 5), np.uint8), label=1),
+        datum(np.zeros((1, 4, 5), np.float32), label=1),
+        caffe_pb2.Datum(data=encoded, encoded=True, label=7).SerializeToString(),
+    ]
+    path = make_db(values, backend)
+    result = run("info", path, "--backend", backend, "--png", tmp_path / "sheet.png")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{path}: 3 records, {backend}"
+    assert lines[1] == "channels x height x width: 3 x 4 x 5 (1), 1 x 4 x 5 (1), in the picture file (1)"
+    assert lines[2] == "content: bytes (1), floats (1), encoded picture (1)"
+    assert lines[3] == "labels: 2 different"
+    assert lines[4].split()[::2] == ["1", "2"] and lines[5].split()[::2] == ["7", "1"]
+    assert lines[4].count("█") == 2 * lines[5].count("█")
+    assert "▀" not in result.stdout  # pictures on a terminal only
+    assert cv2.imread(str(tmp_path / "sheet.png")).shape == (4, 17, 3)  # widths 5, 5, 3 in columns of 6
+
+
+def test_info_names_a_wrong_record(make_db):
+    path = make_db([datum(np.zeros((1, 2, 2), np.uint8)), b"\x08"])
+    assert failed(run("info", path), 1, "db: record 1 (key '00000001'): is no Datum")
+
+
+@pytest.mark.parametrize("width", [30, 80, 200])
+def test_info_on_a_terminal_fits_its_width(make_db, monkeypatch, width):
+    path = make_db([datum(np.full((1, 50, 40), i, np.uint8), label=i * 1000) for i in range(60)])
+    shown = io.StringIO()
+
+    def terminal(stderr=False, **options):
+        return Console(file=shown, force_terminal=not stderr, width=width, color_system="truecolor", **options)
+
+    monkeypatch.setattr(command, "Console", terminal)
+    assert run("info", path).exit_code == 0
+    plain = [line.split("m")[-1] for line in shown.getvalue().splitlines()]
+    blocks = [line.count("▀") for line in shown.getvalue().splitlines() if "▀" in line]
+    assert len(blocks) == 16 and max(blocks) <= width  # 40 x 50 shrunk to 25 x 32
+    assert max(blocks) + 26 > width or max(blocks) == 60 * 26 - 1
+    assert all(len(line) <= width for line in plain if "▀" not in line and "db:" not in line)
+    assert "and 10 more" in shown.getvalue()
+
+
+def test_png_is_what_opencv_reads(tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+    write_png(tmp_path / "x.png", image)
+    assert (cv2.imread(str(tmp_path / "x.png"))[:, :, ::-1] == image).all()
+    assert os.listdir(tmp_path) == ["x.png"]
+    with pytest.raises(FileError, match="cannot be written"):
+        write_png(tmp_path / "nowhere" / "x.png", image)
+
+
+def test_pictures_for_people():
+    bgr = np.zeros((3, 1, 2), np.uint8)
+    bgr[0, 0, 0] = 255  # blue
+    assert to_rgb(bgr)[0].tolist() == [[0, 0, 255], [0, 0, 0]]
+    assert to_rgb(np.array([[[-1.0, 0.0, 1.0]]]))[0, :, 0].tolist() == [0, 127, 255]
+    assert to_rgb(np.full((1, 1, 2), np.nan, np.float32)).max() == 0
+    assert shrink(np.zeros((100, 50, 3), np.uint8), 32, 32).shape == (32, 16, 3)
+    assert shrink(np.zeros((5, 50, 3), np.uint8), 60, 32).shape == (5, 50, 3)
+    assert sheet([np.ones((2, 3, 3), np.uint8)] * 5, 2).shape == (8, 7, 3)
+    text = half_blocks(np.zeros((3, 2, 3), np.uint8))
+    assert text.plain == "▀▀\n▀▀\n"

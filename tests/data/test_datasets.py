@@ -1,0 +1,308 @@
+"""Data sets from their original files: formats with every length checked, downloads over a loopback server."""
+
+import gzip
+import hashlib
+import http.server
+import io
+import os
+import struct
+import tarfile
+import threading
+
+import numpy as np
+import pytest
+
+from minicaffe.data import datasets
+from minicaffe.data.datasets import CIFAR_RECORD, DataSet, make_data_set, read_idx
+from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.db import open_db
+from minicaffe.data.download import fetch
+from minicaffe.errors import ConfigError, DataError, FileError
+
+RANDOM = np.random.default_rng(4)
+IMAGES = {s: RANDOM.integers(0, 256, (n, 28, 28), np.uint8) for s, n in (("train", 30), ("t10k", 20))}
+LABELS = {s: RANDOM.integers(0, 10, len(images), np.uint8) for s, images in IMAGES.items()}
+
+
+def idx(array):
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def mnist_files():
+    files = {}
+    for split, images in IMAGES.items():
+        files[f"{split}-images-idx3-ubyte"] = idx(images)
+        files[f"{split}-labels-idx1-ubyte"] = idx(LABELS[split])
+    return files
+
+
+def cifar_files():
+    random = np.random.default_rng(5)
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    files = {}
+    for name in names:
+        records = random.integers(0, 256, (4, CIFAR_RECORD), np.uint8)
+        records[:, 0] %= 10
+        files[name] = records.tobytes()
+    return files
+
+
+def write(directory, files, packed=False):
+    directory.mkdir()
+    for name, content in files.items():
+        (directory / (name + ".gz" * packed)).write_bytes(gzip.compress(content) if packed else content)
+    return directory
+
+
+def cifar_archive(files):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def records(path):
+    with open_db(path, "LMDB") as db:
+        return [(bytes(k), bytes(v)) for k, v in db.cursor().take(len(db))]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("name", "stem"), [("mnist", "mnist"), ("fashion-mnist", "fashion_mnist")])
+def test_mnist_like(tmp_path, packed, name, stem):
+    source = write(tmp_path / "in", mnist_files(), packed)
+    made = make_data_set(name, tmp_path / "out", source=source)
+    assert made == [(tmp_path / "out" / f"{stem}_train_lmdb", 30), (tmp_path / "out" / f"{stem}_test_lmdb", 20)]
+    for (path, _), split in zip(made, ("train", "t10k"), strict=True):
+        for i, (key, value) in enumerate(records(path)):
+            assert key == b"%08d" % i
+            assert (datum_array(value) == IMAGES[split][i]).all()
+            assert datum_info(value).label == LABELS[split][i]
+
+
+@pytest.mark.parametrize("form", ["archive", "folder", "files"])
+def test_cifar10(tmp_path, form):
+    files = cifar_files()
+    source = tmp_path / "in"
+    if form == "archive":
+        write(source, {"cifar-10-binary.tar.gz": cifar_archive(files)})
+    elif form == "folder":
+        source.mkdir()
+        write(source / "cifar-10-batches-bin", files)
+    else:
+        write(source, files)
+    made = make_data_set("cifar10", tmp_path / "out", source=source)
+    assert [(p.name, n) for p, n in made] == [("cifar10_train_lmdb", 20), ("cifar10_test_lmdb", 4)]
+    content = b"".join(files[f"data_batch_{i}.bin"] for i in range(1, 6))
+    for i, (key, value) in enumerate(records(made[0][0])):
+        record = content[i * CIFAR_RECORD : (i + 1) * CIFAR_RECORD]
+        assert key == b"%05d" % i
+        assert datum_info(value)[:4] == (3, 32, 32, record[0])
+        assert datum_array(value).tobytes() == record[1:]
+
+
+def test_limit_and_progress(tmp_path):
+    source = write(tmp_path / "in", mnist_files())
+    made = make_data_set("mnist", tmp_path, source=source, limit=7)
+    assert [n for _, n in made] == [7, 7]
+    with pytest.raises(ConfigError, match="limit"):
+        make_data_set("mnist", tmp_path / "x", source=source, limit=0)
+
+
+def test_existing_output_is_refused_before_anything_is_done(tmp_path):
+    (tmp_path / "mnist_test_lmdb").mkdir()
+    with pytest.raises(FileError, match="mnist_test_lmdb: exists already; --force"):
+        make_data_set("mnist", tmp_path, source=tmp_path / "nowhere")
+    source = write(tmp_path / "in", mnist_files())
+    assert len(make_data_set("mnist", tmp_path, source=source, force=True)) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: b"", "is no IDX file"),
+        (lambda c: b"\0\0\x09" + c[3:], "is no IDX file of bytes with 3 axes: it starts with 00 00 09 03"),
+        (lambda c: c[:-1], "has only 23519"),
+        (lambda c: c + b"x", "and has more"),
+        (lambda c: c[:4] + struct.pack(">3I", 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF) + c[16:], "are allowed"),
+        (lambda c: c[:4] + struct.pack(">3I", 0, 28, 28) + c[16:], "are allowed"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_wrong_idx_files(tmp_path, change, message, packed):
+    files = mnist_files()
+    files["train-images-idx3-ubyte"] = change(files["train-images-idx3-ubyte"])
+    with pytest.raises(DataError, match="train-images-idx3-ubyte.*" + message):
+        make_data_set("mnist", tmp_path, source=write(tmp_path / "in", files, packed))
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_other_faults_of_mnist_files(tmp_path):
+    files = mnist_files()
+    files["train-labels-idx1-ubyte"] = idx(LABELS["train"][:-1])
+    with pytest.raises(DataError, match="holds 29 labels, but train-images-idx3-ubyte holds 30 pictures"):
+        make_data_set("mnist", tmp_path, source=write(tmp_path / "count", files))
+    files["train-labels-idx1-ubyte"] = idx(np.full(30, 10, np.uint8))
+    with pytest.raises(DataError, match="label 10 of record 0 is not from 0 to 9"):
+        make_data_set("mnist", tmp_path, source=write(tmp_path / "label", files))
+    del files["train-labels-idx1-ubyte"]
+    with pytest.raises(FileError, match="missing: holds no train-labels-idx1-ubyte.gz or train-labels-idx1-ubyte"):
+        make_data_set("mnist", tmp_path, source=write(tmp_path / "missing", files))
+    with pytest.raises(FileError, match="no such directory"):
+        make_data_set("mnist", tmp_path, source=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("content", [b"plain text", gzip.compress(bytes(1000))[:-9], gzip.compress(bytes(1000))[:8]])
+def test_damaged_gzip(tmp_path, content):
+    path = tmp_path / "x.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="x.gz: is (damaged|no IDX file)"):
+        read_idx(path, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c[:-1], "data_batch_3.bin: must hold 1 to 10000 records of 3073 bytes, has 12291"),
+        (lambda c: b"", "has 0 bytes"),
+        (lambda c: b"\x0a" + c[1:], "label 10 of record 0"),
+    ],
+)
+@pytest.mark.parametrize("archive", [False, True])
+def test_wrong_cifar_files(tmp_path, change, message, archive):
+    files = cifar_files()
+    files["data_batch_3.bin"] = change(files["data_batch_3.bin"])
+    files = {"cifar-10-binary.tar.gz": cifar_archive(files)} if archive else files
+    with pytest.raises(DataError, match=message):
+        make_data_set("cifar10", tmp_path, source=write(tmp_path / "in", files))
+
+
+def test_archives_that_are_not_the_binary_version(tmp_path):
+    with pytest.raises(DataError, match="holds no cifar-10-batches-bin/data_batch_1.bin"):
+        source = write(tmp_path / "a", {"cifar-10-binary.tar.gz": cifar_archive({"other": b"x"})})
+        make_data_set("cifar10", tmp_path, source=source)
+    with pytest.raises(DataError, match="is damaged"):
+        source = write(tmp_path / "b", {"cifar-10-binary.tar.gz": b"nothing"})
+        make_data_set("cifar10", tmp_path, source=source)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves `files`; sends at most `cut` bytes a connection; `ranges` off: always from the start."""
+
+    def __init__(self, files):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files, self.cut, self.ranges, self.requests = files, None, True, []
+
+    @property
+    def base(self):
+        return f"http://127.0.0.1:{self.server_address[1]}/sets/"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        asked = self.headers.get("Range")
+        self.server.requests.append((self.path, asked))
+        content = self.server.files.get(self.path.removeprefix("/sets/"))
+        if content is None:
+            return self.send_error(404)
+        start = int(asked[6:-1]) if asked and self.server.ranges else 0
+        if start >= len(content):
+            return self.send_error(416)
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start:][: self.server.cut])
+        return None
+
+    def log_message(self, *_):
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def server():
+    content = {name + ".gz": gzip.compress(data, mtime=0) for name, data in mnist_files().items()}
+    serving = Server(content)
+    thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield serving
+    serving.shutdown()
+    thread.join()
+    serving.server_close()
+
+
+@pytest.fixture
+def small_mnist(server, monkeypatch):
+    """Make the checksums of "mnist" those of the server's files."""
+    sums = {name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in server.files.items()}
+    monkeypatch.setitem(datasets.DATA_SETS, "mnist", DataSet("mnist", server.base, sums))
+
+
+def test_download(tmp_path, server, small_mnist):
+    seen = []
+    made = make_data_set("mnist", tmp_path, progress=lambda *report: seen.append(report))
+    assert [n for _, n in made] == [30, 20]
+    size = len(server.files["train-images-idx3-ubyte.gz"])
+    assert ("train-images-idx3-ubyte.gz", size, size) in seen
+    assert len(server.requests) == 4
+    make_data_set("mnist", tmp_path, force=True)  # the files are there and whole
+    assert len(server.requests) == 4
+
+
+def test_a_download_that_breaks_off_is_resumed(tmp_path, server):
+    content = server.files["train-images-idx3-ubyte.gz"]
+    checksum = "md5:" + hashlib.md5(content).hexdigest()
+    server.cut = 5000
+    url = server.base + "train-images-idx3-ubyte.gz"
+    with pytest.raises(FileError, match=f"broke off after 15000 of {len(content)} bytes; the same command resumes"):
+        fetch(url, tmp_path / "file", checksum)
+    assert os.listdir(tmp_path) == ["file.part"]
+    server.cut = None
+    fetch(url, tmp_path / "file", checksum)
+    assert [r for _, r in server.requests] == [None, "bytes=5000-", "bytes=10000-", "bytes=15000-"]
+    assert (tmp_path / "file").read_bytes() == content
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_server_without_ranges_starts_over(tmp_path, server):
+    content = server.files["t10k-labels-idx1-ubyte.gz"]
+    (tmp_path / "file.part").write_bytes(content[:10])
+    server.ranges = False
+    fetch(server.base + "t10k-labels-idx1-ubyte.gz", tmp_path / "file", "sha256:" + hashlib.sha256(content).hexdigest())
+    assert (tmp_path / "file").read_bytes() == content
+
+
+def test_a_part_that_is_already_whole(tmp_path, server):
+    content = server.files["t10k-labels-idx1-ubyte.gz"]
+    (tmp_path / "file.part").write_bytes(content)
+    fetch(server.base + "t10k-labels-idx1-ubyte.gz", tmp_path / "file", "sha256:" + hashlib.sha256(content).hexdigest())
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_wrong_checksum(tmp_path, server):
+    with pytest.raises(DataError, match="has sha256 [0-9a-f]{64}, expected b0564c3eed.*it was removed"):
+        make_data_set("fashion-mnist", tmp_path, url=server.base)
+    assert os.listdir(tmp_path / "fashion_mnist_files") == []
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(DataError, match="damaged: remove it"):
+        fetch(server.base, tmp_path / "file", "md5:00")
+
+
+def test_not_found(tmp_path, server):
+    with pytest.raises(FileError, match="cifar-10-binary.tar.gz: the server answers 404.*--url.*--from"):
+        make_data_set("cifar10", tmp_path, url=server.base)
+
+
+def test_nobody_listens(tmp_path, server):
+    address = server.base
+    server.server_close()
+    with pytest.raises(FileError, match="cannot be reached"):
+        fetch(address, tmp_path / "file", "md5:00")
+
+
+def test_only_http(tmp_path):
+    with pytest.raises(ConfigError, match="http:// or https://"):
+        fetch("file:///etc/hostname", tmp_path / "file", "md5:00")

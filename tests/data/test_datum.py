@@ -1,0 +1,199 @@
+"""The Datum reader against protobuf's own, and against bytes that are no Datum."""
+
+import struct
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from records import datum
+
+from minicaffe.data.datum import datum_array, datum_info, decode_image
+from minicaffe.errors import ConfigError, DataError, DependencyError, Error
+from minicaffe.proto import caffe_pb2
+
+
+def test_bytes(pixels):
+    record = datum(pixels[0], label=7)
+    assert datum_info(record) == (3, 7, 5, 7, False, 105, 0)
+    assert (datum_array(record) == pixels[0]).all()
+    assert (datum_array(memoryview(record)) == pixels[0]).all()
+
+
+def test_negative_label(pixels):
+    assert datum_info(datum(pixels[0], label=-3)).label == -3
+
+
+def test_label_is_zero_when_absent(pixels):
+    message = caffe_pb2.Datum(channels=1, height=1, width=1, data=b"a")
+    assert datum_info(message.SerializeToString()).label == 0
+
+
+def floats_one_by_one(values):
+    return b"".join(b"\x35" + struct.pack("<f", v) for v in values)
+
+
+def floats_packed(values):
+    return b"\x32" + bytes([4 * len(values)]) + struct.pack(f"<{len(values)}f", *values)
+
+
+@pytest.mark.parametrize("form", ["one by one", "packed", "packed twice", "mixed"])
+def test_float_data_in_every_form(form):
+    values = [0.5, -1.0, 3.25, 1e-3, 7.0, float("inf")]
+    head = b"\x08\x01\x10\x02\x18\x03"
+    body = {
+        "one by one": floats_one_by_one(values),
+        "packed": floats_packed(values),
+        "packed twice": floats_packed(values[:2]) + b"\x28\x05" + floats_packed(values[2:]),
+        "mixed": floats_one_by_one(values[:1]) + floats_packed(values[1:4]) + floats_one_by_one(values[4:]),
+    }[form]
+    assert (datum_array(head + body) == np.array(values, np.float32).reshape(1, 2, 3)).all()
+
+
+def test_data_comes_before_float_data():
+    message = caffe_pb2.Datum(channels=1, height=1, width=2, data=b"ab", float_data=[1.0])
+    assert datum_array(message.SerializeToString()).tolist() == [[[97, 98]]]
+
+
+def test_fields_in_any_order_and_the_last_value_wins():
+    assert datum_array(b"\x22\x01z" + b"\x22\x02ab" + b"\x18\x09\x18\x02\x10\x01\x08\x01").tolist() == [[[97, 98]]]
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        b"\x50\x05",
+        b"\x52\x03abc",
+        b"\x55abcd",
+        b"\x51abcdefgh",
+        b"\x53\x08\x63\x54",
+        b"\x53\x5b\x22\x01q\x5c\x54",
+        b"\x25abcd",
+    ],
+    ids=["varint", "bytes", "fixed32", "fixed64", "group", "group in group", "known field of another wire type"],
+)
+def test_unknown_fields_are_stepped_over(unknown):
+    record = unknown + b"\x08\x01\x10\x01\x18\x02" + unknown + b"\x22\x02ab" + unknown
+    caffe_pb2.Datum.FromString(record)
+    assert datum_array(record).tolist() == [[[97, 98]]]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"", "neither data nor float_data"),
+        (b"not a datum at all", "is no Datum"),
+        (b"\x08", "ends inside a field"),
+        (b"\x22\x05abc", "ends inside a field"),
+        (b"\x22\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01abc", "ends inside a field"),
+        (b"\x08" + b"\xff" * 11, "does not allow"),
+        (b"\x00\x01", "does not allow"),
+        (b"\x0f\x01", "does not allow"),
+        (b"\x54", "does not allow"),
+        (b"\x53" * 101, "does not allow"),
+        (b"\x53\x08\x01", "ends inside"),
+        (b"\x32\x03abc", "ends inside"),
+    ],
+)
+def test_bytes_that_are_no_datum(record, message):
+    with pytest.raises(DataError, match=message):
+        datum_info(record)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 2, 3), "1 x 2 x 3 but 4 bytes"),
+        ((0, 2, 2), "0 x 2 x 2, each must be at least 1"),
+        ((-1, -2, 2), "-1 x -2 x 2, each"),
+        ((1, 65536, 65536), "65536 x 65536 but 4 bytes"),  # 2^32 elements
+        ((2147483647, 2147483647, 2147483647), "but 4 bytes"),
+        ((1 << 30, 1 << 30, 16), "but 4 bytes"),  # 2^64 elements
+    ],
+)
+def test_shape_must_fit_the_bytes(shape, message):
+    record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], data=b"abcd").SerializeToString()
+    with pytest.raises(DataError, match=message):
+        datum_info(record)
+
+
+def test_shape_must_fit_the_floats():
+    record = caffe_pb2.Datum(channels=1, height=2, width=2, float_data=[1, 2, 3]).SerializeToString()
+    with pytest.raises(DataError, match="1 x 2 x 2 but 3 elements of float_data"):
+        datum_info(record)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_picture_or_a_minicaffe_error(record):
+    try:
+        array = datum_array(record)
+    except Error:
+        return
+    assert array.ndim == 3 and array.size
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_records_give_what_protobuf_reads_or_an_error(data):
+    message = caffe_pb2.Datum(channels=1, height=3, width=4, data=bytes(range(12)), label=300, float_data=[1.5, 2.5])
+    record = bytearray(message.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        info = datum_info(bytes(record))
+    except Error:
+        return
+    message = caffe_pb2.Datum.FromString(bytes(record))
+    assert info == (
+        message.channels, message.height, message.width, message.label, message.encoded, len(message.data),
+        len(message.float_data),
+    )  # fmt: skip
+
+
+def test_png_decodes_to_bgr_planes(pixels):
+    image = pixels[0].transpose(1, 2, 0)
+    content = cv2.imencode(".png", image)[1].tobytes()
+    record = caffe_pb2.Datum(data=content, encoded=True, label=4).SerializeToString()
+    assert datum_info(record).encoded
+    assert (datum_array(record) == pixels[0]).all()
+
+
+@pytest.mark.parametrize(("flags", "channels"), [({}, 1), ({"force_color": True}, 3), ({"force_gray": True}, 1)])
+def test_force_flags_on_a_gray_file(flags, channels):
+    image = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    decoded = decode_image(cv2.imencode(".png", image)[1].tobytes(), **flags)
+    assert decoded.shape == (3, 4, channels)
+    assert (decoded == image[:, :, None]).all()
+
+
+def test_force_gray_on_a_colour_file_is_opencvs_gray(pixels):
+    image = np.ascontiguousarray(pixels[0].transpose(1, 2, 0))
+    decoded = decode_image(cv2.imencode(".png", image)[1].tobytes(), force_gray=True)
+    assert abs(decoded[:, :, 0].astype(int) - cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)).max() <= 1
+
+
+def test_pictures_that_cannot_be_decoded():
+    with pytest.raises(DataError, match="knows no picture in its 7 bytes"):
+        decode_image(b"no file")
+    with pytest.raises(DataError, match="0 bytes"):
+        datum_array(caffe_pb2.Datum(encoded=True).SerializeToString())
+    with pytest.raises(DataError, match="uint16 samples"):
+        decode_image(cv2.imencode(".png", np.zeros((2, 2), np.uint16))[1].tobytes())
+    with pytest.raises(ConfigError, match="cannot both"):
+        decode_image(b"", True, True)
+
+
+def test_without_opencv_the_error_says_what_to_install(monkeypatch):
+    class NoOpenCV:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "cv2":
+                raise ImportError(name)
+
+    monkeypatch.delitem(sys.modules, "cv2")
+    monkeypatch.setattr(sys, "meta_path", [NoOpenCV, *sys.meta_path])
+    with pytest.raises(DependencyError, match=r'pip install "minicaffe\[images\]"'):
+        decode_image(b"x")

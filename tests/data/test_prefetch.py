@@ -1,0 +1,245 @@
+"""The prefetch thread: order, wrap-around, restart, several solvers, errors, and that it always ends."""
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+from records import datum
+
+from minicaffe.data.prefetch import Prefetcher
+from minicaffe.data.transform import Transformer
+from minicaffe.errors import ConfigError, DataError, Error, FileError
+from minicaffe.proto import caffe_pb2
+
+
+def transformer(phase=caffe_pb2.TEST, **fields):
+    return Transformer(caffe_pb2.TransformationParameter(**fields), phase, seed=3)
+
+
+def numbered(count):
+    return [datum(np.full((1, 2, 2), i, np.uint8), label=i) for i in range(count)]
+
+
+def labels_of(prefetcher, batches):
+    taken = []
+    for _ in range(batches):
+        data, labels = prefetcher.next()
+        assert (data[:, 0, 0, 0] == labels).all()
+        taken += labels.astype(int).tolist()
+    return taken
+
+
+@pytest.fixture
+def open_prefetcher(make_db, backend):
+    """Return a function that opens a Prefetcher over ten numbered records; all are closed at the end."""
+    path, opened = make_db(numbered(10), backend), []
+
+    def open_it(batch_size, **options):
+        opened.append(Prefetcher(path, backend, batch_size, options.pop("transformer", transformer()), **options))
+        return opened[-1]
+
+    yield open_it
+    for prefetcher in opened:
+        prefetcher.close()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7])
+@pytest.mark.parametrize("batch_size", [1, 3, 10, 23])
+def test_records_in_order_round_and_round(open_prefetcher, batch_size, depth):
+    prefetcher = open_prefetcher(batch_size, depth=depth)
+    assert labels_of(prefetcher, 9) == [i % 10 for i in range(9 * batch_size)]
+    assert (prefetcher.batches, prefetcher.position) == (9, 9 * batch_size)
+
+
+@pytest.mark.parametrize("start", [0, 4, 9, 10, 1_000_003])
+def test_starts_at_any_record(open_prefetcher, start):
+    assert labels_of(open_prefetcher(3, start_record=start), 5) == [(start + i) % 10 for i in range(15)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_resumed_run_sees_the_same_pixels(make_db, pixels, dtype):
+    path = make_db([datum(p, label=i) for i, p in enumerate(pixels)])
+    rule = transformer(caffe_pb2.TRAIN, crop_size=3, mirror=True)
+    straight = Prefetcher(path, "LMDB", 4, rule, dtype=dtype)
+    seen = [straight.next()[0].copy() for _ in range(4)]
+    resumed = Prefetcher(path, "LMDB", 4, rule, dtype=dtype, start_record=straight.position)
+    for _ in range(4):
+        assert (straight.next()[0] == resumed.next()[0]).all()
+    assert seen[0].dtype == dtype
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_solvers_share_the_stream_across_the_wrap(open_prefetcher, count):
+    solvers = [open_prefetcher(2, solver_count=count, solver_rank=rank) for rank in range(count)]
+    for rank, solver in enumerate(solvers):
+        assert labels_of(solver, 12) == [i % 10 for i in range(24 * count) if i % count == rank]
+    resumed = open_prefetcher(2, solver_count=count, solver_rank=1, start_record=solvers[1].position)
+    assert labels_of(resumed, 3) == labels_of(solvers[1], 3)
+
+
+def test_the_former_batch_stays_until_the_next_call(open_prefetcher):
+    prefetcher = open_prefetcher(5, depth=3)
+    data, labels = prefetcher.next()
+    time.sleep(0.05)  # the thread has filled all it may
+    assert labels.tolist() == data[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_buffers_come_from_the_caller_and_go_round(make_db):
+    asked = []
+
+    def allocate(shape, dtype):
+        asked.append(shape)
+        return np.empty(shape, dtype)
+
+    prefetcher = Prefetcher(make_db(numbered(10)), "LMDB", 5, transformer(), depth=2, allocate=allocate)
+    addresses = {prefetcher.next()[0].ctypes.data for _ in range(20)}
+    assert len(addresses) <= 3
+    assert sorted(asked) == [(5,)] * 3 + [(20,)] * 3
+
+
+def test_without_labels(open_prefetcher):
+    assert open_prefetcher(2, labels=False).next()[1] is None
+
+
+def test_each_batch_has_the_shape_of_its_first_record(make_db):
+    sizes = [(1, 2, 2), (3, 4, 5), (1, 1, 1)]
+    path = make_db([datum(np.zeros(size, np.uint8)) for size in sizes])
+    prefetcher = Prefetcher(path, "LMDB", 1, transformer())
+    assert [prefetcher.next()[0].shape for _ in range(6)] == [(1, *size) for size in sizes * 2]
+
+
+def test_a_bad_record_is_named_and_the_good_batches_come_first(make_db, backend):
+    values = numbered(6)
+    values[4] = b"\x08"
+    prefetcher = Prefetcher(make_db(values, backend), backend, 2, transformer(), start_record=6)
+    assert labels_of(prefetcher, 2) == [0, 1, 2, 3]
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"db: record 4 \(key '00000004'\): is no Datum"):
+            prefetcher.next()
+
+
+def test_sizes_that_vary_name_the_record(make_db):
+    values = numbered(4)
+    values[3] = datum(np.zeros((1, 2, 3), np.uint8))
+    prefetcher = Prefetcher(make_db(values), "LMDB", 2, transformer())
+    prefetcher.next()
+    with pytest.raises(DataError, match=r"record 3 \(key '00000003'\): is 1 x 2 x 3, the first of the batch is 1 x 2 x 2"):
+        prefetcher.next()
+
+
+def test_a_fault_of_the_allocator_reaches_the_caller(make_db):
+    def allocate(shape, dtype):
+        raise MemoryError("no more")
+
+    with pytest.raises(MemoryError, match="no more"):
+        Prefetcher(make_db(numbered(2)), "LMDB", 2, transformer(), allocate=allocate).next()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: must be at least 1, got 0"),
+        ({"depth": 0}, "prefetch: must"),
+        ({"solver_count": 2, "solver_rank": 2}, "solver_rank: must be from 0 to 1"),
+        ({"start_record": -1}, "start_record"),
+    ],
+)
+def test_wrong_arguments(make_db, options, message):
+    with pytest.raises(ConfigError, match=message):
+        Prefetcher(make_db(numbered(2)), "LMDB", **{"batch_size": 1, "transformer": transformer(), **options})
+
+
+def test_a_missing_database_is_an_error_at_once(tmp_path):
+    with pytest.raises(FileError, match="no such database"):
+        Prefetcher(tmp_path / "nowhere", "LMDB", 1, transformer())
+
+
+def prefetch_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("prefetch")]
+
+
+def test_close_ends_the_thread_and_arrays_stay(open_prefetcher):
+    prefetcher = open_prefetcher(2)
+    data, labels = prefetcher.next()
+    prefetcher.close()
+    prefetcher.close()
+    assert prefetch_threads() == []
+    assert labels.tolist() == [0, 1] and data[1, 0, 0, 0] == 1
+    with pytest.raises(Error, match="was closed"):
+        prefetcher.next()
+
+
+def test_dropping_the_prefetcher_ends_the_thread(make_db, backend):
+    prefetcher = Prefetcher(make_db(numbered(4), backend), backend, 2, transformer())
+    prefetcher.next()
+    gone = weakref.ref(prefetcher)
+    del prefetcher
+    assert gone() is None
+    assert prefetch_threads() == []
+
+
+def test_a_cycle_with_its_owner_is_collected(make_db):
+    class Owner:
+        pass
+
+    owner = Owner()
+    owner.prefetcher = Prefetcher(make_db(numbered(4)), "LMDB", 2, transformer())
+    owner.prefetcher.owner = owner
+    del owner
+    gc.collect()
+    assert prefetch_threads() == []
+
+
+def run_python(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_interpreter_exit_does_not_hang(make_db):
+    code = """
+    import sys
+    from minicaffe.data.prefetch import Prefetcher
+    from minicaffe.data.transform import Transformer
+    from minicaffe.proto import caffe_pb2
+    kept = Prefetcher(sys.argv[1], "LMDB", 2, Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST))
+    kept.next()
+    print("end")
+    """
+    result = run_python(code, make_db(numbered(4)))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_a_forked_child_gets_an_error_not_a_hang(make_db, backend):
+    path = make_db(numbered(4), backend)
+    prefetcher = Prefetcher(path, backend, 2, transformer())
+    prefetcher.next()
+    child = os.fork()
+    if child == 0:
+        faults = 0
+        try:
+            try:
+                prefetcher.next()
+            except Error as error:
+                faults += "forked" in str(error)
+            try:  # an LMDB can be opened again, a LevelDB cannot
+                own = Prefetcher(path, backend, 2, transformer())
+                faults += own.next()[1].tolist() == [0, 1] and backend == "LMDB"
+            except FileError as error:
+                faults += "outlive a fork" in str(error) and backend == "LEVELDB"
+        finally:
+            os._exit(faults)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert prefetcher.next()[1].tolist() == [2, 3]

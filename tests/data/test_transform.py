@@ -1,0 +1,242 @@
+"""The transformer against a slow NumPy version of Caffe's formula, and its checks."""
+
+import itertools
+
+import cv2
+import numpy as np
+import pytest
+from records import datum
+
+from minicaffe.data.mean_file import read_mean, write_mean
+from minicaffe.data.transform import Transformer, draw
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.caffe_pb2 import TEST, TRAIN
+
+
+def param(**fields):
+    return caffe_pb2.TransformationParameter(**fields)
+
+
+def slow(picture, ordinal, phase, seed, dtype, scale=1.0, crop_size=0, mirror=False, mean=None):
+    """Transform one picture (C, H, W) element by element as the formula says; mean is (C, H, W) or (K,)."""
+    channels, height, width = picture.shape
+    if mean is None:
+        mean = np.zeros(1)
+    if mean.ndim == 1:
+        mean = np.broadcast_to(np.resize(mean, channels)[:, None, None], picture.shape)
+    top = left = 0
+    h, w = crop_size or height, crop_size or width
+    if crop_size and phase == TRAIN:
+        top, left = draw(seed, ordinal, 1, height - h + 1), draw(seed, ordinal, 2, width - w + 1)
+    elif crop_size:
+        top, left = (height - h) // 2, (width - w) // 2
+    flip = mirror and draw(seed, ordinal, 0, 2)
+    out = np.empty((channels, h, w), dtype)
+    for c, y, x in itertools.product(range(channels), range(h), range(w)):
+        value = dtype(picture[c, top + y, left + x]) - dtype(mean[c, top + y, left + x])
+        out[c, y, w - 1 - x if flip else x] = value * dtype(scale)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["bytes", "floats", "png"])
+@pytest.mark.parametrize("phase", [TRAIN, TEST])
+@pytest.mark.parametrize("crop_size", [0, 1, 4, 5])
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("mean", ["none", "one", "three", "file"])
+def test_like_the_slow_version(pixels, tmp_path, dtype, kind, phase, crop_size, mirror, mean):
+    values = {"none": None, "one": np.array([3.5]), "three": np.array([1.5, 100.25, 7])}.get(mean)
+    fields = {"scale": 0.25, "crop_size": crop_size, "mirror": mirror}  # exact in float32, so the comparison is too
+    if mean == "file":
+        values = np.round(pixels.mean(axis=0), 2).astype(np.float32)
+        write_mean(tmp_path / "mean", values)
+        fields["mean_file"] = str(tmp_path / "mean")
+    elif values is not None:
+        fields["mean_value"] = values
+    if kind == "floats":
+        pixels = pixels.astype(np.float32) / 8
+    records = [datum(p, label=i) for i, p in enumerate(pixels)]
+    if kind == "png":
+        files = [cv2.imencode(".png", p.transpose(1, 2, 0))[1].tobytes() for p in pixels]
+        records = [caffe_pb2.Datum(data=f, encoded=True, label=i).SerializeToString() for i, f in enumerate(files)]
+    transformer = Transformer(param(**fields), phase, seed=11)
+    shape = transformer.infer_shape(records[0])
+    assert shape == ((3, crop_size, crop_size) if crop_size else (3, 7, 5))
+    out, labels = np.full((10, *shape), np.nan, dtype), np.empty(10, dtype)
+    transformer.transform(records, out, labels, first=1000, stride=3)
+    if "mean_file" in fields:
+        fields.pop("mean_file")
+    fields.pop("mean_value", None)
+    want = [slow(p, 1000 + 3 * i, phase, 11, dtype, mean=values, **fields) for i, p in enumerate(pixels)]
+    assert (out == want).all()
+    assert labels.tolist() == list(range(10))
+
+
+def test_images_are_interleaved_and_may_be_strided(pixels):
+    images = [p.transpose(1, 2, 0) for p in pixels]  # views, not contiguous
+    batch = Transformer(param(crop_size=3), TEST).load_images(images, range(10))
+    out, labels = np.empty(batch.shape, np.float32), np.empty(10, np.float32)
+    batch.write(out, labels)
+    assert (out == pixels[:, :, 2:5, 1:4]).all()
+    assert labels.tolist() == list(range(10))
+    gray = Transformer(param(), TEST).load_images([np.ones((2, 3), np.uint8)])
+    assert gray.shape == (1, 1, 2, 3)
+
+
+def test_images_must_have_eight_bits():
+    with pytest.raises(DataError, match="record 1: must be a uint8 picture.*uint16"):
+        Transformer(param(), TEST).load_images([np.ones((2, 3), np.uint8), np.ones((2, 3), np.uint16)])
+
+
+def test_draws_depend_on_seed_and_ordinal_only(pixels):
+    records = [datum(p) for p in pixels]
+    transformer = Transformer(param(crop_size=3, mirror=True), TRAIN, seed=5)
+    whole, parts = np.empty((10, 3, 3, 3), np.float32), np.empty((10, 3, 3, 3), np.float32)
+    transformer.transform(records, whole, first=40)
+    for i in reversed(range(10)):
+        transformer.transform(records[i : i + 1], parts[i : i + 1], first=40 + i)
+    assert (whole == parts).all()
+    Transformer(param(crop_size=3, mirror=True), TRAIN, seed=6).transform(records, parts, first=40)
+    assert (whole != parts).any()
+
+
+def test_draws_are_uniform_and_independent():
+    numbers = np.array([[draw(9, i, which, 6) for which in range(3)] for i in range(30_000)])
+    for column in numbers.T:
+        counts = np.bincount(column, minlength=6)
+        assert ((counts - 5000) ** 2 / 5000).sum() < 25  # chi-square, 5 degrees: above 25 once in 7,000 seeds
+    pairs = np.bincount(numbers[:, 1] * 6 + numbers[:, 2], minlength=36)
+    assert ((pairs - 30_000 / 36) ** 2 / (30_000 / 36)).sum() < 75  # 35 degrees
+    assert {draw(9, i, 0, 1) for i in range(10)} == {0}
+    assert draw(-1, 3, 1, 100) == draw(2**64 - 1, 3, 1, 100)
+
+
+def test_mirror_acts_in_test_phase_too(pixels):
+    out = np.empty((64, 3, 7, 5), np.float32)
+    Transformer(param(mirror=True), TEST).transform([datum(pixels[0])] * 64, out)
+    mirrored = (out == pixels[0][:, :, ::-1]).all(axis=(1, 2, 3))
+    assert (mirrored | (out == pixels[0]).all(axis=(1, 2, 3))).all()
+    assert 16 < mirrored.sum() < 48  # 32 expected, standard deviation 4
+
+
+def test_values_that_are_no_numbers_pass():
+    record = datum(np.array([[[np.nan, np.inf, -np.inf, -0.0]]], np.float32))
+    out = np.empty((1, 1, 1, 4), np.float32)
+    Transformer(param(scale=2), TEST).transform([record], out)
+    assert np.isnan(out[0, 0, 0, 0]) and out[0, 0, 0, 1:3].tolist() == [np.inf, -np.inf]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"force_color": True, "force_gray": True}, "force_color and force_gray: cannot both"),
+        ({"mean_file": "x", "mean_value": [1]}, "mean_file and mean_value: cannot both"),
+        ({"crop_size": 1 << 31}, "crop_size: must be below"),
+    ],
+)
+def test_fields_that_exclude_each_other(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        Transformer(param(**fields), TEST)
+
+
+def test_crop_larger_than_the_picture(pixels):
+    with pytest.raises(ShapeError, match="record 0|crop_size: must be at most.* got 6 for 3 x 7 x 5"):
+        Transformer(param(crop_size=6), TEST).infer_shape(datum(pixels[0]))
+
+
+def test_number_of_mean_values(pixels):
+    with pytest.raises(ShapeError, match=r"mean_value: must be given once or once a channel \(3\), got 2"):
+        Transformer(param(mean_value=[1, 2]), TEST).infer_shape(datum(pixels[0]))
+
+
+def test_mean_file_of_another_size(pixels, tmp_path):
+    write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
+    with pytest.raises(ShapeError, match="mean_file.*3 x 4 x 4.*3 x 7 x 5.*uncropped"):
+        Transformer(param(mean_file=str(tmp_path / "mean"), crop_size=4), TEST).infer_shape(datum(pixels[0]))
+
+
+def test_mean_files_with_shape_and_double_data(tmp_path):
+    blob = caffe_pb2.BlobProto(double_data=[1, 2, 3, 4], shape={"dim": [1, 1, 2, 2]})
+    (tmp_path / "mean").write_bytes(blob.SerializeToString())
+    assert read_mean(tmp_path / "mean").tolist() == [[[1, 2], [3, 4]]]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "message"),
+    [
+        (None, FileError, "mean file cannot be read"),
+        (b"\xff\xff", FileError, "no binary BlobProto"),
+        (
+            caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]),
+            DataError,
+            "1 x 1 x 2 x 2 and holds 1 values",
+        ),
+        (caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]), DataError, "2 x 1 x 1 x 1"),
+        (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "and holds 0 values"),
+        (caffe_pb2.BlobProto(), DataError, "0 x 0 x 0 x 0"),
+    ],
+)
+def test_mean_files_that_are_none(tmp_path, content, kind, message):
+    path = tmp_path / "mean"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.SerializeToString())
+    with pytest.raises(kind, match=message):
+        Transformer(param(mean_file=str(path)), TEST)
+
+
+def test_sizes_that_vary_inside_a_batch(pixels):
+    records = [datum(pixels[0]), datum(pixels[1]), datum(pixels[2][:, :6])]
+    with pytest.raises(DataError, match="record 2: is 3 x 6 x 5, the first of the batch is 3 x 7 x 5") as caught:
+        Transformer(param(), TEST).load(records)
+    assert caught.value.record == 2
+    assert Transformer(param(crop_size=5), TEST).load(records).shape == (3, 3, 5, 5)
+    with pytest.raises((DataError, ShapeError), match="record 2|got 5 for 3 x 4 x 5"):
+        Transformer(param(crop_size=5), TEST).load([*records[:2], datum(pixels[2][:, :4])])
+    with pytest.raises(DataError, match="is 1 x 7 x 5, the first"):
+        Transformer(param(crop_size=5), TEST).load([records[0], datum(pixels[2][:1])])
+
+
+def test_a_bad_record_is_counted(pixels):
+    with pytest.raises(DataError, match="record 1: is no Datum"):
+        Transformer(param(), TEST).load([datum(pixels[0]), b"\x08"])
+    encoded = caffe_pb2.Datum(encoded=True, data=b"zz").SerializeToString()
+    with pytest.raises(DataError, match="record 1: is marked encoded"):
+        Transformer(param(), TEST).load([datum(pixels[0]), encoded])
+    with pytest.raises(DataError, match="at least one record"):
+        Transformer(param(), TEST).load([])
+
+
+def test_a_failed_batch_writes_nothing(pixels):
+    out = np.full((2, 3, 7, 5), -1.0, np.float32)
+    with pytest.raises(DataError):
+        Transformer(param(), TEST).transform([datum(pixels[0]), b"\x08"], out)
+    assert (out == -1).all()
+
+
+def test_arrays_to_fill_are_checked(pixels):
+    batch = Transformer(param(), TEST).load([datum(pixels[0])])
+    with pytest.raises(ShapeError, match="room for"):
+        batch.write(np.empty((1, 3, 7, 4), np.float32))
+    with pytest.raises(ShapeError, match="labels must be 1 of float32"):
+        batch.write(np.empty(batch.shape, np.float32), np.empty(1))
+    with pytest.raises(ConfigError, match="float32 or float64, got int32"):
+        batch.write(np.empty(batch.shape, np.int32))
+    with pytest.raises(ConfigError, match="C-contiguous"):
+        batch.write(np.empty(batch.shape[::-1], np.float32).T)
+
+
+def test_force_on_raw_records_warns_once(pixels, caplog):
+    transformer = Transformer(param(force_gray=True), TEST)
+    assert transformer.load([datum(pixels[0])] * 2).shape == (2, 3, 7, 5)
+    transformer.load([datum(pixels[0])])
+    assert [r.message for r in caplog.records if "force_gray" in r.message] == [
+        "transform_param: force_color and force_gray change encoded pictures only, not raw ones"
+    ]
+
+
+def test_force_gray_decodes_to_one_channel(pixels):
+    content = cv2.imencode(".png", pixels[0].transpose(1, 2, 0))[1].tobytes()
+    record = caffe_pb2.Datum(data=content, encoded=True).SerializeToString()
+    assert Transformer(param(force_gray=True), TEST).infer_shape(record) == (1, 7, 5)
+    assert Transformer(param(force_color=True), TEST).infer_shape(record) == (3, 7, 5)

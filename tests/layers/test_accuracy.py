@@ -1,0 +1,110 @@
+"""Accuracy and ArgMax against plain loops."""
+
+import numpy as np
+import pytest
+from gradient import layer_net, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.errors import ConfigError, DataError, ShapeError
+
+
+def accuracy(fields="", tops=1):
+    return ('layer { name: "a" type: "Accuracy" bottom: "x" bottom: "l" top: "y" ' + ('top: "c" ' if tops == 2 else "")
+            + f"accuracy_param {{ {fields} }} }}")
+
+
+def argmax(fields=""):
+    return f'layer {{ name: "m" type: "ArgMax" bottom: "x" top: "y" argmax_param {{ {fields} }} }}'
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("top_k", [1, 2, 5])
+@pytest.mark.parametrize("ignore", [None, 2])
+@pytest.mark.parametrize("shape, axis", [((40, 5), 1), ((3, 5, 4, 6), 1), ((4, 3, 5), -1)])
+def test_accuracy(shape, axis, ignore, top_k, dtype):
+    random = np.random.default_rng(1)
+    x = random.integers(0, 4, shape).astype(float)  # small integers: many ties, which count as wrong
+    labels = random.integers(0, 5, shape[:axis] + (shape[axis + 1:] if axis > 0 else ()))
+    fields = f"top_k: {top_k} axis: {axis}" + (f" ignore_label: {ignore}" if ignore is not None else "")
+    net = layer_net(accuracy(fields, tops=2), [x, labels], dtype)
+    run_forward(net)
+    rows = np.moveaxis(x, axis, -1).reshape(-1, 5)
+    right, all_of = np.zeros(5), np.zeros(5)
+    for row, label in zip(rows, labels.ravel()):
+        if label != ignore:
+            all_of[label] += 1
+            right[label] += sum(row[c] >= row[label] for c in range(5) if c != label) < top_k
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, right.sum() / all_of.sum(), rtol=1e-6)
+    np.testing.assert_allclose(net.blob_by_name("c").cpu_data, right / np.maximum(all_of, 1), rtol=1e-6)
+    alone = layer_net(accuracy(fields), [x, labels], dtype)
+    run_forward(alone)
+    assert alone.blob_by_name("y").cpu_data == net.blob_by_name("y").cpu_data
+
+
+def test_all_ignored_and_empty_give_zero():
+    for net in (layer_net(accuracy("ignore_label: 7"), [np.ones((3, 2)), np.full(3, 7.0)]),
+                layer_net(accuracy(), [np.ones((0, 2)), np.ones(0)])):
+        run_forward(net)
+        assert net.blob_by_name("y").cpu_data == 0
+
+
+def test_nan_score_of_the_true_class_counts_as_right():
+    net = layer_net(accuracy(), [np.array([[1.0, np.nan], [np.nan, 1.0]]), np.array([1, 1])])
+    run_forward(net)
+    assert net.blob_by_name("y").cpu_data == 1
+
+
+@pytest.mark.parametrize("label", [5, -1, np.nan, 1e20])
+def test_label_out_of_range_names_record_and_range(label):
+    net = layer_net(accuracy(), [np.zeros((3, 5)), np.array([0, 4, label])], Dtype.FLOAT)
+    with pytest.raises(DataError, match="layer 'a' \\(Accuracy\\): bottom\\[1\\]: label .* of record 2 is outside 0..4"):
+        run_forward(net)
+
+
+@pytest.mark.parametrize("fields, error, message", [
+    ("top_k: 6", ConfigError, "accuracy_param.top_k: must be at most the number of classes, 5"),
+    ("top_k: 0", ConfigError, "accuracy_param.top_k: must be at least 1"),
+    ("axis: 2", ShapeError, "accuracy_param.axis: axis 2"),
+    ("axis: 0 top_k: 1", ShapeError, "bottom\\[1\\]: needs one label for each of the 5"),
+])
+def test_accuracy_mistakes(fields, error, message):
+    with pytest.raises(error, match=message):
+        layer_net(accuracy(fields), [np.zeros((3, 5)), np.zeros(3)])
+
+
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_argmax(top_k):
+    x = np.random.default_rng(2).integers(0, 3, (4, 5, 3)).astype(float)
+    flat = x.reshape(4, -1)
+    order = np.array([sorted(range(row.size), key=lambda i: (-row[i], -i))[:top_k] for row in flat])
+    values = np.take_along_axis(flat, order, 1)
+    net = layer_net(argmax(f"top_k: {top_k}"), [x])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, order[:, None])
+    net = layer_net(argmax(f"top_k: {top_k} out_max_val: true"), [x[..., None]])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, np.stack([order, values], 1)[..., None])
+
+    order = np.array([[sorted(range(5), key=lambda i: (-c[i], -i))[:top_k] for c in plane.T] for plane in x]).swapaxes(1, 2)
+    net = layer_net(argmax(f"top_k: {top_k} axis: 1"), [x])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, order)
+    net = layer_net(argmax(f"top_k: {top_k} axis: -2 out_max_val: true"), [x])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, np.take_along_axis(x, order, 1))
+
+
+def test_argmax_puts_nan_last():
+    net = layer_net(argmax("top_k: 3"), [np.array([[np.nan, -np.inf, np.inf, np.nan]])])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data.ravel(), [2, 1, 3])
+
+
+@pytest.mark.parametrize("fields, error, message", [
+    ("top_k: 0", ConfigError, "argmax_param.top_k: must be at least 1"),
+    ("top_k: 5", ConfigError, "argmax_param.top_k: must be at most the number of values, 4"),
+    ("axis: 2", ShapeError, "argmax_param.axis: axis 2"),
+])
+def test_argmax_mistakes(fields, error, message):
+    with pytest.raises(error, match=f"layer 'm' \\(ArgMax\\): {message}"):
+        layer_net(argmax(fields), [np.zeros((3, 4))])

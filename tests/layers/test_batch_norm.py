@@ -1,0 +1,148 @@
+"""BatchNorm and MVN."""
+
+import numpy as np
+import pytest
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST, TRAIN
+from minicaffe.cpu.threads import set_num_threads
+from minicaffe.errors import ConfigError, ShapeError
+from tests.layers.gradient import check_gradient, layer_net, run_backward, run_forward
+
+RANDOM = np.random.default_rng(13)
+X = RANDOM.standard_normal((4, 3, 2, 5)) * 3 + 1
+
+
+def batch_norm(param="", top="y", more=""):
+    return f'layer {{ name: "bn" type: "BatchNorm" bottom: "x" top: "{top}" batch_norm_param {{ {param} }} {more} }}'
+
+
+def mvn(param="", top="y"):
+    return f'layer {{ name: "m" type: "MVN" bottom: "x" top: "{top}" mvn_param {{ {param} }} }}'
+
+
+def standardized(x, axes, eps=1e-5):
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
+
+
+@pytest.mark.parametrize("x", [X, X[:, :, 0, 0], X[:, :, 0], X[:1], X[:, :1]], ids=lambda x: str(x.shape))
+def test_batch_statistics(x):
+    axes = (0, *range(2, x.ndim))
+    net = layer_net(batch_norm("moving_average_fraction: 0.9"), [x])
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data, standardized(x, axes), rtol=1e-9, atol=1e-12)
+    run_forward(net)
+    mean, variance, weight = (blob.data for blob in net.layers[-1].blobs)
+    count = x.size // x.shape[1]
+    fraction = np.float64(np.float32(0.9))
+    np.testing.assert_allclose(weight, [1 + fraction])
+    np.testing.assert_allclose(mean, (1 + fraction) * x.mean(axes))
+    np.testing.assert_allclose(variance, (1 + fraction) * x.var(axes) * count / (count - 1))
+    check_gradient(batch_norm(), [x], params=False, tolerance=1e-5)
+
+
+def test_one_value_a_channel_is_not_divided_by_zero():
+    net = layer_net(batch_norm(), [np.array([[2.0, -3.0]])])
+    run_forward(net)
+    assert net.blob_by_name("y").data.tolist() == [[0, 0]]
+    assert [blob.data.tolist() for blob in net.layers[-1].blobs] == [[2, -3], [0, 0], [1]]
+
+
+@pytest.mark.parametrize("phase, param", [(TEST, ""), (TRAIN, "use_global_stats: true")])
+def test_global_statistics(phase, param):
+    net = layer_net(batch_norm(param), [X], Dtype.DOUBLE, phase)
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data, X / np.sqrt(np.float64(np.float32(1e-5))))  # never trained
+    for blob, values in zip(net.layers[-1].blobs, ([2, 4, 6], [8, 18, 32], [2])):
+        blob.data[...] = values
+    run_forward(net)
+    mean, std = (np.reshape(v, (3, 1, 1)) for v in ([1, 2, 3], [2, 3, 4]))
+    np.testing.assert_allclose(net.blob_by_name("y").data, (X - mean) / std, rtol=1e-5, atol=1e-6)
+    assert net.layers[-1].blobs[2].data[0] == 2
+    net.blob_by_name("x").data[0, 0, 0, 0] = np.inf
+    run_backward(net, [0], [X])
+    np.testing.assert_allclose(net.blob_by_name("x").diff, X / std, rtol=1e-5)
+
+
+def test_batch_statistics_in_phase_test():
+    net = layer_net(batch_norm("use_global_stats: false"), [X], Dtype.DOUBLE, TEST)
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data, standardized(X, (0, 2, 3)), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("text", [batch_norm, mvn])
+@pytest.mark.parametrize("param", ["", "use_global_stats: true", "normalize_variance: false", "across_channels: true"])
+def test_in_place_gives_the_same(text, param):
+    if ("global" in param) != (text is batch_norm) and param:
+        param = ""
+    diff = RANDOM.standard_normal(X.shape)
+    results = []
+    for top in ("y", "x"):
+        net = layer_net(text(param, top), [X])
+        run_forward(net)
+        y = net.blob_by_name(top).data.copy()
+        net.blob_by_name(top).data[...] = np.nan  # what a later layer in place does: backward must not read it
+        run_backward(net, [0], [diff])
+        results.append((y, net.blob_by_name("x").diff.copy()))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2, 2), (2, 3, 4097), (70000, 2), (3, 5, 64, 65)])
+@pytest.mark.parametrize("text", [batch_norm, mvn])
+def test_sizes_and_threads(text, shape):
+    x = RANDOM.standard_normal(shape).astype(np.float32)
+    if x.size:
+        x[0, 1] = np.nan  # stays in its channel
+    results = []
+    for threads in (1, 2):
+        set_num_threads(threads)
+        net = layer_net(text(), [x], Dtype.FLOAT)
+        run_forward(net)
+        run_backward(net, [0], [np.ones(net.blob_by_name("y").shape)])
+        results.append([net.blob_by_name("y").data.copy(), net.blob_by_name("x").diff.copy()]
+                       + [b.data.copy() for b in net.layers[-1].blobs])
+    for one, two in zip(*results):
+        np.testing.assert_array_equal(one, two)
+    if x.size:
+        assert np.isnan(results[0][0][0, 1]).all() and not np.isnan(results[0][0][:, 0]).any()
+
+
+def test_param_entries_are_added_with_a_rate_of_zero():
+    net = layer_net(batch_norm(more="param { lr_mult: 0 decay_mult: 0 }"), [X])
+    assert [spec.lr_mult for spec in net.layers[-1].param.param] == [0, 0, 0]
+    assert list(net.params_lr) == [0, 0, 0]
+
+
+def test_wrong_parameters():
+    with pytest.raises(ConfigError, match=r"test.prototxt.*layer 'bn' \(BatchNorm\): param\[1\].lr_mult: must be 0, got 1"):
+        layer_net(batch_norm(more="param { lr_mult: 0 } param {}"), [X])
+    with pytest.raises(ShapeError, match=r"bottom\[0\]: needs at least 2 axes"):
+        layer_net(batch_norm(), [np.ones(3)])
+    net = layer_net(batch_norm(), [X])
+    net.blob_by_name("x").reshape(4, 5, 2, 3)
+    with pytest.raises(ShapeError, match=r"bottom\[0\]: needs 3 channels"):
+        run_forward(net)
+    with pytest.raises(ShapeError, match="at most 4 axes"):
+        layer_net(mvn(), [np.ones((1, 2, 1, 2, 1))])
+
+
+@pytest.mark.parametrize("across, axes", [("false", (2, 3)), ("true", (1, 2, 3))])
+@pytest.mark.parametrize("variance", ["true", "false"])
+def test_mvn(across, axes, variance):
+    param = f"across_channels: {across} normalize_variance: {variance} eps: 0.01"
+    net = layer_net(mvn(param), [X])
+    run_forward(net)
+    wanted = X - X.mean(axes, keepdims=True)
+    if variance == "true":
+        wanted /= X.std(axes, keepdims=True) + np.float64(np.float32(0.01))
+    np.testing.assert_allclose(net.blob_by_name("y").data, wanted, rtol=1e-9, atol=1e-12)
+    # Caffe's gradient leaves the eps next to the deviation out, so differences need one that is small.
+    check_gradient(mvn(param.replace("0.01", "1e-9")), [X], tolerance=1e-5)
+
+
+def test_mvn_makes_four_axes():
+    net = layer_net(mvn("across_channels: true"), [X[:, :, 0, 0]])
+    run_forward(net)
+    assert net.blob_by_name("y").shape == (4, 3, 1, 1)
+    np.testing.assert_allclose(net.blob_by_name("y").data[..., 0, 0], standardized(X[:, :, 0, 0], 1, 0), rtol=1e-6)

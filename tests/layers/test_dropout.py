@@ -1,0 +1,104 @@
+"""Dropout: the share kept, the same mask backward, resuming, and TEST."""
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST, caffe
+from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.errors import ConfigError
+
+
+def layer_text(ratio=0.5, top="y"):
+    return f'layer {{ name: "d" type: "Dropout" bottom: "x" top: "{top}" dropout_param {{ dropout_ratio: {ratio} }} }}'
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.5, 0.9])
+def test_keeps_its_share_and_scales_it(ratio, dtype):
+    net = layer_net(layer_text(ratio), [np.ones(40000)], dtype)
+    run_forward(net)
+    y = net.blob_by_name("y").cpu_data
+    np.testing.assert_allclose(np.unique(y)[-1], 1 / (1 - ratio), rtol=1e-6)
+    assert set(np.unique(y > 0)) <= {False, True} and len(np.unique(y)) == (2 if ratio else 1)
+    assert abs((y > 0).mean() - (1 - ratio)) < 0.013  # five standard deviations of 40000 draws
+    # neighbours, and elements one vector or one block apart, are independent
+    kept = (y > 0) - (1 - ratio)
+    for distance in (1, 16, 64):
+        assert abs((kept[distance:] * kept[:-distance]).mean()) < 0.013
+
+
+@pytest.mark.parametrize("top", ["y", "x"])
+def test_backward_uses_the_mask_of_the_last_forward(top):
+    net = layer_net(layer_text(top=top), [np.ones((3, 77))])
+    run_forward(net)
+    mask = net.tops[-1][0].cpu_data.copy()
+    caffe.generator.take(5)  # other layers draw in between
+    run_backward(net, [0], [np.full((3, 77), 2.0)])
+    np.testing.assert_array_equal(net.bottoms[-1][0].cpu_diff, 2 * mask)
+
+
+def test_gradient():
+    check_gradient(layer_text(0.4), [np.random.default_rng(1).standard_normal((3, 30))])
+
+
+def test_a_new_mask_each_time_and_the_same_when_resumed():
+    net = layer_net(layer_text(), [np.ones(1000)])
+    run_forward(net)
+    first = net.blob_by_name("y").cpu_data.copy()
+    offset = caffe.generator.offset
+    net.forward_from_to(0, 1)
+    second = net.blob_by_name("y").cpu_data.copy()
+    assert 0.4 < (first != second).mean() < 0.6
+    caffe.generator.offset = offset
+    net.forward_from_to(0, 1)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, second)
+
+
+def test_element_alone_and_in_a_vector_draw_the_same():
+    """A count that is no multiple of the block takes its tail one by one: the numbers must be those of a longer blob."""
+    masks = []
+    for count in (64 * 3, 64 * 3 - 1, 64 * 2 + 1, 17):
+        net = layer_net(layer_text(), [np.ones(count)])
+        run_forward(net)
+        masks.append(net.blob_by_name("y").cpu_data.copy())
+    for mask in masks[1:]:
+        np.testing.assert_array_equal(mask, masks[0][:mask.size])
+
+
+def test_threads_change_no_bit():
+    results, before = [], get_num_threads()
+    for threads in (1, 2):
+        set_num_threads(threads)
+        try:
+            net = layer_net(layer_text(), [np.ones(100001)], Dtype.FLOAT)
+            run_forward(net)
+        finally:
+            set_num_threads(before)
+        results.append(net.blob_by_name("y").cpu_data.copy())
+    np.testing.assert_array_equal(*results)
+
+
+def test_test_phase_is_the_identity():
+    x = np.array([1.0, -0.0, np.nan, np.inf])
+    net = layer_net(layer_text(), [x], phase=TEST)
+    offset = caffe.generator.offset
+    net.forward_from_to(0, 1)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, x)
+    run_backward(net, [0], [x])
+    np.testing.assert_array_equal(net.blob_by_name("x").cpu_diff, x)
+    assert caffe.generator.offset == offset
+
+
+def test_empty():
+    net = layer_net(layer_text(), [np.zeros((0, 3))])
+    run_forward(net)
+    run_backward(net, [0])
+    assert net.blob_by_name("y").shape == (0, 3)
+
+
+@pytest.mark.parametrize("ratio", [1.0, -0.1, 1.5, "nan"])
+def test_wrong_ratio_names_the_field(ratio):
+    with pytest.raises(ConfigError, match="layer 'd' \\(Dropout\\): dropout_param.dropout_ratio: must be at least 0"):
+        layer_net(layer_text(ratio), [np.zeros(3)])

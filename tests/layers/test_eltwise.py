@@ -1,0 +1,127 @@
+"""Eltwise and Split."""
+
+import numpy as np
+import pytest
+
+from minicaffe.blob import Dtype
+from minicaffe.cpu.threads import set_num_threads
+from minicaffe.errors import ConfigError, ShapeError
+from tests.layers.gradient import check_gradient, layer_net, run_backward, run_forward
+
+RANDOM = np.random.default_rng(3)
+
+
+def eltwise(param, bottoms):
+    names = " ".join(f'bottom: "b{i}"' for i in range(bottoms))
+    return f'layer {{ name: "e" type: "Eltwise" {names} top: "y" eltwise_param {{ {param} }} }}'
+
+
+def output(param, arrays, dtype=Dtype.DOUBLE):
+    net = layer_net(eltwise(param, len(arrays)), arrays, dtype)
+    run_forward(net)
+    return net.blob_by_name("y").data.copy()
+
+
+@pytest.mark.parametrize("inputs", [2, 3, 4, 5, 9])
+def test_sum_and_product_of_any_number_of_bottoms(inputs):
+    arrays = list(RANDOM.standard_normal((inputs, 3, 7)))
+    weights = RANDOM.standard_normal(inputs).astype(np.float32)
+    coeff = " ".join(f"coeff: {w!r}" for w in weights.tolist())
+    np.testing.assert_allclose(output(coeff, arrays), sum(w * a for w, a in zip(weights.tolist(), arrays)), rtol=1e-12)
+    np.testing.assert_allclose(output("", arrays), np.sum(arrays, 0), rtol=1e-12)
+    np.testing.assert_allclose(output("operation: PROD", arrays), np.prod(arrays, 0), rtol=1e-12)
+    np.testing.assert_array_equal(output("operation: MAX", arrays), np.max(arrays, 0))
+    check_gradient(eltwise(coeff, inputs), arrays)
+    check_gradient(eltwise("operation: PROD", inputs), arrays)
+    check_gradient(eltwise("operation: PROD stable_prod_grad: false", inputs), arrays)
+
+
+def test_maximum_sends_the_gradient_to_one_winner():
+    a, b, c = np.array([1.0, 2, 3, 5]), np.array([1.0, 1, 4, 5]), np.array([1.0, 2, 4, 6])
+    net = layer_net(eltwise("operation: MAX", 3), [a, b, c])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").data, [1, 2, 4, 6])
+    run_backward(net, [0, 1, 2], [np.array([10.0, 20, 30, 40])])
+    # Of the first two the second wins a tie; a later one must be larger.
+    wanted = [[0, 20, 0, 0], [10, 0, 30, 0], [0, 0, 0, 40]]
+    np.testing.assert_array_equal([net.blob_by_name(f"b{i}").diff for i in range(3)], wanted)
+
+
+def test_product_gradient_at_zeros():
+    arrays = [np.array([0.0, 0.0, 2.0]), np.array([3.0, 0.0, 4.0])]
+    for stable, wanted in (("true", [3, 0, 4]), ("false", [np.nan, np.nan, 4])):
+        net = layer_net(eltwise(f"operation: PROD stable_prod_grad: {stable}", 2), arrays)
+        run_forward(net)
+        run_backward(net, [0], [np.ones(3)])
+        np.testing.assert_array_equal(net.blob_by_name("b0").diff, wanted)
+
+
+def test_bottoms_without_a_gradient_are_left_alone():
+    net = layer_net(eltwise("coeff: 2 coeff: 3", 2), [np.ones(4), np.ones(4)])
+    run_forward(net)
+    net.blob_by_name("b0").diff[...] = 7
+    run_backward(net, [1], [np.ones(4)])
+    np.testing.assert_array_equal(net.blob_by_name("b0").diff, np.full(4, 7))
+    np.testing.assert_array_equal(net.blob_by_name("b1").diff, np.full(4, 3))
+
+
+@pytest.mark.parametrize("count", [0, 1, 65537])
+@pytest.mark.parametrize("operation", ["SUM", "PROD", "MAX"])
+def test_sizes_threads_and_special_values(count, operation):
+    arrays = [RANDOM.standard_normal(count) for _ in range(2)]
+    if count:
+        arrays[0][0], arrays[1][-1] = np.nan, np.inf
+    results = []
+    for threads in (1, 2):
+        set_num_threads(threads)
+        results.append(output(f"operation: {operation}", arrays, Dtype.FLOAT))
+    np.testing.assert_array_equal(*results)
+    if count > 1:
+        assert np.isinf(results[0][-1])
+    if count and operation != "MAX":
+        assert np.isnan(results[0][0])
+
+
+@pytest.mark.parametrize("param, arrays, error, field", [
+    ("operation: PROD coeff: 1 coeff: 1", 2, ConfigError, "eltwise_param.coeff"),
+    ("coeff: 1", 2, ConfigError, "eltwise_param.coeff"),
+    ("", 1, ConfigError, "bottom"),
+])
+def test_wrong_parameters(param, arrays, error, field):
+    with pytest.raises(error, match=rf"test.prototxt.*layer 'e' \(Eltwise\): {field}"):
+        layer_net(eltwise(param, arrays), [np.ones(2)] * arrays)
+
+
+def test_wrong_shapes_and_in_place():
+    with pytest.raises(ShapeError, match=r"bottom\[1\]: has shape \[3\]"):
+        layer_net(eltwise("", 2), [np.ones(2), np.ones(3)])
+    with pytest.raises(ConfigError, match=r"top\[0\]: Eltwise cannot work in place"):
+        layer_net('layer { name: "e" type: "Eltwise" bottom: "a" bottom: "b" top: "a" }', [np.ones(2)] * 2)
+
+
+@pytest.mark.parametrize("tops", [1, 2, 5])
+def test_split_shares_data_and_adds_diffs(tops):
+    names = " ".join(f'top: "t{i}"' for i in range(tops))
+    x = RANDOM.standard_normal((4, 5))
+    net = layer_net(f'layer {{ name: "s" type: "Split" bottom: "x" {names} }}', [x])
+    run_forward(net)
+    diffs = RANDOM.standard_normal((tops, 4, 5))
+    for i, diff in enumerate(diffs):
+        assert net.blob_by_name(f"t{i}").data.ctypes.data == net.blob_by_name("x").data.ctypes.data
+        net.blob_by_name(f"t{i}").diff[...] = diff
+    run_backward(net, [0])
+    np.testing.assert_allclose(net.blob_by_name("x").diff, diffs.sum(0), rtol=1e-12)
+
+
+def test_split_follows_a_bottom_that_grows():
+    net = layer_net('layer { name: "s" type: "Split" bottom: "x" top: "a" top: "b" }', [np.zeros((2, 3))])
+    run_forward(net)
+    net.blob_by_name("x").reshape(4, 3)
+    net.blob_by_name("x").data[...] = 5
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("b").data, np.full((4, 3), 5))
+
+
+def test_split_in_place_is_refused():
+    with pytest.raises(ConfigError, match=r"layer 's' \(Split\): top\[0\]"):
+        layer_net('layer { name: "s" type: "Split" bottom: "x" top: "x" top: "b" }', [np.zeros(2)])

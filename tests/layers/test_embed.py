@@ -1,0 +1,115 @@
+"""Embed, BatchReindex, Filter."""
+
+import re
+
+import numpy as np
+import pytest
+
+from minicaffe.blob import Dtype
+from minicaffe.cpu.threads import set_num_threads
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from tests.layers.gradient import check_gradient, layer_net, run_backward, run_forward
+
+RANDOM = np.random.default_rng(17)
+
+
+def embed(param="num_output: 3 input_dim: 5 weight_filler { type: 'gaussian' }"):
+    return f'layer {{ name: "e" type: "Embed" bottom: "x" top: "y" embed_param {{ {param} }} }}'
+
+
+REINDEX = 'layer { name: "r" type: "BatchReindex" bottom: "x" bottom: "index" top: "y" }'
+FILTER = 'layer { name: "f" type: "Filter" bottom: "x" bottom: "z" bottom: "s" top: "tx" top: "tz" }'
+
+
+@pytest.mark.parametrize("bias", ["", "bias_term: false"])
+def test_embed(bias):
+    index = np.array([[0, 4, 4], [1, 0, 4]])
+    text = embed(f"num_output: 3 input_dim: 5 {bias} weight_filler {{ type: 'gaussian' }} bias_filler {{ value: 2 }}")
+    net = layer_net(text, [index])
+    run_forward(net)
+    wanted = net.layers[-1].blobs[0].data[index] + (0 if bias else 2)
+    np.testing.assert_allclose(net.blob_by_name("y").data, wanted, rtol=1e-12)
+    check_gradient(text, [index], check=[])
+
+
+def test_batch_reindex():
+    x = RANDOM.standard_normal((4, 2, 3))
+    index = np.array([3, 0, 0, 2, 0])
+    net = layer_net(REINDEX, [x, index])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").data, x[index])
+    check_gradient(REINDEX, [x, index], check=[0])
+
+
+def test_batch_reindex_of_nothing():
+    net = layer_net(REINDEX, [np.ones((4, 2)), np.zeros(0)])
+    run_forward(net)
+    run_backward(net, [0])
+    assert net.blob_by_name("y").shape == (0, 2) and not net.blob_by_name("x").diff.any()
+
+
+@pytest.mark.parametrize("value", [-1, 4, np.nan, np.inf, 1e12])
+def test_an_index_out_of_range_names_its_place_value_and_range(value):
+    for text, arrays, field in ((embed("num_output: 2 input_dim: 4"), [np.array([0, 1, value])], r"\(Embed\): bottom\[0\]"),
+                                (REINDEX, [np.ones((4, 2)), np.array([0, 1, value])], r"\(BatchReindex\): bottom\[1\]")):
+        net = layer_net(text, arrays)
+        shown = re.escape(f"value 2 is {value:g}, an index must be from 0 to 3")
+        with pytest.raises(DataError, match=f"{field}: {shown}"):
+            run_forward(net)
+
+
+def test_filter():
+    x, z = RANDOM.standard_normal((4, 2, 3)), RANDOM.standard_normal((4,))
+    net = layer_net(FILTER, [x, z, np.array([0, 2, 0, -1])])
+    assert net.blob_by_name("tx").shape == (4, 2, 3)  # before the first forward the selector has no values
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("tx").data, x[[1, 3]])
+    np.testing.assert_array_equal(net.blob_by_name("tz").data, z[[1, 3]])
+    diff = RANDOM.standard_normal((2, 2, 3))
+    net.blob_by_name("x").diff[...] = 1e9
+    run_backward(net, [0], [diff, None])
+    np.testing.assert_array_equal(net.blob_by_name("x").diff, [0 * diff[0], diff[0], 0 * diff[0], diff[1]])
+    net.blob_by_name("s").data[...] = 0
+    run_forward(net)
+    run_backward(net, [0, 1])
+    assert net.blob_by_name("tx").shape == (0, 2, 3) and not net.blob_by_name("x").diff.any()
+    net.blob_by_name("s").data[...] = 1
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("tx").data, x)
+
+
+def test_one_and_two_threads_give_the_same():
+    index = RANDOM.integers(0, 50, 3000)
+    results = []
+    for threads in (1, 2):
+        set_num_threads(threads)
+        net = layer_net(embed("num_output: 33 input_dim: 50 weight_filler { type: 'gaussian' }"), [index], Dtype.FLOAT)
+        run_forward(net)
+        run_backward(net, [], [np.sin(np.arange(99000.0)).reshape(3000, 33)])
+        results.append([net.blob_by_name("y").data.copy()] + [b.diff.copy() for b in net.layers[-1].blobs])
+    for one, two in zip(*results):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_indices_have_no_gradient():
+    for text, arrays, bottom in ((embed(), [np.zeros(2)], 0), (REINDEX, [np.ones((2, 2)), np.zeros(2)], 1),
+                                 (FILTER, [np.ones(2), np.ones(2), np.ones(2)], 2)):
+        net = layer_net(text, arrays)
+        run_forward(net)
+        assert not net.layers[-1].allow_force_backward(bottom)
+        with pytest.raises(ConfigError, match=rf"bottom\[{bottom}\]"):
+            run_backward(net, [bottom])
+
+
+@pytest.mark.parametrize("text, shapes, error, field", [
+    (embed("num_output: 0 input_dim: 2"), [(2,)], ConfigError, "embed_param.num_output"),
+    (embed("num_output: 2"), [(2,)], ConfigError, "embed_param.input_dim"),
+    (REINDEX, [(2, 2), (2, 1)], ShapeError, r"bottom\[1\]"),
+    (REINDEX, [(), (2,)], ShapeError, r"bottom\[0\]"),
+    (FILTER, [(2, 2), (3,), (2,)], ShapeError, r"bottom\[1\]"),
+    (FILTER, [(2, 2), (2,), (2, 2)], ShapeError, r"bottom\[2\]"),
+    (FILTER.replace('top: "tz"', ""), [(2, 2), (2,), (2,)], ConfigError, "top"),
+])
+def test_wrong_parameters(text, shapes, error, field):
+    with pytest.raises(error, match=rf"test.prototxt.*{field}: "):
+        layer_net(text, [np.zeros(shape) for shape in shapes])

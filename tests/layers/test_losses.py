@@ -1,0 +1,258 @@
+"""The losses against NumPy, their gradients by differences, labels out of range, and the errors of their parameters."""
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.errors import ConfigError, DataError, ShapeError
+
+RANDOM = np.random.default_rng(20)
+
+
+def layer_text(kind, fields="", bottoms=2, tops=1):
+    names = " ".join(f'bottom: "{name}"' for name in ("x", "l", "h")[:bottoms])
+    return (f'layer {{ name: "loss" type: "{kind}" {names} top: "y" ' + ('top: "p" ' if tops == 2 else "") + fields + " }")
+
+
+def loss_of(text, arrays, dtype=Dtype.DOUBLE):
+    return run_forward(layer_net(text, arrays, dtype))
+
+
+def softmax(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def divisor(mode, outer, inner, valid):
+    return max(1, {"FULL": outer * inner, "VALID": valid, "BATCH_SIZE": outer, "NONE": 1}[mode])
+
+
+# ---- SoftmaxWithLoss
+
+SHAPES = [((6, 5), 1), ((2, 5, 3, 4), 1), ((3, 2, 5), -1), ((5, 4), 0)]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("mode", ["FULL", "VALID", "BATCH_SIZE", "NONE"])
+@pytest.mark.parametrize("ignore", [None, 1])
+@pytest.mark.parametrize("shape, axis", SHAPES[:3])
+def test_softmax_loss(shape, axis, ignore, mode, dtype):
+    x = RANDOM.standard_normal(shape)
+    labels = np.delete(np.array(shape), axis)
+    labels = RANDOM.integers(0, 5, labels)
+    fields = f"softmax_param {{ axis: {axis} }} loss_param {{ normalization: {mode} " + (
+        f"ignore_label: {ignore} }}" if ignore is not None else "}")
+    p = np.moveaxis(softmax(x, axis), axis, -1).reshape(-1, 5)
+    taken = [-np.log(row[label]) for row, label in zip(p, labels.ravel()) if label != ignore]
+    outer = int(np.prod(shape[:axis]))
+    wanted = sum(taken) / divisor(mode, outer, labels.size // outer, len(taken))
+    net = layer_net(layer_text("SoftmaxWithLoss", fields, tops=2), [x, labels], dtype)
+    assert run_forward(net) == pytest.approx(wanted, rel=2e-6)
+    np.testing.assert_allclose(net.blob_by_name("p").cpu_data, softmax(x, axis), rtol=2e-6)
+    if dtype == Dtype.DOUBLE:
+        check_gradient(layer_text("SoftmaxWithLoss", fields + " loss_weight: 3"), [x, labels], check=[0])
+
+
+@pytest.mark.parametrize("fields, mode", [("normalize: true", "VALID"), ("normalize: false", "BATCH_SIZE"), ("", "VALID"),
+                                          ("normalize: false normalization: FULL", "FULL")])
+def test_old_normalize_field(fields, mode):
+    x, labels = np.zeros((2, 3, 4)), np.zeros((2, 4))
+    labels[0, 0] = 2
+    got = loss_of(layer_text("SoftmaxWithLoss", f"loss_param {{ ignore_label: 2 {fields} }}"), [x, labels])
+    assert got == pytest.approx(7 * np.log(3) / divisor(mode, 2, 4, 7), rel=1e-12)
+
+
+def test_probability_zero_is_cut_at_the_smallest_float():
+    x = np.array([[0.0, 1e4]])
+    assert loss_of(layer_text("SoftmaxWithLoss"), [x, [0]]) == pytest.approx(-np.log(1.17549435e-38), rel=1e-7)
+
+
+def test_nan_shows():
+    assert np.isnan(loss_of(layer_text("SoftmaxWithLoss"), [np.array([[0.0, np.nan]]), [0]]))
+
+
+def test_all_ignored_and_empty():
+    for arrays in ([np.ones((3, 4)), np.full(3, 1.0)], [np.ones((0, 4)), np.ones(0)]):
+        net = layer_net(layer_text("SoftmaxWithLoss", "loss_param { ignore_label: 1 }"), arrays)
+        assert run_forward(net) == 0
+        net.blob_by_name("x").diff[...] = 9
+        run_backward(net, [0])
+        assert not net.blob_by_name("x").cpu_diff.any()
+
+
+def test_threads_change_no_bit():
+    x, labels = RANDOM.standard_normal((3, 7, 90, 91)), RANDOM.integers(0, 7, (3, 90, 91))
+    before, results = get_num_threads(), []
+    for threads in (1, 2):
+        set_num_threads(threads)
+        try:
+            net = layer_net(layer_text("SoftmaxWithLoss"), [x, labels], Dtype.FLOAT)
+            loss = run_forward(net)
+            run_backward(net, [0])
+        finally:
+            set_num_threads(before)
+        results.append((loss, net.blob_by_name("x").cpu_diff.copy()))
+    assert results[0][0] == results[1][0]
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "HingeLoss", "MultinomialLogisticLoss"])
+@pytest.mark.parametrize("label", [4, -1, np.nan, np.inf])
+def test_label_out_of_range_names_record_and_range(kind, label):
+    net = layer_net(layer_text(kind), [np.full((3, 4), 0.25), np.array([0, label, 1])], Dtype.FLOAT)
+    with pytest.raises(DataError, match=f"layer 'loss' \\({kind}\\): bottom\\[1\\]: label .* of record 1 is outside 0..3"):
+        run_forward(net)
+
+
+def test_label_out_of_range_in_a_map():
+    labels = np.zeros((2, 3, 3))
+    labels[1, 1, 2] = 6
+    net = layer_net(layer_text("SoftmaxWithLoss"), [np.zeros((2, 4, 3, 3)), labels])
+    with pytest.raises(DataError, match="label 6 of record 1, position 5 is outside 0..3"):
+        run_forward(net)
+
+
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "HingeLoss", "MultinomialLogisticLoss", "SigmoidCrossEntropyLoss"])
+def test_no_gradient_to_labels(kind):
+    net = layer_net(layer_text(kind), [np.full((2, 1), 0.5), np.zeros((2, 1))])
+    run_forward(net)
+    with pytest.raises(ConfigError, match="bottom\\[1\\]: .*no gradient"):
+        run_backward(net, [0, 1])
+
+
+def test_probabilities_take_no_loss_weight():
+    with pytest.raises(ConfigError, match="loss_weight: "):
+        layer_net(layer_text("SoftmaxWithLoss", "loss_weight: 1 loss_weight: 1", tops=2), [np.zeros((2, 3)), np.zeros(2)])
+
+
+# ---- InfogainLoss
+
+@pytest.mark.parametrize("mode", ["FULL", "VALID", "BATCH_SIZE", "NONE"])
+@pytest.mark.parametrize("shape, axis", [((6, 3), 1), ((2, 3, 2, 2), 1)])
+def test_infogain(shape, axis, mode, tmp_path):
+    x, h = RANDOM.standard_normal(shape), RANDOM.random((3, 3))
+    labels = RANDOM.integers(0, 3, shape[:1] + shape[2:])
+    p = np.moveaxis(softmax(x, axis), axis, -1).reshape(-1, 3)
+    taken = [-(h[label] * np.log(row)).sum() for row, label in zip(p, labels.ravel()) if label != 0]
+    wanted = sum(taken) / divisor(mode, shape[0], labels.size // shape[0], len(taken))
+    loss_param = f"loss_param {{ ignore_label: 0 normalization: {mode} }}"
+    text = layer_text("InfogainLoss", loss_param, bottoms=3)
+    assert loss_of(text, [x, labels, h]) == pytest.approx(wanted, rel=1e-12)
+    check_gradient(text, [x, labels, h], check=[0])
+
+
+def test_infogain_matrix_from_a_file(tmp_path):
+    from minicaffe.proto import caffe_pb2
+
+    h, path = np.arange(9.0).reshape(3, 3), tmp_path / "h.binaryproto"
+    path.write_bytes(caffe_pb2.BlobProto(num=1, channels=1, height=3, width=3, data=h.ravel()).SerializeToString())
+    x, labels = RANDOM.standard_normal((4, 3)), np.array([0, 1, 2, 1])
+    text = layer_text("InfogainLoss", f'infogain_loss_param {{ source: "{path}" }}')
+    wanted = loss_of(layer_text("InfogainLoss", bottoms=3), [x, labels, h])
+    assert loss_of(text, [x, labels]) == pytest.approx(wanted, rel=1e-12)
+    with pytest.raises(ShapeError, match="infogain_loss_param.source: H needs 2 x 2 elements"):
+        layer_net(text, [x[:, :2], labels])
+
+
+def test_infogain_mistakes():
+    arrays = [np.zeros((2, 3)), np.zeros(2)]
+    with pytest.raises(ConfigError, match="infogain_loss_param.source: name a file"):
+        layer_net(layer_text("InfogainLoss"), arrays)
+    with pytest.raises(ConfigError, match="loss_param.normalize: "):
+        layer_net(layer_text("InfogainLoss", "loss_param { normalize: true }", bottoms=3), [*arrays, np.zeros((3, 3))])
+    with pytest.raises(ShapeError, match="bottom\\[2\\]: H needs 3 x 3"):
+        layer_net(layer_text("InfogainLoss", bottoms=3), [*arrays, np.zeros((2, 3))])
+
+
+# ---- the others
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_euclidean(dtype):
+    a, b = RANDOM.standard_normal((4, 3, 5)), RANDOM.standard_normal((4, 15))
+    assert loss_of(layer_text("EuclideanLoss"), [a, b], dtype) == pytest.approx(((a.reshape(4, 15) - b)**2).sum() / 8, rel=1e-6)
+    if dtype == Dtype.DOUBLE:
+        check_gradient(layer_text("EuclideanLoss", "loss_weight: 0.5"), [a, b])
+        check_gradient(layer_text("EuclideanLoss"), [a, b], check=[1])
+
+
+@pytest.mark.parametrize("norm", ["L1", "L2"])
+def test_hinge(norm):
+    x, labels = RANDOM.standard_normal((6, 2, 3)) * 2, RANDOM.integers(0, 6, 6)
+    x[np.abs(np.abs(x) - 1) < 0.01] = 0.5  # away from the kinks
+    sign = np.ones((6, 6))
+    sign[np.arange(6), labels] = -1
+    m = np.maximum(0, 1 + sign * x.reshape(6, 6))
+    text = layer_text("HingeLoss", f"hinge_loss_param {{ norm: {norm} }}")
+    assert loss_of(text, [x, labels]) == pytest.approx((m if norm == "L1" else m * m).sum() / 6, rel=1e-12)
+    check_gradient(text, [x, labels], check=[0])
+
+
+def test_multinomial_logistic():
+    p, labels = RANDOM.random((5, 4)) + 0.1, RANDOM.integers(0, 4, 5)
+    text = layer_text("MultinomialLogisticLoss")
+    assert loss_of(text, [p, labels]) == pytest.approx(-np.log(p[np.arange(5), labels]).mean(), rel=1e-12)
+    check_gradient(text, [p, labels], check=[0], tolerance=1e-4)  # the third derivative of log near 0.1
+    assert loss_of(text, [np.array([[0.0, 1.0]]), [0]]) == pytest.approx(-np.log(1e-20), rel=1e-7)
+
+
+@pytest.mark.parametrize("fields, mode", [("", "BATCH_SIZE"), ("normalization: VALID", "VALID"),
+                                          ("normalization: FULL", "FULL"), ("normalization: NONE", "NONE"),
+                                          ("normalize: true", "VALID")])
+@pytest.mark.parametrize("ignore", [None, 1])
+def test_sigmoid_cross_entropy(fields, mode, ignore):
+    x, t = RANDOM.standard_normal((4, 6)) * 3, RANDOM.random((4, 6))
+    t[0, :3] = 1
+    p = 1 / (1 + np.exp(-x))
+    terms = -(t * np.log(p) + (1 - t) * np.log(1 - p))
+    used = np.ones_like(t, bool) if ignore is None else t.astype(int) != ignore
+    text = layer_text("SigmoidCrossEntropyLoss",
+                      "loss_param { " + fields + (f" ignore_label: {ignore}" if ignore is not None else "") + " }")
+    assert loss_of(text, [x, t]) == pytest.approx(terms[used].sum() / divisor(mode, 4, 6, used.sum()), rel=1e-9)
+    check_gradient(text, [x, t], check=[0])
+
+
+def test_sigmoid_cross_entropy_of_huge_logits():
+    assert loss_of(layer_text("SigmoidCrossEntropyLoss"), [np.array([[1e4, -1e4]]), np.array([[0.0, 0.0]])], Dtype.FLOAT) == 1e4
+
+
+@pytest.mark.parametrize("legacy", ["false", "true"])
+@pytest.mark.parametrize("trailing", [(), (1, 1)])
+def test_contrastive(legacy, trailing):
+    a, b = RANDOM.standard_normal((8, 3, *trailing)), RANDOM.standard_normal((8, 3, *trailing))
+    similar = np.array([1, 0, 0, 1, 0, 0, 2, 0])
+    d2 = ((a - b)**2).reshape(8, -1).sum(1)
+    far = np.maximum(2 - d2, 0) if legacy == "true" else np.maximum(2 - np.sqrt(d2), 0)**2
+    text = layer_text("ContrastiveLoss", f"contrastive_loss_param {{ margin: 2 legacy_version: {legacy} }}", bottoms=3)
+    assert loss_of(text, [a, b, similar]) == pytest.approx(np.where(similar, d2, far).sum() / 16, rel=1e-12)
+    # Caffe divides by d + 1e-4 instead of d
+    check_gradient(text, [a, b, similar], check=[0, 1], tolerance=1e-4)
+    check_gradient(text, [a, b, similar], check=[1], tolerance=1e-4)
+
+
+def test_equal_rows_have_a_finite_gradient():
+    net = layer_net(layer_text("ContrastiveLoss", bottoms=3), [np.ones((1, 3)), np.ones((1, 3)), np.zeros(1)])
+    run_forward(net)
+    run_backward(net, [0, 1])
+    assert not net.blob_by_name("x").cpu_diff.any()
+
+
+@pytest.mark.parametrize("kind, shapes, message", [
+    ("SoftmaxWithLoss", [(2, 3), (3,)], "bottom\\[1\\]: .*same axis 0"),
+    ("SoftmaxWithLoss", [(2, 3, 4), (2,)], "bottom\\[1\\]: needs one label for each of the 8"),
+    ("HingeLoss", [(2, 3), (2, 3)], "bottom\\[1\\]: needs one label for each of the 2"),
+    ("EuclideanLoss", [(2, 3), (2, 4)], "bottom\\[1\\]: has 8 elements"),
+    ("SigmoidCrossEntropyLoss", [(2, 3), (2, 4)], "bottom\\[1\\]: has 8 elements"),
+    ("ContrastiveLoss", [(2, 3), (2, 4), (2,)], "bottom\\[1\\]: has 4 features"),
+    ("ContrastiveLoss", [(2, 3, 2), (2, 3, 2), (2,)], "bottom\\[0\\]: must be rows"),
+    ("ContrastiveLoss", [(2, 3), (2, 3), (2, 3)], "bottom\\[2\\]: needs one element"),
+])
+def test_wrong_shapes_name_the_bottom(kind, shapes, message):
+    with pytest.raises(ShapeError, match=f"layer 'loss' \\({kind}\\): {message}"):
+        layer_net(layer_text(kind, bottoms=len(shapes)), [np.zeros(shape) for shape in shapes])
+
+
+def test_wrong_softmax_axis():
+    with pytest.raises(ShapeError, match="softmax_param.axis: axis 4"):
+        layer_net(layer_text("SoftmaxWithLoss", "softmax_param { axis: 4 }"), [np.zeros((2, 3)), np.zeros(2)])

@@ -1,0 +1,249 @@
+"""Pooling against a slow reference: windows, ties, masks, divisors, NaN, random draws, and the errors of its parameters."""
+
+import math
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST, TRAIN, caffe
+from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.errors import ConfigError, ShapeError
+
+FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+def layer_text(fields, tops=1):
+    return ('layer { name: "p" type: "Pooling" bottom: "x" top: "y" ' + ('top: "mask" ' if tops == 2 else "")
+            + f"pooling_param {{ {fields} }} }}")
+
+
+def windows(size, kernel, stride, pad, padded, floor=False):
+    """(start, end) of each window along one axis, as layers.md 4.40 has them."""
+    count = (math.floor if floor else math.ceil)((size + 2 * pad - kernel) / stride) + 1
+    if padded and (count - 1) * stride >= size + pad:
+        count -= 1
+    return [(p * stride - pad, p * stride - pad + kernel) for p in range(count)]
+
+
+def reference(x, kernel, stride=(1, 1), pad=(0, 0), floor=False):
+    """(max, mask, mean) by plain loops."""
+    rows, columns = (windows(x.shape[2 + i], kernel[i], stride[i], pad[i], any(pad), floor) for i in range(2))
+    shape = (*x.shape[:2], len(rows), len(columns))
+    best, mask, mean = np.full(shape, -FLOAT_MAX), np.full(shape, -1), np.zeros(shape)
+    for n, c, ph, pw in np.ndindex(*shape):
+        (top, bottom), (left, right) = rows[ph], columns[pw]
+        area = (min(bottom, x.shape[2] + pad[0]) - top) * (min(right, x.shape[3] + pad[1]) - left)
+        total = 0.0
+        for h in range(max(top, 0), min(bottom, x.shape[2])):
+            for w in range(max(left, 0), min(right, x.shape[3])):
+                total += x[n, c, h, w]
+                if x[n, c, h, w] > best[n, c, ph, pw]:
+                    best[n, c, ph, pw], mask[n, c, ph, pw] = x[n, c, h, w], h * x.shape[3] + w
+        mean[n, c, ph, pw] = total / area
+    return best, mask, mean
+
+
+# (fields, kernel, stride, pad, floor): the sizes with a path of their own, others, and windows that hang over
+SHAPES = [
+    ("kernel_size: 2 stride: 2", (2, 2), (2, 2), (0, 0), False),
+    ("kernel_size: 2 stride: 2 pad: 1", (2, 2), (2, 2), (1, 1), False),
+    ("kernel_size: 3 stride: 2", (3, 3), (2, 2), (0, 0), False),
+    ("kernel_size: 3 stride: 2 pad: 1", (3, 3), (2, 2), (1, 1), False),
+    ("kernel_size: 3 stride: 1 pad: 1", (3, 3), (1, 1), (1, 1), False),
+    ("kernel_size: 3 stride: 2 round_mode: FLOOR", (3, 3), (2, 2), (0, 0), True),
+    ("kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 1 pad_h: 1 pad_w: 0", (3, 2), (2, 1), (1, 0), False),
+    ("kernel_size: 5 stride: 3 pad: 2", (5, 5), (3, 3), (2, 2), False),
+    ("kernel_size: 1", (1, 1), (1, 1), (0, 0), False),
+]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("planes", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("size", [(5, 5), (8, 37), (16, 6)])
+@pytest.mark.parametrize("shape", SHAPES, ids=[s[0] for s in SHAPES])
+def test_forward_equals_the_loops(shape, size, planes, dtype):
+    fields, kernel, stride, pad, floor = shape
+    x = np.random.default_rng(7).integers(-4, 5, (*planes, *size)).astype(np.float64)  # small integers: many ties
+    best, mask, mean = reference(x, kernel, stride, pad, floor)
+    net = layer_net(layer_text(fields, tops=2), [x], dtype)
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, best)
+    np.testing.assert_array_equal(net.blob_by_name("mask").cpu_data, mask)
+    net = layer_net(layer_text(fields + " pool: AVE"), [x], dtype)
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, mean, rtol=1e-6, atol=1e-7)  # one rounding of the quotient
+
+
+@pytest.mark.parametrize("pool", ["MAX", "AVE", "STOCHASTIC"])
+@pytest.mark.parametrize("shape", SHAPES, ids=[s[0] for s in SHAPES])
+def test_gradient(shape, pool):
+    if pool == "STOCHASTIC" and any(shape[3]):
+        return  # padding is refused there
+    # Distinct values at least 0.02 apart: no step of the differences changes a maximum. The draws of STOCHASTIC are not
+    # continuous in x, so there the gradient is compared with the mask instead, below.
+    x = np.random.default_rng(3).permutation(2 * 7 * 6).reshape(1, 2, 7, 6) * 0.02 + 0.1
+    if pool != "STOCHASTIC":
+        check_gradient(layer_text(shape[0] + f" pool: {pool}"), [x])
+        check_gradient(layer_text(shape[0] + f" pool: {pool}"), [x[:, :1]])  # one plane: the path over pixels
+        return
+    net = layer_net(layer_text(shape[0] + " pool: STOCHASTIC"), [x])
+    run_forward(net)
+    y, seed = net.blob_by_name("y").cpu_data.copy(), np.random.default_rng(5).standard_normal(net.blob_by_name("y").shape)
+    run_backward(net, [0], [seed])
+    wanted = np.zeros_like(x)
+    for index in np.ndindex(*y.shape):
+        wanted[index[:2]][x[index[:2]] == y[index]] += seed[index]  # all values differ
+    np.testing.assert_allclose(net.blob_by_name("x").cpu_diff, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("fields", ["kernel_size: 3 stride: 2 pad: 1", "kernel_size: 3 stride: 2 pad: 1 pool: AVE",
+                                    "kernel_size: 3 stride: 2 pool: STOCHASTIC"])
+@pytest.mark.parametrize("shape", [(1, 1, 150, 131), (3, 7, 41, 33)])
+def test_threads_change_no_bit(fields, shape):
+    x = np.random.default_rng(2).random(shape)
+    results = []
+    before = get_num_threads()
+    for threads in (1, 2):
+        set_num_threads(threads)
+        try:
+            net = layer_net(layer_text(fields), [x], Dtype.FLOAT)
+            run_forward(net)
+            y = net.blob_by_name("y").cpu_data.copy()
+            run_backward(net, [0], [np.random.default_rng(4).standard_normal(y.shape)])
+        finally:
+            set_num_threads(before)
+        results.append((y, net.blob_by_name("x").cpu_diff.copy()))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+def test_global_pooling_follows_the_input():
+    x = np.random.default_rng(1).standard_normal((2, 3, 5, 4))
+    net = layer_net(layer_text("pool: AVE global_pooling: true"), [x])
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, x.mean((2, 3), keepdims=True), rtol=1e-12)
+    net.blob_by_name("x").reshape(1, 3, 2, 7)
+    x = np.random.default_rng(1).standard_normal((1, 3, 2, 7))
+    net.blob_by_name("x").data[...] = x
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, x.mean((2, 3), keepdims=True), rtol=1e-12)
+
+
+@pytest.mark.parametrize("fields", ["kernel_size: 2 stride: 2", "kernel_size: 4 stride: 4"])
+def test_nan_and_minus_infinity_are_never_the_maximum(fields):
+    x = np.full((1, 2, 4, 4), np.nan)
+    x[0, 0, 0, 0], x[0, 0, 0, 1] = -np.inf, 2.0
+    net = layer_net(layer_text(fields, tops=2), [x])
+    run_forward(net)
+    y, mask = net.blob_by_name("y").cpu_data, net.blob_by_name("mask").cpu_data
+    assert y[0, 0, 0, 0] == 2 and mask[0, 0, 0, 0] == 1
+    assert (y[0, 1] == -FLOAT_MAX).all() and (mask[0, 1] == -1).all()
+    run_backward(net, [0], [np.ones(y.shape), None])
+    assert net.blob_by_name("x").cpu_diff.sum() == 1  # nothing is written for a window without a maximum
+
+
+def test_infinity_and_minus_zero():
+    x = np.array([[np.inf, 1.0], [-0.0, 0.0]])[None, None]
+    net = layer_net(layer_text("kernel_h: 1 kernel_w: 2", tops=2), [x])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("mask").cpu_data.ravel(), [0, 2])
+
+
+def test_window_beyond_the_image_is_empty():
+    x = np.ones((1, 1, 6, 6))
+    for planes in (1, 4):
+        net = layer_net(layer_text("kernel_size: 1 stride: 4", tops=2), [np.repeat(x, planes, 1)])
+        run_forward(net)
+        mask = net.blob_by_name("mask").cpu_data
+        assert mask.shape[2:] == (3, 3) and (mask[..., 2] == -1).all()
+        run_backward(net, [0], [np.ones(mask.shape), None])
+        assert net.blob_by_name("x").cpu_diff.sum() == 4 * planes
+
+
+@pytest.mark.parametrize("planes", [1, 4])
+def test_huge_stride_takes_no_memory(planes):
+    x = np.arange(36.0).reshape(1, 1, 6, 6).repeat(planes, 1)
+    net = layer_net(layer_text("kernel_size: 2 stride: 1000000 pool: AVE"), [x])
+    run_forward(net)
+    y = net.blob_by_name("y").cpu_data
+    assert y.shape[2:] == (2, 2) and (y[..., 0, 0] == 3.5).all()
+    run_backward(net, [0], [np.ones(y.shape)])
+    assert net.blob_by_name("x").cpu_diff.sum() == planes
+
+
+def test_batch_of_none_and_back():
+    net = layer_net(layer_text("kernel_size: 2 stride: 2"), [np.ones((2, 3, 4, 4))])
+    net.blob_by_name("x").reshape(0, 3, 4, 4)
+    run_forward(net)
+    assert net.blob_by_name("y").shape == (0, 3, 2, 2)
+    run_backward(net, [0])
+    net.blob_by_name("x").reshape(1, 3, 4, 4)
+    net.blob_by_name("x").data[...] = 1
+    run_forward(net)
+    assert (net.blob_by_name("y").cpu_data == 1).all()
+
+
+def test_stochastic_draws_in_proportion_and_repeats():
+    x = np.tile(np.array([[1.0, 2.0], [3.0, 0.0]]), (50, 40))[None, None]
+    text = layer_text("kernel_size: 2 stride: 2 pool: STOCHASTIC")
+    net = layer_net(text, [x], phase=TRAIN)
+    run_forward(net)
+    first = net.blob_by_name("y").cpu_data.copy()
+    share = [(first == value).mean() for value in (1, 2, 3, 0)]
+    # 2000 draws: five standard deviations of each share are below 0.06
+    np.testing.assert_allclose(share, [1 / 6, 2 / 6, 3 / 6, 0], atol=0.06)
+    net.forward_from_to(0, 1)
+    assert (net.blob_by_name("y").cpu_data != first).any()
+    offset = caffe.generator.offset
+    net.forward_from_to(0, 1)
+    again = net.blob_by_name("y").cpu_data.copy()
+    caffe.generator.offset = offset  # what a resumed run does
+    net.forward_from_to(0, 1)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, again)
+
+
+def test_stochastic_in_test_is_the_weighted_mean():
+    x = np.array([[1.0, 2.0, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0]])[None, None]
+    net = layer_net(layer_text("kernel_size: 2 stride: 2 pool: STOCHASTIC"), [x], phase=TEST)
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data.ravel(), [14 / 6, 0], rtol=1e-12)
+    with pytest.raises(ConfigError, match="layer 'p'.*pooling_param.pool: .*TRAIN"):
+        run_backward(net, [0])
+
+
+def test_stochastic_shows_nan():
+    net = layer_net(layer_text("kernel_size: 2 pool: STOCHASTIC"), [np.array([[1.0, np.nan], [1, 1]])[None, None]])
+    run_forward(net)
+    assert np.isnan(net.blob_by_name("y").cpu_data).all()
+
+
+@pytest.mark.parametrize("fields, field", [
+    ("", "kernel_size: give kernel_size, or both"),
+    ("kernel_size: 2 kernel_h: 2 kernel_w: 2", "kernel_size: give"),
+    ("kernel_h: 2", "kernel_size: give .* got kernel_h"),
+    ("kernel_size: 0", "kernel_size: must be from 1"),
+    ("kernel_size: 2 stride: 0", "stride: must be from 1"),
+    ("kernel_size: 2 stride_h: 2", "stride: give stride, or both"),
+    ("kernel_size: 2 stride: 1 stride_h: 2 stride_w: 2", "stride: give"),
+    ("kernel_size: 2 pad_w: 1", "pad: give pad, or both"),
+    ("kernel_size: 2 pad: 2", "pad: must be less than the kernel"),
+    ("kernel_size: 2 pad: 1 pool: STOCHASTIC", "pad: must be 0"),
+    ("global_pooling: true kernel_size: 2", "kernel_size: must not be given"),
+    ("global_pooling: true stride: 2", "global_pooling: needs pad 0"),
+    ("kernel_size: 9 stride: 2", "kernel_size: .*does not fit"),
+    ("kernel_size: 5 round_mode: FLOOR", "kernel_size: .*does not fit"),
+])
+def test_wrong_parameters_name_the_field(fields, field):
+    with pytest.raises((ConfigError, ShapeError), match=f"layer 'p' \\(Pooling\\): pooling_param.{field}"):
+        layer_net(layer_text(fields), [np.zeros((1, 1, 4, 4))])
+
+
+def test_other_mistakes():
+    with pytest.raises(ShapeError, match="bottom\\[0\\]: Pooling needs 4 axes"):
+        layer_net(layer_text("kernel_size: 1"), [np.zeros((1, 4, 4))])
+    with pytest.raises(ConfigError, match="top: only MAX"):
+        layer_net(layer_text("kernel_size: 2 pool: AVE", tops=2), [np.zeros((1, 1, 4, 4))])
+    with pytest.raises(ConfigError, match="in place"):
+        layer_net(layer_text("kernel_size: 1").replace('"y"', '"x"'), [np.zeros((1, 1, 4, 4))])

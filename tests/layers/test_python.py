@@ -1,0 +1,228 @@
+"""Python layers: the user's class in a net, and which modules a model file may name."""
+
+import io
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TRAIN, caffe
+from minicaffe.errors import ConfigError
+from minicaffe.layer import register_layer
+from minicaffe.layers.python import Layer, allow_python_layers
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.workspace import Workspace
+from tests.layers.gradient import check_gradient, layer_net, run_backward, run_forward
+
+X = np.random.default_rng(19).standard_normal((2, 3))
+
+
+class Weighted(Layer):
+    """y = k w x, with k from param_str and a learned w for each column."""
+
+    def setup(self, bottom, top):
+        self.k = float(self.param_str)
+        self.blobs.add_blob(bottom[0].shape[1])
+        self.blobs[0].data[...] = 2
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].data.shape)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = self.k * self.blobs[0].data * bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        self.blobs[0].diff[...] += (self.k * top[0].diff * bottom[0].data).sum(0)
+        if propagate_down[0]:
+            bottom[0].diff[...] = self.k * top[0].diff * self.blobs[0].data
+
+
+class TakesNames(Weighted):
+    """Uses names of its own that the net's contract uses too."""
+
+    def setup(self, bottom, top):
+        super().setup(bottom, top)
+        self.seen = (self.type, self.name, self.phase)
+        self.param = self.name = self.type = self.key = self.dtype = self.parameters = "mine"
+
+
+class Fails(Layer):
+    def reshape(self, bottom, top):
+        pass
+
+    def forward(self, bottom, top):
+        raise KeyError("the gate is closed")
+
+
+def python(layer, param_str="3", module=__name__, more=""):
+    return (f'layer {{ name: "p" type: "Python" bottom: "x" top: "y" {more} '
+            f'python_param {{ module: "{module}" layer: "{layer}" param_str: "{param_str}" }} }}')
+
+
+@pytest.fixture(autouse=True)
+def policy():
+    yield
+    allow_python_layers(None)
+
+
+def test_a_user_layer_computes_and_learns():
+    net = layer_net(python("Weighted"), [X])
+    run_forward(net)
+    layer = net.layers[-1]
+    assert type(layer) is Weighted and layer.phase == TRAIN and layer.type == "Python"
+    np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
+    assert len(layer.blobs) == 1 and net.params_lr == [1.0]
+    check_gradient(python("Weighted"), [X])
+
+
+def test_a_registered_type_works_like_any_other():
+    register_layer("WeightedForTest", Weighted)
+    net = layer_net('layer { name: "w" type: "WeightedForTest" bottom: "x" top: "y" python_param { param_str: "4" } }', [X])
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data, 8 * X)
+    with pytest.raises(ConfigError, match="registered already"):
+        register_layer("WeightedForTest", Fails)
+
+
+def test_names_of_the_contract_belong_to_the_user():
+    net = layer_net(python("TakesNames"), [X])
+    layer = net.layers[-1]
+    assert layer.seen == ("Python", "p", TRAIN) and layer.param == layer.name == "mine"
+    run_forward(net)
+    run_backward(net, [0], [X])
+    np.testing.assert_allclose(net.blob_by_name("x").diff, 6 * X)
+    from minicaffe.net import weights
+    file = io.BytesIO()
+    weights.save(net, file)
+    stored = caffe_pb2.NetParameter.FromString(file.getvalue()).layer[-1]
+    assert (stored.name, stored.type, list(stored.blobs[0].data or stored.blobs[0].double_data)) == ("p", "Python", [2, 2, 2])
+
+
+def test_parameters_that_exist_already_keep_their_values():
+    param, _ = parse_text('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }'
+                          + python("Weighted"), caffe_pb2.NetParameter, "test.prototxt")
+    workspace = Workspace()
+    first = Net(param, Dtype.DOUBLE, workspace)
+    first.layers[-1].blobs[0].data[...] = 7
+    second = Net(param, Dtype.DOUBLE, workspace)
+    assert second.layers[-1].blobs[0] is first.layers[-1].blobs[0]
+    assert first.layers[-1].blobs[0].data.tolist() == [7, 7, 7]
+
+
+def test_exceptions_pass_unchanged():
+    net = layer_net(python("Fails"), [X])
+    with pytest.raises(KeyError) as caught:
+        run_forward(net)
+    assert caught.value.args == ("the gate is closed",)
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        layer_net(python("Weighted", "three"), [X])
+    with pytest.raises(ConfigError, match=r"layer 'p' \(Python\): class Fails does not define backward"):
+        run_backward(net, [0])
+
+
+def test_a_layer_may_change_its_tops_by_values():
+    class Counts(Layer):
+        def reshape(self, bottom, top):
+            top[0].reshape(int(bottom[0].data.sum()))
+
+        def forward(self, bottom, top):
+            top[0].data[...] = 1
+
+    register_layer("CountsForTest", Counts)
+    net = layer_net('layer { name: "c" type: "CountsForTest" bottom: "x" top: "y" }', [np.ones(3)])
+    for count in (3, 6, 0):
+        net.blob_by_name("x").data[...] = count / 3
+        run_forward(net)
+        assert net.blob_by_name("y").shape == (count,)
+
+
+# ---- which modules
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """The name of a module with a layer Affine, in a folder that is not on sys.path yet."""
+    name = f"layers_of_{tmp_path.name}".replace("-", "_").replace("[", "").replace("]", "")
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent("""
+        from minicaffe.layers.python import Layer
+
+        class Affine(Layer):
+            def reshape(self, bottom, top):
+                top[0].reshape(*bottom[0].shape)
+
+            def forward(self, bottom, top):
+                top[0].data[...] = -bottom[0].data
+
+        class Other:
+            pass
+        """))
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_a_module_on_the_programs_path_is_imported(module, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"layer 'p' \(Python\): python_param.module: no module .* PYTHONPATH"):
+        layer_net(python("Affine", module=module), [X])
+    monkeypatch.syspath_prepend(tmp_path)
+    net = layer_net(python("Affine", module=module), [X])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").data, -X)
+
+
+def test_the_working_directory_counts_when_python_looks_there(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    layer_net(python("Affine", module=module), [X])
+    assert module in sys.modules
+
+
+def test_nothing_is_imported_when_that_is_forbidden(module, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    allow_python_layers(False)
+    with pytest.raises(ConfigError, match=r"python_param.module: .*--allow-python-layers"):
+        layer_net(python("Affine", module=module), [X])
+    assert module not in sys.modules
+    layer_net(python("Weighted"), [X])  # this module is imported
+    allow_python_layers()
+    layer_net(python("Affine", module=module), [X])
+
+
+def test_an_installed_module_is_not_run_because_a_file_names_it():
+    assert "antigravity" not in sys.modules and caffe.allow_python_layers is None
+    with pytest.raises(ConfigError, match=r"python_param.module: the model file asks to run module 'antigravity'"):
+        layer_net(python("fly", module="antigravity"), [X])
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize("module, layer, field", [
+    ("", "X", "python_param.module"),
+    ("../evil", "X", "python_param.module"),
+    ("os", "system", "python_param.layer"),
+    (__name__, "Weigthed", r"python_param.layer: .*did you mean .*'Weighted'"),
+    (__name__, "", "python_param.layer"),
+    (f"{__name__}.more", "X", "python_param.module"),
+])
+def test_wrong_modules_and_classes(module, layer, field):
+    with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'p' \(Python\): {field}"):
+        layer_net(python(layer, module=module), [X])
+
+
+def test_errors_inside_the_module_are_its_own(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "needs_something_else.py").write_text("import there_is_no_such_module\n")
+    with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):
+        layer_net(python("X", module="needs_something_else"), [X])
+    (tmp_path / "divides_by_zero.py").write_text("1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        layer_net(python("X", module="divides_by_zero"), [X])
+
+
+def test_several_solvers_in_one_process_are_refused(monkeypatch):
+    monkeypatch.setattr(caffe, "solver_count", 2)
+    with pytest.raises(ConfigError, match="several solvers in one process"):
+        layer_net(python("Weighted"), [X])
+    monkeypatch.setattr(caffe, "multiprocess", True)
+    layer_net(python("Weighted"), [X])

@@ -1,0 +1,168 @@
+"""Scale, Bias, PReLU, Reduction."""
+
+import numpy as np
+import pytest
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST
+from minicaffe.cpu.threads import set_num_threads
+from minicaffe.errors import ConfigError, ShapeError
+from tests.layers.gradient import check_gradient, layer_net, run_backward, run_forward
+
+RANDOM = np.random.default_rng(11)
+X = RANDOM.standard_normal((2, 3, 4, 5))
+RANDOM_FILLER = "filler { type: 'uniform' min: 0.5 max: 2 }"
+
+
+def layer(type, param="", bottoms=1, top="y"):
+    names = " ".join(f'bottom: "b{i}"' for i in range(bottoms))
+    field = {"Scale": "scale_param", "Bias": "bias_param", "PReLU": "prelu_param", "Reduction": "reduction_param"}[type]
+    return f'layer {{ name: "l" type: "{type}" {names} top: "{top}" {field} {{ {param} }} }}'
+
+
+def spread(values, axis):
+    """`values` with axes of size 1 so that NumPy broadcasts it from `axis` of X on."""
+    return values.reshape((1,) * axis + values.shape + (1,) * (X.ndim - axis - values.ndim)) if values.ndim else values
+
+
+@pytest.mark.parametrize("axis, num_axes, shape", [
+    (1, 1, (3,)), (0, 1, (2,)), (1, 2, (3, 4)), (0, -1, (2, 3, 4, 5)), (-1, 1, (5,)), (3, -1, (5,)), (2, 0, ()),
+    (-2, 2, (4, 5))])
+def test_learned_scale_and_bias(axis, num_axes, shape):
+    param = f"axis: {axis} num_axes: {num_axes}"
+    start = axis % 4
+    net = layer_net(layer("Scale", f"{param} bias_term: true {RANDOM_FILLER} bias_{RANDOM_FILLER}"), [X])
+    run_forward(net)
+    scale, bias = (blob.data for blob in net.layers[-1].blobs)
+    assert scale.shape == bias.shape == shape and scale.min() >= 0.5
+    np.testing.assert_allclose(net.blob_by_name("y").data, X * spread(scale, start) + spread(bias, start), rtol=1e-12)
+    net = layer_net(layer("Bias", f"{param} {RANDOM_FILLER}"), [X])
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data, X + spread(net.layers[-1].blobs[0].data, start), rtol=1e-12)
+    check_gradient(layer("Scale", f"{param} bias_term: true {RANDOM_FILLER}"), [X])
+    check_gradient(layer("Bias", f"{param} {RANDOM_FILLER}"), [X])
+
+
+@pytest.mark.parametrize("axis, shape", [(1, (3,)), (2, (4, 5)), (0, (2, 3, 4, 5)), (1, ()), (0, (2, 3))])
+def test_second_bottom(axis, shape):
+    values = RANDOM.standard_normal(shape)
+    net = layer_net(layer("Scale", f"axis: {axis} bias_term: true bias_filler {{ value: 3 }}", 2), [X, values])
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data, X * spread(values, axis if shape else 0) + 3, rtol=1e-12)
+    assert [blob.shape for blob in net.layers[-1].blobs] == [shape]
+    for type in ("Scale", "Bias"):
+        check_gradient(layer(type, f"axis: {axis}", 2), [X, values])
+        check_gradient(layer(type, f"axis: {axis}", 2), [X, values], check=[1])
+
+
+def test_default_fillers():
+    assert layer_net(layer("Scale"), [X]).layers[-1].blobs[0].data.tolist() == [1, 1, 1]
+    # A filler that is given without a value is the constant 0.
+    assert layer_net(layer("Scale", "filler {}"), [X]).layers[-1].blobs[0].data.tolist() == [0, 0, 0]
+    assert layer_net(layer("PReLU"), [X]).layers[-1].blobs[0].data.tolist() == [0.25] * 3
+    assert layer_net(layer("Bias"), [X]).layers[-1].blobs[0].data.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("text, arrays", [
+    (f"Scale|bias_term: true {RANDOM_FILLER}", [X]), ("Scale|", [X, RANDOM.standard_normal(3)]), (f"Bias|{RANDOM_FILLER}", [X]),
+    (f"PReLU|{RANDOM_FILLER}", [X])])
+def test_in_place_gives_the_same(text, arrays):
+    type, param = text.split("|")
+    diff = RANDOM.standard_normal(X.shape)
+    results = []
+    for top in ("y", "b0"):
+        net = layer_net(layer(type, param, len(arrays), top), arrays)
+        run_forward(net)
+        y = net.blob_by_name(top).data.copy()
+        net.blob_by_name(top).data[...] = np.nan  # what a later layer in place does: backward must not read it
+        run_backward(net, list(range(len(arrays))), [diff])
+        results.append([y] + [b.diff.copy() for b in [*net.bottoms[-1], *net.layers[-1].blobs]])
+        if top == "y":
+            assert not np.isnan(results[0][1]).any()
+    for apart, in_place in zip(*results):
+        np.testing.assert_array_equal(apart, in_place)
+
+
+def test_parameter_gradients_add_up_even_for_a_batch_of_one():
+    net = layer_net(layer("Scale", "bias_term: true"), [X[:1]])
+    run_forward(net)
+    for _ in range(2):
+        run_backward(net, [0], [np.ones((1, 3, 4, 5))])
+    scale, bias = net.layers[-1].blobs
+    np.testing.assert_allclose(scale.diff, 2 * X[:1].sum((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(bias.diff, np.full(3, 40), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_prelu(shared):
+    net = layer_net(layer("PReLU", f"channel_shared: {shared} {RANDOM_FILLER}"), [X])
+    run_forward(net)
+    slope = net.layers[-1].blobs[0].data
+    assert slope.shape == (() if shared == "true" else (3,))
+    np.testing.assert_allclose(net.blob_by_name("y").data, np.where(X > 0, X, X * spread(slope, 1)), rtol=1e-12)
+    check_gradient(layer("PReLU", f"channel_shared: {shared} {RANDOM_FILLER}"), [X], kink=0)
+    check_gradient(layer("PReLU", f"channel_shared: {shared}"), [X[:, :, 0, 0]], kink=0)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 3, -2])
+@pytest.mark.parametrize("operation, formula", [
+    ("SUM", np.sum), ("ASUM", lambda x, axis: np.abs(x).sum(axis)), ("SUMSQ", lambda x, axis: (x * x).sum(axis)),
+    ("MEAN", np.mean)])
+def test_reduction(operation, formula, axis):
+    param = f"operation: {operation} axis: {axis} coeff: 2.5"
+    net = layer_net(layer("Reduction", param), [X])
+    run_forward(net)
+    wanted = 2.5 * formula(X, axis=tuple(range(axis % 4, 4)))
+    assert net.blob_by_name("y").shape == wanted.shape
+    np.testing.assert_allclose(net.blob_by_name("y").data, wanted, rtol=1e-12)
+    check_gradient(layer("Reduction", param), [X], kink=0)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 3, 0), (1, 3, 4097), (3, 2, 40000), (40000, 3), (2, 50001), (1, 1, 70000)])
+@pytest.mark.parametrize("type", ["Scale", "Bias", "PReLU", "Reduction"])
+def test_sizes_threads_and_special_values(type, shape):
+    x = RANDOM.standard_normal(shape).astype(np.float32)
+    x.reshape(-1)[:3] = [np.nan, np.inf, -0.0][:x.size]
+    diff = RANDOM.standard_normal(shape[:1] if type == "Reduction" else shape)
+    results = []
+    for threads in (1, 2):
+        set_num_threads(threads)
+        param = "axis: 1" if type == "Reduction" else RANDOM_FILLER
+        net = layer_net(layer(type, param), [x], Dtype.FLOAT)
+        run_forward(net)
+        run_backward(net, [0], [diff])
+        results.append([net.blob_by_name("y").data.copy(), net.blob_by_name("b0").diff.copy()]
+                       + [b.diff.copy() for b in net.layers[-1].blobs])
+    for one, two in zip(*results):
+        np.testing.assert_array_equal(one, two)
+    if x.size and type != "Reduction":
+        y, gradient = results[0][0].reshape(-1), results[0][-1]
+        assert np.isnan(y[0]) and np.isinf(y[1])
+        with np.errstate(invalid="ignore"):
+            terms = {"Scale": x * diff, "Bias": diff, "PReLU": np.where(x > 0, 0, x * diff)}[type]
+            wanted = terms.sum(axis=(0, *range(2, x.ndim)), dtype=float)
+        np.testing.assert_allclose(gradient, wanted, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("type, param, error, field", [
+    ("Scale", "axis: 4", ShapeError, "scale_param.axis"),
+    ("Scale", "axis: 2 num_axes: 3", ConfigError, "scale_param.num_axes"),
+    ("Bias", "num_axes: -2", ConfigError, "bias_param.num_axes"),
+    ("Bias", "filler { type: 'nothing' }", ConfigError, "bias_param.filler.type"),
+    ("Scale", "bias_term: true bias_filler { std: -1 type: 'gaussian' }", ConfigError, "scale_param.bias_filler.std"),
+    ("Reduction", "axis: -5", ShapeError, "reduction_param.axis"),
+])
+def test_wrong_parameters(type, param, error, field):
+    with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \({type}\): {field}: "):
+        layer_net(layer(type, param), [X])
+
+
+def test_wrong_shapes():
+    with pytest.raises(ShapeError, match=r"bottom\[1\]: has shape \[4\]"):
+        layer_net(layer("Scale", "", 2), [X, np.ones(4)])
+    with pytest.raises(ShapeError, match=r"\(PReLU\): bottom\[0\]: needs at least 2 axes"):
+        layer_net(layer("PReLU"), [np.ones(4)])
+    net = layer_net(layer("PReLU"), [X], Dtype.DOUBLE, TEST)
+    net.blob_by_name("b0").reshape(2, 4, 4, 5)
+    with pytest.raises(ShapeError, match=r"bottom\[0\]: needs 3 channels"):
+        run_forward(net)

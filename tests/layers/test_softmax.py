@@ -1,0 +1,109 @@
+"""Softmax along any axis, in both of its memory orders."""
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.errors import ShapeError
+
+
+def layer_text(axis=1, top="y"):
+    return f'layer {{ name: "s" type: "Softmax" bottom: "x" top: "{top}" softmax_param {{ axis: {axis} }} }}'
+
+
+def reference(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("shape, axis", [((64, 10), 1), ((3, 1), 1), ((2, 17), 0), ((4, 1000), -1), ((2, 5, 3, 4), 1),
+                                         ((2, 3, 130), 1), ((2, 3, 4), 2), ((7,), 0), ((3, 4, 1, 1), 1)])
+def test_forward(shape, axis, dtype):
+    x = np.random.default_rng(1).standard_normal(shape) * 5
+    net = layer_net(layer_text(axis), [x], dtype)
+    run_forward(net)
+    # float32: the rounding of x - max moves the exponential by up to 20 * 6e-8
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, reference(x, axis), rtol=3e-6 if dtype == Dtype.FLOAT else 1e-12,
+                               atol=1e-12)
+
+
+def test_exponential_of_every_size():
+    """The vectorised float32 exponential keeps 2 units in the last place down to the smallest normal number."""
+    x = np.concatenate([[0.0], -np.linspace(0, 110, 20011, dtype=np.float32)]).astype(np.float32)[None]
+    net = layer_net(layer_text(), [x], Dtype.FLOAT)
+    run_forward(net)
+    y = net.blob_by_name("y").cpu_data[0].astype(np.float64)
+    wanted = np.exp(x[0].astype(np.float64))
+    ratio = y / y[0] / wanted
+    normal = wanted > 1.2e-38 * wanted.sum()
+    assert np.abs(ratio[normal] - 1).max() < 6e-7  # 2 units of the exponential and 1 of the quotient, at both ends
+    assert (y[~normal] <= 1.3e-38).all() and y[-1] == 0
+
+
+@pytest.mark.parametrize("shape, axis", [((3, 7), 1), ((2, 3, 2, 2), 1), ((4, 2), 0)])
+def test_gradient(shape, axis):
+    check_gradient(layer_text(axis), [np.random.default_rng(2).standard_normal(shape)])
+
+
+def test_in_place():
+    x = np.random.default_rng(3).standard_normal((3, 7))
+    results = []
+    for top in ("y", "x"):
+        net = layer_net(layer_text(top=top), [x])
+        run_forward(net)
+        run_backward(net, [0], [np.arange(21.0).reshape(3, 7)])
+        results.append((net.tops[-1][0].cpu_data.copy(), net.bottoms[-1][0].cpu_diff.copy()))
+    for apart, in_place in zip(*results):
+        np.testing.assert_array_equal(apart, in_place)
+
+
+@pytest.mark.parametrize("shape", [(2, 40), (2, 40, 300)])
+def test_nan_and_infinities_stay_in_their_position(shape):
+    x = np.zeros(shape)
+    x[0, 33], x[1, 0] = np.nan, -np.inf
+    if len(shape) == 3:
+        x[0, 33, 1:] = 0
+    net = layer_net(layer_text(), [x], Dtype.FLOAT)
+    run_forward(net)
+    y = net.blob_by_name("y").cpu_data
+    first = y[0] if len(shape) == 2 else y[0, :, 0]
+    assert np.isnan(first).all() and not np.isnan(y[1]).any() and (y[1, 0] == 0).all()
+    if len(shape) == 3:
+        assert not np.isnan(y[0, :, 1:]).any()
+
+
+def test_huge_values_do_not_overflow():
+    net = layer_net(layer_text(), [np.array([[1e30, -1e30, 1e30]])], Dtype.FLOAT)
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, [[0.5, 0, 0.5]])
+
+
+def test_threads_change_no_bit():
+    before = get_num_threads()
+    for shape in ((300, 100), (3, 20, 1000)):
+        x, results = np.random.default_rng(4).standard_normal(shape), []
+        for threads in (1, 2):
+            set_num_threads(threads)
+            try:
+                net = layer_net(layer_text(), [x], Dtype.FLOAT)
+                run_forward(net)
+            finally:
+                set_num_threads(before)
+            results.append(net.blob_by_name("y").cpu_data.copy())
+        np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 3, 0)])
+def test_empty(shape):
+    net = layer_net(layer_text(), [np.zeros(shape)])
+    run_forward(net)
+    run_backward(net, [0])
+    assert net.blob_by_name("y").shape == shape
+
+
+def test_wrong_axis_names_the_field():
+    with pytest.raises(ShapeError, match="layer 's' \\(Softmax\\): softmax_param.axis: axis 2"):
+        layer_net(layer_text(2), [np.zeros((3, 4))])

@@ -1,0 +1,351 @@
+"""Snapshots and the way back: both formats, equal bits after a resume, files of Caffe, and everything that may be wrong."""
+
+import errno
+import json
+import os
+
+import h5py
+import numpy as np
+import pytest
+from bowl import BOWL, make_solver, weights
+
+from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
+from minicaffe.proto import atomic, binary, caffe_pb2
+
+FORMATS = {"BINARYPROTO": "", "HDF5": ".h5"}
+KINDS = {
+    "SGD": "momentum: 0.9 lr_policy: 'multistep' gamma: 0.5 stepvalue: 3 stepvalue: 9",
+    "RMSProp": "rms_decay: 0.9",
+    "Adam": "momentum: 0.9 weight_decay: 0.01",
+}
+TESTED = "test_iter: 2 test_interval: 5"
+
+
+def built(tmp_path, fields="", form="BINARYPROTO", **keywords):
+    return make_solver(f"snapshot_prefix: '{tmp_path}/s' snapshot_format: {form} {fields}", **keywords)
+
+
+def histories(solver):
+    return [blob.cpu_data.copy() for blob in solver.history]
+
+
+def same(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_training_computes_the_same_bits(tmp_path, kind, form):
+    fields = f"type: '{kind}' {KINDS[kind]} {TESTED}"
+    through = built(tmp_path, fields, form)
+    through.step(7)
+    model, state = through.snapshot()
+    assert (model, state) == tuple(f"{tmp_path}/s_iter_7.{kind_}{FORMATS[form]}" for kind_ in ("caffemodel", "solverstate"))
+    through.step(6)
+    resumed = built(tmp_path, fields + " random_seed: 99", form)
+    resumed.restore(state)
+    assert resumed.iter == 7
+    resumed.step(6)
+    assert resumed.current_step == through.current_step
+    assert same(weights(resumed), weights(through)) and same(histories(resumed), histories(through))
+    assert resumed.test_nets[0].layers[0].passes == through.test_nets[0].layers[0].passes
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_solve_resumes(tmp_path, form):
+    fields = "max_iter: 9 snapshot: 4 momentum: 0.5 snapshot_after_train: true"
+    through = built(tmp_path, fields, form)
+    through.solve()
+    extension = FORMATS[form]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        f"s_iter_{i}.{kind}{extension}" for i in (4, 8, 9) for kind in ("caffemodel", "solverstate"))
+    os.remove(f"{tmp_path}/s_iter_9.caffemodel{extension}")
+    resumed = built(tmp_path, fields, form)
+    resumed.solve(f"{tmp_path}/s_iter_4.solverstate{extension}")
+    assert resumed.iter == 9 and same(weights(resumed), weights(through))
+    assert os.path.exists(f"{tmp_path}/s_iter_9.caffemodel{extension}")
+
+
+def test_no_second_snapshot_of_the_last_iteration(tmp_path):
+    solver = built(tmp_path, "max_iter: 4 snapshot: 4 snapshot_after_train: true")
+    written = []
+    solver.listeners.append(type("L", (), {"on_snapshot": lambda self, s, model, state: written.append((model, state))})())
+    solver.solve()
+    assert written == [(f"{tmp_path}/s_iter_4.caffemodel", f"{tmp_path}/s_iter_4.solverstate")]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_snapshot_diff(tmp_path, form):
+    solver = built(tmp_path, "snapshot_diff: true", form)
+    solver.step(1)
+    model, _ = solver.snapshot()
+    if form == "HDF5":
+        with h5py.File(model) as file:
+            diff = file["diff/bowl/0"][()]
+    else:
+        diff = binary.read_net(model)[1][0].blobs[0].diff
+    assert np.array_equal(np.reshape(diff, (5, 3)), solver.net.learnable_params[0].cpu_diff)
+
+
+# ---- the files
+
+def test_binary_state_is_caffes(tmp_path):
+    solver = built(tmp_path, "type: 'Adam' momentum: 0.9")
+    solver.step(3)
+    model, path = solver.snapshot()
+    with open(path, "rb") as file:
+        state = caffe_pb2.SolverState.FromString(file.read())
+    assert state.iter == 3 and state.learned_net == model and state.current_step == 0
+    assert [list(blob.shape.dim) for blob in state.history] == [[5, 3], [4]] * 2
+    assert np.array_equal(state.history[3].data, solver.history[3].cpu_data)
+    resume = json.loads(state.resume_state)
+    assert resume == {"solver": "AdamSolver", "generator": {"seed": 3, "offset": solver.generator.offset},
+                      "train": {"bowl": {"passes": 3}}, "test": []}
+
+
+def test_hdf5_state_is_caffes(tmp_path):
+    solver = built(tmp_path, form="HDF5")
+    solver.step(3)
+    model, path = solver.snapshot()
+    with h5py.File(path) as file:
+        assert file["iter"].shape == (1,) and file["iter"].dtype == np.int32 and file["iter"][0] == 3
+        assert file["current_step"].shape == (1,)
+        string = file["learned_net"].id.get_type()  # Caffe reads a C string: it needs the closing zero
+        assert string.get_strpad() == h5py.h5t.STR_NULLTERM and string.get_size() == len(model) + 1
+        assert file["learned_net"][()] == model.encode()
+        assert sorted(file["history"]) == ["0", "1"]
+        assert np.array_equal(file["history/0"][()], solver.history[0].cpu_data)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_state_of_caffe_has_no_resume_state(tmp_path, form):
+    solver = built(tmp_path, "momentum: 0.9", form)
+    solver.step(3)
+    _, path = solver.snapshot()
+    expected, kept = weights(solver), histories(solver)
+    strip_resume_state(path, form)
+    fresh = built(tmp_path, "momentum: 0.9 random_seed: 5", form)
+    offset = fresh.generator.offset
+    fresh.restore(path)
+    assert fresh.iter == 3 and same(weights(fresh), expected) and same(histories(fresh), kept)
+    assert fresh.generator.offset == offset and fresh.net.layers[0].passes == 0
+
+
+def test_without_exact_resume_data_begin_anew_as_in_caffe(tmp_path):
+    solver = built(tmp_path)
+    solver.step(3)
+    fresh = built(tmp_path)
+    fresh.exact_resume = False
+    offset = fresh.generator.offset
+    fresh.restore(solver.snapshot()[1])
+    assert fresh.iter == 3 and same(weights(fresh), weights(solver))
+    assert fresh.generator.offset == offset and fresh.net.layers[0].passes == 0
+
+
+def strip_resume_state(path, form):
+    if form == "HDF5":
+        with h5py.File(path, "r+") as file:
+            del file["resume_state"]
+        return
+    rewrite(path, resume_state=None)
+
+
+def rewrite(path, **changes):
+    """Write a binary state anew with some fields changed; None clears one."""
+    with open(path, "rb") as file:
+        state = caffe_pb2.SolverState.FromString(file.read())
+    for name, value in changes.items():
+        state.ClearField(name)
+        if value is not None:
+            setattr(state, name, value)
+    with open(path, "wb") as file:
+        file.write(state.SerializeToString())
+
+
+def test_history_with_legacy_dimensions(tmp_path):
+    solver = built(tmp_path, "momentum: 0.9")
+    solver.step(2)
+    _, path = solver.snapshot()
+    with open(path, "rb") as file:
+        state = caffe_pb2.SolverState.FromString(file.read())
+    for blob in state.history:
+        dims = [1] * (4 - len(blob.shape.dim)) + list(blob.shape.dim)
+        blob.ClearField("shape")
+        blob.num, blob.channels, blob.height, blob.width = dims
+    with open(path, "wb") as file:
+        file.write(state.SerializeToString())
+    fresh = built(tmp_path, "momentum: 0.9")
+    fresh.restore(path)
+    assert same(histories(fresh), histories(solver))
+
+
+def test_the_model_may_have_moved_with_the_state(tmp_path):
+    solver = built(tmp_path)
+    solver.step(2)
+    model, state = solver.snapshot()
+    (tmp_path / "there").mkdir()
+    moved = [str(tmp_path / "there" / os.path.basename(path)) for path in (model, state)]
+    for old, new in zip((model, state), moved):
+        os.rename(old, new)
+    fresh = built(tmp_path)
+    fresh.restore(moved[1])
+    assert same(weights(fresh), weights(solver))
+
+
+def test_a_state_without_model_keeps_the_weights(tmp_path):
+    solver = built(tmp_path)
+    solver.step(2)
+    _, state = solver.snapshot()
+    rewrite(state, learned_net=None)
+    fresh = built(tmp_path)
+    before = weights(fresh)
+    fresh.restore(state)
+    assert fresh.iter == 2 and same(weights(fresh), before)
+
+
+# ---- what does not fit changes nothing
+
+def assert_refused(solver, path, error_class, match):
+    kept = weights(solver), histories(solver)
+    place = solver.iter, solver.current_step, solver.generator.seed, solver.generator.offset, solver.net.layers[0].passes
+    with pytest.raises(error_class, match=match):
+        solver.restore(path)
+    assert same(weights(solver), kept[0]) and same(histories(solver), kept[1])
+    assert place == (solver.iter, solver.current_step, solver.generator.seed, solver.generator.offset,
+                     solver.net.layers[0].passes)
+
+
+@pytest.fixture
+def state(tmp_path):
+    solver = built(tmp_path, "momentum: 0.9")
+    solver.step(2)
+    return solver.snapshot()[1]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_another_family(tmp_path, form):
+    solver = built(tmp_path, form=form)
+    solver.step(1)
+    _, path = solver.snapshot()
+    assert_refused(built(tmp_path, "type: 'Adam'"), path, ShapeError, r"s_iter_1.*history: the file has 2 blobs, AdamSolver .* needs 4")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_another_net(tmp_path, form):
+    solver = built(tmp_path, form=form)
+    _, path = solver.snapshot()
+    other = built(tmp_path, net=BOWL.replace("dim: 3", "dim: 6"))
+    assert_refused(other, path, ShapeError, r"history\[0\]: is \[5, 3\], the net needs \[5, 6\]")
+
+
+def test_missing_model(tmp_path, state):
+    os.remove(state.replace("solverstate", "caffemodel"))
+    assert_refused(built(tmp_path), state, FileError, "learned_net: names the model .*s_iter_2.caffemodel, which is neither there")
+
+
+def test_model_of_another_net(tmp_path, state):
+    other = make_solver(f"snapshot_prefix: '{tmp_path}/s'", BOWL.replace("dim: 3", "dim: 6"))
+    other.net.save(state.replace("solverstate", "caffemodel"))
+    assert_refused(built(tmp_path), state, ShapeError, r"caffemodel: layer 'bowl' .*blobs\[0\]")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"generator": {"seed": "x", "offset": 0}, "train": {}, "test": []}',
+                                  '{"generator": {"seed": 1, "offset": -1}, "train": {}, "test": []}',
+                                  '{"generator": {"seed": 1, "offset": 1}, "train": [], "test": []}'])
+def test_a_damaged_resume_state(tmp_path, state, text):
+    rewrite(state, resume_state=text)
+    assert_refused(built(tmp_path), state, DataError, "resume_state: is not what minicaffe writes")
+
+
+def test_a_layer_that_refuses_its_state(tmp_path, state, monkeypatch):
+    solver = built(tmp_path)
+    layer_class = type(solver.net.layers[0])
+    real = layer_class.set_state
+
+    def refuse(self, state):
+        real(self, state)
+        if state["passes"] == 2:
+            raise DataError("the database has only 1 record")
+
+    monkeypatch.setattr(layer_class, "set_state", refuse)
+    assert_refused(solver, state, DataError, "layer 'bowl' .*the database has only 1 record")
+
+
+def test_states_of_layers_that_the_net_has_not(tmp_path, state, caplog):
+    resume = {"generator": {"seed": 1, "offset": 2}, "train": {"gone": {"passes": 5}}, "test": []}
+    rewrite(state, resume_state=json.dumps(resume))
+    solver = built(tmp_path)
+    solver.restore(state)
+    assert solver.generator.offset == 2
+    assert any("layer gone is not used" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(("changes", "match"), [({"iter": -1}, "iter"), ({"current_step": -1}, "current_step")])
+def test_impossible_numbers(tmp_path, state, changes, match):
+    rewrite(state, **changes)
+    assert_refused(built(tmp_path), state, DataError, match)
+
+
+@pytest.mark.parametrize("content", [b"", b"net: 'x'", b"\x89HDF\r\n\x1a\n rubbish"])
+def test_files_that_are_no_state(tmp_path, content):
+    path = tmp_path / "x.solverstate"
+    path.write_bytes(content)
+    assert_refused(built(tmp_path), path, Error, "x.solverstate")
+
+
+@pytest.mark.parametrize("change", ["history", "iter", "history/1", "iter as text", "history as number"])
+def test_hdf5_files_that_are_no_state(tmp_path, change):
+    solver = built(tmp_path, form="HDF5")
+    _, path = solver.snapshot()
+    with h5py.File(path, "r+") as file:
+        name, _, kind = change.partition(" as ")
+        del file[name]
+        if change == "history/1":
+            file["history/7"] = np.zeros(4)
+        elif kind:
+            file[name] = "text" if kind == "text" else 7
+    assert_refused(built(tmp_path), path, Error, "s_iter_0.solverstate.h5")
+
+
+def test_missing_state(tmp_path):
+    assert_refused(built(tmp_path), tmp_path / "no.solverstate", FileError, "no such file")
+
+
+# ---- writing fails
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_full_disk_costs_nothing_but_the_snapshot(tmp_path, monkeypatch, form):
+    solver = built(tmp_path, "snapshot: 2 momentum: 0.9", form)
+    reference = built(tmp_path, "momentum: 0.9", form)
+    solver.step(2)
+    model = f"{tmp_path}/s_iter_2.caffemodel{FORMATS[form]}"
+    with open(model, "rb") as file:
+        old = file.read()
+    real = os.fsync
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic.os, "fsync", full)
+    with pytest.raises(FileError, match=f"{model}: cannot be written: no room .* Training stands at iteration 2"):
+        solver.snapshot()
+    monkeypatch.setattr(atomic.os, "fsync", real)
+    with open(model, "rb") as file:
+        assert file.read() == old
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+    solver.step(3)
+    reference.step(2), reference.step(3)
+    assert solver.iter == 5
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        f"s_iter_{i}.{kind}{FORMATS[form]}" for i in (2, 4) for kind in ("caffemodel", "solverstate"))
+
+
+def test_layer_names_that_hdf5_cannot_hold(tmp_path):
+    solver = built(tmp_path, form="HDF5", net=BOWL.replace('name: "bowl"', 'name: "a/bowl"'))
+    with pytest.raises(FileError, match="s_iter_0.caffemodel.h5: layer 'a/bowl': cannot be saved as HDF5"):
+        solver.snapshot()
+
+
+def test_snapshot_needs_a_prefix():
+    with pytest.raises(ConfigError, match="snapshot_prefix"):
+        make_solver().snapshot()

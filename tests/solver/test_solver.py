@@ -1,0 +1,411 @@
+"""The training loop: what happens when, what is logged and told, which nets are built, and every refusal."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from bowl import BOWL, make_solver, solver_param, weights
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST, TRAIN
+from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.solver import AdamSolver, NesterovSolver, Solver, create_solver, load_solver, solver_types
+from minicaffe.solver.report import batch_size
+from minicaffe.workspace import Workspace
+
+TESTED = "test_iter: 3 test_interval: 4"
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.INFO, "minicaffe.solver")
+    return caplog
+
+
+class Recorder:
+    """A listener that notes what it is told."""
+
+    def __init__(self):
+        self.events = []
+
+    def on_start(self, solver):
+        self.events.append(("start", solver.iter))
+
+    def on_display(self, solver, record):
+        self.events.append(("display", record))
+
+    def on_test(self, solver, record):
+        self.events.append(("test", record))
+
+    def on_iteration(self, solver):
+        self.events.append(("iteration", solver.iter))
+
+    def on_end(self, solver, stopped):
+        self.events.append(("end", stopped))
+
+    def records(self, kind):
+        return [e[1] for e in self.events if e[0] == kind]
+
+
+def recorded(*arguments, **keywords):
+    solver = make_solver(*arguments, **keywords)
+    recorder = Recorder()
+    solver.listeners.append(recorder)
+    return solver, recorder
+
+
+# ---- the loop
+
+def test_training_finds_the_bottom():
+    far = BOWL.replace("dummy_data_param {", "dummy_data_param { data_filler { type: 'constant' value: 10 }")
+    solver = make_solver("max_iter: 50 momentum: 0.5", far)
+    solver.solve()
+    assert solver.iter == 50
+    assert np.abs(weights(solver)[0]).mean() < 1  # the targets spread by 1 around 0
+
+
+def test_loss_is_the_mean_over_iter_size():
+    solver = make_solver("iter_size: 4 base_lr: 0")
+    losses = []
+    solver.net.add_hook(1, lambda layer: losses.append(float(solver.net.blob_by_name("loss").cpu_data)))
+    solver.step(1)
+    assert len(losses) == 4
+    assert solver.smoothed_loss == pytest.approx(np.mean(losses))
+
+
+def test_smoothing_follows_caffes_window():
+    solver = make_solver("average_loss: 3 base_lr: 0")
+    losses, window, shown, smoothed = [], [], [], 0
+    solver.net.add_hook(1, lambda layer: losses.append(float(solver.net.blob_by_name("loss").cpu_data)))
+    solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: shown.append(s.smoothed_loss)})())
+    solver.step(8)
+    for t, loss in enumerate(losses):
+        if t < 3:
+            window.append(loss)
+            smoothed = (smoothed * t + loss) / (t + 1)
+        else:
+            smoothed += (loss - window[t % 3]) / 3
+            window[t % 3] = loss
+        assert shown[t] == pytest.approx(smoothed)
+    assert shown[-1] == pytest.approx(np.mean(losses[-3:]))
+    solver.step(1)  # a new step begins a new window
+    assert solver.smoothed_loss == pytest.approx(losses[-1])
+
+
+def test_callbacks_run_in_every_iteration_in_order():
+    solver, calls = make_solver(), []
+    solver.add_callback(lambda: calls.append("start"), lambda: calls.append("ready"))
+    solver.net.add_hook(0, lambda layer: calls.append("forward"))
+    solver.step(2)
+    assert calls == ["start", "forward", "ready"] * 2
+
+
+def test_a_callback_may_change_the_gradient():
+    solver = make_solver()
+    before = weights(solver)
+
+    def silence():
+        for blob in solver.net.learnable_params:
+            blob.diff[...] = 0
+
+    solver.add_callback(lambda: None, silence)
+    solver.step(1)
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
+
+
+def test_seed_decides_the_weights():
+    first, again, other = (weights(make_solver(f"random_seed: {seed}")) for seed in (7, 7, 8))
+    assert np.array_equal(first[0], again[0]) and not np.array_equal(first[0], other[0])
+
+
+def test_debug_info_only_on_displays(log):
+    log.set_level(logging.INFO, "minicaffe.net")
+    solver = make_solver("debug_info: true display: 2 " + TESTED)
+    log.clear()
+    solver.step(2)
+    assert sum("[Backward] Layer bowl, param blob 0" in m for m in log.messages) == 1
+    assert all(net.debug_info for net in solver.test_nets)
+
+
+# ---- log and listeners
+
+def test_log_lines_of_a_solve(log):
+    solver = make_solver("max_iter: 4 display: 2 test_compute_loss: true clip_gradients: 0.5 " + TESTED)
+    assert log.messages[0].startswith('Initializing solver from parameters: \n')
+    assert "Creating training net specified in net_param." in log.messages
+    assert "Creating test net (#0) specified by net_param" in log.messages
+    assert log.messages[-1] == "Solver scaffolding done."
+    log.clear()
+    solver.solve()
+    shown = [line for line in log.messages if "Gradient" not in line]
+    kinds = [line.split(" = ")[0] for line in shown]
+    assert kinds[:6] == ["Solving bowls", "Learning Rate Policy: fixed", "Iteration 0, Testing net (#0)",
+                         f"Test loss: {solver_test_loss(shown)}", "    Test net output #0: loss", "    Test net output #1: numbers"]
+    assert kinds[-2] == "    Test net output #3: numbers" and kinds[-1] == "Optimization Done."
+    assert re.fullmatch(r"Iteration 2 \([\d.e+]+ iter/s, [\d.e-]+s/2 iters\), loss = [\d.]+", shown[kinds.index("Iteration 0, lr") + 1])
+    assert re.fullmatch(r"    Train net output #0: loss = ([\d.]+) \(\* 1 = \1 loss\)", shown[kinds.index("Iteration 0, lr") - 4])
+    assert "Iteration 0, lr = 0.1" in shown and "Iteration 2, lr = 0.1" in shown
+    final = kinds.index("Iteration 4, loss")
+    assert kinds[final + 1] == "Iteration 4, Testing net (#0)"
+    assert any(re.fullmatch(r"Gradient clipping: scaling down gradients \(L2 norm [\d.]+ > 0.5\) by scale factor [\d.]+", line)
+               for line in log.messages)
+
+
+def solver_test_loss(lines):
+    return next(line for line in lines if line.startswith("Test loss: ")).removeprefix("Test loss: ")
+
+
+def test_display_and_test_records():
+    solver, recorder = recorded("max_iter: 4 display: 2 iter_size: 2 " + TESTED)
+    solver.solve()
+    assert [r["iteration"] for r in recorder.records("display")] == [0, 2]
+    record = recorder.records("display")[1]
+    assert record.keys() == {"iteration", "loss", "lr", "seconds", "iters_per_second", "images_per_second", "outputs"}
+    assert record["lr"] == pytest.approx(0.1) and record["seconds"] > 0
+    assert record["iters_per_second"] == pytest.approx(2 / record["seconds"])
+    assert record["images_per_second"] is None
+    assert [(o["name"], o["index"], o["loss_weight"]) for o in record["outputs"]] == [
+        ("loss", 0, 1), ("numbers", 1, 0), ("numbers", 2, 0), ("numbers", 3, 0)]
+    assert record["outputs"][1]["value"] == 6  # passes so far: the last of the iter_size passes is shown
+    tests = recorder.records("test")
+    assert [(r["iteration"], r["net"], r["loss"]) for r in tests] == [(0, 0, None), (4, 0, None)]
+    assert [o["value"] for o in tests[0]["outputs"][1:3]] == [2, 4]  # means of 1 2 3 and of 2 4 6
+    assert recorder.records("iteration") == [1, 2, 3, 4]
+    assert recorder.events[0] == ("start", 0) and recorder.events[-1] == ("end", False)
+
+
+def test_batch_size_is_that_of_the_first_data_layer():
+    solver = make_solver(net="layer { name: 'w' type: 'Parameter' top: 'w' parameter_param { shape { dim: 3 } } }"
+                         "layer { name: 'd' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 32 dim: 2 } } }")
+    assert batch_size(solver.net) == 32
+    assert batch_size(make_solver().net) is None  # the loss is a scalar
+
+
+def test_images_per_second():
+    data = "layer { name: 'd' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 32 dim: 2 } } }"
+    solver, recorder = recorded("display: 1 iter_size: 2", data + BOWL)
+    solver.step(2)
+    record = recorder.records("display")[1]
+    assert record["images_per_second"] == pytest.approx(64 * record["iters_per_second"])
+
+
+def test_no_test_at_first_without_test_initialization():
+    solver, recorder = recorded("max_iter: 5 test_initialization: false " + TESTED)
+    solver.solve()
+    assert [r["iteration"] for r in recorder.records("test")] == [4]
+
+
+def test_test_nets_share_the_parameters():
+    solver = make_solver(TESTED)
+    solver.step(1)
+    solver.test_all()
+    assert solver.test_nets[0].blob_by_name("numbers").cpu_data[2] == pytest.approx(weights(solver)[0].mean(), abs=1e-6)
+
+
+def test_parameters_that_a_test_net_has_for_itself_are_shared_at_the_test():
+    embedded = BOWL.replace("dummy_data_param {", "blobs { shape { dim: 5 dim: 3 } data: " + " data: ".join(["7"] * 15)
+                            + " } blobs { shape { dim: 4 } data: 1 data: 1 data: 1 data: 1 } dummy_data_param {")
+    solver = make_solver(f"test_net_param {{ {embedded} }} {TESTED}")
+    solver.step(1)
+    value = solver.test_nets[0].blob_by_name("numbers").cpu_data[2]
+    assert value == pytest.approx(weights(solver)[0].mean(), abs=1) and value != 7
+
+
+def test_zero_test_iter_reports_nothing():
+    solver = make_solver("test_iter: 0 test_interval: 1 test_compute_loss: true")
+    assert solver.test(0) == {"iteration": 0, "net": 0, "loss": None, "outputs": []}
+
+
+def test_outputs_must_keep_their_size_within_a_test():
+    solver = make_solver(TESTED)
+    net = solver.test_nets[0]
+    net.add_hook(1, lambda i: net.tops[0][1].reshape(net.layers[0].passes))
+    with pytest.raises(ShapeError, match="'numbers' has 2 values"):
+        solver.test(0)
+
+
+# ---- actions
+
+def test_stop_ends_after_the_update(log):
+    solver, recorder = recorded("max_iter: 100")
+    solver.action = lambda: "stop" if solver.iter == 7 else "none"
+    solver.solve()
+    assert solver.iter == 7
+    assert recorder.events[-1] == ("end", True)
+    assert log.messages[-1] == "Optimization stopped early."
+    solver.step(2)
+    assert solver.iter == 9
+
+
+def test_stop_in_a_test(log):
+    solver, recorder = recorded("max_iter: 100 test_iter: 3 test_iter: 3 test_interval: 4")
+    asked = []
+    solver.action = lambda: asked.append(1) or ("stop" if len(asked) == 2 else "none")
+    solver.solve()
+    assert solver.iter == 0 and not recorder.records("test")
+    assert log.messages.count("Test interrupted.") == 1
+    assert "Iteration 0, Testing net (#1)" not in log.messages
+
+
+def test_snapshot_action(tmp_path):
+    solver = make_solver(f"snapshot_prefix: '{tmp_path}/s' {TESTED}")
+    answers = iter(["snapshot", "snapshot"])
+    solver.action = lambda: next(answers, "none")
+    solver.step(1)  # asked before the first test batch, twice
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s_iter_0.caffemodel", "s_iter_0.solverstate"]
+
+
+# ---- nets
+
+def write(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+def test_nets_from_files_and_states(tmp_path):
+    net = BOWL + """
+    layer { name: "quiet" type: "SolverTestBowl" top: "q" loss_weight: 0 dummy_data_param { shape { dim: 1 } }
+            include { phase: TEST stage: "loud" } }"""
+    path = write(tmp_path / "net.prototxt", net)
+    solver = make_solver(f"net: '{path}' test_iter: 1 test_iter: 1 test_interval: 2 test_state {{}} test_state {{ stage: 'loud' }}",
+                         net=None)
+    assert solver.net.phase == TRAIN and [n.phase for n in solver.test_nets] == [TEST, TEST]
+    assert [len(n.layers) for n in (solver.net, *solver.test_nets)] == [1, 1, 2]
+    assert solver.net.learnable_params[0] is solver.test_nets[0].learnable_params[0]
+
+
+def test_the_order_of_test_nets(log, tmp_path):
+    path = write(tmp_path / "t.prototxt", BOWL)
+    solver = make_solver(f"test_net: '{path}' test_net_param {{ {BOWL} }} test_iter: 1 test_iter: 1 test_iter: 1 test_interval: 1")
+    sources = [m.split(" specified by ")[1] for m in log.messages if "Creating test net" in m]
+    assert sources == ["test_net_param", f"test_net file: {path}", "net_param"]
+    assert len(solver.test_nets) == 3
+
+
+def test_solver_state_stands_above_the_nets_own():
+    solver = make_solver("train_state { level: 2 stage: 'b' }", "state { level: 1 stage: 'a' }" + BOWL)
+    assert solver.net.state.level == 2 and list(solver.net.state.stage) == ["a", "b"]
+    assert solver.net.phase == TRAIN
+
+
+def test_inline_nets_are_upgraded():
+    net = "input: 'x' input_shape { dim: 2 dim: 3 } layers { name: 'r' type: SIGMOID bottom: 'x' top: 'y' }"
+    solver = make_solver("", net)
+    assert [layer.type for layer in solver.net.layers] == ["Input", "Sigmoid"]
+
+
+def test_the_parent_workspace_holds_the_parameters():
+    workspace = Workspace()
+    solver = make_solver(workspace=workspace, dtype=Dtype.DOUBLE)
+    assert workspace.blob("bowl[0]") is solver.net.learnable_params[0]
+    assert solver.history[0].dtype == Dtype.DOUBLE
+
+
+@pytest.mark.parametrize(("fields", "net", "named"), [
+    ("", None, "net"),
+    ("net: 'x.prototxt'", BOWL, "net_param"),
+    (f"train_net_param {{ {BOWL} }}", BOWL, "train_net_param"),
+    ("average_loss: 0", BOWL, "average_loss"),
+    ("iter_size: 0", BOWL, "iter_size"),
+    ("max_iter: -1", BOWL, "max_iter"),
+    ("snapshot: 5", BOWL, "snapshot_prefix"),
+    (f"test_net_param {{ {BOWL} }}", BOWL, "test_iter"),
+    (f"train_net_param {{ {BOWL} }} test_iter: 1 test_interval: 1", None, "test_iter"),
+    ("test_iter: 1", BOWL, "test_interval"),
+    ("test_iter: -1 test_interval: 1", BOWL, "test_iter[0]"),
+    (TESTED + " test_state {} test_state {}", BOWL, "test_state"),
+    ("type: 'SDG'", BOWL, "type"),
+])
+def test_refusals(fields, net, named):
+    with pytest.raises(ConfigError) as error:
+        create_solver(solver_param(fields, net), file="solver.prototxt")
+    assert error.value.field == named
+    assert error.value.file == "solver.prototxt"
+
+
+def test_missing_net_file():
+    with pytest.raises(FileError, match="nowhere.prototxt"):
+        make_solver("net: 'nowhere.prototxt'", None)
+
+
+def test_errors_of_a_net_name_its_own_file(tmp_path):
+    path = write(tmp_path / "net.prototxt", BOWL.replace("SolverTestBowl", "SolverTestBowel"))
+    with pytest.raises(ConfigError) as error:
+        make_solver(f"net: '{path}'", None, file="solver.prototxt")
+    assert error.value.file == path and error.value.layer == "bowl"
+
+
+def test_unwritable_prefix_is_met_before_training(tmp_path):
+    with pytest.raises(FileError, match="snapshot_prefix: .*does not exist"):
+        make_solver(f"snapshot: 10 snapshot_prefix: '{tmp_path}/no/s'")
+    solver = make_solver(f"max_iter: 5 snapshot_after_train: true snapshot_prefix: '{tmp_path}/no/s'")
+    with pytest.raises(FileError):
+        solver.solve()
+    assert solver.iter == 0
+
+
+# ---- reading files
+
+def test_load_solver(tmp_path):
+    write(tmp_path / "net.prototxt", BOWL)
+    path = write(tmp_path / "solver.prototxt", f"net: '{tmp_path}/net.prototxt' lr_policy: 'fixed' solver_type: ADAM")
+    solver = load_solver(path)
+    assert type(solver) is AdamSolver
+    assert solver.param.snapshot_prefix == str(tmp_path / "solver")
+    assert type(load_solver(path, NesterovSolver)) is NesterovSolver
+
+
+def test_errors_name_file_and_line(tmp_path):
+    path = write(tmp_path / "solver.prototxt", f"net_param {{ {BOWL} }}\nbase_lr: 0.1\nlr_policy: 'wobbly'\n")
+    with pytest.raises(ConfigError) as error:
+        load_solver(path)
+    assert str(error.value).startswith(f"{path}:{BOWL.count(chr(10)) + 3}: lr_policy: unknown learning-rate policy 'wobbly'")
+
+
+def test_errors_in_an_inline_net_name_the_line(tmp_path):
+    net = BOWL.replace("SolverTestBowl", "SolverTestBowel")
+    path = write(tmp_path / "solver.prototxt", f"lr_policy: 'fixed'\nnet_param {{ {net} }}")
+    with pytest.raises(ConfigError) as error:
+        load_solver(path)
+    assert str(error.value).startswith(f"{path}:4: layer 'bowl' (SolverTestBowel): type")
+
+
+def test_weights_field(tmp_path):
+    source = make_solver("random_seed: 11")
+    first, second = (str(tmp_path / name) for name in ("a.caffemodel", "b.caffemodel.h5"))
+    source.net.save(first)
+    source.net.save_hdf5(second)
+    solver = make_solver(f"weights: '{first} , {second}' {TESTED}")
+    assert np.array_equal(weights(solver)[0], weights(source)[0])
+
+
+def test_share_weights():
+    solver = make_solver()
+    net = Net(solver_param("").net_param)
+    solver.share_weights(net)
+    solver.step(1)
+    assert np.array_equal(net.learnable_params[0].cpu_data, weights(solver)[0])
+
+
+def test_solver_types():
+    assert list(solver_types()) == ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
+
+
+def test_a_solver_type_of_ones_own():
+    class Frozen(Solver):
+        def learning_rate(self):
+            return 0.0
+
+        def apply_update(self):
+            self.iter += 1
+            return 0.0
+
+    solver = Frozen(solver_param(""))
+    solver.step(3)
+    assert solver.iter == 3
+    assert isinstance(solver.param, caffe_pb2.SolverParameter)
+    with pytest.raises(MissingNameError):
+        solver.net.blob_by_name("nothing")
