@@ -14,7 +14,7 @@ ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100"]
 ARGUMENTS = {"Map1": "mc::Scaled<T>, T", "Map2": "mc::Axpy<T>, T", "Map3": "Sum3<T>, T", "BlockSums": "T, mc::SumTerm<T>",
              "AtEach1": "mc::ScaleBy<T>, T", "AtEach2": "mc::PreluBackward<T>, T", "ChannelSums": "T, mc::SumTerm<T>",
              "AddRow": "mc::SumTerm<T>", "WeightedSum": "T, 3", "ProductOf": "T, 3", "Spread": "T, 3",
-             "PoolForward": "T, mc::MaxOf<T>"}
+             "PoolForward": "T, mc::MaxOf<T>", "Im2col": "T, 2", "Col2im": "T, 0"}
 STRUCT = re.compile(r"template <([^>]*)>\s*struct (\w+)[^;{]*\{(.*?)\n\};", re.S)
 OPERATOR = re.compile(r"MC_HD (\w+) operator\(\)\(([^)]*)\)")
 

@@ -54,14 +54,15 @@ def columns_to_image(y, w, bias, stride, pad, dilation, group, size):
 CASES = [
     ("plain", (2, 3, 6, 7), "num_output: 4 kernel_size: 3", (1, 1), (0, 0), (1, 1), 1, (4, 5)),
     ("stride_pad", (2, 3, 6, 7), "num_output: 2 kernel_size: 3 stride: 2 pad: 1", (2, 2), (1, 1), (1, 1), 1, (3, 4)),
-    ("group_dilation", (1, 4, 7, 6), "num_output: 6 kernel_size: 2 group: 2 dilation: 2 pad: 1", (1, 1), (1, 1), (2, 2), 2, (7, 6)),
-    ("sides", (2, 2, 6, 9), "num_output: 3 kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3 pad_w: 2", (1, 3), (0, 2), (1, 1), 1,
-     (4, 4)),
+    ("group_dilation", (1, 4, 7, 6), "num_output: 6 kernel_size: 2 group: 2 dilation: 2 pad: 1", (1, 1), (1, 1), (2, 2), 2,
+     (7, 6)),
+    ("sides", (2, 2, 6, 9), "num_output: 3 kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3 pad_w: 2", (1, 3), (0, 2),
+     (1, 1), 1, (4, 4)),
     ("depthwise", (2, 3, 5, 5), "num_output: 3 kernel_size: 3 group: 3 pad: 1", (1, 1), (1, 1), (1, 1), 3, (5, 5)),
     ("one_by_one", (3, 5, 4, 4), "num_output: 11 kernel_size: 1", (1, 1), (0, 0), (1, 1), 1, (4, 4)),
     ("one_axis", (2, 3, 12), "num_output: 4 kernel_size: 5 stride: 3 pad: 4", (3,), (4,), (1,), 1, (6,)),
-    ("three_axes", (1, 2, 4, 3, 5), "num_output: 3 kernel_size: 2 pad: 1 pad: 0 pad: 1 stride: 2", (2, 2, 2), (1, 0, 1), (1, 1, 1),
-     1, (3, 1, 3)),
+    ("three_axes", (1, 2, 4, 3, 5), "num_output: 3 kernel_size: 2 pad: 1 pad: 0 pad: 1 stride: 2", (2, 2, 2), (1, 0, 1),
+     (1, 1, 1), 1, (3, 1, 3)),
     ("no_axes", (5, 4), "num_output: 3", (), (), (), 1, ()),
     ("too_small", (1, 2, 2, 4), "num_output: 2 kernel_size: 3 stride: 2", (2, 2), (0, 0), (1, 1), 1, (1, 1)),
     ("pad_beyond_kernel", (1, 1, 2, 2), "num_output: 2 kernel_size: 2 pad: 3", (1, 1), (3, 3), (1, 1), 1, (7, 7)),
@@ -82,9 +83,8 @@ def test_forward(name, shape, fields, stride, pad, dilation, group, out, dtype):
 
 @pytest.mark.parametrize("name, shape, fields, stride, pad, dilation, group, out", CASES[:9], ids=[c[0] for c in CASES[:9]])
 def test_deconvolution_forward(name, shape, fields, stride, pad, dilation, group, out):
-    group_fields = fields
     x = RANDOM.standard_normal(shape)
-    net = layer_net(layer(f"{group_fields} {FILLERS}", "Deconvolution"), [x])
+    net = layer_net(layer(f"{fields} {FILLERS}", "Deconvolution"), [x])
     run_forward(net)
     w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
     y = net.tops[-1][0].cpu_data
@@ -226,7 +226,8 @@ def test_new_sizes_between_forwards():
         net.forward_from_to(len(net.layers) - 1, len(net.layers) - 1)
         w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
         out = (shape[2] - 2, shape[3] - 2)
-        np.testing.assert_allclose(net.tops[-1][0].cpu_data, image_to_columns(x, w, b, (1, 1), (0, 0), (1, 1), 1, out), atol=1e-12)
+        expected = image_to_columns(x, w, b, (1, 1), (0, 0), (1, 1), 1, out)
+        np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, atol=1e-12)
 
 
 def test_channels_are_fixed():
@@ -285,9 +286,12 @@ def test_in_place_is_refused():
 
 # ---- Im2col
 
-IM2COL = [((2, 3, 5, 6), "kernel_size: 3", (1, 1), (0, 0), (1, 1)), ((2, 2, 6, 5), "kernel_size: 2 stride: 2 pad: 1 dilation: 2",
-          (2, 2), (1, 1), (2, 2)), ((2, 2, 7), "kernel_size: 3 pad: 2", (1,), (2,), (1,)),
-          ((1, 2, 3, 4, 3), "kernel_size: 2 stride: 1 stride: 2 stride: 1", (1, 2, 1), (0, 0, 0), (1, 1, 1))]
+IM2COL = [
+    ((2, 3, 5, 6), "kernel_size: 3", (1, 1), (0, 0), (1, 1)),
+    ((2, 2, 6, 5), "kernel_size: 2 stride: 2 pad: 1 dilation: 2", (2, 2), (1, 1), (2, 2)),
+    ((2, 2, 7), "kernel_size: 3 pad: 2", (1,), (2,), (1,)),
+    ((1, 2, 3, 4, 3), "kernel_size: 2 stride: 1 stride: 2 stride: 1", (1, 2, 1), (0, 0, 0), (1, 1, 1)),
+]
 
 
 @pytest.mark.parametrize("shape, fields, stride, pad, dilation", IM2COL, ids=["plain", "all", "one_axis", "three_axes"])

@@ -17,7 +17,8 @@ def layer(fields, extra=""):
 
 @pytest.mark.parametrize("dtype", [FLOAT, DOUBLE], ids=["float", "double"])
 @pytest.mark.parametrize("transpose", ["false", "true"])
-@pytest.mark.parametrize("shape, axis", [((3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 0), ((2, 3, 4), -2), ((70, 33), 1), ((1, 300), 1)])
+@pytest.mark.parametrize("shape, axis", [((3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 0), ((2, 3, 4), -2), ((70, 33), 1),
+                                         ((1, 300), 1)])
 def test_forward(shape, axis, transpose, dtype):
     x = RANDOM.standard_normal(shape)
     net = layer_net(layer(f"num_output: 5 axis: {axis} transpose: {transpose} {FILLERS}"), [x], dtype)
