@@ -47,6 +47,7 @@ template <class T> struct MeanOf {
 };
 
 /// One output of MAX or AVE pooling; `mask` is not touched by MeanOf.
+// e.g. PoolForward<T, MaxOf<T>>
 template <class T, class Op> struct PoolForward {
   PoolShape s;
   const T* x;
