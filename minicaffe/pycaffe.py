@@ -12,11 +12,11 @@ from itertools import zip_longest
 
 import numpy as np
 
+from minicaffe import solver as solver_room
 from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.errors import ConfigError, DependencyError, FileError, ShapeError
 from minicaffe.layer import layer_types
 from minicaffe.net import net as net_room
-from minicaffe import solver as solver_room
 from minicaffe.proto import upgrade
 
 log_ = logging.getLogger("minicaffe")

@@ -14,7 +14,7 @@ ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100"]
 ARGUMENTS = {"Map1": "mc::Scaled<T>, T", "Map2": "mc::Axpy<T>, T", "Map3": "Sum3<T>, T", "BlockSums": "T, mc::SumTerm<T>",
              "AtEach1": "mc::ScaleBy<T>, T", "AtEach2": "mc::PreluBackward<T>, T", "ChannelSums": "T, mc::SumTerm<T>",
              "AddRow": "mc::SumTerm<T>", "WeightedSum": "T, 3", "ProductOf": "T, 3", "Spread": "T, 3",
-             "PoolForward": "T, mc::MaxOf<T>"}
+             "PoolForward": "T, mc::MaxOf<T>", "Update": "mc::AdamRule<T>, T"}
 STRUCT = re.compile(r"template <([^>]*)>\s*struct (\w+)[^;{]*\{(.*?)\n\};", re.S)
 OPERATOR = re.compile(r"MC_HD (\w+) operator\(\)\(([^)]*)\)")
 
@@ -38,14 +38,15 @@ def kernels(header):
         if call is None:
             continue
         result, arguments = call.groups()
-        count = len(arguments.split(",")) if arguments.strip() else 0
+        types = arguments.split(",") if arguments.strip() else []
         single = [p.split()[-1] for p in parameters.split(",")] == ["T"]
         for element in ("float", "double"):
             full = ARGUMENTS.get(name, "T" if single else None)
             assert full, f"{header.name}: struct {name} has parameters <{parameters}>: add its arguments to ARGUMENTS"
             full = re.sub(r"\bT\b", element, full)
             functor = f"mc::{name}<{full}>"
-            values = ", ".join("i" if result == "void" else f"in[{k}]" for k in range(count))
+            values = ", ".join("i" if result == "void" else f"out[{k}]" if "&" in type_ else f"in[{k}]"
+                               for k, type_ in enumerate(types))
             run = f"f({values});" if result == "void" else f"out[i] = f({values});"
             yield (f'extern "C" __global__ void {name}_{element}({functor} f, const {element}* in, {element}* out) '
                    f"{{ mc::index_t i = blockIdx.x * (long long)blockDim.x + threadIdx.x; {run} }}")

@@ -2,8 +2,9 @@
 
     python tools/kill_test.py --kills 50 --format HDF5
 
-A small training (``minicaffe train``) takes a snapshot after every iteration. It is killed (SIGKILL) again and again and resumed from the
-newest state it left. At the end its weights must equal, bit for bit, those of a training that was never disturbed.
+A small training (``minicaffe train``) takes a snapshot after every iteration. It is killed (SIGKILL) again and again and
+resumed from the newest state it left. At the end its weights must equal, bit for bit, those of a training that was never
+disturbed.
 """
 
 import argparse

@@ -188,7 +188,8 @@ def _parse_resume_state(text):
         numbers = [generator["seed"], generator["offset"]]
         maps = [resume["train"], *resume["test"]]
     except (ValueError, KeyError, TypeError) as cause:
-        raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again", field="resume_state") from cause
+        raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again",
+                        field="resume_state") from cause
     if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps):
         raise DataError("is not what minicaffe writes there; fetch the file again", field="resume_state")
     return resume

@@ -227,7 +227,8 @@ def test_another_family(tmp_path, form):
     solver = built(tmp_path, form=form)
     solver.step(1)
     _, path = solver.snapshot()
-    assert_refused(built(tmp_path, "type: 'Adam'"), path, ShapeError, r"s_iter_1.*history: the file has 2 blobs, AdamSolver .* needs 4")
+    assert_refused(built(tmp_path, "type: 'Adam'"), path, ShapeError,
+                   r"s_iter_1.*history: the file has 2 blobs, AdamSolver .* needs 4")
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -240,7 +241,8 @@ def test_another_net(tmp_path, form):
 
 def test_missing_model(tmp_path, state):
     os.remove(state.replace("solverstate", "caffemodel"))
-    assert_refused(built(tmp_path), state, FileError, "learned_net: names the model .*s_iter_2.caffemodel, which is neither there")
+    assert_refused(built(tmp_path), state, FileError,
+                   "learned_net: names the model .*s_iter_2.caffemodel, which is neither there")
 
 
 def test_model_of_another_net(tmp_path, state):
