@@ -19,6 +19,7 @@ from minicaffe.net import weights
 from minicaffe.net.build import LayerDef, cut_backward, filter_layers, insert_splits
 from minicaffe.net.share import ParamTable
 from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.atomic import replacing
 from minicaffe.workspace import Workspace
 
 cdef extern from "minicaffe/cpu/typed.hpp" nogil:
@@ -365,13 +366,17 @@ cdef class Net:
         weights.load_hdf5(self, path)
 
     def save(self, path, write_diff=False):
-        """Write a .caffemodel."""
-        with open(path, "wb") as file:
+        """Write a .caffemodel; a file of that name is replaced when the new one is whole."""
+        with replacing(path) as file:
             weights.save(self, file, write_diff)
 
     def save_hdf5(self, path, write_diff=False):
-        """Write the weights as HDF5."""
-        weights.save_hdf5(self, path, write_diff)
+        """Write the weights as HDF5; a file of that name is replaced when the new one is whole."""
+        try:
+            with replacing(path) as file:
+                weights.save_hdf5(self, file, write_diff)
+        except Error as error:
+            raise error.at(file=str(path))
 
     def share_with(self, other):
         """Use the parameter memory of `other` for layers with the same name."""
