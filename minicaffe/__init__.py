@@ -8,8 +8,8 @@ try:
 except ModuleNotFoundError as _error:
     if _error.name != "minicaffe.common":
         raise
-    raise ImportError("this is minicaffe's source, not an installed minicaffe: install it with `pip install .`, and start Python in "
-                      "another folder") from None
+    raise ImportError("this is minicaffe's source, not an installed minicaffe: install it with `pip install .`, "
+                      "then start Python in another folder") from None
 from minicaffe import errors, io
 from minicaffe.cpu.threads import get_num_threads, set_num_threads
 from minicaffe.layer import register_layer
