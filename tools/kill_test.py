@@ -47,7 +47,7 @@ def start(solver, state=None):
     resume = [f"--snapshot={state}"] if state else []
     with open(solver.parent / "train.log", "ab") as log:
         return subprocess.Popen([sys.executable, "-m", "minicaffe", "train", f"--solver={solver}", *resume],
-                                stdout=log, stderr=log)
+                                cwd=solver.parent, stdout=log, stderr=log)
 
 
 def finish(solver, state=None):
@@ -103,6 +103,7 @@ def run(kills, form="BINARYPROTO", iterations=None, seed=0, report=print):
             process = start(solver, states(folder).get(before))
             while process.poll() is None and max(states(folder), default=0) == before:
                 time.sleep(0.005)  # past the start: kill it while it writes, not while it imports
+            assert process.poll() is None, f"the training ended by itself:\n{(folder / 'train.log').read_text()[-2000:]}"
             time.sleep(chance.uniform(0, 0.15))
             process.send_signal(signal.SIGKILL)
             process.wait()
