@@ -1,5 +1,7 @@
 """Small databases for the tests of the data room; all content is synthetic and seeded."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 
@@ -12,9 +14,21 @@ def pixels():
     return np.random.default_rng(1).integers(0, 256, (10, 3, 7, 5), np.uint8)
 
 
+def need(backend):
+    """Skip the test if the library of a backend is not installed."""
+    if backend.upper() == "LEVELDB" and importlib.util.find_spec("plyvel") is None:
+        pytest.skip("no LevelDB library: pip install plyvel (no wheels from Python 3.13 on: it needs libleveldb-dev)")
+
+
 @pytest.fixture(params=["LMDB", "LEVELDB"])
 def backend(request):
+    need(request.param)
     return request.param
+
+
+@pytest.fixture
+def leveldb():
+    need("LEVELDB")
 
 
 @pytest.fixture
@@ -22,6 +36,7 @@ def make_db(tmp_path):
     """Return a function that writes values under 8-digit keys and returns the path."""
 
     def make(values, backend="LMDB", name="db"):
+        need(backend)
         path = tmp_path / name
         with open_db(path, backend, "w") as db:
             for i, value in enumerate(values):

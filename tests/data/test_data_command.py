@@ -72,7 +72,7 @@ def test_failures_exit_with_1(tmp_path):
     assert failed(run("mnist", "--from", tmp_path / "nowhere"), 1, "no such directory")
 
 
-def test_images_with_all_options(tmp_path):
+def test_images_with_all_options(tmp_path, leveldb):
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 5, 3), np.uint8))
     (tmp_path / "list").write_text("a.png 1\nb.png 2\n")
     options = "--gray --shuffle --backend leveldb --resize_width 3 --resize-height 2 --check_size --encoded --encode_type png"
