@@ -97,7 +97,7 @@ class LiveDisplay:
         left, speed = self._speed(solver)
         width = self.console.width
         grid = Table.grid(padding=(0, 1))
-        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column(no_wrap=True, style="dim", min_width=9)  # "iteration", whole in the smallest window
         grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         grid.add_row("iteration", f"{solver.iter} of {param.max_iter} {self.state}")
         grid.add_row("", ProgressBar(total=max(1, param.max_iter), completed=solver.iter, width=max(4, min(60, width - 12))))
