@@ -3,8 +3,14 @@
 The names here are pycaffe's; what is minicaffe's own stands last.
 """
 
+try:
+    from minicaffe.common import TEST, TRAIN
+except ModuleNotFoundError as _error:
+    if _error.name != "minicaffe.common":
+        raise
+    raise ImportError("this is minicaffe's source, not an installed minicaffe: install it with `pip install .`, "
+                      "then start Python in another folder") from None
 from minicaffe import errors, io
-from minicaffe.common import TEST, TRAIN
 from minicaffe.cpu.threads import get_num_threads, set_num_threads
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import Layer, allow_python_layers

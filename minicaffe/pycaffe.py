@@ -12,11 +12,11 @@ from itertools import zip_longest
 
 import numpy as np
 
+from minicaffe import solver as solver_room
 from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.errors import ConfigError, DependencyError, FileError, ShapeError
 from minicaffe.layer import layer_types
 from minicaffe.net import net as net_room
-from minicaffe import solver as solver_room
 from minicaffe.proto import upgrade
 
 log_ = logging.getLogger("minicaffe")
@@ -295,7 +295,12 @@ def _join(parts, given):
 
 
 class _FromFile:
-    """What pycaffe's solver classes add to the solver room's: made from a file, with pycaffe's Net."""
+    """What pycaffe's solver classes add to the solver room's: made from a file, with pycaffe's Net.
+
+    As in pycaffe, a restored solver reads its data from the beginning; set `exact_resume` to go on where they stood.
+    """
+
+    exact_resume = False
 
     def __init__(self, solver_file):
         param, positions = upgrade.read_solver_file(solver_file)

@@ -10,11 +10,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "minicaffe"
 HEADERS = sorted((PACKAGE / "kernels").glob("*.hpp"))
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100"]
-# A functor with template parameters besides its element type is compiled with these arguments.
-ARGUMENTS = {"Map1": "mc::Scaled<T>, T", "Map2": "mc::Axpy<T>, T", "Map3": "Sum3<T>, T", "BlockSums": "T, mc::SumTerm<T>",
-             "AtEach1": "mc::ScaleBy<T>, T", "AtEach2": "mc::PreluBackward<T>, T", "ChannelSums": "T, mc::SumTerm<T>",
-             "AddRow": "mc::SumTerm<T>", "WeightedSum": "T, 3", "ProductOf": "T, 3", "Spread": "T, 3",
-             "PoolForward": "T, mc::MaxOf<T>"}
+# A header says with which arguments a functor of several template parameters is checked: // e.g. Map1<Scaled<T>, T>
+EXAMPLE = re.compile(r"^// e\.g\. (\w+)<(.*)>$", re.M)
 STRUCT = re.compile(r"template <([^>]*)>\s*struct (\w+)[^;{]*\{(.*?)\n\};", re.S)
 OPERATOR = re.compile(r"MC_HD (\w+) operator\(\)\(([^)]*)\)")
 
@@ -32,20 +29,23 @@ def kernels(header):
     """CUDA source in which each functor of the header is called by kernels for float and double."""
     yield f'#include "minicaffe/kernels/{header.name}"'
     yield '#include "minicaffe/kernels/pointwise.hpp"'
-    yield "template <class T> struct Sum3 { MC_HD T operator()(T a, T b, T c) const { return a + b + c; } };"
-    for parameters, name, body in STRUCT.findall(header.read_text()):
+    yield "using namespace mc;"
+    yield "template <class T> struct TripleSum { MC_HD T operator()(T a, T b, T c) const { return a + b + c; } };"
+    text = header.read_text()
+    examples = dict(EXAMPLE.findall(text))
+    for parameters, name, body in STRUCT.findall(text):
         call = OPERATOR.search(body)
         if call is None:
             continue
         result, arguments = call.groups()
-        count = len(arguments.split(",")) if arguments.strip() else 0
+        types = arguments.split(",") if arguments.strip() else []
         single = [p.split()[-1] for p in parameters.split(",")] == ["T"]
         for element in ("float", "double"):
-            full = ARGUMENTS.get(name, "T" if single else None)
-            assert full, f"{header.name}: struct {name} has parameters <{parameters}>: add its arguments to ARGUMENTS"
-            full = re.sub(r"\bT\b", element, full)
-            functor = f"mc::{name}<{full}>"
-            values = ", ".join("i" if result == "void" else f"in[{k}]" for k in range(count))
+            full = examples.get(name, "T" if single else None)
+            assert full, f"{header.name}: struct {name} has parameters <{parameters}>: give an example line, // e.g. {name}<...>"
+            functor = f"{name}<" + re.sub(r"\bT\b", element, full) + ">"
+            values = ", ".join("i" if result == "void" else f"out[{k}]" if "&" in type_ else f"in[{k}]"
+                               for k, type_ in enumerate(types))
             run = f"f({values});" if result == "void" else f"out[i] = f({values});"
             yield (f'extern "C" __global__ void {name}_{element}({functor} f, const {element}* in, {element}* out) '
                    f"{{ mc::index_t i = blockIdx.x * (long long)blockDim.x + threadIdx.x; {run} }}")

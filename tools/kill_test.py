@@ -2,8 +2,9 @@
 
     python tools/kill_test.py --kills 50 --format HDF5
 
-A small training takes a snapshot after every iteration. It is killed (SIGKILL) again and again and resumed from the
-newest state it left. At the end its weights must equal, bit for bit, those of a training that was never disturbed.
+A small training (``minicaffe train``) takes a snapshot after every iteration. It is killed (SIGKILL) again and again and
+resumed from the newest state it left. At the end its weights must equal, bit for bit, those of a training that was never
+disturbed.
 """
 
 import argparse
@@ -32,7 +33,6 @@ net: "{folder}/net.prototxt"
 type: "Adam" base_lr: 0.01 lr_policy: "inv" gamma: 0.01 power: 0.5 momentum: 0.9 weight_decay: 0.001
 max_iter: {iterations} snapshot: 1 snapshot_prefix: "{folder}/s" snapshot_format: {format} random_seed: 1
 """
-TRAIN = "import sys; from minicaffe.solver import load_solver; load_solver(sys.argv[1]).solve(*sys.argv[2:])"
 
 
 def prepare(folder, form, iterations):
@@ -43,8 +43,18 @@ def prepare(folder, form, iterations):
 
 
 def start(solver, state=None):
-    """Start a training process."""
-    return subprocess.Popen([sys.executable, "-c", TRAIN, str(solver), *([str(state)] if state else [])])
+    """Start a training process, which writes to train.log beside the solver."""
+    resume = [f"--snapshot={state}"] if state else []
+    with open(solver.parent / "train.log", "ab") as log:
+        return subprocess.Popen([sys.executable, "-m", "minicaffe", "train", f"--solver={solver}", *resume],
+                                cwd=solver.parent, stdout=log, stderr=log)
+
+
+def finish(solver, state=None):
+    """Run a training to its end."""
+    status = start(solver, state).wait()
+    log = (solver.parent / "train.log").read_text()
+    assert status == 0, f"the training from {state or 'the start'} failed:\n{log[-2000:]}"
 
 
 def states(folder):
@@ -81,7 +91,7 @@ def run(kills, form="BINARYPROTO", iterations=None, seed=0, report=print):
     Raises
     ------
     AssertionError
-        If a file does not load, or the resumed training ends with other bits.
+        If a training fails or the resumed one ends with other bits. A file that does not load raises minicaffe's errors.
     """
     chance = random.Random(seed)
     iterations = iterations or 60 * (kills + 1)
@@ -93,17 +103,17 @@ def run(kills, form="BINARYPROTO", iterations=None, seed=0, report=print):
             process = start(solver, states(folder).get(before))
             while process.poll() is None and max(states(folder), default=0) == before:
                 time.sleep(0.005)  # past the start: kill it while it writes, not while it imports
+            assert process.poll() is None, f"the training ended by itself:\n{(folder / 'train.log').read_text()[-2000:]}"
             time.sleep(chance.uniform(0, 0.15))
             process.send_signal(signal.SIGKILL)
             process.wait()
             loaded += check_files(solver, folder, seen)
             left = len(list(folder.glob(".s_iter_*.tmp")))
             report(f"kill {kill + 1}: at iteration {max(states(folder))}, {loaded} files loaded, {left} temporary files left")
-        process = start(solver, states(folder)[max(states(folder))])
-        assert process.wait() == 0, "the last resume failed"
+        finish(solver, states(folder)[max(states(folder))])
         check_files(solver, folder, seen)
         reference = prepare(Path(second), form, iterations)
-        assert start(reference).wait() == 0, "the undisturbed training failed"
+        finish(reference)
         equal = final_weights(solver, folder, iterations) == final_weights(reference, Path(second), iterations)
         assert equal, "the killed and resumed training ended with other weights than the undisturbed one"
         report(f"{kills} kills, {len(seen)} files, all whole; weights equal those of an undisturbed training bit for bit")

@@ -59,7 +59,8 @@ def common(command):
                      help="Write Caffe's log on a terminal too."),
         click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
                      help="Show only warnings, errors and the result."),
-        click.option("--gpu", expose_value=False, callback=_refuse_gpu, metavar="IDS|all", help="GPUs to use: none in this build yet."),
+        click.option("--gpu", expose_value=False, callback=_refuse_gpu, metavar="IDS|all",
+                     help="GPUs to use: none in this build yet."),
     ):
         command = option(command)
     return command
@@ -112,7 +113,8 @@ def name_data_command(error):
     if match:
         import shlex
         name = match[2].replace("_", "-")
-        error.message += f"; make it with: minicaffe data {name} --out {shlex.quote(match[1] or ('/' if source[0] == '/' else '.'))}"
+        folder = match[1] or ("/" if source[0] == "/" else ".")
+        error.message += f"; make it with: minicaffe data {name} --out {shlex.quote(folder)}"
 
 
 def _note_verbose(ctx, param, verbose):

@@ -15,32 +15,42 @@ template <class T> struct DropoutBlock {
       for (index_t i = begin; i < count; ++i) one(i);
       return;
     }
-    // Philox::operator() with its four words as rows of lanes and the loop over rounds outside.
-    u32 c0[kDropLanes], c1[kDropLanes], c2[kDropLanes], c3[kDropLanes];
-    u64 counter = one.start + u64(block) * kDropLanes;
+    // Philox::operator() with each of its four words as a row of lanes, widened to what a product of two words needs.
+    u64 c0[kDropLanes], c1[kDropLanes], c2[kDropLanes], c3[kDropLanes];
+    const u64 counter = one.start + u64(block) * kDropLanes, low = 0xFFFFFFFFu;
     for (int k = 0; k < kDropLanes; ++k) {
-      c0[k] = u32(counter + u64(k));
-      c1[k] = u32((counter + u64(k)) >> 32);
+      c0[k] = (counter + u64(k)) & low;
+      c1[k] = (counter + u64(k)) >> 32;
       c2[k] = c3[k] = 0;
     }
-    u32 k0 = u32(one.random.seed), k1 = u32(one.random.seed >> 32);
+    u64 k0 = one.random.seed & low, k1 = one.random.seed >> 32;
     for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll 1
       for (int k = 0; k < kDropLanes; ++k) {
         u64 p0 = u64(0xD2511F53u) * c0[k], p1 = u64(0xCD9E8D57u) * c2[k];
-        c0[k] = u32(p1 >> 32) ^ c1[k] ^ k0;
-        c1[k] = u32(p1);
-        c2[k] = u32(p0 >> 32) ^ c3[k] ^ k1;
-        c3[k] = u32(p0);
+        c0[k] = (p1 >> 32) ^ c1[k] ^ k0;
+        c1[k] = p1 & low;
+        c2[k] = (p0 >> 32) ^ c3[k] ^ k1;
+        c3[k] = p0 & low;
       }
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
+      k0 = (k0 + 0x9E3779B9u) & low;
+      k1 = (k1 + 0xBB67AE85u) & low;
     }
-    const u32* words[4] = {c0, c1, c2, c3};
-    for (int word = 0; word < 4; ++word) {
-      const T* x = one.x + begin + word * kDropLanes;
-      T* y = one.y + begin + word * kDropLanes;
+    keep(c0, begin);
+    keep(c1, begin + kDropLanes);
+    keep(c2, begin + 2 * kDropLanes);
+    keep(c3, begin + 3 * kDropLanes);
+  }
+
+  MC_HD void keep(const u64* words, index_t begin) const {
+    const T* x = one.x + begin;
+    T* y = one.y + begin;
+    const u64 threshold = one.threshold;
 #pragma GCC ivdep
-      for (int k = 0; k < kDropLanes; ++k) y[k] = words[word][k] >= one.threshold ? x[k] * one.scale : T(0);
+#pragma GCC unroll 1
+    for (int k = 0; k < kDropLanes; ++k) {
+      T scaled = x[k] * one.scale;  // computed for all lanes, so that the choice is a blend and no branch
+      y[k] = words[k] >= threshold ? scaled : T(0);
     }
   }
 };

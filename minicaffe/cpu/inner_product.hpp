@@ -3,6 +3,7 @@
 // x is (M, K), y (M, N), the weights (N, K), or (K, N) if transposed.
 #pragma once
 #include "minicaffe/cpu/blas.hpp"
+#include "minicaffe/kernels/reduce.hpp"
 
 namespace mc {
 namespace cpu {
@@ -19,10 +20,25 @@ template <class T> struct ColumnSum {
   }
 };
 
+/// y[i][j] = bias[j] + x[i] . weight[j] for all i.
+template <class T> struct RowDots {
+  index_t m, n, k;
+  const T *x, *weight, *bias;
+  T* y;
+  MC_HD void operator()(index_t j) const {
+    for (index_t i = 0; i < m; ++i)
+      y[i * n + j] = block_sum<T>(DotTerm<T>{x + i * k, weight + j * k}, 0, k) + (bias ? bias[j] : T(0));
+  }
+};
+
+// Up to this many rows the weights are read once as they lie; a BLAS would first copy all of them (4 times slower, measured).
+constexpr index_t kFewRows = 4;
+
 /// y = x W^T + bias; `bias` may be null.
 template <class T>
 void inner_product_forward(const Blas& blas, int threads, index_t m, index_t n, index_t k, bool transpose, const T* x,
                            const T* weight, const T* bias, T* y) {
+  if (m <= kFewRows && !transpose) return for_each(threads, n, RowDots<T>{m, n, k, x, weight, bias, y}, m * k + 1);
   if (bias)
     parallel(threads, m, std::max<index_t>(1, kGrain / n), [&](int, index_t begin, index_t end) {
       for (index_t i = begin; i < end; ++i) std::memcpy(y + i * n, bias, size_t(n) * sizeof(T));

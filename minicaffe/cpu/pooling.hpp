@@ -1,7 +1,6 @@
-// Pooling on the CPU: the functors of kernels/pooling.hpp, with two shortcuts. Windows that lie wholly inside the image and
-// have a usual size are computed for a row of outputs at a time in vector registers; a backward pass with enough planes
-// for all threads adds each output's gradient to its window instead of searching the windows of each pixel. Both add in
-// the order of the functors, so the results have the same bits.
+// Pooling on the CPU: the functors of kernels/pooling.hpp, and a path over whole planes for float32 windows of the usual
+// sizes, in vector registers. Planes whose windows reach beyond the image are copied with a border first, so that every window
+// is whole. Both paths add in the same order, so their results have the same bits.
 #pragma once
 #include "minicaffe/cpu/typed.hpp"
 #include "minicaffe/kernels/pooling.hpp"
@@ -9,57 +8,136 @@
 namespace mc {
 namespace cpu {
 
-template <int K, class T, class Op> MC_HD void take_row(Op& op, const T* x, int index) {
-  op.take(x[0], index);
-  op.take(x[1], index + 1);
-  if constexpr (K > 2) op.take(x[2], index + 2);
+/// The rectangle that all windows together cover; it starts at (-pad_h, -pad_w). Empty where the windows leave gaps, since a
+/// stride of a million would make a frame of a million.
+struct PoolFrame {
+  index_t height, width;
+  bool inside;  // within the image
+};
+inline PoolFrame pool_frame(const PoolShape& s) {
+  if (s.stride_h > s.kernel_h || s.stride_w > s.kernel_w || !s.out_height || !s.out_width) return {0, 0, false};
+  index_t height = (s.out_height - 1) * s.stride_h + s.kernel_h, width = (s.out_width - 1) * s.stride_w + s.kernel_w;
+  return {height, width, !s.pad_h && !s.pad_w && height <= s.height && width <= s.width};
 }
 
-/// A row of outputs with K x K windows at stride S (written out: the compiler must see straight code to vectorise it).
-template <class T, class Op, int K, int S> struct PoolRow {
+template <class T> MC_HD void copy_into_frame(const PoolShape& s, const PoolFrame& frame, T border, const T* plane, T* to) {
+  for (index_t i = 0; i < frame.height * frame.width; ++i) to[i] = border;
+  index_t rows = min_(s.height, frame.height - s.pad_h), columns = min_(s.width, frame.width - s.pad_w);
+  for (index_t h = 0; h < rows; ++h)
+    for (index_t w = 0; w < columns; ++w) to[(h + s.pad_h) * frame.width + s.pad_w + w] = plane[h * s.width + w];
+}
+
+/// One plane with K x K windows at stride S, K <= 3.
+template <class T, class Op, int K, int S> struct PoolPlane {
   PoolForward<T, Op> one;
-  MC_HD void operator()(index_t row) const {
+  PoolFrame frame;
+  T* scratch;  // a frame, unless it is inside the image
+
+  /// Row `ph` of windows, outputs pw to pw + L - 1: a constant number of straight-line lanes, which compilers vectorise.
+  template <int L> MC_HD void lanes(const T* from, index_t from_width, index_t first, index_t ph, index_t pw) const {
     const PoolShape& s = one.s;
-    index_t ph = row % s.out_height, top = ph * S - s.pad_h, first = row * s.out_width;
-    index_t begin = s.out_width, end = s.out_width;  // the outputs whose window is inside
-    if (top >= 0 && top + K <= s.height && s.width + s.pad_w >= K) {
-      begin = min_((s.pad_w + S - 1) / S, s.out_width);
-      end = max_(begin, min_((s.width + s.pad_w - K) / S + 1, s.out_width));
+    const T* x = from + ph * S * from_width + pw * S;
+    T even[K][L + 1], odd[K][L];  // columns 0, S, 2 S ... and those right of them
+    for (int r = 0; r < K; ++r) {
+      for (int i = 0; i < L; ++i) {
+        even[r][i] = x[r * from_width + i * S];
+        odd[r][i] = x[r * from_width + i * S + 1];
+      }
+      if (K > 2) even[r][L] = S == 2 ? x[r * from_width + L * S] : T(0);
     }
-    for (index_t pw = 0; pw < begin; ++pw) one(first + pw);
-    int width = int(s.width), at = int(top * s.width + begin * S - s.pad_w), n = int(end - begin);
-    const T* x = one.x + row / s.out_height * s.height * s.width + at;
-    T *y = one.y + first + begin, *mask = one.mask + first + begin;
+    T third[K][L];
+    if constexpr (K > 2)
+      for (int r = 0; r < K; ++r)
+        for (int i = 0; i < L; ++i) third[r][i] = S == 2 ? even[r][i + 1] : x[r * from_width + i * S + 2];
+    int width = int(s.width), left = int(pw * S - s.pad_w), top = int(ph * S - s.pad_h);
+    int area_h = min_(top + K, int(s.height + s.pad_h)) - top, limit_w = int(s.width + s.pad_w);
+    T *y = one.y + first + pw, *mask = one.mask + first + pw;
+    // Unrolled early, a short loop would no longer be recognised as one vector, and its choices become branches.
 #pragma GCC ivdep
-    for (int i = 0; i < n; ++i) {
+#pragma GCC unroll 1
+    for (int i = 0; i < L; ++i) {
       Op op;
-      take_row<K>(op, x + i * S, at + i * S);
-      take_row<K>(op, x + i * S + width, at + i * S + width);
-      if constexpr (K > 2) take_row<K>(op, x + i * S + 2 * width, at + i * S + 2 * width);
-      op.put(i, T(K * K), y, mask);
+      int at = top * width + left + i * S;
+      op.take(even[0][i], at);
+      op.take(odd[0][i], at + 1);
+      if constexpr (K > 2) op.take(third[0][i], at + 2);
+      op.take(even[1][i], at + width);
+      op.take(odd[1][i], at + width + 1);
+      if constexpr (K > 2) {
+        op.take(third[1][i], at + width + 2);
+        op.take(even[2][i], at + 2 * width);
+        op.take(odd[2][i], at + 2 * width + 1);
+        op.take(third[2][i], at + 2 * width + 2);
+      }
+      int area_w = min_(left + i * S + K, limit_w) - left - i * S;
+      op.put(i, T(area_h * area_w), y, mask);
     }
-    for (index_t pw = end; pw < s.out_width; ++pw) one(first + pw);
+  }
+
+  /// A row in groups of L, the last of which overlaps the one before: it computes some outputs twice, to the same values.
+  template <int L> MC_HD void row(const T* from, index_t from_width, index_t first, index_t ph) const {
+    index_t pw = 0;
+    for (; pw + L <= one.s.out_width; pw += L) lanes<L>(from, from_width, first, ph, pw);
+    if (pw < one.s.out_width) lanes<L>(from, from_width, first, ph, one.s.out_width - L);
+  }
+
+  MC_HD void operator()(index_t plane) const {
+    const PoolShape& s = one.s;
+    const T* from = one.x + plane * s.height * s.width;
+    index_t from_width = s.width;
+    if (!frame.inside) {
+      copy_into_frame(s, frame, Op::border(), from, scratch);
+      from = scratch;
+      from_width = frame.width;
+    }
+    for (index_t ph = 0; ph < s.out_height; ++ph) {
+      index_t first = (plane * s.out_height + ph) * s.out_width;
+      if (s.out_width >= 16)
+        row<16>(from, from_width, first, ph);
+      else if (s.out_width >= 8)
+        row<8>(from, from_width, first, ph);
+      else if (s.out_width >= 4)
+        row<4>(from, from_width, first, ph);
+      else
+        row<1>(from, from_width, first, ph);
+    }
   }
 };
 
-/// MAX, AVE or the TEST form of STOCHASTIC; `mask` is read by MAX only and may be null for the others.
+/// `scratch` holds a frame for each thread.
+template <class T, class Op, int K, int S>
+void pool_planes(int threads, index_t planes, const PoolForward<T, Op>& one, T* scratch) {
+  PoolFrame frame = pool_frame(one.s);
+  index_t cost = K * K * one.s.out_height * one.s.out_width;
+  parallel(threads, planes, std::max<index_t>(1, kGrain / (cost + 1)), [&](int thread, index_t begin, index_t end) {
+    range(PoolPlane<T, Op, K, S>{one, frame, scratch + thread * frame.height * frame.width}, begin, end);
+  });
+}
+
+/// Every output by itself.
 template <template <class> class Op>
-void pool_forward(int threads, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask) {
+void pool_outputs(int threads, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask) {
+  if (planes * s.out_height * s.out_width == 0) return;
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     PoolForward<T, Op<T>> one{s, static_cast<const T*>(x), static_cast<T*>(y), static_cast<T*>(mask)};
-    bool square = s.kernel_h == s.kernel_w && s.stride_h == s.stride_w;
-    index_t k = square ? s.kernel_h : 0, stride = s.stride_h, rows = planes * s.out_height;
-    index_t cost = s.kernel_h * s.kernel_w;
-    if (k == 2 && stride == 2)
-      for_each(threads, rows, PoolRow<T, Op<T>, 2, 2>{one}, cost * s.out_width);
-    else if (k == 3 && stride == 2)
-      for_each(threads, rows, PoolRow<T, Op<T>, 3, 2>{one}, cost * s.out_width);
-    else if (k == 3 && stride == 1)
-      for_each(threads, rows, PoolRow<T, Op<T>, 3, 1>{one}, cost * s.out_width);
-    else
-      for_each(threads, rows * s.out_width, one, cost);
+    for_each(threads, planes * s.out_height * s.out_width, one, s.kernel_h * s.kernel_w);
   });
+}
+
+/// MAX or AVE; `mask` is written by MAX only and may be null for AVE.
+template <template <class> class Op>
+void pool_forward(int threads, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask,
+                  void* scratch) {
+  bool square = s.kernel_h == s.kernel_w && s.stride_h == s.stride_w;
+  if (dtype == 0 && square && planes >= threads && s.out_height && s.out_width) {
+    PoolForward<float, Op<float>> one{s, static_cast<const float*>(x), static_cast<float*>(y), static_cast<float*>(mask)};
+    auto frames = static_cast<float*>(scratch);
+    if (s.kernel_h == 2 && s.stride_h == 2) return pool_planes<float, Op<float>, 2, 2>(threads, planes, one, frames);
+    if (s.kernel_h == 3 && s.stride_h == 2) return pool_planes<float, Op<float>, 3, 2>(threads, planes, one, frames);
+    if (s.kernel_h == 3 && s.stride_h == 1) return pool_planes<float, Op<float>, 3, 1>(threads, planes, one, frames);
+  }
+  pool_outputs<Op>(threads, dtype, s, planes, x, y, mask);
 }
 
 inline void stochastic_forward(int threads, int dtype, const PoolShape& s, index_t planes, u64 seed, u64 start,
@@ -86,21 +164,30 @@ template <class T> struct MaskScatter {
   }
 };
 
-template <class T> struct MeanScatter {
+/// Adds each dy / area to the window's pixels, in a frame that is then cut to the image. K 0: any size.
+template <class T, int K> struct MeanScatter {
   PoolShape s;
+  PoolFrame frame;
   const T* dy;
-  T* dx;
+  T *dx, *scratch;
   MC_HD void operator()(index_t plane) const {
-    T* to = dx + plane * s.height * s.width;
+    index_t kernel_h = K ? K : s.kernel_h, kernel_w = K ? K : s.kernel_w;
+    for (index_t i = 0; i < frame.height * frame.width; ++i) scratch[i] = T(0);
     const T* from = dy + plane * s.out_height * s.out_width;
-    for (index_t i = 0; i < s.height * s.width; ++i) to[i] = T(0);
     for (index_t ph = 0; ph < s.out_height; ++ph)
       for (index_t pw = 0; pw < s.out_width; ++pw) {
-        PoolWindow window = pool_window(s, ph, pw);
-        T share = from[ph * s.out_width + pw] / T(window.area);
-        for (index_t h = window.top; h < window.bottom; ++h)
-          for (index_t w = window.left; w < window.right; ++w) to[h * s.width + w] += share;
+        T share = from[ph * s.out_width + pw] / T(pool_window(s, ph, pw).area);
+        T* to = scratch + ph * s.stride_h * frame.width + pw * s.stride_w;
+        for (index_t h = 0; h < kernel_h; ++h)
+          for (index_t w = 0; w < kernel_w; ++w) to[h * frame.width + w] += share;
       }
+    T* to = dx + plane * s.height * s.width;
+    index_t rows = min_(s.height, frame.height - s.pad_h), columns = min_(s.width, frame.width - s.pad_w);
+    for (index_t h = 0; h < s.height; ++h) {
+      index_t known = h < rows ? columns : 0;
+      for (index_t w = 0; w < known; ++w) to[h * s.width + w] = scratch[(h + s.pad_h) * frame.width + s.pad_w + w];
+      for (index_t w = known; w < s.width; ++w) to[h * s.width + w] = T(0);
+    }
   }
 };
 
@@ -117,14 +204,25 @@ inline void mask_backward(int threads, int dtype, const PoolShape& s, index_t pl
   });
 }
 
-inline void mean_backward(int threads, int dtype, const PoolShape& s, index_t planes, const void* dy, void* dx) {
+/// `scratch` holds a frame for each thread.
+inline void mean_backward(int threads, int dtype, const PoolShape& s, index_t planes, const void* dy, void* dx,
+                          void* scratch) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    if (planes < threads)
-      for_each(threads, planes * s.height * s.width, MeanBackward<T>{s, static_cast<const T*>(dy), static_cast<T*>(dx)}, 32);
-    else
-      for_each(threads, planes, MeanScatter<T>{s, static_cast<const T*>(dy), static_cast<T*>(dx)},
-               s.height * s.width + s.out_height * s.out_width * s.kernel_h * s.kernel_w);
+    auto from = static_cast<const T*>(dy);
+    auto to = static_cast<T*>(dx);
+    PoolFrame frame = pool_frame(s);
+    index_t pixels = frame.height * frame.width;
+    if (planes < threads || pixels == 0)
+      return for_each(threads, planes * s.height * s.width, MeanBackward<T>{s, from, to}, 32);
+    index_t cost = pixels + s.out_height * s.out_width * s.kernel_h * s.kernel_w;
+    parallel(threads, planes, std::max<index_t>(1, kGrain / cost), [&](int thread, index_t begin, index_t end) {
+      T* mine = static_cast<T*>(scratch) + thread * pixels;
+      if (s.kernel_h == 3 && s.kernel_w == 3)
+        range(MeanScatter<T, 3>{s, frame, from, to, mine}, begin, end);
+      else
+        range(MeanScatter<T, 0>{s, frame, from, to, mine}, begin, end);
+    });
   });
 }
 

@@ -76,12 +76,14 @@ template <class T> struct SquareSumBackward {
 };
 
 /// y[k] = f.at(k)(x[k]): one row of outer when inner is 1.
+// e.g. AtEach1<ScaleBy<T>, T>
 template <class F, class T> struct AtEach1 {
   F f;
   const T* x;
   T* y;
   MC_HD void operator()(index_t k) const { y[k] = f.at(k)(x[k]); }
 };
+// e.g. AtEach2<PreluBackward<T>, T>
 template <class F, class T> struct AtEach2 {
   F f;
   const T *a, *b;
@@ -102,6 +104,7 @@ MC_HD double channel_sum(const Term& term, index_t outer, index_t channels, inde
   return total;
 }
 
+// e.g. ChannelSums<T, SumTerm<T>>
 template <class T, class Term> struct ChannelSums {
   Term term;
   index_t outer, channels, inner;
@@ -110,6 +113,7 @@ template <class T, class Term> struct ChannelSums {
 };
 
 /// out[k] += term(begin + k): one row of outer when inner is 1.
+// e.g. AddRow<SumTerm<T>>
 template <class Term> struct AddRow {
   Term term;
   index_t begin;

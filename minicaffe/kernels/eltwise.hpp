@@ -7,6 +7,7 @@ namespace mc {
 constexpr int kMaxInputs = 4;  // inputs that one pass reads; more take further passes
 
 /// y = c[0] x[0] + c[1] x[1] + ..., added from left to right
+// e.g. WeightedSum<T, 3>
 template <class T, int N> struct WeightedSum {
   const T* x[N];
   T c[N];
@@ -19,6 +20,7 @@ template <class T, int N> struct WeightedSum {
 };
 
 /// y = x[0] x[1] ..., multiplied from left to right
+// e.g. ProductOf<T, 3>
 template <class T, int N> struct ProductOf {
   const T* x[N];
   T c[N];
@@ -37,6 +39,7 @@ template <class T> struct LargerOf {
 };
 
 /// y = c[k] x for every output k
+// e.g. Spread<T, 3>
 template <class T, int N> struct Spread {
   const T* x;
   T c[N];

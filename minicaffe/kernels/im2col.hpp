@@ -26,6 +26,7 @@ struct Window {
 };
 
 /// One element of the column matrix. kAxes is the number of spatial axes if known when compiling, else 0.
+// e.g. Im2col<T, 2>
 template <class T, int kAxes> struct Im2col {
   Window window;
   const T* image;
@@ -48,6 +49,7 @@ template <class T, int kAxes> struct Im2col {
 };
 
 /// One pixel of the image: the sum of the column elements that saw it, in the order of the kernel's elements.
+// e.g. Col2im<T, 0>
 template <class T, int kAxes> struct Col2im {
   Window window;
   const T* column;

@@ -7,6 +7,7 @@
 namespace mc {
 
 /// y[i] = f(x[i])
+// e.g. Map1<Scaled<T>, T>
 template <class F, class T> struct Map1 {
   F f;
   const T* x;
@@ -15,6 +16,7 @@ template <class F, class T> struct Map1 {
 };
 
 /// y[i] = f(a[i], b[i])
+// e.g. Map2<Axpy<T>, T>
 template <class F, class T> struct Map2 {
   F f;
   const T *a, *b;
@@ -23,6 +25,7 @@ template <class F, class T> struct Map2 {
 };
 
 /// y[i] = f(a[i], b[i], c[i])
+// e.g. Map3<TripleSum<T>, T>
 template <class F, class T> struct Map3 {
   F f;
   const T *a, *b, *c;

@@ -26,6 +26,7 @@ MC_HD PoolWindow pool_window(const PoolShape& s, index_t ph, index_t pw) {
 template <class T> struct MaxOf {
   T best = -T(kFloatMax);
   int where = -1;
+  static MC_HD T border() { return -T(kFloatMax); }  // what a pixel outside may hold without being taken
   MC_HD void take(T x, int index) {
     bool more = x > best;
     best = more ? x : best;
@@ -40,11 +41,13 @@ template <class T> struct MaxOf {
 /// The sum over the window, divided by its area.
 template <class T> struct MeanOf {
   T sum = 0;
+  static MC_HD T border() { return T(0); }
   MC_HD void take(T x, int) { sum += x; }
   MC_HD void put(index_t i, T area, T* y, T*) const { y[i] = sum / area; }
 };
 
 /// One output of MAX or AVE pooling; `mask` is not touched by MeanOf.
+// e.g. PoolForward<T, MaxOf<T>>
 template <class T, class Op> struct PoolForward {
   PoolShape s;
   const T* x;

@@ -43,6 +43,7 @@ template <class T, class Term> MC_HD T block_sum(const Term& term, index_t begin
 }
 
 /// partial[block] = the sum of one block of `n` terms.
+// e.g. BlockSums<T, SumTerm<T>>
 template <class T, class Term> struct BlockSums {
   Term term;
   index_t n;

@@ -70,6 +70,7 @@ template <class T> struct AdamRule {
 };
 
 /// w[i] -= step, and g[i] = step, which is where Caffe leaves it.
+// e.g. Update<AdamRule<T>, T>
 template <class Rule, class T> struct Update {
   Regularized<T> regularized;
   Rule rule;

@@ -5,7 +5,7 @@ A blob is seen as outer x channels x inner, every channel with statistics of its
 Caffe: the normalised values are kept only where the layer works in place and its gradient needs them; MVN may work in place.
 """
 
-from minicaffe.blob cimport Blob
+from minicaffe.blob cimport DOUBLE, Blob
 from minicaffe.cpu.threads cimport num_threads
 from minicaffe.layer cimport Layer
 
@@ -19,6 +19,10 @@ cdef extern from "minicaffe/cpu/normalize.hpp" namespace "mc::cpu" nogil:
                            void* kept, void* mean, void* variance, void* factor)
     void normalize_backward(int, int, long long, long long, long long, bint given, bint mean_only, bint normalized,
                             const void* v, const void* dy, const void* mean, const void* factor, void* dx)
+
+cdef extern from "minicaffe/cpu/typed.hpp" nogil:
+    void scaled "mc::cpu::map1<mc::Scaled>"(int, int, long long, const void* x, void* y, double a)
+    void blend "mc::cpu::map2<mc::Axpby>"(int, int, long long, const void* x, const void* y, void* out, double a, double b)
 
 cdef enum Deviation:   # kernels/normalize.hpp
     EPS_INSIDE
@@ -122,16 +126,40 @@ cdef class BatchNormLayer(NormalizeLayer):
             (<Blob> top[0]).reshape_like(x)
 
     cpdef forward_cpu(self, list bottom, list top):
+        cdef Blob means = self.blobs[0], variances = self.blobs[1], weights = self.blobs[2]
+        cdef long long count = self.outer * self.inner
+        cdef double weight = 0, per
         if self.given:
-            weight = self.blobs[2].cpu_data[0]
-            per = 1 / weight if weight else weight
-            self.mean.data[...] = self.blobs[0].cpu_data * per
-            self.variance.data[...] = self.blobs[1].cpu_data * per
+            weight = value_of(weights)
+            per = 1 / weight if weight != 0 else 0
+            scaled(1, self.dtype, means.count, means.cpu_data_ptr(), self.mean.mutable_cpu_data_ptr(), per)
+            scaled(1, self.dtype, means.count, variances.cpu_data_ptr(), self.variance.mutable_cpu_data_ptr(), per)
         NormalizeLayer.forward_cpu(self, bottom, top)
-        if not self.given and self.outer * self.inner:
-            count = self.outer * self.inner
-            for blob, value in zip(self.blobs, (self.mean.cpu_data, self.variance.cpu_data * (count / max(count - 1, 1)), 1)):
-                blob.data[...] = self.fraction * blob.cpu_data + value
+        if not self.given and count:
+            self.accumulate(means, self.mean, 1)
+            self.accumulate(variances, self.variance, count / <double> max(count - 1, 1))
+            set_value(weights, self.fraction * value_of(weights) + 1)
+
+    cdef int accumulate(self, Blob sums, Blob values, double factor) except -1:
+        """sums = fraction sums + factor values"""
+        cdef void* out = sums.mutable_cpu_data_ptr()
+        blend(1, self.dtype, sums.count, values.cpu_data_ptr(), out, out, factor, self.fraction)
+        return 0
+
+
+cdef double value_of(Blob blob) except? -1:
+    """Return the first value."""
+    cdef const void* values = blob.cpu_data_ptr()
+    return (<const double*> values)[0] if blob.dtype == DOUBLE else (<const float*> values)[0]
+
+
+cdef int set_value(Blob blob, double value) except -1:
+    """Set the first value."""
+    if blob.dtype == DOUBLE:
+        (<double*> blob.mutable_cpu_data_ptr())[0] = value
+    else:
+        (<float*> blob.mutable_cpu_data_ptr())[0] = <float> value
+    return 0
 
 
 cdef class MVNLayer(NormalizeLayer):

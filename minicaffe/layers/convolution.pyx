@@ -35,7 +35,8 @@ cdef extern from "minicaffe/cpu/conv.hpp" namespace "mc::cpu" nogil:
     long long backward_data_scratch[T](const ConvShape& shape, int threads)
     long long backward_weights_scratch[T](const ConvShape& shape, int threads)
     void conv_forward[T](const ConvShape& shape, int threads, const T* x, const T* weight, const T* bias, T* y, T* scratch)
-    void conv_backward_data[T](const ConvShape& shape, int threads, const T* dy, const T* weight, const T* bias, T* dx, T* scratch)
+    void conv_backward_data[T](const ConvShape& shape, int threads, const T* dy, const T* weight, const T* bias, T* dx,
+                               T* scratch)
     void conv_backward_weights[T](const ConvShape& shape, int threads, const T* x, const T* dy, T* dweight, T* scratch)
     void im2col[T](int threads, long long channels, const Window& window, const T* image, T* column)
     void col2im[T](int threads, long long channels, const Window& window, const T* column, T* image)
@@ -76,8 +77,8 @@ cdef class WindowLayer(Layer):
         """Raise if a bottom differs from the first or from what layer_setup saw; count the images."""
         cdef Blob first = bottom[0]
         if first.num_axes != self.channel_axis + 1 + self.axes or first.dims[self.channel_axis] != self.channels:
-            raise ShapeError(f"has shape {list(first.shape)}; the layer was set up for {self.channel_axis + 1 + self.axes} axes and "
-                             f"{self.channels} channels at axis {self.channel_axis}", field="bottom[0]")
+            raise ShapeError(f"has shape {list(first.shape)}; the layer was set up for {self.channel_axis + 1 + self.axes} "
+                             f"axes and {self.channels} channels at axis {self.channel_axis}", field="bottom[0]")
         for i in range(len(bottom)):
             if not (<Blob> bottom[i]).same_shape(first):
                 raise ShapeError(f"has shape {list(bottom[i].shape)}, all must be like bottom[0], {list(first.shape)}",
@@ -211,8 +212,8 @@ cdef class BaseConvolutionLayer(WindowLayer):
         cdef int threads = self.scratch_threads
         with nogil:
             if self.dtype == FLOAT:
-                conv_forward[float](self.shape, threads, <const float*> x, <const float*> weight, <const float*> bias, <float*> y,
-                                    <float*> scratch)
+                conv_forward[float](self.shape, threads, <const float*> x, <const float*> weight, <const float*> bias,
+                                    <float*> y, <float*> scratch)
             else:
                 conv_forward[double](self.shape, threads, <const double*> x, <const double*> weight, <const double*> bias,
                                      <double*> y, <double*> scratch)

@@ -9,8 +9,8 @@ from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import register_layer
 
 cdef extern from "minicaffe/cpu/inner_product.hpp" namespace "mc::cpu" nogil:
-    void inner_product_forward[T](const Blas& blas, int threads, long long m, long long n, long long k, bint transpose, const T* x,
-                                  const T* weight, const T* bias, T* y)
+    void inner_product_forward[T](const Blas& blas, int threads, long long m, long long n, long long k, bint transpose,
+                                  const T* x, const T* weight, const T* bias, T* y)
     void inner_product_backward[T](const Blas& blas, int threads, long long m, long long n, long long k, bint transpose,
                                    const T* x, const T* weight, const T* dy, T* dweight, T* dbias, T* dx)
 
@@ -57,8 +57,8 @@ cdef class InnerProductLayer(Layer):
         cdef Blob x = bottom[0]
         cdef int axis = self.first_axis(x)
         if x.count_range(axis, x.num_axes) != self.k:
-            raise ShapeError(f"has shape {list(x.shape)}, {x.count_range(axis, x.num_axes)} values from axis {axis} on; the layer "
-                             f"was set up for {self.k}", field="bottom[0]")
+            raise ShapeError(f"has shape {list(x.shape)}, {x.count_range(axis, x.num_axes)} values from axis {axis} on; the "
+                             f"layer was set up for {self.k}", field="bottom[0]")
         if top[0] is x:
             raise ConfigError("InnerProduct cannot work in place; give the top a name of its own", field="top[0]")
         self.m = x.count_range(0, axis)
@@ -72,11 +72,11 @@ cdef class InnerProductLayer(Layer):
         cdef const Blas* library = blas()
         with nogil:
             if self.dtype == FLOAT:
-                inner_product_forward[float](library[0], num_threads(), self.m, self.n, self.k, self.transpose, <const float*> x,
-                                     <const float*> weight, <const float*> bias, <float*> y)
+                inner_product_forward[float](library[0], num_threads(), self.m, self.n, self.k, self.transpose,
+                                             <const float*> x, <const float*> weight, <const float*> bias, <float*> y)
             else:
-                inner_product_forward[double](library[0], num_threads(), self.m, self.n, self.k, self.transpose, <const double*> x,
-                                     <const double*> weight, <const double*> bias, <double*> y)
+                inner_product_forward[double](library[0], num_threads(), self.m, self.n, self.k, self.transpose,
+                                              <const double*> x, <const double*> weight, <const double*> bias, <double*> y)
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
@@ -88,11 +88,13 @@ cdef class InnerProductLayer(Layer):
         cdef const Blas* library = blas()
         with nogil:
             if self.dtype == FLOAT:
-                inner_product_backward[float](library[0], num_threads(), self.m, self.n, self.k, self.transpose, <const float*> x,
-                                      <const float*> weight, <const float*> dy, <float*> dweight, <float*> dbias, <float*> dx)
+                inner_product_backward[float](library[0], num_threads(), self.m, self.n, self.k, self.transpose,
+                                              <const float*> x, <const float*> weight, <const float*> dy, <float*> dweight,
+                                              <float*> dbias, <float*> dx)
             else:
-                inner_product_backward[double](library[0], num_threads(), self.m, self.n, self.k, self.transpose, <const double*> x,
-                                      <const double*> weight, <const double*> dy, <double*> dweight, <double*> dbias, <double*> dx)
+                inner_product_backward[double](library[0], num_threads(), self.m, self.n, self.k, self.transpose,
+                                               <const double*> x, <const double*> weight, <const double*> dy, <double*> dweight,
+                                               <double*> dbias, <double*> dx)
 
 
 register_layer("InnerProduct", InnerProductLayer)

@@ -180,8 +180,8 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
 
 
 cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
-    """``loss = -sum log(max(p[label], FLT_MIN)) / divisor``, p = softmax(x) along `softmax_param.axis`, over the positions whose
-    label is not `loss_param.ignore_label` (Caffe softmax_loss_layer.cpp).
+    """``loss = -sum log(max(p[label], FLT_MIN)) / divisor``, p = softmax(x) along `softmax_param.axis`, over the positions
+    whose label is not `loss_param.ignore_label` (Caffe softmax_loss_layer.cpp).
 
     Parameters
     ----------
@@ -314,8 +314,8 @@ cdef class MultinomialLogisticLossLayer(ClassLossLayer):
 
 
 cdef class HingeLossLayer(ClassLossLayer):
-    """``loss = 1/N sum m`` (or ``m^2`` with norm L2), ``m = max(0, 1 - x)`` for the true class, ``max(0, 1 + x)`` for the others
-    (Caffe hinge_loss_layer.cpp)."""
+    """``loss = 1/N sum m`` (or ``m^2`` with norm L2), ``m = max(0, 1 - x)`` for the true class, ``max(0, 1 + x)`` for the
+    others (Caffe hinge_loss_layer.cpp)."""
 
     cdef bint squared
 

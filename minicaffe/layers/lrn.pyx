@@ -21,7 +21,7 @@ cdef extern from "minicaffe/cpu/lrn.hpp" nogil:
 
 cdef enum:
     WITHIN_CHANNEL = 1  # minicaffe.proto LRNParameter.NormRegion
-    PIXELS = 128        # of a tile across channels: n rows of it stay in the first-level cache
+    PIXELS = 1024       # of a tile across channels: 5 such rows stay in the first-level cache, each long enough to prefetch
 
 
 cdef class LRNLayer(Layer):

@@ -16,16 +16,19 @@ from minicaffe.layers.checks import refuse_in_place
 cdef extern from "minicaffe/cpu/pooling.hpp" nogil:
     struct PoolShape "mc::PoolShape":
         long long height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w
+    struct PoolFrame "mc::cpu::PoolFrame":
+        long long height, width
+    PoolFrame pool_frame "mc::cpu::pool_frame"(const PoolShape&)
     void max_forward "mc::cpu::pool_forward<mc::MaxOf>"(
-        int, int, const PoolShape&, long long, const void*, void*, void*)
+        int, int, const PoolShape&, long long, const void*, void*, void*, void*)
     void mean_forward "mc::cpu::pool_forward<mc::MeanOf>"(
-        int, int, const PoolShape&, long long, const void*, void*, void*)
-    void stochastic_mean_forward "mc::cpu::pool_forward<mc::StochasticMean>"(
+        int, int, const PoolShape&, long long, const void*, void*, void*, void*)
+    void stochastic_mean_forward "mc::cpu::pool_outputs<mc::StochasticMean>"(
         int, int, const PoolShape&, long long, const void*, void*, void*)
     void stochastic_forward "mc::cpu::stochastic_forward"(
         int, int, const PoolShape&, long long, unsigned long long, unsigned long long, const void*, void*, void*)
     void mask_backward "mc::cpu::mask_backward"(int, int, const PoolShape&, long long, const void*, const void*, void*)
-    void mean_backward "mc::cpu::mean_backward"(int, int, const PoolShape&, long long, const void*, void*)
+    void mean_backward "mc::cpu::mean_backward"(int, int, const PoolShape&, long long, const void*, void*, void*)
 
 cdef enum:
     MAX = 0          # minicaffe.proto PoolingParameter.PoolMethod
@@ -63,7 +66,7 @@ cdef class PoolingLayer(Layer):
     cdef PoolShape s
     cdef int pool
     cdef bint whole, floor_mode, drawn
-    cdef Blob mask
+    cdef Blob mask, scratch
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.pooling_param
@@ -85,6 +88,7 @@ cdef class PoolingLayer(Layer):
             raise ConfigError("must be 0 for STOCHASTIC pooling", field="pooling_param.pad")
         if self.pool == MAX and len(top) == 1 or self.drawn:
             self.mask = self.new_blob(what="mask")
+        self.scratch = self.new_blob()
 
     def _read_kernel(self, param):
         """Set the kernel, unless it is the whole plane."""
@@ -126,6 +130,12 @@ cdef class PoolingLayer(Layer):
             if self.mask is not None:
                 self.mask.reshape_like(top[0])
 
+    cdef void* frames(self, int threads) except? NULL:
+        """Scratch memory for what the windows of one plane cover, for each thread."""
+        cdef PoolFrame frame = pool_frame(self.s)
+        self.scratch.reshape_to((threads, frame.height, frame.width))
+        return self.scratch.mutable_cpu_data_ptr()
+
     cpdef forward_cpu(self, list bottom, list top):
         cdef Blob x = bottom[0]
         cdef long long planes = x.dims[0] * x.dims[1]
@@ -134,13 +144,14 @@ cdef class PoolingLayer(Layer):
         cdef Blob mask = top[1] if len(top) > 1 else self.mask
         cdef void* where = mask.mutable_cpu_data_ptr() if mask is not None else NULL
         cdef int threads = num_threads()
+        cdef void* scratch = self.frames(threads)
         cdef unsigned long long start = self.generator.reserve((<Blob> top[0]).count) if self.drawn else 0
         cdef unsigned long long seed = self.generator.seed
         with nogil:
             if self.pool == MAX:
-                max_forward(threads, self.dtype, self.s, planes, x_data, y, where)
+                max_forward(threads, self.dtype, self.s, planes, x_data, y, where, scratch)
             elif self.pool == AVE:
-                mean_forward(threads, self.dtype, self.s, planes, x_data, y, NULL)
+                mean_forward(threads, self.dtype, self.s, planes, x_data, y, NULL, scratch)
             elif self.drawn:
                 stochastic_forward(threads, self.dtype, self.s, planes, seed, start, x_data, y, where)
             else:
@@ -159,9 +170,10 @@ cdef class PoolingLayer(Layer):
         cdef Blob mask = top[1] if len(top) > 1 else self.mask
         cdef const void* where = mask.cpu_data_ptr() if mask is not None else NULL
         cdef int threads = num_threads()
+        cdef void* scratch = self.frames(threads)
         with nogil:
             if self.pool == AVE:
-                mean_backward(threads, self.dtype, self.s, planes, dy, dx)
+                mean_backward(threads, self.dtype, self.s, planes, dy, dx, scratch)
             else:
                 mask_backward(threads, self.dtype, self.s, planes, dy, where, dx)
 
@@ -177,7 +189,8 @@ def _pair(param, name, least):
     """Read `name`, or both `name`_h and `name`_w."""
     given = [form for form in (name, name + "_h", name + "_w") if param.HasField(form)]
     if given not in ([], [name], [name + "_h", name + "_w"]):
-        raise ConfigError(f"give {name}, or both {name}_h and {name}_w; got {' and '.join(given)}", field=f"pooling_param.{name}")
+        raise ConfigError(f"give {name}, or both {name}_h and {name}_w; got {' and '.join(given)}",
+                          field=f"pooling_param.{name}")
     forms = given[1:] and given or [name, name]
     for form in forms:
         if not least <= getattr(param, form) <= MAX_SIZE:

@@ -152,8 +152,9 @@ def find_class(python_param):
     if not (isinstance(found, type) and issubclass(found, Layer)):
         known = [n for n, value in vars(module).items()
                  if isinstance(value, type) and issubclass(value, Layer) and value is not Layer]
-        raise ConfigError(f"'{name}' is no class of module '{python_param.module}' derived from minicaffe.Layer"
-                          + (close_matches(name, known) or f"; it has {', '.join(known) or 'none'}"), field="python_param.layer")
+        near = close_matches(name, known) or f"; it has {', '.join(known) or 'none'}"
+        raise ConfigError(f"'{name}' is no class of module '{python_param.module}' derived from minicaffe.Layer{near}",
+                          field="python_param.layer")
     return found
 
 
@@ -170,8 +171,8 @@ def find_module(name):
     if spec is None:
         raise ConfigError(f"no module '{top}' on Python's path; add its folder to PYTHONPATH", field=field)
     if not (_is_own(spec) if caffe.allow_python_layers is None else caffe.allow_python_layers):
-        raise ConfigError(f"the model file asks to run module '{name}' ({spec.origin}); if you trust it, import it before, call "
-                          "minicaffe.allow_python_layers(), or give --allow-python-layers", field=field)
+        raise ConfigError(f"the model file asks to run module '{name}' ({spec.origin}); if you trust it, import it before, "
+                          "call minicaffe.allow_python_layers(), or give --allow-python-layers", field=field)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

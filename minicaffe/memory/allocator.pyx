@@ -30,6 +30,7 @@ cdef enum:
 cdef Reporter _reporter = reporter
 
 
+@cython.no_gc_clear     # at exit the collector may reach an allocator before the last Buffer that it has to free
 cdef class Allocator:
     """Hand out blocks of `place` (abstract).
 
@@ -86,6 +87,7 @@ cdef class Allocator:
         return Stats(self.usage.live, self.usage.peak, self.reserved(), self.usage.count, self.usage.allocations)
 
 
+@cython.no_gc_clear
 cdef class SystemAllocator(Allocator):
     """Take every block from the C library, aligned to 64 bytes.
 
@@ -110,6 +112,7 @@ cdef class SystemAllocator(Allocator):
         return 0
 
 
+@cython.no_gc_clear
 cdef class LimitAllocator(Allocator):
     """Refuse what would make more than `max_bytes` live at once.
 
@@ -138,6 +141,7 @@ cdef class LimitAllocator(Allocator):
         return self.upstream.free(ptr)
 
 
+@cython.no_gc_clear
 cdef class FailAllocator(Allocator):
     """Let the `nth` allocation from now on (counted from 1) fail and all others pass: for tests of error paths.
 

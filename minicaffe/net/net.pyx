@@ -10,6 +10,7 @@ import math
 from collections import OrderedDict
 
 from minicaffe.blob cimport Blob, Dtype, FLOAT
+from minicaffe.cpu.threads cimport num_threads
 from minicaffe.layer cimport Layer
 
 from minicaffe.errors import ConfigError, Error, MissingNameError, close_matches
@@ -18,7 +19,11 @@ from minicaffe.net import weights
 from minicaffe.net.build import LayerDef, cut_backward, filter_layers, insert_splits
 from minicaffe.net.share import ParamTable
 from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.atomic import replacing
 from minicaffe.workspace import Workspace
+
+cdef extern from "minicaffe/cpu/typed.hpp" nogil:
+    void fill_typed "mc::cpu::fill_typed"(int, int, long long, double, void*)
 
 log = logging.getLogger("minicaffe.net")
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
@@ -264,8 +269,10 @@ cdef class Net:
 
     def clear_param_diffs(self):
         """Set the gradient of every learnable parameter to zero."""
+        cdef Blob blob
         for blob in self.learnable_params:
-            blob.diff[...] = 0
+            if blob.count:
+                fill_typed(num_threads(), blob.dtype, blob.count, 0, blob.mutable_cpu_diff_ptr())
 
     def update(self):
         """Subtract each learnable parameter's diff from its data."""
@@ -359,13 +366,17 @@ cdef class Net:
         weights.load_hdf5(self, path)
 
     def save(self, path, write_diff=False):
-        """Write a .caffemodel."""
-        with open(path, "wb") as file:
+        """Write a .caffemodel; a file of that name is replaced when the new one is whole."""
+        with replacing(path) as file:
             weights.save(self, file, write_diff)
 
     def save_hdf5(self, path, write_diff=False):
-        """Write the weights as HDF5."""
-        weights.save_hdf5(self, path, write_diff)
+        """Write the weights as HDF5; a file of that name is replaced when the new one is whole."""
+        try:
+            with replacing(path) as file:
+                weights.save_hdf5(self, file, write_diff)
+        except Error as error:
+            raise error.at(file=str(path))
 
     def share_with(self, other):
         """Use the parameter memory of `other` for layers with the same name."""

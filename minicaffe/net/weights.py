@@ -7,6 +7,7 @@ import numpy as np
 from minicaffe.errors import DataError, Error, FileError, ShapeError
 from minicaffe.layer import Layer
 from minicaffe.proto import binary, caffe_pb2, upgrade
+from minicaffe.proto.atomic import hdf5_in_memory
 
 log = logging.getLogger("minicaffe.net")
 
@@ -65,34 +66,30 @@ def save(net, file, write_diff=False):
     binary.write_net(file, param, stored)
 
 
-def save_hdf5(net, path, write_diff=False):
-    """Write the parameters to an HDF5 file: ``/data/<layer>/<index>``, and ``/diff/...`` with `write_diff`.
+def save_hdf5(net, file, write_diff=False):
+    """Write the parameters to an open binary file as HDF5: ``/data/<layer>/<index>``, and ``/diff/...`` with `write_diff`.
 
     Raises
     ------
     FileError
-        If two layers have one name or a name holds a ``/``, which this layout cannot tell apart, or writing fails.
+        If two layers have one name or a name holds a ``/``, which this layout cannot tell apart.
     """
-    import h5py
     for name in net.layer_names:
         if "/" in name or net.layer_names.count(name) > 1:
             raise FileError("cannot be saved as HDF5: layer names must be unique and without '/'; save a .caffemodel instead",
-                            file=str(path), layer=name)
+                            layer=name)
     table = net.param_table
     owned = {id(table.params[i]) for i in table.learnable}
-    try:
-        with h5py.File(path, "w") as file:
-            groups = [file.create_group("data")] + ([file.create_group("diff")] if write_diff else [])
-            for layer in net.layers:
-                for group in groups:
-                    place = group.create_group(layer.name)
-                    for i, blob in enumerate(layer.blobs):
-                        if group is not groups[0]:
-                            place.create_dataset(str(i), data=blob.cpu_diff)
-                        elif id(blob) in owned:
-                            place.create_dataset(str(i), data=blob.cpu_data)
-    except OSError as error:
-        raise FileError(f"cannot write the HDF5 file: {error}", file=str(path)) from None
+    with hdf5_in_memory(file) as hdf5:
+        data = hdf5.create_group("data")
+        diff = hdf5.create_group("diff") if write_diff else None
+        for layer, name in zip(net.layers, net.layer_names):
+            places = data.create_group(name), diff.create_group(name) if write_diff else None
+            for i, blob in enumerate(layer.blobs):
+                if id(blob) in owned:
+                    places[0].create_dataset(str(i), data=blob.cpu_data)
+                if write_diff:
+                    places[1].create_dataset(str(i), data=blob.cpu_diff)
 
 
 def load_hdf5(net, path):

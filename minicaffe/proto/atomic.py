@@ -6,6 +6,7 @@ leaves at most the temporary file, ``.<name>.<8 hex digits>.tmp``, which nothing
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import stat
@@ -45,6 +46,19 @@ def replacing(path):
         sync_folder(folder)
     except OSError as cause:
         raise write_error(path, cause) from cause
+
+
+@contextlib.contextmanager
+def hdf5_in_memory(file):
+    """Give an h5py.File to fill, and write its bytes to the open binary `file` when the block is left.
+
+    A full disk is then met by `file`, which can be given up; the HDF5 library does not survive it in good order.
+    """
+    import h5py
+    memory = io.BytesIO()
+    with h5py.File(memory, "w") as hdf5:
+        yield hdf5
+    file.write(memory.getbuffer())
 
 
 def check_writable(path):

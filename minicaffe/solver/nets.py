@@ -66,7 +66,8 @@ def build_test_nets(param, file, positions, make_net):
         raise ConfigError(f"needs exactly one entry for each of the {explicit} test nets, got {count}; a solver without net or "
                           "net_param tests only what test_net and test_net_param name", field="test_iter")
     if len(param.test_state) not in (0, count):
-        raise ConfigError(f"give none or one for each of the {count} test nets, got {len(param.test_state)}", field="test_state")
+        raise ConfigError(f"give none or one for each of the {count} test nets, got {len(param.test_state)}",
+                          field="test_state")
     if count and param.test_interval <= 0:
         raise ConfigError(f"must be at least 1 where test_iter is given, got {param.test_interval}", field="test_interval")
     for i, batches in enumerate(param.test_iter):

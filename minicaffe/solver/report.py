@@ -32,8 +32,8 @@ class OutputMeans:
         else:
             for i, total, value in zip(self.net.output_ids, self.sums, values, strict=True):
                 if total.size != value.size:
-                    raise ShapeError(f"output '{self.net.blob_names[i]}' has {value.size} values, in the first batch of this test "
-                                     f"it had {total.size}; the mean needs equal batches", file=self.net.file)
+                    raise ShapeError(f"output '{self.net.blob_names[i]}' has {value.size} values, in the first batch of this "
+                                     f"test it had {total.size}; the mean needs equal batches", file=self.net.file)
                 total += value
         self.passes += 1
 

@@ -85,8 +85,8 @@ class AdaGradSolver(SGDSolver):
     def check_param(self):
         super().check_param()
         if self.param.momentum:
-            raise ConfigError(f"{type(self).__name__.removesuffix('Solver')} has no momentum, got {self.param.momentum:g}; leave "
-                              "it out", field="momentum")
+            name = type(self).__name__.removesuffix("Solver")
+            raise ConfigError(f"{name} has no momentum, got {self.param.momentum:g}; leave it out", field="momentum")
 
     def constants(self, rate):
         return rate, 0.0, 0.0, self.param.delta

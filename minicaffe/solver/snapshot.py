@@ -5,7 +5,6 @@ and data positions. With it a resumed training computes the same bits as one tha
 threads). Each file appears whole under its name or not at all (proto/atomic.py), the model before the state that names it.
 """
 
-import io
 import json
 import logging
 import os
@@ -15,7 +14,7 @@ import numpy as np
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
 from minicaffe.net import weights
 from minicaffe.proto import binary, caffe_pb2
-from minicaffe.proto.atomic import check_writable, replacing
+from minicaffe.proto.atomic import check_writable, hdf5_in_memory, replacing
 from minicaffe.proto.files import is_hdf5
 
 log = logging.getLogger("minicaffe.solver")
@@ -46,14 +45,14 @@ def write(solver):
         log.info("Snapshotting to %s file %s", kind, model_path)
         with replacing(model_path) as file:
             if hdf5:
-                _through_memory(file, lambda memory: weights.save_hdf5(solver.net, memory, param.snapshot_diff))
+                weights.save_hdf5(solver.net, file, param.snapshot_diff)
             else:
                 weights.save(solver.net, file, param.snapshot_diff)
         path = state_path
         log.info("Snapshotting solver state to %s file %s", kind, state_path)
         with replacing(state_path) as file:
             if hdf5:
-                _through_memory(file, lambda memory: _write_hdf5_state(solver, memory, model_path))
+                _write_hdf5_state(solver, file, model_path)
             else:
                 binary.write_solver_state(file, solver.iter, model_path, solver.current_step,
                                           [binary.StoredBlob(blob.shape, blob.cpu_data) for blob in solver.history],
@@ -65,26 +64,19 @@ def write(solver):
     return model_path, state_path
 
 
-def _through_memory(file, write):
-    """Let h5py write to memory, then write that: a full disk is then met by `file`, and the HDF5 library stays sane."""
-    memory = io.BytesIO()
-    write(memory)
-    file.write(memory.getbuffer())
-
-
-def _write_hdf5_state(solver, memory, model_path):
+def _write_hdf5_state(solver, file, model_path):
     import h5py
-    with h5py.File(memory, "w") as file:
-        file.create_dataset("iter", data=np.array([solver.iter], np.int32))
-        file.create_dataset("current_step", data=np.array([solver.current_step], np.int32))
+    with hdf5_in_memory(file) as hdf5:
+        hdf5.create_dataset("iter", data=np.array([solver.iter], np.int32))
+        hdf5.create_dataset("current_step", data=np.array([solver.current_step], np.int32))
         for name, text in (("learned_net", model_path), ("resume_state", json.dumps(resume_state(solver)))):
             # As H5LTmake_dataset_string does it: Caffe reads up to the closing zero.
             content = os.fsencode(text) + b"\0"
             string = h5py.h5t.C_S1.copy()
             string.set_size(len(content))
-            dataset = h5py.h5d.create(file.id, name.encode(), string, h5py.h5s.create(h5py.h5s.SCALAR))
+            dataset = h5py.h5d.create(hdf5.id, name.encode(), string, h5py.h5s.create(h5py.h5s.SCALAR))
             dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(content), string)
-        group = file.create_group("history")
+        group = hdf5.create_group("history")
         for i, blob in enumerate(solver.history):
             group.create_dataset(str(i), data=blob.cpu_data)
 
@@ -109,7 +101,7 @@ def restore(solver, path):
     try:
         state = _read_hdf5_state(path) if is_hdf5(path) else binary.read_solver_state(path)
         _check(solver, state)
-        resume = _parse_resume_state(state.resume_state)
+        resume = _parse_resume_state(state.resume_state) if solver.exact_resume else None
         model = _find_model(state.learned_net, path)
         _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
     except Error as error:
@@ -188,7 +180,8 @@ def _parse_resume_state(text):
         numbers = [generator["seed"], generator["offset"]]
         maps = [resume["train"], *resume["test"]]
     except (ValueError, KeyError, TypeError) as cause:
-        raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again", field="resume_state") from cause
+        raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again",
+                        field="resume_state") from cause
     if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps):
         raise DataError("is not what minicaffe writes there; fetch the file again", field="resume_state")
     return resume

@@ -57,11 +57,17 @@ class Solver:
         Each may have the methods on_start(solver) and on_end(solver, stopped) around `solve`, on_iteration(solver) after
         each update, on_display(solver, record), on_test(solver, record), on_snapshot(solver, model_path, state_path).
 
+    exact_resume : bool
+        Whether `restore` takes random numbers and data positions too, if the state holds them. Caffe does not: its data
+        layers begin anew.
+
     Raises
     ------
     ConfigError, ShapeError, FileError
         For everything that is wrong in `param` or its nets, with file, line and field.
     """
+
+    exact_resume = True
 
     def __init__(self, param, *, file=None, positions=None, dtype=Dtype.FLOAT, workspace=None):
         self.param = caffe_pb2.SolverParameter()
@@ -296,7 +302,7 @@ class Solver:
         return paths
 
     def restore(self, path):
-        """Take iteration, weights, history, random numbers and data positions from a solver state.
+        """Take iteration, weights and history from a solver state, with `exact_resume` random numbers and data positions too.
 
         Raises
         ------

@@ -37,7 +37,10 @@ class Process:
         Give it a terminal of this size, as its controlling one and for all three streams.
     """
 
+    running = []  # not finished yet; a failed test leaves its process here for the fixture that ends it
+
     def __init__(self, *arguments, cwd, size=None, **environment):
+        self.running.append(self)
         env = {**os.environ, "TERM": "xterm", **environment}
         command = [*COMMAND, *map(str, arguments)]
         self.text = ""
@@ -78,6 +81,7 @@ class Process:
         if self.process is not None:
             out, err = self.process.communicate(timeout=PATIENCE)
             self.text += err.decode()
+            self.running.remove(self)
             return self.process.returncode, out.decode()
         end = time.monotonic() + PATIENCE
         try:
@@ -94,4 +98,5 @@ class Process:
             if time.monotonic() > end:
                 os.kill(self.pid, signal.SIGKILL)
             time.sleep(0.02)
+        self.running.remove(self)
         return os.waitstatus_to_exitcode(done[1])

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.cpu.threads import set_num_threads
 from minicaffe.errors import ConfigError, ShapeError
-from tests.layers.gradient import check_gradient, layer_net, run_backward, run_forward
 
 RANDOM = np.random.default_rng(3)
 

@@ -83,7 +83,8 @@ def test_all_ignored_and_empty():
 
 
 def test_threads_change_no_bit():
-    x, labels, before, results = RANDOM.standard_normal((3, 7, 90, 91)), RANDOM.integers(0, 7, (3, 90, 91)), get_num_threads(), []
+    x, labels = RANDOM.standard_normal((3, 7, 90, 91)), RANDOM.integers(0, 7, (3, 90, 91))
+    before, results = get_num_threads(), []
     for threads in (1, 2):
         set_num_threads(threads)
         try:
@@ -196,8 +197,9 @@ def test_multinomial_logistic():
     assert loss_of(text, [np.array([[0.0, 1.0]]), [0]]) == pytest.approx(-np.log(1e-20), rel=1e-7)
 
 
-@pytest.mark.parametrize("fields, mode", [("", "BATCH_SIZE"), ("normalization: VALID", "VALID"), ("normalization: FULL", "FULL"),
-                                          ("normalization: NONE", "NONE"), ("normalize: true", "VALID")])
+@pytest.mark.parametrize("fields, mode", [("", "BATCH_SIZE"), ("normalization: VALID", "VALID"),
+                                          ("normalization: FULL", "FULL"), ("normalization: NONE", "NONE"),
+                                          ("normalize: true", "VALID")])
 @pytest.mark.parametrize("ignore", [None, 1])
 def test_sigmoid_cross_entropy(fields, mode, ignore):
     x, t = RANDOM.standard_normal((4, 6)) * 3, RANDOM.random((4, 6))

@@ -162,6 +162,17 @@ def test_window_beyond_the_image_is_empty():
         assert net.blob_by_name("x").cpu_diff.sum() == 4 * planes
 
 
+@pytest.mark.parametrize("planes", [1, 4])
+def test_huge_stride_takes_no_memory(planes):
+    x = np.arange(36.0).reshape(1, 1, 6, 6).repeat(planes, 1)
+    net = layer_net(layer_text("kernel_size: 2 stride: 1000000 pool: AVE"), [x])
+    run_forward(net)
+    y = net.blob_by_name("y").cpu_data
+    assert y.shape[2:] == (2, 2) and (y[..., 0, 0] == 3.5).all()
+    run_backward(net, [0], [np.ones(y.shape)])
+    assert net.blob_by_name("x").cpu_diff.sum() == planes
+
+
 def test_batch_of_none_and_back():
     net = layer_net(layer_text("kernel_size: 2 stride: 2"), [np.ones((2, 3, 4, 4))])
     net.blob_by_name("x").reshape(0, 3, 4, 4)

@@ -6,6 +6,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
@@ -16,7 +17,6 @@ from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.workspace import Workspace
-from tests.layers.gradient import check_gradient, layer_net, run_backward, run_forward
 
 X = np.random.default_rng(19).standard_normal((2, 3))
 

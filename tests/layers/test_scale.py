@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST
 from minicaffe.cpu.threads import set_num_threads
 from minicaffe.errors import ConfigError, ShapeError
-from tests.layers.gradient import check_gradient, layer_net, run_backward, run_forward
 
 RANDOM = np.random.default_rng(11)
 X = RANDOM.standard_normal((2, 3, 4, 5))
@@ -26,7 +26,8 @@ def spread(values, axis):
 
 
 @pytest.mark.parametrize("axis, num_axes, shape", [
-    (1, 1, (3,)), (0, 1, (2,)), (1, 2, (3, 4)), (0, -1, (2, 3, 4, 5)), (-1, 1, (5,)), (3, -1, (5,)), (2, 0, ()), (-2, 2, (4, 5))])
+    (1, 1, (3,)), (0, 1, (2,)), (1, 2, (3, 4)), (0, -1, (2, 3, 4, 5)), (-1, 1, (5,)), (3, -1, (5,)), (2, 0, ()),
+    (-2, 2, (4, 5))])
 def test_learned_scale_and_bias(axis, num_axes, shape):
     param = f"axis: {axis} num_axes: {num_axes}"
     start = axis % 4
@@ -38,10 +39,8 @@ def test_learned_scale_and_bias(axis, num_axes, shape):
     net = layer_net(layer("Bias", f"{param} {RANDOM_FILLER}"), [X])
     run_forward(net)
     np.testing.assert_allclose(net.blob_by_name("y").data, X + spread(net.layers[-1].blobs[0].data, start), rtol=1e-12)
-    for top in ("y", "b0"):  # b0: in place
-        if top == "y":
-            check_gradient(layer("Scale", f"{param} bias_term: true {RANDOM_FILLER}", top=top), [X])
-            check_gradient(layer("Bias", f"{param} {RANDOM_FILLER}", top=top), [X])
+    check_gradient(layer("Scale", f"{param} bias_term: true {RANDOM_FILLER}"), [X])
+    check_gradient(layer("Bias", f"{param} {RANDOM_FILLER}"), [X])
 
 
 @pytest.mark.parametrize("axis, shape", [(1, (3,)), (2, (4, 5)), (0, (2, 3, 4, 5)), (1, ()), (0, (2, 3))])
@@ -137,12 +136,12 @@ def test_sizes_threads_and_special_values(type, shape):
     for one, two in zip(*results):
         np.testing.assert_array_equal(one, two)
     if x.size and type != "Reduction":
-        y = results[0][0].reshape(-1)
+        y, gradient = results[0][0].reshape(-1), results[0][-1]
         assert np.isnan(y[0]) and np.isinf(y[1])
-        clean = np.where(np.isfinite(x), x, 0)
-        np.testing.assert_allclose(results[0][-1], {
-            "Scale": clean * diff, "Bias": diff, "PReLU": np.where(x <= 0, clean * diff, 0)}[type].sum(
-                axis=(0, *range(2, x.ndim)), dtype=float), rtol=1e-3, atol=1e-3) if np.isfinite(results[0][-1]).all() else None
+        with np.errstate(invalid="ignore"):
+            terms = {"Scale": x * diff, "Bias": diff, "PReLU": np.where(x > 0, 0, x * diff)}[type]
+            wanted = terms.sum(axis=(0, *range(2, x.ndim)), dtype=float)
+        np.testing.assert_allclose(gradient, wanted, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("type, param, error, field", [

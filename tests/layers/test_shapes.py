@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN
@@ -9,7 +10,6 @@ from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from tests.layers.gradient import check_gradient, layer_net, run_backward, run_forward
 
 X = np.arange(24.0).reshape(2, 3, 2, 2)
 

@@ -131,6 +131,17 @@ def test_a_state_of_caffe_has_no_resume_state(tmp_path, form):
     assert fresh.generator.offset == offset and fresh.net.layers[0].passes == 0
 
 
+def test_without_exact_resume_data_begin_anew_as_in_caffe(tmp_path):
+    solver = built(tmp_path)
+    solver.step(3)
+    fresh = built(tmp_path)
+    fresh.exact_resume = False
+    offset = fresh.generator.offset
+    fresh.restore(solver.snapshot()[1])
+    assert fresh.iter == 3 and same(weights(fresh), weights(solver))
+    assert fresh.generator.offset == offset and fresh.net.layers[0].passes == 0
+
+
 def strip_resume_state(path, form):
     if form == "HDF5":
         with h5py.File(path, "r+") as file:
@@ -216,7 +227,8 @@ def test_another_family(tmp_path, form):
     solver = built(tmp_path, form=form)
     solver.step(1)
     _, path = solver.snapshot()
-    assert_refused(built(tmp_path, "type: 'Adam'"), path, ShapeError, r"s_iter_1.*history: the file has 2 blobs, AdamSolver .* needs 4")
+    assert_refused(built(tmp_path, "type: 'Adam'"), path, ShapeError,
+                   r"s_iter_1.*history: the file has 2 blobs, AdamSolver .* needs 4")
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -229,7 +241,8 @@ def test_another_net(tmp_path, form):
 
 def test_missing_model(tmp_path, state):
     os.remove(state.replace("solverstate", "caffemodel"))
-    assert_refused(built(tmp_path), state, FileError, "learned_net: names the model .*s_iter_2.caffemodel, which is neither there")
+    assert_refused(built(tmp_path), state, FileError,
+                   "learned_net: names the model .*s_iter_2.caffemodel, which is neither there")
 
 
 def test_model_of_another_net(tmp_path, state):

@@ -167,12 +167,18 @@ def measure(made, phase, rounds, seconds):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def high_water_mark():
+    """Peak resident megabytes of this process (ru_maxrss would count the parent's before exec)."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
 def peak_memory(path, batch, threads, who):
     """Peak resident megabytes of a process that trains 30 steps with `who` only."""
-    code = (f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import bench, resource\n"
+    code = (f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import bench\n"
             f"ours, made = bench.runners({path!r}, {batch}, {threads}, {'minicaffe' if who == 'minicaffe' else 'all'!r})\n"
             f"for _ in range(30): made[{who!r}].step()\n"
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)")
+            "print(bench.high_water_mark())")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return float(done.stdout.split()[-1]) if done.returncode == 0 else float("nan")
 

@@ -41,7 +41,8 @@ def construction(path="models/lenet/net.prototxt"):
 def import_time():
     """Milliseconds of ``import minicaffe`` in a fresh process, less those of an empty one."""
     def run(code):
-        return statistics.median(timeit.repeat(lambda: subprocess.run([sys.executable, "-c", code], check=True), number=1, repeat=9))
+        once = [sys.executable, "-c", code]
+        return statistics.median(timeit.repeat(lambda: subprocess.run(once, check=True), number=1, repeat=9))
     return (run("import minicaffe") - run("pass")) * 1000
 
 

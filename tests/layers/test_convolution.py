@@ -1,0 +1,313 @@
+import itertools
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.cpu import threads
+from minicaffe.errors import ConfigError, ShapeError
+
+DOUBLE, FLOAT = Dtype.DOUBLE, Dtype.FLOAT
+RANDOM = np.random.default_rng(7)
+
+
+def layer(fields, layer_type="Convolution", bottoms=("x",), extra=""):
+    names = " ".join(f'bottom: "{b}" top: "y{i}"' for i, b in enumerate(bottoms))
+    return f'layer {{ name: "conv" type: "{layer_type}" {names} convolution_param {{ {fields} }} {extra} }}'
+
+
+FILLERS = 'weight_filler { type: "gaussian" std: 0.5 } bias_filler { type: "uniform" }'
+
+
+def image_to_columns(x, w, bias, stride, pad, dilation, group, out):
+    """y[n, o, i] = bias[o] + sum w[o, c, u] x[n, c, i stride - pad + u dilation]; loops over everything."""
+    axes = len(out)
+    m = w.shape[0] // group
+    y = np.zeros((x.shape[0], w.shape[0], *out))
+    for n, o in np.ndindex(y.shape[:2]):
+        for i in np.ndindex(*out):
+            for c in range(w.shape[1]):
+                for u in np.ndindex(*w.shape[2:]):
+                    at = tuple(i[a] * stride[a] - pad[a] + u[a] * dilation[a] for a in range(axes))
+                    if all(0 <= at[a] < x.shape[2 + a] for a in range(axes)):
+                        y[(n, o, *i)] += w[(o, c, *u)] * x[(n, o // m * w.shape[1] + c, *at)]
+    return y if bias is None else y + bias.reshape(-1, *[1] * axes)
+
+
+def columns_to_image(y, w, bias, stride, pad, dilation, group, size):
+    """The transpose of image_to_columns, by the same loops."""
+    axes = len(size)
+    m = w.shape[0] // group
+    x = np.zeros((y.shape[0], w.shape[1] * group, *size))
+    for n, o in np.ndindex(y.shape[:2]):
+        for i in np.ndindex(*y.shape[2:]):
+            for c in range(w.shape[1]):
+                for u in np.ndindex(*w.shape[2:]):
+                    at = tuple(i[a] * stride[a] - pad[a] + u[a] * dilation[a] for a in range(axes))
+                    if all(0 <= at[a] < size[a] for a in range(axes)):
+                        x[(n, o // m * w.shape[1] + c, *at)] += w[(o, c, *u)] * y[(n, o, *i)]
+    return x if bias is None else x + bias.reshape(-1, *[1] * axes)
+
+
+# name, shape, fields, stride, pad, dilation, group, output sizes of a convolution
+CASES = [
+    ("plain", (2, 3, 6, 7), "num_output: 4 kernel_size: 3", (1, 1), (0, 0), (1, 1), 1, (4, 5)),
+    ("stride_pad", (2, 3, 6, 7), "num_output: 2 kernel_size: 3 stride: 2 pad: 1", (2, 2), (1, 1), (1, 1), 1, (3, 4)),
+    ("group_dilation", (1, 4, 7, 6), "num_output: 6 kernel_size: 2 group: 2 dilation: 2 pad: 1", (1, 1), (1, 1), (2, 2), 2,
+     (7, 6)),
+    ("sides", (2, 2, 6, 9), "num_output: 3 kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3 pad_w: 2", (1, 3), (0, 2),
+     (1, 1), 1, (4, 4)),
+    ("depthwise", (2, 3, 5, 5), "num_output: 3 kernel_size: 3 group: 3 pad: 1", (1, 1), (1, 1), (1, 1), 3, (5, 5)),
+    ("one_by_one", (3, 5, 4, 4), "num_output: 11 kernel_size: 1", (1, 1), (0, 0), (1, 1), 1, (4, 4)),
+    ("one_axis", (2, 3, 12), "num_output: 4 kernel_size: 5 stride: 3 pad: 4", (3,), (4,), (1,), 1, (6,)),
+    ("three_axes", (1, 2, 4, 3, 5), "num_output: 3 kernel_size: 2 pad: 1 pad: 0 pad: 1 stride: 2", (2, 2, 2), (1, 0, 1),
+     (1, 1, 1), 1, (3, 1, 3)),
+    ("no_axes", (5, 4), "num_output: 3", (), (), (), 1, ()),
+    ("too_small", (1, 2, 2, 4), "num_output: 2 kernel_size: 3 stride: 2", (2, 2), (0, 0), (1, 1), 1, (1, 1)),
+    ("pad_beyond_kernel", (1, 1, 2, 2), "num_output: 2 kernel_size: 2 pad: 3", (1, 1), (3, 3), (1, 1), 1, (7, 7)),
+    ("row_of_eight", (3, 2, 10, 10), "num_output: 5 kernel_size: 3", (1, 1), (0, 0), (1, 1), 1, (8, 8)),
+]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, DOUBLE], ids=["float", "double"])
+@pytest.mark.parametrize("name, shape, fields, stride, pad, dilation, group, out", CASES, ids=[c[0] for c in CASES])
+def test_forward(name, shape, fields, stride, pad, dilation, group, out, dtype):
+    x = RANDOM.standard_normal(shape)
+    net = layer_net(layer(f"{fields} {FILLERS}"), [x], dtype)
+    run_forward(net)
+    w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
+    expected = image_to_columns(x, w, b, stride, pad, dilation, group, out)
+    np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, atol=1e-5 if dtype == FLOAT else 1e-12)
+
+
+@pytest.mark.parametrize("name, shape, fields, stride, pad, dilation, group, out", CASES[:9], ids=[c[0] for c in CASES[:9]])
+def test_deconvolution_forward(name, shape, fields, stride, pad, dilation, group, out):
+    x = RANDOM.standard_normal(shape)
+    net = layer_net(layer(f"{fields} {FILLERS}", "Deconvolution"), [x])
+    run_forward(net)
+    w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
+    y = net.tops[-1][0].cpu_data
+    sizes = tuple(s * (n - 1) + d * (k - 1) + 1 - 2 * p
+                  for s, n, d, k, p in zip(stride, shape[2:], dilation, w.shape[2:], pad))
+    assert y.shape == (shape[0], b.size, *sizes)
+    np.testing.assert_allclose(y, columns_to_image(x, w, b, stride, pad, dilation, group, sizes), atol=1e-12)
+
+
+@pytest.mark.parametrize("layer_type", ["Convolution", "Deconvolution"])
+@pytest.mark.parametrize("case", [c for c in CASES if c[0] not in ("too_small", "pad_beyond_kernel")], ids=lambda c: c[0])
+def test_gradient(case, layer_type):
+    # The layer is linear, so that differences are exact but for rounding.
+    check_gradient(layer(f"{case[2]} {FILLERS}", layer_type), [RANDOM.standard_normal(case[1])], tolerance=1e-9)
+
+
+def test_gradient_of_too_small_and_padded_inputs():
+    for case in CASES:
+        if case[0] in ("too_small", "pad_beyond_kernel"):
+            check_gradient(layer(f"{case[2]} {FILLERS}"), [RANDOM.standard_normal(case[1])], tolerance=1e-9)
+
+
+def test_gradient_of_two_bottoms_without_bias():
+    arrays = [RANDOM.standard_normal((2, 2, 4, 4)) for _ in "ab"]
+    check_gradient(layer(f"num_output: 3 kernel_size: 2 bias_term: false {FILLERS}", bottoms="ab"), arrays, tolerance=1e-9)
+
+
+def test_two_bottoms_share_the_weights():
+    arrays = [RANDOM.standard_normal((2, 2, 4, 4)) for _ in "ab"]
+    net = layer_net(layer(f"num_output: 3 kernel_size: 2 {FILLERS}", bottoms="ab"), arrays)
+    run_forward(net)
+    w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
+    for x, top in zip(arrays, net.tops[-1]):
+        np.testing.assert_allclose(top.cpu_data, image_to_columns(x, w, b, (1, 1), (0, 0), (1, 1), 1, (3, 3)), atol=1e-12)
+
+
+def test_axis_counts_leading_axes_as_images():
+    x = RANDOM.standard_normal((2, 3, 2, 5, 5))
+    net = layer_net(layer(f"num_output: 3 kernel_size: 2 axis: -3 {FILLERS}"), [x])
+    run_forward(net)
+    w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
+    expected = image_to_columns(x.reshape(6, 2, 5, 5), w, b, (1, 1), (0, 0), (1, 1), 1, (4, 4))
+    np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected.reshape(2, 3, 3, 4, 4), atol=1e-12)
+
+
+# More images, outputs, channels and positions than one tile, panel, block of channels or chunk of columns holds.
+LARGE = [((13, 3, 9, 9), "num_output: 37 kernel_size: 3 pad: 1"), ((1, 70, 18, 18), "num_output: 21 kernel_size: 3"),
+         ((5, 4, 7, 7), "num_output: 300 kernel_size: 7 group: 2"), ((20, 300, 2, 2), "num_output: 9 kernel_size: 2 pad: 1")]
+
+
+def products(shape, fields, layer_type="Convolution", dtype=DOUBLE):
+    """Top, bottom diff and parameter diffs of a seeded layer."""
+    random = np.random.default_rng(3)
+    net = layer_net(layer(f"{fields} {FILLERS}", layer_type), [random.standard_normal(shape)], dtype)
+    for blob in net.layers[-1].blobs:
+        blob.data[...] = random.standard_normal(blob.shape)
+    run_forward(net)
+    run_backward(net, [0], [random.standard_normal(net.tops[-1][0].shape)])
+    return net, [net.tops[-1][0].cpu_data, net.bottoms[-1][0].cpu_diff, *(blob.cpu_diff for blob in net.layers[-1].blobs)]
+
+
+@pytest.mark.parametrize("shape, fields", LARGE, ids=["images", "depth", "outputs", "channels"])
+def test_large_against_numpy(shape, fields):
+    net, (y, dx, dw, db) = products(shape, fields)
+    x, dy, w, b = net.bottoms[-1][0].cpu_data, net.tops[-1][0].cpu_diff, *(p.cpu_data for p in net.layers[-1].blobs)
+    group, pad = (2 if "group" in fields else 1), (1 if "pad" in fields else 0)
+    size, kernel = shape[2], w.shape[2]
+    padded = np.zeros((*shape[:2], size + 2 * pad, size + 2 * pad))
+    padded[:, :, pad:pad + size, pad:pad + size] = x
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel), (2, 3))
+    windows = windows.reshape(shape[0], group, -1, *windows.shape[2:])
+    split = [a.reshape(shape[0], group, -1, *a.shape[2:]) for a in (y - b[:, None, None], dy)]
+    weights = w.reshape(group, -1, *w.shape[1:])
+    np.testing.assert_allclose(split[0], np.einsum("ngcijuv,gocuv->ngoij", windows, weights), atol=1e-9)
+    np.testing.assert_allclose(dw, np.einsum("ngcijuv,ngoij->gocuv", windows, split[1]).reshape(w.shape), atol=1e-9)
+    np.testing.assert_allclose(db, dy.sum(axis=(0, 2, 3)), atol=1e-9)
+    back = np.zeros_like(padded)
+    for u, v in itertools.product(range(kernel), repeat=2):
+        part = np.einsum("ngoij,goc->ngcij", split[1], weights[..., u, v]).reshape(*shape[:2], *dy.shape[2:])
+        back[:, :, u:u + dy.shape[2], v:v + dy.shape[3]] += part
+    np.testing.assert_allclose(dx, back[:, :, pad:pad + size, pad:pad + size], atol=1e-9)
+
+
+@pytest.mark.parametrize("layer_type", ["Convolution", "Deconvolution"])
+@pytest.mark.parametrize("dtype", [FLOAT, DOUBLE], ids=["float", "double"])
+def test_threads_change_nothing(layer_type, dtype):
+    kept = threads.get_num_threads()
+    try:
+        results = []
+        for number in (1, 2, 3):
+            threads.set_num_threads(number)
+            results.append(products((13, 4, 11, 9), "num_output: 14 kernel_size: 3 group: 2 stride: 2", layer_type, dtype)[1])
+        for other in results[1:]:
+            for one, two in zip(results[0], other):
+                np.testing.assert_array_equal(one, two)
+    finally:
+        threads.set_num_threads(kept)
+
+
+def test_more_threads_after_set_up_get_scratch_memory():
+    kept = threads.get_num_threads()
+    x = RANDOM.standard_normal((16, 2, 8, 8))
+    try:
+        threads.set_num_threads(1)
+        net = layer_net(layer(f"num_output: 3 kernel_size: 3 {FILLERS}"), [x])
+        run_forward(net)
+        before = net.tops[-1][0].cpu_data.copy()
+        threads.set_num_threads(4)
+        run_forward(net)
+        np.testing.assert_array_equal(net.tops[-1][0].cpu_data, before)
+    finally:
+        threads.set_num_threads(kept)
+
+
+def test_nan_and_inf_reach_only_the_outputs_that_see_them():
+    x = np.zeros((1, 1, 40, 40))
+    x[0, 0, 0, 0], x[0, 0, 39, 39] = np.nan, np.inf
+    net = layer_net(layer('num_output: 1 kernel_size: 2 weight_filler { type: "constant" value: 1 }'), [x])
+    run_forward(net)
+    y = net.tops[-1][0].cpu_data
+    assert np.isnan(y[0, 0, 0, 0]) and np.isposinf(y[0, 0, 38, 38])
+    assert np.isfinite(y).sum() == y.size - 2
+
+
+def test_batch_of_none():
+    net = layer_net(layer(f"num_output: 3 kernel_size: 3 {FILLERS}"), [np.zeros((0, 2, 5, 5))])
+    run_forward(net)
+    run_backward(net, [0])
+    assert net.tops[-1][0].shape == (0, 3, 3, 3)
+    assert not net.layers[-1].blobs[0].cpu_diff.any()
+
+
+def test_new_sizes_between_forwards():
+    net = layer_net(layer(f"num_output: 3 kernel_size: 3 {FILLERS}"), [RANDOM.standard_normal((1, 2, 5, 5))])
+    for shape in ((4, 2, 9, 7), (1, 2, 3, 3)):
+        x = RANDOM.standard_normal(shape)
+        net.bottoms[-1][0].reshape_to(shape)
+        net.bottoms[-1][0].data[...] = x
+        net.forward_from_to(len(net.layers) - 1, len(net.layers) - 1)
+        w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
+        out = (shape[2] - 2, shape[3] - 2)
+        expected = image_to_columns(x, w, b, (1, 1), (0, 0), (1, 1), 1, out)
+        np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, atol=1e-12)
+
+
+def test_channels_are_fixed():
+    net = layer_net(layer("num_output: 3 kernel_size: 3"), [np.zeros((1, 2, 5, 5))])
+    net.bottoms[-1][0].reshape_to((1, 3, 5, 5))
+    with pytest.raises(ShapeError, match="set up for 4 axes and 2 channels"):
+        net.forward_from_to(len(net.layers) - 1, len(net.layers) - 1)
+
+
+@pytest.mark.parametrize("fields, field, message", [
+    ("kernel_size: 3", "num_output", "must be at least 1, got 0"),
+    ("num_output: 4294967295 kernel_size: 3", "num_output", "at most 2"),
+    ("num_output: 4", "kernel_size", "is missing"),
+    ("num_output: 4 kernel_size: 0", "kernel_size", "must be at least 1, got 0"),
+    ("num_output: 4 kernel_size: 3 kernel_size: 3 kernel_size: 3", "kernel_size", "one for each of the 2 spatial axes, got 3"),
+    ("num_output: 4 kernel_size: 3 kernel_h: 3 kernel_w: 3", "kernel_size", "not both"),
+    ("num_output: 4 kernel_h: 3", "kernel_w", "is missing"),
+    ("num_output: 4 kernel_h: 3 kernel_w: 0", "kernel_w", "must be at least 1, got 0"),
+    ("num_output: 4 kernel_size: 3 stride: 0", "stride", "must be at least 1, got 0"),
+    ("num_output: 4 kernel_size: 3 stride_h: 2", "stride_w", "is missing"),
+    ("num_output: 4 kernel_size: 3 dilation: 0", "dilation", "must be at least 1, got 0"),
+    ("num_output: 4 kernel_size: 3 group: 0", "group", "must be at least 1, got 0"),
+    ("num_output: 4 kernel_size: 3 group: 3", "group", "must divide the 2 channels, got 3"),
+    ("num_output: 3 kernel_size: 3 group: 2", "group", "must divide the 3 num_output, got 2"),
+    ("num_output: 4 kernel_size: 3 axis: 4", "axis", "out of range"),
+    ("num_output: 4 kernel_size: 3 pad: 4000000000", "pad", "at most 2"),
+    ("num_output: 4 kernel_size: 9", "kernel_size", "the window covers 9 pixels, the padded input has 6"),
+    ("num_output: 4 kernel_size: 3 pad: 2000000000", "kernel_size", "the output would have size 4000000004"),
+    ("num_output: 4 kernel_size: 3 pad: 100000", "", "more than 2"),
+    ("num_output: 4 kernel_size: 30000 pad: 15000", "", "more than 2"),
+    ('num_output: 4 kernel_size: 3 weight_filler { type: "gauss" }', "weight_filler.type", "unknown filler 'gauss'"),
+])
+def test_faults_name_the_field(fields, field, message):
+    with pytest.raises((ConfigError, ShapeError), match=message) as caught:
+        layer_net(layer(fields), [np.zeros((1, 2, 6, 6))])
+    text = str(caught.value)
+    assert "layer 'conv' (Convolution)" in text and text.startswith("test.prototxt")
+    assert f"convolution_param.{field}" in text or not field
+
+
+def test_sides_need_two_axes():
+    with pytest.raises(ConfigError, match="only for two spatial axes"):
+        layer_net(layer("num_output: 4 kernel_h: 3 kernel_w: 3"), [np.zeros((1, 2, 6))])
+
+
+def test_bottoms_must_agree():
+    with pytest.raises(ShapeError, match=r"bottom\[1\].*all must be like bottom\[0\]"):
+        layer_net(layer("num_output: 4 kernel_size: 3", bottoms="ab"), [np.zeros((1, 2, 6, 6)), np.zeros((1, 2, 6, 7))])
+
+
+def test_in_place_is_refused():
+    text = 'layer { name: "conv" type: "Convolution" bottom: "x" top: "x" convolution_param { num_output: 2 kernel_size: 1 } }'
+    with pytest.raises(ConfigError, match="cannot work in place"):
+        layer_net(text, [np.zeros((1, 2, 6, 6))])
+
+
+# ---- Im2col
+
+IM2COL = [
+    ((2, 3, 5, 6), "kernel_size: 3", (1, 1), (0, 0), (1, 1)),
+    ((2, 2, 6, 5), "kernel_size: 2 stride: 2 pad: 1 dilation: 2", (2, 2), (1, 1), (2, 2)),
+    ((2, 2, 7), "kernel_size: 3 pad: 2", (1,), (2,), (1,)),
+    ((1, 2, 3, 4, 3), "kernel_size: 2 stride: 1 stride: 2 stride: 1", (1, 2, 1), (0, 0, 0), (1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("shape, fields, stride, pad, dilation", IM2COL, ids=["plain", "all", "one_axis", "three_axes"])
+def test_im2col(shape, fields, stride, pad, dilation):
+    x = RANDOM.standard_normal(shape)
+    net = check_gradient(layer(fields, "Im2col"), [x], tolerance=1e-9)
+    run_forward(net)
+    y = net.tops[-1][0].cpu_data
+    kernel = [3 if "3" in fields.split()[1] else 2] * len(stride)
+    taps = int(np.prod(kernel))
+    assert y.shape[1] == shape[1] * taps
+    # Convolving with a one at (channel, tap) picks what that row of the column matrix holds.
+    picks = np.eye(shape[1] * taps).reshape(-1, shape[1], *kernel)
+    np.testing.assert_allclose(y, image_to_columns(x, picks, None, stride, pad, dilation, 1, y.shape[2:]), atol=1e-12)
+
+
+def test_im2col_needs_a_spatial_axis():
+    with pytest.raises(ConfigError, match="needs a spatial axis"):
+        layer_net(layer("kernel_size: 1", "Im2col"), [np.zeros((2, 3))])

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.cpu import threads
+from minicaffe.errors import ConfigError, ShapeError
+
+DOUBLE, FLOAT = Dtype.DOUBLE, Dtype.FLOAT
+RANDOM = np.random.default_rng(11)
+FILLERS = 'weight_filler { type: "gaussian" std: 0.5 } bias_filler { type: "uniform" }'
+
+
+def layer(fields, extra=""):
+    return f'layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param {{ {fields} }} {extra} }}'
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, DOUBLE], ids=["float", "double"])
+@pytest.mark.parametrize("transpose", ["false", "true"])
+@pytest.mark.parametrize("shape, axis", [((3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 0), ((2, 3, 4), -2), ((70, 33), 1),
+                                         ((1, 300), 1)])
+def test_forward(shape, axis, transpose, dtype):
+    x = RANDOM.standard_normal(shape)
+    net = layer_net(layer(f"num_output: 5 axis: {axis} transpose: {transpose} {FILLERS}"), [x], dtype)
+    run_forward(net)
+    w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
+    lead = shape[:axis]
+    matrix = w if transpose == "true" else w.T
+    assert matrix.shape == (int(np.prod(shape[axis:])), 5)
+    expected = (x.reshape(-1, matrix.shape[0]) @ matrix + b).reshape(*lead, 5)
+    np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, atol=1e-4 if dtype == FLOAT else 1e-12)
+
+
+@pytest.mark.parametrize("fields", ["", "transpose: true", "bias_term: false", "axis: 2"])
+def test_gradient(fields):
+    # The layer is linear, so that differences are exact but for rounding.
+    check_gradient(layer(f"num_output: 3 {fields} {FILLERS}"), [RANDOM.standard_normal((4, 3, 2))], tolerance=1e-9)
+
+
+def test_threads_agree():
+    kept = threads.get_num_threads()
+    x, dy = RANDOM.standard_normal((64, 700)), RANDOM.standard_normal((64, 90))
+    results = []
+    try:
+        for number in (1, 2):
+            threads.set_num_threads(number)
+            net = layer_net(layer(f"num_output: 90 {FILLERS}"), [x])
+            net.layers[-1].blobs[0].data[...] = np.arange(90 * 700).reshape(90, 700) % 17 - 8
+            net.layers[-1].blobs[1].data[...] = 1
+            run_forward(net)
+            run_backward(net, [0], [dy])
+            results.append([net.tops[-1][0].cpu_data, net.bottoms[-1][0].cpu_diff, *(b.cpu_diff for b in net.layers[-1].blobs)])
+    finally:
+        threads.set_num_threads(kept)
+    for one, two in zip(*results):
+        np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-9)  # a BLAS may order its sums by the sizes it gets
+
+
+def test_nan_stays_in_its_row():
+    x = np.ones((3, 4))
+    x[1, 2], x[2, 0] = np.nan, np.inf
+    net = layer_net(layer('num_output: 2 weight_filler { type: "constant" value: 1 }'), [x])
+    run_forward(net)
+    y = net.tops[-1][0].cpu_data
+    assert (y[0] == 4).all() and np.isnan(y[1]).all() and np.isposinf(y[2]).all()
+
+
+def test_batch_of_none():
+    net = layer_net(layer(f"num_output: 3 {FILLERS}"), [np.zeros((0, 4))])
+    run_forward(net)
+    run_backward(net, [0])
+    assert net.tops[-1][0].shape == (0, 3)
+    assert not net.layers[-1].blobs[0].cpu_diff.any() and not net.layers[-1].blobs[1].cpu_diff.any()
+
+
+def test_values_per_row_are_fixed():
+    net = layer_net(layer("num_output: 3"), [np.zeros((2, 4))])
+    net.bottoms[-1][0].reshape_to((2, 5))
+    with pytest.raises(ShapeError, match=r"bottom\[0\].*set up for 4"):
+        net.forward_from_to(len(net.layers) - 1, len(net.layers) - 1)
+
+
+@pytest.mark.parametrize("fields, field, message", [
+    ("", "num_output", "must be at least 1, got 0"),
+    ("num_output: 4000000000", "num_output", "must be at most"),
+    ("num_output: 2000000000", "num_output", "more than 2"),
+    ("num_output: 3 axis: 2", "axis", "out of range"),
+    ('num_output: 3 weight_filler { type: "xavierr" }', "weight_filler.type", "unknown filler"),
+])
+def test_faults_name_the_field(fields, field, message):
+    with pytest.raises((ConfigError, ShapeError), match=message) as caught:
+        layer_net(layer(fields), [np.zeros((2, 4))])
+    text = str(caught.value)
+    assert text.startswith("test.prototxt") and "layer 'ip' (InnerProduct)" in text and f"inner_product_param.{field}" in text
