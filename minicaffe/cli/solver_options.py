@@ -119,7 +119,7 @@ class FieldCommand(click.Command):
     def format_options(self, ctx, formatter):
         lists = ([], [])
         for param in self.get_params(ctx):
-            if record := param.get_help_record(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
                 lists[isinstance(param, FieldOption)].append(record)
         for title, records in zip(("Options", "Fields of the solver, over what its file says"), lists, strict=True):
             with formatter.section(title):

@@ -1,5 +1,6 @@
 """``minicaffe test``: score the weights of a net (Caffe tools/caffe.cpp, test)."""
 
+import contextlib
 import logging
 import sys
 
@@ -48,23 +49,14 @@ def test(file, model, weights, iterations, level, stage):
         click.echo(line)
 
 
-class progress:
-    """A context with a progress bar on a terminal, nothing elsewhere; entering gives the function that advances it."""
-
-    def __init__(self, total):
-        self.bar = None
-        if log.is_terminal(sys.stderr) and not click.get_current_context().meta["quiet"]:
-            from rich.console import Console
-            from rich.progress import Progress
-            self.bar = Progress(console=Console(stderr=True), transient=True)
-            self.task = self.bar.add_task("testing", total=total)
-
-    def __enter__(self):
-        if self.bar is None:
-            return lambda: None
-        self.bar.start()
-        return lambda: self.bar.advance(self.task)
-
-    def __exit__(self, *_):
-        if self.bar is not None:
-            self.bar.stop()
+@contextlib.contextmanager
+def progress(total):
+    """Yield a function that advances a progress bar on a terminal, and does nothing elsewhere."""
+    if not log.is_terminal(sys.stderr) or click.get_current_context().meta["quiet"]:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("testing", total=total)
+        yield lambda: bar.advance(task)

@@ -1,15 +1,21 @@
 """``minicaffe train``: files and options in, files, log, JSON lines and result out; signals; the display on a terminal."""
 
+import io
 import json
 import math
+import os
 import re
 import shlex
 import signal
+import time
 
 import pytest
+from rich.console import Console
 from tiny import Process, run
 
 from minicaffe import cli
+from minicaffe.cli import training_file
+from minicaffe.cli.display import LiveDisplay
 from minicaffe.proto import binary
 
 
@@ -291,11 +297,9 @@ def test_errors_after_the_display_leave_the_terminal_in_order(folder):
 
 
 def test_a_hung_up_terminal_does_not_end_the_training(folder):
-    import os
     process = Process("train", "solver.prototxt", *LONG, cwd=folder, size=(24, 80))
     process.read_until("iteration")
     os.close(process.source)  # the system sends SIGHUP
-    import time
     end = time.monotonic() + 60
     while not list(folder.glob("*.solverstate")) and time.monotonic() < end:
         time.sleep(0.02)
@@ -307,14 +311,7 @@ def test_a_hung_up_terminal_does_not_end_the_training(folder):
 
 
 def test_display_costs_little(folder):
-    """The redraws take at most a tenth of the time even where an iteration takes none, as here."""
-    import io
-    import time
-
-    from rich.console import Console
-
-    from minicaffe.cli import training_file
-    from minicaffe.cli.display import LiveDisplay
+    """Redraws take at most a tenth of a second in each second, and asking for one at most two microseconds."""
     solver = training_file.build_solver(training_file.default_solver("net.prototxt"))
     display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=80))
     display.on_start(solver)
