@@ -53,7 +53,7 @@ class DummyDataLayer(Layer):
             self._fill(top, i)
 
     def backward_cpu(self, top, propagate_down, bottom):
-        pass
+        """Nothing to do: data have no gradient."""
 
     def _fill(self, top, i):
         try:

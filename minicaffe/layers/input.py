@@ -26,13 +26,13 @@ class InputLayer(Layer):
                 raise error.at(field=f"input_param.shape[{index}]")
 
     def reshape(self, bottom, top):
-        pass
+        """Nothing to do: the caller fills the tops."""
 
     def forward_cpu(self, bottom, top):
-        pass
+        """Nothing to do: the caller fills the tops."""
 
     def backward_cpu(self, top, propagate_down, bottom):
-        pass
+        """Nothing to do: the caller fills the tops."""
 
 
 register_layer("Input", InputLayer)

@@ -5,7 +5,7 @@ The top shares data and diff with the bottom, so forward and backward have nothi
 
 import math
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import Layer, register_layer
 from minicaffe.layers.checks import axis_of, refuse_in_place
 
@@ -21,7 +21,7 @@ class ViewLayer(Layer):
 
     def top_shape(self, bottom):
         """Return the shape of the top for a bottom blob."""
-        raise NotImplementedError
+        raise Error(f"layer type {self.type} does not define top_shape(bottom)")
 
     def reshape(self, bottom, top):
         top[0].reshape_to(self.top_shape(bottom[0]))
@@ -29,10 +29,10 @@ class ViewLayer(Layer):
         top[0].share_diff(bottom[0])
 
     def forward_cpu(self, bottom, top):
-        pass
+        """Nothing to do: the top is the bottom's memory."""
 
     def backward_cpu(self, top, propagate_down, bottom):
-        pass
+        """Nothing to do: the top is the bottom's memory."""
 
 
 class FlattenLayer(ViewLayer):

@@ -10,10 +10,10 @@ class SilenceLayer(Layer):
     exact_num_top_blobs = 0
 
     def reshape(self, bottom, top):
-        pass
+        """Nothing to do: nothing comes out."""
 
     def forward_cpu(self, bottom, top):
-        pass
+        """Nothing to do: nothing comes out."""
 
     def backward_cpu(self, top, propagate_down, bottom):
         for blob, wanted in zip(bottom, propagate_down):
