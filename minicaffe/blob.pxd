@@ -1,4 +1,5 @@
 from minicaffe.memory.synced cimport SyncedMemory
+from minicaffe.ops.context cimport Context
 
 cpdef enum Dtype:
     FLOAT = 0    # float32
@@ -25,6 +26,13 @@ cdef class Blob:
     cdef void* mutable_cpu_data_ptr(self) except? NULL
     cdef const void* cpu_diff_ptr(self) except? NULL
     cdef void* mutable_cpu_diff_ptr(self) except? NULL
+    # The same on the machine of a context: gpu_data() and its sisters where that is a device.
+    cdef const void* data_on(self, const Context& on) except? NULL
+    cdef void* mutable_data_on(self, const Context& on) except? NULL
+    cdef const void* diff_on(self, const Context& on) except? NULL
+    cdef void* mutable_diff_on(self, const Context& on) except? NULL
+    cdef int fill_data_on(self, const Context& on, double value) except -1
+    cdef int fill_diff_on(self, const Context& on, double value) except -1
     cdef long long dim(self, int axis) except? -1
     cdef long long count_range(self, int start, int end) except? -1
     cdef bint same_shape(self, Blob other)

@@ -8,6 +8,7 @@ blob grew or went away.
 import numpy as np
 
 from minicaffe.cpu.threads cimport num_threads
+from minicaffe.ops.context cimport Context, context, settle
 from minicaffe.memory.synced cimport UNINITIALIZED
 
 from minicaffe.errors import DataError, ShapeError
@@ -16,9 +17,10 @@ cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
     double asum[T](int threads, long long n, const T* x)
     double sumsq[T](int threads, long long n, const T* x)
 
-cdef extern from "minicaffe/cpu/typed.hpp" nogil:
-    void scaled "mc::cpu::map1<mc::Scaled>"(int threads, int dtype, long long n, const void* x, void* y, double factor)
-    void minus "mc::cpu::map2<mc::Minus>"(int threads, int dtype, long long n, const void* w, const void* step, void* y)
+cdef extern from "minicaffe/ops/typed.hpp" nogil:
+    void fill_typed "mc::fill_typed"(const Context& on, int dtype, long long n, double value, void* y)
+    void scaled "mc::map1<mc::Scaled>"(const Context& on, int dtype, long long n, const void* x, void* y, double factor)
+    void minus "mc::map2<mc::Minus>"(const Context& on, int dtype, long long n, const void* w, const void* step, void* y)
 
 NUMPY_TYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32))
 MAX_AXES = 32
@@ -207,6 +209,28 @@ cdef class Blob:
     cdef void* mutable_cpu_diff_ptr(self) except? NULL:
         return self.diff_memory.mutable_cpu_data()
 
+    cdef const void* data_on(self, const Context& on) except? NULL:
+        return self.data_memory.cpu_data() if on.stream == NULL else self.data_memory.gpu_data()
+
+    cdef void* mutable_data_on(self, const Context& on) except? NULL:
+        return self.data_memory.mutable_cpu_data() if on.stream == NULL else self.data_memory.mutable_gpu_data()
+
+    cdef const void* diff_on(self, const Context& on) except? NULL:
+        return self.diff_memory.cpu_data() if on.stream == NULL else self.diff_memory.gpu_data()
+
+    cdef void* mutable_diff_on(self, const Context& on) except? NULL:
+        return self.diff_memory.mutable_cpu_data() if on.stream == NULL else self.diff_memory.mutable_gpu_data()
+
+    cdef int fill_data_on(self, const Context& on, double value) except -1:
+        if self.count:
+            fill_typed(on, self.dtype, self.count, value, self.mutable_data_on(on))
+        return 0
+
+    cdef int fill_diff_on(self, const Context& on, double value) except -1:
+        if self.count:
+            fill_typed(on, self.dtype, self.count, value, self.mutable_diff_on(on))
+        return 0
+
     @property
     def data(self):
         """The values as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
@@ -239,6 +263,10 @@ cdef class Blob:
             self.diff_memory = SyncedMemory(self.count * ITEMSIZE[<int> self.dtype], self.name + " diff")
             self.stamp += 1
         self.data_memory.set_cpu_data(source)
+
+    def async_gpu_push(self, stream):
+        """Copy the data to the device on `stream` (minicaffe.cuda), which the caller lets the computing wait for."""
+        self.data_memory.async_gpu_push(stream)
 
     cpdef share_data(self, Blob other):
         """Use the data memory of `other`, which must have the same count; the shapes may differ."""
@@ -327,8 +355,10 @@ cdef class Blob:
         """``data -= diff`` (Caffe Blob::Update)."""
         if self.dtype == INT:
             raise ShapeError("an integer blob has no arithmetic")
-        cdef void* w = self.mutable_cpu_data_ptr()
-        minus(num_threads(), self.dtype, self.count, w, self.cpu_diff_ptr(), w)
+        cdef Context on = context()
+        cdef void* w = self.mutable_data_on(on)
+        minus(on, self.dtype, self.count, w, self.diff_on(on), w)
+        settle(on)
 
     def asum_data(self):
         """Sum of absolute values of the data; 0 for memory that was never touched."""
@@ -377,6 +407,7 @@ cdef int _scale(Blob blob, SyncedMemory memory, double factor) except -1:
         return 0
     if blob.dtype == INT:
         raise ShapeError("an integer blob has no arithmetic")
-    cdef void* x = memory.mutable_cpu_data()
-    scaled(num_threads(), blob.dtype, blob.count, x, x, factor)
-    return 0
+    cdef Context on = context()
+    cdef void* x = memory.mutable_cpu_data() if on.stream == NULL else memory.mutable_gpu_data()
+    scaled(on, blob.dtype, blob.count, x, x, factor)
+    return settle(on)

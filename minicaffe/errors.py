@@ -95,6 +95,20 @@ class OutOfMemoryError(Error, MemoryError):
     """No memory for a block; the message holds bytes asked, live and limit."""
 
 
+class DeviceError(Error, RuntimeError):
+    """A call to a CUDA library failed, or a kernel did; the message names the call, its arguments and the remedy.
+
+    Attributes
+    ----------
+    code : str
+        The library's name for it, such as ``CUDA_ERROR_ILLEGAL_ADDRESS``; empty where it has none.
+    """
+
+    def __init__(self, message, *, code="", **place):
+        super().__init__(message, **place)
+        self.code = code
+
+
 def close_matches(name, known):
     """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`, whatever the case."""
     by_lower = {k.lower(): k for k in known}

@@ -1,5 +1,6 @@
 from minicaffe.blob cimport Blob, Dtype
 from minicaffe.common cimport Generator
+from minicaffe.ops.context cimport Context
 
 cdef class Layer:
     cdef readonly object param             # its LayerParameter, a copy of its own
@@ -19,7 +20,14 @@ cdef class Layer:
     cpdef reshape(self, list bottom, list top)
     cpdef forward_cpu(self, list bottom, list top)
     cpdef backward_cpu(self, list top, list propagate_down, list bottom)
+    cpdef forward_gpu(self, list bottom, list top)
+    cpdef backward_gpu(self, list top, list propagate_down, list bottom)
     cdef int refresh(self, list bottom, list top) except -1
     cdef double run_forward(self, list bottom, list top) except? -1
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1
     cdef bint learns(self, int index)
+
+
+cdef class DeviceLayer(Layer):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1

@@ -1,16 +1,19 @@
 """Layer: the contract between a net and the operations it is made of (Caffe layer.hpp), and the registry of their types.
 
 A layer type is a class with `layer_setup` (once), `reshape` (whenever a shape changed), `forward_cpu` and
-`backward_cpu`. Bottom diffs are overwritten, parameter diffs are added to. Different from Caffe: `reshape` is called only
+`backward_cpu`; in GPU mode `forward_gpu` and `backward_gpu` are called, which by default do the same on the CPU. A
+`DeviceLayer` has one text for both machines. Bottom diffs are overwritten, parameter diffs are added to. Different from Caffe: `reshape` is called only
 when the shape or memory of a bottom or top changed since the last call, unless the type sets ``always_reshape``.
 """
 
 import importlib
+import logging
 import pkgutil
 
 from minicaffe.common cimport Generator
 from minicaffe.blob cimport DOUBLE, FLOAT, Blob, Dtype
 from minicaffe.cpu.threads cimport num_threads
+from minicaffe.ops.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError, close_matches
@@ -18,6 +21,9 @@ from minicaffe.filler import fill
 
 cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
     double dot[T](int threads, long long n, const T* x, const T* y)
+
+log = logging.getLogger(__name__)
+_told = set()   # layer types that were said to run on the CPU in GPU mode
 
 
 cdef class Layer:
@@ -46,6 +52,7 @@ cdef class Layer:
     auto_top_blobs = False
     default_loss_weight = 0
     always_reshape = False
+    host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
     def __init__(self, param, Dtype dtype=FLOAT, parameters=None, str key=None):
         self.param = param
@@ -78,6 +85,17 @@ cdef class Layer:
         """Overwrite the diffs of the bottoms for which propagate_down is true; add to the diffs of the parameters."""
         raise ConfigError(f"layer type {self.type} has no gradient; cut it off with propagate_down: false, or without "
                           "force_backward")
+
+    cpdef forward_gpu(self, list bottom, list top):
+        """Compute the tops in GPU mode; a type without a text for it runs on the CPU, which the log says once."""
+        if not self.host_only and self.type not in _told:
+            _told.add(self.type)
+            log.warning("layer type %s has no GPU path; it runs on the CPU (first: layer '%s')", self.type, self.name)
+        self.forward_cpu(bottom, top)
+
+    cpdef backward_gpu(self, list top, list propagate_down, list bottom):
+        """Compute the gradients in GPU mode; see `forward_gpu`."""
+        self.backward_cpu(top, propagate_down, bottom)
 
     def allow_force_backward(self, int bottom_index):
         """Whether ``force_backward`` may ask this bottom for a gradient."""
@@ -142,7 +160,10 @@ cdef class Layer:
         cdef Blob blob
         cdef int i
         self.refresh(bottom, top)
-        self.forward_cpu(bottom, top)
+        if on_device():
+            self.forward_gpu(bottom, top)
+        else:
+            self.forward_cpu(bottom, top)
         if self.has_loss:
             for i in range(len(top)):
                 if self.loss_weights[i]:
@@ -156,7 +177,10 @@ cdef class Layer:
         return loss
 
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
-        self.backward_cpu(top, propagate_down, bottom)
+        if on_device():
+            self.backward_gpu(top, propagate_down, bottom)
+        else:
+            self.backward_cpu(top, propagate_down, bottom)
         return 0
 
     # ---- what layer types use
@@ -207,6 +231,35 @@ cdef class Layer:
     def new_blob(self, shape=(0,), str what="scratch"):
         """Return a blob of the layer's own for scratch memory."""
         return Blob(shape, self.dtype, f"{self.name} {what}")
+
+
+cdef class DeviceLayer(Layer):
+    """A layer with one text for both machines: operations of minicaffe/ops take the context on which they run."""
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        """Compute the tops on the machine of `on`; pointers come from the blobs' `data_on` and its sisters."""
+        raise Error(f"layer type {self.type} does not define forward_on")
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        """Compute the gradients on the machine of `on`, as `backward_cpu` says."""
+        Layer.backward_cpu(self, top, propagate_down, bottom)
+        return 0
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.forward_on(cpu_context(), bottom, top)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        self.backward_on(cpu_context(), top, propagate_down, bottom)
+
+    cpdef forward_gpu(self, list bottom, list top):
+        cdef Context on = context()
+        self.forward_on(on, bottom, top)
+        settle(on)
+
+    cpdef backward_gpu(self, list top, list propagate_down, list bottom):
+        cdef Context on = context()
+        self.backward_on(on, top, propagate_down, bottom)
+        settle(on)
 
 
 cdef unsigned long long _stamps(list bottom, list top):

@@ -20,6 +20,10 @@
 #endif
 
 namespace mc {
+
+/// work(T()) with T = float for dtype 0, double otherwise; the argument only carries the type.
+template <class Work> auto dispatch(int dtype, const Work& work) { return dtype == 0 ? work(float()) : work(double()); }
+
 namespace cpu {
 
 enum Isa { kBaseline, kAvx2, kAvx512 };

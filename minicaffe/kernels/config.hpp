@@ -1,14 +1,17 @@
 // What every kernel header starts from: one text for the host compiler and for NVRTC.
 //
 // No standard headers below minicaffe/kernels/ except here, because NVRTC has none. A functor marks its call operator
-// MC_HD; its data members are the kernel's parameters and are passed by value.
+// MC_HD; its data members are the kernel's parameters and are passed by value. What runs on the grid of a GPU only (grid.hpp)
+// says MC_DEVICE.
 #pragma once
 
 #ifdef __CUDACC_RTC__
 #define MC_HD __host__ __device__ __forceinline__
+#define MC_DEVICE __device__ __forceinline__
 #define MC_STD
 #else
 #include <cmath>
+#define MC_DEVICE inline __attribute__((always_inline))
 // Forced inlining lets one functor be compiled for each instruction set by the loop that calls it (cpu/apply.hpp).
 #define MC_HD inline __attribute__((always_inline))
 #define MC_STD std::

@@ -40,6 +40,11 @@ template <class T> struct Fill {
   MC_HD void operator()(index_t i) const { y[i] = value; }
 };
 
+/// x
+template <class T> struct Same {
+  MC_HD T operator()(T x) const { return x; }
+};
+
 /// a x
 template <class T> struct Scaled {
   T a;

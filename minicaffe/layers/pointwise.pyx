@@ -7,8 +7,8 @@ computes a wrong gradient in place without a word, setting the layer up in place
 import math
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.ops.context cimport Context
+from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
@@ -16,43 +16,42 @@ from minicaffe.layer import register_layer
 cdef extern from "minicaffe/kernels/activation.hpp":
     pass
 
-cdef extern from "minicaffe/cpu/typed.hpp" nogil:
-    void relu_forward "mc::cpu::map1<mc::ReluForward>"(int, int, long long, const void*, void*, double)
-    void relu_backward "mc::cpu::map2<mc::ReluBackward>"(int, int, long long, const void*, const void*, void*, double)
-    void sigmoid_forward "mc::cpu::map1<mc::SigmoidForward>"(int, int, long long, const void*, void*)
-    void sigmoid_backward "mc::cpu::map2<mc::SigmoidBackward>"(int, int, long long, const void*, const void*, void*)
-    void tanh_forward "mc::cpu::map1<mc::TanhForward>"(int, int, long long, const void*, void*)
-    void tanh_backward "mc::cpu::map2<mc::TanhBackward>"(int, int, long long, const void*, const void*, void*)
-    void abs_forward "mc::cpu::map1<mc::AbsForward>"(int, int, long long, const void*, void*)
-    void abs_backward "mc::cpu::map2<mc::AbsBackward>"(int, int, long long, const void*, const void*, void*)
-    void bnll_forward "mc::cpu::map1<mc::BnllForward>"(int, int, long long, const void*, void*)
-    void bnll_backward "mc::cpu::map2<mc::BnllBackward>"(int, int, long long, const void*, const void*, void*)
-    void clip_forward "mc::cpu::map1<mc::ClipForward>"(int, int, long long, const void*, void*, double, double)
-    void clip_backward "mc::cpu::map2<mc::ClipBackward>"(int, int, long long, const void*, const void*, void*, double, double)
-    void elu_forward "mc::cpu::map1<mc::EluForward>"(int, int, long long, const void*, void*, double)
-    void elu_backward "mc::cpu::map3<mc::EluBackward>"(int, int, long long, const void*, const void*, const void*, void*, double)
-    void exp_forward "mc::cpu::map1<mc::ExpForward>"(int, int, long long, const void*, void*, double, double)
-    void exp_backward "mc::cpu::map2<mc::ExpBackward>"(int, int, long long, const void*, const void*, void*, double)
-    void log_forward "mc::cpu::map1<mc::LogForward>"(int, int, long long, const void*, void*, double, double, double)
-    void log_backward "mc::cpu::map2<mc::LogBackward>"(int, int, long long, const void*, const void*, void*,
+cdef extern from "minicaffe/ops/typed.hpp" nogil:
+    void relu_forward "mc::map1<mc::ReluForward>"(const Context&, int, long long, const void*, void*, double)
+    void relu_backward "mc::map2<mc::ReluBackward>"(const Context&, int, long long, const void*, const void*, void*, double)
+    void sigmoid_forward "mc::map1<mc::SigmoidForward>"(const Context&, int, long long, const void*, void*)
+    void sigmoid_backward "mc::map2<mc::SigmoidBackward>"(const Context&, int, long long, const void*, const void*, void*)
+    void tanh_forward "mc::map1<mc::TanhForward>"(const Context&, int, long long, const void*, void*)
+    void tanh_backward "mc::map2<mc::TanhBackward>"(const Context&, int, long long, const void*, const void*, void*)
+    void abs_forward "mc::map1<mc::AbsForward>"(const Context&, int, long long, const void*, void*)
+    void abs_backward "mc::map2<mc::AbsBackward>"(const Context&, int, long long, const void*, const void*, void*)
+    void bnll_forward "mc::map1<mc::BnllForward>"(const Context&, int, long long, const void*, void*)
+    void bnll_backward "mc::map2<mc::BnllBackward>"(const Context&, int, long long, const void*, const void*, void*)
+    void clip_forward "mc::map1<mc::ClipForward>"(const Context&, int, long long, const void*, void*, double, double)
+    void clip_backward "mc::map2<mc::ClipBackward>"(const Context&, int, long long, const void*, const void*, void*, double, double)
+    void elu_forward "mc::map1<mc::EluForward>"(const Context&, int, long long, const void*, void*, double)
+    void elu_backward "mc::map3<mc::EluBackward>"(const Context&, int, long long, const void*, const void*, const void*, void*, double)
+    void exp_forward "mc::map1<mc::ExpForward>"(const Context&, int, long long, const void*, void*, double, double)
+    void exp_backward "mc::map2<mc::ExpBackward>"(const Context&, int, long long, const void*, const void*, void*, double)
+    void log_forward "mc::map1<mc::LogForward>"(const Context&, int, long long, const void*, void*, double, double, double)
+    void log_backward "mc::map2<mc::LogBackward>"(const Context&, int, long long, const void*, const void*, void*,
                                                        double, double, double)
-    void power_forward "mc::cpu::map1<mc::PowerForward>"(int, int, long long, const void*, void*, double, double, double)
-    void power_backward "mc::cpu::map3<mc::PowerBackward>"(int, int, long long, const void*, const void*, const void*, void*,
+    void power_forward "mc::map1<mc::PowerForward>"(const Context&, int, long long, const void*, void*, double, double, double)
+    void power_backward "mc::map3<mc::PowerBackward>"(const Context&, int, long long, const void*, const void*, const void*, void*,
                                                            double, double, double)
-    void swish_forward "mc::cpu::map1<mc::SwishForward>"(int, int, long long, const void*, void*, double)
-    void swish_backward "mc::cpu::map3<mc::SwishBackward>"(int, int, long long, const void*, const void*, const void*, void*,
+    void swish_forward "mc::map1<mc::SwishForward>"(const Context&, int, long long, const void*, void*, double)
+    void swish_backward "mc::map3<mc::SwishBackward>"(const Context&, int, long long, const void*, const void*, const void*, void*,
                                                            double)
-    void threshold_forward "mc::cpu::map1<mc::ThresholdForward>"(int, int, long long, const void*, void*, double)
-    void copy_typed "mc::cpu::copy_typed"(int, int, long long, const void*, void*)
+    void threshold_forward "mc::map1<mc::ThresholdForward>"(const Context&, int, long long, const void*, void*, double)
+    void copy_typed "mc::copy_typed"(const Context&, int, long long, const void*, void*)
 
 
-cdef class NeuronLayer(Layer):
+cdef class NeuronLayer(DeviceLayer):
     """One bottom, one top of the same shape; x is the bottom, y the top."""
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
 
-    cdef int threads
     cdef long long count
     cdef const void* x
     cdef const void* y
@@ -62,20 +61,20 @@ cdef class NeuronLayer(Layer):
     cpdef reshape(self, list bottom, list top):
         (<Blob> top[0]).reshape_like(<Blob> bottom[0])
 
-    cdef int begin_forward(self, list bottom, list top) except -1:
+    cdef int begin_forward(self, const Context& on, list bottom, list top) except -1:
         """Set count, x and out for a forward pass."""
-        self.threads, self.count = num_threads(), (<Blob> bottom[0]).count
-        self.x = (<Blob> bottom[0]).cpu_data_ptr()
-        self.out = (<Blob> top[0]).mutable_cpu_data_ptr()
+        self.count = (<Blob> bottom[0]).count
+        self.x = (<Blob> bottom[0]).data_on(on)
+        self.out = (<Blob> top[0]).mutable_data_on(on)
         return 0
 
-    cdef bint begin_backward(self, list top, list propagate_down, list bottom) except -1:
+    cdef bint begin_backward(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         """Set count, x, y, dy and out for a backward pass; false if none is asked for."""
         if not propagate_down[0]:
             return False
-        self.threads, self.count = num_threads(), (<Blob> bottom[0]).count
-        self.x, self.y = (<Blob> bottom[0]).cpu_data_ptr(), (<Blob> top[0]).cpu_data_ptr()
-        self.dy, self.out = (<Blob> top[0]).cpu_diff_ptr(), (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+        self.count = (<Blob> bottom[0]).count
+        self.x, self.y = (<Blob> bottom[0]).data_on(on), (<Blob> top[0]).data_on(on)
+        self.dy, self.out = (<Blob> top[0]).diff_on(on), (<Blob> bottom[0]).mutable_diff_on(on)
         return True
 
     cdef int check_not_in_place(self, list top, list bottom) except -1:
@@ -94,45 +93,45 @@ cdef class ReLULayer(NeuronLayer):
     cpdef layer_setup(self, list bottom, list top):
         self.slope = self.param.relu_param.negative_slope
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            relu_forward(self.threads, self.dtype, self.count, self.x, self.out, self.slope)
+            relu_forward(on, self.dtype, self.count, self.x, self.out, self.slope)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             if self.slope < 0:
                 self.check_not_in_place(top, bottom)
             with nogil:
-                relu_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out, self.slope)
+                relu_backward(on, self.dtype, self.count, self.x, self.dy, self.out, self.slope)
 
 
 cdef class SigmoidLayer(NeuronLayer):
     """``y = 1 / (1 + exp(-x))``, computed as ``tanh(x / 2) / 2 + 1 / 2`` (Caffe sigmoid_layer.cpp)."""
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            sigmoid_forward(self.threads, self.dtype, self.count, self.x, self.out)
+            sigmoid_forward(on, self.dtype, self.count, self.x, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             with nogil:
-                sigmoid_backward(self.threads, self.dtype, self.count, self.y, self.dy, self.out)
+                sigmoid_backward(on, self.dtype, self.count, self.y, self.dy, self.out)
 
 
 cdef class TanHLayer(NeuronLayer):
     """``y = tanh(x)`` (Caffe tanh_layer.cpp)."""
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            tanh_forward(self.threads, self.dtype, self.count, self.x, self.out)
+            tanh_forward(on, self.dtype, self.count, self.x, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             with nogil:
-                tanh_backward(self.threads, self.dtype, self.count, self.y, self.dy, self.out)
+                tanh_backward(on, self.dtype, self.count, self.y, self.dy, self.out)
 
 
 cdef class AbsValLayer(NeuronLayer):
@@ -141,30 +140,30 @@ cdef class AbsValLayer(NeuronLayer):
     cpdef layer_setup(self, list bottom, list top):
         self.check_not_in_place(top, bottom)
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            abs_forward(self.threads, self.dtype, self.count, self.x, self.out)
+            abs_forward(on, self.dtype, self.count, self.x, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             with nogil:
-                abs_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out)
+                abs_backward(on, self.dtype, self.count, self.x, self.dy, self.out)
 
 
 cdef class BNLLLayer(NeuronLayer):
     """``y = log(1 + exp(x))`` (Caffe bnll_layer.cpp)."""
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            bnll_forward(self.threads, self.dtype, self.count, self.x, self.out)
+            bnll_forward(on, self.dtype, self.count, self.x, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             self.check_not_in_place(top, bottom)
             with nogil:
-                bnll_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out)
+                bnll_backward(on, self.dtype, self.count, self.x, self.dy, self.out)
 
 
 cdef class ClipLayer(NeuronLayer):
@@ -175,16 +174,16 @@ cdef class ClipLayer(NeuronLayer):
     cpdef layer_setup(self, list bottom, list top):
         self.lo, self.hi = self.param.clip_param.min, self.param.clip_param.max
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            clip_forward(self.threads, self.dtype, self.count, self.x, self.out, self.lo, self.hi)
+            clip_forward(on, self.dtype, self.count, self.x, self.out, self.lo, self.hi)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             self.check_not_in_place(top, bottom)
             with nogil:
-                clip_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out, self.lo, self.hi)
+                clip_backward(on, self.dtype, self.count, self.x, self.dy, self.out, self.lo, self.hi)
 
 
 cdef class ELULayer(NeuronLayer):
@@ -195,17 +194,17 @@ cdef class ELULayer(NeuronLayer):
     cpdef layer_setup(self, list bottom, list top):
         self.alpha = self.param.elu_param.alpha
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            elu_forward(self.threads, self.dtype, self.count, self.x, self.out, self.alpha)
+            elu_forward(on, self.dtype, self.count, self.x, self.out, self.alpha)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             if self.alpha < 0:
                 self.check_not_in_place(top, bottom)
             with nogil:
-                elu_backward(self.threads, self.dtype, self.count, self.x, self.y, self.dy, self.out, self.alpha)
+                elu_backward(on, self.dtype, self.count, self.x, self.y, self.dy, self.out, self.alpha)
 
 
 cdef class ExpLayer(NeuronLayer):
@@ -218,15 +217,15 @@ cdef class ExpLayer(NeuronLayer):
         log_base = _log_of_base(param.base, "exp_param.base")
         self.inner, self.outer = log_base * param.scale, math.exp(log_base * param.shift)
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            exp_forward(self.threads, self.dtype, self.count, self.x, self.out, self.inner, self.outer)
+            exp_forward(on, self.dtype, self.count, self.x, self.out, self.inner, self.outer)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             with nogil:
-                exp_backward(self.threads, self.dtype, self.count, self.y, self.dy, self.out, self.inner)
+                exp_backward(on, self.dtype, self.count, self.y, self.dy, self.out, self.inner)
 
 
 cdef class LogLayer(NeuronLayer):
@@ -241,16 +240,16 @@ cdef class LogLayer(NeuronLayer):
             raise ConfigError("must not be 1, whose logarithm is 0", field="log_param.base")
         self.scale, self.shift, self.per_base = param.scale, param.shift, 1 / log_base
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            log_forward(self.threads, self.dtype, self.count, self.x, self.out, self.scale, self.shift, self.per_base)
+            log_forward(on, self.dtype, self.count, self.x, self.out, self.scale, self.shift, self.per_base)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             self.check_not_in_place(top, bottom)
             with nogil:
-                log_backward(self.threads, self.dtype, self.count, self.x, self.dy, self.out, self.scale, self.shift,
+                log_backward(on, self.dtype, self.count, self.x, self.dy, self.out, self.scale, self.shift,
                              self.per_base)
 
 
@@ -263,17 +262,17 @@ cdef class PowerLayer(NeuronLayer):
         param = self.param.power_param
         self.power, self.scale, self.shift = param.power, param.scale, param.shift
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            power_forward(self.threads, self.dtype, self.count, self.x, self.out, self.power, self.scale, self.shift)
+            power_forward(on, self.dtype, self.count, self.x, self.out, self.power, self.scale, self.shift)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             if self.power not in (0, 1):
                 self.check_not_in_place(top, bottom)
             with nogil:
-                power_backward(self.threads, self.dtype, self.count, self.x, self.y, self.dy, self.out, self.power, self.scale,
+                power_backward(on, self.dtype, self.count, self.x, self.y, self.dy, self.out, self.power, self.scale,
                                self.shift)
 
 
@@ -287,20 +286,20 @@ cdef class SwishLayer(NeuronLayer):
         self.beta = self.param.swish_param.beta
         self.kept = self.new_blob() if top[0] is bottom[0] else None
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         if self.kept is not None:
             self.kept.reshape_like(bottom[0])
-            copy_typed(self.threads, self.dtype, self.count, self.x, self.kept.mutable_cpu_data_ptr())
+            copy_typed(on, self.dtype, self.count, self.x, self.kept.mutable_data_on(on))
         with nogil:
-            swish_forward(self.threads, self.dtype, self.count, self.x, self.out, self.beta)
+            swish_forward(on, self.dtype, self.count, self.x, self.out, self.beta)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if self.begin_backward(top, propagate_down, bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.begin_backward(on, top, propagate_down, bottom):
             if self.kept is not None:
-                self.x = self.kept.cpu_data_ptr()
+                self.x = self.kept.data_on(on)
             with nogil:
-                swish_backward(self.threads, self.dtype, self.count, self.x, self.y, self.dy, self.out, self.beta)
+                swish_backward(on, self.dtype, self.count, self.x, self.y, self.dy, self.out, self.beta)
 
 
 cdef class ThresholdLayer(NeuronLayer):
@@ -311,10 +310,10 @@ cdef class ThresholdLayer(NeuronLayer):
     cpdef layer_setup(self, list bottom, list top):
         self.threshold = self.param.threshold_param.threshold
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.begin_forward(bottom, top)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.begin_forward(on, bottom, top)
         with nogil:
-            threshold_forward(self.threads, self.dtype, self.count, self.x, self.out, self.threshold)
+            threshold_forward(on, self.dtype, self.count, self.x, self.out, self.threshold)
 
 
 def _log_of_base(base, field):

@@ -10,7 +10,7 @@ import math
 from collections import OrderedDict
 
 from minicaffe.blob cimport Blob, Dtype, FLOAT
-from minicaffe.cpu.threads cimport num_threads
+from minicaffe.ops.context cimport Context, context
 from minicaffe.layer cimport Layer
 
 from minicaffe.errors import ConfigError, Error, MissingNameError, close_matches
@@ -22,8 +22,6 @@ from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import replacing
 from minicaffe.workspace import Workspace
 
-cdef extern from "minicaffe/cpu/typed.hpp" nogil:
-    void fill_typed "mc::cpu::fill_typed"(int, int, long long, double, void*)
 
 log = logging.getLogger("minicaffe.net")
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
@@ -270,9 +268,9 @@ cdef class Net:
     def clear_param_diffs(self):
         """Set the gradient of every learnable parameter to zero."""
         cdef Blob blob
+        cdef Context on = context()
         for blob in self.learnable_params:
-            if blob.count:
-                fill_typed(num_threads(), blob.dtype, blob.count, 0, blob.mutable_cpu_diff_ptr())
+            blob.fill_diff_on(on, 0)
 
     def update(self):
         """Subtract each learnable parameter's diff from its data."""

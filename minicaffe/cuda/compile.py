@@ -1,0 +1,239 @@
+"""Compiling kernels at run time by NVRTC, and keeping the cubins on disk.
+
+A cubin is kept under the hash of all that it depends on: the texts in minicaffe/kernels, the kernel, the architecture,
+the options and NVRTC's version. Files appear whole or not at all; one whose contents do not match its own checksum is
+compiled anew. `minicaffe cache` shows and clears the folder.
+"""
+
+import hashlib
+import importlib.resources
+import logging
+import os
+import re
+import time
+from pathlib import Path
+
+from minicaffe.cuda import sim
+from minicaffe.errors import DependencyError, DeviceError, Error
+from minicaffe.proto.atomic import replacing
+
+MAGIC = b"minicaffe cubin 1\n"
+LIMIT = 256 << 20  # bytes that the folder may hold; what was not used for longest goes first
+OPTIONS = ("--std=c++17", "-default-device")
+
+log = logging.getLogger(__name__)
+_told = False
+
+
+def simulated():
+    """Whether kernels run on the simulated device, which has them already."""
+    return sim.selected()
+
+
+def short_name(spelling):
+    """Return the name of a kernel without namespaces: ``Each<Fill<float>>``."""
+    inside = re.search(r"\[with K = (.*?)(?:; .*)?\]$|\[K = (.*)\]$", spelling)
+    return re.sub(r"\bmc::(cuda::)?", "", (inside[1] or inside[2]) if inside else spelling)
+
+
+def kernel_type(spelling):
+    """Return the C++ type of a kernel from what ``mc::spelling`` returned."""
+    inside = re.search(r"\[with K = (.*?)(?:; .*)?\]$|\[K = (.*)\]$", spelling)
+    return inside[1] or inside[2]
+
+
+def kernels_folder():
+    """Return the folder that holds minicaffe/kernels."""
+    return Path(os.fspath(importlib.resources.files("minicaffe.kernels").joinpath("config.hpp"))).parent
+
+
+def program_text():
+    """Return the source that includes every kernel text."""
+    return "".join(f'#include "minicaffe/kernels/{path.name}"\n' for path in sorted(kernels_folder().glob("*.hpp")))
+
+
+def kernel_image(spelling, size, architecture):
+    """Return the cubin of a built-in kernel and its name in there.
+
+    Parameters
+    ----------
+    spelling : str
+        From ``mc::spelling<K>()``.
+    size : int
+        Bytes of its parameters, ``sizeof(K)``.
+    architecture : str
+        ``sm_90`` or the like.
+    """
+    return image(program_text(), f"mc::run<{kernel_type(spelling)}, {size}>", architecture, what=short_name(spelling))
+
+
+def image(source, expression, architecture, what="", options=()):
+    """Return the cubin of a kernel, from the disk cache or compiled, and its lowered name.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++.
+    expression : str
+        The kernel: its name if it is ``extern "C"``, else a C++ expression.
+
+    Raises
+    ------
+    DependencyError
+        If NVRTC is missing.
+    DeviceError
+        If the text does not compile; holds the log and the text around each line that it names.
+    """
+    global _told
+    options = (f"--gpu-architecture={architecture}", *OPTIONS, *options)
+    path = cache_folder() / f"{_key(source, expression, options)}.cubin"
+    found = _read(path)
+    if found:
+        return found
+    if not _told:
+        log.warning("compiling kernels for %s; they are kept in %s", architecture, path.parent)
+        _told = True
+    start = time.perf_counter()
+    made = compile_cubin(source, expression, options)
+    log.info("compiled %s in %.0f ms", what or expression, 1e3 * (time.perf_counter() - start))
+    _write(path, *made)
+    return made
+
+
+def nvrtc():
+    """Return the module ``cuda.bindings.nvrtc`` once its library is found.
+
+    Raises
+    ------
+    DependencyError
+    """
+    from cuda.bindings import nvrtc as module
+
+    try:
+        module.nvrtcVersion()
+    except RuntimeError as error:
+        raise DependencyError(f"NVRTC, which compiles the kernels, is missing ({' '.join(str(error).split())[:120]}); "
+                              'pip install "minicaffe[cuda]"') from None
+    return module
+
+
+def compile_cubin(source, expression, options):
+    """Compile without the cache; see `image`."""
+    module = nvrtc()
+    root = kernels_folder().parent.parent
+    options = [*options, f"--include-path={root}"]
+    _, program = _checked(module, "nvrtcCreateProgram", module.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    try:
+        _checked(module, "nvrtcAddNameExpression", module.nvrtcAddNameExpression(program, expression.encode()))
+        code = module.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
+        if code != module.nvrtcResult.NVRTC_SUCCESS:
+            raise DeviceError(f"{expression} does not compile:\n{_log(module, program)}{_numbered(source)}", code=code.name)
+        _, name = _checked(module, "nvrtcGetLoweredName", module.nvrtcGetLoweredName(program, expression.encode()))
+        name = name.decode() if isinstance(name, bytes) else name
+        _, size = _checked(module, "nvrtcGetCUBINSize", module.nvrtcGetCUBINSize(program))
+        cubin = b" " * size
+        _checked(module, "nvrtcGetCUBIN", module.nvrtcGetCUBIN(program, cubin))
+        return cubin, name
+    finally:
+        module.nvrtcDestroyProgram(program)
+
+
+def _checked(module, call, result):
+    if result[0] != module.nvrtcResult.NVRTC_SUCCESS:
+        raise DeviceError(f"{call}: {result[0].name}", code=result[0].name)
+    return result if len(result) > 1 else (result[0], None)
+
+
+def _log(module, program):
+    _, size = _checked(module, "nvrtcGetProgramLogSize", module.nvrtcGetProgramLogSize(program))
+    text = b" " * size
+    module.nvrtcGetProgramLog(program, text)
+    return text.decode("utf-8", "replace").rstrip("\0 \n") + "\n"
+
+
+def _numbered(source):
+    return "".join(f"{number:4} {line}\n" for number, line in enumerate(source.splitlines(), 1))
+
+
+# ---- the cache
+
+
+def cache_folder():
+    """Return the folder of the cubins: MINICAFFE_CACHE, or minicaffe below XDG_CACHE_HOME or ``~/.cache``."""
+    named = os.environ.get("MINICAFFE_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minicaffe" / "kernels"
+
+
+def cached():
+    """Return the path, bytes and time of last use of every file in the cache, the latest first."""
+    found = []
+    for path in cache_folder().glob("*.cubin"):
+        try:
+            status = path.stat()
+        except OSError:
+            continue  # another process has just cleared it
+        found.append((path, status.st_size, status.st_mtime))
+    return sorted(found, key=lambda entry: -entry[2])
+
+
+def clear(keep=0):
+    """Remove files from the cache, those unused for longest first, until at most `keep` bytes are left; return how many."""
+    total = removed = 0
+    for path, size, _ in cached():
+        total += size
+        if total > keep:
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def _key(source, expression, options):
+    digest = hashlib.sha256()
+    for part in (source, expression, *options, str(_nvrtc_version()), *_kernel_texts()):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:40]
+
+
+def _nvrtc_version():
+    return nvrtc().nvrtcVersion()[1:]
+
+
+_texts = []
+
+
+def _kernel_texts():
+    if not _texts:
+        _texts.extend(path.read_text() for path in sorted(kernels_folder().glob("*.hpp")))
+    return _texts
+
+
+def _read(path):
+    """Return the cubin and the kernel's name from a file of the cache; None if there is none or it is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    head, body = content[: len(MAGIC) + 32], content[len(MAGIC) + 32 :]
+    if not head.startswith(MAGIC) or hashlib.sha256(body).digest() != head[len(MAGIC) :]:
+        log.warning("%s is damaged; compiling anew", path)
+        return None
+    name, _, cubin = body.partition(b"\n")
+    try:
+        os.utime(path)
+    except OSError:
+        pass  # a cache of another user may be read only; then age means age since writing
+    return cubin, name.decode()
+
+
+def _write(path, cubin, name):
+    body = name.encode() + b"\n" + cubin
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(MAGIC + hashlib.sha256(body).digest() + body)
+        clear(keep=LIMIT)
+    except (OSError, Error) as error:
+        log.warning("cannot keep compiled kernels (%s); they are compiled again in every run; MINICAFFE_CACHE names another "
+                    "folder", error)

@@ -1,0 +1,518 @@
+"""The state of each CUDA device in this process: context, streams, memory, peers, kernels (THC's THCState).
+
+A `Device` is made once, on the device's primary context, which it shares with cuBLAS, cuDNN and other libraries of the
+process. All computing goes to its one stream, which waits for the legacy default stream of other libraries and they for
+it; `copies` runs beside it. Calls that wait release the GIL.
+"""
+
+import atexit
+import threading
+
+from cuda.bindings cimport cydriver
+from libc.stdint cimport uintptr_t
+
+from minicaffe.cuda.driver cimport check, error_of, may_call
+from minicaffe.memory.allocator cimport Allocator
+from minicaffe.memory.reporter cimport Reporter
+from minicaffe.memory.synced cimport DeviceSide
+from minicaffe.ops.context cimport Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_stream
+
+from minicaffe.cuda import compile, driver
+from minicaffe.errors import ConfigError, DeviceError
+from minicaffe.memory.place import CUDAPlace, PinnedPlace
+from minicaffe.memory.registry import registry
+from minicaffe.memory.reporter import reporter
+
+cdef extern from *:
+    """
+    static inline void set_function(mc::cuda::Kernel* k, int device, void* f) { k->functions[device] = f; }
+    """
+    void set_function(CudaKernel* k, int device, void* f) nogil
+    enum: kMaxDevices "mc::cuda::kMaxDevices"
+
+cdef Reporter _reporter = reporter
+_devices = {}           # index -> Device
+_lock = threading.RLock()
+_current = 0
+
+
+cpdef Device device(int index):
+    """Return the state of device `index`, made on first use.
+
+    Raises
+    ------
+    DependencyError, DeviceError
+        If there is no driver, or the device cannot be used.
+    """
+    found = _devices.get(index)
+    if found is None:
+        with _lock:
+            found = _devices.get(index)
+            if found is None:
+                found = _devices[index] = Device(index)
+    return found
+
+
+cdef class Device:
+    """One device; use `device(index)`.
+
+    Attributes
+    ----------
+    index : int
+    name : str
+    capability : tuple of int
+        ``(9, 0)`` for sm_90.
+    multiprocessors : int
+    copies : Stream
+        For copies that run beside the computing.
+    """
+
+    def __init__(self, int index):
+        cdef cydriver.CUdevice handle
+        cdef char name[128]
+        cdef cydriver.CUdeviceptr scratch = 0
+        cdef cydriver.CUstream stream
+        if not 0 <= index < min(driver.count(), kMaxDevices):
+            raise DeviceError(f"there is no device {index}; this machine has {driver.count()}, minicaffe device_query lists them",
+                              code="CUDA_ERROR_INVALID_DEVICE")
+        self.index = index
+        self.modules, self.peers = [], {}
+        check(cydriver.cuDeviceGet(&handle, index), "cuDeviceGet", (index,))
+        check(cydriver.cuDeviceGetName(name, 128, handle), "cuDeviceGetName", (index,))
+        self.name = (<bytes> name).decode()
+        self.capability = (self.attribute(cydriver.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                           self.attribute(cydriver.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))
+        self.multiprocessors = self.attribute(cydriver.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        check(cydriver.cuDevicePrimaryCtxRetain(&self.context, handle), "cuDevicePrimaryCtxRetain", (index,))
+        self.activate()
+        check(cydriver.cuStreamCreate(&stream, cydriver.CU_STREAM_DEFAULT), "cuStreamCreate", (index,))
+        check(cydriver.cuMemAlloc(&scratch, kScratch * 8), "cuMemAlloc", (kScratch * 8,))
+        self.stream.handle = <void*> stream
+        self.stream.device = index
+        self.stream.multiprocessors = self.multiprocessors
+        self.stream.scratch = <double*> <uintptr_t> scratch
+        self.stream.load = load
+        self.stream.fail = fail
+        self.stream.tell = tell
+        self.stream.raise_error = raise_failure
+        self.stream.activate = activate
+        self.stream.recording = 0
+        self.stream.start = launch_function()
+        self.copies = Stream(self)
+
+    cdef int activate(self) except -1:
+        """Make the device's context that of the calling thread."""
+        check(cydriver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent", (self.index,))
+        return 0
+
+    def attribute(self, int which):
+        """Return a device attribute (CUdevice_attribute)."""
+        cdef int value = 0
+        check(cydriver.cuDeviceGetAttribute(&value, <cydriver.CUdevice_attribute> which, self.index), "cuDeviceGetAttribute",
+              (which, self.index))
+        return value
+
+    def memory_info(self):
+        """Return the bytes of device memory that are free, and all there are."""
+        cdef size_t free = 0, total = 0
+        self.activate()
+        check(cydriver.cuMemGetInfo(&free, &total), "cuMemGetInfo")
+        return free, total
+
+    def synchronize(self):
+        """Wait until all work of the device's context is done; raises what went wrong there."""
+        cdef cydriver.CUresult code
+        self.activate()
+        with nogil:
+            code = cydriver.cuCtxSynchronize()
+        if self.stream.failed:
+            raise_failure(&self.stream)
+        check(code, "cuCtxSynchronize")
+
+    def reaches(self, Device other):
+        """Whether the memory of `other` can be reached from kernels and copies here; asked once and kept."""
+        cdef int can = 0
+        if other is self:
+            return True
+        if other.index not in self.peers:
+            check(cydriver.cuDeviceCanAccessPeer(&can, self.index, other.index), "cuDeviceCanAccessPeer", (self.index, other.index))
+            if can:
+                self.activate()
+                code = cydriver.cuCtxEnablePeerAccess(other.context, 0)
+                if code != cydriver.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:
+                    check(code, "cuCtxEnablePeerAccess", (self.index, other.index))
+            self.peers[other.index] = bool(can)
+        return self.peers[other.index]
+
+    def copy_to_peer(self, size_t src, Device other, size_t dst, size_t nbytes):
+        """Copy bytes of this device to another; directly where the two reach each other, else by way of the host."""
+        other.reaches(self)
+        self.activate()
+        check(cydriver.cuMemcpyPeerAsync(dst, other.context, src, self.context, nbytes, <cydriver.CUstream> self.stream.handle),
+              "cuMemcpyPeerAsync", (hex(dst), other.index, hex(src), self.index, nbytes))
+        self.synchronize()
+
+    @property
+    def architecture(self):
+        """str: what NVRTC calls it, such as ``sm_90``."""
+        return f"sm_{self.capability[0]}{self.capability[1]}"
+
+    @property
+    def launches(self):
+        """int: kernels started so far."""
+        return self.stream.launches
+
+    @property
+    def compute_stream(self):
+        """int: the CUstream of all computing, for other libraries."""
+        return <uintptr_t> self.stream.handle
+
+    def load_module(self, image):
+        """Load a module from `image`, the bytes of a cubin or PTX; return its address (int)."""
+        cdef cydriver.CUmodule module
+        cdef const unsigned char[::1] view = image
+        self.activate()
+        check(cydriver.cuModuleLoadData(&module, &view[0]), "cuModuleLoadData", (f"{len(image)} bytes",))
+        self.modules.append(<uintptr_t> module)
+        return <uintptr_t> module
+
+    def function(self, size_t module, str name):
+        """Return the address (int) of a kernel in a module."""
+        cdef cydriver.CUfunction function
+        encoded = name.encode()
+        check(cydriver.cuModuleGetFunction(&function, <cydriver.CUmodule> <void*> module, encoded), "cuModuleGetFunction", (name,))
+        return <uintptr_t> function
+
+    def launch(self, size_t function, tuple grid, tuple block, list arguments, size_t shared=0):
+        """Start a kernel on the computing stream; `arguments` are ctypes objects that are passed by value.
+
+        Raises
+        ------
+        DeviceError
+            If the launch is refused. What the kernel does wrong is raised by the next call that waits for it.
+        """
+        import ctypes
+        values = (ctypes.c_void_p * max(1, len(arguments)))(*[ctypes.addressof(a) for a in arguments])
+        cdef uintptr_t addresses = ctypes.addressof(values)
+        x, y, z = (*grid, 1, 1)[:3]
+        bx, by, bz = (*block, 1, 1)[:3]
+        self.activate()
+        check(cydriver.cuLaunchKernel(<cydriver.CUfunction> <void*> function, x, y, z, bx, by, bz, shared,
+                                      <cydriver.CUstream> self.stream.handle, <void**> <void*> addresses, NULL),
+              "cuLaunchKernel", (f"grid {grid}", f"block {block}"))
+        self.stream.launches += 1
+
+    def record_launches(self, bint on):
+        """Report every kernel launch as an event, or no longer (`minicaffe.memory.record`)."""
+        self.stream.recording = on
+
+    def __repr__(self):
+        return f"<Device {self.index} {self.name!r} {self.architecture}>"
+
+
+# ---- what mc::cuda::launch calls (cuda/stream.hpp)
+
+ctypedef int (*start_function)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                               void**) noexcept nogil
+
+
+cdef start_function launch_function() except NULL:
+    """Give cuLaunchKernel itself, without the wrapper around it: the shortest way to start a kernel."""
+    cdef void* address = NULL
+    cdef cydriver.CUdriverProcAddressQueryResult status
+    check(cydriver.cuGetProcAddress("cuLaunchKernel", &address, 12000, 0, &status), "cuGetProcAddress", ("cuLaunchKernel",))
+    if address == NULL:
+        raise DeviceError("the driver has no cuLaunchKernel; update the NVIDIA driver")
+    return <start_function> address
+
+
+cdef Device device_of(CudaStream* stream):
+    return <Device> _devices[stream.device]
+
+
+cdef keep_failure(CudaStream* stream, error):
+    """Note why the stream stands; the first reason counts."""
+    cdef Device owner = device_of(stream)
+    if not stream.failed:
+        owner.failure = error
+        stream.failed = 1
+
+
+cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:
+    """Compile a kernel for the stream's device, or find it in the cache, and load it."""
+    cdef HostImage image
+    cdef Device owner
+    cdef size_t function
+    try:
+        owner = device_of(stream)
+        spelling = (<bytes> kernel.host.name).decode()
+        if compile.simulated():
+            image = image_of(kernel.host, 1)
+            function = owner.function(owner.load_module(<unsigned char[:sizeof(HostImage)]> <unsigned char*> &image), spelling)
+        else:
+            cubin, name = compile.kernel_image(spelling, kernel.host.argument_sizes[0], owner.architecture)
+            function = owner.function(owner.load_module(cubin), name)
+        set_function(kernel, stream.device, <void*> function)
+        return <void*> function
+    except BaseException as error:
+        keep_failure(stream, error)
+        return NULL
+
+
+cdef void fail(CudaStream* stream, int code, CudaKernel* kernel, unsigned blocks, unsigned threads) noexcept with gil:
+    keep_failure(stream, error_of(<cydriver.CUresult> code, "cuLaunchKernel",
+                                  (compile.short_name((<bytes> kernel.host.name).decode()), f"{blocks} blocks",
+                                   f"{threads} threads")))
+
+
+cdef void tell(CudaStream* stream, CudaKernel* kernel, unsigned blocks, unsigned threads) noexcept with gil:
+    try:
+        _reporter.event("launch", CUDAPlace(stream.device), 0, 0, compile.short_name((<bytes> kernel.host.name).decode()),
+                        f"{blocks} blocks of {threads} threads")
+    except BaseException as error:
+        keep_failure(stream, error)
+
+
+cdef int raise_failure(CudaStream* stream) except -1:
+    """Raise why the stream stands, and let it go on: if the context is lost, the next call will say so again."""
+    cdef Device owner = device_of(stream)
+    error, owner.failure = owner.failure, None
+    stream.failed = 0
+    raise error if error is not None else DeviceError("the stream stands, for a reason that was raised before")
+
+
+cdef int activate(CudaStream* stream) noexcept with gil:
+    try:
+        return device_of(stream).activate()
+    except BaseException as error:
+        keep_failure(stream, error)
+        return -1
+
+
+# ---- streams and events
+
+cdef class Stream:
+    """Work in order on one device.
+
+    Parameters
+    ----------
+    device : Device
+    """
+
+    def __init__(self, Device device not None):
+        self.device = device
+        device.activate()
+        check(cydriver.cuStreamCreate(&self.handle, cydriver.CU_STREAM_NON_BLOCKING), "cuStreamCreate", (device.index,))
+        self.owned = True
+
+    def __dealloc__(self):
+        if self.owned and may_call():
+            cydriver.cuStreamDestroy(self.handle)
+
+    def synchronize(self):
+        """Wait until all its work is done."""
+        cdef cydriver.CUresult code
+        self.device.activate()
+        with nogil:
+            code = cydriver.cuStreamSynchronize(self.handle)
+        check(code, "cuStreamSynchronize")
+
+    def wait(self, Event event not None):
+        """Let later work on this stream wait for `event`; the host goes on."""
+        check(cydriver.cuStreamWaitEvent(self.handle, event.handle, 0), "cuStreamWaitEvent")
+
+    @property
+    def address(self):
+        """int: the CUstream."""
+        return <uintptr_t> self.handle
+
+
+def computing(Device device not None):
+    """Return the stream of all computing on `device`."""
+    cdef Stream stream = Stream.__new__(Stream)
+    stream.device = device
+    stream.handle = <cydriver.CUstream> device.stream.handle
+    return stream
+
+
+cdef class Event:
+    """A mark in the work of a stream.
+
+    Parameters
+    ----------
+    device : Device
+    timing : bool
+        Whether `elapsed` is asked for; without, it costs less.
+    """
+
+    def __init__(self, Device device not None, bint timing=False):
+        self.device = device
+        device.activate()
+        check(cydriver.cuEventCreate(&self.handle, cydriver.CU_EVENT_DEFAULT if timing else cydriver.CU_EVENT_DISABLE_TIMING),
+              "cuEventCreate")
+
+    def __dealloc__(self):
+        if self.handle != NULL and may_call():
+            cydriver.cuEventDestroy(self.handle)
+
+    def record(self, Stream stream not None):
+        """Stand behind all work that `stream` has now."""
+        self.device.activate()
+        check(cydriver.cuEventRecord(self.handle, stream.handle), "cuEventRecord")
+
+    def done(self):
+        """Whether all work before it is done."""
+        code = cydriver.cuEventQuery(self.handle)
+        if code != cydriver.CUDA_ERROR_NOT_READY:
+            check(code, "cuEventQuery")
+        return code == cydriver.CUDA_SUCCESS
+
+    def synchronize(self):
+        """Wait until all work before it is done."""
+        cdef cydriver.CUresult code
+        with nogil:
+            code = cydriver.cuEventSynchronize(self.handle)
+        check(code, "cuEventSynchronize")
+
+    def elapsed(self, Event start not None):
+        """Return the milliseconds between `start` and this event."""
+        cdef float milliseconds = 0
+        check(cydriver.cuEventElapsedTime(&milliseconds, start.handle, self.handle), "cuEventElapsedTime")
+        return milliseconds
+
+
+# ---- memory
+
+cdef class DriverAllocator(Allocator):
+    """Every block from cuMemAlloc (the plain allocator of a CUDAPlace)."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.device = device(place.device)
+
+    cdef void* alloc(self, size_t nbytes) except NULL:
+        cdef cydriver.CUdeviceptr address = 0
+        self.device.activate()
+        check(cydriver.cuMemAlloc(&address, max(nbytes, 1)), "cuMemAlloc", (nbytes,))
+        self.remember(<void*> <uintptr_t> address, nbytes)
+        return <void*> <uintptr_t> address
+
+    cdef int free(self, void* ptr) except -1:
+        self.forget(ptr)
+        if may_call():
+            self.device.activate()
+            check(cydriver.cuMemFree(<uintptr_t> ptr), "cuMemFree", (hex(<uintptr_t> ptr),))
+        return 0
+
+    def memory_info(self):
+        """Return the bytes of device memory that are free, and all there are."""
+        return self.device.memory_info()
+
+
+cdef class PinnedAllocator(Allocator):
+    """Page-locked host memory, every block from cuMemHostAlloc."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.device = device(_current)
+
+    cdef void* alloc(self, size_t nbytes) except NULL:
+        cdef void* ptr = NULL
+        self.device.activate()
+        check(cydriver.cuMemHostAlloc(&ptr, max(nbytes, 1), cydriver.CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc", (nbytes,))
+        self.remember(ptr, nbytes)
+        return ptr
+
+    cdef int free(self, void* ptr) except -1:
+        self.forget(ptr)
+        if may_call():
+            self.device.activate()
+            check(cydriver.cuMemFreeHost(ptr), "cuMemFreeHost", (hex(<uintptr_t> ptr),))
+        return 0
+
+
+cdef class CudaSide(DeviceSide):
+    """Copies between the host and one device, in order with its computing."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.device = device(place.device)
+
+    cdef int finish(self) except -1:
+        cdef cydriver.CUresult code
+        cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
+        with nogil:
+            code = cydriver.cuStreamSynchronize(stream)
+        check(code, "cuStreamSynchronize")
+        return 0
+
+    cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes):
+        self.device.activate()
+        check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, <cydriver.CUstream> self.device.stream.handle),
+              "cuMemcpyHtoDAsync", (hex(dst), hex(src), nbytes))
+        self.finish()
+
+    cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes):
+        self.device.activate()
+        if self.device.stream.failed:
+            raise_failure(&self.device.stream)
+        check(cydriver.cuMemcpyDtoHAsync(<void*> dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle),
+              "cuMemcpyDtoHAsync", (hex(dst), hex(src), nbytes))
+        self.finish()
+
+    cpdef zero(self, size_t dst, size_t nbytes):
+        self.device.activate()
+        check(cydriver.cuMemsetD8Async(dst, 0, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemsetD8Async",
+              (hex(dst), 0, nbytes))
+
+    cpdef push(self, size_t dst, size_t src, size_t nbytes, stream):
+        cdef Stream line = stream
+        self.device.activate()
+        check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, line.handle), "cuMemcpyHtoDAsync",
+              (hex(dst), hex(src), nbytes))
+
+
+# ---- the present device
+
+def use_gpu(index=None):
+    """Compute on device `index` (by default the one of the last `set_device`) from now on, in all threads.
+
+    Raises
+    ------
+    DependencyError, DeviceError
+        If there is no driver or no such device.
+    """
+    global _current
+    cdef Device chosen = device(_current if index is None else index)
+    _current = chosen.index
+    chosen.activate()
+    registry.set_device_place(CUDAPlace(chosen.index))
+    registry.set_host_place(PinnedPlace())
+    set_stream(&chosen.stream)
+
+
+def use_cpu():
+    """Compute on the CPU from now on."""
+    set_stream(NULL)
+
+
+def current():
+    """Return the `Device` that GPU mode uses, or None in CPU mode."""
+    return device(_current) if on_device() else None
+
+
+def finish():
+    """Let the devices end their work, and stop calling the driver; the interpreter calls it at exit."""
+    if not may_call():
+        return
+    for one in _devices.values():
+        try:
+            one.synchronize()
+        except DeviceError:
+            continue    # whoever asked for the work has had the error, or does not want it any more
+    driver.close()
+
+
+registry.register(CUDAPlace, DriverAllocator, CudaSide)
+registry.register(PinnedPlace, PinnedAllocator)
+atexit.register(finish)

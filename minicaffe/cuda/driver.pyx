@@ -1,0 +1,130 @@
+"""The CUDA driver: loading it, or the simulated one in its place, and turning its codes into errors.
+
+Every call goes through cuda-bindings' `cydriver`, which resolves the functions of whatever ``libcuda.so.1`` is loaded.
+With ``MINICAFFE_DEVICE=sim`` the simulated driver (cuda/sim) is loaded first under that name; nothing above this file
+knows the difference, except that kernels are not compiled for it (cuda/compile.py).
+"""
+
+import ctypes
+import os
+import threading
+
+from cuda.bindings cimport cydriver
+
+from minicaffe.cuda import sim
+from minicaffe.errors import ConfigError, DependencyError, DeviceError, OutOfMemoryError
+
+cdef bint _started = False
+cdef bint _forked = False
+cdef bint _closed = False
+_lock = threading.RLock()
+_library = None     # the simulated driver, kept open
+
+# What to do about it, where the driver's own text does not say.
+REMEDIES = {
+    "CUDA_ERROR_NO_DEVICE": "no GPU is visible; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or run with --device sim",
+    "CUDA_ERROR_INVALID_DEVICE": "there is no such device; minicaffe device_query lists them",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "another program holds the GPU exclusively; wait for it, or take another with --gpu",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "kernel module and driver library differ; restart the machine after the update",
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "the driver is too old for this CUDA; update the NVIDIA driver",
+    "CUDA_ERROR_SYSTEM_NOT_READY": "start the fabric manager and look at nvidia-smi",
+    "CUDA_ERROR_NOT_INITIALIZED": "the driver was not started in this process",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "a kernel was compiled for another GPU; run minicaffe cache clear",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; update the NVIDIA driver, or install an "
+                                          "older nvidia-cuda-nvrtc",
+    "CUDA_ERROR_INVALID_IMAGE": "run minicaffe cache clear",
+}
+# After these the context and everything in the device's memory is gone.
+LOST = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_ASSERT",
+        "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_INVALID_PC",
+        "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "CUDA_ERROR_CONTEXT_IS_DESTROYED")
+
+
+cdef bint may_call() noexcept nogil:
+    """Whether the driver may be called: it was started, by this process, which is not about to end."""
+    return _started and not _forked and not _closed
+
+
+cdef error_of(cydriver.CUresult code, str call, arguments=()):
+    """Give the error for a failed call; never raises itself."""
+    cdef const char* text = NULL
+    cdef const char* name = NULL
+    cydriver.cuGetErrorName(code, &name)
+    cydriver.cuGetErrorString(code, &text)
+    shown = (<bytes> name).decode() if name != NULL else f"error {<int> code}"
+    said = (<bytes> text).decode("utf-8", "replace") if text != NULL else "no text for it"
+    remedy = REMEDIES.get(shown, "")
+    if shown in LOST:
+        remedy = ("the device's memory is lost to this process; start the program again, from the last snapshot if there is "
+                  "one (what is saved is whole)")
+    message = f"{call}({', '.join(map(str, arguments))}): {shown}: {said}" + (f"; {remedy}" if remedy else "")
+    kind = OutOfMemoryError if code == cydriver.CUDA_ERROR_OUT_OF_MEMORY else DeviceError
+    return kind(message) if kind is OutOfMemoryError else DeviceError(message, code=shown)
+
+
+cdef int check(cydriver.CUresult code, str call, arguments=()) except -1:
+    """Raise unless `code` is success. A code that comes because the process ends, or was forked, says that."""
+    if code == cydriver.CUDA_SUCCESS:
+        return 0
+    raise error_of(code, call, arguments)
+
+
+def start():
+    """Load the driver and call cuInit; later calls do nothing.
+
+    Raises
+    ------
+    DependencyError
+        If there is no driver.
+    DeviceError
+        If it does not start, or in a process that was forked after it started.
+    """
+    global _started, _library
+    with _lock:
+        if _forked:
+            raise DeviceError("the GPU cannot be used in a process that was forked after GPU mode began; fork first, or use "
+                              "multiprocessing's start method 'spawn'")
+        if _started:
+            return
+        wish = os.environ.get("MINICAFFE_DEVICE", "")
+        if wish not in ("", "gpu", "cpu", "sim"):
+            raise ConfigError(f"must be gpu or sim, got '{wish}'", field="MINICAFFE_DEVICE")
+        if wish == "sim" and _library is None:
+            _library = ctypes.CDLL(sim.library(), mode=ctypes.RTLD_GLOBAL)
+        try:
+            code = cydriver.cuInit(0)
+        except RuntimeError as error:   # cuda-pathfinder's DynamicLibNotFoundError
+            raise DependencyError(f"no CUDA driver (libcuda.so.1) on this machine ({' '.join(str(error).split())[:200]}); "
+                                  "install the NVIDIA driver, or run on the simulated device with --device sim or "
+                                  "MINICAFFE_DEVICE=sim") from None
+        check(code, "cuInit", (0,))
+        os.register_at_fork(after_in_child=_forget)
+        _started = True
+
+
+def version():
+    """Give the CUDA version of the driver, such as ``(13, 0)``."""
+    cdef int number = 0
+    start()
+    check(cydriver.cuDriverGetVersion(&number), "cuDriverGetVersion")
+    return number // 1000, number % 1000 // 10
+
+
+def count():
+    """Give the number of devices."""
+    cdef int number = 0
+    start()
+    check(cydriver.cuDeviceGetCount(&number), "cuDeviceGetCount")
+    return number
+
+
+def close():
+    """Stop calling the driver: the process ends, and memory that is freed from now on goes with it."""
+    global _closed
+    _closed = True
+
+
+def _forget():
+    global _forked
+    _forked = True

@@ -1,0 +1,113 @@
+// Kernels that run on a grid of blocks of threads: what a GPU runs, and what the simulated device runs on the host.
+//
+// A kernel is a struct K. Its members are the parameters, copied to the device by value; the rest is its contract:
+//   static constexpr int kThreads       threads of a block (blocks are one-dimensional, grids have up to three dimensions)
+//   static constexpr bool kBarriers     whether threads wait for each other
+//   struct Shared                       the block's shared memory; may be empty
+//   operator()(const Thread&, Shared&)  what one thread does
+// mc::run<K, sizeof(K)> is the entry that NVRTC compiles; the size proves that both compilers lay K out alike. The host
+// compiler makes a HostKernel of the same text, for the simulated device.
+#pragma once
+#include "minicaffe/kernels/config.hpp"
+
+namespace mc {
+
+#ifdef __CUDACC_RTC__
+
+/// Where in the grid the calling thread stands.
+struct Thread {
+  MC_DEVICE unsigned thread() const { return threadIdx.x; }
+  MC_DEVICE unsigned threads() const { return blockDim.x; }
+  MC_DEVICE unsigned block() const { return blockIdx.x; }
+  MC_DEVICE unsigned block_y() const { return blockIdx.y; }
+  MC_DEVICE unsigned block_z() const { return blockIdx.z; }
+  MC_DEVICE unsigned blocks() const { return gridDim.x; }
+  MC_DEVICE void barrier() const { __syncthreads(); }
+  MC_DEVICE index_t index() const { return index_t(blockIdx.x) * blockDim.x + threadIdx.x; }
+  MC_DEVICE index_t total() const { return index_t(gridDim.x) * blockDim.x; }
+};
+
+template <class K, unsigned long long size> __global__ void __launch_bounds__(K::kThreads) run(const K kernel) {
+  static_assert(sizeof(K) == size, "the host compiler and NVRTC lay this kernel's parameters out differently");
+  __shared__ typename K::Shared shared;
+  kernel(Thread(), shared);
+}
+
+#else
+
+/// The same on the host: the simulated device fills it in. `wait` ends when all threads of the block have come to it.
+struct Thread {
+  unsigned thread_x, thread_y, thread_z, threads_x, threads_y, threads_z;
+  unsigned block_x, block_y_, block_z_, blocks_x, blocks_y, blocks_z;
+  void (*wait)(const Thread*);
+  unsigned thread() const { return thread_x; }
+  unsigned threads() const { return threads_x; }
+  unsigned block() const { return block_x; }
+  unsigned block_y() const { return block_y_; }
+  unsigned block_z() const { return block_z_; }
+  unsigned blocks() const { return blocks_x; }
+  void barrier() const { wait(this); }
+  index_t index() const { return index_t(block_x) * threads_x + thread_x; }
+  index_t total() const { return index_t(blocks_x) * threads_x; }
+};
+
+/// A kernel as the simulated device knows it. `call` runs one thread where `barriers` is true, else all threads of the block
+/// that `thread` names (it counts thread_x itself). `shared` has shared_size bytes, the same for all threads of a block.
+struct HostKernel {
+  const char* name;
+  void (*call)(void** arguments, Thread* thread, void* shared);
+  const unsigned* argument_sizes;
+  int arguments;
+  unsigned shared_size;
+  int max_threads;
+  int barriers;
+};
+
+/// What stands where a GPU has a cubin: the kernels of a module, by name. Given to cuModuleLoadData of the simulated device.
+struct HostImage {
+  char magic[8];  // "MCHOST1"
+  const HostKernel* kernels;
+  unsigned long long count;
+};
+
+inline HostImage image_of(const HostKernel* kernels, unsigned long long count) {
+  return {{'M', 'C', 'H', 'O', 'S', 'T', '1', 0}, kernels, count};
+}
+
+template <class K> void call_on_host(void** arguments, Thread* thread, void* shared) {
+  const K& kernel = *static_cast<const K*>(arguments[0]);
+  typename K::Shared& block = *static_cast<typename K::Shared*>(shared);
+  if (K::kBarriers) return kernel(*thread, block);
+  for (thread->thread_x = 0; thread->thread_x < thread->threads_x; ++thread->thread_x) kernel(*thread, block);
+}
+
+template <class K> struct SizeOf {
+  static constexpr unsigned value = sizeof(K);
+};
+
+/// The text "... [with K = mc::Some<float>]": GCC's and Clang's spelling of a type, which NVRTC reads again.
+template <class K> const char* spelling() { return __PRETTY_FUNCTION__; }
+
+template <class K> const HostKernel& host_kernel() {
+  static const HostKernel kernel = {spelling<K>(), call_on_host<K>, &SizeOf<K>::value, 1, unsigned(sizeof(typename K::Shared)),
+                                    K::kThreads, K::kBarriers};
+  return kernel;
+}
+
+#endif
+
+struct NoShared {};
+
+/// f(i) for 0 <= i < n, where f is a functor over an index: each thread takes every total-th.
+template <class F> struct Each {
+  static constexpr int kThreads = 256;
+  static constexpr bool kBarriers = false;
+  using Shared = NoShared;
+  F f;
+  index_t n;
+  MC_DEVICE void operator()(const Thread& t, Shared&) const {
+    for (index_t i = t.index(); i < n; i += t.total()) f(i);
+  }
+};
+
+}  // namespace mc

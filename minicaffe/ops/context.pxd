@@ -1,0 +1,36 @@
+cdef extern from "minicaffe/ops/context.hpp":
+    struct HostKernel "mc::HostKernel":
+        const char* name
+        const unsigned* argument_sizes
+    struct HostImage "mc::HostImage":
+        pass
+    HostImage image_of "mc::image_of"(const HostKernel* kernels, unsigned long long count) nogil
+    struct CudaKernel "mc::cuda::Kernel":
+        const HostKernel* host
+        void** functions
+    struct CudaStream "mc::cuda::Stream"
+    ctypedef int (*raise_function)(CudaStream*) except -1
+    struct CudaStream "mc::cuda::Stream":
+        void* handle
+        int device
+        int multiprocessors
+        int failed
+        int recording
+        long long launches
+        double* scratch
+        void* (*load)(CudaStream*, CudaKernel*) noexcept nogil
+        int (*start)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) noexcept nogil
+        void (*fail)(CudaStream*, int, CudaKernel*, unsigned, unsigned) noexcept nogil
+        void (*tell)(CudaStream*, CudaKernel*, unsigned, unsigned) noexcept nogil
+        raise_function raise_error "raise"
+        int (*activate)(CudaStream*) noexcept nogil
+    struct Context "mc::Context":
+        int threads
+        CudaStream* stream
+    const int kScratch "mc::cuda::kScratch"
+
+cdef Context cpu_context() noexcept nogil
+cdef Context context() noexcept nogil
+cdef bint on_device() noexcept nogil
+cdef int set_stream(CudaStream* stream) except -1
+cdef int settle(const Context& on) except -1

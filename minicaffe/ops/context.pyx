@@ -1,0 +1,51 @@
+"""Where operations run now: the CPU, or the stream of a device. One choice for the process, so that new threads inherit it."""
+
+from minicaffe.cpu.threads cimport num_threads
+
+cdef extern from *:
+    """
+    // The stream whose device this thread has made current, so that a launch need not ask the driver.
+    static thread_local mc::cuda::Stream* active_stream = nullptr;
+    static inline void activate_once(mc::cuda::Stream* stream) {
+      if (stream && active_stream != stream && stream->activate(stream) == 0) active_stream = stream;
+    }
+    """
+    void activate_once(CudaStream* stream) noexcept nogil
+
+cdef CudaStream* _stream = NULL     # NULL: the CPU
+
+
+cdef Context cpu_context() noexcept nogil:
+    """Give the context of the CPU."""
+    cdef Context on
+    on.threads = num_threads()
+    on.stream = NULL
+    return on
+
+
+cdef Context context() noexcept nogil:
+    """Give the context of the present mode, ready for launches by the calling thread."""
+    cdef Context on
+    on.threads = num_threads()
+    on.stream = _stream
+    activate_once(_stream)
+    return on
+
+
+cdef bint on_device() noexcept nogil:
+    """Whether the present mode is that of a device."""
+    return _stream != NULL
+
+
+cdef int set_stream(CudaStream* stream) except -1:
+    """Let all operations run on `stream` from now on; NULL means the CPU."""
+    global _stream
+    _stream = stream
+    return 0
+
+
+cdef int settle(const Context& on) except -1:
+    """Raise what went wrong on the context's stream, if anything did."""
+    if on.stream != NULL and on.stream.failed:
+        return on.stream.raise_error(on.stream)
+    return 0
