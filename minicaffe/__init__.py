@@ -10,7 +10,7 @@ except ModuleNotFoundError as _error:
         raise
     raise ImportError("this is minicaffe's source, not an installed minicaffe: install it with `pip install .`, "
                       "then start Python in another folder") from None
-from minicaffe import errors, io
+from minicaffe import cuda, errors, io, memory
 from minicaffe.cpu.threads import get_num_threads, set_num_threads
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import Layer, allow_python_layers
@@ -45,5 +45,5 @@ __all__ = [
     "AdaDeltaSolver", "AdaGradSolver", "AdamSolver", "NesterovSolver", "Net", "RMSPropSolver", "SGDSolver", "Layer", "TEST",
     "TRAIN", "Timer", "get_solver", "has_nccl", "init_log", "io", "layer_type_list", "log", "set_device", "set_mode_cpu",
     "set_mode_gpu", "set_multiprocess", "set_random_seed", "set_solver_count", "set_solver_rank", "solver_count",
-    "solver_rank", "Workspace", "allow_python_layers", "errors", "get_num_threads", "register_layer", "set_num_threads",
+    "solver_rank", "Workspace", "allow_python_layers", "cuda", "errors", "get_num_threads", "memory", "register_layer", "set_num_threads",
 ]

@@ -8,8 +8,8 @@ blob grew or went away.
 import numpy as np
 
 from minicaffe.cpu.threads cimport num_threads
-from minicaffe.ops.context cimport Context, context, settle
 from minicaffe.memory.synced cimport UNINITIALIZED
+from minicaffe.ops.context cimport Context, context, settle
 
 from minicaffe.errors import DataError, ShapeError
 
@@ -231,6 +231,12 @@ cdef class Blob:
             fill_typed(on, self.dtype, self.count, value, self.mutable_diff_on(on))
         return 0
 
+    def fill_diff(self, double value):
+        """Set the gradient to `value` where the present mode computes, on the CPU or the device."""
+        cdef Context on = context()
+        self.fill_diff_on(on, value)
+        settle(on)
+
     @property
     def data(self):
         """The values as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
@@ -250,6 +256,21 @@ cdef class Blob:
     def cpu_diff(self):
         """The gradient as a read-only NumPy view; the device copy stays valid."""
         return _view(self, self.diff_memory.cpu_buffer(), False)
+
+    @property
+    def gpu_data(self):
+        """The values on the device, as a `DeviceArray`; takes mutable GPU access."""
+        return DeviceArray(self, self.data_memory.mutable_gpu_buffer())
+
+    @property
+    def gpu_diff(self):
+        """The gradient on the device, as a `DeviceArray`; takes mutable GPU access."""
+        return DeviceArray(self, self.diff_memory.mutable_gpu_buffer())
+
+    @property
+    def __cuda_array_interface__(self):
+        """dict: lets CuPy, PyTorch and Numba use the values on the device in place."""
+        return self.gpu_data.__cuda_array_interface__
 
     def set_cpu_data(self, source):
         """Let data be the memory of `source`, a C-contiguous array of the blob's type and count, without a copy."""
@@ -383,6 +404,29 @@ cdef class Blob:
     def scale_diff(self, double factor):
         """Multiply the diff in place; nothing happens to memory that was never touched."""
         _scale(self, self.diff_memory, factor)
+
+
+class DeviceArray:
+    """Memory of a blob on the device, for other libraries and kernels of one's own; it lives as long as this object.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    address : int
+        Of the first element on the device.
+    __cuda_array_interface__ : dict
+        Version 3.
+    """
+
+    def __init__(self, blob, buffer):
+        self.shape = blob.shape
+        self._type = NUMPY_TYPES[blob.dtype]
+        self._buffer = buffer
+        self.address = buffer.address
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self.shape, "typestr": self._type.str, "data": (self.address, False), "version": 3}
 
 
 cdef _view(Blob blob, buffer, bint writable):

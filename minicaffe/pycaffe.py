@@ -12,9 +12,10 @@ from itertools import zip_longest
 
 import numpy as np
 
+from minicaffe import cuda
 from minicaffe import solver as solver_room
 from minicaffe.common import TEST, TRAIN, caffe
-from minicaffe.errors import ConfigError, DependencyError, FileError, ShapeError
+from minicaffe.errors import ConfigError, FileError, ShapeError
 from minicaffe.layer import layer_types
 from minicaffe.net import net as net_room
 from minicaffe.proto import upgrade
@@ -376,23 +377,32 @@ class Timer:
 
 def set_mode_cpu():
     """Compute on the CPU, which is the default."""
-    caffe.mode = "cpu"
+    if caffe.mode != "cpu":
+        cuda.use_cpu()
 
 
 def set_mode_gpu():
-    """Compute on a GPU.
+    """Compute on the GPU that `set_device` chose, by default the first; with MINICAFFE_DEVICE=sim on the simulated one.
+
+    Different from Caffe: threads started later compute there too.
 
     Raises
     ------
-    DependencyError
-        This version has no CUDA path.
+    DependencyError, DeviceError
+        If there is no CUDA driver, or the GPU cannot be used.
     """
-    raise DependencyError("this version of minicaffe computes on the CPU only; call set_mode_cpu(), the default")
+    cuda.use_gpu()
 
 
 def set_device(device_id):
-    """Select a GPU; raises DependencyError, since this version has no CUDA path."""
-    set_mode_gpu()
+    """Choose the GPU of GPU mode, at once if that is the present mode.
+
+    Raises
+    ------
+    DependencyError, DeviceError
+        If there is no CUDA driver or no such GPU.
+    """
+    cuda.select(device_id)
 
 
 def set_random_seed(seed):

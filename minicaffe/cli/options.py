@@ -1,5 +1,6 @@
 """What the commands share: options as gflags writes them, logging, GPU, level and stages, and the listing of outputs."""
 
+import os
 import re
 
 import click
@@ -52,15 +53,18 @@ def is_truth(option):
 
 
 def common(command):
-    """Give a command the options that all have: --gpu, --quiet, --verbose, --debug; and set up the log before it runs."""
+    """Give a command the options that all have: --device, --gpu, --allocator, --quiet, --verbose, --debug; and set up the log before it runs."""
     for option in (
         click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
         click.option("--verbose", is_flag=True, expose_value=False, callback=_note_verbose, is_eager=True,
                      help="Write Caffe's log on a terminal too."),
         click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
                      help="Show only warnings, errors and the result."),
-        click.option("--gpu", expose_value=False, callback=_refuse_gpu, metavar="IDS|all",
-                     help="GPUs to use: none in this build yet."),
+        click.option("--allocator", expose_value=False, callback=_choose_allocator, metavar="NAME",
+                     help="Allocator of GPU memory: caching (default), buddy or plain."),
+        click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID", help="Compute on this GPU, counted from 0."),
+        click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",
+                     help="Where to compute; sim is a simulated GPU, for machines without one."),
     ):
         command = option(command)
     return command
@@ -126,6 +130,43 @@ def _start_log(ctx, param, quiet):
     log.start(quiet=quiet, verbose=ctx.meta.get("verbose", False))
 
 
-def _refuse_gpu(ctx, param, gpu):
-    if gpu:
-        raise click.UsageError("--gpu: this build has no CUDA path yet; leave it out to run on the CPU", ctx)
+def _use_device(ctx, param, device):
+    if device not in (None, "cpu", "gpu", "sim"):
+        raise click.UsageError(f"--device: must be cpu, gpu or sim, got '{device}'", ctx)
+    ctx.meta["device"] = device
+    if device == "sim":
+        os.environ["MINICAFFE_DEVICE"] = "sim"
+    if device in ("gpu", "sim"):
+        from minicaffe import cuda
+        cuda.use_gpu()
+
+
+def _use_gpu(ctx, param, gpu):
+    if gpu is None:
+        return
+    from minicaffe import cuda
+    ids = [str(i) for i in range(cuda.count())] if gpu == "all" else gpu.split(",")
+    if len(ids) > 1:
+        raise click.UsageError(f"--gpu: one GPU trains a net so far, {gpu} names {len(ids)}", ctx)
+    if not ids[0].isdecimal():
+        raise click.UsageError(f"--gpu: must be the number of a GPU, got '{gpu}'; minicaffe device_query lists them", ctx)
+    ctx.meta["device"] = "gpu"
+    cuda.use_gpu(int(ids[0]))
+
+
+def _choose_allocator(ctx, param, name):
+    if name is not None:
+        from minicaffe import memory
+        memory.set_device_allocator(name)
+
+
+def tell_mode(logger):
+    """Log where the command computes, in Caffe's words."""
+    from minicaffe.common import caffe
+    if caffe.mode == "cpu":
+        logger.info("Use CPU.")
+        return
+    from minicaffe import cuda
+    device = cuda.current()
+    logger.info("Use GPU with device ID %d", device.index)
+    logger.info("GPU %d: %s", device.index, device.name)

@@ -28,7 +28,7 @@ def test(file, model, weights, iterations, level, stage):
     """Run the net of FILE with its test data and print the means of its outputs."""
     file = options.one_file(file, model, "--model", "net")
     param, positions = read_net(file, caffe_pb2.TEST, level, stage)
-    logger.info("Use CPU.")
+    options.tell_mode(logger)
     try:
         net = Net(param, file=file, positions=positions)
     except Error as error:

@@ -9,7 +9,9 @@ import time as clock
 
 import click
 
+from minicaffe import cuda
 from minicaffe.cli import options
+from minicaffe.common import caffe
 from minicaffe.errors import Error
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
@@ -31,7 +33,7 @@ def time(file, model, iterations, phase, level, stage):
     """Run the net of FILE forward and backward and print the mean times of its layers."""
     file = options.one_file(file, model, "--model", "net")
     param, positions = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage)
-    logger.info("Use CPU.")
+    options.tell_mode(logger)
     try:
         net = Net(param, file=file, positions=positions)
         forward, backward, total = measure(net, iterations)
@@ -67,6 +69,7 @@ def measure(net, iterations):
         for i in range(count):
             before = clock.perf_counter()
             net.forward_from_to(i, i)
+            wait()
             forward[i] += clock.perf_counter() - before
         for i in reversed(range(count)):
             before = clock.perf_counter()
@@ -79,12 +82,16 @@ def measure(net, iterations):
 
 def run_backward(net, index):
     """Run one layer backward, also where the net itself would skip its parameters (a deploy net has no loss)."""
-    layer = net.layers[index]
-    if net.layer_need_backward[index] or layer.blobs:
-        try:
-            layer.backward_cpu(net.tops[index], net.bottom_need_backward[index], net.bottoms[index])
-        except Error as error:
-            raise error.at(file=net.file, line=net.lines[index], layer=layer.name, layer_type=layer.type)
+    if net.layer_need_backward[index] or net.layers[index].blobs:
+        net.backward_layer(index)
+        wait()
+
+
+def wait():
+    """Wait until a GPU has done what it was given."""
+    device = cuda.current() if caffe.mode == "gpu" else None
+    if device is not None:
+        device.synchronize()
 
 
 def log_times(net, forward, backward, total, iterations):

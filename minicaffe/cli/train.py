@@ -10,10 +10,11 @@ import sys
 
 import click
 
+from minicaffe import cuda
 from minicaffe.cli import log, options, solver_options, training_file
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
-from minicaffe.errors import Error
+from minicaffe.errors import DependencyError, Error
 from minicaffe.proto import caffe_pb2, text, upgrade
 
 logger = logging.getLogger("minicaffe.cli")
@@ -82,11 +83,19 @@ def prepare(ctx, file, fields, given):
         click.echo(f"# {file} is a net; it is trained by this solver:\n{text.write_text(param)}", err=True)
     param.train_state.level = given["level"]
     param.train_state.stage.extend(given["stage"])
-    if param.HasField("solver_mode") and param.solver_mode == caffe_pb2.SolverParameter.GPU:
-        logger.warning("%s: solver_mode: GPU: this build has no CUDA path yet, the CPU trains", file)
-    logger.info("Use CPU.")
+    if param.HasField("solver_mode") and param.solver_mode == caffe_pb2.SolverParameter.GPU and not ctx.meta.get("device"):
+        try_gpu(file, param.device_id if param.device_id >= 0 else None)
+    options.tell_mode(logger)
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size})
+
+
+def try_gpu(file, device):
+    """Compute on the GPU that the solver file asks for; without a driver the CPU trains, and says so."""
+    try:
+        cuda.use_gpu(device)
+    except DependencyError as error:
+        logger.warning("%s: solver_mode: GPU: %s; the CPU trains", file, error)
 
 
 def run(ctx, solver, given):

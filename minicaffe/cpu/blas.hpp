@@ -30,23 +30,29 @@ void gemm(const Blas& blas, bool trans_a, bool trans_b, index_t m, index_t n, in
                     int(lda), b, int(ldb), beta, c, int(ldc));
 }
 
-/// The same for dense matrices, split over threads along the longer side of C.
+/// The same, split over threads along the longer side of C.
 template <class T>
 void parallel_gemm(const Blas& blas, int threads, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
-                   const T* a, const T* b, T beta, T* c) {
-  index_t lda = trans_a ? m : k, ldb = trans_b ? k : n;
+                   const T* a, index_t lda, const T* b, index_t ldb, T beta, T* c, index_t ldc) {
   bool by_rows = m >= n;
   index_t side = by_rows ? m : n, other = by_rows ? n : m;
   // A part of under about 100,000 multiplications is not worth a second thread.
   index_t grain = std::max<index_t>(1, 100000 / std::max<index_t>(1, other * k));
   parallel(threads, side, grain, [&](int, index_t begin, index_t end) {
     if (by_rows)
-      gemm(blas, trans_a, trans_b, end - begin, n, k, alpha, trans_a ? a + begin : a + begin * k, lda, b, ldb, beta,
-           c + begin * n, n);
+      gemm(blas, trans_a, trans_b, end - begin, n, k, alpha, trans_a ? a + begin : a + begin * lda, lda, b, ldb, beta,
+           c + begin * ldc, ldc);
     else
-      gemm(blas, trans_a, trans_b, m, end - begin, k, alpha, a, lda, trans_b ? b + begin * k : b + begin, ldb, beta,
-           c + begin, n);
+      gemm(blas, trans_a, trans_b, m, end - begin, k, alpha, a, lda, trans_b ? b + begin * ldb : b + begin, ldb, beta,
+           c + begin, ldc);
   });
+}
+
+/// The same for dense matrices.
+template <class T>
+void parallel_gemm(const Blas& blas, int threads, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
+                   const T* a, const T* b, T beta, T* c) {
+  parallel_gemm(blas, threads, trans_a, trans_b, m, n, k, alpha, a, trans_a ? m : k, b, trans_b ? k : n, beta, c, n);
 }
 
 }  // namespace cpu

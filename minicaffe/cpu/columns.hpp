@@ -221,23 +221,5 @@ template <class Visit> MC_HD void for_each_image(const ConvShape& s, index_t beg
   }
 }
 
-/// The whole column matrix of (channels, in...), as the layer Im2col gives it out; images count as channels.
-template <class T> void im2col(int threads, index_t channels, const Window& w, const T* image, T* column) {
-  const index_t n = channels * w.kernel_count() * w.out_count();
-  if (w.num_axes == 2)
-    for_each(threads, n, Im2col<T, 2>{w, image, column}, 16);
-  else
-    for_each(threads, n, Im2col<T, 0>{w, image, column}, 16);
-}
-
-/// The reverse: each pixel is the sum of what saw it, overwritten.
-template <class T> void col2im(int threads, index_t channels, const Window& w, const T* column, T* image) {
-  const index_t n = channels * w.in_count(), cost = 16 * w.kernel_count();
-  if (w.num_axes == 2)
-    for_each(threads, n, Col2im<T, 2>{w, column, image}, cost);
-  else
-    for_each(threads, n, Col2im<T, 0>{w, column, image}, cost);
-}
-
 }  // namespace cpu
 }  // namespace mc

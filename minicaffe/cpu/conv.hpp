@@ -10,7 +10,6 @@
 #pragma once
 #include "minicaffe/cpu/columns.hpp"
 #include "minicaffe/cpu/tile.hpp"
-#include "minicaffe/kernels/reduce.hpp"
 
 namespace mc {
 namespace cpu {
@@ -247,21 +246,6 @@ void conv_backward_weights(const ConvShape& s, int threads, const T* x, const T*
     }
   });
 }
-
-/// dbias[c] += the sum of plane c over all images.
-template <class T> struct BiasGradient {
-  index_t images, channels, plane;
-  const T* dy;
-  T* dbias;
-  MC_HD void operator()(index_t c) const {
-    double sum = 0;
-    for (index_t n = 0; n < images; ++n) {
-      SumTerm<T> term{dy + (n * channels + c) * plane};
-      for (index_t i = 0; i < plane; i += kSumBlock) sum += double(block_sum<T>(term, i, min_(plane, i + kSumBlock)));
-    }
-    dbias[c] += T(sum);
-  }
-};
 
 }  // namespace cpu
 }  // namespace mc

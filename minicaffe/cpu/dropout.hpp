@@ -1,6 +1,6 @@
 // Dropout on the CPU: whole blocks of 64 elements in vector registers, what is left over one by one.
 #pragma once
-#include "minicaffe/cpu/typed.hpp"
+#include "minicaffe/cpu/apply.hpp"
 #include "minicaffe/kernels/dropout.hpp"
 
 namespace mc {
@@ -55,13 +55,8 @@ template <class T> struct DropoutBlock {
   }
 };
 
-inline void dropout(int threads, int dtype, index_t n, u64 seed, u64 start, u32 threshold, double scale, const void* x,
-                    void* y) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    Dropout<T> one{Philox{seed}, start, threshold, T(scale), static_cast<const T*>(x), static_cast<T*>(y)};
-    for_each(threads, (n + kDropBlock - 1) / kDropBlock, DropoutBlock<T>{one, n}, 2 * kDropBlock);
-  });
+template <class T> void dropout(int threads, index_t n, const Dropout<T>& one) {
+  for_each(threads, (n + kDropBlock - 1) / kDropBlock, DropoutBlock<T>{one, n}, 2 * kDropBlock);
 }
 
 }  // namespace cpu

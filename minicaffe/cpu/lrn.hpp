@@ -5,7 +5,7 @@
 // Every window is summed anew from data in the first-level cache: vector additions are cheap there, no rounding error
 // travels along the channels as in a running sum, and a NaN reaches its own windows only.
 #pragma once
-#include "minicaffe/cpu/typed.hpp"
+#include "minicaffe/cpu/apply.hpp"
 #include "minicaffe/kernels/lrn.hpp"
 
 namespace mc {

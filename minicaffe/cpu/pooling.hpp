@@ -2,7 +2,7 @@
 // sizes, in vector registers. Planes whose windows reach beyond the image are copied with a border first, so that every window
 // is whole. Both paths add in the same order, so their results have the same bits.
 #pragma once
-#include "minicaffe/cpu/typed.hpp"
+#include "minicaffe/cpu/apply.hpp"
 #include "minicaffe/kernels/pooling.hpp"
 
 namespace mc {
@@ -138,15 +138,6 @@ void pool_forward(int threads, int dtype, const PoolShape& s, index_t planes, co
     if (s.kernel_h == 3 && s.stride_h == 1) return pool_planes<float, Op<float>, 3, 1>(threads, planes, one, frames);
   }
   pool_outputs<Op>(threads, dtype, s, planes, x, y, mask);
-}
-
-inline void stochastic_forward(int threads, int dtype, const PoolShape& s, index_t planes, u64 seed, u64 start,
-                               const void* x, void* y, void* mask) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    StochasticForward<T> one{s, Philox{seed}, start, static_cast<const T*>(x), static_cast<T*>(y), static_cast<T*>(mask)};
-    for_each(threads, planes * s.out_height * s.out_width, one, 2 * s.kernel_h * s.kernel_w + 20);
-  });
 }
 
 /// Adds each dy of one plane to the pixel its mask names; a mask outside the plane (-1: an empty window) is passed over.

@@ -2,19 +2,17 @@
 #pragma once
 #include <utility>
 #include <vector>
-#include "minicaffe/cpu/loss.hpp"
+#include "minicaffe/cpu/labels.hpp"
 
 namespace mc {
 namespace cpu {
 
-/// The number of positions that are right, and if `right` is not null also for each class how many are right and how many
-/// there are.
-inline double count_correct(int threads, int dtype, const Labels& s, index_t top_k, const void* score, const void* label,
+/// The number of positions that are right, and for each class how many are right and how many there are.
+inline double count_by_class(int dtype, const Labels& s, index_t top_k, const void* score, const void* label,
                             double* right, double* all) {
   return dispatch(dtype, [&](auto type) -> double {
     using T = decltype(type);
     CorrectTerm<T> term{s, static_cast<const T*>(score), static_cast<const T*>(label), top_k};
-    if (!right) return sum_terms<T>(threads, s.outer * s.inner, term);
     double total = 0;
     for (index_t c = 0; c < s.classes; ++c) right[c] = all[c] = 0;
     for (index_t i = 0; i < s.outer * s.inner; ++i) {

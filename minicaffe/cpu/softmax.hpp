@@ -2,7 +2,7 @@
 // block of neighbouring inner positions, whose channels are walked with vector loops over the block.
 #pragma once
 #include "minicaffe/cpu/exp.hpp"
-#include "minicaffe/cpu/typed.hpp"
+#include "minicaffe/cpu/apply.hpp"
 #include "minicaffe/kernels/reduce.hpp"
 
 namespace mc {

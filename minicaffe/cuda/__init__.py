@@ -1,0 +1,43 @@
+"""CUDA: devices, streams, kernels compiled at run time, and the simulated device. Nothing is loaded before it is used.
+
+``use_gpu(0)`` and ``use_cpu()`` choose where nets compute; pycaffe's ``set_mode_gpu`` calls them. `kernel` and
+`elementwise` run kernels of your own on blobs.
+"""
+
+import importlib
+
+from minicaffe.errors import DependencyError
+
+_HOME = {
+    "Device": "device",
+    "Event": "device",
+    "Stream": "device",
+    "computing": "device",
+    "current": "device",
+    "get_device": "device",
+    "select": "device",
+    "use_cpu": "device",
+    "use_gpu": "device",
+    "count": "driver",
+    "version": "driver",
+    "Kernel": "custom",
+    "elementwise": "custom",
+    "kernel": "custom",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module 'minicaffe.cuda' has no attribute '{name}'")
+    module = f"minicaffe.cuda.{_HOME[name]}"
+    try:
+        home = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("cuda"):
+            raise DependencyError("the GPU needs the package cuda-bindings: pip install cuda-bindings") from None
+        if error.name == module:
+            raise DependencyError("this minicaffe was built without CUDA; install cuda-bindings and nvidia-cuda-runtime and "
+                                  "build it again") from None
+        raise
+    return getattr(home, name)

@@ -49,7 +49,8 @@ def kernels_folder():
 
 def program_text():
     """Return the source that includes every kernel text."""
-    return "".join(f'#include "minicaffe/kernels/{path.name}"\n' for path in sorted(kernels_folder().glob("*.hpp")))
+    includes = "".join(f'#include "minicaffe/kernels/{path.name}"\n' for path in sorted(kernels_folder().glob("*.hpp")))
+    return includes + "using namespace mc;\n"  # GCC spells a type as it is called inside of mc
 
 
 def kernel_image(spelling, size, architecture):
@@ -127,7 +128,7 @@ def compile_cubin(source, expression, options):
         _checked(module, "nvrtcAddNameExpression", module.nvrtcAddNameExpression(program, expression.encode()))
         code = module.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
         if code != module.nvrtcResult.NVRTC_SUCCESS:
-            raise DeviceError(f"{expression} does not compile:\n{_log(module, program)}{_numbered(source)}", code=code.name)
+            raise DeviceError(f"{expression} does not compile:\n{_log(module, program)}{numbered(source)}", code=code.name)
         _, name = _checked(module, "nvrtcGetLoweredName", module.nvrtcGetLoweredName(program, expression.encode()))
         name = name.decode() if isinstance(name, bytes) else name
         _, size = _checked(module, "nvrtcGetCUBINSize", module.nvrtcGetCUBINSize(program))
@@ -151,7 +152,8 @@ def _log(module, program):
     return text.decode("utf-8", "replace").rstrip("\0 \n") + "\n"
 
 
-def _numbered(source):
+def numbered(source):
+    """Return a source text with the number of each line before it, for errors."""
     return "".join(f"{number:4} {line}\n" for number, line in enumerate(source.splitlines(), 1))
 
 

@@ -43,4 +43,4 @@ cdef class CudaSide(DeviceSide):
     cdef int finish(self) except -1
 
 
-cpdef Device device(int index)
+cpdef Device get_device(int index)

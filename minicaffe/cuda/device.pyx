@@ -17,9 +17,10 @@ from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.synced cimport DeviceSide
 from minicaffe.ops.context cimport Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_stream
 
+from minicaffe.common import caffe
 from minicaffe.cuda import compile, driver
 from minicaffe.errors import ConfigError, DeviceError
-from minicaffe.memory.place import CUDAPlace, PinnedPlace
+from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
 
@@ -33,10 +34,10 @@ cdef extern from *:
 cdef Reporter _reporter = reporter
 _devices = {}           # index -> Device
 _lock = threading.RLock()
-_current = 0
+_selected = 0           # the device that GPU mode uses
 
 
-cpdef Device device(int index):
+cpdef Device get_device(int index):
     """Return the state of device `index`, made on first use.
 
     Raises
@@ -54,7 +55,7 @@ cpdef Device device(int index):
 
 
 cdef class Device:
-    """One device; use `device(index)`.
+    """One device; use `get_device(index)`.
 
     Attributes
     ----------
@@ -194,8 +195,9 @@ cdef class Device:
         import ctypes
         values = (ctypes.c_void_p * max(1, len(arguments)))(*[ctypes.addressof(a) for a in arguments])
         cdef uintptr_t addresses = ctypes.addressof(values)
-        x, y, z = (*grid, 1, 1)[:3]
-        bx, by, bz = (*block, 1, 1)[:3]
+        cdef unsigned x, y, z, bx, by, bz
+        x, y, z = (grid + (1, 1))[:3]
+        bx, by, bz = (block + (1, 1))[:3]
         self.activate()
         check(cydriver.cuLaunchKernel(<cydriver.CUfunction> <void*> function, x, y, z, bx, by, bz, shared,
                                       <cydriver.CUstream> self.stream.handle, <void**> <void*> addresses, NULL),
@@ -388,7 +390,7 @@ cdef class DriverAllocator(Allocator):
 
     def __init__(self, place):
         super().__init__(place)
-        self.device = device(place.device)
+        self.device = get_device(place.device)
 
     cdef void* alloc(self, size_t nbytes) except NULL:
         cdef cydriver.CUdeviceptr address = 0
@@ -414,7 +416,7 @@ cdef class PinnedAllocator(Allocator):
 
     def __init__(self, place):
         super().__init__(place)
-        self.device = device(_current)
+        self.device = get_device(_selected)
 
     cdef void* alloc(self, size_t nbytes) except NULL:
         cdef void* ptr = NULL
@@ -436,7 +438,7 @@ cdef class CudaSide(DeviceSide):
 
     def __init__(self, place):
         super().__init__(place)
-        self.device = device(place.device)
+        self.device = get_device(place.device)
 
     cdef int finish(self) except -1:
         cdef cydriver.CUresult code
@@ -475,30 +477,41 @@ cdef class CudaSide(DeviceSide):
 # ---- the present device
 
 def use_gpu(index=None):
-    """Compute on device `index` (by default the one of the last `set_device`) from now on, in all threads.
+    """Compute on device `index` (by default the selected one, first 0) from now on, in all threads.
 
     Raises
     ------
     DependencyError, DeviceError
         If there is no driver or no such device.
     """
-    global _current
-    cdef Device chosen = device(_current if index is None else index)
-    _current = chosen.index
+    global _selected
+    cdef Device chosen = get_device(_selected if index is None else index)
+    _selected = chosen.index
     chosen.activate()
     registry.set_device_place(CUDAPlace(chosen.index))
     registry.set_host_place(PinnedPlace())
     set_stream(&chosen.stream)
+    caffe.mode = "gpu"
 
 
 def use_cpu():
     """Compute on the CPU from now on."""
     set_stream(NULL)
+    registry.set_host_place(CPUPlace())
+    caffe.mode = "cpu"
+
+
+def select(index):
+    """Choose the device of GPU mode, at once if that is the present mode (Caffe's SetDevice)."""
+    global _selected
+    _selected = get_device(index).index
+    if on_device():
+        use_gpu(index)
 
 
 def current():
     """Return the `Device` that GPU mode uses, or None in CPU mode."""
-    return device(_current) if on_device() else None
+    return get_device(_selected) if on_device() else None
 
 
 def finish():

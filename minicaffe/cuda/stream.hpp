@@ -5,6 +5,7 @@
 // launches on it, and becomes an exception when somebody asks (Stream::raise).
 #pragma once
 #include <algorithm>
+#include "minicaffe/cuda/libraries.hpp"
 #include "minicaffe/kernels/grid.hpp"
 
 namespace mc {
@@ -26,6 +27,9 @@ struct Stream {
   int recording;        // tell() wants to know of every launch
   long long launches;
   double* scratch;      // kScratch values on the device, for sums in two steps
+  const double* rate;   // while a graph is captured: where on the device the learning rate lies; else null
+  const unsigned long long* drawn;  // likewise: what is added to the start of every stream of random numbers
+  Libraries* libraries; // null: our own kernels only
   void* (*load)(Stream*, Kernel*);                                                  // null when it failed
   int (*start)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra);  // cuLaunchKernel
@@ -43,7 +47,11 @@ template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsi
   if (stream.failed || !grid_x || !grid_y || !grid_z) return;
   void* function = kernel.functions[stream.device];
   if (!function && !(function = stream.load(&stream, &kernel))) return;
-  void* arguments[] = {const_cast<K*>(&k)};
+  K parameters = k;
+#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(&parameters);  // what lies there by chance may look like a pointer to whoever checks them
+#endif
+  void* arguments[] = {&parameters};
   int code = stream.start(function, grid_x, grid_y, grid_z, K::kThreads, 1, 1, 0, stream.handle, arguments, nullptr);
   ++stream.launches;
   if (code) stream.fail(&stream, code, &kernel, grid_x * grid_y * grid_z, K::kThreads);

@@ -40,6 +40,12 @@ template <class T> struct ShiftBy {
   MC_HD Shifted<T> at(index_t k) const { return {b[k]}; }
 };
 
+/// x / d[k], 0 where d[k] is 0
+template <class T> struct DividedBy {
+  const T* d;
+  MC_HD Scaled<T> at(index_t k) const { return {d[k] == T(0) ? T(0) : T(1) / d[k]}; }
+};
+
 /// max(x, 0) + a[k] min(x, 0)
 template <class T> struct PreluForward {
   const T* a;

@@ -24,4 +24,18 @@ template <class T> struct Dropout {
   }
 };
 
+/// The four elements that share counter i: one of each 16 in a block. `drawn`, unless null, is added to the start.
+template <class T> struct DropoutLane {
+  Dropout<T> one;
+  index_t count;
+  const u64* drawn;
+  MC_HD void operator()(index_t i) const {
+    u32 bits[4];
+    one.random(one.start + (drawn ? *drawn : 0) + u64(i), bits);
+    index_t at = i / kDropLanes * kDropBlock + i % kDropLanes;
+    for (int k = 0; k < 4; ++k, at += kDropLanes)
+      if (at < count) one.y[at] = bits[k] >= one.threshold ? one.x[at] * one.scale : T(0);
+  }
+};
+
 }  // namespace mc

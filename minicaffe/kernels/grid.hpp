@@ -3,6 +3,7 @@
 // A kernel is a struct K. Its members are the parameters, copied to the device by value; the rest is its contract:
 //   static constexpr int kThreads       threads of a block (blocks are one-dimensional, grids have up to three dimensions)
 //   static constexpr bool kBarriers     whether threads wait for each other
+//   static constexpr int kBlocks        blocks that a multiprocessor should hold at once, which limits registers; may be left out
 //   struct Shared                       the block's shared memory; may be empty
 //   operator()(const Thread&, Shared&)  what one thread does
 // mc::run<K, sizeof(K)> is the entry that NVRTC compiles; the size proves that both compilers lay K out alike. The host
@@ -27,7 +28,11 @@ struct Thread {
   MC_DEVICE index_t total() const { return index_t(gridDim.x) * blockDim.x; }
 };
 
-template <class K, unsigned long long size> __global__ void __launch_bounds__(K::kThreads) run(const K kernel) {
+template <class K> MC_HD constexpr auto blocks_at_once(int) -> decltype(int(K::kBlocks)) { return K::kBlocks; }
+template <class K> MC_HD constexpr int blocks_at_once(long) { return 1; }
+
+template <class K, unsigned long long size>
+__global__ void __launch_bounds__(K::kThreads, blocks_at_once<K>(0)) run(const K kernel) {
   static_assert(sizeof(K) == size, "the host compiler and NVRTC lay this kernel's parameters out differently");
   __shared__ typename K::Shared shared;
   kernel(Thread(), shared);

@@ -33,4 +33,41 @@ template <class T> MC_HD T deviation_factor(Deviation rule, T variance, T eps) {
                                           : T(1);
 }
 
+// ---- the same for channel k, as the kernels of the device take it
+
+/// A null mean is 0.
+template <class T> struct StandardizeBy {
+  const T *mean, *factor;
+  MC_HD Standardize<T> at(index_t k) const { return {mean ? mean[k] : T(0), factor[k]}; }
+};
+
+template <class T> struct SquaredDifferenceBy {
+  const T *x, *mean;
+  MC_HD SquaredDifferenceTerm<T> at(index_t k) const { return {x, mean[k]}; }
+};
+
+/// A null mean: v is normalised already.
+template <class T> struct CenteredDotBy {
+  const T *v, *dy, *mean;
+  MC_HD CenteredDotTerm<T> at(index_t k) const { return {v, dy, mean ? mean[k] : T(0)}; }
+};
+
+template <class T> struct StandardizeBackwardBy {
+  const T *mean_dy, *mean_dy_v, *mean, *factor;
+  MC_HD StandardizeBackward<T> at(index_t k) const {
+    T v_factor = mean ? factor[k] : T(1);
+    return {mean_dy[k], mean_dy_v[k] * v_factor, mean ? mean[k] : T(0), v_factor, factor[k]};
+  }
+};
+
+template <class T> struct DeviationFactor {
+  Deviation rule;
+  T eps;
+  const T* variance;
+  T* factor;
+  MC_HD void operator()(index_t k) const {
+    factor[k] = deviation_factor(rule, rule == Deviation::kNone ? T(0) : variance[k], eps);
+  }
+};
+
 }  // namespace mc

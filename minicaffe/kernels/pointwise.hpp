@@ -51,6 +51,12 @@ template <class T> struct Scaled {
   MC_HD T operator()(T x) const { return a * x; }
 };
 
+/// x / d
+template <class T> struct Divided {
+  T d;
+  MC_HD T operator()(T x) const { return x / d; }
+};
+
 /// y + a x, called as f(x, y)
 template <class T> struct Axpy {
   T a;

@@ -64,11 +64,12 @@ template <class T, class Op> struct PoolForward {
 };
 
 /// Zeiler and Fergus, "Stochastic pooling", 2013: take a pixel with probability x / sum x. A window whose sum is negative
-/// takes its last pixel; one with a NaN gives NaN and no position.
+/// takes its last pixel; one with a NaN gives NaN and no position. `drawn`, unless null, is added to the start.
 template <class T> struct StochasticForward {
   PoolShape s;
   Philox random;
   u64 start;
+  const u64* drawn;
   const T* x;
   T *y, *mask;
   MC_HD void operator()(index_t i) const {
@@ -79,7 +80,7 @@ template <class T> struct StochasticForward {
     for (index_t h = window.top; h < window.bottom; ++h)
       for (index_t w = window.left; w < window.right; ++w) sum += plane[h * s.width + w];
     u32 bits[4];
-    random(start + u64(i), bits);
+    random(start + (drawn ? *drawn : 0) + u64(i), bits);
     T threshold = T(1.0 - uniform_(bits[0])) * sum;  // in (0, sum]: a pixel of value 0 is not taken before a positive one
     T running = 0, value = sum;
     index_t where = -1;

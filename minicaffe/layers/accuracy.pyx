@@ -6,27 +6,29 @@ Different from Caffe: labels of Accuracy are range-checked; NaN comes last in Ar
 import numpy as np
 
 from minicaffe.blob cimport DOUBLE, Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import axis_of
 from minicaffe.layers.labels import bad_label
 
-cdef extern from "minicaffe/cpu/ranking.hpp" nogil:
+cdef extern from "minicaffe/ops/ranking.hpp" nogil:
     const int kNoLabel "mc::kNoLabel"
     struct Labels "mc::Labels":
         long long outer, classes, inner
         int ignore
     long long check_labels "mc::cpu::check_labels"(int, const Labels&, const void*, long long*)
-    double count_correct "mc::cpu::count_correct"(
-        int, int, const Labels&, long long, const void*, const void*, double*, double*)
-    void top_of_each "mc::cpu::top_of_each"(
-        int, int, long long, long long, long long, long long, long long, const void*, void*, void*)
+    double count_by_class "mc::cpu::count_by_class"(
+        int, const Labels&, long long, const void*, const void*, double*, double*)
+    void count_correct "mc::count_correct"(
+        const Context&, int, const Labels&, long long, const void*, const void*, double, void*)
+    void top_of_each "mc::top_of_each"(
+        const Context&, int, long long, long long, long long, long long, long long, const void*, void*, void*)
 
 
-cdef class AccuracyLayer(Layer):
+cdef class AccuracyLayer(DeviceLayer):
     """The fraction of positions, not counting those labelled `ignore_label`, whose true class is among the `top_k` best; 0 if
     there are none. A position is right if fewer than top_k other classes score at least as high as the true one.
 
@@ -69,27 +71,36 @@ cdef class AccuracyLayer(Layer):
         if len(top) > 1:
             (<Blob> top[1]).reshape_to((self.labels.classes,))
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* score = (<Blob> bottom[0]).cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
         cdef long long valid
         cdef long long bad = check_labels(self.dtype, self.labels, label, &valid)
         if bad >= 0:
             raise bad_label(bottom[1], bad, self.labels.classes)
-        cdef bint per_class = len(top) > 1
-        cdef double[::1] right = np.empty(self.labels.classes if per_class else 1)
-        cdef double[::1] of_class = np.empty_like(right)
-        cdef double* right_of = &right[0] if per_class else NULL
-        cdef double correct
-        cdef int threads = num_threads()
+        cdef const void* score
+        cdef void* out
+        if len(top) > 1:
+            return self.forward_by_class(bottom, top, valid)
+        score, label = (<Blob> bottom[0]).data_on(on), (<Blob> bottom[1]).data_on(on)
+        out = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            correct = count_correct(threads, self.dtype, self.labels, self.top_k, score, label, right_of, &of_class[0])
-        (<Blob> top[0]).data[...] = correct / valid if valid else 0
-        if per_class:
+            count_correct(on, self.dtype, self.labels, self.top_k, score, label, max(valid, 1), out)
+
+    cdef int forward_by_class(self, list bottom, list top, long long valid) except -1:
+        """Count for each class too, on the host on either machine: it is a walk over the labels."""
+        cdef const void* score = (<Blob> bottom[0]).cpu_data_ptr()
+        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
+        cdef double[::1] right = np.empty(self.labels.classes)
+        cdef double[::1] of_class = np.empty_like(right)
+        cdef double correct
+        if self.labels.classes:
+            correct = count_by_class(self.dtype, self.labels, self.top_k, score, label, &right[0], &of_class[0])
+            (<Blob> top[0]).data[...] = correct / valid if valid else 0
             (<Blob> top[1]).data[...] = np.asarray(right) / np.maximum(of_class, 1)
+        return 0
 
 
-cdef class ArgMaxLayer(Layer):
+cdef class ArgMaxLayer(DeviceLayer):
     """The `argmax_param.top_k` largest in falling order, the larger index first among equals.
 
     Parameters
@@ -129,9 +140,9 @@ cdef class ArgMaxLayer(Layer):
             raise ConfigError(f"must be at most the number of values, {self.n}, got {self.top_k}", field="argmax_param.top_k")
         (<Blob> top[0]).reshape_to(shape)
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef char* out = <char*> (<Blob> top[0]).mutable_cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef char* out = <char*> (<Blob> top[0]).mutable_data_on(on)
         cdef long long stride = self.top_k
         cdef void* index = out
         cdef void* value = NULL
@@ -140,9 +151,8 @@ cdef class ArgMaxLayer(Layer):
         elif self.values:
             stride = 2 * self.top_k
             value = out + self.top_k * (8 if self.dtype == DOUBLE else 4)
-        cdef int threads = num_threads()
         with nogil:
-            top_of_each(threads, self.dtype, self.outer, self.n, self.inner, self.top_k, stride, x, index, value)
+            top_of_each(on, self.dtype, self.outer, self.n, self.inner, self.top_k, stride, x, index, value)
 
 
 register_layer("Accuracy", AccuracyLayer)

@@ -1,28 +1,32 @@
 """BatchNorm and MVN: subtract a mean, divide by a deviation (Caffe batch_norm_layer.cpp, mvn_layer.cpp).
 
 A blob is seen as outer x channels x inner, every channel with statistics of its own: for BatchNorm the channels are axis
-1, for MVN the planes or samples. Formulas stand in kernels/normalize.hpp, the loops in cpu/normalize.hpp. Different from
+1, for MVN the planes or samples. Formulas stand in kernels/normalize.hpp, the loops in ops/normalize.hpp. Different from
 Caffe: the normalised values are kept only where the layer works in place and its gradient needs them; MVN may work in place.
 """
 
-from minicaffe.blob cimport DOUBLE, Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.blob cimport Blob
+from minicaffe.ops.context cimport Context
+from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 
-cdef extern from "minicaffe/cpu/normalize.hpp" namespace "mc::cpu" nogil:
-    void normalize_forward(int, int, long long, long long, long long, int rule, bint given, double eps, const void* x, void* y,
-                           void* kept, void* mean, void* variance, void* factor)
-    void normalize_backward(int, int, long long, long long, long long, bint given, bint mean_only, bint normalized,
-                            const void* v, const void* dy, const void* mean, const void* factor, void* dx)
+cdef extern from "minicaffe/ops/normalize.hpp" namespace "mc" nogil:
+    void normalize_forward(const Context&, int, long long, long long, long long, int rule, bint given, double eps, const void* x,
+                           void* y, void* kept, void* mean, void* variance, void* factor)
+    void normalize_backward(const Context&, int, long long, long long, long long, bint given, bint mean_only, bint normalized,
+                            const void* v, const void* dy, const void* mean, const void* factor, void* dx, void* scratch)
 
-cdef extern from "minicaffe/cpu/typed.hpp" nogil:
-    void scaled "mc::cpu::map1<mc::Scaled>"(int, int, long long, const void* x, void* y, double a)
-    void blend "mc::cpu::map2<mc::Axpby>"(int, int, long long, const void* x, const void* y, void* out, double a, double b)
+cdef extern from "minicaffe/ops/typed.hpp" nogil:
+    void blend "mc::map2<mc::Axpby>"(const Context&, int, long long, const void* x, const void* y, void* out, double a, double b)
+    void affine "mc::map1<mc::Affine>"(const Context&, int, long long, const void* x, void* y, double scale, double shift)
+
+cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
+    void divided_by "mc::broadcast1<mc::DividedBy>"(
+        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* divisor)
 
 cdef enum Deviation:   # kernels/normalize.hpp
     EPS_INSIDE
@@ -30,7 +34,7 @@ cdef enum Deviation:   # kernels/normalize.hpp
     NONE
 
 
-cdef class NormalizeLayer(Layer):
+cdef class NormalizeLayer(DeviceLayer):
     """One bottom x, one top y of the same shape."""
 
     exact_num_bottom_blobs = 1
@@ -42,10 +46,12 @@ cdef class NormalizeLayer(Layer):
     cdef double eps
     cdef Blob mean, variance, factor   # one value a channel
     cdef Blob kept       # y, in place
+    cdef Blob sums       # two for each channel, of backward on a device
 
     cdef int make_scratch(self) except -1:
         self.mean, self.variance, self.factor = self.new_blob(), self.new_blob(), self.new_blob()
         self.kept = self.new_blob(what="normalised values")
+        self.sums = self.new_blob()
         return 0
 
     cdef int see(self, long long outer, long long channels, long long inner) except -1:
@@ -54,33 +60,37 @@ cdef class NormalizeLayer(Layer):
             blob.reshape(channels)
         return 0
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
-        cdef void* mean = self.mean.mutable_cpu_data_ptr()
-        cdef void* variance = self.variance.mutable_cpu_data_ptr()
-        cdef void* factor = self.factor.mutable_cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef void* mean = self.mean.mutable_data_on(on)
+        cdef void* variance = self.variance.mutable_data_on(on)
+        cdef void* factor = self.factor.mutable_data_on(on)
         cdef void* kept = NULL
         if top[0] is bottom[0] and not self.given:
             self.kept.reshape_like(<Blob> bottom[0])
-            kept = self.kept.mutable_cpu_data_ptr()
+            kept = self.kept.mutable_data_on(on)
         with nogil:
-            normalize_forward(num_threads(), self.dtype, self.outer, self.channels, self.inner, self.rule, self.given, self.eps,
+            normalize_forward(on, self.dtype, self.outer, self.channels, self.inner, self.rule, self.given, self.eps,
                               x, y, kept, mean, variance, factor)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
-            return
+            return 0
         cdef bint in_place = top[0] is bottom[0]
         cdef Blob values = self.kept if in_place and not self.given else <Blob> bottom[0]
-        cdef const void* v = values.cpu_data_ptr()
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
-        cdef const void* mean = self.mean.cpu_data_ptr()
-        cdef const void* factor = self.factor.cpu_data_ptr()
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+        cdef const void* v = values.data_on(on)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef const void* mean = self.mean.data_on(on)
+        cdef const void* factor = self.factor.data_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
+        cdef void* scratch = NULL
+        if on.stream != NULL:
+            self.sums.reshape_to((2 * self.channels,))
+            scratch = self.sums.mutable_data_on(on)
         with nogil:
-            normalize_backward(num_threads(), self.dtype, self.outer, self.channels, self.inner, self.given, self.rule == NONE,
-                               in_place, v, dy, mean, factor, dx)
+            normalize_backward(on, self.dtype, self.outer, self.channels, self.inner, self.given, self.rule == NONE,
+                               in_place, v, dy, mean, factor, dx, scratch)
 
 
 cdef class BatchNormLayer(NormalizeLayer):
@@ -125,41 +135,31 @@ cdef class BatchNormLayer(NormalizeLayer):
         if top[0] is not x:
             (<Blob> top[0]).reshape_like(x)
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob means = self.blobs[0], variances = self.blobs[1], weights = self.blobs[2]
         cdef long long count = self.outer * self.inner
-        cdef double weight = 0, per
+        cdef void* weight
         if self.given:
-            weight = value_of(weights)
-            per = 1 / weight if weight != 0 else 0
-            scaled(1, self.dtype, means.count, means.cpu_data_ptr(), self.mean.mutable_cpu_data_ptr(), per)
-            scaled(1, self.dtype, means.count, variances.cpu_data_ptr(), self.variance.mutable_cpu_data_ptr(), per)
-        NormalizeLayer.forward_cpu(self, bottom, top)
+            self.divide(on, means, self.mean)
+            self.divide(on, variances, self.variance)
+        NormalizeLayer.forward_on(self, on, bottom, top)
         if not self.given and count:
-            self.accumulate(means, self.mean, 1)
-            self.accumulate(variances, self.variance, count / <double> max(count - 1, 1))
-            set_value(weights, self.fraction * value_of(weights) + 1)
+            self.accumulate(on, means, self.mean, 1)
+            self.accumulate(on, variances, self.variance, count / <double> max(count - 1, 1))
+            weight = weights.mutable_data_on(on)
+            affine(on, self.dtype, 1, weight, weight, self.fraction, 1)
 
-    cdef int accumulate(self, Blob sums, Blob values, double factor) except -1:
-        """sums = fraction sums + factor values"""
-        cdef void* out = sums.mutable_cpu_data_ptr()
-        blend(1, self.dtype, sums.count, values.cpu_data_ptr(), out, out, factor, self.fraction)
+    cdef int divide(self, const Context& on, Blob sums, Blob values) except -1:
+        """values = sums / their weight, 0 where that is 0"""
+        divided_by(on, self.dtype, 1, 1, sums.count, sums.data_on(on), values.mutable_data_on(on), NULL,
+                   (<Blob> self.blobs[2]).data_on(on))
         return 0
 
-
-cdef double value_of(Blob blob) except? -1:
-    """Return the first value."""
-    cdef const void* values = blob.cpu_data_ptr()
-    return (<const double*> values)[0] if blob.dtype == DOUBLE else (<const float*> values)[0]
-
-
-cdef int set_value(Blob blob, double value) except -1:
-    """Set the first value."""
-    if blob.dtype == DOUBLE:
-        (<double*> blob.mutable_cpu_data_ptr())[0] = value
-    else:
-        (<float*> blob.mutable_cpu_data_ptr())[0] = <float> value
-    return 0
+    cdef int accumulate(self, const Context& on, Blob sums, Blob values, double factor) except -1:
+        """sums = fraction sums + factor values"""
+        cdef void* out = sums.mutable_data_on(on)
+        blend(on, self.dtype, sums.count, values.data_on(on), out, out, factor, self.fraction)
+        return 0
 
 
 cdef class MVNLayer(NormalizeLayer):

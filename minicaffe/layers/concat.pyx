@@ -5,29 +5,23 @@ slice_layer.cpp, tile_layer.cpp, crop_layer.cpp).
 """
 
 from minicaffe.blob cimport DOUBLE, Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import axis_of, axis_or_legacy, refuse_in_place
 
-cdef extern from "minicaffe/cpu/strips.hpp" namespace "mc::cpu" nogil:
-    void copy_strips(int, long long rows, long long strip, const void* x, long long x_pitch, void* y, long long y_pitch)
-    void copy_box(int, int axes, const long long* size, const long long* whole, const long long* offset, bint back, void* box,
-                  void* array)
+cdef extern from "minicaffe/ops/strips.hpp" namespace "mc" nogil:
+    void copy_strips(const Context&, long long rows, long long strip, const void* x, long long x_pitch, void* y, long long y_pitch)
+    void copy_box(const Context&, int axes, const long long* size, const long long* whole, const long long* offset, bint back,
+                  void* box, void* array)
 
-cdef extern from "minicaffe/kernels/tile.hpp" namespace "mc" nogil:
-    cppclass TileBackward[T]:
-        long long inner, tiles
-        const T* dy
-        T* dx
-
-cdef extern from "minicaffe/cpu/apply.hpp" namespace "mc::cpu" nogil:
-    void for_each[F](int threads, long long n, const F& f, long long cost)
+cdef extern from "minicaffe/ops/tile.hpp" namespace "mc" nogil:
+    void tile_backward(const Context&, int dtype, long long n, long long inner, long long tiles, const void* dy, void* dx)
 
 
-cdef class StripLayer(Layer):
+cdef class StripLayer(DeviceLayer):
     """Parts of equal rows lie side by side in a whole: Concat joins the parts, Slice takes them apart.
 
     A single part is the whole: it shares data and diff.
@@ -45,24 +39,24 @@ cdef class StripLayer(Layer):
             return 1
         return 0
 
-    cdef int move(self, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
+    cdef int move(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
         """Copy the parts into the whole, or with `join` false the whole into those parts that are wanted."""
         cdef long long offset = 0, strip, pitch = sum(self.strips)
-        cdef char* there = <char*> (((whole.mutable_cpu_diff_ptr() if diff else whole.mutable_cpu_data_ptr())) if join else
-                                    <void*> (whole.cpu_diff_ptr() if diff else whole.cpu_data_ptr()))
+        cdef char* there = <char*> (((whole.mutable_diff_on(on) if diff else whole.mutable_data_on(on))) if join else
+                                    <void*> (whole.diff_on(on) if diff else whole.data_on(on)))
         cdef void* here
         cdef Blob part
         cdef int i
         for i in range(len(parts)):
             part, strip = parts[i], self.strips[i]
             if join:
-                here = <void*> (part.cpu_diff_ptr() if diff else part.cpu_data_ptr())
+                here = <void*> (part.diff_on(on) if diff else part.data_on(on))
                 with nogil:
-                    copy_strips(num_threads(), self.rows, strip, here, strip, there + offset, pitch)
+                    copy_strips(on, self.rows, strip, here, strip, there + offset, pitch)
             elif wanted is None or wanted[i]:
-                here = part.mutable_cpu_diff_ptr() if diff else part.mutable_cpu_data_ptr()
+                here = part.mutable_diff_on(on) if diff else part.mutable_data_on(on)
                 with nogil:
-                    copy_strips(num_threads(), self.rows, strip, there + offset, pitch, here, strip)
+                    copy_strips(on, self.rows, strip, there + offset, pitch, here, strip)
             offset += strip
         return 0
 
@@ -91,13 +85,13 @@ cdef class ConcatLayer(StripLayer):
             y.share_data(bottom[0])
             y.share_diff(bottom[0])
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if len(bottom) > 1:
-            self.move(bottom, top[0], True, False, None)
+            self.move(on, bottom, top[0], True, False, None)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if len(bottom) > 1:
-            self.move(bottom, top[0], False, True, propagate_down)
+            self.move(on, bottom, top[0], False, True, propagate_down)
 
 
 cdef class SliceLayer(StripLayer):
@@ -133,16 +127,16 @@ cdef class SliceLayer(StripLayer):
             (<Blob> top[0]).share_data(x)
             (<Blob> top[0]).share_diff(x)
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if len(top) > 1:
-            self.move(top, bottom[0], False, False, None)
+            self.move(on, top, bottom[0], False, False, None)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if len(top) > 1 and propagate_down[0]:
-            self.move(top, bottom[0], True, True, None)
+            self.move(on, top, bottom[0], True, True, None)
 
 
-cdef class TileLayer(Layer):
+cdef class TileLayer(DeviceLayer):
     """Repeat the bottom ``tiles`` times along ``axis``: [a b] becomes [a b a b]."""
 
     exact_num_bottom_blobs = 1
@@ -163,33 +157,25 @@ cdef class TileLayer(Layer):
         shape = x.shape
         top[0].reshape_to((*shape[:axis], shape[axis] * self.tiles, *shape[axis + 1:]))
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef long long strip = self.inner * (8 if self.dtype == DOUBLE else 4), t
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef char* y = <char*> (<Blob> top[0]).mutable_cpu_data_ptr()
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef char* y = <char*> (<Blob> top[0]).mutable_data_on(on)
         with nogil:
             for t in range(self.tiles):
-                copy_strips(num_threads(), self.rows, strip, x, strip, y + t * strip, strip * self.tiles)
+                copy_strips(on, self.rows, strip, x, strip, y + t * strip, strip * self.tiles)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        cdef TileBackward[float] f32
-        cdef TileBackward[double] f64
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0], y = top[0]
         if not propagate_down[0]:
-            return
-        if self.dtype == DOUBLE:
-            f64.inner, f64.tiles = self.inner, self.tiles
-            f64.dy, f64.dx = <const double*> y.cpu_diff_ptr(), <double*> x.mutable_cpu_diff_ptr()
-            with nogil:
-                for_each(num_threads(), x.count, f64, self.tiles + 4)
-        else:
-            f32.inner, f32.tiles = self.inner, self.tiles
-            f32.dy, f32.dx = <const float*> y.cpu_diff_ptr(), <float*> x.mutable_cpu_diff_ptr()
-            with nogil:
-                for_each(num_threads(), x.count, f32, self.tiles + 4)
+            return 0
+        cdef const void* dy = y.diff_on(on)
+        cdef void* dx = x.mutable_diff_on(on)
+        with nogil:
+            tile_backward(on, self.dtype, x.count, self.inner, self.tiles, dy, dx)
 
 
-cdef class CropLayer(Layer):
+cdef class CropLayer(DeviceLayer):
     """Cut bottom[0] to the size of bottom[1] from ``axis`` on, starting at ``offset``; bottom[1]'s values do not count."""
 
     exact_num_bottom_blobs = 2
@@ -228,20 +214,20 @@ cdef class CropLayer(Layer):
         self.whole[self.axes - 1] *= unit
         self.offset[self.axes - 1] *= unit
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef void* x = <void*> (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef void* x = <void*> (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            copy_box(num_threads(), self.axes, self.size, self.whole, self.offset, False, y, x)
+            copy_box(on, self.axes, self.size, self.whole, self.offset, False, y, x)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
-            return
-        bottom[0].diff[...] = 0
-        cdef void* dy = <void*> (<Blob> top[0]).cpu_diff_ptr()
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+            return 0
+        (<Blob> bottom[0]).fill_diff_on(on, 0)
+        cdef void* dy = <void*> (<Blob> top[0]).diff_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
-            copy_box(num_threads(), self.axes, self.size, self.whole, self.offset, True, dy, dx)
+            copy_box(on, self.axes, self.size, self.whole, self.offset, True, dy, dx)
 
 
 register_layer("Concat", ConcatLayer)

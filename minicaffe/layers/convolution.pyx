@@ -1,19 +1,20 @@
 """Convolution, Deconvolution and Im2col: what slides a window over an image (Caffe base_conv_layer.cpp and its family).
 
-A window has any number of axes, also none. The work is done in cpu/conv.hpp. `engine` and `force_nd_im2col` choose between
+A window has any number of axes, also none. The work is done in ops/conv.hpp. `engine` and `force_nd_im2col` choose between
 code paths of Caffe that give the same numbers; they are accepted and change nothing on the CPU.
 """
 
 import math
 
-from minicaffe.blob cimport FLOAT, Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.blob cimport Blob
+from minicaffe.cpu.blas cimport Blas, blas
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/cpu/conv.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/conv.hpp" namespace "mc" nogil:
     cppclass Window:
         int num_axes
         int* in_ "in"
@@ -22,29 +23,24 @@ cdef extern from "minicaffe/cpu/conv.hpp" namespace "mc" nogil:
         int* pad
         int* dilation
         int* out
-
-cdef extern from "minicaffe/cpu/conv.hpp" namespace "mc::cpu" nogil:
     cppclass ConvShape:
         void set(long long images, long long channels, long long outputs, long long groups, const Window& window) except +
-    cppclass BiasGradient[T]:
-        long long images, channels, plane
-        const T* dy
-        T* dbias
-    void for_each[F](int threads, long long n, const F& f, long long cost)
-    long long forward_scratch[T](const ConvShape& shape, int threads)
-    long long backward_data_scratch[T](const ConvShape& shape, int threads)
-    long long backward_weights_scratch[T](const ConvShape& shape, int threads)
-    void conv_forward[T](const ConvShape& shape, int threads, const T* x, const T* weight, const T* bias, T* y, T* scratch)
-    void conv_backward_data[T](const ConvShape& shape, int threads, const T* dy, const T* weight, const T* bias, T* dx,
-                               T* scratch)
-    void conv_backward_weights[T](const ConvShape& shape, int threads, const T* x, const T* dy, T* dweight, T* scratch)
-    void im2col[T](int threads, long long channels, const Window& window, const T* image, T* column)
-    void col2im[T](int threads, long long channels, const Window& window, const T* column, T* image)
+    long long conv_scratch(const Context&, int dtype, const ConvShape& shape)
+    void conv_forward(const Context&, const Blas& blas, int dtype, const ConvShape& shape, const void* x, const void* weight,
+                      const void* bias, void* y, void* scratch)
+    void conv_backward_data(const Context&, const Blas& blas, int dtype, const ConvShape& shape, const void* dy,
+                            const void* weight, const void* bias, void* dx, void* scratch)
+    void conv_backward_weights(const Context&, const Blas& blas, int dtype, const ConvShape& shape, const void* x,
+                               const void* dy, void* dweight, void* scratch)
+    void conv_backward_bias(const Context&, int dtype, long long images, long long channels, long long plane, const void* dy,
+                            void* dbias)
+    void im2col(const Context&, int dtype, long long channels, const Window& window, const void* image, void* column)
+    void col2im(const Context&, int dtype, long long channels, const Window& window, const void* column, void* image)
 
 MAX_INT = 2**31 - 1
 
 
-cdef class WindowLayer(Layer):
+cdef class WindowLayer(DeviceLayer):
     """What Convolution, Deconvolution and Im2col have in common: the fields of the window, and its sizes."""
 
     cdef Window window
@@ -126,7 +122,7 @@ cdef class WindowLayer(Layer):
 cdef class BaseConvolutionLayer(WindowLayer):
     """Parameters and products of Convolution and Deconvolution.
 
-    In the names of cpu/conv.hpp the image is the bottom of a convolution and the top of a deconvolution.
+    In the names of ops/conv.hpp the image is the bottom of a convolution and the top of a deconvolution.
     """
 
     min_bottom_blobs = 1
@@ -135,7 +131,6 @@ cdef class BaseConvolutionLayer(WindowLayer):
 
     cdef ConvShape shape
     cdef Blob scratch
-    cdef int scratch_threads
     cdef bint bias_term
     cdef long long num_output, group, bias_plane
 
@@ -184,85 +179,48 @@ cdef class BaseConvolutionLayer(WindowLayer):
         else:
             self.set_window(inputs, outputs)
             self.shape.set(self.images, self.channels, self.num_output, self.group, self.window)
-        self.size_scratch()
 
-    cdef int size_scratch(self) except -1:
-        """Take scratch memory for the present shape and number of threads."""
-        cdef int threads = num_threads()
-        if self.dtype == FLOAT:
-            sizes = (forward_scratch[float](self.shape, threads), backward_data_scratch[float](self.shape, threads),
-                     backward_weights_scratch[float](self.shape, threads))
-        else:
-            sizes = (forward_scratch[double](self.shape, threads), backward_data_scratch[double](self.shape, threads),
-                     backward_weights_scratch[double](self.shape, threads))
-        self.scratch.reshape_to((max(sizes),))
-        self.scratch_threads = threads
-        return 0
-
-    cdef void* scratch_ptr(self) except? NULL:
-        if self.scratch_threads != num_threads():
-            self.size_scratch()
-        return self.scratch.mutable_cpu_data_ptr()
+    cdef void* scratch_on(self, const Context& on) except? NULL:
+        """Scratch memory for the present shape, on the machine of the context."""
+        cdef long long wanted = conv_scratch(on, self.dtype, self.shape)
+        if self.scratch.count < wanted:
+            self.scratch.reshape_to((wanted,))
+        return self.scratch.mutable_data_on(on)
 
     # ---- the three products; x is the image side, y the other
 
-    cdef int image_to_columns(self, const void* x, const void* bias, void* y) except -1:
-        cdef void* scratch = self.scratch_ptr()
-        cdef const void* weight = (<Blob> self.blobs[0]).cpu_data_ptr()
-        cdef int threads = self.scratch_threads
+    cdef int image_to_columns(self, const Context& on, const void* x, const void* bias, void* y) except -1:
+        cdef void* scratch = self.scratch_on(on)
+        cdef const void* weight = (<Blob> self.blobs[0]).data_on(on)
+        cdef const Blas* library = blas()
         with nogil:
-            if self.dtype == FLOAT:
-                conv_forward[float](self.shape, threads, <const float*> x, <const float*> weight, <const float*> bias,
-                                    <float*> y, <float*> scratch)
-            else:
-                conv_forward[double](self.shape, threads, <const double*> x, <const double*> weight, <const double*> bias,
-                                     <double*> y, <double*> scratch)
+            conv_forward(on, library[0], self.dtype, self.shape, x, weight, bias, y, scratch)
         return 0
 
-    cdef int columns_to_image(self, const void* y, const void* bias, void* x) except -1:
-        cdef void* scratch = self.scratch_ptr()
-        cdef const void* weight = (<Blob> self.blobs[0]).cpu_data_ptr()
-        cdef int threads = self.scratch_threads
+    cdef int columns_to_image(self, const Context& on, const void* y, const void* bias, void* x) except -1:
+        cdef void* scratch = self.scratch_on(on)
+        cdef const void* weight = (<Blob> self.blobs[0]).data_on(on)
+        cdef const Blas* library = blas()
         with nogil:
-            if self.dtype == FLOAT:
-                conv_backward_data[float](self.shape, threads, <const float*> y, <const float*> weight, <const float*> bias,
-                                          <float*> x, <float*> scratch)
-            else:
-                conv_backward_data[double](self.shape, threads, <const double*> y, <const double*> weight, <const double*> bias,
-                                           <double*> x, <double*> scratch)
+            conv_backward_data(on, library[0], self.dtype, self.shape, y, weight, bias, x, scratch)
         return 0
 
-    cdef int add_weight_gradient(self, const void* x, const void* y) except -1:
-        cdef void* scratch = self.scratch_ptr()
-        cdef void* gradient = (<Blob> self.blobs[0]).mutable_cpu_diff_ptr()
-        cdef int threads = self.scratch_threads
+    cdef int add_weight_gradient(self, const Context& on, const void* x, const void* y) except -1:
+        cdef void* scratch = self.scratch_on(on)
+        cdef void* gradient = (<Blob> self.blobs[0]).mutable_diff_on(on)
+        cdef const Blas* library = blas()
         with nogil:
-            if self.dtype == FLOAT:
-                conv_backward_weights[float](self.shape, threads, <const float*> x, <const float*> y, <float*> gradient,
-                                             <float*> scratch)
-            else:
-                conv_backward_weights[double](self.shape, threads, <const double*> x, <const double*> y, <double*> gradient,
-                                              <double*> scratch)
+            conv_backward_weights(on, library[0], self.dtype, self.shape, x, y, gradient, scratch)
         return 0
 
-    cdef int add_bias_gradient(self, const void* top_diff) except -1:
-        cdef BiasGradient[float] f32
-        cdef BiasGradient[double] f64
-        cdef void* gradient = (<Blob> self.blobs[1]).mutable_cpu_diff_ptr()
-        if self.dtype == FLOAT:
-            f32.images, f32.channels, f32.plane = self.images, self.num_output, self.bias_plane
-            f32.dy, f32.dbias = <const float*> top_diff, <float*> gradient
-            with nogil:
-                for_each(num_threads(), self.num_output, f32, self.images * self.bias_plane + 1)
-        else:
-            f64.images, f64.channels, f64.plane = self.images, self.num_output, self.bias_plane
-            f64.dy, f64.dbias = <const double*> top_diff, <double*> gradient
-            with nogil:
-                for_each(num_threads(), self.num_output, f64, self.images * self.bias_plane + 1)
+    cdef int add_bias_gradient(self, const Context& on, const void* top_diff) except -1:
+        cdef void* gradient = (<Blob> self.blobs[1]).mutable_diff_on(on)
+        with nogil:
+            conv_backward_bias(on, self.dtype, self.images, self.num_output, self.bias_plane, top_diff, gradient)
         return 0
 
-    cdef const void* bias_ptr(self) except? NULL:
-        return (<Blob> self.blobs[1]).cpu_data_ptr() if self.bias_term else NULL
+    cdef const void* bias_on(self, const Context& on) except? NULL:
+        return (<Blob> self.blobs[1]).data_on(on) if self.bias_term else NULL
 
 
 cdef class ConvolutionLayer(BaseConvolutionLayer):
@@ -271,20 +229,20 @@ cdef class ConvolutionLayer(BaseConvolutionLayer):
     Each bottom (images..., channels, spatial...) is convolved with the same weights, (num_output, channels / group, kernel...).
     """
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef int i
         for i in range(len(bottom)):
-            self.image_to_columns((<Blob> bottom[i]).cpu_data_ptr(), self.bias_ptr(), (<Blob> top[i]).mutable_cpu_data_ptr())
+            self.image_to_columns(on, (<Blob> bottom[i]).data_on(on), self.bias_on(on), (<Blob> top[i]).mutable_data_on(on))
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef int i
         for i in range(len(top)):
             if self.bias_term and self.learns(1):
-                self.add_bias_gradient((<Blob> top[i]).cpu_diff_ptr())
+                self.add_bias_gradient(on, (<Blob> top[i]).diff_on(on))
             if self.learns(0):
-                self.add_weight_gradient((<Blob> bottom[i]).cpu_data_ptr(), (<Blob> top[i]).cpu_diff_ptr())
+                self.add_weight_gradient(on, (<Blob> bottom[i]).data_on(on), (<Blob> top[i]).diff_on(on))
             if propagate_down[i]:
-                self.columns_to_image((<Blob> top[i]).cpu_diff_ptr(), NULL, (<Blob> bottom[i]).mutable_cpu_diff_ptr())
+                self.columns_to_image(on, (<Blob> top[i]).diff_on(on), NULL, (<Blob> bottom[i]).mutable_diff_on(on))
 
 
 cdef class DeconvolutionLayer(BaseConvolutionLayer):
@@ -296,20 +254,20 @@ cdef class DeconvolutionLayer(BaseConvolutionLayer):
     cdef bint reversed(self):
         return True
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef int i
         for i in range(len(bottom)):
-            self.columns_to_image((<Blob> bottom[i]).cpu_data_ptr(), self.bias_ptr(), (<Blob> top[i]).mutable_cpu_data_ptr())
+            self.columns_to_image(on, (<Blob> bottom[i]).data_on(on), self.bias_on(on), (<Blob> top[i]).mutable_data_on(on))
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef int i
         for i in range(len(top)):
             if self.bias_term and self.learns(1):
-                self.add_bias_gradient((<Blob> top[i]).cpu_diff_ptr())
+                self.add_bias_gradient(on, (<Blob> top[i]).diff_on(on))
             if self.learns(0):
-                self.add_weight_gradient((<Blob> top[i]).cpu_diff_ptr(), (<Blob> bottom[i]).cpu_data_ptr())
+                self.add_weight_gradient(on, (<Blob> top[i]).diff_on(on), (<Blob> bottom[i]).data_on(on))
             if propagate_down[i]:
-                self.image_to_columns((<Blob> top[i]).cpu_diff_ptr(), NULL, (<Blob> bottom[i]).mutable_cpu_diff_ptr())
+                self.image_to_columns(on, (<Blob> top[i]).diff_on(on), NULL, (<Blob> bottom[i]).mutable_diff_on(on))
 
 
 cdef class Im2colLayer(WindowLayer):
@@ -334,25 +292,19 @@ cdef class Im2colLayer(WindowLayer):
         self.set_window(sizes, outputs)
         top[0].reshape_to((*shape[:self.channel_axis], self.channels * math.prod(self.kernel), *outputs))
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            if self.dtype == FLOAT:
-                im2col[float](num_threads(), self.images * self.channels, self.window, <const float*> x, <float*> y)
-            else:
-                im2col[double](num_threads(), self.images * self.channels, self.window, <const double*> x, <double*> y)
+            im2col(on, self.dtype, self.images * self.channels, self.window, x, y)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
-            return
-        cdef const void* y = (<Blob> top[0]).cpu_diff_ptr()
-        cdef void* x = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+            return 0
+        cdef const void* y = (<Blob> top[0]).diff_on(on)
+        cdef void* x = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
-            if self.dtype == FLOAT:
-                col2im[float](num_threads(), self.images * self.channels, self.window, <const float*> y, <float*> x)
-            else:
-                col2im[double](num_threads(), self.images * self.channels, self.window, <const double*> y, <double*> x)
+            col2im(on, self.dtype, self.images * self.channels, self.window, y, x)
 
 
 def _per_axis(param, name, short_name, axes, default, least):

@@ -17,6 +17,7 @@ from minicaffe.layer import Layer, register_layer
 class DataLayer(Layer):
     """Tops: data (batch, channels, height, width), and label (batch,) unless only one top is named."""
 
+    host_only = True
     exact_num_bottom_blobs = 0
     min_top_blobs = 1
     max_top_blobs = 2

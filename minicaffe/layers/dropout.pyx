@@ -5,22 +5,22 @@ Different from Caffe: the mask is not stored. Random numbers are a function of s
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/cpu/dropout.hpp" nogil:
+cdef extern from "minicaffe/ops/dropout.hpp" nogil:
     const int kDropBlock "mc::kDropBlock"
     const int kDropLanes "mc::kDropLanes"
-    void dropout "mc::cpu::dropout"(int, int, long long, unsigned long long, unsigned long long, unsigned int, double,
+    void dropout "mc::dropout"(const Context&, int, long long, unsigned long long, unsigned long long, unsigned int, double,
                                     const void*, void*)
-    void copy_typed "mc::cpu::copy_typed"(int, int, long long, const void*, void*)
+    void copy_typed "mc::copy_typed"(const Context&, int, long long, const void*, void*)
 
 
-cdef class DropoutLayer(Layer):
+cdef class DropoutLayer(DeviceLayer):
     """``y = x / (1 - p)`` with probability ``1 - p``, else 0, drawn anew each forward; in TEST ``y = x``.
 
     p is `dropout_param.dropout_ratio`, from 0 to less than 1. In place is fine. A dropped NaN becomes 0.
@@ -42,25 +42,24 @@ cdef class DropoutLayer(Layer):
     cpdef reshape(self, list bottom, list top):
         (<Blob> top[0]).reshape_like(<Blob> bottom[0])
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
         if self.phase != TEST:
             self.seed = self.generator.seed
             self.start = self.generator.reserve((x.count + kDropBlock - 1) // kDropBlock * kDropLanes)
-        self._apply(x.count, x.cpu_data_ptr(), (<Blob> top[0]).mutable_cpu_data_ptr())
+        self._apply(on, x.count, x.data_on(on), (<Blob> top[0]).mutable_data_on(on))
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:
-            self._apply((<Blob> bottom[0]).count, (<Blob> top[0]).cpu_diff_ptr(), (<Blob> bottom[0]).mutable_cpu_diff_ptr())
+            self._apply(on, (<Blob> bottom[0]).count, (<Blob> top[0]).diff_on(on), (<Blob> bottom[0]).mutable_diff_on(on))
 
-    cdef int _apply(self, long long count, const void* source, void* target) except -1:
-        cdef int threads = num_threads()
+    cdef int _apply(self, const Context& on, long long count, const void* source, void* target) except -1:
         cdef bint test = self.phase == TEST
         with nogil:
             if test:
-                copy_typed(threads, self.dtype, count, source, target)
+                copy_typed(on, self.dtype, count, source, target)
             else:
-                dropout(threads, self.dtype, count, self.seed, self.start, self.threshold, self.scale, source, target)
+                dropout(on, self.dtype, count, self.seed, self.start, self.threshold, self.scale, source, target)
         return 0
 
 

@@ -15,6 +15,7 @@ class DummyDataLayer(Layer):
     was given another shape or memory is filled again.
     """
 
+    host_only = True
     exact_num_bottom_blobs = 0
     min_top_blobs = 1
 

@@ -7,22 +7,23 @@ kernels/eltwise.hpp. Different from Caffe: the winners of a maximum are found ag
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/cpu/eltwise.hpp" namespace "mc::cpu" nogil:
-    void weighted_sum "mc::cpu::combine<mc::WeightedSum>"(int, int, long long, int, const void* const*, const double*, void*)
-    void product "mc::cpu::combine<mc::ProductOf>"(int, int, long long, int, const void* const*, const double*, void*)
-    void largest(int, int, long long, int, const void* const*, void*)
-    void largest_backward(int, int, long long, int, int winner, const void* const*, const void* dy, void* dx)
-    void spread(int, int, long long, int, const void* x, const double*, void* const*)
+cdef extern from "minicaffe/ops/eltwise.hpp" namespace "mc" nogil:
+    const int kMostInputs
+    void weighted_sum "mc::combine<mc::WeightedSum>"(const Context&, int, long long, int, const void* const*, const double*, void*)
+    void product "mc::combine<mc::ProductOf>"(const Context&, int, long long, int, const void* const*, const double*, void*)
+    void largest(const Context&, int, long long, int, const void* const*, void*)
+    void largest_backward(const Context&, int, long long, int, int winner, const void* const*, const void* dy, void* dx)
+    void spread(const Context&, int, long long, int, const void* x, const double*, void* const*)
 
-cdef extern from "minicaffe/cpu/typed.hpp" nogil:
-    void quotient_gradient "mc::cpu::map3<mc::QuotientGradient>"(int, int, long long, const void*, const void*, const void*, void*)
+cdef extern from "minicaffe/ops/typed.hpp" nogil:
+    void quotient_gradient "mc::map3<mc::QuotientGradient>"(const Context&, int, long long, const void*, const void*, const void*, void*)
 
 cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp
     PROD = 0
@@ -30,7 +31,7 @@ cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp
     MAX = 2
 
 
-cdef class EltwiseLayer(Layer):
+cdef class EltwiseLayer(DeviceLayer):
     """``y = x0 x1 ...``, ``c0 x0 + c1 x1 + ...`` or ``max(x0, x1, ...)`` of bottoms of one shape.
 
     The gradient of a maximum goes to its winner: of the first two the second wins ties, a later one must be larger.
@@ -53,6 +54,9 @@ cdef class EltwiseLayer(Layer):
                               field="eltwise_param.coeff")
         self.coefficients = list(param.coeff) or [1.0] * len(bottom)
         refuse_in_place(self, bottom, top)
+        if self.operation == MAX and len(bottom) > kMostInputs:
+            raise ConfigError(f"a maximum takes at most {kMostInputs} bottoms, got {len(bottom)}; take maxima of maxima",
+                              field="bottom")
 
     cpdef reshape(self, list bottom, list top):
         for i, blob in enumerate(bottom):
@@ -61,20 +65,20 @@ cdef class EltwiseLayer(Layer):
                                  field=f"bottom[{i}]")
         (<Blob> top[0]).reshape_like(<Blob> bottom[0])
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef vector[const void*] x = data_of(bottom)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef vector[const void*] x = data_of(on, bottom)
         cdef long long count = (<Blob> top[0]).count
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
             if self.operation == SUM:
-                weighted_sum(num_threads(), self.dtype, count, <int> x.size(), x.data(), self.coefficients.data(), y)
+                weighted_sum(on, self.dtype, count, <int> x.size(), x.data(), self.coefficients.data(), y)
             elif self.operation == PROD:
-                product(num_threads(), self.dtype, count, <int> x.size(), x.data(), NULL, y)
+                product(on, self.dtype, count, <int> x.size(), x.data(), NULL, y)
             else:
-                largest(num_threads(), self.dtype, count, <int> x.size(), x.data(), y)
+                largest(on, self.dtype, count, <int> x.size(), x.data(), y)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef long long count = (<Blob> top[0]).count
         cdef vector[void*] dx
         cdef vector[double] c
@@ -84,31 +88,31 @@ cdef class EltwiseLayer(Layer):
             if propagate_down[i]:
                 wanted.push_back(<int> i)
                 c.push_back(self.coefficients[i])
-                dx.push_back((<Blob> bottom[i]).mutable_cpu_diff_ptr())
+                dx.push_back((<Blob> bottom[i]).mutable_diff_on(on))
         if self.operation == SUM:
             with nogil:
-                spread(num_threads(), self.dtype, count, <int> dx.size(), dy, c.data(), dx.data())
-            return
-        cdef vector[const void*] x = data_of(bottom)
-        cdef const void* y = (<Blob> top[0]).cpu_data_ptr()
+                spread(on, self.dtype, count, <int> dx.size(), dy, c.data(), dx.data())
+            return 0
+        cdef vector[const void*] x = data_of(on, bottom)
+        cdef const void* y = (<Blob> top[0]).data_on(on)
         cdef bint stable = self.param.eltwise_param.stable_prod_grad
         with nogil:
             for i in range(wanted.size()):
                 if self.operation == MAX:
-                    largest_backward(num_threads(), self.dtype, count, <int> x.size(), wanted[i], x.data(), dy, dx[i])
+                    largest_backward(on, self.dtype, count, <int> x.size(), wanted[i], x.data(), dy, dx[i])
                 elif stable:
-                    self.product_of_others(x, wanted[i], dy, dx[i], count)
+                    self.product_of_others(on, x, wanted[i], dy, dx[i], count)
                 else:
-                    quotient_gradient(num_threads(), self.dtype, count, x[wanted[i]], y, dy, dx[i])
+                    quotient_gradient(on, self.dtype, count, x[wanted[i]], y, dy, dx[i])
 
-    cdef void product_of_others(self, vector[const void*] x, int index, const void* dy, void* dx, long long count) noexcept nogil:
+    cdef void product_of_others(self, const Context& on, vector[const void*] x, int index, const void* dy, void* dx, long long count) noexcept nogil:
         """dx = dy times all bottoms but one, which is never divided by."""
         x.erase(x.begin() + index)
         x.push_back(dy)
-        product(num_threads(), self.dtype, count, <int> x.size(), x.data(), NULL, dx)
+        product(on, self.dtype, count, <int> x.size(), x.data(), NULL, dx)
 
 
-cdef class SplitLayer(Layer):
+cdef class SplitLayer(DeviceLayer):
     """Give one blob to several readers: the tops share its data, and backward adds their diffs in order.
 
     A net inserts it by itself. No reader may work in place on a top, the others would read the result.
@@ -125,25 +129,25 @@ cdef class SplitLayer(Layer):
             (<Blob> blob).reshape_like(<Blob> bottom[0])
             (<Blob> blob).share_data(<Blob> bottom[0])
 
-    cpdef forward_cpu(self, list bottom, list top):
-        return
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        return 0    # the tops are the bottom
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
-            return
+            return 0
         cdef vector[const void*] dy
         cdef long long count = (<Blob> bottom[0]).count
         for blob in top:
-            dy.push_back((<Blob> blob).cpu_diff_ptr())
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+            dy.push_back((<Blob> blob).diff_on(on))
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
-            weighted_sum(num_threads(), self.dtype, count, <int> dy.size(), dy.data(), NULL, dx)
+            weighted_sum(on, self.dtype, count, <int> dy.size(), dy.data(), NULL, dx)
 
 
-cdef vector[const void*] data_of(list blobs) except *:
+cdef vector[const void*] data_of(const Context& on, list blobs) except *:
     cdef vector[const void*] pointers
     for blob in blobs:
-        pointers.push_back((<Blob> blob).cpu_data_ptr())
+        pointers.push_back((<Blob> blob).data_on(on))
     return pointers
 
 

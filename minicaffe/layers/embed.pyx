@@ -5,8 +5,8 @@ Different from Caffe: every index is checked in every pass, and a Filter that le
 """
 
 from minicaffe.blob cimport INT, Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 import numpy as np
 
@@ -14,27 +14,29 @@ from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/cpu/rows.hpp" namespace "mc::cpu" nogil:
-    long long read_indices(int dtype, long long n, const void* x, long long limit, int* out)
-    void gather_rows(int threads, long long n, const int* index, long long bytes, const void* x, void* y)
-    void scatter_rows(int threads, long long n, const int* index, long long bytes, const void* x, void* y)
-    void add_rows(int threads, int dtype, long long n, const int* index, long long columns, const void* x, void* y)
+cdef extern from "minicaffe/ops/rows.hpp" namespace "mc" nogil:
+    long long read_indices "mc::cpu::read_indices"(int dtype, long long n, const void* x, long long limit, int* out)
+    void gather_rows(const Context& on, long long n, const int* index, long long bytes, const void* x, void* y)
+    void scatter_rows(const Context& on, long long n, const int* index, long long bytes, const void* x, void* y)
+    void add_rows(const Context& on, int dtype, long long n, const int* index, long long columns, const void* x, void* y)
 
-cdef extern from "minicaffe/cpu/broadcast.hpp" nogil:
-    void shift_by "mc::cpu::broadcast1<mc::ShiftBy>"(
-        int, int, long long, long long, long long, const void* x, void* y, void* kept, const void* b)
-    void channel_sums "mc::cpu::channel_sums_typed<mc::SumTerm>"(
-        int, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
+cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
+    void shift_by "mc::broadcast1<mc::ShiftBy>"(
+        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* b)
+
+cdef extern from "minicaffe/ops/sums.hpp" nogil:
+    void channel_sums "mc::channel_sums_typed<mc::SumTerm>"(
+        const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
 
 
-cdef class RowLayer(Layer):
+cdef class RowLayer(DeviceLayer):
     """A layer that reads indices of rows."""
 
     cdef Blob index       # integers, one for each row picked
     cdef long long row    # bytes of a row
 
-    cdef const int* take_indices(self, Blob blob, long long limit, str field) except? NULL:
-        """Read the values of `blob` as indices into `limit` rows."""
+    cdef const int* take_indices(self, const Context& on, Blob blob, long long limit, str field) except? NULL:
+        """Read the values of `blob` as indices into `limit` rows, on the host; give them to the machine of the context."""
         if self.index is None:
             self.index = Blob(None, INT, f"{self.name} indices")
         self.index.reshape_like(blob)
@@ -43,7 +45,7 @@ cdef class RowLayer(Layer):
         if wrong >= 0:
             raise DataError(f"value {wrong} is {blob.cpu_data.reshape(-1)[wrong]:g}, an index must be from 0 to {limit - 1}",
                             field=field)
-        return out
+        return <const int*> self.index.data_on(on)
 
     cdef long long row_bytes(self, Blob blob, int axis) except -1:
         return blob.count_range(axis, blob.num_axes) * (4 if self.dtype == 0 else 8)
@@ -71,34 +73,34 @@ cdef class EmbedLayer(RowLayer):
     cpdef reshape(self, list bottom, list top):
         top[0].reshape_to((*bottom[0].shape, self.columns))
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0], weight = self.blobs[0]
-        cdef const int* index = self.take_indices(x, self.rows, "bottom[0]")
-        cdef const void* w = weight.cpu_data_ptr()
-        cdef const void* b = (<Blob> self.blobs[1]).cpu_data_ptr() if len(self.blobs) > 1 else NULL
+        cdef const int* index = self.take_indices(on, x, self.rows, "bottom[0]")
+        cdef const void* w = weight.data_on(on)
+        cdef const void* b = (<Blob> self.blobs[1]).data_on(on) if len(self.blobs) > 1 else NULL
         cdef long long row = self.row_bytes(weight, 1)
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            gather_rows(num_threads(), x.count, index, row, w, y)
+            gather_rows(on, x.count, index, row, w, y)
             if b:
-                shift_by(num_threads(), self.dtype, x.count, self.columns, 1, y, y, NULL, b)
+                shift_by(on, self.dtype, x.count, self.columns, 1, y, y, NULL, b)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:
             raise ConfigError("Embed has no gradient for indices; set propagate_down: false", field="bottom[0]")
         cdef Blob x = bottom[0]
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef const int* index
         cdef void* out
         if self.learns(0):
-            index = self.take_indices(x, self.rows, "bottom[0]")
-            out = (<Blob> self.blobs[0]).mutable_cpu_diff_ptr()
+            index = self.take_indices(on, x, self.rows, "bottom[0]")
+            out = (<Blob> self.blobs[0]).mutable_diff_on(on)
             with nogil:
-                add_rows(num_threads(), self.dtype, x.count, index, self.columns, dy, out)
+                add_rows(on, self.dtype, x.count, index, self.columns, dy, out)
         if len(self.blobs) > 1 and self.learns(1):
-            out = (<Blob> self.blobs[1]).mutable_cpu_diff_ptr()
+            out = (<Blob> self.blobs[1]).mutable_diff_on(on)
             with nogil:
-                channel_sums(num_threads(), self.dtype, x.count, self.columns, 1, 1, True, out, dy)
+                channel_sums(on, self.dtype, x.count, self.columns, 1, 1, True, out, dy)
 
     def allow_force_backward(self, int bottom_index):
         """Indices have no gradient."""
@@ -121,28 +123,28 @@ cdef class BatchReindexLayer(RowLayer):
             raise ShapeError("needs an axis to pick from, got a scalar", field="bottom[0]")
         top[0].reshape_to((bottom[1].shape[0], *bottom[0].shape[1:]))
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0], chosen = bottom[1]
-        cdef const int* index = self.take_indices(chosen, x.dim(0), "bottom[1]")
+        cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
         cdef long long row = self.row_bytes(x, 1)
-        cdef const void* data = x.cpu_data_ptr()
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+        cdef const void* data = x.data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            gather_rows(num_threads(), chosen.count, index, row, data, y)
+            gather_rows(on, chosen.count, index, row, data, y)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[1]:
             raise ConfigError("BatchReindex has no gradient for indices; set propagate_down: false", field="bottom[1]")
         if not propagate_down[0]:
-            return
+            return 0
         cdef Blob x = bottom[0], chosen = bottom[1]
-        cdef const int* index = self.take_indices(chosen, x.dim(0), "bottom[1]")
-        x.diff[...] = 0
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
-        cdef void* dx = x.mutable_cpu_diff_ptr()
+        cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
+        x.fill_diff_on(on, 0)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* dx = x.mutable_diff_on(on)
         cdef long long columns = x.count_range(1, x.num_axes)
         with nogil:
-            add_rows(num_threads(), self.dtype, chosen.count, index, columns, dy, dx)
+            add_rows(on, self.dtype, chosen.count, index, columns, dy, dx)
 
     def allow_force_backward(self, int bottom_index):
         """Indices have no gradient."""
@@ -187,32 +189,32 @@ cdef class FilterLayer(RowLayer):
         for blob, x in zip(top, bottom):
             blob.reshape_to((len(kept), *x.shape[1:]))
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const int* index = <const int*> self.index.cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const int* index = <const int*> self.index.data_on(on)
         cdef const void* x
         cdef void* y
         cdef long long row
         for i in range(len(top)):
             row = self.row_bytes(bottom[i], 1)
-            x, y = (<Blob> bottom[i]).cpu_data_ptr(), (<Blob> top[i]).mutable_cpu_data_ptr()
+            x, y = (<Blob> bottom[i]).data_on(on), (<Blob> top[i]).mutable_data_on(on)
             with nogil:
-                gather_rows(num_threads(), self.index.count, index, row, x, y)
+                gather_rows(on, self.index.count, index, row, x, y)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[len(bottom) - 1]:
             raise ConfigError("Filter has no gradient for its selector; set propagate_down: false",
                               field=f"bottom[{len(bottom) - 1}]")
-        cdef const int* index = <const int*> self.index.cpu_data_ptr()
+        cdef const int* index = <const int*> self.index.data_on(on)
         cdef const void* dy
         cdef void* dx
         cdef long long row
         for i in range(len(top)):
             if propagate_down[i]:
-                bottom[i].diff[...] = 0
+                (<Blob> bottom[i]).fill_diff_on(on, 0)
                 row = self.row_bytes(bottom[i], 1)
-                dy, dx = (<Blob> top[i]).cpu_diff_ptr(), (<Blob> bottom[i]).mutable_cpu_diff_ptr()
+                dy, dx = (<Blob> top[i]).diff_on(on), (<Blob> bottom[i]).mutable_diff_on(on)
                 with nogil:
-                    scatter_rows(num_threads(), self.index.count, index, row, dy, dx)
+                    scatter_rows(on, self.index.count, index, row, dy, dx)
 
     def allow_force_backward(self, int bottom_index):
         """The selector, the last bottom, has no gradient."""

@@ -14,6 +14,7 @@ from minicaffe.layer import Layer, register_layer
 class HDF5DataLayer(Layer):
     """Tops: (batch, rest of the dataset's shape), one or more."""
 
+    host_only = True
     exact_num_bottom_blobs = 0
     min_top_blobs = 1
 

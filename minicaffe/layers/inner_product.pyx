@@ -1,21 +1,21 @@
 """InnerProduct: ``top = bottom W^T + b``, with the axes from `axis` on seen as one (Caffe inner_product_layer.cpp)."""
 
-from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.blob cimport Blob
 from minicaffe.cpu.blas cimport Blas, blas
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/cpu/inner_product.hpp" namespace "mc::cpu" nogil:
-    void inner_product_forward[T](const Blas& blas, int threads, long long m, long long n, long long k, bint transpose,
-                                  const T* x, const T* weight, const T* bias, T* y)
-    void inner_product_backward[T](const Blas& blas, int threads, long long m, long long n, long long k, bint transpose,
-                                   const T* x, const T* weight, const T* dy, T* dweight, T* dbias, T* dx)
+cdef extern from "minicaffe/ops/inner_product.hpp" namespace "mc" nogil:
+    void inner_product_forward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
+                               const void* x, const void* weight, const void* bias, void* y)
+    void inner_product_backward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
+                                const void* x, const void* weight, const void* dy, void* dweight, void* dbias, void* dx)
 
 
-cdef class InnerProductLayer(Layer):
+cdef class InnerProductLayer(DeviceLayer):
     """Bottom (M..., K...), weights (N, K), or (K, N) if `transpose`, top (M..., N).
 
     Raises
@@ -64,37 +64,26 @@ cdef class InnerProductLayer(Layer):
         self.m = x.count_range(0, axis)
         top[0].reshape_to((*x.shape[:axis], self.n))
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* weight = (<Blob> self.blobs[0]).cpu_data_ptr()
-        cdef const void* bias = (<Blob> self.blobs[1]).cpu_data_ptr() if self.bias_term else NULL
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* weight = (<Blob> self.blobs[0]).data_on(on)
+        cdef const void* bias = (<Blob> self.blobs[1]).data_on(on) if self.bias_term else NULL
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         cdef const Blas* library = blas()
         with nogil:
-            if self.dtype == FLOAT:
-                inner_product_forward[float](library[0], num_threads(), self.m, self.n, self.k, self.transpose,
-                                             <const float*> x, <const float*> weight, <const float*> bias, <float*> y)
-            else:
-                inner_product_forward[double](library[0], num_threads(), self.m, self.n, self.k, self.transpose,
-                                              <const double*> x, <const double*> weight, <const double*> bias, <double*> y)
+            inner_product_forward(on, library[0], self.dtype, self.m, self.n, self.k, self.transpose, x, weight, bias, y)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* weight = (<Blob> self.blobs[0]).cpu_data_ptr()
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
-        cdef void* dweight = (<Blob> self.blobs[0]).mutable_cpu_diff_ptr() if self.learns(0) else NULL
-        cdef void* dbias = (<Blob> self.blobs[1]).mutable_cpu_diff_ptr() if self.bias_term and self.learns(1) else NULL
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr() if propagate_down[0] else NULL
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* weight = (<Blob> self.blobs[0]).data_on(on)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* dweight = (<Blob> self.blobs[0]).mutable_diff_on(on) if self.learns(0) else NULL
+        cdef void* dbias = (<Blob> self.blobs[1]).mutable_diff_on(on) if self.bias_term and self.learns(1) else NULL
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on) if propagate_down[0] else NULL
         cdef const Blas* library = blas()
         with nogil:
-            if self.dtype == FLOAT:
-                inner_product_backward[float](library[0], num_threads(), self.m, self.n, self.k, self.transpose,
-                                              <const float*> x, <const float*> weight, <const float*> dy, <float*> dweight,
-                                              <float*> dbias, <float*> dx)
-            else:
-                inner_product_backward[double](library[0], num_threads(), self.m, self.n, self.k, self.transpose,
-                                               <const double*> x, <const double*> weight, <const double*> dy, <double*> dweight,
-                                               <double*> dbias, <double*> dx)
+            inner_product_backward(on, library[0], self.dtype, self.m, self.n, self.k, self.transpose, x, weight, dy, dweight,
+                                   dbias, dx)
 
 
 register_layer("InnerProduct", InnerProductLayer)

@@ -10,6 +10,7 @@ class InputLayer(Layer):
     A top may be given another shape later; forward and backward do nothing.
     """
 
+    host_only = True
     exact_num_bottom_blobs = 0
     min_top_blobs = 1
 

@@ -6,8 +6,8 @@ second top with one loss weight or none; a batch of none has loss 0.
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import register_layer
@@ -15,37 +15,39 @@ from minicaffe.layers.checks import axis_of
 from minicaffe.layers.labels import bad_label
 from minicaffe.proto import binary
 
-cdef extern from "minicaffe/cpu/loss.hpp" nogil:
+cdef extern from "minicaffe/ops/loss.hpp" nogil:
     const int kNoLabel "mc::kNoLabel"
     struct Labels "mc::Labels":
         long long outer, classes, inner
         int ignore
-    struct Pairs "mc::cpu::Pairs":
+    struct Pairs "mc::Pairs":
         long long count, width
         double margin
         bint legacy
     long long check_labels "mc::cpu::check_labels"(int, const Labels&, const void*, long long*)
     long long count_targets "mc::cpu::count_targets"(int, long long, int, const void*)
-    void softmax_forward "mc::cpu::softmax_forward"(int, int, long long, long long, long long, const void*, void*)
-    double log_loss "mc::cpu::log_loss"(int, int, const Labels&, const void*, const void*, double)
-    void softmax_loss_backward "mc::cpu::softmax_loss_backward"(
-        int, int, const Labels&, const void*, const void*, double, void*)
-    void log_loss_backward "mc::cpu::log_loss_backward"(
-        int, int, const Labels&, const void*, const void*, double, double, void*)
-    double infogain "mc::cpu::infogain"(int, int, const Labels&, const void*, const void*, const void*, double)
-    void infogain_backward "mc::cpu::infogain_backward"(
-        int, int, const Labels&, const void*, const void*, const void*, double, void*)
-    double hinge "mc::cpu::hinge"(int, int, const Labels&, const void*, const void*, bint)
-    void hinge_backward "mc::cpu::hinge_backward"(int, int, const Labels&, const void*, const void*, bint, double, void*)
-    double squared_distance "mc::cpu::squared_distance"(int, int, long long, const void*, const void*)
-    void scaled_difference "mc::cpu::map2<mc::ScaledDifference>"(
-        int, int, long long, const void*, const void*, void*, double)
-    double sigmoid_loss "mc::cpu::sigmoid_loss"(int, int, long long, int, const void*, const void*)
-    void sigmoid_loss_backward "mc::cpu::sigmoid_loss_backward"(
-        int, int, long long, int, const void*, const void*, double, void*)
-    double contrastive "mc::cpu::contrastive"(int, int, const Pairs&, const void*, const void*, const void*)
-    void contrastive_backward "mc::cpu::contrastive_backward"(
-        int, int, const Pairs&, const void*, const void*, const void*, double, void*)
+    void log_loss "mc::log_loss"(const Context&, int, const Labels&, const void*, const void*, double, double, void*)
+    void softmax_loss_backward "mc::softmax_loss_backward"(
+        const Context&, int, const Labels&, const void*, const void*, double, void*)
+    void log_loss_backward "mc::log_loss_backward"(
+        const Context&, int, const Labels&, const void*, const void*, double, double, void*)
+    void infogain "mc::infogain"(const Context&, int, const Labels&, const void*, const void*, const void*, double, double, void*)
+    void infogain_backward "mc::infogain_backward"(
+        const Context&, int, const Labels&, const void*, const void*, const void*, double, void*)
+    void hinge "mc::hinge"(const Context&, int, const Labels&, const void*, const void*, bint, double, void*)
+    void hinge_backward "mc::hinge_backward"(const Context&, int, const Labels&, const void*, const void*, bint, double, void*)
+    void squared_distance "mc::squared_distance"(const Context&, int, long long, const void*, const void*, double, void*)
+    void scaled_difference "mc::map2<mc::ScaledDifference>"(
+        const Context&, int, long long, const void*, const void*, void*, double)
+    void sigmoid_loss "mc::sigmoid_loss"(const Context&, int, long long, int, const void*, const void*, double, void*)
+    void sigmoid_loss_backward "mc::sigmoid_loss_backward"(
+        const Context&, int, long long, int, const void*, const void*, double, void*)
+    void contrastive "mc::contrastive"(const Context&, int, const Pairs&, const void*, const void*, const void*, double, void*)
+    void contrastive_backward "mc::contrastive_backward"(
+        const Context&, int, const Pairs&, const void*, const void*, const void*, double, void*)
+
+cdef extern from "minicaffe/ops/softmax.hpp" nogil:
+    void softmax_forward "mc::softmax_forward"(const Context&, int, long long, long long, long long, const void*, void*)
 
 cdef enum:
     FULL = 0            # minicaffe.proto LossParameter.NormalizationMode
@@ -57,7 +59,7 @@ cdef double FLOAT_MIN = 1.17549435e-38  # floor under a probability in SoftmaxWi
 cdef double LOG_FLOOR = 1e-20           # and in MultinomialLogisticLoss and InfogainLoss
 
 
-cdef class LossLayer(Layer):
+cdef class LossLayer(DeviceLayer):
     """Base of the losses: bottom[0] the predictions, bottom[1] the labels or targets, top[0] a scalar."""
 
     exact_num_bottom_blobs = 2
@@ -65,7 +67,9 @@ cdef class LossLayer(Layer):
     auto_top_blobs = True
     default_loss_weight = 1
 
-    cdef double divisor  # of the last forward
+    cdef double divisor     # of the last forward
+    cdef double coeff       # of the sum in the loss: 1 / divisor
+    cdef void* out          # the loss, on the machine of the last forward
 
     def allow_force_backward(self, int bottom_index):
         return bottom_index != 1
@@ -85,9 +89,10 @@ cdef class LossLayer(Layer):
                                   field=f"bottom[{i}]")
         return 0
 
-    cdef int set_loss(self, list top, double total, double divisor) except -1:
-        self.divisor = divisor
-        (<Blob> top[0]).data[...] = total / divisor
+    cdef int begin_loss(self, const Context& on, list top, double divisor) except -1:
+        """Note the divisor, and where the loss goes."""
+        self.divisor, self.coeff = divisor, 1 / divisor
+        self.out = (<Blob> top[0]).mutable_data_on(on)
         return 0
 
     cdef double scale(self, list top) except? -1:
@@ -169,13 +174,12 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
             (<Blob> top[1]).share_data(self.p)
         return 0
 
-    cdef int forward_softmax(self, list bottom) except -1:
+    cdef int forward_softmax(self, const Context& on, list bottom) except -1:
         self.read_labels(bottom[1])
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* p = self.p.mutable_cpu_data_ptr()
-        cdef int threads = num_threads()
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* p = self.p.mutable_data_on(on)
         with nogil:
-            softmax_forward(threads, self.dtype, self.labels.outer, self.labels.classes, self.labels.inner, x, p)
+            softmax_forward(on, self.dtype, self.labels.outer, self.labels.classes, self.labels.inner, x, p)
         return 0
 
 
@@ -202,27 +206,24 @@ cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
     cpdef reshape(self, list bottom, list top):
         self.reshape_softmax(bottom, top, self.param.softmax_param.axis, "softmax_param.axis")
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.forward_softmax(bottom)
-        cdef double loss
-        cdef const void* p = self.p.cpu_data_ptr()
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef int threads = num_threads()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.forward_softmax(on, bottom)
+        cdef const void* p = self.p.data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        self.begin_loss(on, top, self.normalizer())
         with nogil:
-            loss = log_loss(threads, self.dtype, self.labels, p, label, FLOAT_MIN)
-        self.set_loss(top, loss, self.normalizer())
+            log_loss(on, self.dtype, self.labels, p, label, FLOAT_MIN, self.coeff, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         self.refuse_gradient(propagate_down, 1)
         if not propagate_down[0]:
-            return
+            return 0
         cdef double scale = self.scale(top)
-        cdef const void* p = self.p.cpu_data_ptr()
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
-        cdef int threads = num_threads()
+        cdef const void* p = self.p.data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
-            softmax_loss_backward(threads, self.dtype, self.labels, p, label, scale, dx)
+            softmax_loss_backward(on, self.dtype, self.labels, p, label, scale, dx)
 
 
 cdef class InfogainLossLayer(SoftmaxLossLayer):
@@ -259,29 +260,26 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
             raise ShapeError(f"H needs {self.labels.classes} x {self.labels.classes} elements, got {list(h.shape)}",
                              field="bottom[2]" if len(bottom) > 2 else "infogain_loss_param.source")
 
-    cpdef forward_cpu(self, list bottom, list top):
-        self.forward_softmax(bottom)
-        cdef double loss
-        cdef const void* p = self.p.cpu_data_ptr()
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef const void* h = (<Blob> (bottom[2] if len(bottom) > 2 else self.h)).cpu_data_ptr()
-        cdef int threads = num_threads()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.forward_softmax(on, bottom)
+        cdef const void* p = self.p.data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef const void* h = (<Blob> (bottom[2] if len(bottom) > 2 else self.h)).data_on(on)
+        self.begin_loss(on, top, self.normalizer())
         with nogil:
-            loss = infogain(threads, self.dtype, self.labels, p, label, h, LOG_FLOOR)
-        self.set_loss(top, loss, self.normalizer())
+            infogain(on, self.dtype, self.labels, p, label, h, LOG_FLOOR, self.coeff, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         self.refuse_gradient(propagate_down, 1)
         if not propagate_down[0]:
-            return
+            return 0
         cdef double scale = self.scale(top)
-        cdef const void* p = self.p.cpu_data_ptr()
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef const void* h = (<Blob> (bottom[2] if len(bottom) > 2 else self.h)).cpu_data_ptr()
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
-        cdef int threads = num_threads()
+        cdef const void* p = self.p.data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef const void* h = (<Blob> (bottom[2] if len(bottom) > 2 else self.h)).data_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
-            infogain_backward(threads, self.dtype, self.labels, p, label, h, scale, dx)
+            infogain_backward(on, self.dtype, self.labels, p, label, h, scale, dx)
 
     def allow_force_backward(self, int bottom_index):
         return bottom_index == 0
@@ -290,27 +288,24 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
 cdef class MultinomialLogisticLossLayer(ClassLossLayer):
     """``loss = -1/N sum log(max(x[n, label], 1e-20))`` of given probabilities x (Caffe multinomial_logistic_loss_layer.cpp)."""
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         self.read_labels(bottom[1])
-        cdef double loss
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef int threads = num_threads()
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        self.begin_loss(on, top, max(self.labels.outer, 1))
         with nogil:
-            loss = log_loss(threads, self.dtype, self.labels, x, label, LOG_FLOOR)
-        self.set_loss(top, loss, max(self.labels.outer, 1))
+            log_loss(on, self.dtype, self.labels, x, label, LOG_FLOOR, self.coeff, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         self.refuse_gradient(propagate_down, 1)
         if not propagate_down[0]:
-            return
+            return 0
         cdef double scale = self.scale(top)
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
-        cdef int threads = num_threads()
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
-            log_loss_backward(threads, self.dtype, self.labels, x, label, scale, LOG_FLOOR, dx)
+            log_loss_backward(on, self.dtype, self.labels, x, label, scale, LOG_FLOOR, dx)
 
 
 cdef class HingeLossLayer(ClassLossLayer):
@@ -323,27 +318,24 @@ cdef class HingeLossLayer(ClassLossLayer):
         ClassLossLayer.layer_setup(self, bottom, top)
         self.squared = self.param.hinge_loss_param.norm == L2
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         self.read_labels(bottom[1])
-        cdef double loss
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef int threads = num_threads()
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        self.begin_loss(on, top, max(self.labels.outer, 1))
         with nogil:
-            loss = hinge(threads, self.dtype, self.labels, x, label, self.squared)
-        self.set_loss(top, loss, max(self.labels.outer, 1))
+            hinge(on, self.dtype, self.labels, x, label, self.squared, self.coeff, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         self.refuse_gradient(propagate_down, 1)
         if not propagate_down[0]:
-            return
+            return 0
         cdef double scale = self.scale(top)
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
-        cdef int threads = num_threads()
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
-            hinge_backward(threads, self.dtype, self.labels, x, label, self.squared, scale, dx)
+            hinge_backward(on, self.dtype, self.labels, x, label, self.squared, scale, dx)
 
 
 cdef class EuclideanLossLayer(LossLayer):
@@ -358,29 +350,26 @@ cdef class EuclideanLossLayer(LossLayer):
             raise ShapeError(f"has {bottom[1].count} elements, bottom[0] {bottom[0].count}; they must be equal",
                              field="bottom[1]")
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
-        cdef double loss
-        cdef const void* x = a.cpu_data_ptr()
-        cdef const void* t = b.cpu_data_ptr()
-        cdef int threads = num_threads()
+        cdef const void* x = a.data_on(on)
+        cdef const void* t = b.data_on(on)
+        self.begin_loss(on, top, max(a.dims[0], 1))
         with nogil:
-            loss = squared_distance(threads, self.dtype, a.count, x, t)
-        self.set_loss(top, loss / 2, max(a.dims[0], 1))
+            squared_distance(on, self.dtype, a.count, x, t, self.coeff / 2, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef double scale = self.scale(top)
         cdef Blob a = bottom[0], b = bottom[1], target
-        cdef const void* x = a.cpu_data_ptr()
-        cdef const void* t = b.cpu_data_ptr()
+        cdef const void* x = a.data_on(on)
+        cdef const void* t = b.data_on(on)
         cdef void* diff
-        cdef int threads = num_threads()
         for i in range(2):
             if propagate_down[i]:
                 target = bottom[i]
-                diff = target.mutable_cpu_diff_ptr()
+                diff = target.mutable_diff_on(on)
                 with nogil:
-                    scaled_difference(threads, self.dtype, a.count, x, t, diff, scale)
+                    scaled_difference(on, self.dtype, a.count, x, t, diff, scale)
             scale = -scale
 
 
@@ -404,30 +393,28 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
             raise ShapeError(f"has {bottom[1].count} elements, bottom[0] {bottom[0].count}; they must be equal",
                              field="bottom[1]")
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
-        cdef double loss
-        cdef long long valid
-        cdef const void* x = a.cpu_data_ptr()
-        cdef const void* t = b.cpu_data_ptr()
-        cdef int threads = num_threads()
+        cdef long long valid = 0
+        if self.mode == VALID:
+            valid = count_targets(self.dtype, a.count, self.ignore, b.cpu_data_ptr())
+        cdef const void* x = a.data_on(on)
+        cdef const void* t = b.data_on(on)
+        self.begin_loss(on, top, max({FULL: a.count, VALID: valid, BATCH_SIZE: a.dims[0]}.get(self.mode, 1), 1))
         with nogil:
-            loss = sigmoid_loss(threads, self.dtype, a.count, self.ignore, x, t)
-            valid = count_targets(self.dtype, a.count, self.ignore, t) if self.mode == VALID else 0
-        self.set_loss(top, loss, max({FULL: a.count, VALID: valid, BATCH_SIZE: a.dims[0]}.get(self.mode, 1), 1))
+            sigmoid_loss(on, self.dtype, a.count, self.ignore, x, t, self.coeff, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         self.refuse_gradient(propagate_down, 1)
         if not propagate_down[0]:
-            return
+            return 0
         cdef double scale = self.scale(top)
         cdef Blob a = bottom[0]
-        cdef const void* x = a.cpu_data_ptr()
-        cdef const void* t = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef void* dx = a.mutable_cpu_diff_ptr()
-        cdef int threads = num_threads()
+        cdef const void* x = a.data_on(on)
+        cdef const void* t = (<Blob> bottom[1]).data_on(on)
+        cdef void* dx = a.mutable_diff_on(on)
         with nogil:
-            sigmoid_loss_backward(threads, self.dtype, a.count, self.ignore, x, t, scale, dx)
+            sigmoid_loss_backward(on, self.dtype, a.count, self.ignore, x, t, scale, dx)
 
 
 cdef class ContrastiveLossLayer(LossLayer):
@@ -465,29 +452,26 @@ cdef class ContrastiveLossLayer(LossLayer):
                              field="bottom[2]")
         self.pairs.count, self.pairs.width = a.dims[0], a.dims[1]
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef double loss
-        cdef const void* a = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* b = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef const void* similar = (<Blob> bottom[2]).cpu_data_ptr()
-        cdef int threads = num_threads()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* a = (<Blob> bottom[0]).data_on(on)
+        cdef const void* b = (<Blob> bottom[1]).data_on(on)
+        cdef const void* similar = (<Blob> bottom[2]).data_on(on)
+        self.begin_loss(on, top, max(self.pairs.count, 1))
         with nogil:
-            loss = contrastive(threads, self.dtype, self.pairs, a, b, similar)
-        self.set_loss(top, loss / 2, max(self.pairs.count, 1))
+            contrastive(on, self.dtype, self.pairs, a, b, similar, self.coeff / 2, self.out)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         self.refuse_gradient(propagate_down, 2)
         cdef double scale = self.scale(top)
-        cdef const void* a = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* b = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef const void* similar = (<Blob> bottom[2]).cpu_data_ptr()
+        cdef const void* a = (<Blob> bottom[0]).data_on(on)
+        cdef const void* b = (<Blob> bottom[1]).data_on(on)
+        cdef const void* similar = (<Blob> bottom[2]).data_on(on)
         cdef void* diff
-        cdef int threads = num_threads()
         for i in range(2):
             if propagate_down[i]:
-                diff = (<Blob> bottom[i]).mutable_cpu_diff_ptr()
+                diff = (<Blob> bottom[i]).mutable_diff_on(on)
                 with nogil:
-                    contrastive_backward(threads, self.dtype, self.pairs, a, b, similar, scale, diff)
+                    contrastive_backward(on, self.dtype, self.pairs, a, b, similar, scale, diff)
             scale = -scale
 
 

@@ -1,30 +1,31 @@
 """Local response normalisation, across channels or within one (Caffe lrn_layer.cpp; Krizhevsky et al., 2012).
 
-Different from Caffe: the scales are not stored but computed again in backward, which costs less than moving them
+Different from Caffe: on the CPU the scales are not stored but computed again in backward, which costs less than moving them
 through memory; within a channel is one pass of its own and not a chain of four layers.
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.ops.context cimport Context
+from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/cpu/lrn.hpp" nogil:
+cdef extern from "minicaffe/ops/lrn.hpp" nogil:
     struct LrnShape "mc::cpu::LrnShape":
         long long groups, rows, width, block, half_rows, half_columns
         double k, alpha, beta
-    void lrn_forward "mc::cpu::lrn_forward"(int, int, const LrnShape&, const void*, void*)
-    void lrn_backward "mc::cpu::lrn_backward"(int, int, const LrnShape&, const void*, const void*, void*, void*)
+    void lrn_forward "mc::lrn_forward"(const Context&, int, const LrnShape&, const void* x, void* y, void* scale)
+    void lrn_backward "mc::lrn_backward"(
+        const Context&, int, const LrnShape&, const void* x, const void* y, const void* scale, const void* dy, void* dx, void* scratch)
 
 cdef enum:
     WITHIN_CHANNEL = 1  # minicaffe.proto LRNParameter.NormRegion
     PIXELS = 1024       # of a tile across channels: 5 such rows stay in the first-level cache, each long enough to prefetch
 
 
-cdef class LRNLayer(Layer):
+cdef class LRNLayer(DeviceLayer):
     """``y = x s^-beta``.
 
     ACROSS_CHANNELS: ``s = k + alpha / n sum x^2`` over n = local_size channels around; WITHIN_CHANNEL:
@@ -46,7 +47,8 @@ cdef class LRNLayer(Layer):
 
     cdef LrnShape s
     cdef bint within
-    cdef Blob scratch
+    cdef Blob scratch   # of the CPU
+    cdef Blob scale     # s, kept by a device
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.lrn_param
@@ -59,7 +61,7 @@ cdef class LRNLayer(Layer):
         self.s.k = 1 if self.within else param.k
         self.s.alpha = param.alpha / (param.local_size ** 2 if self.within else param.local_size)
         self.s.beta = param.beta
-        self.scratch = self.new_blob()
+        self.scratch, self.scale = self.new_blob(), self.new_blob(what="scale")
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
@@ -73,24 +75,32 @@ cdef class LRNLayer(Layer):
             self.s.groups, self.s.rows, self.s.width = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
             self.s.block = PIXELS
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
-        cdef int threads = num_threads()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef void* scale = NULL
+        if on.stream != NULL:
+            self.scale.reshape_like(<Blob> bottom[0])
+            scale = self.scale.mutable_data_on(on)
         with nogil:
-            lrn_forward(threads, self.dtype, self.s, x, y)
+            lrn_forward(on, self.dtype, self.s, x, y, scale)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
-            return
-        cdef int threads = num_threads()
-        self.scratch.reshape_to((threads, self.s.rows, self.s.block))
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
-        cdef void* scratch = self.scratch.mutable_cpu_data_ptr()
+            return 0
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* y = (<Blob> top[0]).data_on(on)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
+        cdef const void* scale = NULL
+        cdef void* scratch = NULL
+        if on.stream != NULL:
+            scale = self.scale.data_on(on)
+        else:
+            self.scratch.reshape_to((on.threads, self.s.rows, self.s.block))
+            scratch = self.scratch.mutable_data_on(on)
         with nogil:
-            lrn_backward(threads, self.dtype, self.s, x, dy, dx, scratch)
+            lrn_backward(on, self.dtype, self.s, x, y, scale, dy, dx, scratch)
 
 
 register_layer("LRN", LRNLayer)

@@ -12,6 +12,7 @@ class MemoryDataLayer(Layer):
     The arrays given to `reset` are used in place: they are neither copied nor transformed.
     """
 
+    host_only = True
     exact_num_bottom_blobs = 0
     exact_num_top_blobs = 2
 

@@ -7,8 +7,8 @@ computes a wrong gradient in place without a word, setting the layer up in place
 import math
 
 from minicaffe.blob cimport Blob
-from minicaffe.ops.context cimport Context
 from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer

@@ -5,30 +5,30 @@ draws; a window that lies wholly outside the image gets no gradient (Caffe write
 """
 
 from minicaffe.blob cimport FLOAT, Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/cpu/pooling.hpp" nogil:
+cdef extern from "minicaffe/ops/pooling.hpp" nogil:
     struct PoolShape "mc::PoolShape":
         long long height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w
     struct PoolFrame "mc::cpu::PoolFrame":
         long long height, width
     PoolFrame pool_frame "mc::cpu::pool_frame"(const PoolShape&)
-    void max_forward "mc::cpu::pool_forward<mc::MaxOf>"(
-        int, int, const PoolShape&, long long, const void*, void*, void*, void*)
-    void mean_forward "mc::cpu::pool_forward<mc::MeanOf>"(
-        int, int, const PoolShape&, long long, const void*, void*, void*, void*)
-    void stochastic_mean_forward "mc::cpu::pool_outputs<mc::StochasticMean>"(
-        int, int, const PoolShape&, long long, const void*, void*, void*)
-    void stochastic_forward "mc::cpu::stochastic_forward"(
-        int, int, const PoolShape&, long long, unsigned long long, unsigned long long, const void*, void*, void*)
-    void mask_backward "mc::cpu::mask_backward"(int, int, const PoolShape&, long long, const void*, const void*, void*)
-    void mean_backward "mc::cpu::mean_backward"(int, int, const PoolShape&, long long, const void*, void*, void*)
+    void max_forward "mc::pool_forward<mc::MaxOf>"(
+        const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
+    void mean_forward "mc::pool_forward<mc::MeanOf>"(
+        const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
+    void stochastic_mean_forward "mc::pool_outputs<mc::StochasticMean>"(
+        const Context&, int, const PoolShape&, long long, const void*, void*, void*)
+    void stochastic_forward "mc::stochastic_forward"(
+        const Context&, int, const PoolShape&, long long, unsigned long long, unsigned long long, const void*, void*, void*)
+    void mask_backward "mc::mask_backward"(const Context&, int, const PoolShape&, long long, const void*, const void*, void*)
+    void mean_backward "mc::mean_backward"(const Context&, int, const PoolShape&, long long, const void*, void*, void*)
 
 cdef enum:
     MAX = 0          # minicaffe.proto PoolingParameter.PoolMethod
@@ -39,7 +39,7 @@ cdef enum:
 MAX_SIZE = 2**31 - 1
 
 
-cdef class PoolingLayer(Layer):
+cdef class PoolingLayer(DeviceLayer):
     """Pool each plane of the bottom.
 
     ``out = ceil((in + 2 pad - kernel) / stride) + 1`` (or floor), less one where with padding the last window would start
@@ -130,52 +130,52 @@ cdef class PoolingLayer(Layer):
             if self.mask is not None:
                 self.mask.reshape_like(top[0])
 
-    cdef void* frames(self, int threads) except? NULL:
-        """Scratch memory for what the windows of one plane cover, for each thread."""
+    cdef void* frames(self, const Context& on) except? NULL:
+        """Scratch memory for what the windows of one plane cover, for each thread of the CPU."""
+        if on.stream != NULL:
+            return NULL
         cdef PoolFrame frame = pool_frame(self.s)
-        self.scratch.reshape_to((threads, frame.height, frame.width))
-        return self.scratch.mutable_cpu_data_ptr()
+        self.scratch.reshape_to((on.threads, frame.height, frame.width))
+        return self.scratch.mutable_data_on(on)
 
-    cpdef forward_cpu(self, list bottom, list top):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
         cdef long long planes = x.dims[0] * x.dims[1]
-        cdef const void* x_data = x.cpu_data_ptr()
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+        cdef const void* x_data = x.data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         cdef Blob mask = top[1] if len(top) > 1 else self.mask
-        cdef void* where = mask.mutable_cpu_data_ptr() if mask is not None else NULL
-        cdef int threads = num_threads()
-        cdef void* scratch = self.frames(threads)
+        cdef void* where = mask.mutable_data_on(on) if mask is not None else NULL
+        cdef void* scratch = self.frames(on)
         cdef unsigned long long start = self.generator.reserve((<Blob> top[0]).count) if self.drawn else 0
         cdef unsigned long long seed = self.generator.seed
         with nogil:
             if self.pool == MAX:
-                max_forward(threads, self.dtype, self.s, planes, x_data, y, where, scratch)
+                max_forward(on, self.dtype, self.s, planes, x_data, y, where, scratch)
             elif self.pool == AVE:
-                mean_forward(threads, self.dtype, self.s, planes, x_data, y, NULL, scratch)
+                mean_forward(on, self.dtype, self.s, planes, x_data, y, NULL, scratch)
             elif self.drawn:
-                stochastic_forward(threads, self.dtype, self.s, planes, seed, start, x_data, y, where)
+                stochastic_forward(on, self.dtype, self.s, planes, seed, start, x_data, y, where)
             else:
-                stochastic_mean_forward(threads, self.dtype, self.s, planes, x_data, y, NULL)
+                stochastic_mean_forward(on, self.dtype, self.s, planes, x_data, y, NULL)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
-            return
+            return 0
         if self.pool == STOCHASTIC and not self.drawn:
             raise ConfigError("STOCHASTIC pooling has a gradient in phase TRAIN only; use AVE, or propagate_down: false",
                               field="pooling_param.pool")
         cdef Blob x = bottom[0]
         cdef long long planes = x.dims[0] * x.dims[1]
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
-        cdef void* dx = x.mutable_cpu_diff_ptr()
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* dx = x.mutable_diff_on(on)
         cdef Blob mask = top[1] if len(top) > 1 else self.mask
-        cdef const void* where = mask.cpu_data_ptr() if mask is not None else NULL
-        cdef int threads = num_threads()
-        cdef void* scratch = self.frames(threads)
+        cdef const void* where = mask.data_on(on) if mask is not None else NULL
+        cdef void* scratch = self.frames(on)
         with nogil:
             if self.pool == AVE:
-                mean_backward(threads, self.dtype, self.s, planes, dy, dx, scratch)
+                mean_backward(on, self.dtype, self.s, planes, dy, dx, scratch)
             else:
-                mask_backward(threads, self.dtype, self.s, planes, dy, where, dx)
+                mask_backward(on, self.dtype, self.s, planes, dy, where, dx)
 
 
 def _positive(param, name):

@@ -13,6 +13,7 @@ from minicaffe.layers.checks import axis_of, refuse_in_place
 class ViewLayer(Layer):
     """One bottom, one top with its memory; a type says which shape the top has."""
 
+    host_only = True
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
 

@@ -7,47 +7,49 @@ covers all of x, or a batch of one, overwrites it.
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.ops.context cimport Context
+from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import axis_of, refuse_in_place
 from minicaffe.proto import caffe_pb2
 
-cdef extern from "minicaffe/cpu/broadcast.hpp" nogil:
-    void scale_by "mc::cpu::broadcast1<mc::ScaleBy>"(
-        int, int, long long, long long, long long, const void* x, void* y, void* kept, const void* s)
-    void scale_shift "mc::cpu::broadcast1<mc::ScaleShift>"(
-        int, int, long long, long long, long long, const void* x, void* y, void* kept, const void* s, const void* b)
-    void shift_by "mc::cpu::broadcast1<mc::ShiftBy>"(
-        int, int, long long, long long, long long, const void* x, void* y, void* kept, const void* b)
-    void prelu_forward "mc::cpu::broadcast1<mc::PreluForward>"(
-        int, int, long long, long long, long long, const void* x, void* y, void* kept, const void* a)
-    void prelu_backward "mc::cpu::broadcast2<mc::PreluBackward>"(
-        int, int, long long, long long, long long, const void* x, const void* dy, void* dx, const void* a)
-    void sum_backward "mc::cpu::broadcast1<mc::SumBackward>"(
-        int, int, long long, long long, long long, const void* x, void* dx, void* kept, const void* dy, double coeff)
-    void abs_sum_backward "mc::cpu::broadcast1<mc::AbsSumBackward>"(
-        int, int, long long, long long, long long, const void* x, void* dx, void* kept, const void* dy, double coeff)
-    void square_sum_backward "mc::cpu::broadcast1<mc::SquareSumBackward>"(
-        int, int, long long, long long, long long, const void* x, void* dx, void* kept, const void* dy, double coeff)
-    void channel_sums "mc::cpu::channel_sums_typed<mc::SumTerm>"(
-        int, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
-    void channel_abs_sums "mc::cpu::channel_sums_typed<mc::AbsTerm>"(
-        int, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
-    void channel_square_sums "mc::cpu::channel_sums_typed<mc::SquareTerm>"(
-        int, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
-    void channel_dots "mc::cpu::channel_sums_typed<mc::DotTerm>"(
-        int, int, long long, long long, long long, double coeff, bint add, void* out, const void* x, const void* dy)
-    void channel_prelu_sums "mc::cpu::channel_sums_typed<mc::PreluTerm>"(
-        int, int, long long, long long, long long, double coeff, bint add, void* out, const void* x, const void* dy)
+cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
+    void scale_by "mc::broadcast1<mc::ScaleBy>"(
+        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* s)
+    void scale_shift "mc::broadcast1<mc::ScaleShift>"(
+        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* s, const void* b)
+    void shift_by "mc::broadcast1<mc::ShiftBy>"(
+        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* b)
+    void prelu_forward "mc::broadcast1<mc::PreluForward>"(
+        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* a)
+    void prelu_backward "mc::broadcast2<mc::PreluBackward>"(
+        const Context&, int, long long, long long, long long, const void* x, const void* dy, void* dx, const void* a)
+    void sum_backward "mc::broadcast1<mc::SumBackward>"(
+        const Context&, int, long long, long long, long long, const void* x, void* dx, void* kept, const void* dy, double coeff)
+    void abs_sum_backward "mc::broadcast1<mc::AbsSumBackward>"(
+        const Context&, int, long long, long long, long long, const void* x, void* dx, void* kept, const void* dy, double coeff)
+    void square_sum_backward "mc::broadcast1<mc::SquareSumBackward>"(
+        const Context&, int, long long, long long, long long, const void* x, void* dx, void* kept, const void* dy, double coeff)
 
-cdef extern from "minicaffe/cpu/typed.hpp" namespace "mc::cpu" nogil:
-    void copy_typed(int, int, long long, const void*, void*)
+cdef extern from "minicaffe/ops/sums.hpp" nogil:
+    void channel_sums "mc::channel_sums_typed<mc::SumTerm>"(
+        const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
+    void channel_abs_sums "mc::channel_sums_typed<mc::AbsTerm>"(
+        const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
+    void channel_square_sums "mc::channel_sums_typed<mc::SquareTerm>"(
+        const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
+    void channel_dots "mc::channel_sums_typed<mc::DotTerm>"(
+        const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x, const void* dy)
+    void channel_prelu_sums "mc::channel_sums_typed<mc::PreluTerm>"(
+        const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x, const void* dy)
+
+cdef extern from "minicaffe/ops/typed.hpp" namespace "mc" nogil:
+    void copy_typed(const Context&, int, long long, const void*, void*)
 
 
-cdef class BroadcastLayer(Layer):
+cdef class BroadcastLayer(DeviceLayer):
     """One bottom x, perhaps a second one with the values to broadcast, and one top of the shape of x."""
 
     cdef long long outer, channels, inner
@@ -60,18 +62,18 @@ cdef class BroadcastLayer(Layer):
         self.inner = x.count_range(axis + num_axes, x.num_axes)
         return 0
 
-    cdef void* keep(self, list bottom, list top) except? NULL:
+    cdef void* keep(self, const Context& on, list bottom, list top) except? NULL:
         """Return where forward copies x to, null if x stays in the bottom."""
         if top[0] is not bottom[0]:
             return NULL
         if self.kept is None:
             self.kept = self.new_blob(what="bottom before the layer in place")
         self.kept.reshape_like(<Blob> bottom[0])
-        return self.kept.mutable_cpu_data_ptr()
+        return self.kept.mutable_data_on(on)
 
-    cdef const void* x_ptr(self, list bottom, list top) except? NULL:
+    cdef const void* x_on(self, const Context& on, list bottom, list top) except? NULL:
         """Return the x that forward saw."""
-        return (self.kept if top[0] is bottom[0] else <Blob> bottom[0]).cpu_data_ptr()
+        return (self.kept if top[0] is bottom[0] else <Blob> bottom[0]).data_on(on)
 
 
 cdef class AxesLayer(BroadcastLayer):
@@ -109,11 +111,11 @@ cdef class AxesLayer(BroadcastLayer):
             (<Blob> top[0]).reshape_like(x)
         return 0
 
-    cdef int sum_dy(self, list top, void* out, bint add) except -1:
+    cdef int sum_dy(self, const Context& on, list top, void* out, bint add) except -1:
         """The gradient of a bias: the sum of dy."""
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
         with nogil:
-            channel_sums(num_threads(), self.dtype, self.outer, self.channels, self.inner, 1, add, out, dy)
+            channel_sums(on, self.dtype, self.outer, self.channels, self.inner, 1, add, out, dy)
         return 0
 
 
@@ -142,35 +144,35 @@ cdef class ScaleLayer(AxesLayer):
             raise ShapeError(f"has {self.channels} values, the bias has {self.blobs[self.bias].count}; the shape of the scale "
                              "must stay", field="bottom[1]")
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* s = self.values(bottom).cpu_data_ptr()
-        cdef const void* b = (<Blob> self.blobs[self.bias]).cpu_data_ptr() if self.bias >= 0 else NULL
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* kept = self.keep(bottom, top)
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* s = self.values(bottom).data_on(on)
+        cdef const void* b = (<Blob> self.blobs[self.bias]).data_on(on) if self.bias >= 0 else NULL
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* kept = self.keep(on, bottom, top)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
             if b:
-                scale_shift(num_threads(), self.dtype, self.outer, self.channels, self.inner, x, y, kept, s, b)
+                scale_shift(on, self.dtype, self.outer, self.channels, self.inner, x, y, kept, s, b)
             else:
-                scale_by(num_threads(), self.dtype, self.outer, self.channels, self.inner, x, y, kept, s)
+                scale_by(on, self.dtype, self.outer, self.channels, self.inner, x, y, kept, s)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob values = self.values(bottom)
         cdef bint learned = len(bottom) == 1
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef const void* x
         cdef const void* s
         cdef void* out
         if self.bias >= 0 and self.learns(self.bias):
-            self.sum_dy(top, (<Blob> self.blobs[self.bias]).mutable_cpu_diff_ptr(), True)
+            self.sum_dy(on, top, (<Blob> self.blobs[self.bias]).mutable_diff_on(on), True)
         if self.learns(0) if learned else propagate_down[1]:
-            x, out = self.x_ptr(bottom, top), values.mutable_cpu_diff_ptr()
+            x, out = self.x_on(on, bottom, top), values.mutable_diff_on(on)
             with nogil:
-                channel_dots(num_threads(), self.dtype, self.outer, self.channels, self.inner, 1, learned, out, x, dy)
+                channel_dots(on, self.dtype, self.outer, self.channels, self.inner, 1, learned, out, x, dy)
         if propagate_down[0]:
-            s, out = values.cpu_data_ptr(), (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+            s, out = values.data_on(on), (<Blob> bottom[0]).mutable_diff_on(on)
             with nogil:
-                scale_by(num_threads(), self.dtype, self.outer, self.channels, self.inner, dy, out, NULL, s)
+                scale_by(on, self.dtype, self.outer, self.channels, self.inner, dy, out, NULL, s)
 
 
 cdef class BiasLayer(AxesLayer):
@@ -185,20 +187,20 @@ cdef class BiasLayer(AxesLayer):
     cpdef reshape(self, list bottom, list top):
         self.see_values(bottom, top, self.param.bias_param)
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* b = self.values(bottom).cpu_data_ptr()
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* b = self.values(bottom).data_on(on)
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            shift_by(num_threads(), self.dtype, self.outer, self.channels, self.inner, x, y, NULL, b)
+            shift_by(on, self.dtype, self.outer, self.channels, self.inner, x, y, NULL, b)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef bint learned = len(bottom) == 1
         cdef Blob x = bottom[0]
         if self.learns(0) if learned else propagate_down[1]:
-            self.sum_dy(top, self.values(bottom).mutable_cpu_diff_ptr(), learned)
+            self.sum_dy(on, top, self.values(bottom).mutable_diff_on(on), learned)
         if propagate_down[0] and top[0] is not x:
-            copy_typed(num_threads(), self.dtype, x.count, (<Blob> top[0]).cpu_diff_ptr(), x.mutable_cpu_diff_ptr())
+            copy_typed(on, self.dtype, x.count, (<Blob> top[0]).diff_on(on), x.mutable_diff_on(on))
 
 
 cdef class PReLULayer(BroadcastLayer):
@@ -226,28 +228,28 @@ cdef class PReLULayer(BroadcastLayer):
         if top[0] is not x:
             (<Blob> top[0]).reshape_like(x)
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* a = (<Blob> self.blobs[0]).cpu_data_ptr()
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* kept = self.keep(bottom, top)
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* a = (<Blob> self.blobs[0]).data_on(on)
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* kept = self.keep(on, bottom, top)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            prelu_forward(num_threads(), self.dtype, self.outer, self.channels, self.inner, x, y, kept, a)
+            prelu_forward(on, self.dtype, self.outer, self.channels, self.inner, x, y, kept, a)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob slope = self.blobs[0]
-        cdef const void* a = slope.cpu_data_ptr()
-        cdef const void* x = self.x_ptr(bottom, top)
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
+        cdef const void* a = slope.data_on(on)
+        cdef const void* x = self.x_on(on, bottom, top)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef void* out
         if self.learns(0):
-            out = slope.mutable_cpu_diff_ptr()
+            out = slope.mutable_diff_on(on)
             with nogil:
-                channel_prelu_sums(num_threads(), self.dtype, self.outer, self.channels, self.inner, 1, True, out, x, dy)
+                channel_prelu_sums(on, self.dtype, self.outer, self.channels, self.inner, 1, True, out, x, dy)
         if propagate_down[0]:
-            out = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+            out = (<Blob> bottom[0]).mutable_diff_on(on)
             with nogil:
-                prelu_backward(num_threads(), self.dtype, self.outer, self.channels, self.inner, x, dy, out, a)
+                prelu_backward(on, self.dtype, self.outer, self.channels, self.inner, x, dy, out, a)
 
 
 cpdef enum ReductionOp:   # caffe.proto ReductionParameter.ReductionOp
@@ -278,30 +280,30 @@ cdef class ReductionLayer(BroadcastLayer):
         self.coeff = param.coeff / max(self.inner, 1) if self.operation == MEAN else param.coeff
         top[0].reshape_to(x.shape[:axis])
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
             if self.operation == ASUM:
-                channel_abs_sums(num_threads(), self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
+                channel_abs_sums(on, self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
             elif self.operation == SUMSQ:
-                channel_square_sums(num_threads(), self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
+                channel_square_sums(on, self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
             else:
-                channel_sums(num_threads(), self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
+                channel_sums(on, self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
-            return
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+            return 0
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
             if self.operation == ASUM:
-                abs_sum_backward(num_threads(), self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
+                abs_sum_backward(on, self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
             elif self.operation == SUMSQ:
-                square_sum_backward(num_threads(), self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
+                square_sum_backward(on, self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
             else:
-                sum_backward(num_threads(), self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
+                sum_backward(on, self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
 
 
 register_layer("Scale", ScaleLayer)

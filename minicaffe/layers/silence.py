@@ -6,6 +6,7 @@ from minicaffe.layer import Layer, register_layer
 class SilenceLayer(Layer):
     """Any number of bottoms, no top; the gradient is zero."""
 
+    host_only = True
     min_bottom_blobs = 1
     exact_num_top_blobs = 0
 
@@ -18,7 +19,7 @@ class SilenceLayer(Layer):
     def backward_cpu(self, top, propagate_down, bottom):
         for blob, wanted in zip(bottom, propagate_down):
             if wanted:
-                blob.diff[...] = 0
+                blob.fill_diff(0)
 
 
 register_layer("Silence", SilenceLayer)

@@ -1,19 +1,19 @@
 """Softmax along one axis (Caffe softmax_layer.cpp)."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.layer cimport Layer
+from minicaffe.ops.context cimport Context
+from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import axis_of
 
-cdef extern from "minicaffe/cpu/softmax.hpp" nogil:
-    void softmax_forward "mc::cpu::softmax_forward"(int, int, long long, long long, long long, const void*, void*)
-    void softmax_backward "mc::cpu::softmax_backward"(
-        int, int, long long, long long, long long, const void*, const void*, void*)
+cdef extern from "minicaffe/ops/softmax.hpp" nogil:
+    void softmax_forward "mc::softmax_forward"(const Context&, int, long long, long long, long long, const void*, void*)
+    void softmax_backward "mc::softmax_backward"(
+        const Context&, int, long long, long long, long long, const void*, const void*, void*)
 
 
-cdef class SoftmaxLayer(Layer):
+cdef class SoftmaxLayer(DeviceLayer):
     """``y = exp(x - max x) / sum exp(x - max x)`` along `softmax_param.axis`, for each of the other positions by itself.
 
     ``dx = y (dy - sum dy y)``. The top has the bottom's shape; in place is fine.
@@ -31,22 +31,20 @@ cdef class SoftmaxLayer(Layer):
         self.inner = x.count_range(axis + 1, x.num_axes)
         (<Blob> top[0]).reshape_like(x)
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef const void* x = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef void* y = (<Blob> top[0]).mutable_cpu_data_ptr()
-        cdef int threads = num_threads()
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            softmax_forward(threads, self.dtype, self.outer, self.channels, self.inner, x, y)
+            softmax_forward(on, self.dtype, self.outer, self.channels, self.inner, x, y)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
-            return
-        cdef const void* y = (<Blob> top[0]).cpu_data_ptr()
-        cdef const void* dy = (<Blob> top[0]).cpu_diff_ptr()
-        cdef void* dx = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
-        cdef int threads = num_threads()
+            return 0
+        cdef const void* y = (<Blob> top[0]).data_on(on)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
-            softmax_backward(threads, self.dtype, self.outer, self.channels, self.inner, y, dy, dx)
+            softmax_backward(on, self.dtype, self.outer, self.channels, self.inner, y, dy, dx)
 
 
 register_layer("Softmax", SoftmaxLayer)

@@ -247,6 +247,14 @@ cdef class Net:
             if self.hooks[3]:
                 self._call_hooks(AFTER_BACKWARD, i)
 
+    def backward_layer(self, int index):
+        """Run the backward of one layer, whether the net needs it or not."""
+        cdef Layer layer = <Layer> self.layers[index]
+        try:
+            layer.run_backward(<list> self.tops[index], <list> self.bottom_need_backward[index], <list> self.bottoms[index])
+        except Error as error:
+            raise self._place(error, index)
+
     def forward_backward(self):
         """Run the whole net forward and backward; return the loss."""
         loss = self.forward_from_to(0, len(self.layers) - 1)

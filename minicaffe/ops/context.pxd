@@ -18,6 +18,8 @@ cdef extern from "minicaffe/ops/context.hpp":
         int recording
         long long launches
         double* scratch
+        const double* rate
+        const unsigned long long* drawn
         void* (*load)(CudaStream*, CudaKernel*) noexcept nogil
         int (*start)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) noexcept nogil
         void (*fail)(CudaStream*, int, CudaKernel*, unsigned, unsigned) noexcept nogil

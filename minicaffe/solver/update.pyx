@@ -1,27 +1,30 @@
-"""Apply one update to all parameters of a net, one fused pass over the memory of each (kernels/update.hpp).
+"""Apply one update to all parameters of a net, one fused pass over the memory of each (ops/update.hpp).
 
 Caffe makes a pass for each of: normalise, regularise, history, step, ``w -= step``. Here they are one, which also leaves
 the step in the parameter's diff, as Caffe does.
 """
 
-from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
+from libcpp.vector cimport vector
+
+from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.ops.context cimport Context, context, settle
 
 from minicaffe.errors import ShapeError
 
-cdef extern from "minicaffe/cpu/update.hpp" nogil:
-    void sgd_update "mc::cpu::update<mc::SgdRule>"(
-        int, int, long long, double, double, double, void*, void*, void*, void*, double, double)
-    void nesterov_update "mc::cpu::update<mc::NesterovRule>"(
-        int, int, long long, double, double, double, void*, void*, void*, void*, double, double)
-    void adagrad_update "mc::cpu::update<mc::AdaGradRule>"(
-        int, int, long long, double, double, double, void*, void*, void*, void*, double, double)
-    void rmsprop_update "mc::cpu::update<mc::RmsPropRule>"(
-        int, int, long long, double, double, double, void*, void*, void*, void*, double, double, double)
-    void adadelta_update "mc::cpu::update<mc::AdaDeltaRule>"(
-        int, int, long long, double, double, double, void*, void*, void*, void*, double, double, double)
-    void adam_update "mc::cpu::update<mc::AdamRule>"(
-        int, int, long long, double, double, double, void*, void*, void*, void*, double, double, double, double)
+cdef extern from "minicaffe/ops/update.hpp" nogil:
+    struct Parameter "mc::Parameter":
+        void* w
+        void* g
+        void* h
+        void* h2
+        long long count
+        double rate, l2, l1
+    void sgd_update "mc::update<mc::SgdRule>"(const Context&, int, int, const Parameter*, double, double)
+    void nesterov_update "mc::update<mc::NesterovRule>"(const Context&, int, int, const Parameter*, double, double)
+    void adagrad_update "mc::update<mc::AdaGradRule>"(const Context&, int, int, const Parameter*, double, double)
+    void rmsprop_update "mc::update<mc::RmsPropRule>"(const Context&, int, int, const Parameter*, double, double, double)
+    void adadelta_update "mc::update<mc::AdaDeltaRule>"(const Context&, int, int, const Parameter*, double, double, double)
+    void adam_update "mc::update<mc::AdamRule>"(const Context&, int, int, const Parameter*, double, double, double, double)
 
 cpdef enum Rule:
     SGD
@@ -56,19 +59,16 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
     Raises
     ------
     ShapeError
-        If the counts do not agree.
+        If the counts or types do not agree.
     """
     cdef Py_ssize_t n = len(params), i
     cdef bint two = rule == ADADELTA or rule == ADAM
-    cdef int threads = num_threads()
-    cdef int dtype
-    cdef long long count
-    cdef double local_rate, decay, l2_decay, l1_decay
-    cdef void* w
-    cdef void* g
-    cdef void* h
-    cdef void* h2
+    cdef int dtype = FLOAT
+    cdef double decay
     cdef Blob blob, first, second
+    cdef Context on = context()
+    cdef vector[Parameter] table
+    cdef Parameter entry
     if len(history) != (2 * n if two else n) or len(lr_mults) != n or len(decay_mults) != n:
         raise ShapeError(f"{n} parameters with {len(history)} history blobs, {len(lr_mults)} lr_mults and {len(decay_mults)} "
                          "decay_mults; they must belong to one net")
@@ -77,24 +77,29 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
         second = history[n + i] if two else first
         if first.count != blob.count or second.count != blob.count or first.dtype != blob.dtype or second.dtype != blob.dtype:
             raise ShapeError(f"history of {first.shape_string()} for the parameter of {blob.shape_string()}", field=f"history[{i}]")
-        count, dtype = blob.count, blob.dtype
-        if count == 0:
+        if blob.dtype != (<Blob> params[0]).dtype:
+            raise ShapeError("the parameters of one net must have one type", field=f"params[{i}]")
+        if blob.count == 0:
             continue
-        w, g = blob.mutable_cpu_data_ptr(), blob.mutable_cpu_diff_ptr()
-        h, h2 = first.mutable_cpu_data_ptr(), second.mutable_cpu_data_ptr()
-        local_rate, decay = rate * <double> lr_mults[i], weight_decay * <double> decay_mults[i]
-        l1_decay, l2_decay = (decay, 0.0) if l1 else (0.0, decay)
-        with nogil:
-            if rule == SGD:
-                sgd_update(threads, dtype, count, scale, l2_decay, l1_decay, w, g, h, h2, local_rate, momentum)
-            elif rule == NESTEROV:
-                nesterov_update(threads, dtype, count, scale, l2_decay, l1_decay, w, g, h, h2, local_rate, momentum)
-            elif rule == ADAGRAD:
-                adagrad_update(threads, dtype, count, scale, l2_decay, l1_decay, w, g, h, h2, local_rate, delta)
-            elif rule == RMSPROP:
-                rmsprop_update(threads, dtype, count, scale, l2_decay, l1_decay, w, g, h, h2, local_rate, momentum, delta)
-            elif rule == ADADELTA:
-                adadelta_update(threads, dtype, count, scale, l2_decay, l1_decay, w, g, h, h2, local_rate, momentum, delta)
-            else:
-                adam_update(threads, dtype, count, scale, l2_decay, l1_decay, w, g, h, h2, local_rate, momentum, momentum2,
-                            delta)
+        dtype = blob.dtype
+        entry.w, entry.g = blob.mutable_data_on(on), blob.mutable_diff_on(on)
+        entry.h, entry.h2 = first.mutable_data_on(on), second.mutable_data_on(on)
+        entry.count, entry.rate = blob.count, rate * <double> lr_mults[i]
+        decay = weight_decay * <double> decay_mults[i]
+        entry.l1, entry.l2 = (decay, 0.0) if l1 else (0.0, decay)
+        table.push_back(entry)
+    cdef int count = table.size()
+    with nogil:
+        if rule == SGD:
+            sgd_update(on, dtype, count, table.data(), scale, momentum)
+        elif rule == NESTEROV:
+            nesterov_update(on, dtype, count, table.data(), scale, momentum)
+        elif rule == ADAGRAD:
+            adagrad_update(on, dtype, count, table.data(), scale, delta)
+        elif rule == RMSPROP:
+            rmsprop_update(on, dtype, count, table.data(), scale, momentum, delta)
+        elif rule == ADADELTA:
+            adadelta_update(on, dtype, count, table.data(), scale, momentum, delta)
+        else:
+            adam_update(on, dtype, count, table.data(), scale, momentum, momentum2, delta)
+    settle(on)

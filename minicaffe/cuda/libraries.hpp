@@ -1,0 +1,26 @@
+// The functions of NVIDIA's libraries that operations call, as pointers: no header and no link names them, and where the
+// libraries are missing our own kernels run. Filled by cuda/device.pyx.
+#pragma once
+
+namespace mc {
+namespace cuda {
+
+struct Stream;
+
+/// cublasSgemmStridedBatched and cublasDgemmStridedBatched. Matrices are column-major; trans is 0 (no) or 1 (yes).
+template <class T>
+using CublasGemm = int (*)(void* handle, int trans_a, int trans_b, int m, int n, int k, const T* alpha, const T* a, int lda,
+                           long long stride_a, const T* b, int ldb, long long stride_b, const T* beta, T* c, int ldc,
+                           long long stride_c, int batches);
+
+struct Libraries {
+  void* cublas;  // cublasHandle_t, set to the stream; null: none
+  CublasGemm<float> sgemm;
+  CublasGemm<double> dgemm;
+  void (*fail)(Stream*, const char* call, int status);
+  const CublasGemm<float>& gemm_of(float) const { return sgemm; }
+  const CublasGemm<double>& gemm_of(double) const { return dgemm; }
+};
+
+}  // namespace cuda
+}  // namespace mc

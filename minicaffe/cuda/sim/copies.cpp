@@ -1,0 +1,211 @@
+// Copies and fills: every one is checked to lie inside one allocation (or one pinned block) at the call and again when it runs.
+#include <cstring>
+
+#include "sim.hpp"
+
+using namespace mcsim;
+
+namespace {
+
+enum class Side { Host, Device, Any };
+
+/// One end of a copy as the caller gave it.
+struct End {
+  Side side;
+  uint64_t address;
+  Device* owner = nullptr;  // which device it must be on, where the call says so
+};
+
+/// Where that is: `memory` can be read and written by the host.
+struct Span {
+  char* memory = nullptr;
+  std::shared_ptr<Allocation> allocation;
+  size_t offset = 0;
+  bool pinned = false;
+};
+
+Span resolve(const char* call, const char* which, const End& end, size_t size) {
+  const uint64_t p = end.address;
+  Span span;
+  Device* device = device_of(p);
+  if (end.side == Side::Host && device)
+    fail(CUDA_ERROR_INVALID_VALUE, "%s: %s must be host memory, 0x%llx is a device address: %s", call, which,
+         (unsigned long long)p, describe(p).c_str());
+  if (device) {
+    auto a = find_allocation(p);
+    if (!a || size > a->address + a->size - p)
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: %s: %zu bytes at 0x%llx are out of bounds: %s is %s", call, which, size,
+           (unsigned long long)p, a ? "the first outside" : "it", describe(a ? a->address + a->size : p).c_str());
+    if (end.owner && end.owner != device)
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: %s must be on device %d, it is %s", call, which, end.owner->ordinal, a->text().c_str());
+    span.allocation = a;
+    span.offset = p - a->address;
+    span.memory = device->backing + (p - CUdeviceptr(device->base));
+    return span;
+  }
+  if (auto* pinned = find_pinned(p)) {
+    if (size > pinned->first + pinned->second.size - p)
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: %s: %zu bytes at 0x%llx are out of bounds: %s", call, which, size, (unsigned long long)p,
+           describe(p).c_str());
+    span.pinned = true;
+  } else if (end.side == Side::Device) {
+    fail(CUDA_ERROR_INVALID_VALUE, "%s: %s must be device memory, 0x%llx is %s", call, which, (unsigned long long)p,
+         describe(p).c_str());
+  } else if (!is_mapped_host(p) || !is_mapped_host(p + size - 1)) {
+    fail(CUDA_ERROR_INVALID_VALUE, "%s: %s: %zu bytes at 0x%llx are not host memory: %s", call, which, size, (unsigned long long)p,
+         describe(is_mapped_host(p) ? p + size - 1 : p).c_str());
+  }
+  span.memory = reinterpret_cast<char*>(p);
+  return span;
+}
+
+/// With uninitialized=1: no word that goes to the host may be what a new allocation was filled with. Kernels that copy such a
+/// word carry it on, so it is found there too; kernels that compute with it make a NaN of it, which is not found.
+void refuse_unwritten(const char* call, const Span& from, size_t size) {
+  for (size_t i = (from.offset + 3) / 4 * 4; i + 4 <= from.offset + size; i += 4)
+    if (!memcmp(from.memory - from.offset + i, &kPoison, 4))
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: uninitialized: bytes %zu to %zu of %s were never written", call, i, i + 3,
+           from.allocation->text().c_str());
+}
+
+void move(Operation& op, const std::string& call, const End& to_end, const End& from_end, size_t size) {
+  Span to = resolve(call.c_str(), "destination", to_end, size), from = resolve(call.c_str(), "source", from_end, size);
+  const char* direction = !to.allocation ? (from.allocation ? "device to host" : "host to host")
+                          : !from.allocation ? "host to device"
+                          : to.allocation->device == from.allocation->device ? "device to device" : "device to peer";
+  if (!to.allocation && from.allocation && state().settings.uninitialized) refuse_unwritten(call.c_str(), from, size);
+  memmove(to.memory, from.memory, size);
+  if (to.allocation) {
+    to.allocation->written = true;
+    op.touches.push_back({to.allocation, to.offset, to.offset + size, true});
+  }
+  if (from.allocation) op.touches.push_back({from.allocation, from.offset, from.offset + size, false});
+  auto& counter = state().counters.copies[direction];
+  ++counter.count;
+  counter.bytes += size;
+}
+
+enum class Wait { Always, IfPageable, Never };  // whether the call returns only when the copy is done
+
+void copy(const char* call, Context& context, End to, End from, size_t size, CUstream handle, Wait wait) {
+  auto stream = stream_of(context, handle);
+  if (wait == Wait::Always) forbid_in_capture(call);
+  if (!size) return;
+  Span target = resolve(call, "destination", to, size), source = resolve(call, "source", from, size);
+  if (target.memory < source.memory + size && source.memory < target.memory + size)
+    fail(CUDA_ERROR_INVALID_VALUE, "%s: source and destination overlap: %zu bytes at 0x%llx and at 0x%llx", call, size,
+         (unsigned long long)from.address, (unsigned long long)to.address);
+  // Pageable memory is read before the call returns (the real driver stages it), so the caller may change it at once.
+  const bool pageable_source = !source.allocation && !source.pinned, pageable_target = !target.allocation && !target.pinned;
+  std::shared_ptr<std::vector<char>> staged;
+  if (pageable_source && state().settings.deferred && !stream->capture) {
+    staged = std::make_shared<std::vector<char>>(source.memory, source.memory + size);
+    from.address = reinterpret_cast<uint64_t>(staged->data());
+  }
+  std::string name = call;
+  Op op = submit(*stream, {name, CU_GRAPH_NODE_TYPE_MEMCPY, &context, [=, alive = staged](Operation& self) {
+                             move(self, name, to, from, size);
+                           }});
+  if (op && (wait == Wait::Always || (wait == Wait::IfPageable && pageable_target))) synchronize(op);
+}
+
+template <class T> void fill(const char* call, Context& context, CUdeviceptr p, T value, size_t count, CUstream handle) {
+  auto stream = stream_of(context, handle);
+  if (p % sizeof(T)) fail(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx is not aligned to %zu bytes", call, p, sizeof(T));
+  if (!count) return;
+  if (count > SIZE_MAX / sizeof(T)) fail(CUDA_ERROR_INVALID_VALUE, "%s: too many elements", call);
+  const size_t size = count * sizeof(T);
+  std::string name = call;
+  resolve(call, "destination", {Side::Device, p}, size);
+  submit(*stream, {name, CU_GRAPH_NODE_TYPE_MEMSET, &context, [=](Operation& op) {
+                     Span to = resolve(name.c_str(), "destination", {Side::Device, p}, size);
+                     for (size_t i = 0; i < count; ++i) memcpy(to.memory + i * sizeof(T), &value, sizeof(T));
+                     if (to.allocation) {
+                       to.allocation->written = true;
+                       op.touches.push_back({to.allocation, to.offset, to.offset + size, true});
+                     }
+                     auto& counter = state().counters.copies["fill"];
+                     ++counter.count;
+                     counter.bytes += size;
+                   }});
+}
+
+End host(const void* p) { return {Side::Host, reinterpret_cast<uint64_t>(p)}; }
+End device(CUdeviceptr p) { return {Side::Device, p}; }
+End any(CUdeviceptr p) { return {Side::Any, p}; }
+
+void copy_peer(const char* call, Context& context, CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+               size_t size, CUstream stream) {
+  Device *target = context_of(to_context).device, *source = context_of(from_context).device;
+  copy(call, context, {Side::Device, to, target}, {Side::Device, from, source}, size, stream, Wait::Never);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size) {
+  const char* call = "cuMemcpyHtoD";
+  return on_context(call, [&](Context& c) { copy(call, c, device(to), host(from), size, nullptr, Wait::Always); });
+}
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t size, CUstream stream) {
+  const char* call = "cuMemcpyHtoDAsync";
+  return on_context(call, [&](Context& c) { copy(call, c, device(to), host(from), size, stream, Wait::Never); });
+}
+CUresult CUDAAPI cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size) {
+  const char* call = "cuMemcpyDtoH";
+  return on_context(call, [&](Context& c) { copy(call, c, host(to), device(from), size, nullptr, Wait::Always); });
+}
+CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t size, CUstream stream) {
+  const char* call = "cuMemcpyDtoHAsync";
+  return on_context(call, [&](Context& c) { copy(call, c, host(to), device(from), size, stream, Wait::IfPageable); });
+}
+CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) {
+  const char* call = "cuMemcpyDtoD";
+  return on_context(call, [&](Context& c) { copy(call, c, device(to), device(from), size, nullptr, Wait::Never); });
+}
+CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
+  const char* call = "cuMemcpyDtoDAsync";
+  return on_context(call, [&](Context& c) { copy(call, c, device(to), device(from), size, stream, Wait::Never); });
+}
+CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size) {
+  const char* call = "cuMemcpy";
+  // Between two device addresses the real call does not wait for the host either.
+  return on_context(call, [&](Context& c) {
+    copy(call, c, any(to), any(from), size, nullptr, device_of(to) && device_of(from) ? Wait::Never : Wait::Always);
+  });
+}
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
+  const char* call = "cuMemcpyAsync";
+  return on_context(call, [&](Context& c) { copy(call, c, any(to), any(from), size, stream, Wait::IfPageable); });
+}
+CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size) {
+  const char* call = "cuMemcpyPeer";
+  return on_context(call, [&](Context& c) { copy_peer(call, c, to, to_context, from, from_context, size, nullptr); });
+}
+CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
+                                   CUstream stream) {
+  const char* call = "cuMemcpyPeerAsync";
+  return on_context(call, [&](Context& c) { copy_peer(call, c, to, to_context, from, from_context, size, stream); });
+}
+
+CUresult CUDAAPI cuMemsetD8(CUdeviceptr p, unsigned char value, size_t count) {
+  return on_context("cuMemsetD8", [&](Context& c) { fill("cuMemsetD8", c, p, value, count, nullptr); });
+}
+CUresult CUDAAPI cuMemsetD16(CUdeviceptr p, unsigned short value, size_t count) {
+  return on_context("cuMemsetD16", [&](Context& c) { fill("cuMemsetD16", c, p, value, count, nullptr); });
+}
+CUresult CUDAAPI cuMemsetD32(CUdeviceptr p, unsigned value, size_t count) {
+  return on_context("cuMemsetD32", [&](Context& c) { fill("cuMemsetD32", c, p, value, count, nullptr); });
+}
+CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t count, CUstream stream) {
+  return on_context("cuMemsetD8Async", [&](Context& c) { fill("cuMemsetD8Async", c, p, value, count, stream); });
+}
+CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr p, unsigned short value, size_t count, CUstream stream) {
+  return on_context("cuMemsetD16Async", [&](Context& c) { fill("cuMemsetD16Async", c, p, value, count, stream); });
+}
+CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr p, unsigned value, size_t count, CUstream stream) {
+  return on_context("cuMemsetD32Async", [&](Context& c) { fill("cuMemsetD32Async", c, p, value, count, stream); });
+}
+
+}  // extern "C"

@@ -1,0 +1,455 @@
+// cuInit, devices, contexts, and the table by which callers find every entry point.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "sim.hpp"
+
+namespace mcsim {
+
+// Never destroyed: Python gives handles back after C++ has begun to destroy what is static.
+State& state() {
+  static State* const it = new State;
+  return *it;
+}
+
+ThreadState& this_thread() {
+  static unsigned last = 0;
+  static thread_local ThreadState* it = nullptr;
+  if (!it) {
+    it = new ThreadState;
+    it->number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+  }
+  return *it;
+}
+
+void enter(const char* call) {
+  if (!state().initialized) fail(CUDA_ERROR_NOT_INITIALIZED, "%s: cuInit comes first", call);
+  if (this_thread().in_callback) fail(CUDA_ERROR_NOT_PERMITTED, "%s: a host function in a stream must not call the driver", call);
+  strike_planned(call);
+}
+
+Context& enter_context(const char* call) {
+  enter(call);
+  auto& contexts = this_thread().contexts;
+  if (contexts.empty() || !contexts.back()) fail(CUDA_ERROR_INVALID_CONTEXT, "%s: this thread has no current context", call);
+  Context& context = *contexts.back();
+  if (!context.retained)
+    fail(CUDA_ERROR_CONTEXT_IS_DESTROYED, "%s: the current context, of device %d, was released", call, context.device->ordinal);
+  if (context.lost) fail(context.lost, "%s", context.lost_text.c_str());
+  return context;
+}
+
+Context& context_of(CUcontext handle) {
+  uint64_t value = reinterpret_cast<uint64_t>(handle), number = value & 0xffffffffffff;
+  if (value >> 48 != handle_of(Kind::Context, 0) >> 48 || !number || number > state().devices.size())
+    bad_handle(Kind::Context, value, 0);
+  return state().devices[number - 1]->context;
+}
+
+CUcontext handle_of(const Context& context) {
+  return reinterpret_cast<CUcontext>(handle_of(Kind::Context, uint64_t(context.device->ordinal) + 1));
+}
+
+/// Everything the context holds ends; the next retain finds it as new.
+void reset(Context& context) {
+  Device& device = *context.device;
+  if (!context.lost) {
+    try {
+      synchronize(context);
+    } catch (const Failure&) {  // of work that nobody has waited for
+    }
+  }
+  if (state().settings.leak) report_leaks(context);
+  for (auto& c : std::vector<std::shared_ptr<Capture>>(state().captures))
+    if (c->origin->context == &context) end_capture(c);
+  auto in_context = [&](const auto& object) { return object.context == &context; };
+  state().streams.remove_if(in_context);
+  state().events.remove_if(in_context);
+  state().functions.remove_if([&](const Function& f) { return f.module->context == &context; });
+  state().modules.remove_if(in_context);
+  while (!device.live.empty()) release_memory(device, device.live.begin()->second);
+  device.freed.clear();
+  device.numbered = 0;
+  release_pinned(context);
+  context.per_thread.clear();
+  context.orphans.clear();
+  context.peers.clear();
+  context.legacy = nullptr;
+  context.lost = CUDA_SUCCESS;
+  context.retained = 0;
+}
+
+namespace {
+
+void at_exit() {
+  if (state().forked || getpid() != state().process) return;
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
+  if (state().settings.leak)
+    for (auto& device : state().devices) report_leaks(device->context);
+  if (state().settings.report) fputs(report().c_str(), stderr);
+}
+
+Device& device_at(const char* call, CUdevice ordinal) {
+  if (ordinal < 0 || size_t(ordinal) >= state().devices.size())
+    fail(CUDA_ERROR_INVALID_DEVICE, "%s: device %d of %zu", call, ordinal, state().devices.size());
+  return *state().devices[size_t(ordinal)];
+}
+
+struct Attribute {
+  CUdevice_attribute name;
+  int value;
+};
+
+#define A(name, value) {CU_DEVICE_ATTRIBUTE_##name, value}
+const Attribute kAttributes[] = {
+    A(MAX_THREADS_PER_BLOCK, 1024), A(MAX_BLOCK_DIM_X, 1024), A(MAX_BLOCK_DIM_Y, 1024), A(MAX_BLOCK_DIM_Z, 64),
+    A(MAX_GRID_DIM_X, 0x7fffffff), A(MAX_GRID_DIM_Y, 65535), A(MAX_GRID_DIM_Z, 65535), A(MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10),
+    A(TOTAL_CONSTANT_MEMORY, 64 << 10), A(WARP_SIZE, 32), A(MAX_PITCH, 0x7fffffff), A(MAX_REGISTERS_PER_BLOCK, 65536),
+    A(CLOCK_RATE, 1000000), A(TEXTURE_ALIGNMENT, 512), A(GPU_OVERLAP, 1), A(MULTIPROCESSOR_COUNT, 4), A(CAN_MAP_HOST_MEMORY, 1),
+    A(SURFACE_ALIGNMENT, 512), A(CONCURRENT_KERNELS, 1), A(MEMORY_CLOCK_RATE, 1000000), A(GLOBAL_MEMORY_BUS_WIDTH, 64),
+    A(L2_CACHE_SIZE, 1 << 20), A(MAX_THREADS_PER_MULTIPROCESSOR, 2048), A(ASYNC_ENGINE_COUNT, 2), A(UNIFIED_ADDRESSING, 1),
+    A(TEXTURE_PITCH_ALIGNMENT, 32), A(COMPUTE_CAPABILITY_MAJOR, 9), A(COMPUTE_CAPABILITY_MINOR, 0),
+    A(STREAM_PRIORITIES_SUPPORTED, 1), A(GLOBAL_L1_CACHE_SUPPORTED, 1), A(LOCAL_L1_CACHE_SUPPORTED, 1),
+    A(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 96 << 10), A(MAX_REGISTERS_PER_MULTIPROCESSOR, 65536),
+    A(SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2), A(COMPUTE_PREEMPTION_SUPPORTED, 1), A(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1),
+    A(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 48 << 10), A(HOST_REGISTER_SUPPORTED, 1), A(MAX_BLOCKS_PER_MULTIPROCESSOR, 32)};
+#undef A
+
+CUcontext current_handle() {
+  auto& contexts = this_thread().contexts;
+  return contexts.empty() || !contexts.back() ? nullptr : mcsim::handle_of(*contexts.back());
+}
+
+}  // namespace
+}  // namespace mcsim
+
+using namespace mcsim;
+
+extern "C" {
+
+CUresult CUDAAPI cuInit(unsigned flags) {
+  if (state().forked) return CUDA_ERROR_NOT_INITIALIZED;
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
+  return guarded([&] {
+    if (flags) fail(CUDA_ERROR_INVALID_VALUE, "cuInit: flags must be 0");
+    configure_from_environment();
+    strike_planned("cuInit");
+    State& s = state();
+    if (!s.settings.devices) fail(CUDA_ERROR_NO_DEVICE, "cuInit: MINICAFFE_SIM asks for 0 devices");
+    if (s.initialized) return;
+    s.devices.clear();
+    for (int i = 0; i < s.settings.devices; ++i) s.devices.push_back(make_device(i, s.settings.memory));
+    s.process = getpid();
+    s.initialized = true;
+    install_fault_handler();
+    pthread_atfork(nullptr, nullptr, [] { state().forked = true; });
+    atexit(at_exit);
+  });
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int* version) {
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+  return on_driver("cuDeviceGet", [&] {
+    need(device, "cuDeviceGet", "the device's place");
+    *device = device_at("cuDeviceGet", ordinal).ordinal;
+  });
+}
+
+CUresult CUDAAPI cuDeviceGetCount(int* count) {
+  return on_driver("cuDeviceGetCount", [&] {
+    need(count, "cuDeviceGetCount", "the number's place");
+    *count = int(state().devices.size());
+  });
+}
+
+CUresult CUDAAPI cuDeviceGetName(char* name, int size, CUdevice device) {
+  return on_driver("cuDeviceGetName", [&] {
+    device_at("cuDeviceGetName", device);
+    if (!name || size <= 0) fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetName: no room for the name");
+    snprintf(name, size_t(size), "minicaffe simulated device");
+  });
+}
+
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  return on_driver("cuDeviceGetUuid", [&] {
+    need(uuid, "cuDeviceGetUuid", "the uuid's place");
+    memcpy(uuid->bytes, "minicaffe sim  ", 16);
+    uuid->bytes[15] = char(device_at("cuDeviceGetUuid", device).ordinal);
+  });
+}
+
+CUresult CUDAAPI cuDeviceTotalMem(size_t* bytes, CUdevice device) {
+  return on_driver("cuDeviceTotalMem", [&] {
+    need(bytes, "cuDeviceTotalMem", "the number's place");
+    device_at("cuDeviceTotalMem", device);
+    *bytes = state().settings.memory;
+  });
+}
+
+CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute name, CUdevice device) {
+  return on_driver("cuDeviceGetAttribute", [&] {
+    need(value, "cuDeviceGetAttribute", "the value's place");
+    device_at("cuDeviceGetAttribute", device);
+    if (name < 1 || name >= CU_DEVICE_ATTRIBUTE_MAX)
+      fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetAttribute: unknown attribute %d", int(name));
+    *value = name == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device + 1 : 0;  // what the table leaves out, the device has not
+    for (const Attribute& attribute : kAttributes)
+      if (attribute.name == name) *value = attribute.value;
+  });
+}
+
+CUresult CUDAAPI cuDeviceGetPCIBusId(char* id, int size, CUdevice device) {
+  return on_driver("cuDeviceGetPCIBusId", [&] {
+    device_at("cuDeviceGetPCIBusId", device);
+    if (!id || size < 13) fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetPCIBusId: no room for the id");
+    snprintf(id, size_t(size), "0000:%02x:00.0", unsigned(device + 1));
+  });
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  return on_driver("cuDeviceCanAccessPeer", [&] {
+    need(can, "cuDeviceCanAccessPeer", "the answer's place");
+    *can = &device_at("cuDeviceCanAccessPeer", device) != &device_at("cuDeviceCanAccessPeer", peer);
+  });
+}
+
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  return on_context("cuCtxEnablePeerAccess", [&](Context& context) {
+    Context& other = context_of(peer);
+    if (flags) fail(CUDA_ERROR_INVALID_VALUE, "cuCtxEnablePeerAccess: flags must be 0");
+    if (&other == &context) fail(CUDA_ERROR_INVALID_DEVICE, "cuCtxEnablePeerAccess: the peer is the current context");
+    if (!other.retained) fail(CUDA_ERROR_INVALID_CONTEXT, "cuCtxEnablePeerAccess: the peer's context was released");
+    if (!context.peers.insert(other.device->ordinal).second)
+      fail(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "cuCtxEnablePeerAccess: device %d has access to device %d already",
+           context.device->ordinal, other.device->ordinal);
+  });
+}
+
+CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
+  return on_context("cuCtxDisablePeerAccess", [&](Context& context) {
+    if (!context.peers.erase(context_of(peer).device->ordinal))
+      fail(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "cuCtxDisablePeerAccess: it was not enabled");
+  });
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
+  return on_driver("cuDevicePrimaryCtxRetain", [&] {
+    need(out, "cuDevicePrimaryCtxRetain", "the context's place");
+    Context& context = device_at("cuDevicePrimaryCtxRetain", device).context;
+    if (!context.retained++) {
+      context.legacy = new_stream(context, "the default stream");
+      context.legacy->legacy = true;
+    }
+    *out = mcsim::handle_of(context);
+  });
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
+  return on_driver("cuDevicePrimaryCtxRelease", [&] {
+    Context& context = device_at("cuDevicePrimaryCtxRelease", device).context;
+    if (!context.retained) fail(CUDA_ERROR_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease: it is not retained");
+    if (context.retained > 1) --context.retained;
+    else reset(context);
+  });
+}
+
+/// Ends the context whatever its count: the way on after a sticky error. Retain it anew; the handle stays the same.
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
+  return on_driver("cuDevicePrimaryCtxReset", [&] {
+    Context& context = device_at("cuDevicePrimaryCtxReset", device).context;
+    if (context.retained) reset(context);
+  });
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+  return on_driver("cuDevicePrimaryCtxGetState", [&] {
+    Context& context = device_at("cuDevicePrimaryCtxGetState", device).context;
+    if (flags) *flags = context.flags;
+    if (active) *active = context.retained > 0;
+  });
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
+  return on_driver("cuDevicePrimaryCtxSetFlags",
+                   [&] { device_at("cuDevicePrimaryCtxSetFlags", device).context.flags = flags; });
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext* out) {
+  return on_driver("cuCtxGetCurrent", [&] {
+    need(out, "cuCtxGetCurrent", "the context's place");
+    *out = current_handle();
+  });
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
+  return on_driver("cuCtxSetCurrent", [&] {
+    auto& contexts = this_thread().contexts;
+    Context* context = handle ? &context_of(handle) : nullptr;
+    if (!contexts.empty()) contexts.pop_back();
+    if (context) contexts.push_back(context);
+  });
+}
+
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) {
+  return on_driver("cuCtxPushCurrent", [&] { this_thread().contexts.push_back(&context_of(handle)); });
+}
+
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext* out) {
+  return on_driver("cuCtxPopCurrent", [&] {
+    if (!current_handle()) fail(CUDA_ERROR_INVALID_CONTEXT, "cuCtxPopCurrent: this thread has no current context");
+    if (out) *out = current_handle();
+    this_thread().contexts.pop_back();
+  });
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
+  return on_context("cuCtxGetDevice", [&](Context& context) {
+    need(device, "cuCtxGetDevice", "the device's place");
+    *device = context.device->ordinal;
+  });
+}
+
+CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
+  if (!handle) return cuCtxGetDevice(device);
+  return on_driver("cuCtxGetDevice", [&] {
+    need(device, "cuCtxGetDevice", "the device's place");
+    *device = context_of(handle).device->ordinal;
+  });
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void) {
+  return on_context("cuCtxSynchronize", [&](Context& context) {
+    forbid_in_capture("cuCtxSynchronize");
+    synchronize(context);
+  });
+}
+
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
+  if (!handle) return cuCtxSynchronize();
+  return on_driver("cuCtxSynchronize", [&] {
+    Context& context = context_of(handle);
+    if (context.lost) fail(context.lost, "%s", context.lost_text.c_str());
+    if (!context.retained) fail(CUDA_ERROR_CONTEXT_IS_DESTROYED, "cuCtxSynchronize: the context was released");
+    forbid_in_capture("cuCtxSynchronize");
+    synchronize(context);
+  });
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return on_context("cuCtxGetStreamPriorityRange", [&](Context&) {
+    if (least) *least = 0;
+    if (greatest) *greatest = -5;
+  });
+}
+
+CUresult CUDAAPI cuProfilerStart(void) {
+  return on_context("cuProfilerStart", [](Context&) {});
+}
+
+CUresult CUDAAPI cuProfilerStop(void) {
+  return on_context("cuProfilerStop", [](Context&) {});
+}
+
+CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**, size_t*);
+
+CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags,
+                                  CUdriverProcAddressQueryResult* status);
+
+}  // extern "C"
+
+namespace {
+
+struct Entry {
+  const char* name;
+  int version;  // the first with this signature
+  void* function;
+};
+
+// #name is what callers ask for; the plain name is what cuda.h makes of it, cuMemAlloc_v2 for cuMemAlloc.
+#define E(name, version) {#name, version, reinterpret_cast<void*>(name)}
+#define V(name, version, function) {#name, version, reinterpret_cast<void*>(function)}
+const Entry kEntries[] = {
+    E(cuInit, 2000), E(cuDriverGetVersion, 2020), E(cuGetErrorName, 6000), E(cuGetErrorString, 6000), E(cuGetProcAddress, 12000),
+    E(cuProfilerStart, 4000), E(cuProfilerStop, 4000),
+
+    E(cuDeviceGet, 2000), E(cuDeviceGetCount, 2000), E(cuDeviceGetName, 2000), E(cuDeviceGetUuid, 9020), E(cuDeviceTotalMem, 3020),
+    E(cuDeviceGetAttribute, 2000), E(cuDeviceGetPCIBusId, 4010), E(cuDeviceCanAccessPeer, 4000),
+    E(cuDevicePrimaryCtxRetain, 7000), E(cuDevicePrimaryCtxRelease, 7000), E(cuDevicePrimaryCtxReset, 7000),
+    E(cuDevicePrimaryCtxGetState, 7000), E(cuDevicePrimaryCtxSetFlags, 7000),
+
+    E(cuCtxEnablePeerAccess, 4000), E(cuCtxDisablePeerAccess, 4000), E(cuCtxGetCurrent, 4000), E(cuCtxSetCurrent, 4000),
+    E(cuCtxPushCurrent, 4000), E(cuCtxPopCurrent, 4000), E(cuCtxGetDevice, 2000), V(cuCtxGetDevice, 13000, cuCtxGetDevice_v2),
+    E(cuCtxSynchronize, 2000), V(cuCtxSynchronize, 13000, cuCtxSynchronize_v2), E(cuCtxGetStreamPriorityRange, 5050),
+
+    E(cuMemAlloc, 3020), E(cuMemFree, 3020), E(cuMemGetInfo, 3020), E(cuMemGetAddressRange, 3020), E(cuMemHostAlloc, 2020),
+    E(cuMemAllocHost, 3020), E(cuMemFreeHost, 2000), E(cuMemHostRegister, 4000), E(cuMemHostUnregister, 4000),
+    E(cuMemHostGetDevicePointer, 3020), E(cuMemHostGetFlags, 2030), E(cuPointerGetAttribute, 4000),
+    E(cuPointerGetAttributes, 7000),
+
+    E(cuMemcpyHtoD, 3020), E(cuMemcpyHtoDAsync, 3020), E(cuMemcpyDtoH, 3020), E(cuMemcpyDtoHAsync, 3020), E(cuMemcpyDtoD, 3020),
+    E(cuMemcpyDtoDAsync, 3020), E(cuMemcpy, 4000), E(cuMemcpyAsync, 4000), E(cuMemcpyPeer, 4000), E(cuMemcpyPeerAsync, 4000),
+    E(cuMemsetD8, 3020), E(cuMemsetD16, 3020), E(cuMemsetD32, 3020), E(cuMemsetD8Async, 3020), E(cuMemsetD16Async, 3020),
+    E(cuMemsetD32Async, 3020),
+
+    E(cuStreamCreate, 2000), E(cuStreamCreateWithPriority, 5050), E(cuStreamDestroy, 4000), E(cuStreamSynchronize, 2000),
+    E(cuStreamQuery, 2000), E(cuStreamWaitEvent, 3020), E(cuStreamGetCtx, 9020), E(cuStreamGetFlags, 5050),
+    E(cuStreamGetPriority, 5050), E(cuStreamGetId, 12000), E(cuLaunchHostFunc, 10000), E(cuEventCreate, 2000),
+    E(cuEventDestroy, 4000), E(cuEventRecord, 2000), E(cuEventRecordWithFlags, 11010), E(cuEventQuery, 2000),
+    E(cuEventSynchronize, 2000), E(cuEventElapsedTime, 2000),
+
+    E(cuStreamBeginCapture, 10010), E(cuStreamEndCapture, 10000), E(cuStreamIsCapturing, 10000),
+    V(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2), E(cuStreamGetCaptureInfo, 12030),
+    E(cuThreadExchangeStreamCaptureMode, 10010), E(cuGraphCreate, 10000), E(cuGraphDestroy, 10000), E(cuGraphGetNodes, 10000),
+    E(cuGraphGetRootNodes, 10000), E(cuGraphNodeGetType, 10000), V(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags),
+    E(cuGraphInstantiateWithFlags, 11040), E(cuGraphInstantiateWithParams, 12000), E(cuGraphUpload, 11010), E(cuGraphLaunch, 10000),
+    E(cuGraphExecDestroy, 10000), E(cuGraphExecUpdate, 12000),
+
+    E(cuModuleLoadData, 2000), E(cuModuleLoadDataEx, 2010), E(cuModuleUnload, 2000), E(cuModuleGetFunction, 2000),
+    E(cuModuleGetGlobal, 3020), E(cuLibraryLoadData, 12000), E(cuLibraryGetKernel, 12000), E(cuLibraryUnload, 12000),
+    E(cuKernelGetFunction, 12000), E(cuKernelGetAttribute, 12000), E(cuKernelSetAttribute, 12000), E(cuFuncGetName, 12030),
+    E(cuFuncGetAttribute, 2020), E(cuFuncSetAttribute, 9000), E(cuFuncSetCacheConfig, 3000),
+    E(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050), E(cuLaunchKernel, 4000), E(cuLaunchKernelEx, 11060)};
+#undef V
+#undef E
+
+}  // namespace
+
+bool mcsim::is_entry_point(const std::string& name) {
+  return std::any_of(std::begin(kEntries), std::end(kEntries), [&](const Entry& entry) { return name == entry.name; });
+}
+
+extern "C" {
+
+/// The newest signature that `version` knows. Calls for per-thread default streams get the same functions: stream 0 stays
+/// the legacy one.
+CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t,
+                                  CUdriverProcAddressQueryResult* status) {
+  if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
+  *function = nullptr;
+  CUdriverProcAddressQueryResult result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  int best = -1;
+  for (const Entry& entry : kEntries) {
+    if (strcmp(entry.name, symbol)) continue;
+    if (entry.version > version) {
+      if (!*function) result = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+    } else if (entry.version > best) {
+      best = entry.version;
+      *function = entry.function;
+      result = CU_GET_PROC_ADDRESS_SUCCESS;
+    }
+  }
+  if (status) *status = result;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

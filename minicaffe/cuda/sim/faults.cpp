@@ -1,0 +1,169 @@
+// The fault handler: device memory is closed, and a kernel opens what it touches by touching it.
+//
+// A fault of the launching thread inside a living allocation opens that allocation, for reading first and for writing when
+// it writes; so the launch's read and write sets are known, and any other address ends the kernel. Faults that are none of
+// ours go to the handler that was there before.
+#undef _FORTIFY_SOURCE  // its longjmp refuses to go from one stack to another
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "sim.hpp"
+
+namespace mcsim {
+namespace {
+
+struct Guard {
+  pthread_t thread;
+  Device* device;
+  Fault* fault;
+  std::vector<std::shared_ptr<Allocation>>* opened;
+  std::shared_ptr<Allocation>* read_unwritten;
+  sigjmp_buf escape;
+};
+
+Guard* volatile guard = nullptr;
+struct sigaction previous;
+bool installed_over = false;          // ours was installed a second time, so the previous handler may call ours
+volatile sig_atomic_t passed_on = 0;
+
+enum class Touching { Read, Write, Unknown };
+
+Touching access(const void* context) {
+#if defined(__x86_64__)
+  return static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2 ? Touching::Write : Touching::Read;
+#else
+  (void)context;
+  return Touching::Unknown;
+#endif
+}
+
+/// Open what holds `address` one step further. False where there is nothing to open.
+bool open_allocation(Guard& g, uintptr_t address, Touching kind) {
+  auto a = find_allocation(address);
+  if (!a || a->open == (PROT_READ | PROT_WRITE)) return false;
+  if (a->device != g.device && !g.device->context.peers.count(a->device->ordinal)) return false;
+  const bool write = kind == Touching::Write || (kind == Touching::Unknown && a->open == PROT_READ);
+  if (kind == Touching::Read && !a->written && !*g.read_unwritten) *g.read_unwritten = a;
+  // A vector's memory comes from malloc, which is safe here: the fault is the kernel's own, and kernels allocate nothing.
+  if (!a->open) g.opened->push_back(a);
+  a->open = write ? PROT_READ | PROT_WRITE : PROT_READ;
+  return mprotect(a->device->base + a->start, a->pages, a->open) == 0;
+}
+
+/// One line for a host access to device memory; the process is about to die of it.
+void explain(uintptr_t address) {
+  char line[256];
+  int n = snprintf(line, sizeof line,
+                   "minicaffe simulated device: the host touched device address 0x%llx outside of a kernel; device memory is "
+                   "reached by copies and kernels only\n",
+                   (unsigned long long)address);
+  if (write(2, line, size_t(n)) < 0) return;
+  // Which allocation it was needs the lock; another thread may be changing the list.
+  if (!state().lock.try_lock()) return;
+  std::string text = "minicaffe simulated device: that is " + describe(address) + "\n";
+  state().lock.unlock();
+  if (write(2, text.data(), text.size()) < 0) return;
+}
+
+void pass_on(int signal, siginfo_t* info, void* context) {
+  if (installed_over && passed_on++) {  // it has come round in a circle
+    struct sigaction fallback = {};
+    fallback.sa_handler = SIG_DFL;
+    sigaction(signal, &fallback, nullptr);
+  } else if (previous.sa_flags & SA_SIGINFO) {
+    previous.sa_sigaction(signal, info, context);
+  } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
+    sigaction(signal, &previous, nullptr);  // the instruction runs again, and the process ends
+  } else {
+    previous.sa_handler(signal);
+  }
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  const int keep = errno;
+  const bool sent = info->si_code <= 0;                 // by kill or raise: no access
+  const bool has_address = info->si_code != SI_KERNEL;  // a number that cannot be an address comes without it
+  const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
+  Guard* g = guard;
+  if (g && !sent && pthread_equal(g->thread, pthread_self())) {
+    Touching kind = access(context);
+    if (has_address && open_allocation(*g, address, kind)) {
+      errno = keep;
+      return;
+    }
+    g->fault->address = address;
+    g->fault->has_address = has_address;
+    g->fault->write = kind == Touching::Write;
+    siglongjmp(g->escape, 1);
+  }
+  if (!sent && has_address && !state().forked && device_of(address)) explain(address);
+  errno = keep;
+  pass_on(signal, info, context);
+}
+
+/// A fault by overflow of a stack needs another one to be handled on. Python gives one to its main thread only.
+void ensure_signal_stack() {
+  ThreadState& thread = this_thread();
+  if (thread.has_signal_stack) return;
+  thread.has_signal_stack = true;
+  stack_t stack = {};
+  if (sigaltstack(nullptr, &stack) || !(stack.ss_flags & SS_DISABLE)) return;
+  stack = {};
+  stack.ss_size = 64 << 10;
+  stack.ss_sp = mmap(nullptr, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (stack.ss_sp != MAP_FAILED) sigaltstack(&stack, nullptr);
+}
+
+}  // namespace
+
+/// Again before each launch: faulthandler may have been enabled since.
+void install_fault_handler() {
+  static bool installed = false;
+  struct sigaction now = {};
+  sigaction(SIGSEGV, nullptr, &now);
+  if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) return;
+  installed_over = installed;
+  installed = true;
+  previous = now;
+  struct sigaction ours = {};
+  ours.sa_sigaction = on_fault;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&ours.sa_mask);
+  sigaction(SIGSEGV, &ours, nullptr);
+}
+
+bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* fault, std::vector<std::shared_ptr<Allocation>>* opened,
+                 std::shared_ptr<Allocation>* read_unwritten) {
+  install_fault_handler();
+  ensure_signal_stack();
+  static Guard g;  // not on the stack, which a jump would leave with unknown contents
+  g.thread = pthread_self();
+  g.device = &device;
+  g.fault = fault;
+  g.opened = opened;
+  g.read_unwritten = read_unwritten;
+  bool whole = false;
+  struct Close {  // also when the launch fails for another reason
+    std::vector<std::shared_ptr<Allocation>>* opened;
+    ~Close() {
+      guard = nullptr;
+      for (auto& a : *opened) mprotect(a->device->base + a->start, a->pages, PROT_NONE);
+    }
+  } close{opened};
+  if (sigsetjmp(g.escape, 1) == 0) {
+    guard = &g;
+    f(launch);
+    guard = nullptr;
+    whole = true;
+  }
+  return whole;
+}
+
+}  // namespace mcsim

@@ -1,0 +1,210 @@
+// Threads of a block that wait for each other: each has a stack of its own, and at a barrier the next one goes on.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "sim.hpp"
+
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#include <ucontext.h>
+#endif
+
+namespace mcsim {
+namespace {
+
+constexpr size_t kStack = 128 << 10;  // of one thread; only touched pages take memory
+
+extern "C" {
+void mcsim_switch(void** save, void* load) __attribute__((visibility("hidden")));
+void mcsim_fiber_main() __attribute__((visibility("hidden")));
+}
+
+// Save what a called function must preserve on this stack, change to the other one, restore from there. A jump, since the
+// processor would predict that `ret` goes back to where this call came from.
+#if defined(__x86_64__)
+asm(R"(
+.text
+.globl mcsim_switch
+.hidden mcsim_switch
+.type mcsim_switch, @function
+mcsim_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  popq %rcx
+  jmp *%rcx
+.size mcsim_switch, .-mcsim_switch
+)");
+
+void* first_frame(char* top) {
+  void** frame = reinterpret_cast<void**>(top) - 8;  // six registers, where to go, and no return from there
+  for (int i = 0; i < 8; ++i) frame[i] = nullptr;
+  frame[6] = reinterpret_cast<void*>(mcsim_fiber_main);
+  return frame;
+}
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.globl mcsim_switch
+.hidden mcsim_switch
+.type mcsim_switch, %function
+mcsim_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp, #0]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp, #0]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+.size mcsim_switch, .-mcsim_switch
+)");
+
+void* first_frame(char* top) {
+  void** frame = reinterpret_cast<void**>(top) - 20;
+  for (int i = 0; i < 20; ++i) frame[i] = nullptr;
+  frame[11] = reinterpret_cast<void*>(mcsim_fiber_main);  // x30
+  return frame;
+}
+#else
+// Elsewhere ucontext, whose switch is a system call: a context stands at the top of each stack.
+ucontext_t scheduler_context;
+
+extern "C" void mcsim_switch(void** save, void* load) {
+  ucontext_t* from = *save ? static_cast<ucontext_t*>(*save) : &scheduler_context;
+  *save = from;
+  swapcontext(from, static_cast<ucontext_t*>(load));
+}
+
+void* first_frame(char* top) {
+  ucontext_t* context = reinterpret_cast<ucontext_t*>(top - (sizeof(ucontext_t) + 63) / 64 * 64);
+  getcontext(context);
+  context->uc_stack.ss_sp = top - kStack;
+  context->uc_stack.ss_size = size_t(reinterpret_cast<char*>(context) - (top - kStack));
+  context->uc_link = nullptr;
+  makecontext(context, mcsim_fiber_main, 0);
+  return context;
+}
+#endif
+
+struct Fiber {
+  mc::Thread thread;
+  void* stack_pointer = nullptr;
+  size_t stack = 0;  // its number in `stacks`
+  bool ended = false;
+};
+
+// One block runs at a time (the lock), so one set of stacks serves all; a kernel that a fault has ended leaves nothing behind.
+std::vector<char*> stacks;
+std::vector<Fiber> fibers;
+void* scheduler;
+Fiber* running;
+const mc::HostKernel* running_kernel;
+void** running_arguments;
+void* running_shared;
+
+size_t page_size() { return size_t(sysconf(_SC_PAGESIZE)); }
+
+/// The low end of the n-th stack, with a closed page below it.
+char* stack_of(size_t n) {
+  while (stacks.size() <= n) {
+    void* memory = mmap(nullptr, kStack + page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "the host has no memory for the stack of thread %zu", n);
+    mprotect(memory, page_size(), PROT_NONE);
+    stacks.push_back(static_cast<char*>(memory) + page_size());
+  }
+  return stacks[n];
+}
+
+void wait_here(const mc::Thread*) { mcsim_switch(&running->stack_pointer, scheduler); }
+
+void resume(Fiber& fiber, mc::Thread** current) {
+  running = &fiber;
+  *current = &fiber.thread;
+  mcsim_switch(&scheduler, fiber.stack_pointer);
+}
+
+}  // namespace
+
+extern "C" void mcsim_fiber_main() {
+  running_kernel->call(running_arguments, &running->thread, running_shared);
+  running->ended = true;
+  wait_here(nullptr);  // for ever
+  __builtin_unreachable();
+}
+
+bool is_fiber_guard(uintptr_t address) {
+  for (char* stack : stacks)
+    if (uintptr_t(stack) - address - 1 < page_size()) return true;
+  return false;
+}
+
+unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared, mc::Thread** current,
+                     unsigned* waiting) {
+  const unsigned count = block.threads_x * block.threads_y * block.threads_z;
+  if (fibers.size() < count) fibers.resize(count);
+  running_kernel = &kernel;
+  running_arguments = arguments;
+  running_shared = shared;
+  scheduler = nullptr;
+  // The first round starts each thread; one that ends without waiting leaves its stack, still in the cache, to the next.
+  unsigned ended = 0;
+  size_t stack = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    Fiber& fiber = fibers[i];
+    fiber.thread = block;
+    fiber.thread.thread_x = i % block.threads_x;
+    fiber.thread.thread_y = i / block.threads_x % block.threads_y;
+    fiber.thread.thread_z = i / block.threads_x / block.threads_y;
+    fiber.thread.wait = wait_here;
+    fiber.ended = false;
+    // Tops at different distances from a page's end, or all of them would compete for the same lines of the cache.
+    fiber.stack_pointer = first_frame(stack_of(stack) + kStack - stack % 16 * 256);
+    resume(fiber, current);
+    if (fiber.ended) ++ended; else ++stack;
+  }
+  // In each further round every thread comes from one barrier to the next, or all end.
+  while (ended == 0) {
+    for (unsigned i = 0; i < count; ++i) {
+      resume(fibers[i], current);
+      ended += fibers[i].ended;
+    }
+  }
+  *waiting = count - ended;
+  for (unsigned i = 0; i < count && *waiting; ++i)
+    if (!fibers[i].ended) {
+      *current = &fibers[i].thread;
+      break;
+    }
+  return *waiting ? ended : 0;
+}
+
+}  // namespace mcsim

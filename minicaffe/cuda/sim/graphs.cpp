@@ -1,0 +1,323 @@
+// Stream capture and graphs. A captured stream appends nodes instead of doing work; an event recorded there carries the
+// capture to the stream that waits for it. Graphs come from capture only, and can be looked at, launched and updated.
+#include <algorithm>
+
+#include "sim.hpp"
+
+namespace mcsim {
+
+void capture(Stream& stream, Work work) {
+  Capture& c = *stream.capture;
+  if (!c.invalid.empty()) fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "%s: %s", work.name.c_str(), c.invalid.c_str());
+  c.graph->nodes.push_back({std::move(work), stream.tails});
+  stream.tails = {int(c.graph->nodes.size()) - 1};
+}
+
+void break_capture(Capture& c, CUresult code, const std::string& why) {
+  if (c.invalid.empty()) c.invalid = "the capture is broken: " + why;
+  fail(code, "%s", why.c_str());
+}
+
+void join_capture(const std::shared_ptr<Stream>& joining, Event& event) {
+  Stream& stream = *joining;
+  if (!event.capture->active)
+    fail(CUDA_ERROR_CAPTURED_EVENT, "cuStreamWaitEvent: the event was recorded in a capture that has ended");
+  if (stream.legacy)
+    break_capture(*event.capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "cuStreamWaitEvent: the default stream cannot be captured");
+  if (stream.capture && stream.capture != event.capture)
+    break_capture(*event.capture, CUDA_ERROR_STREAM_CAPTURE_MERGE, "cuStreamWaitEvent: two captures cannot become one");
+  stream.capture = event.capture;
+  stream.tails.insert(event.nodes.begin(), event.nodes.end());
+}
+
+void forbid_in_capture(const char* call) {
+  const ThreadState& thread = this_thread();
+  if (thread.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return;
+  for (auto& c : state().captures) {
+    bool mine = c->thread == thread.number && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool anyone = c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (mine || anyone)
+      break_capture(*c, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                    print("%s is not allowed while %s is being captured", call, c->origin->name.c_str()));
+  }
+}
+
+void forbid_capturing(Stream& stream, const char* call) {
+  if (stream.capture)
+    break_capture(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                  print("%s: %s is being captured and does no work", call, stream.name.c_str()));
+}
+
+void end_capture(const std::shared_ptr<Capture>& c) {
+  c->active = false;
+  auto leave = [&](Stream& stream) {
+    if (stream.capture != c) return;
+    stream.capture = nullptr;
+    stream.tails.clear();
+  };
+  for (auto& stream : state().streams.all()) leave(*stream.second);
+  for (auto& device : state().devices)
+    for (auto& stream : device->context.per_thread) leave(*stream.second);
+  c->origin->capture = nullptr;  // also where the stream was destroyed
+  auto& captures = state().captures;
+  captures.erase(std::remove(captures.begin(), captures.end(), c), captures.end());
+}
+
+namespace {
+
+/// Nodes that come before one of `nodes`, and these.
+std::set<int> with_ancestors(const Graph& graph, const std::set<int>& nodes) {
+  std::set<int> all;
+  std::vector<int> open(nodes.begin(), nodes.end());
+  while (!open.empty()) {
+    int node = open.back();
+    open.pop_back();
+    if (!all.insert(node).second) continue;
+    open.insert(open.end(), graph.nodes[size_t(node)].after.begin(), graph.nodes[size_t(node)].after.end());
+  }
+  return all;
+}
+
+std::set<int> leaves(const Graph& graph) {
+  std::set<int> last;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) last.insert(int(i));
+  for (const Node& node : graph.nodes)
+    for (int before : node.after) last.erase(before);
+  return last;
+}
+
+CUresult instantiate(const char* call, CUgraphExec* out, CUgraph handle) {
+  return on_context(call, [&](Context&) {
+    need(out, call, "the executable graph's place");
+    auto exec = std::make_shared<Exec>();
+    exec->graph = std::make_shared<Graph>(*state().graphs.find(handle));
+    for (size_t i = 0; i < exec->graph->nodes.size(); ++i) exec->lanes.push_back(new_lane());
+    *out = state().execs.add<CUgraphExec>(exec);
+  });
+}
+
+/// Each node becomes an operation after those it comes after; the stream goes on after the last ones.
+void launch(Exec& exec, Stream& stream) {
+  const Graph& graph = *exec.graph;
+  if (stream.capture) {  // a graph within a graph: its nodes
+    std::vector<int> moved;
+    std::set<int> before = stream.tails, last;
+    for (const Node& node : graph.nodes) {
+      stream.tails = node.after.empty() ? before : std::set<int>();
+      for (int i : node.after) stream.tails.insert(moved[size_t(i)]);
+      capture(stream, node.work);
+      moved.push_back(*stream.tails.begin());
+    }
+    for (int i : leaves(graph)) last.insert(moved[size_t(i)]);
+    stream.tails = last.empty() ? before : last;
+    return;
+  }
+  std::vector<Op> before = before_next(stream), operations, last;
+  if (exec.last) before.push_back(exec.last);  // one launch of an executable graph at a time
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    std::vector<Op> after;
+    for (int earlier : node.after) after.push_back(operations[size_t(earlier)]);
+    Op op = place(stream, node.work, after.empty() ? before : after, exec.lanes[i]);
+    op->place += print(", graph node %zu", i);
+    operations.push_back(op);
+  }
+  for (int i : leaves(graph)) last.push_back(operations[size_t(i)]);
+  exec.last = submit(stream, {"graph", CU_GRAPH_NODE_TYPE_GRAPH, stream.context, nullptr}, last);
+}
+
+CUgraphNode node_handle(const Graph& graph, int node) {
+  for (auto& entry : state().graphs.all())
+    if (entry.second.get() == &graph)
+      return reinterpret_cast<CUgraphNode>(mcsim::handle_of(Kind::Node, entry.first << 20 | unsigned(node)));
+  return nullptr;
+}
+
+void list_nodes(const Graph& graph, const std::set<int>& wanted, CUgraphNode* nodes, size_t* count) {
+  size_t room = nodes ? *count : 0, n = 0;
+  for (int node : wanted) {
+    if (n < room) nodes[n] = node_handle(graph, node);
+    ++n;
+  }
+  for (size_t i = n; i < room; ++i) nodes[i] = nullptr;
+  *count = nodes ? std::min(n, room) : n;
+}
+
+}  // namespace
+}  // namespace mcsim
+
+using namespace mcsim;
+
+extern "C" {
+
+CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
+  return on_context("cuStreamBeginCapture", [&](Context& context) {
+    static uint64_t last_id = 0;
+    auto stream = stream_of(context, handle);
+    if (stream->legacy) fail(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamBeginCapture: the default stream cannot be captured");
+    if (stream->capture) fail(CUDA_ERROR_ILLEGAL_STATE, "cuStreamBeginCapture: %s is being captured", stream->name.c_str());
+    auto c = std::make_shared<Capture>();
+    c->mode = mode;
+    c->origin = stream;
+    c->thread = this_thread().number;
+    c->id = ++last_id;
+    stream->capture = c;
+    state().captures.push_back(c);
+  });
+}
+
+CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* out) {
+  return on_context("cuStreamEndCapture", [&](Context& context) {
+    need(out, "cuStreamEndCapture", "the graph's place");
+    *out = nullptr;
+    auto stream = stream_of(context, handle);
+    auto c = stream->capture;
+    if (!c) fail(CUDA_ERROR_ILLEGAL_STATE, "cuStreamEndCapture: %s is not being captured", stream->name.c_str());
+    if (c->origin != stream)
+      fail(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "cuStreamEndCapture: the capture began in %s, not in %s", c->origin->name.c_str(),
+           stream->name.c_str());
+    if (c->thread != this_thread().number && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+      fail(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "cuStreamEndCapture: the capture was begun by another thread");
+    auto joined = with_ancestors(*c->graph, stream->tails);
+    end_capture(c);
+    if (!c->invalid.empty()) fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamEndCapture: %s", c->invalid.c_str());
+    for (int node : leaves(*c->graph))
+      if (!joined.count(node))
+        fail(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "cuStreamEndCapture: %s does not wait for %s, which another stream did",
+             stream->name.c_str(), c->graph->nodes[size_t(node)].work.name.c_str());
+    *out = state().graphs.add<CUgraph>(c->graph);
+  });
+}
+
+CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  return on_context("cuStreamIsCapturing", [&](Context& context) {
+    need(status, "cuStreamIsCapturing", "the status's place");
+    auto stream = stream_of(context, handle);
+    *status = !stream->capture ? CU_STREAM_CAPTURE_STATUS_NONE
+              : stream->capture->invalid.empty() ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  });
+}
+
+/// Status and id; the graph and its nodes get handles only when the capture ends.
+CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                           const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
+  if (graph) *graph = nullptr;
+  if (nodes) *nodes = nullptr;
+  if (edges) *edges = nullptr;
+  if (count) *count = 0;
+  CUresult result = cuStreamIsCapturing(handle, status);
+  if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE || !id) return result;
+  return on_context("cuStreamGetCaptureInfo", [&](Context& context) { *id = stream_of(context, handle)->capture->id; });
+}
+
+CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                           const CUgraphNode** nodes, size_t* count) {
+  return cuStreamGetCaptureInfo_v3(handle, status, id, graph, nodes, nullptr, count);
+}
+
+CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  return on_driver("cuThreadExchangeStreamCaptureMode", [&] {
+    need(mode, "cuThreadExchangeStreamCaptureMode", "the mode's place");
+    std::swap(*mode, this_thread().capture_mode);
+  });
+}
+
+CUresult CUDAAPI cuGraphCreate(CUgraph* out, unsigned) {
+  return on_driver("cuGraphCreate", [&] {
+    need(out, "cuGraphCreate", "the graph's place");
+    *out = state().graphs.add<CUgraph>(std::make_shared<Graph>());
+  });
+}
+
+CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
+  return on_driver("cuGraphDestroy", [&] {
+    state().graphs.find(handle);
+    state().graphs.remove(handle);
+  });
+}
+
+CUresult CUDAAPI cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
+  return on_driver("cuGraphGetNodes", [&] {
+    need(count, "cuGraphGetNodes", "the number's place");
+    auto graph = state().graphs.find(handle);
+    std::set<int> all;
+    for (size_t i = 0; i < graph->nodes.size(); ++i) all.insert(int(i));
+    list_nodes(*graph, all, nodes, count);
+  });
+}
+
+CUresult CUDAAPI cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
+  return on_driver("cuGraphGetRootNodes", [&] {
+    need(count, "cuGraphGetRootNodes", "the number's place");
+    auto graph = state().graphs.find(handle);
+    std::set<int> roots;
+    for (size_t i = 0; i < graph->nodes.size(); ++i)
+      if (graph->nodes[i].after.empty()) roots.insert(int(i));
+    list_nodes(*graph, roots, nodes, count);
+  });
+}
+
+CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
+  return on_driver("cuGraphNodeGetType", [&] {
+    need(type, "cuGraphNodeGetType", "the type's place");
+    uint64_t value = reinterpret_cast<uint64_t>(handle), number = value & 0xffffffffffff;
+    auto found = state().graphs.all().find(number >> 20);
+    if (value >> 48 != mcsim::handle_of(Kind::Node, 0) >> 48 || found == state().graphs.all().end() ||
+        (number & 0xfffff) >= found->second->nodes.size())
+      fail(CUDA_ERROR_INVALID_VALUE, "cuGraphNodeGetType: 0x%llx is no node of a living graph", (unsigned long long)value);
+    *type = found->second->nodes[number & 0xfffff].work.type;
+  });
+}
+
+CUresult CUDAAPI cuGraphInstantiate(CUgraphExec* out, CUgraph graph, unsigned long long) {
+  return instantiate("cuGraphInstantiateWithFlags", out, graph);
+}
+
+CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+  CUresult result = instantiate("cuGraphInstantiateWithParams", out, graph);
+  if (params) {
+    params->hErrNode_out = nullptr;
+    params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+  }
+  return result;
+}
+
+CUresult CUDAAPI cuGraphUpload(CUgraphExec exec, CUstream stream) {
+  return on_context("cuGraphUpload", [&](Context& context) {
+    state().execs.find(exec);
+    stream_of(context, stream);
+  });
+}
+
+CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+  return on_context("cuGraphLaunch", [&](Context& context) {
+    auto graph = state().execs.find(exec);
+    launch(*graph, *stream_of(context, stream));
+  });
+}
+
+CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
+  return on_driver("cuGraphExecDestroy", [&] {
+    state().execs.find(handle);
+    state().execs.remove(handle);
+  });
+}
+
+/// The new graph must have the same nodes (name and kind) in the same order; their parameters are taken over.
+CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo* info) {
+  return on_context("cuGraphExecUpdate", [&](Context&) {
+    auto exec = state().execs.find(handle);
+    auto graph = state().graphs.find(graph_handle);
+    auto same = [](const Node& a, const Node& b) {
+      return a.after == b.after && a.work.type == b.work.type && a.work.name == b.work.name;
+    };
+    const auto &old = exec->graph->nodes, &now = graph->nodes;
+    bool fits = old.size() == now.size() && std::equal(old.begin(), old.end(), now.begin(), same);
+    if (info) *info = {};
+    if (info && !fits) info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    if (!fits) fail(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "cuGraphExecUpdate: the graphs differ in more than parameters");
+    exec->graph = std::make_shared<Graph>(*graph);
+  });
+}
+
+}  // extern "C"

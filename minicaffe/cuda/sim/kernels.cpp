@@ -1,0 +1,394 @@
+// Modules, functions and launches. A module is a mc::HostImage: kernels that the host compiler made (kernels/grid.hpp).
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "sim.hpp"
+
+namespace mcsim {
+
+constexpr unsigned kMaxThreads = 1024, kMaxBlockZ = 64, kMaxGridX = 0x7fffffff, kMaxGridYZ = 65535, kMaxShared = 48 << 10;
+constexpr int kThreadsPerProcessor = 2048, kBlocksPerProcessor = 32;
+
+/// A launch as asked for: a graph keeps it, and so does a stream with deferred=1. The arguments are copies.
+struct Plan {
+  std::shared_ptr<Function> function;
+  mc::Thread block;  // sizes of block and grid
+  size_t shared;
+  std::vector<char> storage;
+  std::vector<void*> arguments;
+};
+
+struct Launch {
+  const Plan* plan;
+  char* shared;
+  mc::Thread* current = nullptr;  // read after a fault
+  unsigned ended = 0, waiting = 0;
+};
+
+namespace {
+
+unsigned threads_of(const mc::Thread& t) { return t.threads_x * t.threads_y * t.threads_z; }
+
+/// "mc::Some<float>" of "const char* mc::spelling() [with K = mc::Some<float>]", which is what kernels are found by.
+std::string readable(const char* name) {
+  std::string text = name;
+  size_t begin = text.find("K = ");
+  if (begin == std::string::npos || text.back() != ']') return text;
+  return text.substr(begin + 4, text.size() - begin - 5);
+}
+
+/// Shared memory ends at a closed page (but for the alignment to 64 bytes), so running over its end is found.
+char* shared_memory(size_t size) {
+  static const size_t page = size_t(sysconf(_SC_PAGESIZE)), pages = (kMaxShared + page - 1) / page * page;
+  static char* const base = [] {
+    void* memory = mmap(nullptr, pages + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "the host has no memory for a block's shared memory");
+    mprotect(static_cast<char*>(memory) + page, pages, PROT_READ | PROT_WRITE);
+    return static_cast<char*>(memory) + page;
+  }();
+  return base + pages - (std::max<size_t>(size, 1) + 63) / 64 * 64;
+}
+
+void run_blocks(Launch& launch) {
+  const Plan& plan = *launch.plan;
+  const mc::HostKernel& kernel = *plan.function->kernel;
+  void** arguments = const_cast<void**>(plan.arguments.data());
+  mc::Thread thread = plan.block;
+  launch.current = &thread;
+  for (thread.block_z_ = 0; thread.block_z_ < thread.blocks_z; ++thread.block_z_)
+    for (thread.block_y_ = 0; thread.block_y_ < thread.blocks_y; ++thread.block_y_)
+      for (thread.block_x = 0; thread.block_x < thread.blocks_x; ++thread.block_x) {
+        memset(launch.shared, 0xff, plan.shared);  // NaN; a block finds nothing of the one before
+        if (kernel.barriers) {
+          launch.ended = run_threads(kernel, arguments, thread, launch.shared, &launch.current, &launch.waiting);
+          if (launch.waiting) return;
+          continue;
+        }
+        for (thread.thread_z = 0; thread.thread_z < thread.threads_z; ++thread.thread_z)
+          for (thread.thread_y = 0; thread.thread_y < thread.threads_y; ++thread.thread_y) {
+            thread.thread_x = 0;
+            kernel.call(arguments, &thread, launch.shared);
+          }
+      }
+  launch.current = nullptr;
+}
+
+[[noreturn]] void lose(Context& context, CUresult code, const std::string& text) {
+  context.lost = code;
+  context.lost_text = text + " (the context is lost by this error)";
+  fail(code, "%s", text.c_str());
+}
+
+std::string fault_text(const Fault& fault, const char* shared, size_t shared_size, Device& device) {
+  if (!fault.has_address) return "used a number as a pointer that no address can be";
+  const uintptr_t p = fault.address;
+  const char* verb = fault.write ? "wrote" : "read";
+#if !defined(__x86_64__)
+  verb = "touched";
+#endif
+  std::string at = print("%s address 0x%llx: ", verb, (unsigned long long)p);
+  if (is_fiber_guard(p)) return at + "a thread's stack is full (128 KiB)";
+  if (p - uintptr_t(shared) - shared_size < 8192)
+    return at + print("%zu bytes past the end of %zu bytes of shared memory", size_t(p - uintptr_t(shared) - shared_size), shared_size);
+  auto a = find_allocation(p);
+  if (a && a->device != &device)
+    return at + a->text() + print(", and device %d has no peer access to it", device.ordinal);
+  return at + describe(p);
+}
+
+void run_kernel(Operation& op, const Plan& plan) {
+  Context& context = *op.work.context;
+  static Launch launch;  // not on the stack: a fault jumps back here
+  launch = Launch();
+  launch.plan = &plan;
+  launch.shared = shared_memory(plan.shared);
+  Fault fault;
+  std::vector<std::shared_ptr<Allocation>> opened;
+  std::shared_ptr<Allocation> unwritten;
+  bool whole = run_guarded(launch, *context.device, run_blocks, &fault, &opened, &unwritten);
+
+  std::string who = "kernel " + plan.function->name, where = who;
+  if (launch.current) {
+    const mc::Thread& t = *launch.current;
+    where += print(", block (%u, %u, %u), thread (%u, %u, %u)", t.block_x, t.block_y_, t.block_z_, t.thread_x, t.thread_y, t.thread_z);
+  }
+  auto& counter = state().counters.kernels[plan.function->name];
+  const mc::Thread& b = plan.block;
+  ++counter.launches;
+  counter.threads += (unsigned long long)(b.blocks_x) * b.blocks_y * b.blocks_z * threads_of(b);
+
+  std::string damage;
+  for (auto& a : opened) {
+    bool write = a->open & PROT_WRITE;
+    a->open = 0;
+    if (!write && !a->written && !unwritten) unwritten = a;
+    a->written |= write;
+    op.touches.push_back({a, 0, a->size, write});
+    if (size_t lost = write ? damaged(*a) : 0)
+      damage = print("%s wrote to %zu bytes outside %s, next to it", who.c_str(), lost, a->text().c_str());
+  }
+  if (!whole)
+    lose(context, CUDA_ERROR_ILLEGAL_ADDRESS, where + " " + fault_text(fault, launch.shared, plan.shared, *context.device));
+  if (launch.waiting)
+    lose(context, CUDA_ERROR_LAUNCH_FAILED,
+         where + print(" waits at a barrier: barrier not reached by all threads (%u of the block wait, %u have ended)",
+                       launch.waiting, launch.ended));
+  if (!damage.empty()) lose(context, CUDA_ERROR_ILLEGAL_ADDRESS, damage);
+  if (unwritten && state().settings.uninitialized)
+    fail(CUDA_ERROR_INVALID_VALUE, "%s: uninitialized: it read %s, nothing of which was ever written", who.c_str(),
+         unwritten->text().c_str());
+}
+
+/// A word of an argument that is an address of ordinary host memory is one the device could not use.
+void refuse_host_pointers(const char* call, const Function& function, int argument, const char* bytes, unsigned size) {
+  for (unsigned i = 0; i + 8 <= size; i += 8) {
+    uint64_t word;
+    memcpy(&word, bytes + i, 8);
+    if (word >> 32 && !(word >> 47) && !find_pinned(word) && is_mapped_host(word))
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s, argument %d, byte %u: 0x%llx is a host address, which the device cannot reach",
+           call, function.name.c_str(), argument, i, (unsigned long long)word);
+  }
+}
+
+void copy_arguments(const char* call, Plan& plan, void** given) {
+  const Function& function = *plan.function;
+  const mc::HostKernel& kernel = *function.kernel;
+  if (!kernel.arguments) return;
+  if (!given)
+    fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s takes %d arguments, the list of them is null", call, function.name.c_str(),
+         kernel.arguments);
+  size_t total = 64;  // kept 64 bytes apart, so that any type is aligned
+  for (int i = 0; i < kernel.arguments; ++i) total += (kernel.argument_sizes[i] + 63) / 64 * 64;
+  plan.storage.resize(total);
+  char* next = plan.storage.data() + (64 - uintptr_t(plan.storage.data()) % 64) % 64;
+  for (int i = 0; i < kernel.arguments; ++i) {
+    if (!given[i]) fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: argument %d is null", call, function.name.c_str(), i);
+    if (!is_mapped_host(uintptr_t(given[i])))
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: argument %d is at %p, which is %s", call, function.name.c_str(), i, given[i],
+           describe(uintptr_t(given[i])).c_str());
+    memcpy(next, given[i], kernel.argument_sizes[i]);
+    refuse_host_pointers(call, function, i, next, kernel.argument_sizes[i]);
+    plan.arguments.push_back(next);
+    next += (kernel.argument_sizes[i] + 63) / 64 * 64;
+  }
+}
+
+CUresult launch(const char* call, CUfunction handle, const unsigned* grid, const unsigned* block, unsigned dynamic_shared,
+                CUstream stream_handle, void** arguments, void** extra) {
+  return on_context(call, [&](Context& context) {
+    auto plan = std::make_shared<Plan>();
+    auto function = plan->function = state().functions.find(handle);
+    auto stream = stream_of(context, stream_handle);
+    const mc::HostKernel& kernel = *function->kernel;
+    const char* name = function->name.c_str();
+    Context* home = function->module->context;
+    if (home && home != stream->context)
+      fail(CUDA_ERROR_INVALID_HANDLE, "%s: kernel %s was loaded on device %d, %s is of device %d", call, name, home->device->ordinal,
+           stream->name.c_str(), stream->context->device->ordinal);
+    const unsigned long long threads = 1ull * block[0] * block[1] * block[2];
+    if (!grid[0] || !grid[1] || !grid[2] || grid[0] > kMaxGridX || grid[1] > kMaxGridYZ || grid[2] > kMaxGridYZ)
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: a grid of %u x %u x %u blocks; 1 to %u x %u x %u are allowed", call, name,
+           grid[0], grid[1], grid[2], kMaxGridX, kMaxGridYZ, kMaxGridYZ);
+    if (!threads || block[0] > kMaxThreads || block[1] > kMaxThreads || block[2] > kMaxBlockZ || threads > kMaxThreads)
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: %u x %u x %u threads in a block; 1 to %u are allowed, %u in z", call, name,
+           block[0], block[1], block[2], kMaxThreads, kMaxBlockZ);
+    if (kernel.max_threads > 0 && threads > unsigned(kernel.max_threads))
+      fail(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "%s: kernel %s was compiled for at most %d threads in a block, %llu were asked", call,
+           name, kernel.max_threads, threads);
+    plan->shared = (size_t(kernel.shared_size) + 15) / 16 * 16 + dynamic_shared;
+    if (plan->shared > kMaxShared)
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: %zu bytes of shared memory, %u of them dynamic; at most %u are allowed", call,
+           name, plan->shared, dynamic_shared, kMaxShared);
+    if (extra) fail(CUDA_ERROR_NOT_SUPPORTED, "%s: kernel %s: arguments in `extra` are not supported", call, name);
+    copy_arguments(call, *plan, arguments);
+    plan->block = {0, 0, 0, block[0], block[1], block[2], 0, 0, 0, grid[0], grid[1], grid[2], nullptr};
+    submit(*stream, {"kernel " + function->name, CU_GRAPH_NODE_TYPE_KERNEL, stream->context,
+                     [plan](Operation& op) { run_kernel(op, *plan); }});
+  });
+}
+
+std::shared_ptr<Module> load(const char* call, Context* context, const void* data) {
+  auto image = static_cast<const mc::HostImage*>(data);
+  uintptr_t end = uintptr_t(data) + sizeof *image - 1;
+  if (!data || !is_mapped_host(uintptr_t(data)) || !is_mapped_host(end) || memcmp(image->magic, "MCHOST1", 8))
+    fail(CUDA_ERROR_INVALID_IMAGE, "%s: %p is no module for the simulated device: it must begin with MCHOST1", call, data);
+  return std::make_shared<Module>(Module{context, *image});
+}
+
+std::shared_ptr<Function> find_function(const char* call, std::shared_ptr<Module> module, const char* name) {
+  need(name, call, "the name");
+  const mc::HostImage& image = module->image;
+  for (unsigned long long i = 0; i < image.count; ++i)
+    if (!strcmp(image.kernels[i].name, name))
+      return std::make_shared<Function>(Function{module, &image.kernels[i], readable(name), kMaxShared});
+  std::string known;
+  for (unsigned long long i = 0; i < std::min(image.count, 8ull); ++i)
+    known += (i ? ", " : "") + readable(image.kernels[i].name);
+  fail(CUDA_ERROR_NOT_FOUND, "%s: the module has no kernel '%s'; it has %llu: %s%s", call, name, image.count, known.c_str(),
+       image.count > 8 ? ", ..." : "");
+}
+
+CUresult get_attribute(const char* call, int* value, CUfunction_attribute attribute, const void* handle) {
+  return on_context(call, [&](Context&) {
+    need(value, call, "the value's place");
+    auto function = state().functions.find(handle);
+    switch (attribute) {
+      case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+        *value = function->kernel->max_threads > 0 ? function->kernel->max_threads : int(kMaxThreads);
+        break;
+      case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = int(function->kernel->shared_size); break;
+      case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = function->dynamic_shared_limit; break;
+      case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
+      case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+      case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = 90; break;
+      default: *value = 0;
+    }
+  });
+}
+
+CUresult set_attribute(const char* call, const void* handle, CUfunction_attribute attribute, int value) {
+  return on_context(call, [&](Context&) {
+    auto function = state().functions.find(handle);
+    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) return;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
+        unsigned(value) + function->kernel->shared_size > kMaxShared)
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: attribute %d cannot be %d", call, function->name.c_str(), int(attribute), value);
+    function->dynamic_shared_limit = value;
+  });
+}
+
+int blocks_per_processor(const Function& function, int threads, size_t dynamic_shared) {
+  size_t shared = function.kernel->shared_size + dynamic_shared;
+  int limit = function.kernel->max_threads > 0 ? function.kernel->max_threads : int(kMaxThreads);
+  if (threads <= 0 || threads > limit || shared > kMaxShared) return 0;
+  int by_threads = kThreadsPerProcessor / ((threads + 31) / 32 * 32);
+  int by_shared = shared ? int(2 * kMaxShared / shared) : kBlocksPerProcessor;
+  return std::min(kBlocksPerProcessor, std::min(by_threads, by_shared));
+}
+
+}  // namespace
+}  // namespace mcsim
+
+using namespace mcsim;
+
+extern "C" {
+
+CUresult CUDAAPI cuModuleLoadData(CUmodule* out, const void* image) {
+  return on_context("cuModuleLoadData", [&](Context& context) {
+    need(out, "cuModuleLoadData", "the module's place");
+    *out = state().modules.add<CUmodule>(load("cuModuleLoadData", &context, image));
+  });
+}
+
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) {
+  return on_context("cuModuleLoadDataEx", [&](Context& context) {
+    need(out, "cuModuleLoadDataEx", "the module's place");
+    *out = state().modules.add<CUmodule>(load("cuModuleLoadDataEx", &context, image));
+  });
+}
+
+CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
+  return on_context("cuModuleUnload", [&](Context& context) {
+    auto module = state().modules.find(handle);
+    synchronize(module->context ? *module->context : context);
+    state().functions.remove_if([&](const Function& f) { return f.module == module; });
+    state().modules.remove(handle);
+  });
+}
+
+CUresult CUDAAPI cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
+  return on_context("cuModuleGetFunction", [&](Context&) {
+    need(out, "cuModuleGetFunction", "the function's place");
+    *out = state().functions.add<CUfunction>(find_function("cuModuleGetFunction", state().modules.find(handle), name));
+  });
+}
+
+CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr*, size_t*, CUmodule handle, const char* name) {
+  return on_context("cuModuleGetGlobal", [&](Context&) {
+    state().modules.find(handle);
+    fail(CUDA_ERROR_NOT_FOUND, "cuModuleGetGlobal: '%s': modules of the simulated device have no variables", name ? name : "");
+  });
+}
+
+// Libraries are modules of no context, and their kernels are functions.
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
+                                   unsigned) {
+  return on_driver("cuLibraryLoadData", [&] {
+    need(out, "cuLibraryLoadData", "the library's place");
+    *out = state().modules.add<CUlibrary>(load("cuLibraryLoadData", nullptr, code));
+  });
+}
+
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel* out, CUlibrary handle, const char* name) {
+  return on_driver("cuLibraryGetKernel", [&] {
+    need(out, "cuLibraryGetKernel", "the kernel's place");
+    *out = state().functions.add<CUkernel>(find_function("cuLibraryGetKernel", state().modules.find(handle), name));
+  });
+}
+
+CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
+  return on_driver("cuLibraryUnload", [&] {
+    auto module = state().modules.find(handle);
+    for (auto& device : state().devices)
+      if (device->context.retained) synchronize(device->context);
+    state().functions.remove_if([&](const Function& f) { return f.module == module; });
+    state().modules.remove(handle);
+  });
+}
+
+CUresult CUDAAPI cuKernelGetFunction(CUfunction* out, CUkernel kernel) {
+  return on_context("cuKernelGetFunction", [&](Context&) {
+    need(out, "cuKernelGetFunction", "the function's place");
+    state().functions.find(kernel);
+    *out = reinterpret_cast<CUfunction>(kernel);
+  });
+}
+
+CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
+  return on_context("cuFuncGetName", [&](Context&) {
+    need(name, "cuFuncGetName", "the name's place");
+    *name = state().functions.find(handle)->kernel->name;
+  });
+}
+
+CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
+  return get_attribute("cuFuncGetAttribute", value, attribute, function);
+}
+CUresult CUDAAPI cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  return set_attribute("cuFuncSetAttribute", function, attribute, value);
+}
+CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice) {
+  return get_attribute("cuKernelGetAttribute", value, attribute, kernel);
+}
+CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice) {
+  return set_attribute("cuKernelSetAttribute", kernel, attribute, value);
+}
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction function, CUfunc_cache) {
+  return on_context("cuFuncSetCacheConfig", [&](Context&) { state().functions.find(function); });
+}
+
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, size_t shared) {
+  return on_context("cuOccupancyMaxActiveBlocksPerMultiprocessor", [&](Context&) {
+    need(blocks, "cuOccupancyMaxActiveBlocksPerMultiprocessor", "the number's place");
+    *blocks = blocks_per_processor(*state().functions.find(function), threads, shared);
+  });
+}
+
+CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** arguments,
+                                void** extra) {
+  const unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
+  return launch("cuLaunchKernel", function, grid, block, shared, stream, arguments, extra);
+}
+
+/// Attributes (clusters, priorities) have nothing to act on here.
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction function, void** arguments, void** extra) {
+  if (!c) return on_context("cuLaunchKernelEx", [&](Context&) { need(c, "cuLaunchKernelEx", "the configuration"); });
+  const unsigned grid[] = {c->gridDimX, c->gridDimY, c->gridDimZ}, block[] = {c->blockDimX, c->blockDimY, c->blockDimZ};
+  return launch("cuLaunchKernelEx", function, grid, block, c->sharedMemBytes, c->hStream, arguments, extra);
+}
+
+}  // extern "C"

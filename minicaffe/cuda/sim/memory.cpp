@@ -1,0 +1,378 @@
+// Device memory: one reserved range per device, allocations with closed pages around them, pinned host memory, and what can be
+// said about an address.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "sim.hpp"
+
+namespace mcsim {
+namespace {
+
+// Where no host mapping lies: above the heap and the program, below the libraries and stacks, and clear of ASan's shadow.
+constexpr uintptr_t kFirstRange = 0x200000000000;
+constexpr size_t kGranule = 256;  // cuMemAlloc's alignment
+constexpr unsigned char kCanary = 0xc5;
+constexpr size_t kFreedKept = 65536;
+
+size_t page_size() {
+  static const size_t size = size_t(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+char* backing(const Allocation& a) { return a.device->backing + a.start; }
+size_t front(const Allocation& a) { return a.pages - a.rounded; }  // slack before the first byte
+
+/// Where the next `pages` bytes go: behind the last one, so that freed addresses stay unused until the range wraps.
+size_t find_room(Device& device, size_t pages) {
+  const size_t guard = page_size();
+  size_t at = device.cursor;
+  for (bool wrapped = false;;) {
+    if (at + pages + guard > device.range) {
+      if (wrapped) fail(CUDA_ERROR_OUT_OF_MEMORY, "no %zu adjacent bytes are left in the address range of device %d", pages,
+                        device.ordinal);
+      wrapped = true;
+      at = guard;
+    }
+    auto next = device.live.lower_bound(at);
+    if (next != device.live.begin()) {
+      const Allocation& previous = *std::prev(next)->second;
+      at = std::max(at, previous.start + previous.pages + guard);
+    }
+    if (next == device.live.end() || at + pages + guard <= next->first) {
+      if (at + pages + guard <= device.range) return at;
+    } else {
+      at = next->first + next->second->pages + guard;
+    }
+  }
+}
+
+CUdeviceptr allocate(Device& device, size_t size) {
+  const size_t rounded = round_up(size, kGranule), memory = state().settings.memory;
+  if (size > memory || device.used + rounded > memory)
+    fail(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc: %zu bytes asked, %zu of %zu free on device %d", size, memory - device.used, memory,
+         device.ordinal);
+  auto a = std::make_shared<Allocation>();
+  a->device = &device;
+  a->size = size;
+  a->rounded = rounded;
+  a->pages = round_up(rounded, page_size());
+  a->start = find_room(device, a->pages);
+  a->address = CUdeviceptr(device.base) + a->start + front(*a);
+  a->number = ++device.numbered;
+  ++device.allocations;
+  device.cursor = a->start + a->pages + page_size();
+  device.used += rounded;
+  device.peak = std::max(device.peak, device.used);
+  auto it = device.freed.lower_bound(a->start);  // a wrapped range: what was freed here can no longer be told
+  if (it != device.freed.begin() && std::prev(it)->first + std::prev(it)->second.pages > a->start) --it;
+  while (it != device.freed.end() && it->first < a->start + a->pages) it = device.freed.erase(it);
+  device.live[a->start] = a;
+
+  char* begin = backing(*a) + front(*a);
+  memset(backing(*a), kCanary, front(*a));
+  memset(begin + size, kCanary, rounded - size);
+  if (state().settings.uninitialized)
+    for (size_t i = 0; i < size; i += 4) memcpy(begin + i, &kPoison, std::min<size_t>(4, size - i));
+  return a->address;
+}
+
+const Freed* find_freed(Device& device, CUdeviceptr address) {
+  size_t offset = address - CUdeviceptr(device.base);
+  auto it = device.freed.upper_bound(offset);
+  if (it == device.freed.begin()) return nullptr;
+  --it;
+  return offset < it->first + it->second.pages ? &it->second : nullptr;
+}
+
+/// The live allocation that begins at or before `address`, whether or not it reaches there.
+std::shared_ptr<Allocation> before(Device& device, CUdeviceptr address) {
+  auto it = device.live.upper_bound(address - CUdeviceptr(device.base));
+  return it == device.live.begin() ? nullptr : std::prev(it)->second;
+}
+
+void free_device(CUdeviceptr address) {
+  Device* device = device_of(address);
+  std::shared_ptr<Allocation> a = device ? before(*device, address) : nullptr;
+  if (!a || a->address != address) {
+    const Freed* freed = device ? find_freed(*device, address) : nullptr;
+    if (freed && freed->address == address)
+      fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: double free: 0x%llx was allocation #%u (%zu bytes) and was freed before", address,
+           freed->number, freed->size);
+    fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: 0x%llx is not the start of an allocation: %s", address, describe(address).c_str());
+  }
+  synchronize(device->context);  // as the real driver does; memory in use by queued work must not vanish
+  size_t lost = damaged(*a);
+  std::string text = a->text();
+  release_memory(*device, a);
+  if (lost)
+    fail(CUDA_ERROR_ILLEGAL_ADDRESS, "cuMemFree: %zu bytes outside %s, next to it, were overwritten", lost, text.c_str());
+}
+
+}  // namespace
+
+std::string Allocation::text() const {
+  return print("allocation #%u (%zu bytes at 0x%llx on device %d)", number, size, address, device->ordinal);
+}
+
+std::unique_ptr<Device> make_device(int ordinal, size_t memory) {
+  std::unique_ptr<Device> device(new Device);
+  device->ordinal = ordinal;
+  // The smallest allocation takes a page and a guard page; the rest is room to keep freed addresses unused for long.
+  device->range = round_up(64 * memory + (size_t(64) << 20), size_t(1) << 30);
+  device->cursor = page_size();
+  device->file = memfd_create("minicaffe simulated device", MFD_CLOEXEC);
+  if (device->file < 0 || ftruncate(device->file, off_t(device->range)))
+    fail(CUDA_ERROR_OPERATING_SYSTEM, "cuInit: no memory file of %zu bytes: %s", device->range, strerror(errno));
+  void* wanted = reinterpret_cast<void*>(kFirstRange + (uintptr_t(ordinal) << 42));
+  const int flags = MAP_SHARED | MAP_NORESERVE;
+  void* base = mmap(wanted, device->range, PROT_NONE, flags, device->file, 0);
+  void* again = mmap(nullptr, device->range, PROT_READ | PROT_WRITE, flags, device->file, 0);
+  if (base == MAP_FAILED || again == MAP_FAILED)
+    fail(CUDA_ERROR_OPERATING_SYSTEM, "cuInit: cannot reserve %zu bytes of addresses: %s", device->range, strerror(errno));
+  // A forked child must not reach its parent's device.
+  madvise(base, device->range, MADV_DONTFORK);
+  madvise(again, device->range, MADV_DONTFORK);
+  device->base = static_cast<char*>(base);
+  device->backing = static_cast<char*>(again);
+  device->context.device = device.get();
+  return device;
+}
+
+Device* device_of(CUdeviceptr address) {
+  for (auto& device : state().devices)
+    if (device->holds(address)) return device.get();
+  return nullptr;
+}
+
+std::shared_ptr<Allocation> find_allocation(CUdeviceptr address) {
+  Device* device = device_of(address);
+  std::shared_ptr<Allocation> a = device ? before(*device, address) : nullptr;
+  return a && address - a->address < a->size ? a : nullptr;
+}
+
+std::string describe(CUdeviceptr address) {
+  Device* device = device_of(address);
+  if (!device) {
+    if (auto* pinned = find_pinned(address))
+      return print("byte %zu of %zu bytes of pinned host memory", size_t(address - pinned->first), pinned->second.size);
+    if (address < 4096) return "a null pointer";
+    return is_mapped_host(address) ? "a host address, which the device cannot reach" : "an address of neither device nor host";
+  }
+  std::shared_ptr<Allocation> a = before(*device, address);
+  if (a && address - a->address < a->size) return print("byte %zu of %s", size_t(address - a->address), a->text().c_str());
+  if (const Freed* freed = find_freed(*device, address))
+    return print("in allocation #%u (%zu bytes at 0x%llx on device %d), freed before", freed->number, freed->size, freed->address,
+                 device->ordinal);
+  auto after = device->live.upper_bound(address - CUdeviceptr(device->base));
+  size_t past = a && address >= a->address ? address - a->address - a->size : SIZE_MAX;
+  if (a && address < a->address) return print("%zu bytes before %s", size_t(a->address - address), a->text().c_str());
+  size_t ahead = after == device->live.end() ? SIZE_MAX : after->second->address - address;
+  if (past == SIZE_MAX && ahead == SIZE_MAX) return print("in no allocation of device %d", device->ordinal);
+  if (ahead < past) return print("%zu bytes before %s", ahead, after->second->text().c_str());
+  return print("%zu bytes past the end of %s", past, a->text().c_str());
+}
+
+bool is_mapped_host(uintptr_t address) {
+  if (device_of(address) || address < page_size() || address >> 47) return false;
+  unsigned char resident;
+  return mincore(reinterpret_cast<void*>(address / page_size() * page_size()), 1, &resident) == 0;
+}
+
+const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address) {
+  auto it = state().pinned.upper_bound(address);
+  if (it == state().pinned.begin()) return nullptr;
+  --it;
+  return address - it->first < it->second.size ? &*it : nullptr;
+}
+
+void release_memory(Device& device, const std::shared_ptr<Allocation>& a) {
+  fallocate(device.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(a->start), off_t(a->pages));
+  device.used -= a->rounded;
+  device.freed[a->start] = {a->address, a->size, a->pages, a->number};
+  if (device.freed.size() > kFreedKept) device.freed.erase(device.freed.begin());
+  device.live.erase(a->start);
+}
+
+void release_pinned(Context& context) {
+  auto& pinned = state().pinned;
+  for (auto it = pinned.begin(); it != pinned.end();) {
+    if (it->second.context != &context) {
+      ++it;
+      continue;
+    }
+    if (it->second.owned) munmap(reinterpret_cast<void*>(it->first), round_up(it->second.size, page_size()));
+    it = pinned.erase(it);
+  }
+}
+
+size_t damaged(const Allocation& a) {
+  size_t count = 0;
+  const unsigned char* begin = reinterpret_cast<const unsigned char*>(backing(a));
+  for (size_t i = 0; i < front(a); ++i) count += begin[i] != kCanary;
+  for (size_t i = front(a) + a.size; i < a.pages; ++i) count += begin[i] != kCanary;
+  return count;
+}
+
+}  // namespace mcsim
+
+using namespace mcsim;
+
+namespace {
+
+void pin(const char* call, Context& context, void** out, size_t size, unsigned flags) {
+  need(out, call, "the pointer's place");
+  *out = nullptr;
+  forbid_in_capture(call);
+  if (!size) fail(CUDA_ERROR_INVALID_VALUE, "%s: 0 bytes asked", call);
+  void* memory = mmap(nullptr, round_up(size, page_size()), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "%s: the host has no %zu bytes", call, size);
+  state().pinned[uintptr_t(memory)] = {size, true, flags, &context};
+  *out = memory;
+}
+
+/// True if the attribute is known. Pointers of neither device nor pinned memory get `fallback` values.
+bool pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr p) {
+  auto a = find_allocation(p);
+  auto* pinned = find_pinned(p);
+  Context* context = a ? &a->device->context : pinned ? pinned->second.context : nullptr;
+  auto put = [&](auto value) {
+    memcpy(data, &value, sizeof value);
+    return true;
+  };
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return put(context ? mcsim::handle_of(*context) : CUcontext());
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return put(a ? unsigned(CU_MEMORYTYPE_DEVICE) : pinned ? unsigned(CU_MEMORYTYPE_HOST) : 0u);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(a || pinned ? p : CUdeviceptr());
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER: return put(pinned ? p : CUdeviceptr());
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(0u);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put(0u);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(a ? (unsigned long long)a->number : 0ull);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(context ? context->device->ordinal : -2);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(a ? a->address : pinned ? CUdeviceptr(pinned->first) : CUdeviceptr());
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(a ? a->size : pinned ? pinned->second.size : size_t());
+    case CU_POINTER_ATTRIBUTE_MAPPED: return put(a || pinned ? 1u : 0u);
+    default: return false;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuMemAlloc(CUdeviceptr* out, size_t size) {
+  return on_context("cuMemAlloc", [&](Context& context) {
+    need(out, "cuMemAlloc", "the pointer's place");
+    forbid_in_capture("cuMemAlloc");
+    if (!size) fail(CUDA_ERROR_INVALID_VALUE, "cuMemAlloc: 0 bytes asked");
+    *out = allocate(*context.device, size);
+  });
+}
+
+CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
+  return on_context("cuMemFree", [&](Context&) {
+    forbid_in_capture("cuMemFree");
+    free_device(address);
+  });
+}
+
+CUresult CUDAAPI cuMemGetInfo(size_t* available, size_t* total) {
+  return on_context("cuMemGetInfo", [&](Context& context) {
+    size_t memory = state().settings.memory;
+    if (available) *available = memory - std::min(memory, context.device->used);
+    if (total) *total = memory;
+  });
+}
+
+CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
+  return on_context("cuMemGetAddressRange", [&](Context&) {
+    auto a = find_allocation(address);
+    if (!a) fail(CUDA_ERROR_NOT_FOUND, "cuMemGetAddressRange: 0x%llx is %s", address, describe(address).c_str());
+    if (base) *base = a->address;
+    if (size) *size = a->size;
+  });
+}
+
+CUresult CUDAAPI cuMemHostAlloc(void** out, size_t size, unsigned flags) {
+  return on_context("cuMemHostAlloc", [&](Context& context) { pin("cuMemHostAlloc", context, out, size, flags); });
+}
+
+CUresult CUDAAPI cuMemAllocHost(void** out, size_t size) {
+  return on_context("cuMemAllocHost", [&](Context& context) { pin("cuMemAllocHost", context, out, size, 0); });
+}
+
+CUresult CUDAAPI cuMemFreeHost(void* memory) {
+  return on_context("cuMemFreeHost", [&](Context& context) {
+    forbid_in_capture("cuMemFreeHost");
+    auto found = state().pinned.find(uintptr_t(memory));
+    if (found == state().pinned.end() || !found->second.owned)
+      fail(CUDA_ERROR_INVALID_VALUE, "cuMemFreeHost: %p is not the start of memory from cuMemHostAlloc: %s", memory,
+           describe(uintptr_t(memory)).c_str());
+    synchronize(context);
+    munmap(memory, round_up(found->second.size, page_size()));
+    state().pinned.erase(found);
+  });
+}
+
+CUresult CUDAAPI cuMemHostRegister(void* memory, size_t size, unsigned flags) {
+  return on_context("cuMemHostRegister", [&](Context& context) {
+    uintptr_t p = uintptr_t(memory);
+    if (!size || !is_mapped_host(p) || !is_mapped_host(p + size - 1))
+      fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostRegister: %zu bytes at %p: %s", size, memory, describe(p).c_str());
+    auto next = state().pinned.lower_bound(p);
+    if (find_pinned(p) || (next != state().pinned.end() && next->first < p + size))
+      fail(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "cuMemHostRegister: part of %zu bytes at %p is pinned", size, memory);
+    state().pinned[p] = {size, false, flags, &context};
+  });
+}
+
+CUresult CUDAAPI cuMemHostUnregister(void* memory) {
+  return on_context("cuMemHostUnregister", [&](Context& context) {
+    auto found = state().pinned.find(uintptr_t(memory));
+    if (found == state().pinned.end() || found->second.owned)
+      fail(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "cuMemHostUnregister: %p is not the start of registered memory", memory);
+    synchronize(context);
+    state().pinned.erase(found);
+  });
+}
+
+CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* out, void* memory, unsigned) {
+  return on_context("cuMemHostGetDevicePointer", [&](Context&) {
+    need(out, "cuMemHostGetDevicePointer", "the pointer's place");
+    if (!find_pinned(uintptr_t(memory)))
+      fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostGetDevicePointer: %p is not pinned: %s", memory, describe(uintptr_t(memory)).c_str());
+    *out = CUdeviceptr(memory);
+  });
+}
+
+CUresult CUDAAPI cuMemHostGetFlags(unsigned* flags, void* memory) {
+  return on_context("cuMemHostGetFlags", [&](Context&) {
+    auto* pinned = find_pinned(uintptr_t(memory));
+    if (!flags || !pinned) fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostGetFlags: %p is not pinned", memory);
+    *flags = pinned->second.flags;
+  });
+}
+
+CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr p) {
+  return on_driver("cuPointerGetAttribute", [&] {
+    need(data, "cuPointerGetAttribute", "data");
+    if (!find_allocation(p) && !find_pinned(p))
+      fail(CUDA_ERROR_INVALID_VALUE, "cuPointerGetAttribute: 0x%llx is %s", p, describe(p).c_str());
+    if (!pointer_attribute(data, attribute, p))
+      fail(CUDA_ERROR_NOT_SUPPORTED, "cuPointerGetAttribute: the simulated device does not know attribute %d", int(attribute));
+  });
+}
+
+CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr p) {
+  return on_driver("cuPointerGetAttributes", [&] {
+    for (unsigned i = 0; i < count; ++i)
+      if (!pointer_attribute(data[i], attributes[i], p))
+        fail(CUDA_ERROR_NOT_SUPPORTED, "cuPointerGetAttributes: the simulated device does not know attribute %d", int(attributes[i]));
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,181 @@
+// MINICAFFE_SIM: settings, planned failures, the report and the list of what was not given back.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "sim.hpp"
+
+namespace mcsim {
+namespace {
+
+[[noreturn]] void ill_formed(const std::string& setting, const char* rule) {
+  fail(CUDA_ERROR_INVALID_VALUE, "MINICAFFE_SIM: '%s': %s", setting.c_str(), rule);
+}
+
+bool parse_number(const std::string& text, unsigned long long* value, std::string* rest) {
+  if (text.empty() || text[0] < '0' || text[0] > '9' || text.size() > 18) return false;
+  char* end;
+  *value = strtoull(text.c_str(), &end, 10);
+  *rest = end;
+  return true;
+}
+
+/// 4096, 64K, 512MiB, 2GB: all in powers of 1024.
+size_t parse_size(const std::string& setting, const std::string& text) {
+  unsigned long long value;
+  std::string rest;
+  int shift = -1;
+  if (parse_number(text, &value, &rest)) {
+    if (rest.empty() || rest == "B") shift = 0;
+    const std::string units = "KMGT";
+    size_t unit = rest.empty() ? std::string::npos : units.find(rest[0]);
+    if (unit != std::string::npos && (rest.size() == 1 || rest.substr(1) == "B" || rest.substr(1) == "iB")) shift = 10 * int(unit + 1);
+  }
+  if (shift < 0 || !value || value > (1ull << 36 >> shift))
+    ill_formed(setting, "a size is a number up to 64GiB with K, M or G (or KiB, MiB, GiB)");
+  return size_t(value) << shift;
+}
+
+bool parse_flag(const std::string& setting, const std::string& text) {
+  if (text != "0" && text != "1") ill_formed(setting, "must be 0 or 1");
+  return text == "1";
+}
+
+/// CALL:N or CALL:N:CODE
+void parse_failure(const std::string& setting, const std::string& text) {
+  size_t first = text.find(':'), second = first == std::string::npos ? first : text.find(':', first + 1);
+  std::string call = text.substr(0, first), rest;
+  Planned planned = {0, call.find("Alloc") != std::string::npos ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN};
+  if (first == std::string::npos) ill_formed(setting, "must be fail=CALL:N or fail=CALL:N:CODE");
+  if (!is_entry_point(call)) ill_formed(setting, "the simulated driver has no such call");
+  size_t length = second == std::string::npos ? second : second - first - 1;
+  if (!parse_number(text.substr(first + 1, length), &planned.in, &rest) || !rest.empty() || !planned.in)
+    ill_formed(setting, "N must be a number from 1");
+  if (second != std::string::npos && (!error_code(text.substr(second + 1), &planned.code) || planned.code == CUDA_SUCCESS))
+    ill_formed(setting, "the code must be a name such as CUDA_ERROR_NOT_SUPPORTED");
+  state().planned[call] = planned;
+}
+
+void parse(Settings& settings, const std::string& setting) {
+  size_t equals = setting.find('=');
+  std::string key = setting.substr(0, equals), value = equals == std::string::npos ? "" : setting.substr(equals + 1);
+  if (key == "devices") {
+    unsigned long long count;
+    std::string rest;
+    if (!parse_number(value, &count, &rest) || !rest.empty() || count > 8) ill_formed(setting, "must be 0 to 8");
+    if (state().initialized && int(count) != settings.devices) ill_formed(setting, "cannot change after cuInit");
+    settings.devices = int(count);
+  } else if (key == "memory") {
+    size_t size = parse_size(setting, value);
+    if (state().initialized)
+      for (auto& device : state().devices)
+        if (size > device->range / 64) ill_formed(setting, "cannot grow so far after cuInit");
+    settings.memory = size;
+  } else if (key == "fail") {
+    parse_failure(setting, value);
+  } else if (key == "race") {
+    settings.race = parse_flag(setting, value);
+  } else if (key == "uninitialized") {
+    settings.uninitialized = parse_flag(setting, value);
+  } else if (key == "leak") {
+    settings.leak = parse_flag(setting, value);
+  } else if (key == "deferred") {
+    settings.deferred = parse_flag(setting, value);
+  } else if (key == "report") {
+    settings.report = parse_flag(setting, value);
+  } else {
+    ill_formed(setting, "unknown; known are devices, memory, fail, race, uninitialized, leak, deferred, report");
+  }
+}
+
+}  // namespace
+
+/// Settings not named stay as they are; after an error none has changed but planned failures.
+void configure(const std::string& text) {
+  Settings settings = state().settings;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) parse(settings, text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  state().settings = settings;
+}
+
+/// Once, so that a planned failure of cuInit is counted and not planned anew; an ill-formed text fails each time.
+void configure_from_environment() {
+  static bool done = false;
+  if (done) return;
+  const char* text = getenv("MINICAFFE_SIM");
+  configure(text ? text : "");
+  done = true;
+}
+
+void strike_planned(const char* call) {
+  if (state().planned.empty()) return;
+  auto found = state().planned.find(call);
+  if (found == state().planned.end() || --found->second.in) return;
+  CUresult code = found->second.code;
+  state().planned.erase(found);
+  fail(code, "%s: made to fail by MINICAFFE_SIM", call);
+}
+
+std::string report() {
+  std::string text = "minicaffe simulated device: report\n";
+  for (auto& d : state().devices)
+    text += print("  device %d: %llu allocations, %zu bytes at most, %zu now, %zu in all\n", d->ordinal, d->allocations, d->peak,
+                  d->used, state().settings.memory);
+  for (auto& c : state().counters.copies)
+    text += print("  %-16s %10llu times %16llu bytes\n", c.first.c_str(), c.second.count, c.second.bytes);
+  for (auto& k : state().counters.kernels)
+    text += print("  kernel %s: %llu launches, %llu threads\n", k.first.c_str(), k.second.launches, k.second.threads);
+  return text;
+}
+
+/// On stderr, what the context still holds.
+void report_leaks(Context& context) {
+  std::string text;
+  for (auto& entry : context.device->live) text += "  " + entry.second->text() + "\n";
+  for (auto& entry : state().pinned)
+    if (entry.second.context == &context)
+      text += print("  %zu bytes of %s host memory at 0x%llx\n", entry.second.size, entry.second.owned ? "pinned" : "registered",
+                    (unsigned long long)entry.first);
+  auto list = [&](const char* what, const auto& handles, auto holds) {
+    for (auto& entry : handles)
+      if (holds(*entry.second)) text += print("  %s #%llu\n", what, (unsigned long long)entry.first);
+  };
+  auto in_context = [&](const auto& object) { return object.context == &context; };
+  list("stream", state().streams.all(), in_context);
+  list("event", state().events.all(), in_context);
+  list("module", state().modules.all(), in_context);
+  if (text.empty()) return;
+  fprintf(stderr, "minicaffe simulated device: device %d: not given back:\n%s", context.device->ordinal, text.c_str());
+}
+
+}  // namespace mcsim
+
+using namespace mcsim;
+
+extern "C" {
+
+/// Settings as in MINICAFFE_SIM, for tests, at run time.
+__attribute__((visibility("default"))) CUresult mcsim_configure(const char* text) {
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
+  return guarded([&] {
+    configure_from_environment();
+    configure(text ? text : "");
+  });
+}
+
+/// The report into `out` of `size` bytes; the bytes it takes with its end.
+__attribute__((visibility("default"))) size_t mcsim_report(char* out, size_t size) {
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
+  std::string text = report();
+  if (out && size) {
+    strncpy(out, text.c_str(), size - 1);
+    out[size - 1] = 0;
+  }
+  return text.size() + 1;
+}
+
+}  // extern "C"

@@ -1,0 +1,388 @@
+// The simulated CUDA driver: a libcuda.so.1 in host memory that runs kernels compiled for the host, and is strict.
+//
+// It differs from a GPU's driver in speed and in what it forgives: every access, handle, limit and order that it can check is
+// checked, and cuGetErrorString(code) tells what the last error with that code in this thread was about. Files: errors (the
+// texts), settings (MINICAFFE_SIM, reports), memory (ranges, allocations, pinned memory), copies, streams (order of work, events,
+// races), graphs (capture), kernels (modules, launches), fibers (threads that wait for each other), faults (SIGSEGV),
+// driver (devices, contexts, the table of entry points). It has no textures, arrays, memory pools, managed memory or PTX.
+//
+// One global lock is held during each call, kernels included. Entry points are C functions in the file of their subject;
+// on_driver and on_context are their common frame.
+#pragma once
+
+#pragma GCC visibility push(default)
+#include <cuda.h>
+#pragma GCC visibility pop
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "minicaffe/kernels/grid.hpp"
+
+namespace mcsim {
+
+// ---- errors.cpp
+
+struct Failure {
+  CUresult code;
+  std::string text;
+};
+
+[[noreturn]] void fail(CUresult code, const char* format, ...) __attribute__((format(printf, 2, 3)));
+std::string print(const char* format, ...) __attribute__((format(printf, 1, 2)));
+CUresult remember(const Failure& failure);
+const char* error_name(CUresult code);         // null for a number that is no code
+bool error_code(const std::string& name, CUresult* code);
+
+// ---- handles: numbers that are no addresses, never given out twice, so that a destroyed one is known as such
+
+enum class Kind : uint64_t { Context = 1, Stream, Event, Module, Function, Graph, Exec, Node };
+const char* noun(Kind kind);
+
+inline uint64_t handle_of(Kind kind, uint64_t number) { return ((0x5000 + uint64_t(kind)) << 48) | number; }
+[[noreturn]] void bad_handle(Kind wanted, uint64_t handle, uint64_t given_out);
+
+template <class T, Kind kind> class Handles {
+ public:
+  template <class H> H add(std::shared_ptr<T> object) {
+    objects_[++last_] = std::move(object);
+    return reinterpret_cast<H>(handle_of(kind, last_));
+  }
+  std::shared_ptr<T> find(const void* handle) const {
+    auto found = objects_.find(number(handle));
+    if (found == objects_.end()) bad_handle(kind, reinterpret_cast<uint64_t>(handle), last_);
+    return found->second;
+  }
+  void remove(const void* handle) { objects_.erase(number(handle)); }
+  template <class P> void remove_if(P leaves) {
+    for (auto it = objects_.begin(); it != objects_.end();) it = leaves(*it->second) ? objects_.erase(it) : std::next(it);
+  }
+  const std::map<uint64_t, std::shared_ptr<T>>& all() const { return objects_; }
+
+ private:
+  static uint64_t number(const void* handle) {
+    uint64_t value = reinterpret_cast<uint64_t>(handle);
+    return value >> 48 == 0x5000 + uint64_t(kind) ? value & 0xffffffffffff : 0;
+  }
+  std::map<uint64_t, std::shared_ptr<T>> objects_;
+  uint64_t last_ = 0;
+};
+
+// ---- streams.cpp: the order of work
+
+struct Context;
+struct Device;
+struct Allocation;
+struct Operation;
+struct Capture;
+struct Graph;
+using Op = std::shared_ptr<Operation>;
+using Clock = std::map<unsigned, uint64_t>;  // lane -> how many of its operations came before
+
+/// A range of device memory that an operation read or wrote.
+struct Touch {
+  std::shared_ptr<Allocation> allocation;
+  size_t begin, end;
+  bool write;
+};
+
+/// What a call asks to be done on a stream, before it has a place in an order; a graph keeps these.
+struct Work {
+  std::string name;
+  CUgraphNodeType type;
+  Context* context;
+  std::function<void(Operation&)> run;  // may be empty: an edge only
+};
+
+/// Work with its place in the order: after all of `after`.
+struct Operation {
+  Work work;
+  std::string place;  // "stream #2"
+  uint64_t sequence = 0;
+  std::vector<Op> after;
+  bool started = false, done = false;
+  double finished_at = 0;       // ms
+  std::vector<Touch> touches;   // filled by run
+  Clock clock;                  // kept only with race=1
+  unsigned lane = 0;
+  uint64_t tick = 0;
+};
+
+struct Stream {
+  Context* context;
+  std::string name;
+  bool legacy = false;    // the default stream that waits for all blocking streams, and they for it
+  bool blocking = true;
+  unsigned flags = 0, lane = 0;
+  int priority = 0;
+  uint64_t id = 0;
+  Op last;
+  std::shared_ptr<Capture> capture;
+  std::set<int> tails;    // under capture: the nodes that the next one comes after
+};
+
+struct Event {
+  Context* context;
+  unsigned flags;
+  Op recorded;
+  std::shared_ptr<Capture> capture;
+  std::set<int> nodes;
+};
+
+std::shared_ptr<Stream> stream_of(Context& current, CUstream handle);
+std::vector<Op> before_next(Stream& stream);
+Op place(Stream& stream, Work work, std::vector<Op> after, unsigned lane);
+Op submit(Stream& stream, Work work, const std::vector<Op>& after = {});  // null under capture
+void finish(const std::vector<Op>& wanted);
+void synchronize(const Op& operation);       // finish, and the host has waited for it
+void synchronize(Context& context);
+std::shared_ptr<Stream> new_stream(Context& context, const std::string& name);
+unsigned new_lane();
+double now_ms();
+
+// ---- graphs.cpp
+
+struct Node {
+  Work work;
+  std::set<int> after;
+};
+
+struct Graph {
+  std::vector<Node> nodes;
+};
+
+struct Capture {
+  std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+  CUstreamCaptureMode mode;
+  std::shared_ptr<Stream> origin;
+  unsigned thread;
+  uint64_t id;
+  bool active = true;
+  std::string invalid;  // why it can no longer succeed
+};
+
+struct Exec {
+  std::shared_ptr<Graph> graph;
+  std::vector<unsigned> lanes;
+  Op last;
+};
+
+void capture(Stream& stream, Work work);
+void join_capture(const std::shared_ptr<Stream>& stream, Event& event);
+void end_capture(const std::shared_ptr<Capture>& capture);
+[[noreturn]] void break_capture(Capture& capture, CUresult code, const std::string& why);
+void forbid_in_capture(const char* call);       // calls that would wait for, or disturb, a capture
+void forbid_capturing(Stream& stream, const char* call);
+
+// ---- memory.cpp
+
+struct Access {
+  size_t begin, end;
+  bool write;
+  unsigned lane;
+  uint64_t tick;
+  std::string who;
+};
+
+struct Allocation {
+  Device* device;
+  CUdeviceptr address;
+  size_t size, rounded;         // rounded: to 256 bytes
+  size_t start, pages;          // offset in the device's range, bytes of whole pages
+  unsigned number;
+  bool written = false;         // whether anything was ever written to it
+  int open = 0;                 // mprotect's flags while a kernel runs
+  std::vector<Access> history;  // kept only with race=1
+  std::string text() const;     // "allocation #3 (400 bytes at 0x... on device 0)"
+};
+
+struct Freed {
+  CUdeviceptr address;
+  size_t size, pages;
+  unsigned number;
+};
+
+struct Pinned {
+  size_t size;
+  bool owned;
+  unsigned flags;
+  Context* context;
+};
+
+struct Context {
+  Device* device;
+  unsigned retained = 0, flags = 0;
+  CUresult lost = CUDA_SUCCESS;
+  std::string lost_text;
+  std::set<int> peers;
+  std::shared_ptr<Stream> legacy;
+  std::map<unsigned, std::shared_ptr<Stream>> per_thread;
+  std::vector<Op> orphans;  // last work of destroyed streams
+};
+
+/// The range [base, base + range) is what kernels see, closed but for what a launch has opened. The same memory is mapped a
+/// second time at `backing`, where copies and checks reach it without opening anything.
+struct Device {
+  int ordinal;
+  char *base, *backing;
+  size_t range, cursor, used = 0, peak = 0;
+  int file;
+  std::map<size_t, std::shared_ptr<Allocation>> live;  // by start
+  std::map<size_t, Freed> freed;                       // by start
+  unsigned long long allocations = 0;                  // for the report
+  unsigned numbered = 0;                               // since the context was made
+  Context context;
+  bool holds(CUdeviceptr address) const { return address - reinterpret_cast<CUdeviceptr>(base) < range; }
+};
+
+std::unique_ptr<Device> make_device(int ordinal, size_t memory);
+Device* device_of(CUdeviceptr address);
+std::shared_ptr<Allocation> find_allocation(CUdeviceptr address);   // null where there is none
+std::string describe(CUdeviceptr address);                          // "4 bytes past the end of allocation #3 ..."
+bool is_mapped_host(uintptr_t address);                             // without touching it
+const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address);
+void release_memory(Device& device, const std::shared_ptr<Allocation>& allocation);
+void release_pinned(Context& context);
+size_t damaged(const Allocation& allocation);                       // bytes of the slack around it that lost their pattern
+constexpr uint32_t kPoison = 0xfff5a5f5;
+
+// ---- kernels.cpp, fibers.cpp, faults.cpp
+
+struct Module {
+  Context* context;  // null for a library
+  mc::HostImage image;  // a copy: the caller may give the bytes back after loading; the kernels stay where they are
+};
+
+struct Function {
+  std::shared_ptr<Module> module;
+  const mc::HostKernel* kernel;
+  std::string name;  // for reading
+  int dynamic_shared_limit;
+};
+
+/// Why a running kernel had to stop.
+struct Fault {
+  uintptr_t address = 0;
+  bool has_address = false, write = false, in_slack = false;
+};
+
+struct Launch;
+/// Run f(launch) with device memory opened as it touches it. False if a fault ended it; then `fault` tells.
+bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* fault, std::vector<std::shared_ptr<Allocation>>* opened,
+                 std::shared_ptr<Allocation>* read_unwritten);
+void install_fault_handler();
+/// Run all threads of the block; the number of those that ended while `*waiting` others waited at a barrier, or 0.
+unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared, mc::Thread** current,
+                     unsigned* waiting);
+bool is_fiber_guard(uintptr_t address);
+
+// ---- settings.cpp
+
+struct Settings {
+  int devices = 1;
+  size_t memory = size_t(4) << 30;
+  bool race = false, uninitialized = false, leak = false, deferred = false, report = false;
+};
+
+struct Planned {
+  unsigned long long in;  // fails when it reaches 0
+  CUresult code;
+};
+
+struct Counters {
+  struct Kernel {
+    unsigned long long launches = 0, threads = 0;
+  };
+  struct Copies {
+    unsigned long long count = 0, bytes = 0;
+  };
+  std::map<std::string, Kernel> kernels;
+  std::map<std::string, Copies> copies;
+};
+
+void configure(const std::string& text);
+void configure_from_environment();
+void strike_planned(const char* call);
+std::string report();
+void report_leaks(Context& context);
+bool is_entry_point(const std::string& name);
+void reset(Context& context);
+
+// ---- the state of it all
+
+struct ThreadState {
+  unsigned number;
+  std::vector<Context*> contexts;
+  std::map<CUresult, std::string> details;
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  bool in_callback = false, has_signal_stack = false;
+};
+
+struct State {
+  std::recursive_mutex lock;
+  bool initialized = false, forked = false;
+  pid_t process = 0;
+  Settings settings;
+  std::map<std::string, Planned> planned;
+  Counters counters;
+  std::vector<std::unique_ptr<Device>> devices;
+  std::map<uintptr_t, Pinned> pinned;
+  Handles<Stream, Kind::Stream> streams;
+  Handles<Event, Kind::Event> events;
+  Handles<Module, Kind::Module> modules;
+  Handles<Function, Kind::Function> functions;
+  Handles<Graph, Kind::Graph> graphs;
+  Handles<Exec, Kind::Exec> execs;
+  std::vector<std::shared_ptr<Capture>> captures;
+  Clock host;  // what the host has waited for; one for all threads of it, so a race between host threads goes unseen
+};
+
+State& state();
+ThreadState& this_thread();
+void enter(const char* call);
+Context& enter_context(const char* call);
+Context& context_of(CUcontext handle);
+CUcontext handle_of(const Context& context);
+
+template <class F> CUresult guarded(F body) {
+  try {
+    body();
+    return CUDA_SUCCESS;
+  } catch (const Failure& failure) {
+    return remember(failure);
+  } catch (const std::bad_alloc&) {
+    return remember({CUDA_ERROR_OUT_OF_MEMORY, "the host has no memory left"});
+  }
+}
+
+/// The frame of a call that needs cuInit only.
+template <class F> CUresult on_driver(const char* call, F body) {
+  if (state().forked) return CUDA_ERROR_NOT_INITIALIZED;  // before the lock: another thread may have held it at the fork
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
+  return guarded([&] {
+    enter(call);
+    body();
+  });
+}
+
+/// The frame of a call that works on the current context.
+template <class F> CUresult on_context(const char* call, F body) {
+  if (state().forked) return CUDA_ERROR_NOT_INITIALIZED;
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
+  return guarded([&] { body(enter_context(call)); });
+}
+
+template <class T> void need(T* pointer, const char* call, const char* name) {
+  if (!pointer) fail(CUDA_ERROR_INVALID_VALUE, "%s: %s is null", call, name);
+}
+
+}  // namespace mcsim

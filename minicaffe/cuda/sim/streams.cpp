@@ -1,0 +1,419 @@
+// The order of work: streams, events, who waits for whom, and races.
+//
+// Each operation knows what it comes after. It runs in its call; with deferred=1 it runs when something waits for it, together
+// with all that it comes after. With race=1 each carries a vector clock: what came before it by streams, events and waits of
+// the host. Two operations that touch the same bytes, one of them writing, and are not ordered so, are a race.
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "sim.hpp"
+
+namespace mcsim {
+namespace {
+
+void merge(Clock& into, const Clock& other) {
+  for (auto& lane : other) {
+    uint64_t& tick = into[lane.first];
+    tick = std::max(tick, lane.second);
+  }
+}
+
+uint64_t at(const Clock& clock, unsigned lane) {
+  auto it = clock.find(lane);
+  return it == clock.end() ? 0 : it->second;
+}
+
+void check_race(const Operation& op, const Touch& touch) {
+  std::vector<Access>& history = touch.allocation->history;
+  const std::string who = op.work.name + " in " + op.place;
+  std::string conflict;
+  // What the host has waited for is before everything to come. What this operation comes after and covers, it stands for.
+  auto settled = [&](const Access& old) {
+    bool ordered = old.tick <= at(op.clock, old.lane);
+    bool covered = touch.begin <= old.begin && old.end <= touch.end && (touch.write || !old.write);
+    return old.tick <= at(state().host, old.lane) || (ordered && covered);
+  };
+  for (const Access& old : history)
+    if (old.begin < touch.end && touch.begin < old.end && (old.write || touch.write) && old.tick > at(op.clock, old.lane))
+      conflict = print("race: %s %s and %s %s the same bytes of %s, and neither waits for the other", who.c_str(),
+                       touch.write ? "writes" : "reads", old.who.c_str(), old.write ? "writes" : "reads",
+                       touch.allocation->text().c_str());
+  history.erase(std::remove_if(history.begin(), history.end(), settled), history.end());
+  history.push_back({touch.begin, touch.end, touch.write, op.lane, op.tick, who});
+  if (!conflict.empty()) fail(CUDA_ERROR_INVALID_VALUE, "%s", conflict.c_str());
+}
+
+void run(Operation& op) {
+  if (op.started) {  // by another thread, which has let go of the lock for a host function
+    while (!op.done) {
+      state().lock.unlock();
+      sched_yield();
+      state().lock.lock();
+    }
+    return;
+  }
+  op.started = true;
+  struct Done {  // also when the work fails
+    Operation& op;
+    ~Done() {
+      op.done = true;
+      op.finished_at = now_ms();
+      op.after.clear();  // or a stream would keep all that it ever did
+      op.touches.clear();
+      op.work.run = nullptr;
+    }
+  } done{op};
+  if (!op.work.run) return;
+  if (op.work.context->lost) fail(op.work.context->lost, "%s", op.work.context->lost_text.c_str());
+  op.work.run(op);
+  if (state().settings.race)
+    for (const Touch& touch : op.touches) check_race(op, touch);
+}
+
+/// All streams of a context: its own default ones and the created ones.
+template <class F> void each_stream(Context& context, F f) {
+  f(*context.legacy);
+  for (auto& stream : context.per_thread) f(*stream.second);
+  for (auto& stream : state().streams.all())
+    if (stream.second->context == &context) f(*stream.second);
+}
+
+bool all_done(const std::vector<Op>& operations) {
+  return std::all_of(operations.begin(), operations.end(), [](const Op& op) { return op->done; });
+}
+
+/// A query's answer. Work that waits (deferred=1) is done after a first "not ready", as a device would meanwhile.
+void answer_query(const char* call, const std::vector<Op>& operations) {
+  if (!all_done(operations)) {
+    finish(operations);
+    fail(CUDA_ERROR_NOT_READY, "%s: not ready", call);
+  }
+  for (const Op& op : operations) synchronize(op);
+}
+
+}  // namespace
+
+double now_ms() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return double(now.tv_sec) * 1e3 + double(now.tv_nsec) / 1e6;
+}
+
+unsigned new_lane() {
+  static unsigned last = 0;
+  return ++last;
+}
+
+std::shared_ptr<Stream> new_stream(Context& context, const std::string& name) {
+  static uint64_t last_id = 0;
+  auto stream = std::make_shared<Stream>();
+  stream->context = &context;
+  stream->name = name;
+  stream->lane = new_lane();
+  stream->id = ++last_id;
+  return stream;
+}
+
+std::shared_ptr<Stream> stream_of(Context& current, CUstream handle) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return current.legacy;
+  if (handle != CU_STREAM_PER_THREAD) {
+    auto stream = state().streams.find(handle);
+    if (stream->context->lost) fail(stream->context->lost, "%s", stream->context->lost_text.c_str());
+    return stream;
+  }
+  auto& stream = current.per_thread[this_thread().number];
+  if (!stream) stream = new_stream(current, print("the default stream of thread %u", this_thread().number));
+  return stream;
+}
+
+/// What the next work of a stream comes after, events apart.
+std::vector<Op> before_next(Stream& stream) {
+  std::vector<Op> edges;
+  auto add = [&](const Op& op) {
+    if (op) edges.push_back(op);
+  };
+  add(stream.last);
+  if (stream.legacy) {
+    each_stream(*stream.context, [&](Stream& other) {
+      if (other.blocking && !other.legacy) add(other.last);
+    });
+    for (const Op& op : stream.context->orphans) add(op);
+  } else if (stream.blocking) {
+    add(stream.context->legacy->last);
+  }
+  return edges;
+}
+
+Op place(Stream& stream, Work work, std::vector<Op> after, unsigned lane) {
+  static uint64_t sequence = 0;
+  auto op = std::make_shared<Operation>();
+  op->work = std::move(work);
+  op->place = stream.name;
+  op->sequence = ++sequence;
+  op->lane = lane;
+  if (state().settings.race) {
+    op->clock = state().host;
+    for (const Op& earlier : after) merge(op->clock, earlier->clock);
+    op->tick = ++op->clock[lane];
+  }
+  for (Op& earlier : after)
+    if (!earlier->done) op->after.push_back(std::move(earlier));
+  return op;
+}
+
+Op submit(Stream& stream, Work work, const std::vector<Op>& after) {
+  if (stream.capture) return capture(stream, std::move(work)), nullptr;
+  if (stream.legacy)
+    each_stream(*stream.context, [&](Stream& other) {
+      if (other.capture && other.blocking)
+        break_capture(*other.capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                      work.name + " in the default stream would wait for " + other.name + ", which is being captured");
+    });
+  std::vector<Op> edges = before_next(stream);
+  edges.insert(edges.end(), after.begin(), after.end());
+  Op op = stream.last = place(stream, std::move(work), std::move(edges), stream.lane);
+  if (!state().settings.deferred) finish({op});
+  return op;
+}
+
+void finish(const std::vector<Op>& wanted) {
+  std::vector<Op> found;
+  std::set<Operation*> seen;
+  std::vector<Op> open(wanted);
+  while (!open.empty()) {
+    Op op = open.back();
+    open.pop_back();
+    if (!op || op->done || !seen.insert(op.get()).second) continue;
+    open.insert(open.end(), op->after.begin(), op->after.end());
+    found.push_back(std::move(op));
+  }
+  // Work only ever comes after what was submitted earlier, so the order of submission is one that all streams allow.
+  std::sort(found.begin(), found.end(), [](const Op& a, const Op& b) { return a->sequence < b->sequence; });
+  bool failed = false;
+  Failure first;
+  for (const Op& op : found) {
+    try {
+      run(*op);
+    } catch (const Failure& failure) {
+      if (!failed) first = failure;
+      failed = true;
+    }
+  }
+  if (failed) throw first;
+}
+
+void synchronize(const Op& op) {
+  if (!op) return;
+  finish({op});
+  merge(state().host, op->clock);
+}
+
+void synchronize(Context& context) {
+  std::vector<Op> all;
+  each_stream(context, [&](Stream& stream) {
+    if (stream.last) all.push_back(stream.last);
+  });
+  all.insert(all.end(), context.orphans.begin(), context.orphans.end());
+  context.orphans.clear();
+  finish(all);
+  for (const Op& op : all) merge(state().host, op->clock);
+}
+
+}  // namespace mcsim
+
+using namespace mcsim;
+
+namespace {
+
+CUresult create_stream(const char* call, CUstream* out, unsigned flags, int priority) {
+  return on_context(call, [&](Context& context) {
+    need(out, call, "the stream's place");
+    if (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) fail(CUDA_ERROR_INVALID_VALUE, "%s: unknown flags 0x%x", call, flags);
+    auto stream = new_stream(context, "");
+    stream->flags = flags;
+    stream->blocking = !(flags & CU_STREAM_NON_BLOCKING);
+    stream->priority = std::max(-5, std::min(0, priority));
+    *out = state().streams.add<CUstream>(stream);
+    stream->name = print("stream #%llu", (unsigned long long)(reinterpret_cast<uint64_t>(*out) & 0xffffffff));
+  });
+}
+
+CUresult record(const char* call, CUevent handle, CUstream stream_handle) {
+  return on_context(call, [&](Context& context) {
+    auto event = state().events.find(handle);
+    auto stream = stream_of(context, stream_handle);
+    if (event->context != stream->context)
+      fail(CUDA_ERROR_INVALID_HANDLE, "%s: the event is of device %d, the stream of device %d", call,
+           event->context->device->ordinal, stream->context->device->ordinal);
+    event->capture = stream->capture;
+    event->nodes = stream->tails;
+    event->recorded = nullptr;
+    if (stream->capture) {
+      if (!stream->capture->invalid.empty())
+        fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "%s: %s", call, stream->capture->invalid.c_str());
+      return;
+    }
+    event->recorded = submit(*stream, {"event record", CU_GRAPH_NODE_TYPE_EVENT_RECORD, stream->context, nullptr});
+  });
+}
+
+/// An event that was last recorded under capture stands for no time.
+void refuse_captured(Event& event, const char* call) {
+  if (!event.capture) return;
+  std::string why = print("%s: the event was last recorded in a captured stream", call);
+  if (event.capture->active) break_capture(*event.capture, CUDA_ERROR_CAPTURED_EVENT, why);
+  fail(CUDA_ERROR_CAPTURED_EVENT, "%s", why.c_str());
+}
+
+CUresult launch_host(const char* call, CUstream handle, CUhostFn function, void* data) {
+  return on_context(call, [&](Context& context) {
+    if (!function) fail(CUDA_ERROR_INVALID_VALUE, "%s: the function is null", call);
+    auto stream = stream_of(context, handle);
+    submit(*stream, {"host function", CU_GRAPH_NODE_TYPE_HOST, stream->context, [=](Operation&) {
+                       // Without the lock: the function may need one (Python's) whose holder waits for ours.
+                       this_thread().in_callback = true;
+                       state().lock.unlock();
+                       function(data);
+                       state().lock.lock();
+                       this_thread().in_callback = false;
+                     }});
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuStreamCreate(CUstream* out, unsigned flags) { return create_stream("cuStreamCreate", out, flags, 0); }
+
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* out, unsigned flags, int priority) {
+  return create_stream("cuStreamCreateWithPriority", out, flags, priority);
+}
+
+CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
+  return on_context("cuStreamDestroy", [&](Context&) {
+    auto stream = state().streams.find(handle);
+    state().streams.remove(handle);
+    // Its work still gets done.
+    if (stream->last && (!stream->last->done || state().settings.race)) stream->context->orphans.push_back(stream->last);
+    if (auto c = stream->capture) {
+      if (c->origin == stream) end_capture(c);
+      break_capture(*c, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy: " + stream->name + " was being captured");
+    }
+  });
+}
+
+CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
+  return on_context("cuStreamSynchronize", [&](Context& context) {
+    auto stream = stream_of(context, handle);
+    forbid_capturing(*stream, "cuStreamSynchronize");
+    for (const Op& op : before_next(*stream)) synchronize(op);
+  });
+}
+
+CUresult CUDAAPI cuStreamQuery(CUstream handle) {
+  return on_context("cuStreamQuery", [&](Context& context) {
+    auto stream = stream_of(context, handle);
+    forbid_capturing(*stream, "cuStreamQuery");
+    answer_query("cuStreamQuery", before_next(*stream));
+  });
+}
+
+CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
+  return on_context("cuStreamWaitEvent", [&](Context& context) {
+    auto stream = stream_of(context, handle);
+    auto event = state().events.find(event_handle);
+    if (event->capture) return join_capture(stream, *event);
+    if (!event->recorded) return;
+    if (stream->capture)
+      break_capture(*stream->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+                    "cuStreamWaitEvent: " + stream->name + " is being captured, the event was recorded outside of the capture");
+    submit(*stream, {"wait for event", CU_GRAPH_NODE_TYPE_WAIT_EVENT, stream->context, nullptr}, {event->recorded});
+  });
+}
+
+CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* out) {
+  return on_context("cuStreamGetCtx", [&](Context& context) {
+    need(out, "cuStreamGetCtx", "the context's place");
+    *out = mcsim::handle_of(*stream_of(context, handle)->context);
+  });
+}
+
+CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned* flags) {
+  return on_context("cuStreamGetFlags", [&](Context& context) { *flags = stream_of(context, handle)->flags; });
+}
+
+CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
+  return on_context("cuStreamGetPriority", [&](Context& context) { *priority = stream_of(context, handle)->priority; });
+}
+
+CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
+  return on_context("cuStreamGetId", [&](Context& context) { *id = stream_of(context, handle)->id; });
+}
+
+CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
+  return launch_host("cuLaunchHostFunc", handle, function, data);
+}
+
+CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned flags) {
+  return on_context("cuEventCreate", [&](Context& context) {
+    need(out, "cuEventCreate", "the event's place");
+    if (flags & ~7u) fail(CUDA_ERROR_INVALID_VALUE, "cuEventCreate: unknown flags 0x%x", flags);
+    auto event = std::make_shared<Event>();
+    event->context = &context;
+    event->flags = flags;
+    *out = state().events.add<CUevent>(event);
+  });
+}
+
+CUresult CUDAAPI cuEventDestroy(CUevent handle) {
+  return on_context("cuEventDestroy", [&](Context&) {
+    state().events.find(handle);
+    state().events.remove(handle);
+  });
+}
+
+CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) { return record("cuEventRecord", event, stream); }
+
+CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) {
+  return record("cuEventRecordWithFlags", event, stream);
+}
+
+CUresult CUDAAPI cuEventQuery(CUevent handle) {
+  return on_context("cuEventQuery", [&](Context&) {
+    auto event = state().events.find(handle);
+    refuse_captured(*event, "cuEventQuery");
+    forbid_in_capture("cuEventQuery");
+    if (event->recorded) answer_query("cuEventQuery", {event->recorded});
+  });
+}
+
+CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
+  return on_context("cuEventSynchronize", [&](Context&) {
+    auto event = state().events.find(handle);
+    refuse_captured(*event, "cuEventSynchronize");
+    forbid_in_capture("cuEventSynchronize");
+    synchronize(event->recorded);
+  });
+}
+
+/// Host time between the two, so it tells nothing about a GPU.
+CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent begin_handle, CUevent end_handle) {
+  return on_context("cuEventElapsedTime", [&](Context&) {
+    need(milliseconds, "cuEventElapsedTime", "the time's place");
+    auto begin = state().events.find(begin_handle), end = state().events.find(end_handle);
+    for (auto& event : {begin, end}) {
+      refuse_captured(*event, "cuEventElapsedTime");
+      if (event->flags & CU_EVENT_DISABLE_TIMING)
+        fail(CUDA_ERROR_INVALID_HANDLE, "cuEventElapsedTime: an event was created with CU_EVENT_DISABLE_TIMING");
+      if (!event->recorded) fail(CUDA_ERROR_INVALID_HANDLE, "cuEventElapsedTime: an event was never recorded");
+    }
+    if (!begin->recorded->done || !end->recorded->done)
+      fail(CUDA_ERROR_NOT_READY, "cuEventElapsedTime: the work before an event is not done; wait for it");
+    *milliseconds = float(end->recorded->finished_at - begin->recorded->finished_at);
+  });
+}
+
+}  // extern "C"

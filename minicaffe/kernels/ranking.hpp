@@ -1,0 +1,34 @@
+// The largest of a row without sorting it: each further one is found by another walk, which is fast while few are asked for.
+#pragma once
+#include "minicaffe/kernels/config.hpp"
+
+namespace mc {
+
+/// As cpu::top_of_each, for position i of outer x inner: falling order, the larger index first among equals, NaN last.
+template <class T> struct TopOfEach {
+  index_t n, inner, top_k, stride;
+  const T* x;
+  T *index, *value;
+  /// Whether element a comes before element b.
+  MC_HD bool before(const T* from, index_t a, index_t b) const {
+    T x_a = from[a * inner], x_b = from[b * inner];
+    bool a_nan = x_a != x_a, b_nan = x_b != x_b;
+    if (a_nan || b_nan) return a_nan == b_nan ? a > b : b_nan;
+    return x_a != x_b ? x_a > x_b : a > b;
+  }
+  MC_HD void operator()(index_t i) const {
+    index_t o = i / inner, at = i - o * inner, last = -1;
+    const T* from = x + o * n * inner + at;
+    for (index_t k = 0; k < top_k; ++k) {
+      index_t best = -1;
+      for (index_t c = 0; c < n; ++c)
+        if ((last < 0 || before(from, last, c)) && (best < 0 || before(from, c, best))) best = c;
+      index_t to = (o * stride + k) * inner + at;
+      if (index) index[to] = T(best);
+      if (value) value[to] = from[best * inner];
+      last = best;
+    }
+  }
+};
+
+}  // namespace mc
