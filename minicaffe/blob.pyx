@@ -7,15 +7,14 @@ blob grew or went away.
 
 import numpy as np
 
-from minicaffe.cpu.threads cimport num_threads
-from minicaffe.memory.synced cimport UNINITIALIZED
-from minicaffe.ops.context cimport Context, context, settle
+from minicaffe.memory.synced cimport HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
+from minicaffe.ops.context cimport Context, context, cpu_context, kScratch, settle
 
 from minicaffe.errors import DataError, ShapeError
 
-cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
-    double asum[T](int threads, long long n, const T* x)
-    double sumsq[T](int threads, long long n, const T* x)
+cdef extern from "minicaffe/ops/sums.hpp" nogil:
+    void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, const void* x, double* out)
+    void square_sum "mc::sum_in_double<mc::SquareTerm>"(const Context& on, int dtype, long long n, const void* x, double* out)
 
 cdef extern from "minicaffe/ops/typed.hpp" nogil:
     void fill_typed "mc::fill_typed"(const Context& on, int dtype, long long n, double value, void* y)
@@ -438,12 +437,20 @@ cdef _view(Blob blob, buffer, bint writable):
 cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
     if memory.head == UNINITIALIZED or blob.count == 0:
         return 0
-    cdef const void* x = memory.cpu_data()
-    if blob.dtype == FLOAT:
-        return (sumsq[float] if square else asum[float])(num_threads(), blob.count, <const float*> x)
-    if blob.dtype == DOUBLE:
-        return (sumsq[double] if square else asum[double])(num_threads(), blob.count, <const double*> x)
-    raise ShapeError("an integer blob has no arithmetic")
+    if blob.dtype == INT:
+        raise ShapeError("an integer blob has no arithmetic")
+    cdef Context on = context() if memory.head == HEAD_AT_GPU else cpu_context()
+    cdef double total = 0
+    cdef double* out = &total if on.stream == NULL else on.stream.scratch + kScratch - 1
+    cdef const void* x = memory.cpu_data() if on.stream == NULL else memory.gpu_data()
+    if square:
+        square_sum(on, blob.dtype, blob.count, x, out)
+    else:
+        absolute_sum(on, blob.dtype, blob.count, x, out)
+    if on.stream != NULL:
+        settle(on)
+        memory.side.copy_to_host(<size_t> &total, <size_t> out, sizeof(double))
+    return total
 
 
 cdef int _scale(Blob blob, SyncedMemory memory, double factor) except -1:

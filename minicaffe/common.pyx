@@ -4,6 +4,8 @@ Different from Caffe: the mode belongs to the process, so that new threads inher
 counter-based (kernels/random.hpp), so that the state of a generator is two integers that a snapshot can hold.
 """
 
+from minicaffe.ops.context cimport on_device
+
 import os
 import threading
 
@@ -34,7 +36,6 @@ class Caffe:
     """The state of this process as far as pycaffe shows it."""
 
     def __init__(self):
-        self.mode = "cpu"
         self.solver_count = 1
         self.solver_rank = 0
         self.multiprocess = False
@@ -42,6 +43,11 @@ class Caffe:
         # (layers/python.py).
         self.allow_python_layers = None
         self._local = threading.local()
+
+    @property
+    def mode(self):
+        """``"cpu"`` or ``"gpu"``: where nets compute (minicaffe.cuda.use_gpu)."""
+        return "gpu" if on_device() else "cpu"
 
     @property
     def generator(self):

@@ -1,6 +1,40 @@
-"""What all tests share."""
+"""What all tests share: the device they run on, ``pytest --device sim`` or ``--device gpu`` instead of the CPU."""
 
 import os
 
+import pytest
+
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", choices=["cpu", "sim", "gpu"], help="where nets compute")
+
+
+def pytest_configure(config):
+    device = config.getoption("--device")
+    os.environ["MINICAFFE_DEVICE"] = device
+    if device != "cpu":
+        import minicaffe
+        minicaffe.set_mode_gpu()
+
+
+def pytest_report_header(config):
+    return f"nets compute on: {config.getoption('--device')}"
+
+
+@pytest.fixture(scope="session")
+def device(request):
+    """The name of the device that nets compute on: cpu, sim or gpu."""
+    return request.config.getoption("--device")
+
+
+@pytest.fixture
+def on_cpu(device):
+    """Compute on the CPU during one test, whatever the rest runs on."""
+    import minicaffe
+    minicaffe.set_mode_cpu()
+    yield
+    if device != "cpu":
+        minicaffe.set_mode_gpu()

@@ -1,33 +1,98 @@
-"""``minicaffe device_query``: what this build can compute on (Caffe tools/caffe.cpp, device_query; there GPUs only)."""
+"""``minicaffe device_query``: what this machine can compute on (Caffe tools/caffe.cpp, device_query; there GPUs only)."""
 
 import os
 import platform
 
 import click
 
+from minicaffe import cuda
 from minicaffe.cli import options
 from minicaffe.cpu.blas import load_blas
 from minicaffe.cpu.threads import get_num_threads
-from minicaffe.errors import DependencyError
+from minicaffe.errors import DependencyError, DeviceError
 
 VECTOR_UNITS = ("avx512f", "avx2", "avx", "sse4_2", "asimd", "neon")
+# Caffe's lines for a device, and where the driver has their numbers (CUdevice_attribute).
+ATTRIBUTES = (
+    ("Total shared memory per block", "MAX_SHARED_MEMORY_PER_BLOCK"),
+    ("Total registers per block", "MAX_REGISTERS_PER_BLOCK"),
+    ("Warp size", "WARP_SIZE"),
+    ("Maximum memory pitch", "MAX_PITCH"),
+    ("Maximum threads per block", "MAX_THREADS_PER_BLOCK"),
+    ("Maximum dimension of block", ("MAX_BLOCK_DIM_X", "MAX_BLOCK_DIM_Y", "MAX_BLOCK_DIM_Z")),
+    ("Maximum dimension of grid", ("MAX_GRID_DIM_X", "MAX_GRID_DIM_Y", "MAX_GRID_DIM_Z")),
+    ("Total constant memory", "TOTAL_CONSTANT_MEMORY"),
+    ("Texture alignment", "TEXTURE_ALIGNMENT"),
+    ("Number of multiprocessors", "MULTIPROCESSOR_COUNT"),
+    ("L2 cache", "L2_CACHE_SIZE"),
+)
+LIBRARIES = (("NVRTC", "nvrtc", "nvidia-cuda-nvrtc"), ("cuBLAS", "cublas", "nvidia-cublas"),
+             ("cuDNN", "cudnn", "nvidia-cudnn-cu13"))
 
 
 @click.command(cls=options.CaffeCommand)
 @options.threads
 @options.common
 def device_query():
-    """Show the processor, the BLAS library, and the GPUs that this build can use."""
+    """Show the processor, the BLAS library, the CUDA libraries, and the GPUs."""
     facts = {
         "Processor": f"{cpu_fact('model name') or platform.processor() or platform.machine()}",
         "Cores": f"{os.cpu_count()}, of which this process may use {usable_cores()}",
         "Threads used": get_num_threads(),
         "Instruction sets": instruction_sets(),
         "BLAS": blas(),
-        "GPUs": "none: this build has no CUDA path yet",
+        **{name: library(short, package) for name, short, package in LIBRARIES},
     }
+    devices = []
+    try:
+        facts["CUDA driver"] = "CUDA {}.{}".format(*cuda.version())
+        devices = list(range(cuda.count()))
+        facts["GPUs"] = len(devices)
+    except (DependencyError, DeviceError) as error:
+        facts["CUDA driver"] = f"none: {error}"
+    show(facts)
+    for index in devices:
+        click.echo()
+        show(device_facts(index))
+
+
+def show(facts):
+    """Print labels and values in two columns."""
     for label, value in facts.items():
-        click.echo(f"{label + ':':<20}{value}")
+        click.echo(f"{label + ':':<32}{value}")
+
+
+def device_facts(index):
+    """Return what is known of a GPU, by label; only the error if it cannot be used."""
+    from cuda.bindings.driver import CUdevice_attribute
+    facts = {"Device id": index}
+    try:
+        device = cuda.get_device(index)
+        free, total = device.memory_info()
+    except DeviceError as error:
+        return {**facts, "Error": error}
+    facts["Name"] = device.name
+    facts["Compute capability"] = "{}.{}".format(*device.capability)
+    facts["Total global memory"] = f"{total:,} bytes"
+    facts["Free global memory"] = f"{free:,} bytes"
+    for label, names in ATTRIBUTES:
+        numbers = [device.attribute(getattr(CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}").value)
+                   for name in ([names] if isinstance(names, str) else names)]
+        facts[label] = ", ".join(f"{number:,}" for number in numbers)
+    facts["Peers that it reaches"] = ", ".join(str(other) for other in range(cuda.count())
+                                              if other != index and device.reaches(cuda.get_device(other))) or "none"
+    return facts
+
+
+def library(short, package):
+    """Return where a CUDA library was found, or how to install it."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+        return load_nvidia_dynamic_lib(short).abs_path
+    except ImportError:
+        return "not found: pip install cuda-bindings"
+    except RuntimeError:  # cuda-pathfinder's DynamicLibNotFoundError
+        return f"not found: pip install {package}"
 
 
 def cpu_fact(label):

@@ -131,11 +131,12 @@ def _start_log(ctx, param, quiet):
 
 
 def _use_device(ctx, param, device):
+    device = device or os.environ.get("MINICAFFE_DEVICE") or None
     if device not in (None, "cpu", "gpu", "sim"):
-        raise click.UsageError(f"--device: must be cpu, gpu or sim, got '{device}'", ctx)
+        raise click.UsageError(f"--device or MINICAFFE_DEVICE: must be cpu, gpu or sim, got '{device}'", ctx)
     ctx.meta["device"] = device
-    if device == "sim":
-        os.environ["MINICAFFE_DEVICE"] = "sim"
+    if device is not None:
+        os.environ["MINICAFFE_DEVICE"] = device
     if device in ("gpu", "sim"):
         from minicaffe import cuda
         cuda.use_gpu()

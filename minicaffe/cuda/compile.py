@@ -171,13 +171,19 @@ def cache_folder():
 def cached():
     """Return the path, bytes and time of last use of every file in the cache, the latest first."""
     found = []
-    for path in cache_folder().glob("*.cubin"):
+    for path in (*cache_folder().glob("*.cubin"), *cache_folder().glob("*.so")):
         try:
             status = path.stat()
         except OSError:
             continue  # another process has just cleared it
         found.append((path, status.st_size, status.st_mtime))
     return sorted(found, key=lambda entry: -entry[2])
+
+
+def described(path):
+    """Return what a file of the cache holds: the kernel, or the library of a user's kernel for the simulated device."""
+    found = _read(path) if path.suffix == ".cubin" else None
+    return found[1] if found else path.name
 
 
 def clear(keep=0):

@@ -84,7 +84,7 @@ class Kernel:
         root = compile.kernels_folder().parent
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
         headers = [(root / "cuda/sim/host_cuda.hpp").read_text(), (root / "kernels/grid.hpp").read_text()]
-        key = hashlib.sha256("\0".join([text, version, *headers]).encode()).hexdigest()[:40]
+        key = hashlib.sha256("\0".join([text, version, *self.options, *headers]).encode()).hexdigest()[:40]
         library = compile.cache_folder() / f"{key}.so"
         try:
             if not library.exists():
@@ -102,7 +102,7 @@ class Kernel:
         with tempfile.TemporaryDirectory() as folder:
             source, made = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
             source.write_text(text)
-            done = subprocess.run([compiler, "-O2", "-std=c++17", "-shared", "-fPIC", "-w", f"-I{include}", os.fspath(source),
+            done = subprocess.run([compiler, "-O2", "-std=c++17", "-shared", "-fPIC", "-w", *self.options, f"-I{include}", os.fspath(source),
                                    "-o", os.fspath(made)], capture_output=True, text=True)
             if done.returncode:
                 raise DeviceError(f"kernel {self.name} does not compile:\n{done.stderr}{compile.numbered(self.source)}")

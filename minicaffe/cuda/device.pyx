@@ -17,7 +17,6 @@ from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.synced cimport DeviceSide
 from minicaffe.ops.context cimport Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_stream
 
-from minicaffe.common import caffe
 from minicaffe.cuda import compile, driver
 from minicaffe.errors import ConfigError, DeviceError
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
@@ -491,14 +490,12 @@ def use_gpu(index=None):
     registry.set_device_place(CUDAPlace(chosen.index))
     registry.set_host_place(PinnedPlace())
     set_stream(&chosen.stream)
-    caffe.mode = "gpu"
 
 
 def use_cpu():
     """Compute on the CPU from now on."""
     set_stream(NULL)
     registry.set_host_place(CPUPlace())
-    caffe.mode = "cpu"
 
 
 def select(index):

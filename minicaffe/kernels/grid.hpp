@@ -83,7 +83,10 @@ template <class K> void call_on_host(void** arguments, Thread* thread, void* sha
   const K& kernel = *static_cast<const K*>(arguments[0]);
   typename K::Shared& block = *static_cast<typename K::Shared*>(shared);
   if (K::kBarriers) return kernel(*thread, block);
-  for (thread->thread_x = 0; thread->thread_x < thread->threads_x; ++thread->thread_x) kernel(*thread, block);
+  for (thread->thread_x = 0; thread->thread_x < thread->threads_x; ++thread->thread_x) {
+    asm volatile("" : : "r"(thread) : "memory");  // a fault asks which thread it was: the number must be in memory
+    kernel(*thread, block);
+  }
 }
 
 template <class K> struct SizeOf {

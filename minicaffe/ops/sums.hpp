@@ -82,6 +82,11 @@ void sum_typed(const Context& on, int dtype, index_t n, double coeff, bool add, 
   });
 }
 
+/// The same in double, for one array x.
+template <template <class> class Term> void sum_in_double(const Context& on, int dtype, index_t n, const void* x, double* out) {
+  dispatch(dtype, [&](auto type) { sum_to(on, n, Term<decltype(type)>{static_cast<const decltype(type)*>(x)}, 1.0, false, out); });
+}
+
 template <template <class> class Term, class... P>
 void channel_sums_typed(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double coeff, bool add,
                         void* out, P... members) {

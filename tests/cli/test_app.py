@@ -57,16 +57,18 @@ def test_device_query_in_both_spellings(capsys):
     for name in ("device_query", "device-query"):
         assert cli.main([name]) == 0
         out = capsys.readouterr().out
-        assert "Processor:" in out and "BLAS:" in out and "no CUDA path yet" in out
+        assert "Processor:" in out and "BLAS:" in out and "CUDA driver:" in out
 
 
 def test_unknown_option_names_near_ones(capsys):
     failed(capsys, ["train", "net.prototxt", "-bse_lr", "1"], 2, "--base-lr")
 
 
-@pytest.mark.parametrize("command", ["train", "test", "time", "device_query"])
-def test_gpu_is_refused_in_one_line(command, capsys):
-    err = failed(capsys, [command, "-gpu", "all"], 2, "no CUDA path yet")
+@pytest.mark.parametrize("options, words", [
+    (["--gpu", "0,1"], "one GPU trains a net so far"), (["--gpu", "first"], "must be the number of a GPU, got 'first'"),
+    (["--device", "tpu"], "must be cpu, gpu or sim, got 'tpu'")])
+def test_a_wrong_device_is_refused_in_one_line(options, words, capsys):
+    err = failed(capsys, ["device_query", *options], 2, words)
     assert err.count("\n") == 1
 
 

@@ -184,9 +184,15 @@ def test_missing_database_names_the_command_that_makes_it(folder, capsys):
     assert err.endswith("make it with: minicaffe data mnist --out examples/mnist\n")
 
 
-def test_gpu_mode_of_a_solver_file_is_a_warning(folder):
-    result = run("train", "solver.prototxt", "--solver-mode", "GPU", cwd=folder)
-    assert result.returncode == 0 and re.search("^W.*no CUDA path yet, the CPU trains", result.stderr, re.M)
+def test_gpu_mode_of_a_solver_file_trains_on_the_device(folder):
+    result = run("train", "solver.prototxt", "--solver-mode", "GPU", cwd=folder, env={**os.environ, "MINICAFFE_DEVICE": "sim"})
+    assert result.returncode == 0 and "GPU 0: minicaffe simulated device" in result.stderr
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a GPU")
+def test_gpu_mode_of_a_solver_file_without_a_gpu_is_a_warning(folder):
+    result = run("train", "solver.prototxt", "--solver-mode", "GPU", cwd=folder, env={**os.environ, "MINICAFFE_DEVICE": ""})
+    assert result.returncode == 0 and re.search("^W.*no CUDA driver.*the CPU trains", result.stderr, re.M)
 
 
 # ---- signals

@@ -91,16 +91,18 @@ def check_gradient(layer_text, bottom_arrays, check=None, params=True, step=1e-3
         return sum(float((top.cpu_data * seed).sum()) for top, seed in zip(tops, seeds))
 
     for what, blob, gradient in checked:
-        values = blob.data.reshape(-1)
+        def put(i, value, blob=blob):  # through `data` each time, which tells a device that its copy is old
+            blob.data.reshape(-1)[i] = value
+
         for i, wanted in enumerate(gradient.reshape(-1)):
-            kept = values[i]
+            kept = blob.cpu_data.reshape(-1)[i]
             if kink is not None and abs(kept - kink) <= 2 * step:
                 continue
-            values[i] = kept + step
+            put(i, kept + step)
             above = objective()
-            values[i] = kept - step
+            put(i, kept - step)
             below = objective()
-            values[i] = kept
+            put(i, kept)
             got = (above - below) / (2 * step)
             assert abs(got - wanted) <= tolerance * max(1, abs(got), abs(wanted)), (
                 f"{what} element {i}: backward says {wanted}, differences say {got}")

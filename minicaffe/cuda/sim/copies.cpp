@@ -37,7 +37,8 @@ Span resolve(const char* call, const char* which, const End& end, size_t size) {
       fail(CUDA_ERROR_INVALID_VALUE, "%s: %s: %zu bytes at 0x%llx are out of bounds: %s is %s", call, which, size,
            (unsigned long long)p, a ? "the first outside" : "it", describe(a ? a->address + a->size : p).c_str());
     if (end.owner && end.owner != device)
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: %s must be on device %d, it is %s", call, which, end.owner->ordinal, a->text().c_str());
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: %s must be on device %d, it is %s", call, which, end.owner->ordinal,
+           a->text().c_str());
     span.allocation = a;
     span.offset = p - a->address;
     span.memory = device->backing + (p - CUdeviceptr(device->base));
@@ -45,15 +46,15 @@ Span resolve(const char* call, const char* which, const End& end, size_t size) {
   }
   if (auto* pinned = find_pinned(p)) {
     if (size > pinned->first + pinned->second.size - p)
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: %s: %zu bytes at 0x%llx are out of bounds: %s", call, which, size, (unsigned long long)p,
-           describe(p).c_str());
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: %s: %zu bytes at 0x%llx are out of bounds: %s", call, which, size,
+           (unsigned long long)p, describe(p).c_str());
     span.pinned = true;
   } else if (end.side == Side::Device) {
     fail(CUDA_ERROR_INVALID_VALUE, "%s: %s must be device memory, 0x%llx is %s", call, which, (unsigned long long)p,
          describe(p).c_str());
   } else if (!is_mapped_host(p) || !is_mapped_host(p + size - 1)) {
-    fail(CUDA_ERROR_INVALID_VALUE, "%s: %s: %zu bytes at 0x%llx are not host memory: %s", call, which, size, (unsigned long long)p,
-         describe(is_mapped_host(p) ? p + size - 1 : p).c_str());
+    fail(CUDA_ERROR_INVALID_VALUE, "%s: %s: %zu bytes at 0x%llx are not host memory: %s", call, which, size,
+         (unsigned long long)p, describe(is_mapped_host(p) ? p + size - 1 : p).c_str());
   }
   span.memory = reinterpret_cast<char*>(p);
   return span;
@@ -134,8 +135,8 @@ End host(const void* p) { return {Side::Host, reinterpret_cast<uint64_t>(p)}; }
 End device(CUdeviceptr p) { return {Side::Device, p}; }
 End any(CUdeviceptr p) { return {Side::Any, p}; }
 
-void copy_peer(const char* call, Context& context, CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
-               size_t size, CUstream stream) {
+void copy_peer(const char* call, Context& context, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+               CUcontext from_context, size_t size, CUstream stream) {
   Device *target = context_of(to_context).device, *source = context_of(from_context).device;
   copy(call, context, {Side::Device, to, target}, {Side::Device, from, source}, size, stream, Wait::Never);
 }

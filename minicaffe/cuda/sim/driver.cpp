@@ -29,7 +29,8 @@ ThreadState& this_thread() {
 
 void enter(const char* call) {
   if (!state().initialized) fail(CUDA_ERROR_NOT_INITIALIZED, "%s: cuInit comes first", call);
-  if (this_thread().in_callback) fail(CUDA_ERROR_NOT_PERMITTED, "%s: a host function in a stream must not call the driver", call);
+  if (this_thread().in_callback)
+    fail(CUDA_ERROR_NOT_PERMITTED, "%s: a host function in a stream must not call the driver", call);
   strike_planned(call);
 }
 
@@ -58,11 +59,9 @@ CUcontext handle_of(const Context& context) {
 /// Everything the context holds ends; the next retain finds it as new.
 void reset(Context& context) {
   Device& device = *context.device;
-  if (!context.lost) {
-    try {
-      synchronize(context);
-    } catch (const Failure&) {  // of work that nobody has waited for
-    }
+  try {
+    synchronize(context);
+  } catch (const Failure&) {  // of work that nobody has waited for, or all of it where the context is lost
   }
   if (state().settings.leak) report_leaks(context);
   for (auto& c : std::vector<std::shared_ptr<Capture>>(state().captures))
@@ -106,18 +105,45 @@ struct Attribute {
 };
 
 #define A(name, value) {CU_DEVICE_ATTRIBUTE_##name, value}
-const Attribute kAttributes[] = {
-    A(MAX_THREADS_PER_BLOCK, 1024), A(MAX_BLOCK_DIM_X, 1024), A(MAX_BLOCK_DIM_Y, 1024), A(MAX_BLOCK_DIM_Z, 64),
-    A(MAX_GRID_DIM_X, 0x7fffffff), A(MAX_GRID_DIM_Y, 65535), A(MAX_GRID_DIM_Z, 65535), A(MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10),
-    A(TOTAL_CONSTANT_MEMORY, 64 << 10), A(WARP_SIZE, 32), A(MAX_PITCH, 0x7fffffff), A(MAX_REGISTERS_PER_BLOCK, 65536),
-    A(CLOCK_RATE, 1000000), A(TEXTURE_ALIGNMENT, 512), A(GPU_OVERLAP, 1), A(MULTIPROCESSOR_COUNT, 4), A(CAN_MAP_HOST_MEMORY, 1),
-    A(SURFACE_ALIGNMENT, 512), A(CONCURRENT_KERNELS, 1), A(MEMORY_CLOCK_RATE, 1000000), A(GLOBAL_MEMORY_BUS_WIDTH, 64),
-    A(L2_CACHE_SIZE, 1 << 20), A(MAX_THREADS_PER_MULTIPROCESSOR, 2048), A(ASYNC_ENGINE_COUNT, 2), A(UNIFIED_ADDRESSING, 1),
-    A(TEXTURE_PITCH_ALIGNMENT, 32), A(COMPUTE_CAPABILITY_MAJOR, 9), A(COMPUTE_CAPABILITY_MINOR, 0),
-    A(STREAM_PRIORITIES_SUPPORTED, 1), A(GLOBAL_L1_CACHE_SUPPORTED, 1), A(LOCAL_L1_CACHE_SUPPORTED, 1),
-    A(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 96 << 10), A(MAX_REGISTERS_PER_MULTIPROCESSOR, 65536),
-    A(SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2), A(COMPUTE_PREEMPTION_SUPPORTED, 1), A(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1),
-    A(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 48 << 10), A(HOST_REGISTER_SUPPORTED, 1), A(MAX_BLOCKS_PER_MULTIPROCESSOR, 32)};
+const Attribute kAttributes[] = {A(MAX_THREADS_PER_BLOCK, 1024),
+                                 A(MAX_BLOCK_DIM_X, 1024),
+                                 A(MAX_BLOCK_DIM_Y, 1024),
+                                 A(MAX_BLOCK_DIM_Z, 64),
+                                 A(MAX_GRID_DIM_X, 0x7fffffff),
+                                 A(MAX_GRID_DIM_Y, 65535),
+                                 A(MAX_GRID_DIM_Z, 65535),
+                                 A(MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10),
+                                 A(TOTAL_CONSTANT_MEMORY, 64 << 10),
+                                 A(WARP_SIZE, 32),
+                                 A(MAX_PITCH, 0x7fffffff),
+                                 A(MAX_REGISTERS_PER_BLOCK, 65536),
+                                 A(CLOCK_RATE, 1000000),
+                                 A(TEXTURE_ALIGNMENT, 512),
+                                 A(GPU_OVERLAP, 1),
+                                 A(MULTIPROCESSOR_COUNT, 4),
+                                 A(CAN_MAP_HOST_MEMORY, 1),
+                                 A(SURFACE_ALIGNMENT, 512),
+                                 A(CONCURRENT_KERNELS, 1),
+                                 A(MEMORY_CLOCK_RATE, 1000000),
+                                 A(GLOBAL_MEMORY_BUS_WIDTH, 64),
+                                 A(L2_CACHE_SIZE, 1 << 20),
+                                 A(MAX_THREADS_PER_MULTIPROCESSOR, 2048),
+                                 A(ASYNC_ENGINE_COUNT, 2),
+                                 A(UNIFIED_ADDRESSING, 1),
+                                 A(TEXTURE_PITCH_ALIGNMENT, 32),
+                                 A(COMPUTE_CAPABILITY_MAJOR, 9),
+                                 A(COMPUTE_CAPABILITY_MINOR, 0),
+                                 A(STREAM_PRIORITIES_SUPPORTED, 1),
+                                 A(GLOBAL_L1_CACHE_SUPPORTED, 1),
+                                 A(LOCAL_L1_CACHE_SUPPORTED, 1),
+                                 A(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 96 << 10),
+                                 A(MAX_REGISTERS_PER_MULTIPROCESSOR, 65536),
+                                 A(SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2),
+                                 A(COMPUTE_PREEMPTION_SUPPORTED, 1),
+                                 A(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1),
+                                 A(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 48 << 10),
+                                 A(HOST_REGISTER_SUPPORTED, 1),
+                                 A(MAX_BLOCKS_PER_MULTIPROCESSOR, 32)};
 #undef A
 
 CUcontext current_handle() {
@@ -360,7 +386,8 @@ CUresult CUDAAPI cuProfilerStop(void) {
   return on_context("cuProfilerStop", [](Context&) {});
 }
 
-CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**, size_t*);
+CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
+                                           size_t*);
 
 CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult* status);
@@ -378,47 +405,127 @@ struct Entry {
 // #name is what callers ask for; the plain name is what cuda.h makes of it, cuMemAlloc_v2 for cuMemAlloc.
 #define E(name, version) {#name, version, reinterpret_cast<void*>(name)}
 #define V(name, version, function) {#name, version, reinterpret_cast<void*>(function)}
-const Entry kEntries[] = {
-    E(cuInit, 2000), E(cuDriverGetVersion, 2020), E(cuGetErrorName, 6000), E(cuGetErrorString, 6000), E(cuGetProcAddress, 12000),
-    E(cuProfilerStart, 4000), E(cuProfilerStop, 4000),
+const Entry kEntries[] = {E(cuInit, 2000),
+                          E(cuDriverGetVersion, 2020),
+                          E(cuGetErrorName, 6000),
+                          E(cuGetErrorString, 6000),
+                          E(cuGetProcAddress, 12000),
+                          E(cuProfilerStart, 4000),
+                          E(cuProfilerStop, 4000),
 
-    E(cuDeviceGet, 2000), E(cuDeviceGetCount, 2000), E(cuDeviceGetName, 2000), E(cuDeviceGetUuid, 9020), E(cuDeviceTotalMem, 3020),
-    E(cuDeviceGetAttribute, 2000), E(cuDeviceGetPCIBusId, 4010), E(cuDeviceCanAccessPeer, 4000),
-    E(cuDevicePrimaryCtxRetain, 7000), E(cuDevicePrimaryCtxRelease, 7000), E(cuDevicePrimaryCtxReset, 7000),
-    E(cuDevicePrimaryCtxGetState, 7000), E(cuDevicePrimaryCtxSetFlags, 7000),
+                          E(cuDeviceGet, 2000),
+                          E(cuDeviceGetCount, 2000),
+                          E(cuDeviceGetName, 2000),
+                          E(cuDeviceGetUuid, 9020),
+                          E(cuDeviceTotalMem, 3020),
+                          E(cuDeviceGetAttribute, 2000),
+                          E(cuDeviceGetPCIBusId, 4010),
+                          E(cuDeviceCanAccessPeer, 4000),
+                          E(cuDevicePrimaryCtxRetain, 7000),
+                          E(cuDevicePrimaryCtxRelease, 7000),
+                          E(cuDevicePrimaryCtxReset, 7000),
+                          E(cuDevicePrimaryCtxGetState, 7000),
+                          E(cuDevicePrimaryCtxSetFlags, 7000),
 
-    E(cuCtxEnablePeerAccess, 4000), E(cuCtxDisablePeerAccess, 4000), E(cuCtxGetCurrent, 4000), E(cuCtxSetCurrent, 4000),
-    E(cuCtxPushCurrent, 4000), E(cuCtxPopCurrent, 4000), E(cuCtxGetDevice, 2000), V(cuCtxGetDevice, 13000, cuCtxGetDevice_v2),
-    E(cuCtxSynchronize, 2000), V(cuCtxSynchronize, 13000, cuCtxSynchronize_v2), E(cuCtxGetStreamPriorityRange, 5050),
+                          E(cuCtxEnablePeerAccess, 4000),
+                          E(cuCtxDisablePeerAccess, 4000),
+                          E(cuCtxGetCurrent, 4000),
+                          E(cuCtxSetCurrent, 4000),
+                          E(cuCtxPushCurrent, 4000),
+                          E(cuCtxPopCurrent, 4000),
+                          E(cuCtxGetDevice, 2000),
+                          V(cuCtxGetDevice, 13000, cuCtxGetDevice_v2),
+                          E(cuCtxSynchronize, 2000),
+                          V(cuCtxSynchronize, 13000, cuCtxSynchronize_v2),
+                          E(cuCtxGetStreamPriorityRange, 5050),
 
-    E(cuMemAlloc, 3020), E(cuMemFree, 3020), E(cuMemGetInfo, 3020), E(cuMemGetAddressRange, 3020), E(cuMemHostAlloc, 2020),
-    E(cuMemAllocHost, 3020), E(cuMemFreeHost, 2000), E(cuMemHostRegister, 4000), E(cuMemHostUnregister, 4000),
-    E(cuMemHostGetDevicePointer, 3020), E(cuMemHostGetFlags, 2030), E(cuPointerGetAttribute, 4000),
-    E(cuPointerGetAttributes, 7000),
+                          E(cuMemAlloc, 3020),
+                          E(cuMemFree, 3020),
+                          E(cuMemGetInfo, 3020),
+                          E(cuMemGetAddressRange, 3020),
+                          E(cuMemHostAlloc, 2020),
+                          E(cuMemAllocHost, 3020),
+                          E(cuMemFreeHost, 2000),
+                          E(cuMemHostRegister, 4000),
+                          E(cuMemHostUnregister, 4000),
+                          E(cuMemHostGetDevicePointer, 3020),
+                          E(cuMemHostGetFlags, 2030),
+                          E(cuPointerGetAttribute, 4000),
+                          E(cuPointerGetAttributes, 7000),
 
-    E(cuMemcpyHtoD, 3020), E(cuMemcpyHtoDAsync, 3020), E(cuMemcpyDtoH, 3020), E(cuMemcpyDtoHAsync, 3020), E(cuMemcpyDtoD, 3020),
-    E(cuMemcpyDtoDAsync, 3020), E(cuMemcpy, 4000), E(cuMemcpyAsync, 4000), E(cuMemcpyPeer, 4000), E(cuMemcpyPeerAsync, 4000),
-    E(cuMemsetD8, 3020), E(cuMemsetD16, 3020), E(cuMemsetD32, 3020), E(cuMemsetD8Async, 3020), E(cuMemsetD16Async, 3020),
-    E(cuMemsetD32Async, 3020),
+                          E(cuMemcpyHtoD, 3020),
+                          E(cuMemcpyHtoDAsync, 3020),
+                          E(cuMemcpyDtoH, 3020),
+                          E(cuMemcpyDtoHAsync, 3020),
+                          E(cuMemcpyDtoD, 3020),
+                          E(cuMemcpyDtoDAsync, 3020),
+                          E(cuMemcpy, 4000),
+                          E(cuMemcpyAsync, 4000),
+                          E(cuMemcpyPeer, 4000),
+                          E(cuMemcpyPeerAsync, 4000),
+                          E(cuMemsetD8, 3020),
+                          E(cuMemsetD16, 3020),
+                          E(cuMemsetD32, 3020),
+                          E(cuMemsetD8Async, 3020),
+                          E(cuMemsetD16Async, 3020),
+                          E(cuMemsetD32Async, 3020),
 
-    E(cuStreamCreate, 2000), E(cuStreamCreateWithPriority, 5050), E(cuStreamDestroy, 4000), E(cuStreamSynchronize, 2000),
-    E(cuStreamQuery, 2000), E(cuStreamWaitEvent, 3020), E(cuStreamGetCtx, 9020), E(cuStreamGetFlags, 5050),
-    E(cuStreamGetPriority, 5050), E(cuStreamGetId, 12000), E(cuLaunchHostFunc, 10000), E(cuEventCreate, 2000),
-    E(cuEventDestroy, 4000), E(cuEventRecord, 2000), E(cuEventRecordWithFlags, 11010), E(cuEventQuery, 2000),
-    E(cuEventSynchronize, 2000), E(cuEventElapsedTime, 2000),
+                          E(cuStreamCreate, 2000),
+                          E(cuStreamCreateWithPriority, 5050),
+                          E(cuStreamDestroy, 4000),
+                          E(cuStreamSynchronize, 2000),
+                          E(cuStreamQuery, 2000),
+                          E(cuStreamWaitEvent, 3020),
+                          E(cuStreamGetCtx, 9020),
+                          E(cuStreamGetFlags, 5050),
+                          E(cuStreamGetPriority, 5050),
+                          E(cuStreamGetId, 12000),
+                          E(cuLaunchHostFunc, 10000),
+                          E(cuEventCreate, 2000),
+                          E(cuEventDestroy, 4000),
+                          E(cuEventRecord, 2000),
+                          E(cuEventRecordWithFlags, 11010),
+                          E(cuEventQuery, 2000),
+                          E(cuEventSynchronize, 2000),
+                          E(cuEventElapsedTime, 2000),
 
-    E(cuStreamBeginCapture, 10010), E(cuStreamEndCapture, 10000), E(cuStreamIsCapturing, 10000),
-    V(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2), E(cuStreamGetCaptureInfo, 12030),
-    E(cuThreadExchangeStreamCaptureMode, 10010), E(cuGraphCreate, 10000), E(cuGraphDestroy, 10000), E(cuGraphGetNodes, 10000),
-    E(cuGraphGetRootNodes, 10000), E(cuGraphNodeGetType, 10000), V(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags),
-    E(cuGraphInstantiateWithFlags, 11040), E(cuGraphInstantiateWithParams, 12000), E(cuGraphUpload, 11010), E(cuGraphLaunch, 10000),
-    E(cuGraphExecDestroy, 10000), E(cuGraphExecUpdate, 12000),
+                          E(cuStreamBeginCapture, 10010),
+                          E(cuStreamEndCapture, 10000),
+                          E(cuStreamIsCapturing, 10000),
+                          V(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2),
+                          E(cuStreamGetCaptureInfo, 12030),
+                          E(cuThreadExchangeStreamCaptureMode, 10010),
+                          E(cuGraphCreate, 10000),
+                          E(cuGraphDestroy, 10000),
+                          E(cuGraphGetNodes, 10000),
+                          E(cuGraphGetRootNodes, 10000),
+                          E(cuGraphNodeGetType, 10000),
+                          V(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags),
+                          E(cuGraphInstantiateWithFlags, 11040),
+                          E(cuGraphInstantiateWithParams, 12000),
+                          E(cuGraphUpload, 11010),
+                          E(cuGraphLaunch, 10000),
+                          E(cuGraphExecDestroy, 10000),
+                          E(cuGraphExecUpdate, 12000),
 
-    E(cuModuleLoadData, 2000), E(cuModuleLoadDataEx, 2010), E(cuModuleUnload, 2000), E(cuModuleGetFunction, 2000),
-    E(cuModuleGetGlobal, 3020), E(cuLibraryLoadData, 12000), E(cuLibraryGetKernel, 12000), E(cuLibraryUnload, 12000),
-    E(cuKernelGetFunction, 12000), E(cuKernelGetAttribute, 12000), E(cuKernelSetAttribute, 12000), E(cuFuncGetName, 12030),
-    E(cuFuncGetAttribute, 2020), E(cuFuncSetAttribute, 9000), E(cuFuncSetCacheConfig, 3000),
-    E(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050), E(cuLaunchKernel, 4000), E(cuLaunchKernelEx, 11060)};
+                          E(cuModuleLoadData, 2000),
+                          E(cuModuleLoadDataEx, 2010),
+                          E(cuModuleUnload, 2000),
+                          E(cuModuleGetFunction, 2000),
+                          E(cuModuleGetGlobal, 3020),
+                          E(cuLibraryLoadData, 12000),
+                          E(cuLibraryGetKernel, 12000),
+                          E(cuLibraryUnload, 12000),
+                          E(cuKernelGetFunction, 12000),
+                          E(cuKernelGetAttribute, 12000),
+                          E(cuKernelSetAttribute, 12000),
+                          E(cuFuncGetName, 12030),
+                          E(cuFuncGetAttribute, 2020),
+                          E(cuFuncSetAttribute, 9000),
+                          E(cuFuncSetCacheConfig, 3000),
+                          E(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050),
+                          E(cuLaunchKernel, 4000),
+                          E(cuLaunchKernelEx, 11060)};
 #undef V
 #undef E
 

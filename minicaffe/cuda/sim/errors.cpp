@@ -80,7 +80,8 @@ bool error_code(const std::string& name, CUresult* code) {
 }
 
 const char* noun(Kind kind) {
-  const char* nouns[] = {"nothing", "context", "stream", "event", "module", "function", "graph", "executable graph", "graph node"};
+  const char* nouns[] = {"nothing",  "context", "stream",           "event",     "module",
+                         "function", "graph",   "executable graph", "graph node"};
   return uint64_t(kind) <= uint64_t(Kind::Node) ? nouns[uint64_t(kind)] : "nothing";
 }
 

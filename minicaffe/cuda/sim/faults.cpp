@@ -29,7 +29,8 @@ struct Guard {
 };
 
 Guard* volatile guard = nullptr;
-struct sigaction previous;
+constexpr int kSignals[] = {SIGSEGV, SIGFPE};  // SIGFPE: an integer divided by zero, where a GPU would go on with anything
+struct sigaction previous[2];
 bool installed_over = false;          // ours was installed a second time, so the previous handler may call ours
 volatile sig_atomic_t passed_on = 0;
 
@@ -73,16 +74,17 @@ void explain(uintptr_t address) {
 }
 
 void pass_on(int signal, siginfo_t* info, void* context) {
+  const struct sigaction& next = previous[signal == SIGFPE];
   if (installed_over && passed_on++) {  // it has come round in a circle
     struct sigaction fallback = {};
     fallback.sa_handler = SIG_DFL;
     sigaction(signal, &fallback, nullptr);
-  } else if (previous.sa_flags & SA_SIGINFO) {
-    previous.sa_sigaction(signal, info, context);
-  } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
-    sigaction(signal, &previous, nullptr);  // the instruction runs again, and the process ends
+  } else if (next.sa_flags & SA_SIGINFO) {
+    next.sa_sigaction(signal, info, context);
+  } else if (next.sa_handler == SIG_DFL || next.sa_handler == SIG_IGN) {
+    sigaction(signal, &next, nullptr);  // the instruction runs again, and the process ends
   } else {
-    previous.sa_handler(signal);
+    next.sa_handler(signal);
   }
 }
 
@@ -94,16 +96,17 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   Guard* g = guard;
   if (g && !sent && pthread_equal(g->thread, pthread_self())) {
     Touching kind = access(context);
-    if (has_address && open_allocation(*g, address, kind)) {
+    if (signal == SIGSEGV && has_address && open_allocation(*g, address, kind)) {
       errno = keep;
       return;
     }
+    g->fault->signal = signal;
     g->fault->address = address;
     g->fault->has_address = has_address;
     g->fault->write = kind == Touching::Write;
     siglongjmp(g->escape, 1);
   }
-  if (!sent && has_address && !state().forked && device_of(address)) explain(address);
+  if (signal == SIGSEGV && !sent && has_address && !state().forked && device_of(address)) explain(address);
   errno = keep;
   pass_on(signal, info, context);
 }
@@ -125,22 +128,23 @@ void ensure_signal_stack() {
 
 /// Again before each launch: faulthandler may have been enabled since.
 void install_fault_handler() {
-  static bool installed = false;
-  struct sigaction now = {};
-  sigaction(SIGSEGV, nullptr, &now);
-  if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) return;
-  installed_over = installed;
-  installed = true;
-  previous = now;
-  struct sigaction ours = {};
-  ours.sa_sigaction = on_fault;
-  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigemptyset(&ours.sa_mask);
-  sigaction(SIGSEGV, &ours, nullptr);
+  static bool installed[2];
+  for (int i = 0; i < 2; ++i) {
+    struct sigaction now = {}, ours = {};
+    sigaction(kSignals[i], nullptr, &now);
+    if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) continue;
+    installed_over |= installed[i];
+    installed[i] = true;
+    previous[i] = now;
+    ours.sa_sigaction = on_fault;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&ours.sa_mask);
+    sigaction(kSignals[i], &ours, nullptr);
+  }
 }
 
-bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* fault, std::vector<std::shared_ptr<Allocation>>* opened,
-                 std::shared_ptr<Allocation>* read_unwritten) {
+bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* fault,
+                 std::vector<std::shared_ptr<Allocation>>* opened, std::shared_ptr<Allocation>* read_unwritten) {
   install_fault_handler();
   ensure_signal_stack();
   static Guard g;  // not on the stack, which a jump would leave with unknown contents

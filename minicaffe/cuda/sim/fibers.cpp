@@ -4,23 +4,26 @@
 
 #include "sim.hpp"
 
-#if !defined(__x86_64__) && !defined(__aarch64__)
+#if !defined(MCSIM_UCONTEXT) && !defined(__x86_64__) && !defined(__aarch64__)
+#define MCSIM_UCONTEXT  // also by hand, to try it
+#endif
+#ifdef MCSIM_UCONTEXT
 #include <ucontext.h>
 #endif
-
-namespace mcsim {
-namespace {
-
-constexpr size_t kStack = 128 << 10;  // of one thread; only touched pages take memory
 
 extern "C" {
 void mcsim_switch(void** save, void* load) __attribute__((visibility("hidden")));
 void mcsim_fiber_main() __attribute__((visibility("hidden")));
 }
 
+namespace mcsim {
+namespace {
+
+constexpr size_t kStack = 128 << 10;  // of one thread; only touched pages take memory
+
 // Save what a called function must preserve on this stack, change to the other one, restore from there. A jump, since the
 // processor would predict that `ret` goes back to where this call came from.
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(MCSIM_UCONTEXT)
 asm(R"(
 .text
 .globl mcsim_switch
@@ -52,7 +55,7 @@ void* first_frame(char* top) {
   frame[6] = reinterpret_cast<void*>(mcsim_fiber_main);
   return frame;
 }
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(MCSIM_UCONTEXT)
 asm(R"(
 .text
 .globl mcsim_switch
@@ -84,7 +87,7 @@ mcsim_switch:
   ldp d12, d13, [sp, #128]
   ldp d14, d15, [sp, #144]
   add sp, sp, #160
-  ret
+  br x30
 .size mcsim_switch, .-mcsim_switch
 )");
 
@@ -97,12 +100,6 @@ void* first_frame(char* top) {
 #else
 // Elsewhere ucontext, whose switch is a system call: a context stands at the top of each stack.
 ucontext_t scheduler_context;
-
-extern "C" void mcsim_switch(void** save, void* load) {
-  ucontext_t* from = *save ? static_cast<ucontext_t*>(*save) : &scheduler_context;
-  *save = from;
-  swapcontext(from, static_cast<ucontext_t*>(load));
-}
 
 void* first_frame(char* top) {
   ucontext_t* context = reinterpret_cast<ucontext_t*>(top - (sizeof(ucontext_t) + 63) / 64 * 64);
@@ -136,7 +133,8 @@ size_t page_size() { return size_t(sysconf(_SC_PAGESIZE)); }
 /// The low end of the n-th stack, with a closed page below it.
 char* stack_of(size_t n) {
   while (stacks.size() <= n) {
-    void* memory = mmap(nullptr, kStack + page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory =
+        mmap(nullptr, kStack + page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "the host has no memory for the stack of thread %zu", n);
     mprotect(memory, page_size(), PROT_NONE);
     stacks.push_back(static_cast<char*>(memory) + page_size());
@@ -154,6 +152,13 @@ void resume(Fiber& fiber, mc::Thread** current) {
 
 }  // namespace
 
+#ifdef MCSIM_UCONTEXT
+extern "C" void mcsim_switch(void** save, void* load) {
+  if (!*save) *save = &scheduler_context;
+  swapcontext(static_cast<ucontext_t*>(*save), static_cast<ucontext_t*>(load));
+}
+#endif
+
 extern "C" void mcsim_fiber_main() {
   running_kernel->call(running_arguments, &running->thread, running_shared);
   running->ended = true;
@@ -167,8 +172,8 @@ bool is_fiber_guard(uintptr_t address) {
   return false;
 }
 
-unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared, mc::Thread** current,
-                     unsigned* waiting) {
+unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared,
+                     mc::Thread** current, unsigned* waiting) {
   const unsigned count = block.threads_x * block.threads_y * block.threads_z;
   if (fibers.size() < count) fibers.resize(count);
   running_kernel = &kernel;

@@ -23,7 +23,8 @@ void join_capture(const std::shared_ptr<Stream>& joining, Event& event) {
   if (!event.capture->active)
     fail(CUDA_ERROR_CAPTURED_EVENT, "cuStreamWaitEvent: the event was recorded in a capture that has ended");
   if (stream.legacy)
-    break_capture(*event.capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "cuStreamWaitEvent: the default stream cannot be captured");
+    break_capture(*event.capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                  "cuStreamWaitEvent: the default stream cannot be captured");
   if (stream.capture && stream.capture != event.capture)
     break_capture(*event.capture, CUDA_ERROR_STREAM_CAPTURE_MERGE, "cuStreamWaitEvent: two captures cannot become one");
   stream.capture = event.capture;
@@ -154,7 +155,8 @@ CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
   return on_context("cuStreamBeginCapture", [&](Context& context) {
     static uint64_t last_id = 0;
     auto stream = stream_of(context, handle);
-    if (stream->legacy) fail(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamBeginCapture: the default stream cannot be captured");
+    if (stream->legacy)
+      fail(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamBeginCapture: the default stream cannot be captured");
     if (stream->capture) fail(CUDA_ERROR_ILLEGAL_STATE, "cuStreamBeginCapture: %s is being captured", stream->name.c_str());
     auto c = std::make_shared<Capture>();
     c->mode = mode;
@@ -174,8 +176,8 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* out) {
     auto c = stream->capture;
     if (!c) fail(CUDA_ERROR_ILLEGAL_STATE, "cuStreamEndCapture: %s is not being captured", stream->name.c_str());
     if (c->origin != stream)
-      fail(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "cuStreamEndCapture: the capture began in %s, not in %s", c->origin->name.c_str(),
-           stream->name.c_str());
+      fail(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "cuStreamEndCapture: the capture began in %s, not in %s",
+           c->origin->name.c_str(), stream->name.c_str());
     if (c->thread != this_thread().number && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
       fail(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "cuStreamEndCapture: the capture was begun by another thread");
     auto joined = with_ancestors(*c->graph, stream->tails);

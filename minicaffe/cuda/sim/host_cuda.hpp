@@ -63,7 +63,9 @@ static char mcsim_shared_byte __attribute__((section("mcsim_shared"), used));
 extern const mc::HostKernel* const __start_mcsim_kernels[] __attribute__((visibility("hidden"), weak));
 extern const mc::HostKernel* const __stop_mcsim_kernels[] __attribute__((visibility("hidden"), weak));
 
+// Unnamed: kernels of one name in two texts must stay apart, also where the linker would make templates' data one.
 namespace mcsim {
+namespace {
 
 static mc::Thread* current;
 static void* dynamic_shared;
@@ -101,6 +103,7 @@ template <class... A, void (*f)(A...)> struct Entry<f> {
   }
 };
 
+}  // namespace
 }  // namespace mcsim
 
 #define MCSIM_KERNEL(f)                                                                                                       \

@@ -1,4 +1,5 @@
 // Modules, functions and launches. A module is a mc::HostImage: kernels that the host compiler made (kernels/grid.hpp).
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -83,6 +84,7 @@ void run_blocks(Launch& launch) {
 }
 
 std::string fault_text(const Fault& fault, const char* shared, size_t shared_size, Device& device) {
+  if (fault.signal == SIGFPE) return "divided an integer by zero";
   if (!fault.has_address) return "used a number as a pointer that no address can be";
   const uintptr_t p = fault.address;
   const char* verb = fault.write ? "wrote" : "read";
@@ -92,7 +94,8 @@ std::string fault_text(const Fault& fault, const char* shared, size_t shared_siz
   std::string at = print("%s address 0x%llx: ", verb, (unsigned long long)p);
   if (is_fiber_guard(p)) return at + "a thread's stack is full (128 KiB)";
   if (p - uintptr_t(shared) - shared_size < 8192)
-    return at + print("%zu bytes past the end of %zu bytes of shared memory", size_t(p - uintptr_t(shared) - shared_size), shared_size);
+    return at + print("%zu bytes past the end of %zu bytes of shared memory", size_t(p - uintptr_t(shared) - shared_size),
+                      shared_size);
   auto a = find_allocation(p);
   if (a && a->device != &device)
     return at + a->text() + print(", and device %d has no peer access to it", device.ordinal);
@@ -113,7 +116,8 @@ void run_kernel(Operation& op, const Plan& plan) {
   std::string who = "kernel " + plan.function->name, where = who;
   if (launch.current) {
     const mc::Thread& t = *launch.current;
-    where += print(", block (%u, %u, %u), thread (%u, %u, %u)", t.block_x, t.block_y_, t.block_z_, t.thread_x, t.thread_y, t.thread_z);
+    where += print(", block (%u, %u, %u), thread (%u, %u, %u)", t.block_x, t.block_y_, t.block_z_, t.thread_x, t.thread_y,
+                   t.thread_z);
   }
   auto& counter = state().counters.kernels[plan.function->name];
   const mc::Thread& b = plan.block;
@@ -131,7 +135,8 @@ void run_kernel(Operation& op, const Plan& plan) {
       damage = print("%s wrote to %zu bytes outside %s, next to it", who.c_str(), lost, a->text().c_str());
   }
   if (!whole)
-    lose(context, CUDA_ERROR_ILLEGAL_ADDRESS, where + " " + fault_text(fault, launch.shared, plan.shared, *context.device));
+    lose(context, fault.signal == SIGFPE ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_ILLEGAL_ADDRESS,
+         where + " " + fault_text(fault, launch.shared, plan.shared, *context.device));
   if (launch.waiting)
     lose(context, CUDA_ERROR_LAUNCH_FAILED,
          where + print(" waits at a barrier: barrier not reached by all threads (%u of the block wait, %u have ended)",
@@ -148,8 +153,9 @@ void refuse_host_pointers(const char* call, const Function& function, int argume
     uint64_t word;
     memcpy(&word, bytes + i, 8);
     if (word >> 32 && !(word >> 47) && !find_pinned(word) && is_mapped_host(word))
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s, argument %d, byte %u: 0x%llx is a host address, which the device cannot reach",
-           call, function.name.c_str(), argument, i, (unsigned long long)word);
+      fail(CUDA_ERROR_INVALID_VALUE,
+           "%s: kernel %s, argument %d, byte %u: 0x%llx is a host address, which the device cannot reach", call,
+           function.name.c_str(), argument, i, (unsigned long long)word);
   }
 }
 
@@ -167,8 +173,8 @@ void copy_arguments(const char* call, Plan& plan, void** given) {
   for (int i = 0; i < kernel.arguments; ++i) {
     if (!given[i]) fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: argument %d is null", call, function.name.c_str(), i);
     if (!is_mapped_host(uintptr_t(given[i])))
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: argument %d is at %p, which is %s", call, function.name.c_str(), i, given[i],
-           describe(uintptr_t(given[i])).c_str());
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: argument %d is at %p, which is %s", call, function.name.c_str(), i,
+           given[i], describe(uintptr_t(given[i])).c_str());
     memcpy(next, given[i], kernel.argument_sizes[i]);
     refuse_host_pointers(call, function, i, next, kernel.argument_sizes[i]);
     plan.arguments.push_back(next);
@@ -186,8 +192,8 @@ CUresult launch(const char* call, CUfunction handle, const unsigned* grid, const
     const char* name = function->name.c_str();
     Context* home = function->module->context;
     if (home && home != stream->context)
-      fail(CUDA_ERROR_INVALID_HANDLE, "%s: kernel %s was loaded on device %d, %s is of device %d", call, name, home->device->ordinal,
-           stream->name.c_str(), stream->context->device->ordinal);
+      fail(CUDA_ERROR_INVALID_HANDLE, "%s: kernel %s was loaded on device %d, %s is of device %d", call, name,
+           home->device->ordinal, stream->name.c_str(), stream->context->device->ordinal);
     const unsigned long long threads = 1ull * block[0] * block[1] * block[2];
     if (!grid[0] || !grid[1] || !grid[2] || grid[0] > kMaxGridX || grid[1] > kMaxGridYZ || grid[2] > kMaxGridYZ)
       fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: a grid of %u x %u x %u blocks; 1 to %u x %u x %u are allowed", call, name,
@@ -196,12 +202,12 @@ CUresult launch(const char* call, CUfunction handle, const unsigned* grid, const
       fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: %u x %u x %u threads in a block; 1 to %u are allowed, %u in z", call, name,
            block[0], block[1], block[2], kMaxThreads, kMaxBlockZ);
     if (kernel.max_threads > 0 && threads > unsigned(kernel.max_threads))
-      fail(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "%s: kernel %s was compiled for at most %d threads in a block, %llu were asked", call,
-           name, kernel.max_threads, threads);
+      fail(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "%s: kernel %s was compiled for at most %d threads in a block, %llu were asked",
+           call, name, kernel.max_threads, threads);
     plan->shared = (size_t(kernel.shared_size) + 15) / 16 * 16 + dynamic_shared;
     if (plan->shared > kMaxShared)
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: %zu bytes of shared memory, %u of them dynamic; at most %u are allowed", call,
-           name, plan->shared, dynamic_shared, kMaxShared);
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: %zu bytes of shared memory, %u of them dynamic; at most %u are allowed",
+           call, name, plan->shared, dynamic_shared, kMaxShared);
     if (extra) fail(CUDA_ERROR_NOT_SUPPORTED, "%s: kernel %s: arguments in `extra` are not supported", call, name);
     copy_arguments(call, *plan, arguments);
     plan->block = {0, 0, 0, block[0], block[1], block[2], 0, 0, 0, grid[0], grid[1], grid[2], nullptr};
@@ -255,7 +261,8 @@ CUresult set_attribute(const char* call, const void* handle, CUfunction_attribut
     if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) return;
     if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
         unsigned(value) + function->kernel->shared_size > kMaxShared)
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: attribute %d cannot be %d", call, function->name.c_str(), int(attribute), value);
+      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: attribute %d cannot be %d", call, function->name.c_str(), int(attribute),
+           value);
     function->dynamic_shared_limit = value;
   });
 }

@@ -54,8 +54,8 @@ size_t find_room(Device& device, size_t pages) {
 CUdeviceptr allocate(Device& device, size_t size) {
   const size_t rounded = round_up(size, kGranule), memory = state().settings.memory;
   if (size > memory || device.used + rounded > memory)
-    fail(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc: %zu bytes asked, %zu of %zu free on device %d", size, memory - device.used, memory,
-         device.ordinal);
+    fail(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc: %zu bytes asked, %zu of %zu free on device %d", size, memory - device.used,
+         memory, device.ordinal);
   auto a = std::make_shared<Allocation>();
   a->device = &device;
   a->size = size;
@@ -101,9 +101,10 @@ void free_device(CUdeviceptr address) {
   if (!a || a->address != address) {
     const Freed* freed = device ? find_freed(*device, address) : nullptr;
     if (freed && freed->address == address)
-      fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: double free: 0x%llx was allocation #%u (%zu bytes) and was freed before", address,
-           freed->number, freed->size);
-    fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: 0x%llx is not the start of an allocation: %s", address, describe(address).c_str());
+      fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: double free: 0x%llx was allocation #%u (%zu bytes) and was freed before",
+           address, freed->number, freed->size);
+    fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: 0x%llx is not the start of an allocation: %s", address,
+         describe(address).c_str());
   }
   synchronize(device->context);  // as the real driver does; memory in use by queued work must not vanish
   size_t lost = damaged(*a);
@@ -126,14 +127,21 @@ std::unique_ptr<Device> make_device(int ordinal, size_t memory) {
   device->range = round_up(64 * memory + (size_t(64) << 20), size_t(1) << 30);
   device->cursor = page_size();
   device->file = memfd_create("minicaffe simulated device", MFD_CLOEXEC);
-  if (device->file < 0 || ftruncate(device->file, off_t(device->range)))
-    fail(CUDA_ERROR_OPERATING_SYSTEM, "cuInit: no memory file of %zu bytes: %s", device->range, strerror(errno));
   void* wanted = reinterpret_cast<void*>(kFirstRange + (uintptr_t(ordinal) << 42));
   const int flags = MAP_SHARED | MAP_NORESERVE;
-  void* base = mmap(wanted, device->range, PROT_NONE, flags, device->file, 0);
-  void* again = mmap(nullptr, device->range, PROT_READ | PROT_WRITE, flags, device->file, 0);
-  if (base == MAP_FAILED || again == MAP_FAILED)
-    fail(CUDA_ERROR_OPERATING_SYSTEM, "cuInit: cannot reserve %zu bytes of addresses: %s", device->range, strerror(errno));
+  void *base = MAP_FAILED, *again = MAP_FAILED;
+  for (;; device->range /= 4) {  // some processors have few address bits, some shells limit addresses
+    base = mmap(wanted, device->range, PROT_NONE, flags, device->file, 0);
+    again = mmap(nullptr, device->range, PROT_READ | PROT_WRITE, flags, device->file, 0);
+    if (base != MAP_FAILED && again != MAP_FAILED) break;
+    if (base != MAP_FAILED) munmap(base, device->range);
+    if (again != MAP_FAILED) munmap(again, device->range);
+    if (device->range / 4 < 2 * memory)
+      fail(CUDA_ERROR_OPERATING_SYSTEM, "cuInit: cannot reserve %zu bytes of addresses for device %d: %s; set memory=",
+           device->range, ordinal, strerror(errno));
+  }
+  if (ftruncate(device->file, off_t(device->range)))
+    fail(CUDA_ERROR_OPERATING_SYSTEM, "cuInit: no memory file of %zu bytes: %s", device->range, strerror(errno));
   // A forked child must not reach its parent's device.
   madvise(base, device->range, MADV_DONTFORK);
   madvise(again, device->range, MADV_DONTFORK);
@@ -166,8 +174,8 @@ std::string describe(CUdeviceptr address) {
   std::shared_ptr<Allocation> a = before(*device, address);
   if (a && address - a->address < a->size) return print("byte %zu of %s", size_t(address - a->address), a->text().c_str());
   if (const Freed* freed = find_freed(*device, address))
-    return print("in allocation #%u (%zu bytes at 0x%llx on device %d), freed before", freed->number, freed->size, freed->address,
-                 device->ordinal);
+    return print("in allocation #%u (%zu bytes at 0x%llx on device %d), freed before", freed->number, freed->size,
+                 freed->address, device->ordinal);
   auto after = device->live.upper_bound(address - CUdeviceptr(device->base));
   size_t past = a && address >= a->address ? address - a->address - a->size : SIZE_MAX;
   if (a && address < a->address) return print("%zu bytes before %s", size_t(a->address - address), a->text().c_str());
@@ -246,14 +254,16 @@ bool pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr p)
   };
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: return put(context ? mcsim::handle_of(*context) : CUcontext());
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return put(a ? unsigned(CU_MEMORYTYPE_DEVICE) : pinned ? unsigned(CU_MEMORYTYPE_HOST) : 0u);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return put(a ? unsigned(CU_MEMORYTYPE_DEVICE) : pinned ? unsigned(CU_MEMORYTYPE_HOST) : 0u);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(a || pinned ? p : CUdeviceptr());
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: return put(pinned ? p : CUdeviceptr());
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(0u);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put(0u);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(a ? (unsigned long long)a->number : 0ull);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(context ? context->device->ordinal : -2);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(a ? a->address : pinned ? CUdeviceptr(pinned->first) : CUdeviceptr());
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(a ? a->address : pinned ? CUdeviceptr(pinned->first) : CUdeviceptr());
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(a ? a->size : pinned ? pinned->second.size : size_t());
     case CU_POINTER_ATTRIBUTE_MAPPED: return put(a || pinned ? 1u : 0u);
     default: return false;
@@ -344,7 +354,8 @@ CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* out, void* memory, unsig
   return on_context("cuMemHostGetDevicePointer", [&](Context&) {
     need(out, "cuMemHostGetDevicePointer", "the pointer's place");
     if (!find_pinned(uintptr_t(memory)))
-      fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostGetDevicePointer: %p is not pinned: %s", memory, describe(uintptr_t(memory)).c_str());
+      fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostGetDevicePointer: %p is not pinned: %s", memory,
+           describe(uintptr_t(memory)).c_str());
     *out = CUdeviceptr(memory);
   });
 }
@@ -371,7 +382,8 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute* att
   return on_driver("cuPointerGetAttributes", [&] {
     for (unsigned i = 0; i < count; ++i)
       if (!pointer_attribute(data[i], attributes[i], p))
-        fail(CUDA_ERROR_NOT_SUPPORTED, "cuPointerGetAttributes: the simulated device does not know attribute %d", int(attributes[i]));
+        fail(CUDA_ERROR_NOT_SUPPORTED, "cuPointerGetAttributes: the simulated device does not know attribute %d",
+             int(attributes[i]));
   });
 }
 

@@ -1,4 +1,16 @@
-// MINICAFFE_SIM: settings, planned failures, the report and the list of what was not given back.
+// MINICAFFE_SIM: settings, planned failures, the report and the list of what was not given back. Separated by commas:
+//   devices=N        how many (1); they have peer access to each other
+//   memory=SIZE      of each (4GiB)
+//   fail=CALL:N      the N-th call of CALL from now on fails: an allocation for lack of memory, others with
+//                    CUDA_ERROR_UNKNOWN
+//   fail=CALL:N:CODE the same with that code
+//   race=1           two streams that touch the same bytes, neither waiting for the other, are an error. Kernels count with
+//                    whole allocations, so a pool that puts many blobs into one allocation makes false alarms
+//   uninitialized=1  what a copy brings to the host must have been written, and what a kernel reads must not be an allocation
+//                    to which nothing was ever written. A kernel's reads of unwritten parts of one are not seen
+//   leak=1           what is not given back is listed on stderr, at the context's end or the process's
+//   deferred=1       work waits until somebody waits for it, so a host that does not wait sees old values
+//   report=1         counts of launches, copies and allocations on stderr at the end
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +42,8 @@ size_t parse_size(const std::string& setting, const std::string& text) {
     if (rest.empty() || rest == "B") shift = 0;
     const std::string units = "KMGT";
     size_t unit = rest.empty() ? std::string::npos : units.find(rest[0]);
-    if (unit != std::string::npos && (rest.size() == 1 || rest.substr(1) == "B" || rest.substr(1) == "iB")) shift = 10 * int(unit + 1);
+    if (unit != std::string::npos && (rest.size() == 1 || rest.substr(1) == "B" || rest.substr(1) == "iB"))
+      shift = 10 * int(unit + 1);
   }
   if (shift < 0 || !value || value > (1ull << 36 >> shift))
     ill_formed(setting, "a size is a number up to 64GiB with K, M or G (or KiB, MiB, GiB)");
@@ -70,7 +83,7 @@ void parse(Settings& settings, const std::string& setting) {
     size_t size = parse_size(setting, value);
     if (state().initialized)
       for (auto& device : state().devices)
-        if (size > device->range / 64) ill_formed(setting, "cannot grow so far after cuInit");
+        if (size > device->range / 2) ill_formed(setting, "cannot grow so far after cuInit");
     settings.memory = size;
   } else if (key == "fail") {
     parse_failure(setting, value);
@@ -123,8 +136,8 @@ void strike_planned(const char* call) {
 std::string report() {
   std::string text = "minicaffe simulated device: report\n";
   for (auto& d : state().devices)
-    text += print("  device %d: %llu allocations, %zu bytes at most, %zu now, %zu in all\n", d->ordinal, d->allocations, d->peak,
-                  d->used, state().settings.memory);
+    text += print("  device %d: %llu allocations, %zu bytes at most, %zu now, %zu in all\n", d->ordinal, d->allocations,
+                  d->peak, d->used, state().settings.memory);
   for (auto& c : state().counters.copies)
     text += print("  %-16s %10llu times %16llu bytes\n", c.first.c_str(), c.second.count, c.second.bytes);
   for (auto& k : state().counters.kernels)
@@ -138,8 +151,8 @@ void report_leaks(Context& context) {
   for (auto& entry : context.device->live) text += "  " + entry.second->text() + "\n";
   for (auto& entry : state().pinned)
     if (entry.second.context == &context)
-      text += print("  %zu bytes of %s host memory at 0x%llx\n", entry.second.size, entry.second.owned ? "pinned" : "registered",
-                    (unsigned long long)entry.first);
+      text += print("  %zu bytes of %s host memory at 0x%llx\n", entry.second.size,
+                    entry.second.owned ? "pinned" : "registered", (unsigned long long)entry.first);
   auto list = [&](const char* what, const auto& handles, auto holds) {
     for (auto& entry : handles)
       if (holds(*entry.second)) text += print("  %s #%llu\n", what, (unsigned long long)entry.first);

@@ -2,8 +2,8 @@
 //
 // It differs from a GPU's driver in speed and in what it forgives: every access, handle, limit and order that it can check is
 // checked, and cuGetErrorString(code) tells what the last error with that code in this thread was about. Files: errors (the
-// texts), settings (MINICAFFE_SIM, reports), memory (ranges, allocations, pinned memory), copies, streams (order of work, events,
-// races), graphs (capture), kernels (modules, launches), fibers (threads that wait for each other), faults (SIGSEGV),
+// texts), settings (MINICAFFE_SIM, reports), memory (ranges, allocations, pinned memory), copies, streams (order of work,
+// events, races), graphs (capture), kernels (modules, launches), fibers (threads that wait for each other), faults (SIGSEGV),
 // driver (devices, contexts, the table of entry points). It has no textures, arrays, memory pools, managed memory or PTX.
 //
 // One global lock is held during each call, kernels included. Entry points are C functions in the file of their subject;
@@ -272,17 +272,18 @@ struct Function {
 /// Why a running kernel had to stop.
 struct Fault {
   uintptr_t address = 0;
-  bool has_address = false, write = false, in_slack = false;
+  bool has_address = false, write = false;
+  int signal = 0;
 };
 
 struct Launch;
 /// Run f(launch) with device memory opened as it touches it. False if a fault ended it; then `fault` tells.
-bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* fault, std::vector<std::shared_ptr<Allocation>>* opened,
-                 std::shared_ptr<Allocation>* read_unwritten);
+bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* fault,
+                 std::vector<std::shared_ptr<Allocation>>* opened, std::shared_ptr<Allocation>* read_unwritten);
 void install_fault_handler();
 /// Run all threads of the block; the number of those that ended while `*waiting` others waited at a barrier, or 0.
-unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared, mc::Thread** current,
-                     unsigned* waiting);
+unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared,
+                     mc::Thread** current, unsigned* waiting);
 bool is_fiber_guard(uintptr_t address);
 
 // ---- settings.cpp

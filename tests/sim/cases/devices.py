@@ -1,0 +1,86 @@
+# MINICAFFE_SIM=devices=2,memory=64MiB
+"""Two devices: peers, and what belongs to which."""
+
+import numpy as np
+from sim_runner import P, configure, cu, download, function, launch, new_context, raises, scale, struct, upload
+
+
+def _both():
+    second, first = new_context(1), new_context(0)
+    return first, second
+
+
+def two_devices():
+    assert cu.DeviceGetCount() == 2
+    assert cu.DeviceTotalMem(1) == 64 << 20
+    assert cu.DeviceCanAccessPeer(0, 1) == 1 and cu.DeviceCanAccessPeer(0, 0) == 0
+    first, second = _both()
+    cu.MemAlloc(1 << 20)
+    assert cu.MemGetInfo()[0] == 63 << 20
+    cu.CtxPushCurrent(second)
+    assert int(cu.CtxGetDevice()) == 1 and cu.MemGetInfo()[0] == 64 << 20
+    cu.CtxPopCurrent()
+
+
+def peer_copies():
+    first, second = _both()
+    p = upload(np.arange(64, dtype="float32"))
+    cu.CtxSetCurrent(second)
+    q = cu.MemAlloc(256)
+    cu.MemcpyPeer(q, second, p, first, 256)
+    cu.MemcpyPeerAsync(q, second, p, first, 256, 0)
+    cu.MemcpyDtoD(q, p, 256)
+    assert (download(q, 64) == np.arange(64)).all()
+    with raises("INVALID_VALUE", "destination must be on device 0", "on device 1"):
+        cu.MemcpyPeer(q, first, p, first, 256)
+    with raises("INVALID_VALUE", "cuMemcpyPeer", "past the end of allocation #1 (256 bytes", "on device 1"):
+        cu.MemcpyPeer(q, second, p, first, 260)
+
+
+def peer_access_by_kernels():
+    first, second = _both()
+    p = upload(np.ones(64, "float32"))
+    cu.CtxSetCurrent(second)
+    q, f = cu.MemAlloc(256), function("scale")
+    cu.CtxEnablePeerAccess(first, 0)
+    scale(f, 2, p, q, 64)
+    assert (download(q, 64) == 2).all()
+    with raises("PEER_ACCESS_ALREADY_ENABLED"):
+        cu.CtxEnablePeerAccess(first, 0)
+    cu.CtxDisablePeerAccess(first)
+    with raises("PEER_ACCESS_NOT_ENABLED"):
+        cu.CtxDisablePeerAccess(first)
+    with raises("ILLEGAL_ADDRESS", "allocation #1 (256 bytes", "on device 0), and device 1 has no peer access"):
+        scale(f, 2, p, q, 64)
+    cu.CtxSetCurrent(first)
+    download(p, 64)  # only the second is lost
+
+
+def streams_and_functions_have_a_device():
+    first, second = _both()
+    f, s, e = function("write_at"), cu.StreamCreate(0), cu.EventCreate(0)
+    p = cu.MemAlloc(256)
+    cu.CtxSetCurrent(second)
+    with raises("INVALID_HANDLE", "was loaded on device 0", "is of device 1"):
+        launch(f, struct((p, P), (0, P)), grid=2, block=64)
+    with raises("INVALID_HANDLE", "the event is of device 0, the stream of device 1"):
+        cu.EventRecord(e, 0)
+    launch(f, struct((p, P), (0, P)), grid=2, block=64, stream=s)  # a stream of the kernel's device will do
+
+
+def order_between_devices():
+    configure("race=1")
+    first, second = _both()
+    p, f, s, e = upload(np.ones(64, "float32")), function("scale"), cu.StreamCreate(1), cu.EventCreate(2)
+    cu.CtxSynchronize()
+    cu.CtxSetCurrent(second)
+    q, t = cu.MemAlloc(256), cu.StreamCreate(1)
+    cu.CtxSetCurrent(first)
+    scale(f, 2, p, p, 64, stream=s)
+    cu.EventRecord(e, s)
+    cu.CtxSetCurrent(second)
+    with raises("INVALID_VALUE", "race: cuMemcpyPeerAsync in stream #", "kernel scale in stream #"):
+        cu.MemcpyPeerAsync(q, second, p, first, 256, t)
+    cu.StreamWaitEvent(t, e, 0)
+    cu.CtxSynchronize()
+    cu.MemcpyPeerAsync(q, second, p, first, 256, t)

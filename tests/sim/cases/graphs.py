@@ -1,0 +1,192 @@
+"""Stream capture and graphs."""
+
+import numpy as np
+from sim_runner import configure, cu, download, driver, function, raises, scale, upload
+
+GLOBAL, THREAD_LOCAL, RELAXED = driver.CUstreamCaptureMode(0), driver.CUstreamCaptureMode(1), driver.CUstreamCaptureMode(2)
+NON_BLOCKING = 1
+
+
+def _start(mode=GLOBAL):
+    f, s, x = function("scale"), cu.StreamCreate(NON_BLOCKING), upload(np.ones(64, "float32"))
+    cu.StreamBeginCapture(s, mode)
+    return f, s, x
+
+
+def capture_and_launch():
+    f, s, x = _start()
+    scale(f, 2, x, x, 64, stream=s)
+    cu.MemsetD32Async(int(x) + 128, 0x40400000, 32, s)
+    assert cu.StreamIsCapturing(s) == driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    status, number, *_ = cu.StreamGetCaptureInfo(s)
+    assert status == driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE and int(number) > 0
+    graph = cu.StreamEndCapture(s)
+    assert (download(x, 64) == 1).all()  # nothing was done
+    _, count = cu.GraphGetNodes(graph, 0)
+    nodes, _ = cu.GraphGetNodes(graph, count)
+    kind = driver.CUgraphNodeType
+    assert [cu.GraphNodeGetType(n) for n in nodes] == [kind.CU_GRAPH_NODE_TYPE_KERNEL, kind.CU_GRAPH_NODE_TYPE_MEMSET]
+    run = cu.GraphInstantiate(graph, 0)
+    cu.GraphDestroy(graph)
+    for _ in range(3):
+        cu.GraphLaunch(run, s)
+    cu.StreamSynchronize(s)
+    assert list(download(x, 64)[[0, 63]]) == [8, 3]
+    cu.GraphExecDestroy(run)
+    with raises("INVALID_HANDLE", "executable graph #", "destroyed before"):
+        cu.GraphLaunch(run, s)
+
+
+def capture_across_streams():
+    configure("race=1")
+    f, s, x = _start()
+    t, fork, join = cu.StreamCreate(NON_BLOCKING), cu.EventCreate(2), cu.EventCreate(2)
+    scale(f, 2, x, x, 64, stream=s)
+    cu.EventRecord(fork, s)
+    cu.StreamWaitEvent(t, fork, 0)
+    scale(f, 3, x, x, 32, stream=t)
+    cu.EventRecord(join, t)
+    cu.StreamWaitEvent(s, join, 0)
+    scale(f, 5, x, x, 64, stream=s)
+    run = cu.GraphInstantiateWithParams(cu.StreamEndCapture(s), driver.CUDA_GRAPH_INSTANTIATE_PARAMS())
+    for _ in range(2):
+        cu.GraphLaunch(run, s)
+    cu.StreamSynchronize(s)
+    assert list(download(x, 64)[[0, 63]]) == [900, 100]
+    scale(f, 1, x, x, 64, stream=t)  # t is a plain stream again
+    with raises("INVALID_VALUE", "race: ", "graph node 0", "stream #"):
+        cu.GraphLaunch(run, s)
+
+
+def race_within_a_graph():
+    configure("race=1")
+    f, s, x = _start()
+    t, fork, join = cu.StreamCreate(NON_BLOCKING), cu.EventCreate(2), cu.EventCreate(2)
+    cu.EventRecord(fork, s)
+    cu.StreamWaitEvent(t, fork, 0)
+    scale(f, 3, x, x, 64, stream=t)
+    scale(f, 5, x, x, 64, stream=s)
+    cu.EventRecord(join, t)
+    cu.StreamWaitEvent(s, join, 0)
+    run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
+    with raises("INVALID_VALUE", "race: ", "graph node 0", "graph node 1"):
+        cu.GraphLaunch(run, s)
+
+
+def unjoined_streams():
+    f, s, x = _start()
+    t, fork = cu.StreamCreate(NON_BLOCKING), cu.EventCreate(2)
+    cu.EventRecord(fork, s)
+    cu.StreamWaitEvent(t, fork, 0)
+    scale(f, 3, x, x, 64, stream=t)
+    with raises("STREAM_CAPTURE_UNMATCHED", "the capture began in stream #"):
+        cu.StreamEndCapture(t)
+    with raises("STREAM_CAPTURE_UNJOINED", "does not wait for kernel scale"):
+        cu.StreamEndCapture(s)
+    cu.StreamSynchronize(t)
+
+
+def what_breaks_a_capture():
+    outside = cu.EventCreate(2)
+    cu.EventRecord(outside, 0)
+    p = cu.MemAlloc(64)
+    x = np.zeros(16, "float32")
+    for code, words, call in (
+        ("STREAM_CAPTURE_UNSUPPORTED", "cuStreamSynchronize: stream #", lambda s: cu.StreamSynchronize(s)),
+        ("STREAM_CAPTURE_UNSUPPORTED", "cuMemAlloc is not allowed while", lambda s: cu.MemAlloc(64)),
+        ("STREAM_CAPTURE_UNSUPPORTED", "cuMemcpyHtoD is not allowed while", lambda s: cu.MemcpyHtoD(p, x.ctypes.data, 64)),
+        ("STREAM_CAPTURE_UNSUPPORTED", "cuCtxSynchronize is not allowed", lambda s: cu.CtxSynchronize()),
+        ("STREAM_CAPTURE_ISOLATION", "recorded outside of the capture", lambda s: cu.StreamWaitEvent(s, outside, 0)),
+    ):
+        f, s, y = _start()
+        with raises(code, words):
+            call(s)
+        with raises("STREAM_CAPTURE_INVALIDATED", words):
+            scale(f, 1, y, y, 64, stream=s)
+        with raises("STREAM_CAPTURE_INVALIDATED", words):
+            cu.StreamEndCapture(s)
+        scale(f, 1, y, y, 64, stream=s)
+    blocking = cu.StreamCreate(0)
+    cu.StreamBeginCapture(blocking, RELAXED)
+    with raises("STREAM_CAPTURE_IMPLICIT", "the default stream would wait for stream #"):
+        cu.MemsetD8(p, 0, 4)
+    with raises("STREAM_CAPTURE_INVALIDATED"):
+        cu.StreamEndCapture(blocking)
+    with raises("STREAM_CAPTURE_UNSUPPORTED", "the default stream cannot be captured"):
+        cu.StreamBeginCapture(0, GLOBAL)
+    with raises("ILLEGAL_STATE", "not being captured"):
+        cu.StreamEndCapture(blocking)
+
+
+def captured_events_are_no_times():
+    f, s, x = _start()
+    e = cu.EventCreate(2)
+    cu.EventRecord(e, s)
+    with raises("CAPTURED_EVENT", "last recorded in a captured stream"):
+        cu.EventSynchronize(e)
+
+
+def relaxed_capture_allows_allocations():
+    f, s, x = _start(RELAXED)
+    y = cu.MemAlloc(64)
+    scale(f, 4, x, y, 16, stream=s)
+    run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
+    cu.GraphLaunch(run, 0)
+    assert (download(y, 16) == 4).all()
+
+
+def memory_freed_before_the_launch():
+    f, s, x = _start()
+    scale(f, 2, x, x, 64, stream=s)
+    run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
+    cu.MemFree(x)
+    with raises("ILLEGAL_ADDRESS", "kernel scale", "freed before"):
+        cu.GraphLaunch(run, s)
+
+
+def graph_within_a_capture():
+    f, s, x = _start()
+    scale(f, 2, x, x, 64, stream=s)
+    scale(f, 3, x, x, 64, stream=s)
+    inner = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
+    cu.StreamBeginCapture(s, GLOBAL)
+    cu.GraphLaunch(inner, s)
+    scale(f, 5, x, x, 64, stream=s)
+    graph = cu.StreamEndCapture(s)
+    assert cu.GraphGetNodes(graph, 0)[1] == 3
+    cu.GraphLaunch(cu.GraphInstantiate(graph, 0), s)
+    cu.StreamSynchronize(s)
+    assert (download(x, 64) == 30).all()
+
+
+def update():
+    f, s, x = _start()
+    scale(f, 2, x, x, 64, stream=s)
+    run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
+    cu.StreamBeginCapture(s, GLOBAL)
+    scale(f, 7, x, x, 64, stream=s)
+    cu.GraphExecUpdate(run, cu.StreamEndCapture(s))
+    cu.GraphLaunch(run, s)
+    assert (download(x, 64) == 7).all()
+    cu.StreamBeginCapture(s, GLOBAL)
+    cu.MemsetD8Async(x, 0, 4, s)
+    with raises("GRAPH_EXEC_UPDATE_FAILURE", "differ in more than parameters"):
+        cu.GraphExecUpdate(run, cu.StreamEndCapture(s))
+
+
+def deferred_graph():
+    configure("deferred=1")
+    f, s, x = _start()
+    scale(f, 2, x, x, 64, stream=s)
+    run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
+    for _ in range(3):
+        cu.GraphLaunch(run, s)
+    with raises("NOT_READY"):
+        cu.StreamQuery(s)
+    assert (download(x, 64) == 8).all()
+
+
+def empty_graph():
+    run = cu.GraphInstantiate(cu.GraphCreate(0), 0)
+    cu.GraphLaunch(run, 0)
+    cu.CtxSynchronize()

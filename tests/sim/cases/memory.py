@@ -1,0 +1,228 @@
+"""Allocations, copies and fills: bounds, lifetimes, kinds of pointers."""
+
+import ctypes
+import itertools
+
+import numpy as np
+from sim_runner import configure, cu, download, driver, new_context, raises, report, upload
+
+
+def device_properties():
+    assert cu.DriverGetVersion() == 13000 and cu.DeviceGetCount() == 1
+    device = cu.DeviceGet(0)
+    assert cu.DeviceGetName(64, device).rstrip(b" \0") == b"minicaffe simulated device"
+    attribute = driver.CUdevice_attribute
+    assert cu.DeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) == 9
+    assert cu.DeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE, device) == 32
+    assert cu.DeviceTotalMem(device) == 4 << 30
+    assert bytes(cu.DeviceGetUuid(device).bytes).startswith(b"minicaffe")
+    with raises("INVALID_DEVICE", "device 1 of 1"):
+        cu.DeviceGet(1)
+
+
+def error_names():
+    code = driver.CUresult.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+    assert cu.GetErrorName(code) == b"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+    assert cu.GetErrorString(code) == b"peer access unsupported"
+
+
+def round_trip():
+    x = np.random.default_rng(1).random(10_001).astype("float32")
+    p = upload(x)
+    q = cu.MemAlloc(x.nbytes)
+    cu.MemcpyDtoD(q, p, x.nbytes)
+    assert (download(q, x.size) == x).all()
+    cu.MemcpyHtoD(int(q) + 40, x.ctypes.data, 80)
+    assert (download(q, x.size)[10:30] == x[:20]).all()
+    cu.MemFree(p)
+    cu.MemFree(q)
+
+
+def fills():
+    p = cu.MemAlloc(64)
+    cu.MemsetD32(p, 0x3F800000, 16)
+    assert (download(p, 16) == 1).all()
+    cu.MemsetD8Async(int(p) + 4, 0, 8, 0)
+    assert list(download(p, 4)) == [1, 0, 0, 1]
+    with raises("INVALID_VALUE", "cuMemsetD32", "not aligned"):
+        cu.MemsetD32(int(p) + 2, 0, 1)
+    with raises("INVALID_VALUE", "cuMemsetD8", "65 bytes", "0 bytes past the end of allocation #1 (64 bytes"):
+        cu.MemsetD8(p, 0, 65)
+
+
+def copies_out_of_bounds():
+    p = cu.MemAlloc(100)
+    x = np.zeros(400, "uint8")
+    with raises("INVALID_VALUE", "cuMemcpyHtoD", "destination", "101 bytes", "0 bytes past the end of allocation #1 (100 bytes"):
+        cu.MemcpyHtoD(p, x.ctypes.data, 101)
+    with raises("INVALID_VALUE", "cuMemcpyDtoH", "source", "50 bytes past the end of allocation"):
+        cu.MemcpyDtoH(x.ctypes.data, int(p) + 150, 10)
+    with raises("INVALID_VALUE", "cuMemcpyDtoH", "4 bytes before allocation"):
+        cu.MemcpyDtoH(x.ctypes.data, int(p) - 4, 10)
+    q = cu.MemAlloc(50)
+    with raises("INVALID_VALUE", "cuMemcpyDtoD", "destination", "allocation #2"):
+        cu.MemcpyDtoD(q, p, 100)
+    with raises("INVALID_VALUE", "overlap"):
+        cu.MemcpyDtoD(int(p) + 4, p, 50)
+
+
+def use_after_free():
+    p = upload(np.zeros(10, "float32"))
+    cu.MemFree(p)
+    with raises("INVALID_VALUE", "cuMemcpyDtoH", "allocation #1 (40 bytes", "freed before"):
+        download(p, 10)
+    assert int(cu.MemAlloc(40)) != int(p)
+
+
+def wrong_frees():
+    p = cu.MemAlloc(1000)
+    with raises("INVALID_VALUE", "not the start of an allocation", "byte 256 of allocation #1"):
+        cu.MemFree(int(p) + 256)
+    with raises("INVALID_VALUE", "null pointer"):
+        cu.MemFree(0)
+    with raises("INVALID_VALUE", "host address"):
+        cu.MemFree(np.zeros(1000).ctypes.data)
+    cu.MemFree(p)
+    with raises("INVALID_VALUE", "double free", "allocation #1 (1000 bytes) and was freed before"):
+        cu.MemFree(p)
+
+
+def wrong_kinds_of_pointers():
+    p, q = cu.MemAlloc(64), cu.MemAlloc(64)
+    x = np.zeros(64, "uint8")
+    with raises("INVALID_VALUE", "destination must be device memory", "host address"):
+        cu.MemcpyHtoD(x.ctypes.data, x.ctypes.data + 32, 8)
+    with raises("INVALID_VALUE", "source must be host memory", "device address", "allocation #2"):
+        cu.MemcpyHtoD(p, int(q), 8)
+    with raises("INVALID_VALUE", "destination must be host memory"):
+        cu.MemcpyDtoH(int(q), p, 8)
+    with raises("INVALID_VALUE", "source", "null pointer"):
+        cu.MemcpyHtoD(p, 0, 8)
+    with raises("INVALID_VALUE", "not host memory", "neither device nor host"):
+        cu.MemcpyHtoD(p, 0x123456789000, 8)
+    cu.Memcpy(p, x.ctypes.data, 64)
+    cu.Memcpy(x.ctypes.data, p, 64)
+    cu.MemcpyAsync(q, p, 64, 0)
+
+
+def out_of_memory():
+    configure("memory=1MiB")
+    try:
+        assert cu.MemGetInfo() == (1 << 20, 1 << 20)
+        p = cu.MemAlloc(600 << 10)
+        assert cu.MemGetInfo()[0] == 424 << 10
+        with raises("OUT_OF_MEMORY", "cuMemAlloc: 614400 bytes asked, 434176 of 1048576 free on device 0"):
+            cu.MemAlloc(600 << 10)
+        cu.MemFree(p)
+        cu.MemAlloc(600 << 10)
+        with raises("INVALID_VALUE", "0 bytes"):
+            cu.MemAlloc(0)
+    finally:
+        configure("memory=4GiB")
+
+
+def many_allocations():
+    rng = np.random.default_rng(2)
+    held = {}
+    for i in range(3000):
+        n = int(rng.integers(1, 20_000))
+        p = cu.MemAlloc(n)
+        assert int(p) % 256 == 0
+        cu.MemsetD8(p, i % 251, n)
+        held[int(p)] = (n, i % 251)
+        if len(held) > 40:
+            p = next(itertools.islice(held, int(rng.integers(40)), None))
+            n, value = held.pop(p)
+            assert (download(p, n, "uint8") == value).all()
+            cu.MemFree(p)
+
+
+def pinned_memory():
+    p = cu.MemHostAlloc(4096, 0)
+    q = cu.MemAlloc(4096)
+    ctypes.memset(p, 7, 4096)
+    cu.MemcpyHtoD(q, p, 4096)
+    assert (download(q, 4096, "uint8") == 7).all()
+    assert int(cu.MemHostGetDevicePointer(p, 0)) == p
+    attribute = driver.CUpointer_attribute
+    assert cu.PointerGetAttribute(attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) == driver.CUmemorytype.CU_MEMORYTYPE_HOST
+    assert cu.PointerGetAttribute(attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, q) == driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+    assert cu.PointerGetAttribute(attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, q) == 0
+    with raises("INVALID_VALUE", "host address"):
+        cu.PointerGetAttribute(attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, np.zeros(1000).ctypes.data)
+    with raises("INVALID_VALUE", "out of bounds", "pinned host memory"):
+        cu.MemcpyHtoD(q, p + 2048, 2049)
+    cu.MemFreeHost(p)
+    with raises("INVALID_VALUE", "cuMemFreeHost"):
+        cu.MemFreeHost(p)
+
+
+def attributes_of_pointers():
+    p, x = cu.MemAlloc(1000), np.zeros(1000)
+    kind = driver.CUpointer_attribute
+    asked = [kind.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, kind.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, kind.CU_POINTER_ATTRIBUTE_RANGE_SIZE]
+    assert [int(v) for v in cu.PointerGetAttributes(3, asked, int(p) + 8)] == [2, 0, 1000]
+    assert [int(v) for v in cu.PointerGetAttributes(2, asked[:2], x.ctypes.data)] == [0, -2]
+    base, size = cu.MemGetAddressRange(int(p) + 8)
+    assert (int(base), size) == (int(p), 1000)
+
+
+def registered_memory():
+    x = np.zeros(8192, "uint8")
+    cu.MemHostRegister(x.ctypes.data, x.nbytes, 0)
+    with raises("HOST_MEMORY_ALREADY_REGISTERED"):
+        cu.MemHostRegister(x.ctypes.data + 100, 10, 0)
+    cu.MemHostUnregister(x.ctypes.data)
+    with raises("HOST_MEMORY_NOT_REGISTERED"):
+        cu.MemHostUnregister(x.ctypes.data)
+
+
+def uninitialized_copies():
+    configure("uninitialized=1")
+    p = cu.MemAlloc(64)
+    cu.MemsetD32(p, 0xFFFFFFFF, 8)  # written, though with the bytes of a NaN
+    download(p, 8)
+    with raises("INVALID_VALUE", "cuMemcpyDtoH: uninitialized: bytes 32 to 35 of allocation #1 (64 bytes"):
+        download(p, 9)
+    q = cu.MemAlloc(64)
+    cu.MemcpyDtoD(q, p, 64)  # carries what was not written
+    with raises("INVALID_VALUE", "bytes 32 to 35 of allocation #2"):
+        download(q, 16)
+
+
+def failing_calls():
+    configure("fail=cuMemAlloc:3")
+    cu.MemAlloc(16)
+    p = cu.MemAlloc(16)
+    with raises("OUT_OF_MEMORY", "cuMemAlloc: made to fail by MINICAFFE_SIM"):
+        cu.MemAlloc(16)
+    cu.MemAlloc(16)
+    configure("fail=cuMemcpyHtoDAsync:2,fail=cuStreamCreate:1:CUDA_ERROR_NOT_SUPPORTED")
+    x = np.zeros(4, "float32")
+    cu.MemcpyHtoDAsync(p, x.ctypes.data, 16, 0)
+    with raises("UNKNOWN", "cuMemcpyHtoDAsync: made to fail"):
+        cu.MemcpyHtoDAsync(p, x.ctypes.data, 16, 0)
+    with raises("NOT_SUPPORTED", "cuStreamCreate: made to fail"):
+        cu.StreamCreate(0)
+
+
+def contexts():
+    context = cu.CtxGetCurrent()
+    assert int(cu.CtxGetDevice()) == 0
+    assert cu.DevicePrimaryCtxGetState(0)[1] == 1
+    cu.CtxPopCurrent()
+    with raises("INVALID_CONTEXT", "cuMemAlloc: this thread has no current context"):
+        cu.MemAlloc(16)
+    cu.CtxPushCurrent(context)
+    cu.DevicePrimaryCtxRelease(0)
+    assert cu.DevicePrimaryCtxGetState(0)[1] == 0
+    with raises("CONTEXT_IS_DESTROYED", "was released"):
+        cu.MemAlloc(16)
+    assert int(new_context()) == int(context)
+
+
+def counted():
+    p = upload(np.zeros(25, "float32"))
+    download(p, 25)
+    text = report()
+    assert "host to device" in text and "device to host" in text and "at most" in text, text

@@ -1,0 +1,44 @@
+"""Settings at run time, and addresses that come round."""
+
+import sys
+
+import numpy as np
+from sim_runner import DriverError, configure, cu, download, raises, upload
+
+WRONG = ["devices=x", "memory=12Q", "colour=1", "race=yes", "fail=cuMemAlloc", "fail=cuNothing:1", "fail=cuMemAlloc:0",
+         "fail=cuMemAlloc:1:NO"]  # fmt: skip
+
+
+def ill_formed():
+    """What each says goes to stderr, where the test reads it."""
+    for text in WRONG:
+        try:
+            configure(text)
+        except DriverError as error:
+            assert error.code == "CUDA_ERROR_INVALID_VALUE"
+            print(f"{text} -> {error.text}", file=sys.stderr)
+    with raises("INVALID_VALUE", "'devices=2': cannot change after cuInit"):
+        configure("devices=2")
+
+
+def sizes():
+    for text, size in (("memory=1MiB", 1 << 20), ("memory=3M", 3 << 20), ("memory=65536", 1 << 16), ("memory=2GB", 2 << 30)):
+        configure(text)
+        assert cu.DeviceTotalMem(0) == size
+    configure("memory=4GiB")
+
+
+def addresses_come_round():
+    first, seen = None, 0
+    for i in range(1000):
+        p = cu.MemAlloc(1 << 30)
+        cu.MemsetD8(int(p) + (1 << 30) - 1, 1, 1)
+        cu.MemFree(p)
+        first = first or int(p)
+        seen += int(p) == first
+        if seen == 2:
+            assert i > 200  # of 256 GiB, and guard pages
+            break
+    assert seen == 2
+    q = upload(np.ones(4, "float32"))
+    assert (download(q, 4) == 1).all()

@@ -1,0 +1,247 @@
+"""Streams, events, races, deferred work and handles."""
+
+import ctypes
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from sim_runner import L, P, U, configure, cu, download, driver, function, launch, raises, scale, struct, upload
+
+NON_BLOCKING, DISABLE_TIMING = 1, 2
+
+
+def _two_streams(flags=NON_BLOCKING):
+    return function("scale"), cu.StreamCreate(flags), cu.StreamCreate(flags), upload(np.ones(64, "float32"))
+
+
+def streams_and_events():
+    f, s, t, x = _two_streams()
+    y = cu.MemAlloc(256)
+    begin, end = cu.EventCreate(0), cu.EventCreate(0)
+    cu.EventRecord(begin, s)
+    scale(f, 3, x, y, 64, stream=s)
+    cu.EventRecord(end, s)
+    cu.StreamWaitEvent(t, end, 0)
+    scale(f, 2, y, x, 64, stream=t)
+    cu.StreamSynchronize(t)
+    cu.EventSynchronize(end)
+    assert cu.EventElapsedTime(begin, end) >= 0
+    assert (download(x, 64) == 6).all()
+    assert int(cu.StreamGetCtx(s)) == int(cu.CtxGetCurrent())
+    untimed = cu.EventCreate(DISABLE_TIMING)
+    cu.EventRecord(untimed, s)
+    with raises("INVALID_HANDLE", "DISABLE_TIMING"):
+        cu.EventElapsedTime(begin, untimed)
+    with raises("INVALID_HANDLE", "never recorded"):
+        cu.EventElapsedTime(begin, cu.EventCreate(0))
+
+
+def default_streams():
+    f, s, t, x = _two_streams(0)
+    for stream in (0, 1, 2):
+        scale(f, 2, x, x, 64, stream=stream)
+        cu.StreamSynchronize(stream)
+        assert cu.StreamQuery(stream) == ()
+    assert (download(x, 64) == 8).all()
+
+
+def threads():
+    """Several host threads, each with its default stream; the main one has Python's stack for signals, the others have not."""
+    context, p = cu.CtxGetCurrent(), upload(np.zeros(8 * 64, "float32"))
+    failures = []
+
+    def work(i):
+        try:
+            cu.CtxSetCurrent(context)
+            f, x = function("scale"), upload(np.full(64, i, "float32"))
+            for _ in range(50):
+                scale(f, 1, x, int(p) + 256 * i, 64, stream=2)
+            cu.StreamSynchronize(2)
+            assert (download(int(p) + 256 * i, 64) == i).all()
+        except Exception as error:
+            failures.append(error)
+
+    started = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    [t.start() for t in started]
+    [t.join() for t in started]
+    assert not failures, failures
+    with raises("ILLEGAL_ADDRESS", "a thread's stack is full"):
+        with ThreadPoolExecutor(1) as one:
+            one.submit(lambda: (cu.CtxSetCurrent(context), launch(function("stack_hog"), struct((500, U), (p, P)), block=2))).result()
+
+
+def dead_handles():
+    f, s, t, x = _two_streams()
+    e = cu.EventCreate(0)
+    cu.StreamDestroy(s)
+    for call in (lambda: cu.StreamSynchronize(s), lambda: cu.StreamDestroy(s), lambda: scale(f, 1, x, x, 1, stream=s),
+                 lambda: cu.EventRecord(e, s)):  # fmt: skip
+        with raises("INVALID_HANDLE", "stream #", "destroyed before"):
+            call()
+    cu.EventDestroy(e)
+    with raises("INVALID_HANDLE", "event #", "destroyed before"):
+        cu.EventRecord(e, t)
+    with raises("INVALID_HANDLE", "a stream is needed, this is a event"):
+        cu.StreamSynchronize(driver.CUstream(int(e)))
+    with raises("INVALID_HANDLE", "0x1234 never was a stream"):
+        cu.StreamSynchronize(driver.CUstream(0x1234))
+
+
+def host_functions():
+    seen = []
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def called(data):
+        count = driver.cuDeviceGetCount()
+        seen.append((data, count[0].name))
+
+    cu.LaunchHostFunc(0, driver.CUhostFn(ctypes.cast(called, ctypes.c_void_p).value), 7)
+    cu.CtxSynchronize()
+    assert seen == [(7, "CUDA_ERROR_NOT_PERMITTED")]
+
+
+def race_between_kernels():
+    configure("race=1")
+    f, s, t, x = _two_streams()
+    y, z = cu.MemAlloc(256), cu.MemAlloc(256)
+    cu.CtxSynchronize()
+    scale(f, 2, x, y, 64, stream=s)
+    scale(f, 2, x, z, 64, stream=t)  # both only read x
+    with raises("INVALID_VALUE", "race: kernel scale in stream #", "reads and kernel scale in stream #", "writes the same bytes of allocation #2"):
+        scale(f, 2, y, z, 64, stream=t)
+
+
+def race_is_ended_by_an_event():
+    configure("race=1")
+    f, s, t, x = _two_streams()
+    y, e = cu.MemAlloc(256), cu.EventCreate(DISABLE_TIMING)
+    cu.CtxSynchronize()
+    for _ in range(3):
+        scale(f, 2, x, y, 64, stream=s)
+        cu.EventRecord(e, s)
+        cu.StreamWaitEvent(t, e, 0)
+        scale(f, 2, y, x, 64, stream=t)
+        cu.EventRecord(e, t)
+        cu.StreamWaitEvent(s, e, 0)
+    scale(f, 2, x, y, 64, stream=s)
+    cu.EventRecord(e, s)
+    scale(f, 2, x, y, 64, stream=s)  # after the record, so the event is too early
+    cu.StreamWaitEvent(t, e, 0)
+    with raises("INVALID_VALUE", "race: "):
+        scale(f, 2, y, x, 64, stream=t)
+
+
+def race_is_ended_by_the_host():
+    configure("race=1")
+    f, s, t, x = _two_streams()
+    e = cu.EventCreate(DISABLE_TIMING)
+    cu.CtxSynchronize()
+    waits = [lambda: cu.StreamSynchronize(s), cu.CtxSynchronize, lambda: cu.StreamQuery(s), lambda: (cu.EventRecord(e, s), cu.EventSynchronize(e))]
+    for wait in waits:
+        scale(f, 2, x, x, 64, stream=s)
+        wait()
+        scale(f, 2, x, x, 64, stream=t)
+        cu.StreamSynchronize(t)
+
+
+def race_with_default_stream():
+    configure("race=1")
+    f, s, t, x = _two_streams(0)
+    scale(f, 2, x, x, 64, stream=s)
+    scale(f, 2, x, x, 64, stream=0)
+    scale(f, 2, x, x, 64, stream=t)
+    n = cu.StreamCreate(NON_BLOCKING)
+    with raises("INVALID_VALUE", "race: ", "kernel scale in stream #"):
+        scale(f, 2, x, x, 64, stream=n)
+
+
+def race_of_copies():
+    configure("race=1")
+    f, s, t, x = _two_streams()
+    h = cu.MemHostAlloc(256, 0)
+    cu.CtxSynchronize()
+    cu.MemcpyHtoDAsync(x, h, 128, s)
+    cu.MemcpyHtoDAsync(int(x) + 128, h, 128, t)  # other bytes
+    with raises("INVALID_VALUE", "race: cuMemcpyHtoDAsync in stream #", "writes and cuMemcpyHtoDAsync"):
+        cu.MemcpyHtoDAsync(int(x) + 124, h, 8, s)
+
+
+def deferred_work():
+    configure("deferred=1")
+    f, s, t, x = _two_streams()
+    h = cu.MemHostAlloc(256, 0)
+    host = np.ctypeslib.as_array((ctypes.c_float * 64).from_address(h))
+    host[:] = 0
+    scale(f, 5, x, x, 64, stream=s)
+    cu.MemcpyDtoHAsync(h, x, 256, s)
+    assert (host == 0).all()  # nobody has waited
+    cu.StreamSynchronize(t)
+    assert (host == 0).all()
+    cu.StreamSynchronize(s)
+    assert (host == 5).all()
+
+
+def deferred_copies_of_pinned_memory():
+    configure("deferred=1")
+    f, s, t, x = _two_streams()
+    h = cu.MemHostAlloc(256, 0)
+    pinned = np.ctypeslib.as_array((ctypes.c_float * 64).from_address(h))
+    pageable = np.ones(64, "float32")
+    pinned[:] = 1
+    cu.MemcpyHtoDAsync(x, h, 256, s)
+    pinned[:] = 2  # too early: the copy takes this
+    cu.StreamSynchronize(s)
+    assert (download(x, 64) == 2).all()
+    cu.MemcpyHtoDAsync(x, pageable.ctypes.data, 256, s)
+    pageable[:] = 2  # was taken at the call
+    cu.StreamSynchronize(s)
+    assert (download(x, 64) == 1).all()
+
+
+def deferred_events():
+    configure("deferred=1")
+    f, s, t, x = _two_streams()
+    e, early = cu.EventCreate(0), cu.EventCreate(0)
+    cu.EventRecord(early, s)
+    scale(f, 3, x, x, 64, stream=s)
+    cu.EventRecord(e, s)
+    cu.StreamWaitEvent(t, e, 0)
+    scale(f, 7, x, x, 64, stream=t)
+    with raises("NOT_READY"):
+        cu.EventElapsedTime(early, e)
+    with raises("NOT_READY"):
+        cu.EventQuery(e)
+    cu.EventQuery(e)  # a device would have gone on meanwhile
+    assert cu.EventElapsedTime(early, e) >= 0
+    with raises("NOT_READY"):
+        cu.StreamQuery(t)
+    cu.StreamQuery(t)
+    cu.StreamDestroy(s)
+    assert (download(x, 64) == 21).all()
+
+
+def deferred_default_stream_waits():
+    configure("deferred=1")
+    f, s, t, x = _two_streams(0)
+    scale(f, 3, x, x, 64, stream=s)
+    scale(f, 3, x, x, 64, stream=0)
+    scale(f, 3, x, x, 64, stream=t)
+    assert (download(x, 64) == 27).all()
+
+
+def deferred_faults_come_with_the_wait():
+    configure("deferred=1")
+    f = function("write_at")
+    launch(f, struct((0, P), (3, L)), grid=2, block=64)
+    with raises("ILLEGAL_ADDRESS", "kernel write_at", "null pointer"):
+        cu.CtxSynchronize()
+
+
+def deferred_arguments_are_copies():
+    configure("deferred=1")
+    p = cu.MemAlloc(64)
+    arguments = struct((p, P), (3, L))
+    launch(function("write_at"), arguments, grid=2, block=64)
+    arguments.f0 = 0
+    cu.CtxSynchronize()
+    launch(function("half_barrier"), struct((0, U), (0, U)))
