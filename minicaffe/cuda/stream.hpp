@@ -5,6 +5,7 @@
 // launches on it, and becomes an exception when somebody asks (Stream::raise).
 #pragma once
 #include <algorithm>
+#include <type_traits>
 #include "minicaffe/cuda/libraries.hpp"
 #include "minicaffe/kernels/grid.hpp"
 
@@ -41,6 +42,10 @@ struct Stream {
 
 constexpr int kScratch = 4096;
 
+/// A kernel that holds an array of structs says kHoldsStructs: GCC 12's __builtin_clear_padding clears members of such.
+template <class K, class = void> struct HoldsStructs : std::false_type {};
+template <class K> struct HoldsStructs<K, std::void_t<decltype(K::kHoldsStructs)>> : std::true_type {};
+
 /// Run kernel k on grid_x x grid_y x grid_z blocks of K::kThreads threads.
 template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsigned grid_y = 1, unsigned grid_z = 1) {
   static Kernel kernel = {&host_kernel<K>(), {}};
@@ -49,7 +54,8 @@ template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsi
   if (!function && !(function = stream.load(&stream, &kernel))) return;
   K parameters = k;
 #if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
-  __builtin_clear_padding(&parameters);  // what lies there by chance may look like a pointer to whoever checks them
+  // What lies there by chance may look like a pointer to whoever checks them.
+  if constexpr (!HoldsStructs<K>::value) __builtin_clear_padding(&parameters);
 #endif
   void* arguments[] = {&parameters};
   int code = stream.start(function, grid_x, grid_y, grid_z, K::kThreads, 1, 1, 0, stream.handle, arguments, nullptr);

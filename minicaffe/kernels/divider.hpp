@@ -25,4 +25,20 @@ MC_HD void set_divisor(IntDivider<unsigned>& divider, index_t d) {
 }
 template <class Index> MC_HD void set_divisor(IntDivider<Index>& divider, index_t d) { divider.divisor = Index(d); }
 
+/// Some dividers as a kernel holds them: arrays of numbers, not an array of structs (cuda/stream.hpp: HoldsStructs).
+template <class Index, int N> struct DividerArray {
+  Index divisor[N];
+  MC_HD IntDivider<Index> at(int i) const { return {divisor[i]}; }
+  MC_HD void set(int i, index_t d) { divisor[i] = Index(d); }
+};
+template <int N> struct DividerArray<unsigned, N> {
+  unsigned divisor[N], magic[N], shift[N];
+  MC_HD IntDivider<unsigned> at(int i) const { return {divisor[i], magic[i], shift[i]}; }
+  MC_HD void set(int i, index_t d) {
+    IntDivider<unsigned> one;
+    set_divisor(one, d);
+    divisor[i] = one.divisor, magic[i] = one.magic, shift[i] = one.shift;
+  }
+};
+
 }  // namespace mc

@@ -15,13 +15,14 @@ MC_HD index_t signed_(unsigned long long x) { return index_t(x); }
 /// offsets fit in 31 bits, else unsigned long long; a negative stride is one modulo 2^32 or 2^64.
 template <class Index, int N> struct OffsetInfo {
   int axes;  // at least 1, the last moves fastest
-  IntDivider<Index> size[kMaxStridedAxes];
+  DividerArray<Index, kMaxStridedAxes> size;
   Index stride[kMaxStridedAxes][N];
   MC_HD void offsets(index_t i, index_t (&offset)[N]) const {
     Index rest = Index(i), sum[N];
     for (int t = 0; t < N; ++t) sum[t] = 0;
     for (int a = axes - 1; a > 0; --a) {
-      Index quotient = size[a].quotient(rest), position = rest - quotient * size[a].divisor;
+      IntDivider<Index> divider = size.at(a);
+      Index quotient = divider.quotient(rest), position = rest - quotient * divider.divisor;
       for (int t = 0; t < N; ++t) sum[t] += position * stride[a][t];
       rest = quotient;
     }
@@ -65,7 +66,7 @@ template <class F, class T, int N> struct TiledMap {
   IntDivider<unsigned> p_tiles, q_tiles;
   OffsetInfo<unsigned, N + 1> others;  // the other axes
   index_t p_stride[N + 1], q_stride[N + 1];
-  bool turned[N];
+  int turned[N];
   const T* x[N];
   T* y;
 

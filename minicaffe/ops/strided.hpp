@@ -66,9 +66,9 @@ template <int N> struct Strides {
   template <class Index> OffsetInfo<Index, N> offset_info() const {
     OffsetInfo<Index, N> info = {};
     info.axes = std::max(axes, 1);
-    set_divisor(info.size[0], 1);
+    info.size.set(0, 1);
     for (int a = 0; a < axes; ++a) {
-      set_divisor(info.size[a], size[a]);
+      info.size.set(a, size[a]);
       for (int t = 0; t < N; ++t) info.stride[a][t] = Index(stride[a][t]);
     }
     return info;

@@ -106,7 +106,7 @@ def test_log_is_read_by_parse_log(folder):
     text = "\n".join(lines)
     assert all(words in text for words in (
         "] Solving tiny", "] Learning Rate Policy: fixed", ", Testing net (#0)", "Snapshotting to binary proto file tiny_iter_30",
-        "] Iteration 30, loss = ", "] Optimization Done.", "] Use CPU.", "] Starting Optimization"))
+        "] Iteration 30, loss = ", "] Optimization Done.", "] Use ", "] Starting Optimization"))
 
 
 # ---- JSON lines, resuming

@@ -1,10 +1,12 @@
 """Host and device allocators that belong to one test."""
 
+import gc
+
 import pytest
 from host_double import HostDouble
 
 from minicaffe import memory
-from minicaffe.memory import CPUPlace, CUDAPlace, SystemAllocator
+from minicaffe.memory import CPUPlace, CUDAPlace, PinnedPlace, SystemAllocator
 
 
 @pytest.fixture
@@ -23,3 +25,21 @@ def device():
     memory.register(CUDAPlace, SystemAllocator, lambda place: side)
     yield side
     memory.unregister(CUDAPlace)
+
+
+@pytest.fixture(autouse=True)
+def providers_come_back():
+    """These tests put doubles in the place of a device: what was registered before serves again after each."""
+    from minicaffe.memory.registry import registry
+    names = ("_providers", "_allocators", "_sides")
+    before = {name: dict(getattr(registry, name)) for name in names}
+    places = registry.host_place, registry.device_place
+    registry.host_place = CPUPlace()
+    for place_type in (PinnedPlace, CUDAPlace):
+        registry.unregister(place_type)
+    gc.collect()  # so that no block of an earlier test lives on
+    yield
+    for name in names:
+        getattr(registry, name).clear()
+        getattr(registry, name).update(before[name])
+    registry.host_place, registry.device_place = places

@@ -1,0 +1,23 @@
+"""``minicaffe cache``: the kernels that were compiled at run time and are kept on disk."""
+
+import time
+
+import click
+
+from minicaffe.cli import options
+from minicaffe.cuda import compile
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("action", type=click.Choice(["show", "clear"]), default="show")
+@options.common
+def cache(action):
+    """Show the folder of compiled kernels with its size, or clear it."""
+    folder = compile.cache_folder()
+    if action == "clear":
+        click.echo(f"removed {compile.clear()} kernels from {folder}")
+        return
+    files = compile.cached()
+    click.echo(f"{folder}: {len(files)} kernels, {sum(size for _, size, _ in files):,} bytes of at most {compile.LIMIT:,}")
+    for path, size, used in files:
+        click.echo(f"{size:>12,}  {time.strftime('%Y-%m-%d %H:%M', time.localtime(used))}  {compile.described(path)}")

@@ -1,0 +1,50 @@
+#include "device.hpp"
+#include "minicaffe/ops/softmax.hpp"
+
+using namespace test;
+
+CASE(softmax) {
+  for_both_types([](auto type) {
+    using T = decltype(type);
+    for (Shape s : {Shape{1, 1, 1}, {5, 10, 1}, {3, 32, 1}, {3, 33, 1}, {4, 256, 1}, {2, 1000, 1}, {3, 21, 35}, {2, 1, 300},
+                    {2, 300, 3}, {1, 40, 2100}, {0, 3, 4}, {4, 0, 3}, {4, 3, 0}}) {
+      size_t n = size_t(s.count());
+      Array<T> x(n, 1), dy(n, 2);
+      if (s.channels > 20) x[5] = std::numeric_limits<T>::infinity() * T(-1);
+      std::vector<double> y(n), dx(n);
+      for (index_t o = 0; o < s.outer; ++o)
+        for (index_t p = 0; p < s.inner && s.channels; ++p) {
+          auto at = [&](index_t c) { return size_t((o * s.channels + c) * s.inner + p); };
+          double top = x[at(0)], sum = 0, dot = 0;
+          for (index_t c = 0; c < s.channels; ++c) top = std::max(top, double(x[at(c)]));
+          for (index_t c = 0; c < s.channels; ++c) sum += std::exp(x[at(c)] - top);
+          for (index_t c = 0; c < s.channels; ++c) y[at(c)] = std::exp(x[at(c)] - top) / sum;
+          for (index_t c = 0; c < s.channels; ++c) dot += y[at(c)] * dy[at(c)];
+          for (index_t c = 0; c < s.channels; ++c) dx[at(c)] = y[at(c)] * (dy[at(c)] - dot);
+        }
+      on_both(name_of("softmax", s, sizeof(T)), [&](const mc::Context& on) {
+        Array<T> top(n), bottom_diff(n), place(x);
+        mc::softmax_forward(on, dtype<T>(), s.outer, s.channels, s.inner, x.data, top.data);
+        expect("forward", top.data, y, tolerance<T>());
+        mc::softmax_backward(on, dtype<T>(), s.outer, s.channels, s.inner, top.data, dy.data, bottom_diff.data);
+        expect("backward", bottom_diff.data, dx, tolerance<T>());
+        mc::softmax_forward(on, dtype<T>(), s.outer, s.channels, s.inner, place.data, place.data);
+        expect("in place", place.data, y, tolerance<T>());
+      });
+    }
+    for (size_t channels : {3, 100}) {
+      Array<T> x(channels);
+      std::vector<double> nothing(channels, NAN);
+      on_both(text("%zu values", channels), [&](const mc::Context& on) {
+        Array<T> y(channels, 1);
+        std::fill(x.data, x.data + channels, -std::numeric_limits<T>::infinity());
+        mc::softmax_forward(on, dtype<T>(), 1, index_t(channels), 1, x.data, y.data);
+        expect("of -inf", y.data, nothing, 0);
+        std::fill(x.data, x.data + channels, T(1));
+        x[channels - 1] = T(NAN);
+        mc::softmax_forward(on, dtype<T>(), 1, index_t(channels), 1, x.data, y.data);
+        expect("with a NaN", y.data, nothing, 0);
+      });
+    }
+  });
+}

@@ -1,0 +1,158 @@
+"""The operations of minicaffe/ops and their kernels, without a driver: on the CPU, and on a device of fibers (device.hpp).
+
+A program of C++ cases compares both with naive loops; afterwards NVRTC compiles every kernel that the cases launched for each
+supported GPU, with the size of its parameters as the host compiler sees it, and must find room for it in registers.
+"""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from test_kernels import ARCHITECTURES, HEADERS, find_nvrtc
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+SOURCES = sorted(HERE.glob("*.cpp"))
+CASES = [name for source in SOURCES for name in re.findall(r"^CASE\((\w+)\)", source.read_text(), re.M)]
+KERNEL = re.compile(r"^KERNEL (\d+) (\d+) .*\[with K = (.*)\]$", re.M)
+# What ptxas says of each kernel, for `--ptxas-options=-v`.
+RESOURCES = re.compile(r"Function properties for (\w+)\n.* (\d+) bytes stack frame, (\d+) bytes spill stores, "
+                       r"(\d+) bytes spill loads\n.*Used (\d+) registers")
+# Kernels that may use local memory, by name, and why. (None.)
+SPILLS = {}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler (g++ or clang++)")
+    folder = tmp_path_factory.mktemp("kernels")
+
+    def build(source):
+        out = folder / f"{source.stem}.o"
+        done = subprocess.run([compiler, "-std=c++17", "-O1", f"-I{ROOT}", "-c", str(source), "-o", str(out)],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return str(out)
+
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(build, SOURCES))
+    subprocess.run([compiler, *objects, "-o", str(folder / "check")], check=True)
+    return str(folder / "check")
+
+
+@pytest.fixture(scope="module")
+def run(program):
+    """Run a case once and keep what it printed."""
+    seen = {}
+
+    def case(name):
+        if name not in seen:
+            seen[name] = subprocess.run([program, name], capture_output=True, text=True, timeout=300)
+        return seen[name]
+
+    return case
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_case(run, case):
+    done = run(case)
+    assert done.returncode == 0, f"exit status {done.returncode}\n" + done.stdout[-4000:] + done.stderr[-1000:]
+
+
+@pytest.fixture(scope="module")
+def divide(program):
+    process = subprocess.Popen([program, "--divide"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def quotient(n, d):
+        process.stdin.write(f"{n} {d}\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+
+    yield quotient
+    process.stdin.close()
+    process.wait(10)
+
+
+@settings(deadline=None, max_examples=500)
+@example(n=2**31 - 1, d=2**31 - 1)
+@example(n=2**31 - 2, d=2**31 - 1)
+@example(n=2**31 - 1, d=2**30 + 1)
+@given(n=st.integers(0, 2**31 - 1), d=st.integers(1, 2**31 - 1))
+def test_divides(divide, n, d):
+    assert divide(n, d) == n // d
+    multiple = n // d * d
+    for near in (multiple - 1, multiple, multiple + d - 1):
+        if 0 <= near < 2**31:
+            assert divide(near, d) == near // d
+
+
+def compile_all(nvrtc, kernels, architecture):
+    """Compile {type: size} for one GPU; return {type: (stack, stores, loads, registers)} and the log."""
+    headers = "\n".join(f'#include "minicaffe/kernels/{h.name}"' for h in HEADERS)
+    source = headers + '\n#include "functors.hpp"\nusing namespace mc;\n'
+    names = {k: f"mc::run<{k}, {size}>".encode() for k, size in kernels.items()}
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
+    for name in names.values():
+        assert nvrtc.nvrtcAddNameExpression(program, name) == 0
+    options = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", f"--include-path={ROOT}",
+               f"--include-path={HERE}", "--ptxas-options=-v"]
+    code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*(o.encode() for o in options)))
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    log = log.value.decode()
+    found = {name: tuple(map(int, numbers)) for name, *numbers in RESOURCES.findall(log)}
+    table, lowered = {}, ctypes.c_char_p()
+    if code == 0:
+        for kernel, name in names.items():
+            assert nvrtc.nvrtcGetLoweredName(program, name, ctypes.byref(lowered)) == 0
+            table[kernel] = found[lowered.value.decode()]
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return table, log
+
+
+@pytest.fixture(scope="module")
+def kernels(run):
+    """The kernels that the cases launched: {type: bytes of its parameters}."""
+    return {kernel: int(size) for case in CASES for size, _, kernel in KERNEL.findall(run(case).stdout)}
+
+
+@pytest.fixture(scope="module")
+def nvrtc():
+    library = find_nvrtc()
+    if library is None:
+        pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in ".[test]")')
+    return library
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_fit_in_registers(nvrtc, kernels, architecture):
+    table, log = compile_all(nvrtc, kernels, architecture)
+    assert table, log[-4000:]
+    spilled = {kernel: numbers for kernel, numbers in table.items() if any(numbers[:3]) and kernel not in SPILLS}
+    assert not spilled, f"(stack frame, spill stores, spill loads, registers) on {architecture}: {spilled}"
+
+
+def test_large_tiles_leave_room_for_two_blocks(nvrtc, kernels):
+    """65536 registers of a multiprocessor hold two blocks of 256 threads with 128 each."""
+    large = {k: size for k, size in kernels.items() if k.startswith("Gemm<float, 128")}
+    assert large
+    for architecture in ARCHITECTURES:
+        for kernel, numbers in compile_all(nvrtc, large, architecture)[0].items():
+            assert numbers[3] <= 128, (kernel, architecture, numbers)
+
+
+def test_a_wrong_size_is_refused(nvrtc):
+    table, log = compile_all(nvrtc, {"Fill<float>": 4}, "sm_90")
+    assert not table and "run" in log
+    table, log = compile_all(nvrtc, {"Each<Fill<float> >": 4}, "sm_90")
+    assert not table and "lay this kernel's parameters out differently" in log
