@@ -14,7 +14,7 @@ cdef class Layer:
     cdef readonly Generator generator
     cdef readonly object parameters        # the workspace that owns the parameter blobs, or None
     cdef readonly str key                  # the layer's name there
-    cdef bint has_loss
+    cdef readonly bint has_loss
     cdef unsigned long long seen           # the stamps of bottoms and tops at the last reshape, added up
     cpdef layer_setup(self, list bottom, list top)
     cpdef reshape(self, list bottom, list top)
@@ -23,7 +23,9 @@ cdef class Layer:
     cpdef forward_gpu(self, list bottom, list top)
     cpdef backward_gpu(self, list top, list propagate_down, list bottom)
     cdef int refresh(self, list bottom, list top) except -1
-    cdef double run_forward(self, list bottom, list top) except? -1
+    cdef int run_forward(self, list bottom, list top) except -1
+    cdef double loss_of(self, list top) except? -1
+    cpdef inspect(self, list bottom)
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1
     cdef bint learns(self, int index)
 

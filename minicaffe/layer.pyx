@@ -97,6 +97,14 @@ cdef class Layer:
         """Compute the gradients in GPU mode; see `forward_gpu`."""
         self.backward_cpu(top, propagate_down, bottom)
 
+    def capture_obstacle(self):
+        """Return why a CUDA graph cannot hold this layer, or None."""
+        return None if self.host_only else "it runs on the CPU"
+
+    cpdef inspect(self, list bottom):
+        """Check on the host what forward checks there; called before each replay of a CUDA graph, which checks nothing."""
+        return
+
     def allow_force_backward(self, int bottom_index):
         """Whether ``force_backward`` may ask this bottom for a gradient."""
         return True
@@ -154,26 +162,29 @@ cdef class Layer:
             self.seen = _stamps(bottom, top)
         return 0
 
-    cdef double run_forward(self, list bottom, list top) except? -1:
-        """Reshape if need be, compute the tops, and return the layer's share of the loss."""
-        cdef double loss = 0
-        cdef Blob blob
-        cdef int i
+    cdef int run_forward(self, list bottom, list top) except -1:
+        """Reshape if need be and compute the tops."""
         self.refresh(bottom, top)
         if on_device():
             self.forward_gpu(bottom, top)
         else:
             self.forward_cpu(bottom, top)
-        if self.has_loss:
-            for i in range(len(top)):
-                if self.loss_weights[i]:
-                    blob = top[i]
-                    if self.dtype == FLOAT:
-                        loss += dot[float](num_threads(), blob.count, <const float*> blob.cpu_data_ptr(),
-                                           <const float*> blob.cpu_diff_ptr())
-                    else:
-                        loss += dot[double](num_threads(), blob.count, <const double*> blob.cpu_data_ptr(),
-                                            <const double*> blob.cpu_diff_ptr())
+        return 0
+
+    cdef double loss_of(self, list top) except? -1:
+        """The layer's share of the loss: its tops times their loss weights."""
+        cdef double loss = 0
+        cdef Blob blob
+        cdef int i
+        for i in range(len(top)):
+            if self.loss_weights[i]:
+                blob = top[i]
+                if self.dtype == FLOAT:
+                    loss += dot[float](num_threads(), blob.count, <const float*> blob.cpu_data_ptr(),
+                                       <const float*> blob.cpu_diff_ptr())
+                else:
+                    loss += dot[double](num_threads(), blob.count, <const double*> blob.cpu_data_ptr(),
+                                        <const double*> blob.cpu_diff_ptr())
         return loss
 
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
@@ -244,6 +255,9 @@ cdef class DeviceLayer(Layer):
         """Compute the gradients on the machine of `on`, as `backward_cpu` says."""
         Layer.backward_cpu(self, top, propagate_down, bottom)
         return 0
+
+    def capture_obstacle(self):
+        return None
 
     cpdef forward_cpu(self, list bottom, list top):
         self.forward_on(cpu_context(), bottom, top)

@@ -11,6 +11,7 @@ from minicaffe.errors import DependencyError
 _HOME = {
     "Device": "device",
     "Event": "device",
+    "Graph": "graph",
     "Stream": "device",
     "computing": "device",
     "current": "device",

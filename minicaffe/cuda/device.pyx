@@ -30,6 +30,9 @@ cdef extern from *:
     void set_function(CudaKernel* k, int device, void* f) nogil
     enum: kMaxDevices "mc::cuda::kMaxDevices"
 
+cdef enum:
+    WORKSPACE = 4 << 20     # bytes of a stream's workspace (ops/gemm.hpp)
+
 cdef Reporter _reporter = reporter
 _devices = {}           # index -> Device
 _lock = threading.RLock()
@@ -70,7 +73,7 @@ cdef class Device:
     def __init__(self, int index):
         cdef cydriver.CUdevice handle
         cdef char name[128]
-        cdef cydriver.CUdeviceptr scratch = 0
+        cdef cydriver.CUdeviceptr scratch = 0, workspace = 0
         cdef cydriver.CUstream stream
         if not 0 <= index < min(driver.count(), kMaxDevices):
             raise DeviceError(f"there is no device {index}; this machine has {driver.count()}, minicaffe device_query lists them",
@@ -87,6 +90,9 @@ cdef class Device:
         self.activate()
         check(cydriver.cuStreamCreate(&stream, cydriver.CU_STREAM_DEFAULT), "cuStreamCreate", (index,))
         check(cydriver.cuMemAlloc(&scratch, kScratch * 8), "cuMemAlloc", (kScratch * 8,))
+        check(cydriver.cuMemAlloc(&workspace, WORKSPACE), "cuMemAlloc", (WORKSPACE,))
+        self.stream.workspace = <void*> <uintptr_t> workspace
+        self.stream.workspace_bytes = WORKSPACE
         self.stream.handle = <void*> stream
         self.stream.device = index
         self.stream.multiprocessors = self.multiprocessors
@@ -202,6 +208,11 @@ cdef class Device:
                                       <cydriver.CUstream> self.stream.handle, <void**> <void*> addresses, NULL),
               "cuLaunchKernel", (f"grid {grid}", f"block {block}"))
         self.stream.launches += 1
+
+    @property
+    def recording(self):
+        """bool: whether every launch is reported as an event."""
+        return self.stream.recording != 0
 
     def record_launches(self, bint on):
         """Report every kernel launch as an event, or no longer (`minicaffe.memory.record`)."""

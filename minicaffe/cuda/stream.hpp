@@ -28,6 +28,8 @@ struct Stream {
   int recording;        // tell() wants to know of every launch
   long long launches;
   double* scratch;      // kScratch values on the device, for sums in two steps
+  void* workspace;      // for long matrix products that several blocks share
+  long long workspace_bytes;
   const double* rate;   // while a graph is captured: where on the device the learning rate lies; else null
   const unsigned long long* drawn;  // likewise: what is added to the start of every stream of random numbers
   Libraries* libraries; // null: our own kernels only

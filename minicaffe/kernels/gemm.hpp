@@ -123,6 +123,7 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
         left.load(a, ahead, thread);
         right.load(b, ahead, thread);
       }
+#pragma unroll 4  // enough to load ahead; all 8 need a few registers more than there are
       for (int d = 0; d < kDepth; ++d) {
         Patch x[2], y[2];
         for (int h = 0; h < 2; ++h) {

@@ -86,6 +86,18 @@ cdef class AccuracyLayer(DeviceLayer):
         with nogil:
             count_correct(on, self.dtype, self.labels, self.top_k, score, label, max(valid, 1), out)
 
+    cpdef inspect(self, list bottom):
+        cdef long long valid
+        cdef Blob labels = bottom[1]
+        cdef long long bad = check_labels(self.dtype, self.labels, labels.cpu_data_ptr(), &valid)
+        if bad >= 0:
+            raise bad_label(labels, bad, self.labels.classes)
+
+    def capture_obstacle(self):
+        if self.labels.ignore != kNoLabel or len(self.param.top) > 1:
+            return "it counts labels on the host"
+        return None
+
     cdef int forward_by_class(self, list bottom, list top, long long valid) except -1:
         """Count for each class too, on the host on either machine: it is a walk over the labels."""
         cdef const void* score = (<Blob> bottom[0]).cpu_data_ptr()

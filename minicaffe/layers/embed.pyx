@@ -47,6 +47,9 @@ cdef class RowLayer(DeviceLayer):
                             field=field)
         return <const int*> self.index.data_on(on)
 
+    def capture_obstacle(self):
+        return "it reads indices on the host"
+
     cdef long long row_bytes(self, Blob blob, int axis) except -1:
         return blob.count_range(axis, blob.num_axes) * (4 if self.dtype == 0 else 8)
 

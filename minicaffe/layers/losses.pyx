@@ -124,6 +124,14 @@ cdef class ClassLossLayer(LossLayer):
                              f"{list(labels.shape)}", field="bottom[1]")
         return 0
 
+    cpdef inspect(self, list bottom):
+        self.read_labels(bottom[1])
+
+    def capture_obstacle(self):
+        if self.labels.ignore != kNoLabel and self.mode == VALID:
+            return "its divisor is the number of labels that are not ignored"
+        return None
+
     cdef int read_labels(self, Blob labels) except -1:
         """Check the labels' range and count those not ignored."""
         cdef long long bad = check_labels(self.dtype, self.labels, labels.cpu_data_ptr(), &self.valid)
@@ -386,6 +394,11 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
         param = self.param.loss_param
         self.ignore = param.ignore_label if param.HasField("ignore_label") else kNoLabel
         self.mode = _mode(param, param.normalization if param.HasField("normalization") else BATCH_SIZE)
+
+    def capture_obstacle(self):
+        if self.ignore != kNoLabel and self.mode == VALID:
+            return "its divisor is the number of targets that are not ignored"
+        return None
 
     cpdef reshape(self, list bottom, list top):
         LossLayer.reshape(self, bottom, top)

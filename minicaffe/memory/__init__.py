@@ -7,15 +7,20 @@ CUDA memory comes with a provider that calls `register`; this room knows no driv
 from minicaffe.memory import reporter
 from minicaffe.memory.allocator import Allocator, Buffer, FailAllocator, LimitAllocator, SystemAllocator
 from minicaffe.memory.buddy import BuddyAllocator
+from minicaffe.memory.caching import CachingAllocator
+from minicaffe.memory.named import make_allocator
+from minicaffe.memory.pinned import CachingHostAllocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry as _registry
 from minicaffe.memory.reporter import record
+from minicaffe.memory.streams import StreamOrder
 from minicaffe.memory.synced import DeviceSide, SyncedHead, SyncedMemory
 
 alloc = _registry.alloc
 free = _registry.free
 used = _registry.used
 stats = _registry.stats
+empty_cache = _registry.empty_cache
 use = _registry.use
 register = _registry.register
 unregister = _registry.unregister
@@ -27,16 +32,21 @@ __all__ = [
     "BuddyAllocator",
     "Buffer",
     "CPUPlace",
+    "CachingAllocator",
+    "CachingHostAllocator",
     "CUDAPlace",
     "DeviceSide",
     "FailAllocator",
     "LimitAllocator",
     "PinnedPlace",
+    "StreamOrder",
     "SyncedHead",
     "SyncedMemory",
     "SystemAllocator",
     "alloc",
+    "empty_cache",
     "free",
+    "make_allocator",
     "record",
     "register",
     "reporter",

@@ -5,11 +5,13 @@ from minicaffe.memory.reporter cimport Usage
 
 cdef class Allocator:
     cdef readonly object place
+    cdef readonly Allocator upstream            # where the memory comes from; None for an allocator that is the source
     cdef Usage usage
     cdef unordered_map[size_t, size_t] sizes    # live address -> bytes, for allocators that use remember() and forget()
     cdef void* alloc(self, size_t nbytes) except NULL
     cdef int free(self, void* ptr) except -1
     cdef size_t reserved(self) noexcept
+    cdef size_t largest_free(self) noexcept
     cdef void remember(self, void* ptr, size_t nbytes) noexcept
     cdef int forget(self, void* ptr) except -1
 
@@ -29,3 +31,5 @@ cdef class Buffer:
 
 
 cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name)
+cdef out_of_memory(Allocator allocator, size_t nbytes, str limit)
+cdef str limit_of(error)

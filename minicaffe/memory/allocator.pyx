@@ -1,9 +1,9 @@
 """Allocators, and the Buffer that owns one block of memory.
 
 An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
-`FailAllocator` here, the buddy allocator in ``buddy.pyx``, the caching one of CUDA devices in its own room. A `Buffer`
-is one block; it frees itself when its last user goes, be that a SyncedMemory or a NumPy view. Caffe called malloc and
-free by hand, so a NumPy array could outlive the memory it showed.
+`FailAllocator` here, and a room of its own for each that caches (``caching.pyx``, ``pinned.pyx``, ``buddy.pyx``). What
+one gets from below it gets from `upstream`. A `Buffer` is one block; it frees itself when its last user goes, be that a
+SyncedMemory or a NumPy view. Caffe called malloc and free by hand, so a NumPy array could outlive the memory it showed.
 
 A subclass of Allocator overrides `alloc` and `free` (C level) and either calls `remember` and `forget`, which keep
 sizes and counters and refuse unknown pointers, or keeps its own books in `usage`. All run under the GIL; one that
@@ -22,7 +22,7 @@ from time import perf_counter_ns
 
 from minicaffe.errors import ConfigError, Error, OutOfMemoryError, PointerError, WrongTypeError
 from minicaffe.memory.place import CPUPlace
-from minicaffe.memory.reporter import Stats, reporter
+from minicaffe.memory.reporter import Stats, live, reporter
 
 cdef enum:
     ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
@@ -37,10 +37,13 @@ cdef class Allocator:
     Parameters
     ----------
     place : CPUPlace, PinnedPlace or CUDAPlace
+    upstream : Allocator, optional
+        Gives the memory, of the same place.
     """
 
-    def __init__(self, place):
+    def __init__(self, place, Allocator upstream=None):
         self.place = place
+        self.upstream = upstream
         self.usage = Usage()
 
     cdef void* alloc(self, size_t nbytes) except NULL:
@@ -55,6 +58,10 @@ cdef class Allocator:
         """Count the bytes held from below."""
         return self.usage.live
 
+    cdef size_t largest_free(self) noexcept:
+        """Give the bytes of the largest block that is held, but not in use."""
+        return 0
+
     cdef void remember(self, void* ptr, size_t nbytes) noexcept:
         self.sizes[<size_t>ptr] = nbytes
         self.usage.take(nbytes)
@@ -67,6 +74,23 @@ cdef class Allocator:
         self.usage.give(dereference(known).second)
         self.sizes.erase(known)
         return 0
+
+    def memory_info(self):
+        """Give ``(free, total)`` bytes of the device itself, or None where nobody can say; wrappers ask `upstream`."""
+        return None if self.upstream is None else self.upstream.memory_info()
+
+    def empty_cache(self):
+        """Give back to `upstream` what is held, but not in use."""
+        if self.upstream is not None:
+            self.upstream.empty_cache()
+
+    def record_stream(self, size_t address, size_t stream):
+        """Say that `stream`, too, uses the block at `address`: once freed, it is not given out before `stream` got there.
+
+        An allocator that caches nothing has nothing to do: a driver's own free waits for all streams.
+        """
+        if self.upstream is not None:
+            self.upstream.record_stream(address, stream)
 
     def allocate(self, size_t nbytes):
         """Give the address of a block of `nbytes` bytes; pair it with `release`. A `Buffer` frees itself instead."""
@@ -81,6 +105,9 @@ cdef class Allocator:
             If no block of this allocator lives there.
         """
         self.free(<void*>address)
+
+    def __reduce__(self):
+        raise WrongTypeError(f"a {type(self).__name__} cannot be copied or pickled: its memory is of this process")
 
     def stats(self):
         """Give `Stats`: live, peak and reserved bytes, live count and number of allocations."""
@@ -121,12 +148,10 @@ cdef class LimitAllocator(Allocator):
     upstream : Allocator
     max_bytes : int
     """
-    cdef Allocator upstream
     cdef readonly size_t max_bytes
 
     def __init__(self, Allocator upstream not None, size_t max_bytes):
-        super().__init__(upstream.place)
-        self.upstream = upstream
+        super().__init__(upstream.place, upstream)
         self.max_bytes = max_bytes
 
     cdef void* alloc(self, size_t nbytes) except NULL:
@@ -150,12 +175,10 @@ cdef class FailAllocator(Allocator):
     upstream : Allocator
     nth : int
     """
-    cdef Allocator upstream
     cdef public size_t nth
 
     def __init__(self, Allocator upstream not None, size_t nth):
-        super().__init__(upstream.place)
-        self.upstream = upstream
+        super().__init__(upstream.place, upstream)
         self.nth = nth
 
     cdef void* alloc(self, size_t nbytes) except NULL:
@@ -180,9 +203,43 @@ def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
     return (perf_counter_ns() - start) / times
 
 
-cdef out_of_memory(Allocator allocator, size_t nbytes, limit):
-    return OutOfMemoryError(f"{allocator.place}: no memory for {nbytes:,} bytes; live are {allocator.usage.live:,} "
-                            f"bytes, the limit is {limit}; make batches or images smaller")
+cdef out_of_memory(Allocator allocator, size_t nbytes, str limit):
+    """Make the error for a request of `nbytes` that `allocator` cannot serve; `limit` says in words how much there is.
+
+    Its attributes, for programs: `place`, `nbytes`, `live`, `reserved`, `largest_free`, `free` and `total` of the device
+    (None where unknown), `limit`, and `holders`: up to ten ``(name, bytes)``, the largest first.
+    """
+    held = {}
+    for block in live():
+        if block.place == allocator.place:
+            held[block.name] = held.get(block.name, 0) + block.nbytes
+    holders = sorted(held.items(), key=lambda item: (-item[1], item[0]))[:10]
+    free, total = allocator.memory_info() or (None, None)
+    text = [f"{allocator.place}: no memory for {nbytes:,} bytes; live are {allocator.usage.live:,} bytes, the limit is "
+            f"{limit}"]
+    if allocator.reserved() != allocator.usage.live:
+        text.append(f"{allocator.reserved():,} bytes are reserved, the largest free block in them has "
+                    f"{allocator.largest_free():,}")
+    if total is not None:
+        text.append(f"{free:,} of the device's {total:,} bytes are free")
+    if holders:
+        text.append("largest holders: " + ", ".join(f"{name or '(no name)'} {size:,}" for name, size in holders))
+    remedies = "make batches or images smaller"
+    if allocator.upstream is not None:
+        remedies += ", call minicaffe.memory.empty_cache(), choose another allocator"
+    if not allocator.place.on_host:
+        remedies += ", close other programs that use the device"
+    text.append(remedies)
+    error = OutOfMemoryError("; ".join(text))
+    error.place, error.nbytes, error.live, error.reserved = allocator.place, nbytes, allocator.usage.live, allocator.reserved()
+    error.largest_free, error.free, error.total, error.holders = allocator.largest_free(), free, total, holders
+    error.limit = limit
+    return error
+
+
+cdef str limit_of(error):
+    """Say in words what stood behind an OutOfMemoryError from below, for the `out_of_memory` of the next allocator."""
+    return getattr(error, "limit", None) or f"what the driver gives ({error})"
 
 
 @cython.no_gc_clear     # __dealloc__ needs allocator and usage
@@ -228,6 +285,11 @@ cdef class Buffer:
         if not self.place.on_host:
             raise BufferError(f"{self!r} is device memory; the host cannot look into it")
         PyBuffer_FillInfo(view, self, self.ptr, self.nbytes, False, flags)
+
+    def record_stream(self, size_t stream):
+        """Say that `stream` uses the block, too: see `Allocator.record_stream`. Foreign memory is its owner's affair."""
+        if self.allocator is not None:
+            self.allocator.record_stream(<size_t>self.ptr, stream)
 
     @property
     def address(self):

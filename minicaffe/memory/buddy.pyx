@@ -2,22 +2,27 @@
 
 Memory comes from `upstream` in pools whose size is a power of two. A pool is cut in halves until a chunk just fits;
 the two halves of one cut are buddies, and two free buddies become one chunk again. Here sizes are powers of two, so
-that a buddy is found by flipping one bit of the offset; Paddle cuts to the exact size and links neighbours instead.
+that all chunks of a pool are the nodes of one binary tree; Paddle cuts to the exact size and links neighbours instead.
 The price is that up to half of a chunk stays unused. Requests beyond the largest pool go to `upstream` as they are.
 
-Each chunk starts with a 64-byte `Header`, hence host memory only. Its guard word says free or in use and holds the
-address, so a block that is freed twice, or was written beyond its chunk, is found when it or its neighbour is freed.
+The tree stands beside the pool, one byte for each node: the order of the largest free chunk below it. So device memory
+can be served as well as host memory, and what a user overwrites never harms the books. Host memory is watched, too: a
+guard word follows each block, hence a power of two takes the next larger chunk there, and each freed chunk starts with
+another. A write beyond a block is found when the block is freed, one into a freed chunk when the chunk is taken again.
 
 Nothing here releases the GIL, but `upstream` may, and recording an event may run the garbage collector and so `free`:
 before each such call the books are in order.
 """
 
 cimport cython
-from cython.operator cimport dereference, predecrement
-from libc.stdint cimport uint64_t
+from cython.operator cimport dereference, predecrement, preincrement
+from libc.stdint cimport uint8_t, uint64_t
+from libc.stdlib cimport calloc, malloc
+from libc.stdlib cimport free as c_free
+from libc.string cimport memcpy, memset
 from libcpp.map cimport map as ordered_map
 
-from minicaffe.memory.allocator cimport Allocator
+from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
 from minicaffe.memory.reporter cimport Reporter
 
 from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
@@ -26,19 +31,22 @@ from minicaffe.memory.reporter import reporter
 cdef Reporter _reporter = reporter
 
 cdef enum:
-    HEADER = 64     # bytes in front of each block: keeps the block on the 64-byte grid of the pool
-    ORDERS = 48     # chunk sizes: min_chunk << 0 ... min_chunk << 47
+    LEAST_CHUNK = 64    # bytes: keeps blocks on the 64-byte grid
+    ORDERS = 40         # chunk sizes: min_chunk << 0 ... min_chunk << 39
 
 cdef uint64_t IN_USE = 0x6d636275736564ff
-cdef uint64_t FREE = 0x6d63667265656400
+cdef uint64_t FREED = 0x6d63667265656400
+cdef size_t FREED_HERE = <size_t>-1     # as Pool.asked
 
-cdef struct Header:
-    uint64_t guard      # IN_USE or FREE, xor the header's address; 0 where no chunk starts any more
-    size_t nbytes       # asked for by the user, while in use
-    Header* previous    # in the list of free chunks of this order, while free
-    Header* next
-    int order           # the chunk is min_chunk << order bytes long, header included
-    int pool_order
+cdef struct Pool:
+    size_t base
+    int order           # the pool has min_chunk << order bytes, in 1 << order leaves of min_chunk each
+    # For each node the order of its largest free chunk plus one; 0: none. Node 1 is the pool, 2n and 2n + 1 are the
+    # halves of n. Below a chunk that is in use, or free as a whole, all nodes say that they are free as a whole.
+    uint8_t* largest
+    # For each leaf the bytes of the block in use that starts there plus one, 0 if none does, FREED_HERE if a free chunk
+    # starts there whose first word is FREED. The system gives these pages when they are touched first.
+    size_t* asked
 
 
 @cython.final
@@ -49,9 +57,9 @@ cdef class BuddyAllocator(Allocator):
     Parameters
     ----------
     upstream : Allocator
-        Of host memory; gives the pools.
+        Gives the pools; of host or device memory.
     min_chunk : int
-        Smallest chunk in bytes, 64 of them header; a power of two, at least 128.
+        Smallest chunk in bytes; a power of two, at least 64.
     pool : int
         Bytes of the first pool; a power of two. Each further pool is twice as large as the last, up to `max_pool`.
     max_pool : int
@@ -59,29 +67,30 @@ cdef class BuddyAllocator(Allocator):
 
     Notes
     -----
-    The largest empty pool is kept for the next request, the others go back to `upstream`; `trim` gives back all.
+    The largest empty pool is kept for the next request, the others go back to `upstream`; `empty_cache` gives back all.
+    The books of a pool take 10 bytes of host memory for each `min_chunk` at most, less where blocks are larger.
+    It knows no streams: a block is free at once. Where several streams run, use the caching allocator.
     """
-    cdef Allocator upstream
     cdef readonly size_t min_chunk
-    cdef Header* free_lists[ORDERS]
-    cdef ordered_map[size_t, int] pools     # address -> order
+    cdef ordered_map[size_t, Pool] pools    # base -> pool
+    cdef size_t guard                       # bytes of the word behind each block; 0 on a device
+    cdef size_t held                        # bytes of all pools and large blocks
+    cdef int shift                          # min_chunk is 1 << shift
     cdef int next_order                     # of the pool to be taken next
     cdef int max_order
     cdef int empty_pools
 
     def __init__(self, Allocator upstream not None, size_t min_chunk=256, size_t pool=1 << 20,
                  size_t max_pool=1 << 26):
-        super().__init__(upstream.place)
-        if not self.place.on_host:
-            raise ConfigError(f"keeps its headers in the memory itself, which {self.place} does not allow; "
-                              "use the caching allocator there", field="BuddyAllocator.upstream")
-        for field, nbytes, least in (("min_chunk", min_chunk, 2 * HEADER), ("pool", pool, min_chunk),
+        super().__init__(upstream.place, upstream)
+        for field, nbytes, least in (("min_chunk", min_chunk, LEAST_CHUNK), ("pool", pool, min_chunk),
                                      ("max_pool", max_pool, pool)):
             if nbytes < least or nbytes & (nbytes - 1):
                 raise ConfigError(f"must be a power of two and at least {least}, got {nbytes}",
                                   field=f"BuddyAllocator.{field}")
-        self.upstream = upstream
         self.min_chunk = min_chunk
+        self.shift = min_chunk.bit_length() - 1
+        self.guard = sizeof(uint64_t) if self.place.on_host else 0
         self.next_order = (pool // min_chunk).bit_length() - 1
         self.max_order = (max_pool // min_chunk).bit_length() - 1
         if self.max_order >= ORDERS:
@@ -90,180 +99,255 @@ cdef class BuddyAllocator(Allocator):
     def __dealloc__(self):
         # Whoever holds a Buffer from here holds this object, so only blocks of raw addresses can still be out.
         if self.upstream is not None:
-            for pool in self.pools:
-                self.upstream.free(<void*>pool.first)
+            for item in self.pools:
+                c_free(item.second.largest)
+                c_free(item.second.asked)
+                self.upstream.free(<void*>item.first)
             for large in self.sizes:
                 self.upstream.free(<void*>large.first)
 
     cdef void* alloc(self, size_t nbytes) except NULL:
-        cdef int wanted = 0
-        cdef int order
-        cdef Header* chunk
-        cdef Header* half
-        if nbytes > (self.min_chunk << self.max_order) - HEADER:
+        if nbytes > (self.min_chunk << self.max_order) - self.guard:
             return self.alloc_large(nbytes)
-        while (self.min_chunk << wanted) < nbytes + HEADER:
-            wanted += 1
-        while True:
-            order = wanted
-            while order <= self.max_order and self.free_lists[order] == NULL:
-                order += 1
-            if order <= self.max_order:
+        cdef int wanted = self.order_of(nbytes)
+        cdef Pool* pool = self.best_pool(wanted)
+        while pool == NULL:
+            self.grow(wanted, nbytes)
+            pool = self.best_pool(wanted)   # another thread may have taken what it brought, so look again
+        cdef uint8_t* largest = pool.largest
+        cdef size_t node = 1
+        cdef int order = pool.order
+        cdef int whole = -1                 # order of the free chunk that the block is cut from
+        while order > wanted:
+            if whole < 0 and largest[node] == order + 1:
+                whole = order
+            order -= 1
+            node *= 2
+            # The half whose largest chunk is the smaller one, if it will do: larger chunks stay whole for longer.
+            if largest[node] <= wanted or largest[node] > largest[node + 1] > wanted:
+                node += 1
+        cdef size_t leaf = (node << order) - (<size_t>1 << pool.order)
+        cdef size_t address = pool.base + (leaf << self.shift)
+        if pool.asked[leaf] == FREED_HERE and (<uint64_t*>address)[0] != FREED ^ address:
+            raise PointerError(f"BuddyAllocator: the free block at {address:#x} was overwritten after it was freed")
+        self.empty_pools -= largest[1] == pool.order + 1
+        pool.asked[leaf] = nbytes + 1
+        if self.guard != 0:
+            write_guard(address, nbytes)
+        largest[node] = 0
+        while node > 1:
+            node >>= 1
+            order = max(largest[2 * node], largest[2 * node + 1])
+            if largest[node] == order:
                 break
-            self.grow(wanted)       # another thread may take what it brings, so look again
-        chunk = self.free_lists[order]
-        self.check(chunk, FREE)
-        self.unlink(chunk)
-        if order == chunk.pool_order:
-            self.empty_pools -= 1
-        chunk.guard = IN_USE ^ <uint64_t>chunk
-        chunk.nbytes = nbytes
+            largest[node] = order
         self.usage.take(nbytes)
-        while chunk.order > wanted:
-            chunk.order -= 1
-            half = <Header*>(<char*>chunk + (self.min_chunk << chunk.order))
-            half.order = chunk.order
-            half.pool_order = chunk.pool_order
-            self.link(half)
-            if _reporter.recording:
-                self.tell("split", chunk)
-        return <char*>chunk + HEADER
+        if _reporter.recording:
+            for order in range(whole - 1, wanted - 1, -1):
+                self.tell("split", address, self.min_chunk << order)
+        return <void*>address
 
     cdef int free(self, void* ptr) except -1:
-        cdef size_t base = self.pool_of(<size_t>ptr)
-        if base == 0:
-            self.forget(ptr)
-            return self.upstream.free(ptr)
-        cdef Header* chunk = <Header*>(<char*>ptr - HEADER)
-        cdef size_t offset = <size_t>chunk - base
-        cdef size_t nbytes
-        cdef Header* buddy
-        if offset % self.min_chunk != 0:
-            raise PointerError(f"BuddyAllocator: {<size_t>ptr:#x} lies inside a pool, but no block starts there")
-        self.check(chunk, IN_USE)
-        nbytes = self.min_chunk << chunk.order
-        if offset + nbytes < self.min_chunk << chunk.pool_order:
-            self.check_neighbour(chunk, <Header*>(<char*>chunk + nbytes))
-        self.usage.give(chunk.nbytes)
-        while chunk.order < chunk.pool_order:
-            buddy = <Header*>(base + (offset ^ (self.min_chunk << chunk.order)))
-            if buddy.guard != FREE ^ <uint64_t>buddy or buddy.order != chunk.order:
+        cdef size_t address = <size_t>ptr
+        cdef Pool* pool = self.pool_of(address)
+        if pool == NULL:
+            return self.free_large(ptr)
+        cdef size_t leaf = self.leaf_of(pool, address)
+        cdef size_t nbytes = pool.asked[leaf] - 1
+        if self.guard != 0 and not guard_stands(address, nbytes):
+            raise PointerError(f"BuddyAllocator: the block of {nbytes:,} bytes at {address:#x} was written beyond its "
+                               "end; it is not given back")
+        cdef uint8_t* largest = pool.largest
+        cdef int first = self.order_of(nbytes)
+        cdef int order = first
+        cdef int merged = first             # order of the free chunk that the block becomes part of
+        cdef size_t node = (leaf >> order) + (<size_t>1 << (pool.order - order))
+        cdef size_t start = leaf            # of that chunk
+        cdef int value = order + 1
+        pool.asked[leaf] = 0
+        largest[node] = value
+        while node > 1:
+            if largest[node] == order + 1 and largest[node ^ 1] == order + 1:
+                value = order + 2
+                merged = order + 1
+                start &= ~(<size_t>1 << order)
+                pool.asked[start | <size_t>1 << order] = 0      # no free chunk starts at the upper half any more
+            else:
+                value = max(largest[node], largest[node ^ 1])
+            node >>= 1
+            order += 1
+            if largest[node] == value:
                 break
-            self.unlink(buddy)
-            chunk.guard = 0         # one of the two headers is overtaken; the lower one stays
-            buddy.guard = 0
-            if buddy < chunk:
-                chunk = buddy
-                offset = <size_t>chunk - base
-            chunk.order += 1
-            chunk.guard = IN_USE ^ <uint64_t>chunk
-            chunk.nbytes = 0
-            if _reporter.recording:
-                self.tell("merge", chunk)
-        self.link(chunk)
-        if chunk.order == chunk.pool_order:
+            largest[node] = value
+        if self.guard != 0 and start == leaf:
+            (<uint64_t*>address)[0] = FREED ^ address
+            pool.asked[leaf] = FREED_HERE
+        self.usage.give(nbytes)
+        cdef size_t base = pool.base
+        if merged == pool.order:
             self.empty_pools += 1
             if self.empty_pools > 1:
                 self.drop_pool(self.smallest_empty_pool())
+        if _reporter.recording:
+            for order in range(first + 1, merged + 1):
+                self.tell("merge", base + (leaf >> order << order << self.shift), self.min_chunk << order)
         return 0
 
     cdef void* alloc_large(self, size_t nbytes) except NULL:
-        cdef void* ptr = self.upstream.alloc(nbytes)
+        cdef void* ptr
+        try:
+            ptr = self.upstream.alloc(nbytes)
+        except OutOfMemoryError:
+            self.give_empty_pools()
+            try:
+                ptr = self.upstream.alloc(nbytes)
+            except OutOfMemoryError as error:
+                raise out_of_memory(self, nbytes, limit_of(error)) from error
         self.remember(ptr, nbytes)
+        self.held += nbytes
         return ptr
 
-    cdef int grow(self, int wanted) except -1:
+    cdef int free_large(self, void* ptr) except -1:
+        cdef size_t live = self.usage.live
+        self.forget(ptr)
+        self.held -= live - self.usage.live
+        return self.upstream.free(ptr)
+
+    cdef int order_of(self, size_t nbytes) noexcept:
+        """Find the order of the chunk that just holds a block of `nbytes` and its guard."""
+        cdef size_t units = (nbytes + self.guard + self.min_chunk - 1) >> self.shift
+        cdef int order = 0
+        while (<size_t>1 << order) < units:
+            order += 1
+        return order
+
+    cdef Pool* best_pool(self, int wanted) noexcept:
+        """Find the pool whose largest free chunk is the smallest that will do; NULL if there is none."""
+        cdef Pool* best = NULL
+        cdef Pool* pool
+        now = self.pools.begin()
+        while now != self.pools.end():
+            pool = &dereference(now).second
+            if pool.largest[1] > wanted and (best == NULL or pool.largest[1] < best.largest[1]):
+                best = pool
+            preincrement(now)
+        return best
+
+    cdef int grow(self, int wanted, size_t nbytes) except -1:
         """Take one more pool; where the usual size is not to be had, one that just holds an order `wanted` chunk."""
         cdef int order = max(wanted, self.next_order)
-        cdef Header* chunk
+        cdef size_t base
         try:
-            chunk = <Header*>self.upstream.alloc(self.min_chunk << order)
+            base = <size_t>self.upstream.alloc(self.min_chunk << order)
         except OutOfMemoryError:
-            self.trim()
+            self.give_empty_pools()
             order = wanted
-            chunk = <Header*>self.upstream.alloc(self.min_chunk << order)
+            try:
+                base = <size_t>self.upstream.alloc(self.min_chunk << order)
+            except OutOfMemoryError as error:
+                raise out_of_memory(self, nbytes, limit_of(error)) from error
+        cdef Pool pool
+        cdef int level
+        pool.base = base
+        pool.order = order
+        pool.largest = <uint8_t*>malloc(<size_t>2 << order)
+        pool.asked = <size_t*>calloc(<size_t>1 << order, sizeof(size_t))
+        if pool.largest == NULL or pool.asked == NULL:
+            c_free(pool.largest)
+            c_free(pool.asked)
+            self.upstream.free(<void*>base)
+            raise MemoryError("BuddyAllocator: no host memory for the books of a pool")
+        for level in range(order + 1):
+            memset(pool.largest + (<size_t>1 << level), order - level + 1, <size_t>1 << level)
         self.next_order = min(order + 1, self.max_order)
-        chunk.order = chunk.pool_order = order
-        self.pools[<size_t>chunk] = order
-        self.link(chunk)
+        self.pools[base] = pool
+        self.held += self.min_chunk << order
         self.empty_pools += 1
         if _reporter.recording:
-            self.tell("pool taken", chunk)
+            self.tell("pool taken", base, self.min_chunk << order)
         return 0
 
-    cdef int drop_pool(self, Header* chunk) except -1:
-        if chunk == NULL:
-            raise PointerError("BuddyAllocator: the header of an empty pool was overwritten; the pool is kept")
-        self.unlink(chunk)
+    cdef int drop_pool(self, Pool* pool) except -1:
+        cdef size_t base = pool.base
+        cdef size_t nbytes = self.min_chunk << pool.order
+        c_free(pool.largest)
+        c_free(pool.asked)
+        self.pools.erase(base)
         self.empty_pools -= 1
-        self.pools.erase(<size_t>chunk)
+        self.held -= nbytes
         if _reporter.recording:
-            self.tell("pool given back", chunk)
-        return self.upstream.free(chunk)
+            self.tell("pool given back", base, nbytes)
+        return self.upstream.free(<void*>base)
 
-    cpdef trim(self):
-        """Give every empty pool back to `upstream`."""
+    cdef int give_empty_pools(self) except -1:
         while self.empty_pools > 0:     # dropping one may run other code, so search anew
             self.drop_pool(self.smallest_empty_pool())
+        return 0
 
-    cdef Header* smallest_empty_pool(self) noexcept:
-        cdef Header* chunk
-        cdef Header* smallest = NULL
-        for pool in self.pools:
-            chunk = <Header*>pool.first
-            if chunk.guard == FREE ^ <uint64_t>chunk and chunk.order == chunk.pool_order:
-                if smallest == NULL or chunk.order < smallest.order:
-                    smallest = chunk
+    def empty_cache(self):
+        """Give every empty pool back to `upstream`."""
+        self.give_empty_pools()
+        self.upstream.empty_cache()
+
+    def record_stream(self, size_t address, size_t stream):
+        """Refuse on a device: blocks here are free at once, whatever a second stream still does with them."""
+        if not self.place.on_host:
+            raise ConfigError("BuddyAllocator knows no streams; use the caching allocator where several of them run")
+
+    cdef Pool* smallest_empty_pool(self) noexcept:
+        cdef Pool* smallest = NULL
+        cdef Pool* pool
+        now = self.pools.begin()
+        while now != self.pools.end():
+            pool = &dereference(now).second
+            if pool.largest[1] == pool.order + 1 and (smallest == NULL or pool.order < smallest.order):
+                smallest = pool
+            preincrement(now)
         return smallest
 
     cdef size_t reserved(self) noexcept:
-        cdef size_t held = 0
-        for pool in self.pools:
-            held += self.min_chunk << pool.second
-        for large in self.sizes:
-            held += large.second
-        return held
+        return self.held
 
-    cdef size_t pool_of(self, size_t address) noexcept:
-        """Find the pool around `address`; 0 if there is none."""
+    cdef size_t largest_free(self) noexcept:
+        cdef int largest = 0
+        for item in self.pools:
+            largest = max(largest, item.second.largest[1])
+        return self.min_chunk << (largest - 1) if largest > 0 else 0
+
+    cdef Pool* pool_of(self, size_t address) noexcept:
+        """Find the pool around `address`; NULL if there is none."""
         after = self.pools.upper_bound(address)
         if after == self.pools.begin():
-            return 0
+            return NULL
         predecrement(after)
-        cdef size_t base = dereference(after).first
-        return base if address - base < self.min_chunk << dereference(after).second else 0
+        cdef Pool* pool = &dereference(after).second
+        return pool if address - pool.base < self.min_chunk << pool.order else NULL
 
-    cdef void link(self, Header* chunk) noexcept:
-        chunk.guard = FREE ^ <uint64_t>chunk
-        chunk.previous = NULL
-        chunk.next = self.free_lists[chunk.order]
-        if chunk.next != NULL:
-            chunk.next.previous = chunk
-        self.free_lists[chunk.order] = chunk
+    cdef size_t leaf_of(self, Pool* pool, size_t address) except? 0:
+        """Find the leaf where the block in use at `address` starts."""
+        cdef size_t leaf = (address - pool.base) >> self.shift
+        cdef size_t node
+        if (address - pool.base) & (self.min_chunk - 1) == 0:
+            if pool.asked[leaf] != 0 and pool.asked[leaf] != FREED_HERE:
+                return leaf
+            # Is it free, or inside of a block? The lowest node above the leaf that has nothing free is a block in use.
+            node = leaf + (<size_t>1 << pool.order)
+            while node > 0 and pool.largest[node] != 0:
+                node >>= 1
+            if node == 0:
+                raise PointerError(f"BuddyAllocator: the block at {address:#x} is free already")
+        raise PointerError(f"BuddyAllocator: {address:#x} lies inside a pool, but no block starts there")
 
-    cdef void unlink(self, Header* chunk) noexcept:
-        if chunk.previous != NULL:
-            chunk.previous.next = chunk.next
-        else:
-            self.free_lists[chunk.order] = chunk.next
-        if chunk.next != NULL:
-            chunk.next.previous = chunk.previous
+    cdef int tell(self, str kind, size_t address, size_t nbytes) except -1:
+        return _reporter.event(kind, self.place, address, nbytes, "", "")
 
-    cdef int check(self, Header* chunk, uint64_t expected) except -1:
-        if chunk.guard == expected ^ <uint64_t>chunk:
-            return 0
-        address = f"{<size_t>chunk + HEADER:#x}"
-        if chunk.guard == FREE ^ <uint64_t>chunk:
-            raise PointerError(f"BuddyAllocator: the block at {address} is free already")
-        if expected == IN_USE:
-            raise PointerError(f"BuddyAllocator: no block starts at {address}, or its header was overwritten")
-        raise PointerError(f"BuddyAllocator: the header of the free block at {address} was overwritten")
 
-    cdef int check_neighbour(self, Header* chunk, Header* right) except -1:
-        if right.guard == IN_USE ^ <uint64_t>right or right.guard == FREE ^ <uint64_t>right:
-            return 0
-        raise PointerError(f"BuddyAllocator: the block of {chunk.nbytes:,} bytes at {<size_t>chunk + HEADER:#x} was "
-                           "written beyond its end, into the next header; it is not given back")
+cdef inline void write_guard(size_t address, size_t nbytes) noexcept:
+    cdef uint64_t word = IN_USE ^ address
+    memcpy(<char*>address + nbytes, &word, sizeof(word))    # at any address, so no plain store
 
-    cdef int tell(self, str kind, Header* chunk) except -1:
-        return _reporter.event(kind, self.place, <size_t>chunk, self.min_chunk << chunk.order, "", "")
+
+cdef inline bint guard_stands(size_t address, size_t nbytes) noexcept:
+    cdef uint64_t word
+    memcpy(&word, <char*>address + nbytes, sizeof(word))
+    return word == IN_USE ^ address

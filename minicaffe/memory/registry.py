@@ -4,12 +4,16 @@ Host memory is known from the start. Pinned and CUDA memory are not: whoever can
 this floor needs no driver.
 """
 
+from collections import namedtuple
 from threading import RLock
 
 from minicaffe.errors import ConfigError, DependencyError, PointerError
 from minicaffe.memory import reporter
 from minicaffe.memory.allocator import Buffer, SystemAllocator
+from minicaffe.memory.named import make_allocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace
+
+Provider = namedtuple("Provider", "factory side streams default")
 
 
 class Registry:
@@ -26,14 +30,14 @@ class Registry:
     def __init__(self):
         self.host_place = CPUPlace()
         self.device_place = CUDAPlace(0)
-        self._providers = {}  # place type -> (allocator factory, device side factory or None)
+        self._providers = {}  # place type -> Provider
         self._allocators = {}  # place -> Allocator
         self._sides = {}  # place -> DeviceSide
         self._blocks = {}  # (place, address) -> Buffer, for alloc and free
         self._lock = RLock()  # a factory may ask for the allocator of another place
         self.register(CPUPlace, SystemAllocator)
 
-    def register(self, place_type, factory, side=None):
+    def register(self, place_type, factory, side=None, streams=None, default="plain"):
         """Provide the memory of a kind of place; a later call replaces an earlier one.
 
         Parameters
@@ -41,13 +45,17 @@ class Registry:
         place_type : type
             PinnedPlace, CUDAPlace or CPUPlace.
         factory : callable
-            ``factory(place)`` gives an Allocator; called once for each place.
+            ``factory(place)`` gives a new plain Allocator of `place`, on which those chosen by name stand.
         side : callable, optional
             ``side(place)`` gives the DeviceSide that copies to and from `place`.
+        streams : callable, optional
+            ``streams(place)`` gives the StreamOrder that caching allocators go by.
+        default : str
+            Name of the allocator, as for `use`, that serves a place unless another is chosen.
         """
         with self._lock:
             self.unregister(place_type)
-            self._providers[place_type] = factory, side
+            self._providers[place_type] = Provider(factory, side, streams, default)
 
     def unregister(self, place_type):
         """Forget the provider of a kind of place and its allocators; blocks that live keep theirs."""
@@ -60,11 +68,26 @@ class Registry:
     def use(self, place, allocator):
         """Let `allocator` serve `place` from now on; None brings the registered one back. Blocks keep theirs.
 
+        Parameters
+        ----------
+        place : place
+        allocator : Allocator, str or None
+            A name is one of `make_allocator`, such as ``"caching"`` or ``"buddy+limit:2GiB"``.
+
         Returns
         -------
         Allocator or None
             The one in use before, if any.
+
+        Raises
+        ------
+        ConfigError
+            If the allocator is of another place, or nothing has that name.
+        DependencyError
+            If nobody provides such memory (names only).
         """
+        if isinstance(allocator, str):
+            allocator = self._make(place, allocator)
         if allocator is not None and allocator.place != place:
             raise ConfigError(f"memory.use: an allocator of {allocator.place} cannot serve {place}")
         with self._lock:
@@ -83,14 +106,20 @@ class Registry:
         """
         with self._lock:
             if place not in self._allocators:
-                self._allocators[place] = self._provider(place)[0](place)
+                self._allocators[place] = self._make(place, self._provider(place).default)
             return self._allocators[place]
+
+    def _make(self, place, name):
+        with self._lock:
+            provider = self._provider(place)
+            streams = provider.streams(place) if provider.streams else None
+            return make_allocator(name, provider.factory(place), streams)
 
     def device_side(self, place):
         """Give the DeviceSide that copies to and from `place`; errors as `allocator`."""
         with self._lock:
             if place not in self._sides:
-                side = self._provider(place)[1]
+                side = self._provider(place).side
                 if side is None:
                     raise ConfigError(f"{place}: its provider brings an allocator, but nothing that copies there")
                 self._sides[place] = side(place)
@@ -139,6 +168,13 @@ class Registry:
             raise PointerError(
                 f"memory.free: {address:#x} is no live block of {place}; it was freed before, or memory.alloc never gave it"
             )
+
+    def empty_cache(self, place=None):
+        """Give back what the allocator of `place` (None: of every place) holds, but nobody uses."""
+        with self._lock:
+            allocators = [a for p, a in self._allocators.items() if place is None or p == place]
+        for allocator in allocators:
+            allocator.empty_cache()
 
     def used(self, place):
         """Count the bytes of all blocks that live at `place`."""

@@ -27,7 +27,10 @@ cdef class Net:
     cdef readonly list params_lr
     cdef readonly list params_weight_decay
     cdef public bint debug_info
+    cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list hooks
+    cdef double _compute(self, int start, int end, bint sources) except? -1
+    cdef double _losses(self, int start, int end) except? -1
     cdef dict __dict__
     cpdef double forward_from_to(self, int start, int end) except? -1
     cpdef backward_from_to(self, int start, int end)

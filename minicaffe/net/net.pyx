@@ -104,6 +104,8 @@ cdef class Net:
         self.output_ids = [available[name] for name in sorted(available, key=str.encode) if name != "(automatic)"]
         for i in self.output_ids:
             log.info("This network produces output %s", self.blob_names[i])
+        written = [i for ids in self.top_ids for i in ids]
+        self.loss_at_once = any(weight and written.count(i) > 1 for i, weight in enumerate(self.blob_loss_weight_list))
         self.share_weights()
         self.learnable_params = [self.param_table.params[i] for i in self.param_table.learnable]
         self.params_lr = self.param_table.multipliers("lr_mult")
@@ -208,23 +210,43 @@ cdef class Net:
         ConfigError
             If `start` is negative or `end` is not a layer's index.
         """
+        if start < 0 or end >= len(self.layers):
+            raise ConfigError(f"layers {start}..{end} are out of range, the net has {len(self.layers)}")
+        cdef double loss = self._compute(start, end, True)
+        return loss + self._losses(start, end)
+
+    cdef double _compute(self, int start, int end, bint sources) except? -1:
+        """Run layers forward, those without bottoms only if `sources`; return the losses that cannot be read later."""
         cdef double loss = 0
         cdef Layer layer
         cdef int i
-        if start < 0 or end >= len(self.layers):
-            raise ConfigError(f"layers {start}..{end} are out of range, the net has {len(self.layers)}")
         for i in range(start, end + 1):
+            if not sources and not len(<list> self.bottoms[i]):
+                continue
             if self.hooks[0]:
                 self._call_hooks(BEFORE_FORWARD, i)
             layer = <Layer> self.layers[i]
             try:
-                loss += layer.run_forward(<list> self.bottoms[i], <list> self.tops[i])
+                layer.run_forward(<list> self.bottoms[i], <list> self.tops[i])
+                if self.loss_at_once and layer.has_loss:
+                    loss += layer.loss_of(<list> self.tops[i])
             except Error as error:
                 raise self._place(error, i)
             if self.debug_info:
                 self._log_forward(i)
             if self.hooks[1]:
                 self._call_hooks(AFTER_FORWARD, i)
+        return loss
+
+    cdef double _losses(self, int start, int end) except? -1:
+        """The sum of the losses of layers that have run; read last, since a GPU is waited for then."""
+        cdef double loss = 0
+        cdef Layer layer
+        cdef int i
+        for i in range(start, end + 1 if not self.loss_at_once else start):
+            layer = <Layer> self.layers[i]
+            if layer.has_loss:
+                loss += layer.loss_of(<list> self.tops[i])
         return loss
 
     cpdef backward_from_to(self, int start, int end):
@@ -255,13 +277,98 @@ cdef class Net:
         except Error as error:
             raise self._place(error, index)
 
-    def forward_backward(self):
-        """Run the whole net forward and backward; return the loss."""
-        loss = self.forward_from_to(0, len(self.layers) - 1)
-        self.backward_from_to(len(self.layers) - 1, 0)
+    def forward_backward(self, bint run_sources=True, bint read_loss=True):
+        """Run the whole net forward and backward.
+
+        Parameters
+        ----------
+        run_sources : bool
+            False: `run_sources` was called already for this batch.
+        read_loss : bool
+            False: return 0, as while a CUDA graph is recorded, when there is no loss yet.
+
+        Returns
+        -------
+        float
+            The loss.
+        """
+        cdef int last = len(self.layers) - 1
+        cdef double loss = self._compute(0, last, run_sources)
+        if read_loss:
+            loss += self._losses(0, last)
+        self.backward_from_to(last, 0)
         if self.debug_info:
             self._log_norms()
         return loss
+
+    # ---- for CUDA graphs (solver/graph.py)
+
+    def run_sources(self):
+        """Run the layers without bottoms, and put what they give on the present device."""
+        cdef Context on = context()
+        cdef Layer layer
+        cdef Blob blob
+        cdef int i
+        for i in range(len(self.layers)):
+            if not len(<list> self.bottoms[i]):
+                layer = <Layer> self.layers[i]
+                try:
+                    layer.run_forward(<list> self.bottoms[i], <list> self.tops[i])
+                    for blob in <list> self.tops[i]:
+                        blob.data_on(on)
+                except Error as error:
+                    raise self._place(error, i)
+
+    def capture_obstacle(self):
+        """Return why a CUDA graph cannot hold a run of this net, or None."""
+        if any(self.hooks):
+            return "callbacks run between layers"
+        if self.debug_info:
+            return "debug_info looks at every blob"
+        if self.loss_at_once:
+            return "a layer overwrites a loss in place"
+        for layer, bottoms in zip(self.layers, self.bottoms):
+            reason = layer.capture_obstacle()
+            if reason is not None:
+                return f"layer '{layer.name}' ({layer.type}): {reason}"
+        return None
+
+    def inspect_inputs(self):
+        """Let layers check on the host what replaying does not check, such as labels."""
+        cdef Layer layer
+        cdef int i
+        for i in range(len(self.layers)):
+            layer = <Layer> self.layers[i]
+            try:
+                layer.inspect(<list> self.bottoms[i])
+            except Error as error:
+                raise self._place(error, i)
+
+    def stamp(self):
+        """Return a number that changes whenever a blob gets another shape or memory."""
+        cdef unsigned long long total = 0
+        cdef Blob blob
+        for blob in self.blob_list:
+            total += blob.stamp
+        for blob in self.learnable_params:
+            total += blob.stamp
+        return total
+
+    def own_on_device(self, list others):
+        """Make the device's copy the only valid one of every blob that is there, but for what sources give; of `others` too."""
+        cdef Blob blob
+        cdef set given = {id(blob) for bottoms, tops in zip(self.bottoms, self.tops) if not bottoms for blob in tops}
+        for blob in self.blob_list + self.learnable_params + others:
+            if id(blob) in given:
+                continue
+            if blob.data_memory.device is not None:
+                blob.data_memory.mutable_gpu_data()
+            if blob.diff_memory.device is not None:
+                blob.diff_memory.mutable_gpu_data()
+
+    def loss_of_outputs(self):
+        """Return the loss of the last run, from the tops."""
+        return self._losses(0, len(self.layers) - 1)
 
     def reshape_all(self):
         """Propagate changed input shapes through the layers without computing (Caffe Net::Reshape)."""

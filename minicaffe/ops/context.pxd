@@ -18,6 +18,8 @@ cdef extern from "minicaffe/ops/context.hpp":
         int recording
         long long launches
         double* scratch
+        void* workspace
+        long long workspace_bytes
         const double* rate
         const unsigned long long* drawn
         void* (*load)(CudaStream*, CudaKernel*) noexcept nogil

@@ -11,7 +11,7 @@ namespace mc {
 struct GemmBatches {
   index_t count = 1, a = 0, b = 0, c = 0;
   index_t terms = 1, term_a = 0, term_b = 0;
-  void* workspace = nullptr;  // on the device: lets several blocks share a tile where C is small and the sum long
+  void* workspace = nullptr;  // the stream's if null: lets several blocks share a tile where C is small and the sum long
   index_t workspace_count = 0;  // elements
 };
 
@@ -121,6 +121,10 @@ void gemm(const Context& on, const cpu::Blas& blas, bool trans_a, bool trans_b, 
   if (batches.terms <= 0 || k <= 0) batches.terms = 1, k = 0;
   if (on.stream && on.stream->libraries && on.stream->libraries->cublas && k > 0)
     return cuda::library_gemm(*on.stream, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batches);
+  if (on.stream && !batches.workspace) {
+    batches.workspace = on.stream->workspace;
+    batches.workspace_count = on.stream->workspace_bytes / index_t(sizeof(T));
+  }
   if (on.stream)
     return cuda::our_gemm(*on.stream, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batches);
   for (index_t i = 0; i < batches.count; ++i)

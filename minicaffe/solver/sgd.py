@@ -7,8 +7,10 @@ import logging
 import math
 
 from minicaffe.blob import Blob
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError
 from minicaffe.solver import policy
+from minicaffe.solver.graph import TrainingGraph
 from minicaffe.solver.solver import Solver
 from minicaffe.solver.update import Rule, update_params
 
@@ -20,6 +22,9 @@ class SGDSolver(Solver):
 
     rule = Rule.SGD
     histories = 1  # history blobs for each parameter
+    use_graphs = True  # on a GPU, replay the iteration as one CUDA graph where that can be (solver/graph.py)
+    _graph = None
+    _updated = False  # the graph has done the update already
 
     def _build(self, dtype):
         super()._build(dtype)
@@ -48,18 +53,35 @@ class SGDSolver(Solver):
 
         Each diff holds afterwards what was subtracted from the data.
         """
-        param, net = self.param, self.net
+        param = self.param
         rate = self.learning_rate()
         if param.display and self.iter % param.display == 0:
             log.info("Iteration %d, lr = %g", self.iter, rate)
+        if not self._updated:
+            self.update(self.constants(rate)[0])
+        self._updated = False
+        self.iter += 1
+        return rate
+
+    def update(self, rate):
+        """Update every learnable parameter with `rate`, as `constants` gives it."""
+        param, net = self.param, self.net
         scale = 1 / param.iter_size
         if param.clip_gradients >= 0:
             scale *= self._clip_factor(param.clip_gradients)
-        scaled_rate, momentum, momentum2, delta = self.constants(rate)
-        update_params(self.rule, net.learnable_params, self.history, net.params_lr, net.params_weight_decay, scaled_rate,
-                      scale, param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta)
-        self.iter += 1
-        return rate
+        _, momentum, momentum2, delta = self.constants(rate)
+        update_params(self.rule, net.learnable_params, self.history, net.params_lr, net.params_weight_decay, rate, scale,
+                      param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta)
+
+    def gradients(self):
+        if self.use_graphs and caffe.mode == "gpu" and type(self).apply_update is SGDSolver.apply_update:
+            if self._graph is None:
+                self._graph = TrainingGraph(self)
+            loss = self._graph.step(self.constants(self.learning_rate())[0])
+            if loss is not None:
+                self._updated = True
+                return loss
+        return super().gradients()
 
     def _clip_factor(self, limit):
         """Return what scales all gradients together to an L2 norm of at most `limit`."""

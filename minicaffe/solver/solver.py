@@ -188,7 +188,6 @@ class Solver:
         self._first_iter = self.iter
         self._displayed = (self.iter, time.perf_counter())
         while self.iter < end:
-            net.clear_param_diffs()
             if (param.test_interval and self.iter % param.test_interval == 0
                     and (self.iter or param.test_initialization)):
                 self.test_all()
@@ -198,10 +197,7 @@ class Solver:
                 on_start()
             display = param.display and self.iter % param.display == 0
             net.debug_info = bool(display and param.debug_info)
-            loss = net.forward_backward()
-            for _ in range(param.iter_size - 1):
-                loss += net.forward_backward()
-            self._smooth(loss / param.iter_size)
+            self._smooth(self.gradients() / param.iter_size)
             record = self._display() if display else None
             for _, on_gradients_ready in self.callbacks:
                 on_gradients_ready()
@@ -216,6 +212,11 @@ class Solver:
             if action == "stop":
                 self._stop = True
                 break
+
+    def gradients(self):
+        """Compute the gradients of `iter_size` batches into the parameters' diffs; return the sum of their losses."""
+        self.net.clear_param_diffs()
+        return sum(self.net.forward_backward() for _ in range(self.param.iter_size))
 
     def _smooth(self, loss):
         """Take the loss of iteration `iter` into the mean of the last `average_loss` losses."""

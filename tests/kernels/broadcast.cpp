@@ -6,8 +6,8 @@ using namespace test;
 CASE(broadcast) {
   for_both_types([](auto type) {
     using T = decltype(type);
-    for (Shape s : {Shape{1, 1, 1}, {3, 5, 7}, {2, 1, 9}, {4, 33, 1}, {64, 100, 1}, {2, 3, 4000}, {1, 7, 100}, {3, 64, 4}, {0, 5, 3},
-                    {3, 5, 0}, {4, 16, 16}}) {
+    for (Shape s : {Shape{1, 1, 1}, {3, 5, 7}, {2, 1, 9}, {4, 33, 1}, {64, 100, 1}, {2, 3, 4000}, {1, 7, 100}, {3, 64, 4},
+                    {0, 5, 3}, {3, 5, 0}, {4, 16, 16}}) {
       size_t n = size_t(s.count());
       Array<T> x(n, 1), dy(n, 2), scale(size_t(s.channels), 3), shift(size_t(s.channels), 4);
       std::vector<double> affine(n), prelu(n);
@@ -34,7 +34,8 @@ CASE(broadcast) {
 
 CASE(channel_index) {
   state().where = "channel index";
-  for (Shape s : {Shape{1, 1, 1}, {7, 3, 11}, {1 << 15, 1 << 10, 63}, {1 << 20, 3, 1 << 12}, {1, 1ll << 33, 1}, {5, 2, 1ll << 31}}) {
+  for (Shape s : {Shape{1, 1, 1}, {7, 3, 11}, {1 << 15, 1 << 10, 63}, {1 << 20, 3, 1 << 12}, {1, 1ll << 33, 1},
+                  {5, 2, 1ll << 31}}) {
     mc::ChannelIndex index = mc::channel_index(s.outer, s.channels, s.inner);
     for (index_t step = 0; step < 1000; ++step) {
       index_t i = s.count() / 1000 * step + step % std::max<index_t>(1, s.count() / 1000);

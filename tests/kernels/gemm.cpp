@@ -4,8 +4,8 @@
 using namespace test;
 
 template <class T>
-void naive(int order, int trans_a, int trans_b, int m, int n, int k, T alpha, const T* a, int lda, const T* b, int ldb, T beta, T* c,
-           int ldc) {
+void naive(int order, int trans_a, int trans_b, int m, int n, int k, T alpha, const T* a, int lda, const T* b, int ldb, T beta,
+           T* c, int ldc) {
   if (order != 101) fail("not row-major");
   for (int i = 0; i < m; ++i)
     for (int j = 0; j < n; ++j) {
@@ -68,8 +68,8 @@ template <class T> void gemm_case(Size z, bool trans_a, bool trans_b, T alpha, T
       }
   batches.workspace = work.data;
   batches.workspace_count = z.workspace ? 200000 : 0;
-  on_both(text("%s %d x %d x %d + %d, %d batches of %d terms, %d%d, alpha %g beta %g, %zu bytes", what, z.m, z.n, z.k, z.pad, z.count,
-               z.terms, trans_a, trans_b, double(alpha), double(beta), sizeof(T)),
+  on_both(text("%s %d x %d x %d + %d, %d batches of %d terms, %d%d, alpha %g beta %g, %zu bytes", what, z.m, z.n, z.k, z.pad,
+               z.count, z.terms, trans_a, trans_b, double(alpha), double(beta), sizeof(T)),
           [&](const mc::Context& on) {
             Array<T> c(start);
             if (beta == T(0))  // what is there must not be read; but what lies between the rows must stay

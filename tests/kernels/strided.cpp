@@ -55,7 +55,8 @@ template <class T> struct View {
   T* data() const { return array->data + origin; }
 };
 
-template <class T, int N> void strided_case(const std::vector<index_t>& sizes, std::minstd_rand& engine, bool plain, bool in_place) {
+template <class T, int N>
+void strided_case(const std::vector<index_t>& sizes, std::minstd_rand& engine, bool plain, bool in_place) {
   index_t count = 1;
   for (index_t s : sizes) count *= s;
   View<T> y(sizes, engine, plain, true, 9);

@@ -6,21 +6,22 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from no_access import no_access
 
 from minicaffe import memory
 from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
-from minicaffe.memory import BuddyAllocator, CUDAPlace, FailAllocator, LimitAllocator, SystemAllocator
+from minicaffe.memory import BuddyAllocator, CPUPlace, CUDAPlace, FailAllocator, LimitAllocator, SystemAllocator
 
 
-def make(limit=1 << 20, pool=1024, max_pool=4096):
-    upstream = LimitAllocator(SystemAllocator(), limit)
+def make(limit=1 << 20, pool=1024, max_pool=4096, place=None):
+    upstream = LimitAllocator(SystemAllocator(*[place] if place else []), limit)
     return BuddyAllocator(upstream, min_chunk=128, pool=pool, max_pool=max_pool), upstream
 
 
 def test_splits_and_coalesces():
     buddy, upstream = make()
     with memory.record() as events:
-        small = buddy.allocate(64)  # with its header exactly one chunk
+        small = buddy.allocate(128 - 8)  # with its guard exactly one chunk
         assert [e.nbytes for e in events if e.kind == "split"] == [512, 256, 128]
         other = buddy.allocate(64)
         assert abs(other - small) == 128  # its buddy
@@ -28,10 +29,10 @@ def test_splits_and_coalesces():
         buddy.release(other)
     assert [e.nbytes for e in events if e.kind == "merge"] == [256, 512, 1024]
     assert upstream.stats().live == buddy.stats().reserved == 1024
-    whole = buddy.allocate(1024 - 64)  # only a whole pool holds it
+    whole = buddy.allocate(1024 - 8)  # only a whole pool holds it
     assert upstream.stats().live == 1024
     buddy.release(whole)
-    buddy.trim()
+    buddy.empty_cache()
     assert upstream.stats().live == buddy.stats().reserved == 0
 
 
@@ -48,8 +49,8 @@ def test_pools_double_and_the_largest_empty_one_stays():
 
 def test_large_requests_fall_through():
     buddy, upstream = make()
-    block = buddy.allocate(4096 - 63)
-    assert upstream.stats().live == buddy.stats().live == buddy.stats().reserved == 4096 - 63
+    block = buddy.allocate(4096 - 7)
+    assert upstream.stats().live == buddy.stats().live == buddy.stats().reserved == 4096 - 7
     buddy.release(block)
     assert upstream.stats().live == 0
     with pytest.raises(PointerError):
@@ -60,7 +61,7 @@ def test_takes_a_smaller_pool_where_the_usual_one_is_not_to_be_had():
     buddy, upstream = make(limit=2048)
     blocks = [buddy.allocate(900), buddy.allocate(900)]
     assert upstream.stats().live == 2048  # 1024 and 1024, as 2048 more would be too much
-    with pytest.raises(OutOfMemoryError, match="no memory for 1,024 bytes; live are 2,048 bytes, the limit is 2,048"):
+    with pytest.raises(OutOfMemoryError, match="no memory for 900 bytes; live are 1,800 bytes, the limit is 2,048 bytes; 2,048"):
         buddy.allocate(900)
     for block in blocks:
         buddy.release(block)
@@ -88,42 +89,71 @@ def test_a_failed_growth_leaves_it_usable(nth):
     assert (failures, len(blocks), buddy.stats().count) == (0, 4, 4)
     for block in blocks:
         buddy.release(block)
-    buddy.trim()
+    buddy.empty_cache()
     assert upstream.stats().live == 0
 
 
-def test_overrun_is_found_when_the_block_is_freed():
+@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 100, 120])
+def test_overrun_is_found_when_the_block_is_freed(nbytes):
     buddy, _ = make()
-    first, second = sorted(buddy.allocate(64) for _ in range(2))
-    kept = ctypes.string_at(second - 64, 64)
-    ctypes.memset(first + 64, 0xEE, 8)
-    with pytest.raises(PointerError, match=f"block of 64 bytes at {first:#x} was written beyond its end"):
-        buddy.release(first)
-    with pytest.raises(PointerError, match="header was overwritten"):
-        buddy.release(second)
+    first, second = sorted(buddy.allocate(nbytes) for _ in range(2))
+    kept = ctypes.string_at(first + nbytes, 8)
+    ctypes.memset(first + nbytes, kept[0] ^ 1, 1)  # a single byte
+    for _ in range(2):
+        with pytest.raises(PointerError, match=f"block of {nbytes} bytes at {first:#x} was written beyond its end"):
+            buddy.release(first)
     assert buddy.stats().count == 2
-    ctypes.memmove(second - 64, kept, 64)  # mend it to end in order
-    buddy.release(first)
     buddy.release(second)
+    ctypes.memmove(first + nbytes, kept, 8)  # mend it to end in order
+    buddy.release(first)
+    assert buddy.stats().count == 0
+
+
+def test_a_long_overrun_harms_no_books():
+    buddy, upstream = make()
+    first, second = sorted(buddy.allocate(64) for _ in range(2))
+    ctypes.memset(first + 64, 0xEE, 900 - 128)
+    for block in first, second:
+        with pytest.raises(PointerError, match="written beyond its end"):
+            buddy.release(block)
+    for block in [buddy.allocate(100) for _ in range(6)]:
+        buddy.release(block)
+    assert buddy.stats().count == 2
 
 
 def test_overwritten_free_block_is_found_when_it_is_taken():
     buddy, _ = make()
     first, second = sorted(buddy.allocate(64) for _ in range(2))
     buddy.release(second)
-    kept = ctypes.string_at(second - 64, 64)
-    ctypes.memset(second - 64, 0, 8)
-    with pytest.raises(PointerError, match="free block at .* was overwritten"):
+    kept = ctypes.string_at(second, 8)
+    ctypes.memset(second, 0, 8)
+    with pytest.raises(PointerError, match=f"free block at {second:#x} was overwritten"):
         buddy.allocate(64)
-    ctypes.memmove(second - 64, kept, 64)
-    buddy.release(buddy.allocate(64))
+    assert buddy.stats().count == 1
+    ctypes.memmove(second, kept, 8)
+    assert buddy.allocate(64) == second
+    buddy.release(second)
     buddy.release(first)
+
+
+def test_what_a_user_wrote_is_no_false_alarm():
+    """Freed, merged, taken as part of a larger block, filled, freed again: no stale word may be looked for."""
+    buddy, _ = make()
+    for _ in range(3):
+        small = [buddy.allocate(100) for _ in range(8)]
+        for block in small:
+            ctypes.memset(block, 0xAA, 100)
+        for block in small[::2] + small[1::2]:
+            buddy.release(block)
+        whole = buddy.allocate(1000)
+        ctypes.memset(whole, 0xBB, 1000)
+        buddy.release(whole)
 
 
 def test_misuse_of_pointers():
     buddy, _ = make()
     block = buddy.allocate(500)
-    for wrong, message in [(block + 1, "no block starts there"), (block + 128, "no block starts at"), (64, "no live")]:
+    for wrong, message in [(block + 1, "no block starts there"), (block + 128, "no block starts there"), (64, "no live")]:
         with pytest.raises(PointerError, match=message):
             buddy.release(wrong)
     buddy.release(block)
@@ -135,7 +165,7 @@ def test_misuse_of_pointers():
     ("options", "field"),
     [
         ({"min_chunk": 96}, "min_chunk"),
-        ({"min_chunk": 64}, "min_chunk"),
+        ({"min_chunk": 32}, "min_chunk"),
         ({"pool": 128}, "pool"),
         ({"pool": 3000}, "pool"),
         ({"max_pool": 512}, "max_pool"),
@@ -147,9 +177,31 @@ def test_options_are_checked(options, field):
         BuddyAllocator(SystemAllocator(), **options)
 
 
-def test_device_memory_is_refused():
-    with pytest.raises(ConfigError, match="CUDAPlace"):
-        BuddyAllocator(SystemAllocator(CUDAPlace(0)))
+def test_device_memory_is_never_touched():
+    buddy = BuddyAllocator(SystemAllocator(CUDAPlace(0)), 128, 1 << 20, 1 << 20)
+    base = buddy.allocate(1 << 20)  # a power of two fits exactly, as no guard follows
+    buddy.release(base)
+    with no_access(base, 1 << 20):
+        taken = [buddy.allocate(n) for n in (0, 128, 129, 1 << 14, 1 << 16, 1 << 18, 3000, 4096)]
+        buddy.release(taken[1])
+        assert buddy.allocate(128) == taken[1]
+        for block in taken:
+            assert base <= block < base + (1 << 20)
+            buddy.release(block)
+            with pytest.raises(PointerError):
+                buddy.release(block)
+    buddy.empty_cache()
+    assert buddy.stats().reserved == 0
+
+
+def test_streams_are_refused_on_a_device_only():
+    buddy, _ = make(place=CUDAPlace(0))
+    block = buddy.allocate(1)
+    with pytest.raises(ConfigError, match="knows no streams"):
+        buddy.record_stream(block, 1)
+    buddy.release(block)
+    on_host, _ = make()
+    on_host.record_stream(on_host.allocate(1), 1)
 
 
 def test_pools_go_with_the_allocator():
@@ -166,10 +218,13 @@ class BuddyMachine(RuleBasedStateMachine):
 
     blocks = Bundle("blocks")
 
+    place = CPUPlace()
+    guard = 8
+
     def __init__(self):
         super().__init__()
         self.limit = 20000
-        self.buddy, self.upstream = make(self.limit, pool=512, max_pool=4096)
+        self.buddy, self.upstream = make(self.limit, pool=512, max_pool=4096, place=self.place)
         self.live = {}
         self.filling = 0
 
@@ -179,7 +234,7 @@ class BuddyMachine(RuleBasedStateMachine):
             block = self.buddy.allocate(size)
         except OutOfMemoryError:
             # Only refused when the smallest pool, or the block itself, does not fit beside what is held.
-            need = size if size > 4096 - 64 else max(128, 1 << (size + 63).bit_length())
+            need = size if size > 4096 - self.guard else max(128, 1 << (size + self.guard - 1).bit_length())
             assert self.upstream.stats().live + need > self.limit
             return None
         assert block % 64 == 0
@@ -203,8 +258,8 @@ class BuddyMachine(RuleBasedStateMachine):
                 self.buddy.release(block + offset)
 
     @rule()
-    def trim(self):
-        self.buddy.trim()
+    def empty_cache(self):
+        self.buddy.empty_cache()
 
     def check(self, block):
         size, filling = self.live[block]
@@ -222,9 +277,20 @@ class BuddyMachine(RuleBasedStateMachine):
             self.buddy.release(block)
         # Everything coalesced: what is left is at most one pool, and it is whole.
         assert self.upstream.stats().count <= 1
-        self.buddy.trim()
+        self.buddy.empty_cache()
         assert self.upstream.stats().live == 0
 
 
 TestBuddyMachine = BuddyMachine.TestCase
 TestBuddyMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+
+
+class DeviceBuddyMachine(BuddyMachine):
+    """The same without guards; the double's memory is the host's, so it can be filled and checked here."""
+
+    place = CUDAPlace(0)
+    guard = 0
+
+
+TestDeviceBuddyMachine = DeviceBuddyMachine.TestCase
+TestDeviceBuddyMachine.settings = TestBuddyMachine.settings

@@ -1,0 +1,100 @@
+"""CUDA graphs: the launches of a stretch of work, recorded once and started as one.
+
+While a graph is recorded nothing runs. Numbers that change from one replay to the next lie on the device: the learning rate,
+and how many random numbers were drawn before (cuda/stream.hpp: rate, drawn).
+"""
+
+from cuda.bindings cimport cydriver
+from libc.stdint cimport uint64_t, uintptr_t
+
+from minicaffe.cuda.device cimport Device
+from minicaffe.cuda.driver cimport check, may_call
+from minicaffe.ops.context cimport kScratch
+
+from minicaffe.errors import DeviceError
+
+cdef struct Inputs:
+    double rate
+    uint64_t drawn
+
+
+cdef class Graph:
+    """The recorded work of one stream; use it as ``with graph.recording(): ...``, then call `replay`.
+
+    Parameters
+    ----------
+    device : Device
+
+    Attributes
+    ----------
+    nodes : int
+        Launches, copies and fills in the graph; 0 before it was recorded.
+    """
+
+    cdef readonly Device device
+    cdef readonly size_t nodes
+    cdef cydriver.CUgraphExec executable
+    cdef Inputs inputs
+    cdef uintptr_t place    # of the inputs on the device
+
+    def __init__(self, Device device not None):
+        self.device = device
+        # The last two words of the scratch memory but one, which sums use (blob.pyx).
+        self.place = <uintptr_t> (device.stream.scratch + kScratch - 3)
+
+    def __dealloc__(self):
+        if self.executable != NULL and may_call():
+            cydriver.cuGraphExecDestroy(self.executable)
+
+    def __enter__(self):
+        """Begin to record what is launched on the device's computing stream by this thread."""
+        cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
+        self.device.activate()
+        check(cydriver.cuStreamBeginCapture(stream, cydriver.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture")
+        self.device.stream.rate = <double*> self.place
+        self.device.stream.drawn = <const unsigned long long*> (self.place + sizeof(double))
+        return self
+
+    def __exit__(self, kind, error, trace):
+        """End recording; a failure in between, or at the end, leaves no graph and the stream as before."""
+        cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
+        cdef cydriver.CUgraph graph = NULL
+        self.device.stream.rate = NULL
+        self.device.stream.drawn = NULL
+        code = cydriver.cuStreamEndCapture(stream, &graph)
+        if kind is not None:
+            if graph != NULL:
+                cydriver.cuGraphDestroy(graph)
+            return False
+        check(code, "cuStreamEndCapture")
+        try:
+            check(cydriver.cuGraphGetNodes(graph, NULL, &self.nodes), "cuGraphGetNodes")
+            check(cydriver.cuGraphInstantiate(&self.executable, graph, 0), "cuGraphInstantiate", (f"{self.nodes} nodes",))
+        finally:
+            cydriver.cuGraphDestroy(graph)
+        return False
+
+    def replay(self, double rate, unsigned long long drawn):
+        """Start the recorded work.
+
+        Parameters
+        ----------
+        rate : float
+            The learning rate.
+        drawn : int
+            Random numbers drawn between recording and now.
+
+        Raises
+        ------
+        DeviceError
+            If nothing was recorded, or the start is refused.
+        """
+        cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
+        if self.executable == NULL:
+            raise DeviceError("nothing was recorded in this graph")
+        self.device.activate()
+        self.inputs.rate, self.inputs.drawn = rate, drawn
+        # From ordinary memory, which the driver has read when the call returns.
+        check(cydriver.cuMemcpyHtoDAsync(self.place, &self.inputs, sizeof(Inputs), stream), "cuMemcpyHtoDAsync",
+              (hex(self.place), sizeof(Inputs)))
+        check(cydriver.cuGraphLaunch(self.executable, stream), "cuGraphLaunch", (f"{self.nodes} nodes",))

@@ -1,0 +1,110 @@
+"""A whole training iteration as one CUDA graph: forward, backward and update, recorded once and replayed.
+
+Data sources run on the host before each replay. Where an iteration cannot be recorded, or something changed since, the
+solver goes on with single launches, and the log says why at level debug (``--verbose``).
+"""
+
+import logging
+
+from minicaffe import cuda
+from minicaffe.errors import DeviceError
+
+log = logging.getLogger(__name__)
+WARM_UP = 2  # iterations by single launches first: they take memory and compile kernels, which a recording must not
+
+
+class TrainingGraph:
+    """The graph of one solver's iteration.
+
+    Parameters
+    ----------
+    solver : SGDSolver
+    """
+
+    def __init__(self, solver):
+        self.solver = solver
+        self.graph = None
+        self.seen = 0  # iterations in a row with the same shapes
+        self.stamp = None
+        self.told = None
+
+    def obstacle(self):
+        """Return why the solver's iteration cannot be recorded now, or None."""
+        solver = self.solver
+        param, net = solver.param, solver.net
+        for there, reason in (
+            (param.iter_size > 1, "iter_size is more than 1"),
+            (param.clip_gradients >= 0, "clip_gradients needs the gradients' norm on the host"),
+            (bool(solver.callbacks), "callbacks run in the middle of an iteration"),
+            (cuda.current().recording, "launches are being recorded one by one"),
+        ):
+            if there:
+                return reason
+        return net.capture_obstacle()
+
+    def step(self, rate):
+        """Do one iteration with the learning rate `rate`, as the update rule takes it.
+
+        Returns
+        -------
+        float or None
+            The loss; None if the iteration was not done, because it must go by single launches.
+        """
+        reason = self.obstacle()
+        if reason is not None:
+            return self._leave(reason)
+        net = self.solver.net
+        net.run_sources()
+        stamp = net.stamp()
+        if stamp != self.stamp:
+            if self.graph is not None:
+                log.debug("CUDA graph: shapes or memory changed; back to single launches")
+            self.graph, self.stamp, self.seen = None, stamp, 0
+        if self.graph is None:
+            self.seen += 1
+            if self.seen <= WARM_UP:
+                return self._by_launches(rate)
+            if not self._record():
+                return self._by_launches(rate)
+        generator = net.layers[0].generator
+        net.inspect_inputs()
+        net.own_on_device(self.solver.history)
+        self.graph.replay(rate, generator.offset - self.first_draw)
+        generator.take(self.draws)
+        return net.loss_of_outputs()
+
+    def _by_launches(self, rate):
+        net = self.solver.net
+        net.clear_param_diffs()
+        loss = net.forward_backward(run_sources=False)
+        self.solver.update(rate)
+        return loss
+
+    def _record(self):
+        """Record an iteration, of which nothing runs; return whether that went well."""
+        solver, net = self.solver, self.solver.net
+        generator = net.layers[0].generator
+        self.first_draw = generator.offset
+        graph = cuda.Graph(cuda.current())
+        net.own_on_device(solver.history)
+        try:
+            with graph:
+                net.clear_param_diffs()
+                net.forward_backward(run_sources=False, read_loss=False)
+                solver.update(1.0)
+        except DeviceError as error:
+            generator.offset = self.first_draw
+            self._leave(f"recording failed: {error}")
+            solver.use_graphs = False
+            return False
+        self.draws, generator.offset = generator.offset - self.first_draw, self.first_draw
+        self.graph = graph
+        log.debug("CUDA graph: an iteration is recorded, %d nodes", graph.nodes)
+        return True
+
+    def _leave(self, reason):
+        if reason != self.told:
+            log.debug("no CUDA graph: %s", reason)
+            self.told = reason
+        self.graph = self.stamp = None
+        return None
