@@ -157,8 +157,10 @@ def _use_gpu(ctx, param, gpu):
 
 def _choose_allocator(ctx, param, name):
     if name is not None:
-        from minicaffe import memory
-        memory.set_device_allocator(name)
+        from minicaffe import cuda, memory
+        for index in range(cuda.count()):
+            cuda.get_device(index)  # brings the provider of its memory
+            memory.use(memory.CUDAPlace(index), name)
 
 
 def tell_mode(logger):

@@ -1,6 +1,7 @@
 from cuda.bindings cimport cydriver
 
 from minicaffe.memory.allocator cimport Allocator
+from minicaffe.memory.streams cimport StreamOrder
 from minicaffe.memory.synced cimport DeviceSide
 from minicaffe.ops.context cimport CudaStream
 
@@ -41,6 +42,10 @@ cdef class PinnedAllocator(Allocator):
 cdef class CudaSide(DeviceSide):
     cdef Device device
     cdef int finish(self) except -1
+
+
+cdef class CudaOrder(StreamOrder):
+    cdef Device device
 
 
 cpdef Device get_device(int index)

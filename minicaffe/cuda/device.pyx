@@ -12,8 +12,9 @@ from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
 
 from minicaffe.cuda.driver cimport check, error_of, may_call
-from minicaffe.memory.allocator cimport Allocator
+from minicaffe.memory.allocator cimport Allocator, out_of_memory
 from minicaffe.memory.reporter cimport Reporter
+from minicaffe.memory.streams cimport StreamOrder
 from minicaffe.memory.synced cimport DeviceSide
 from minicaffe.ops.context cimport Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_stream
 
@@ -405,7 +406,10 @@ cdef class DriverAllocator(Allocator):
     cdef void* alloc(self, size_t nbytes) except NULL:
         cdef cydriver.CUdeviceptr address = 0
         self.device.activate()
-        check(cydriver.cuMemAlloc(&address, max(nbytes, 1)), "cuMemAlloc", (nbytes,))
+        code = cydriver.cuMemAlloc(&address, max(nbytes, <size_t> 1))
+        if code == cydriver.CUDA_ERROR_OUT_OF_MEMORY:
+            raise out_of_memory(self, nbytes, "what the device has")
+        check(code, "cuMemAlloc", (nbytes,))
         self.remember(<void*> <uintptr_t> address, nbytes)
         return <void*> <uintptr_t> address
 
@@ -431,7 +435,7 @@ cdef class PinnedAllocator(Allocator):
     cdef void* alloc(self, size_t nbytes) except NULL:
         cdef void* ptr = NULL
         self.device.activate()
-        check(cydriver.cuMemHostAlloc(&ptr, max(nbytes, 1), cydriver.CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc", (nbytes,))
+        check(cydriver.cuMemHostAlloc(&ptr, max(nbytes, <size_t> 1), cydriver.CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc", (nbytes,))
         self.remember(ptr, nbytes)
         return ptr
 
@@ -484,6 +488,27 @@ cdef class CudaSide(DeviceSide):
               (hex(dst), hex(src), nbytes))
 
 
+cdef class CudaOrder(StreamOrder):
+    """Streams and events of one device, for allocators that keep blocks until their streams are past them."""
+
+    def __init__(self, place):
+        self.device = get_device(place.device)
+
+    cpdef size_t current(self) except? -1:
+        return <size_t> self.device.stream.handle
+
+    cpdef record(self, size_t stream):
+        cdef Event event = Event(self.device)
+        check(cydriver.cuEventRecord(event.handle, <cydriver.CUstream> <void*> stream), "cuEventRecord")
+        return event
+
+    cpdef bint done(self, event) except -1:
+        return event.done()
+
+    cpdef wait(self, event):
+        event.synchronize()
+
+
 # ---- the present device
 
 def use_gpu(index=None):
@@ -534,6 +559,6 @@ def finish():
     driver.close()
 
 
-registry.register(CUDAPlace, DriverAllocator, CudaSide)
-registry.register(PinnedPlace, PinnedAllocator)
+registry.register(CUDAPlace, DriverAllocator, CudaSide, CudaOrder, "caching")
+registry.register(PinnedPlace, PinnedAllocator, streams=lambda place: CudaOrder(CUDAPlace(_selected)), default="caching")
 atexit.register(finish)
