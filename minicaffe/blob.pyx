@@ -284,6 +284,15 @@ cdef class Blob:
             self.stamp += 1
         self.data_memory.set_cpu_data(source)
 
+    def take_pushed(self, Blob source):
+        """Take the data of `source`, which `async_gpu_push` has put on the device: there a copy, on the host the same memory.
+
+        `source` has the same shape; it may be used for the next push as soon as the computing stream is past this copy.
+        """
+        cdef size_t target = <size_t> self.data_memory.mutable_gpu_data()
+        self.data_memory.side.copy_within(target, <size_t> source.data_memory.gpu_data(), self.data_memory.size)
+        self.data_memory.set_cpu_copy(source.data_memory.cpu_buffer())
+
     def async_gpu_push(self, stream):
         """Copy the data to the device on `stream` (minicaffe.cuda), which the caller lets the computing wait for."""
         self.data_memory.async_gpu_push(stream)

@@ -481,6 +481,11 @@ cdef class CudaSide(DeviceSide):
         check(cydriver.cuMemsetD8Async(dst, 0, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemsetD8Async",
               (hex(dst), 0, nbytes))
 
+    cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
+        self.device.activate()
+        check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemcpyDtoDAsync",
+              (hex(dst), hex(src), nbytes))
+
     cpdef push(self, size_t dst, size_t src, size_t nbytes, stream):
         cdef Stream line = stream
         self.device.activate()

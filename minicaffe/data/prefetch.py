@@ -4,7 +4,7 @@
                              ^                                        |
                              '---------- `free` queue <---------------'
 
-A fixed set of buffers goes round: `depth` may lie full, one more is at the consumer. The thread knows its `_Work` with
+A fixed set of buffers goes round: `depth` may lie full, `hold` more are at the consumer. The thread knows its `_Work` with
 the two queues, never the Prefetcher: so dropping the Prefetcher (or the layer that holds it) ends the thread.
 
 Differs from Caffe: the place in the stream can be read and restored; errors of the thread are raised in `next`.
@@ -14,6 +14,7 @@ import os
 import queue
 import threading
 import weakref
+from collections import deque
 
 import numpy as np
 
@@ -47,12 +48,17 @@ class Prefetcher:
         ``allocate(shape, dtype) -> ndarray``, called from the thread for each buffer that must grow; the default is
         ordinary memory, a GPU run gives pinned memory.
 
+    hold : int
+        How many batches that were handed out stay as they are; the one before them is overwritten.
+
     Attributes
     ----------
     batches : int
         Handed out by `next` so far.
     position : int
         Running number of the first record that `next` has not handed out: what to save.
+    step : int
+        Records from one batch to the next.
 
     Raises
     ------
@@ -76,6 +82,7 @@ class Prefetcher:
         solver_rank=0,
         labels=True,
         allocate=np.empty,
+        hold=1,
     ):
         for field, value in (("batch_size", batch_size), ("prefetch", depth), ("solver_count", solver_count)):
             if value < 1:
@@ -86,14 +93,15 @@ class Prefetcher:
             raise ConfigError(f"must be at least 0, got {start_record}", field="start_record")
         self.batches = 0
         self._start = start_record
-        self._step = batch_size * solver_count
-        self._held = None
+        self.step = batch_size * solver_count
+        self._held = deque()
+        self._hold = hold
         self._error = None
         self._pid = os.getpid()
         self._work = work = _Work(open_db(source, backend), batch_size, transformer, np.dtype(dtype))
         work.first, work.solver_count, work.solver_rank = start_record, solver_count, solver_rank
         work.labels, work.allocate = labels, allocate
-        for _ in range(depth + 1):
+        for _ in range(depth + hold):
             work.free.put(_Buffer())
         thread = threading.Thread(target=work.run, name=f"prefetch {work.db.source}", daemon=True)
         # Also called at interpreter exit, while threads can still be joined.
@@ -102,7 +110,7 @@ class Prefetcher:
 
     @property
     def position(self):
-        return self._start + self.batches * self._step
+        return self._start + self.batches * self.step
 
     def next(self):
         """Return the next (data, labels) and take back the former ones.
@@ -111,7 +119,7 @@ class Prefetcher:
         -------
         data : ndarray, shape (N, C, H, W)
         labels : ndarray, shape (N,), or None
-            Both may be overwritten from the next call of `next` on.
+            Both may be overwritten from the `hold`-th call of `next` after this one on.
 
         Raises
         ------
@@ -125,12 +133,11 @@ class Prefetcher:
         if not self._finish.alive:
             raise Error("the prefetch thread was closed", file=self._work.db.source)
         if self._error is None:
-            if self._held is not None:
-                self._work.free.put(self._held)
-                self._held = None
+            if len(self._held) == self._hold:
+                self._work.free.put(self._held.popleft())
             made = self._work.full.get()
             if isinstance(made, _Buffer):
-                self._held = made
+                self._held.append(made)
                 self.batches += 1
                 return made.data, made.labels
             self._error = made

@@ -1,12 +1,14 @@
 """Data: batches of pictures and labels from an LMDB or LevelDB, made ready by a thread (Caffe data_layer.cpp).
 
-The arrays of the thread become the tops' memory; nothing is copied on the way. Different from Caffe: random crops and
-mirrors depend on the seed and the record's number only, and a snapshot holds the position.
+The arrays of the thread become the tops' memory; nothing is copied on the way. In GPU mode they are page-locked, and the
+next batch goes to the device on a stream of its own while the present one is computed (data/ahead.py). Different from
+Caffe: random crops and mirrors depend on the seed and the record's number only, and a snapshot holds the position.
 """
 
 import numpy as np
 
 from minicaffe.common import TRAIN, caffe
+from minicaffe.data.ahead import Ahead, pinned_array
 from minicaffe.data.db import open_db
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.transform import Transformer
@@ -30,6 +32,7 @@ class DataLayer(Layer):
             raise ConfigError(f"must be at least 1, got {param.prefetch}", field="data_param.prefetch")
         self.seed = self.generator.seed ^ self.generator.take() << 32
         self.start = 0
+        self.ahead = None  # in GPU mode: the next batch, under way to the device
         self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
         self.transformer = Transformer(self.param.transform_param, self.phase, self.seed)
         try:
@@ -58,25 +61,42 @@ class DataLayer(Layer):
         """Nothing to do: each batch brings its shape."""
 
     def forward_cpu(self, bottom, top):
+        if self.ahead is not None:  # the mode changed: what is under way is this batch
+            arrays, self.ahead = self.ahead.arrays, None
+        else:
+            arrays = self.next_batch(np.empty, 1)
+        for blob, array in zip(top, arrays):
+            blob.reshape(*array.shape)
+            blob.set_cpu_data(array)
+
+    def forward_gpu(self, bottom, top):
+        if self.ahead is None:
+            self.ahead = Ahead(lambda: self.next_batch(pinned_array, 2))
+        self.ahead.give(top)
+
+    def next_batch(self, allocate, hold):
+        """Return data, and labels if they are wanted, of the next batch; start the thread if there is none."""
         param = self.param.data_param
         if self.prefetcher is None:
             count, rank = (caffe.solver_count, caffe.solver_rank) if self.phase == TRAIN else (1, 0)
             self.prefetcher = Prefetcher(
                 param.source, param.backend, param.batch_size, self.transformer, param.prefetch, self.start,
-                (np.float32, np.float64)[self.dtype], solver_count=count, solver_rank=rank, labels=len(top) > 1)
+                (np.float32, np.float64)[self.dtype], solver_count=count, solver_rank=rank, labels=len(self.param.top) > 1,
+                allocate=allocate, hold=hold)
         data, labels = self.prefetcher.next()
-        top[0].reshape(*data.shape)
-        top[0].set_cpu_data(data)
-        if labels is not None:
-            top[1].set_cpu_data(labels)
+        return (data,) if labels is None else (data, labels)
 
     def backward_cpu(self, top, propagate_down, bottom):
         """Data have no gradient."""
 
     def get_state(self):
-        return {"seed": self.seed, "position": self.start if self.prefetcher is None else self.prefetcher.position}
+        position = self.start
+        if self.prefetcher is not None:
+            position = self.prefetcher.position - (self.prefetcher.step if self.ahead is not None else 0)
+        return {"seed": self.seed, "position": position}
 
     def set_state(self, state):
+        self.ahead = None
         if self.prefetcher is not None:
             self.prefetcher.close()
             self.prefetcher = None

@@ -13,6 +13,7 @@ cdef class DeviceSide:
     cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes)
     cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes)
     cpdef zero(self, size_t dst, size_t nbytes)
+    cpdef copy_within(self, size_t dst, size_t src, size_t nbytes)
     cpdef push(self, size_t dst, size_t src, size_t nbytes, stream)
 
 
@@ -35,6 +36,8 @@ cdef class SyncedMemory:
     cpdef Buffer gpu_buffer(self)
     cpdef Buffer mutable_gpu_buffer(self)
     cpdef set_cpu_data(self, source)
+    cpdef set_cpu_copy(self, source)
+    cdef Buffer wrapped(self, source, str call)
     cpdef set_gpu_data(self, size_t address, owner=*)
     cpdef async_gpu_push(self, stream)
     cdef int act(self, int call, argument) except -1

@@ -35,11 +35,12 @@ cpdef enum Call:
     MUTABLE_GPU_DATA
     SET_CPU_DATA
     SET_GPU_DATA
+    SET_CPU_COPY
     ASYNC_GPU_PUSH
 
 cdef enum:
     STATES = 4
-    CALLS = 7
+    CALLS = 8
 
 NONE, CPU, GPU, BOTH = SyncedHead.UNINITIALIZED, SyncedHead.HEAD_AT_CPU, SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED
 
@@ -52,6 +53,7 @@ TABLE = {
     MUTABLE_GPU_DATA: ((ZERO_DEVICE, GPU),  (TO_DEVICE, GPU),    (KEEP, GPU),         (KEEP, GPU)),
     SET_CPU_DATA:     ((ADOPT_HOST, CPU),   (ADOPT_HOST, CPU),   (ADOPT_HOST, CPU),   (ADOPT_HOST, CPU)),
     SET_GPU_DATA:     ((ADOPT_DEVICE, GPU), (ADOPT_DEVICE, GPU), (ADOPT_DEVICE, GPU), (ADOPT_DEVICE, GPU)),
+    SET_CPU_COPY:     ((REFUSE, NONE),      (REFUSE, CPU),       (ADOPT_HOST, BOTH),  (ADOPT_HOST, BOTH)),
     ASYNC_GPU_PUSH:   ((REFUSE, NONE),      (PUSH, BOTH),        (REFUSE, GPU),       (REFUSE, BOTH)),
 }
 
@@ -88,6 +90,10 @@ cdef class DeviceSide:
     cpdef zero(self, size_t dst, size_t nbytes):
         """Fill `nbytes` at device address `dst` with zeros."""
         raise Error(f"{type(self).__name__} must override zero")
+
+    cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
+        """Put in line a copy of `nbytes` from one device address to another; the host does not wait."""
+        raise Error(f"{type(self).__name__} must override copy_within")
 
     cpdef push(self, size_t dst, size_t src, size_t nbytes, stream):
         """As `copy_to_device`, but only put in line on `stream`."""
@@ -176,18 +182,32 @@ cdef class SyncedMemory:
         ConfigError
             If `source` is none of that.
         """
+        self.act(SET_CPU_DATA, self.wrapped(source, "set_cpu_data"))
+
+    cpdef set_cpu_copy(self, source):
+        """Take the memory of `source`, which holds what the device side holds, as the host side: both are valid then.
+
+        Raises
+        ------
+        ConfigError
+            As `set_cpu_data`, and if the device side is not valid.
+        """
+        self.act(SET_CPU_COPY, self.wrapped(source, "set_cpu_copy"))
+
+    cdef Buffer wrapped(self, source, str call):
+        """Wrap the memory of `source` for `call`."""
         cdef Py_buffer view
         try:
             owner = memoryview(source)      # holds the export, so that a bytearray cannot be resized
             PyObject_GetBuffer(owner, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_WRITABLE)
         except (TypeError, ValueError, BufferError) as error:
-            raise self.wrong("set_cpu_data", f"needs contiguous writable memory, got {type(source).__name__}: {error}")
+            raise self.wrong(call, f"needs contiguous writable memory, got {type(source).__name__}: {error}")
         cdef void* ptr = view.buf
         cdef size_t nbytes = view.len
         PyBuffer_Release(&view)             # `owner` has its own hold
         if nbytes != self.size or ptr == NULL:
-            raise self.wrong("set_cpu_data", f"needs {self.size} bytes, got {nbytes}")
-        self.act(SET_CPU_DATA, foreign_buffer(ptr, nbytes, CPUPlace(), owner, self._name))
+            raise self.wrong(call, f"needs {self.size} bytes, got {nbytes}")
+        return foreign_buffer(ptr, nbytes, CPUPlace(), owner, self._name)
 
     cpdef set_gpu_data(self, size_t address, owner=None):
         """Take `size` bytes at device `address` as the device side; `owner` is kept alive, the memory never freed."""
@@ -238,8 +258,8 @@ cdef class SyncedMemory:
             self.find_side()
             self.device = argument
         elif step.action == REFUSE:
-            raise self.wrong(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; "
-                                                      "write through mutable_cpu_data first")
+            remedy = "write through mutable_cpu_data first" if call == ASYNC_GPU_PUSH else "write through mutable_gpu_data first"
+            raise self.wrong(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")
         if _reporter.recording and step.head != self.head:
             change = f"{SyncedHead(self.head).name} -> {SyncedHead(step.head).name} by {Call(call).name.lower()}"
             self.head = step.head

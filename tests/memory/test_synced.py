@@ -44,6 +44,7 @@ EXPECTED = {
     ("UNINITIALIZED", "mutable_gpu_data"): ("zero device", "HEAD_AT_GPU"),
     ("UNINITIALIZED", "set_cpu_data"): ("adopt host", "HEAD_AT_CPU"),
     ("UNINITIALIZED", "set_gpu_data"): ("adopt device", "HEAD_AT_GPU"),
+    ("UNINITIALIZED", "set_cpu_copy"): ("refuse", "UNINITIALIZED"),
     ("UNINITIALIZED", "push"): ("refuse", "UNINITIALIZED"),
     ("HEAD_AT_CPU", "cpu_data"): ("nothing", "HEAD_AT_CPU"),
     ("HEAD_AT_CPU", "mutable_cpu_data"): ("nothing", "HEAD_AT_CPU"),
@@ -51,6 +52,7 @@ EXPECTED = {
     ("HEAD_AT_CPU", "mutable_gpu_data"): ("host to device", "HEAD_AT_GPU"),
     ("HEAD_AT_CPU", "set_cpu_data"): ("adopt host", "HEAD_AT_CPU"),
     ("HEAD_AT_CPU", "set_gpu_data"): ("adopt device", "HEAD_AT_GPU"),
+    ("HEAD_AT_CPU", "set_cpu_copy"): ("refuse", "HEAD_AT_CPU"),
     ("HEAD_AT_CPU", "push"): ("push", "SYNCED"),
     ("HEAD_AT_GPU", "cpu_data"): ("device to host", "SYNCED"),
     ("HEAD_AT_GPU", "mutable_cpu_data"): ("device to host", "HEAD_AT_CPU"),
@@ -58,6 +60,7 @@ EXPECTED = {
     ("HEAD_AT_GPU", "mutable_gpu_data"): ("nothing", "HEAD_AT_GPU"),
     ("HEAD_AT_GPU", "set_cpu_data"): ("adopt host", "HEAD_AT_CPU"),
     ("HEAD_AT_GPU", "set_gpu_data"): ("adopt device", "HEAD_AT_GPU"),
+    ("HEAD_AT_GPU", "set_cpu_copy"): ("adopt copy", "SYNCED"),
     ("HEAD_AT_GPU", "push"): ("refuse", "HEAD_AT_GPU"),
     ("SYNCED", "cpu_data"): ("nothing", "SYNCED"),
     ("SYNCED", "mutable_cpu_data"): ("nothing", "HEAD_AT_CPU"),
@@ -65,6 +68,7 @@ EXPECTED = {
     ("SYNCED", "mutable_gpu_data"): ("nothing", "HEAD_AT_GPU"),
     ("SYNCED", "set_cpu_data"): ("adopt host", "HEAD_AT_CPU"),
     ("SYNCED", "set_gpu_data"): ("adopt device", "HEAD_AT_GPU"),
+    ("SYNCED", "set_cpu_copy"): ("adopt copy", "SYNCED"),
     ("SYNCED", "push"): ("refuse", "SYNCED"),
 }
 CALLS = sorted({call for _, call in EXPECTED})
@@ -86,6 +90,8 @@ def perform(mem, call, keep):
     elif call == "set_gpu_data":
         keep.append(np.full(N, 6, np.uint8))
         mem.set_gpu_data(keep[-1].ctypes.data, keep[-1])
+    elif call == "set_cpu_copy":
+        mem.set_cpu_copy(bytearray(b"\x07" * N))
     elif call == "push":
         mem.async_gpu_push("stream")
     else:
@@ -109,7 +115,7 @@ def test_table(host, device, state, route, call):
     action, new_state = EXPECTED[state, call]
 
     if action == "refuse":
-        with pytest.raises(ConfigError, match=f"blob: .*async_gpu_push has nothing to do in state {state}"):
+        with pytest.raises(ConfigError, match=f"blob: .*{call.replace('push', 'async_gpu_push')} has nothing to do in state {state}"):
             perform(mem, call, keep)
         assert device.calls == []
         assert len(memory.reporter.live()) == sides_before
@@ -128,7 +134,9 @@ def test_table(host, device, state, route, call):
     assert device.calls == made
     copied = action in ("host to device", "device to host", "push")
     assert (mem.copies - copies, mem.bytes_copied - nbytes) == (copied, N * copied)
-    if new_state == "SYNCED":
+    if action == "adopt copy":  # taken at its word: it holds what the device holds
+        assert read(mem.cpu_buffer()) == b"\x07" * N and read(mem.gpu_buffer()) == content
+    elif new_state == "SYNCED":
         assert read(mem.cpu_buffer()) == read(mem.gpu_buffer()) == content
     if action == "adopt host":
         assert read(mem.cpu_buffer()) == b"\x05" * N
@@ -147,6 +155,8 @@ def test_the_products_table_is_this_table():
             theirs[SyncedHead(state).name, name] = Action(action).name, SyncedHead(head).name
     words = {"KEEP": "nothing", "TO_HOST": "device to host", "TO_DEVICE": "host to device"}
     theirs = {k: (words.get(action, action.lower().replace("_", " ")), head) for k, (action, head) in theirs.items()}
+    theirs = {k: ("adopt copy" if k[1] == "set_cpu_copy" and action == "adopt host" else action, head)
+              for k, (action, head) in theirs.items()}
     assert theirs == EXPECTED
 
 
@@ -437,6 +447,16 @@ class SyncedMachine(RuleBasedStateMachine):
         far = np.full(self.size, byte, np.uint8)
         self.mem.set_gpu_data(far.ctypes.data, far)
         self.sides["gpu"], self.valid = bytearray([byte]) * self.size, {"gpu"}
+
+    @rule()
+    def adopt_host_copy(self):
+        if "gpu" not in self.valid:
+            with pytest.raises(ConfigError):
+                self.mem.set_cpu_copy(bytearray(self.size))
+            return
+        self.sides["cpu"] = bytearray(self.sides["gpu"])
+        self.mem.set_cpu_copy(bytearray(self.sides["gpu"]))
+        self.valid = {"cpu", "gpu"}
 
     @rule()
     def push(self):

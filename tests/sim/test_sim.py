@@ -1,7 +1,7 @@
 """The simulated driver, called through cuda.bindings: every fault that it should find is planted once.
 
 The cases stand in ``cases/*.py``; a file of them runs in one process (sim_runner.py), and each function is a test here. The
-library is ``MINICAFFE_SIM_LIBRARY`` or ``cuda/sim/libcuda.so.1`` of the installed package.
+library is ``MINICAFFE_SIM_LIBRARY`` or that of the installed package.
 """
 
 import ast
@@ -15,20 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from minicaffe.cuda import sim
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
 
 def library():
-    named = os.environ.get("MINICAFFE_SIM_LIBRARY")
-    if named:
-        return named
-    spec = importlib.util.find_spec("minicaffe")
-    for folder in spec.submodule_search_locations if spec else []:
-        path = Path(folder) / "cuda" / "sim" / "libcuda.so.1"
-        if path.exists():
-            return str(path)
-    raise FileNotFoundError("the package has no cuda/sim/libcuda.so.1, and MINICAFFE_SIM_LIBRARY names none")
+    return os.environ.get("MINICAFFE_SIM_LIBRARY") or sim.library()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,58 @@
+"""Programs that run in a process of their own: what happens before the driver starts, when it is lost, and at the end."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+PATIENCE = 120  # seconds that a process may take for what should take one
+
+PREAMBLE = """
+import gc, os, sys
+import numpy as np
+import minicaffe
+from minicaffe import cuda, errors, memory
+from minicaffe.blob import Blob
+
+def refused(kind, call, *words):
+    "Call it, and check the error."
+    try:
+        call()
+    except kind as error:
+        for word in words:
+            assert word in str(error), f"{word!r} is not in {str(error)!r}"
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+"""
+
+
+def run(code, device=None, settings="", status=0, cwd=None, **environment):
+    """Run Python text after PREAMBLE; check the exit status and that nothing crashed; return what it wrote, both streams.
+
+    Parameters
+    ----------
+    device : str, optional
+        MINICAFFE_DEVICE; unset if None.
+    settings : str
+        MINICAFFE_SIM.
+    """
+    return start([sys.executable, "-X", "faulthandler", "-c", PREAMBLE + textwrap.dedent(code)], device, settings, status, cwd,
+                 **environment)
+
+
+def command(*arguments, device=None, settings="", status=0, cwd=None, **environment):
+    """Run ``minicaffe`` with arguments, as `run` does."""
+    return start([sys.executable, "-m", "minicaffe", *map(str, arguments)], device, settings, status, cwd, **environment)
+
+
+def start(arguments, device, settings, status, cwd, **environment):
+    env = {k: v for k, v in os.environ.items() if k not in ("MINICAFFE_DEVICE", "MINICAFFE_SIM", "PYTHONFAULTHANDLER")}
+    env.update(MINICAFFE_SIM=settings, OPENBLAS_NUM_THREADS="1", **environment)
+    if device is not None:
+        env["MINICAFFE_DEVICE"] = device
+    done = subprocess.run(arguments, cwd=cwd, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    text = done.stdout + done.stderr
+    assert done.returncode == status, f"exit status {done.returncode} instead of {status}\n{text}"
+    for word in ("Fatal Python error", "Exception ignored", "core dumped"):
+        assert word not in text, text
+    return text

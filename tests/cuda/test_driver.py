@@ -1,0 +1,194 @@
+"""Starting the driver: none there, none wanted, wrong numbers, a driver that fails, threads, fork, and the end of a process."""
+
+import ctypes.util
+
+import pytest
+from processes import run
+
+DRIVERLESS = pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a CUDA driver")
+
+
+@DRIVERLESS
+def test_without_a_driver_each_call_says_so_and_the_cpu_goes_on():
+    run("""
+    for _ in range(2):
+        for call in minicaffe.set_mode_gpu, cuda.count, cuda.version, lambda: minicaffe.set_device(0), lambda: cuda.get_device(0):
+            refused(errors.DependencyError, call, "no CUDA driver (libcuda.so.1)", "install the NVIDIA driver", "--device sim")
+    refused(errors.DependencyError, lambda: Blob((3,)).gpu_data, "GPU mode")
+    assert cuda.current() is None
+    blob = Blob((3,))
+    blob.data[...] = 2
+    blob.scale_data(2)
+    assert blob.asum_data() == 12
+    os.environ["MINICAFFE_DEVICE"] = "sim"  # a driver that was not found may be asked for again, and another one used
+    """)
+
+
+@DRIVERLESS
+def test_without_a_driver_kernels_of_ones_own_say_what_is_missing():
+    run("""
+    f = cuda.elementwise("T x", "T y", "y = x")
+    refused(errors.ConfigError, lambda: f(Blob((3,)), Blob((3,))), "GPU mode")
+    """)
+
+
+@pytest.mark.parametrize("device", ["tpu", "0", "SIM"])
+def test_a_wrong_device_in_the_environment(device):
+    run("""
+    for _ in range(2):
+        refused(errors.ConfigError, minicaffe.set_mode_gpu, "MINICAFFE_DEVICE", "must be gpu or sim", os.environ["MINICAFFE_DEVICE"])
+    """, device)
+
+
+def test_a_device_number_that_there_is_not(place):
+    run("""
+    n = cuda.count()
+    for wrong in n, n + 6, -1:
+        error = refused(errors.DeviceError, lambda: minicaffe.set_device(wrong), f"no device {wrong}", f"has {n}", "device_query")
+        assert error.code == "CUDA_ERROR_INVALID_DEVICE"
+    assert cuda.current() is None
+    minicaffe.set_mode_gpu()
+    refused(errors.DeviceError, lambda: minicaffe.set_device(n))
+    assert cuda.current().index == 0
+    """, place)
+
+
+@pytest.mark.parametrize(("settings", "code", "words"), [
+    ("devices=0", "CUDA_ERROR_NO_DEVICE", ["cuInit(0)", "nvidia-smi", "--device sim"]),
+    ("colour=1", "CUDA_ERROR_INVALID_VALUE", ["cuInit(0)", "colour=1"]),
+    ("fail=cuInit:1:CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", ["restart the machine"]),
+    ("fail=cuDevicePrimaryCtxRetain:1:CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_DEVICE_UNAVAILABLE",
+     ["cuDevicePrimaryCtxRetain(0)", "another program holds the GPU", "--gpu"]),
+])  # fmt: skip
+def test_a_driver_that_does_not_start(settings, code, words):
+    run(f"""
+    error = refused(errors.DeviceError, minicaffe.set_mode_gpu, {code!r}, *{words!r})
+    assert error.code == {code!r}, error.code
+    assert cuda.current() is None and Blob((3,)).asum_data() == 0
+    """, "sim", settings)
+
+
+def test_a_start_that_failed_once_may_succeed_later():
+    """Each call that makes a device fails in turn; none leaves half a device behind."""
+    run("""
+    import ctypes
+    from minicaffe.cuda import sim
+    configure = ctypes.CDLL(sim.library(), ctypes.RTLD_GLOBAL).mcsim_configure
+    for plan in ("cuInit:1", "cuDeviceGetCount:1", "cuDeviceGet:1", "cuDeviceGetName:1", "cuDeviceGetAttribute:2",
+                 "cuDevicePrimaryCtxRetain:1", "cuCtxSetCurrent:1", "cuStreamCreate:1", "cuMemAlloc:1", "cuMemAlloc:2",
+                 "cuStreamCreate:2"):
+        assert configure(f"fail={plan}".encode()) == 0
+        call = plan.partition(":")[0]
+        error = refused((errors.DeviceError, errors.OutOfMemoryError), minicaffe.set_mode_gpu, call, "made to fail")
+        assert isinstance(error, errors.OutOfMemoryError) == (call == "cuMemAlloc")
+        assert cuda.current() is None
+    minicaffe.set_mode_gpu()
+    blob = Blob((5,))
+    blob.data[...] = 1
+    blob.scale_data(3)
+    assert blob.asum_data() == 15
+    """, "sim")
+
+
+def test_fork(place):
+    run("""
+    minicaffe.set_mode_gpu()
+    blob = Blob((100,))
+    blob.data[...] = 1
+    blob.scale_data(2)
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        for _ in range(2):
+            refused(errors.DeviceError, minicaffe.set_mode_gpu, "forked", "spawn")
+            refused(errors.DeviceError, cuda.count, "forked")
+        refused(errors.DeviceError, lambda: blob.cpu_data)
+        refused(errors.DeviceError, lambda: blob.scale_data(2))
+        refused(errors.DeviceError, lambda: Blob((3,)).gpu_data)
+        del blob  # which must not reach the parent's device
+        gc.collect()
+        minicaffe.set_mode_cpu()
+        other = Blob((3,))
+        other.data[...] = 1
+        assert other.asum_data() == 3
+        print("the child is done")
+        sys.exit(7)  # through everything that runs at exit
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert blob.asum_data() == 200
+    blob.scale_data(2)
+    assert blob.cpu_data[5] == 4
+    """, place)
+
+
+def test_fork_before_gpu_mode_is_free(place):
+    run("""
+    child = os.fork()
+    minicaffe.set_mode_gpu()
+    blob = Blob((10,))
+    blob.data[...] = 2
+    assert blob.sumsq_data() == 40
+    blob.scale_data(0.5)
+    assert blob.asum_data() == 10
+    if not child:
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    """, place)
+
+
+THREADS = """
+import sys, threading
+sys.path.insert(0, {folder!r})
+from training import make_solver, losses
+minicaffe.set_mode_gpu()
+minicaffe.set_random_seed(1)
+expected = losses(make_solver(), 6)
+found, failed = {{}}, []
+
+def train(name):
+    try:
+        assert cuda.current().index == 0  # inherited, unlike Caffe's mode
+        found[name] = losses(make_solver(), 6)
+        blob = Blob((1000,))
+        blob.data[...] = 1
+        blob.scale_data(2)
+        assert blob.asum_data() == 2000
+    except BaseException as error:
+        failed.append(error)
+        raise
+
+threads = [threading.Thread(target=train, args=(i,)) for i in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not failed
+for losses_ in found.values():
+    np.testing.assert_allclose(losses_, expected, rtol=1e-5)
+"""
+
+
+def test_threads_inherit_the_mode_and_train_side_by_side(place):
+    from pathlib import Path
+    run(THREADS.format(folder=str(Path(__file__).parent)), place)
+
+
+@pytest.mark.parametrize(("ending", "status"), [
+    ("", 0), ("sys.exit(5)", 5), ("raise SystemExit('bye')", 1), ("raise ValueError('on purpose')", 1), ("os._exit(4)", 4),
+    ("minicaffe.set_mode_cpu()", 0), ("import atexit; atexit.register(lambda: blob.scale_data(2))", 0),
+    ("import threading; t = threading.Thread(target=lambda: blob.scale_data(2)); t.start()", 0),
+])  # fmt: skip
+def test_the_end_of_a_process_that_still_holds_memory(place, ending, status):
+    run(f"""
+    minicaffe.set_mode_gpu()
+    blob = Blob((100, 100))
+    blob.data[...] = 1
+    blob.scale_data(2)                  # work that nobody has waited for
+    stream, event = cuda.Stream(cuda.current()), cuda.Event(cuda.current())
+    event.record(stream)
+    array, view = blob.gpu_data, blob.cpu_data
+    class Cycle: pass
+    ring = Cycle(); ring.self, ring.blob, ring.stream = ring, Blob((50,)), stream
+    ring.blob.gpu_data
+    sys.modules["kept"] = ring          # dropped last of all
+    def keep(b=Blob((7,))): b.gpu_data
+    keep()
+    {ending}
+    """, place, status=status)
