@@ -61,6 +61,10 @@ class ConfigError(Error, ValueError):
     """A prototxt, option or argument says something that cannot be."""
 
 
+class MissingFieldError(ConfigError, AttributeError):
+    """A field that a message does not have (pycaffe's NetSpec raises AttributeError there)."""
+
+
 class ShapeError(Error, ValueError):
     """Shapes that do not fit each other, the layer, or the memory budget."""
 

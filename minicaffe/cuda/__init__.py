@@ -13,6 +13,7 @@ _HOME = {
     "Event": "device",
     "Graph": "graph",
     "Stream": "device",
+    "allow_tf32": "libraries",
     "computing": "device",
     "current": "device",
     "get_device": "device",

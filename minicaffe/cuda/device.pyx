@@ -6,6 +6,7 @@ it; `copies` runs beside it. Calls that wait release the GIL.
 """
 
 import atexit
+import importlib
 import threading
 
 from cuda.bindings cimport cydriver
@@ -54,6 +55,8 @@ cpdef Device get_device(int index):
             found = _devices.get(index)
             if found is None:
                 found = _devices[index] = Device(index)
+                if not compile.simulated():
+                    importlib.import_module("minicaffe.cuda.libraries").attach_to(found)
     return found
 
 
@@ -249,6 +252,11 @@ cdef keep_failure(CudaStream* stream, error):
     if not stream.failed:
         owner.failure = error
         stream.failed = 1
+
+
+def keep_failure_of(int index, error):
+    """Let the computing stream of device `index` stand with `error`, which the next look raises."""
+    keep_failure(&get_device(index).stream, error)
 
 
 cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:

@@ -1,0 +1,152 @@
+"""Where a pixel of one Top lies in another: crops for fully convolutional nets (pycaffe ``caffe.coord_map``).
+
+A map is ``(axis, a, b)``: coordinate ``x`` of a layer's top is ``a x + b`` of its bottom, from `axis` + 1 on; an axis of None
+stands for any. `a` and `b` are arrays with one entry or one for each spatial axis.
+"""
+
+import numpy as np
+
+from minicaffe.errors import ConfigError
+from minicaffe.net_spec import layers as L
+
+PASS_THROUGH_LAYERS = ["AbsVal", "BatchNorm", "Bias", "BNLL", "Dropout", "Eltwise", "ELU", "Log", "LRN", "Exp", "MVN", "Power",
+                       "ReLU", "PReLU", "Scale", "Sigmoid", "Split", "TanH", "Threshold"]
+TWO_SIDED = {"pad_h", "pad_w", "kernel_h", "kernel_w", "stride_h", "stride_w"}
+IDENTITY = (None, 1, 0)
+
+
+class UndefinedMapException(ConfigError):
+    """A layer whose coordinates have no such map."""
+
+
+class AxisMismatchException(ConfigError):
+    """Two maps that begin at different axes."""
+
+
+class UnconnectedError(ConfigError, RuntimeError):
+    """Two Tops without a common ancestor through layers that have maps."""
+
+
+class CropError(ConfigError, AssertionError):
+    """A map that no crop can undo, or sizes that are not given for all axes alike (pycaffe asserts there)."""
+
+
+def conv_params(fn):
+    """Return axis, stride, extent of the kernel with its dilation, and pad of a Convolution-like Function.
+
+    Raises
+    ------
+    CropError
+        If sizes are given by ``_h`` and ``_w``.
+    """
+    params = fn.params.get("convolution_param", fn.params)
+    given = TWO_SIDED & {*fn.params, *params}
+    if given:
+        raise CropError(f"give kernel_size, stride and pad as lists instead of {', '.join(sorted(given))}", layer_type=fn.type_name)
+    if "kernel_size" not in params:
+        raise CropError("has no kernel_size, so its coordinates have no map", layer_type=fn.type_name)
+    kernel, dilation, stride, pad = (np.array(params.get(name, default), ndmin=1)
+                                     for name, default in (("kernel_size", 0), ("dilation", 1), ("stride", 1), ("pad", 0)))
+    return params.get("axis", 1), stride, (kernel - 1) * dilation + 1, pad
+
+
+def crop_params(fn):
+    """Return axis and offset of a Crop Function."""
+    params = fn.params.get("crop_param", fn.params)
+    return params.get("axis", 2), np.array(params.get("offset", 0), ndmin=1)
+
+
+def coord_map(fn):
+    """Return the map of a Function.
+
+    Raises
+    ------
+    UndefinedMapException
+        If its type has none.
+    """
+    if fn.type_name in ("Convolution", "Pooling", "Im2col"):
+        axis, stride, extent, pad = conv_params(fn)
+        return axis, 1 / stride, (pad - (extent - 1) / 2) / stride
+    if fn.type_name == "Deconvolution":
+        axis, stride, extent, pad = conv_params(fn)
+        return axis, stride, (extent - 1) / 2 - pad
+    if fn.type_name in PASS_THROUGH_LAYERS:
+        return IDENTITY
+    if fn.type_name == "Crop":
+        axis, offset = crop_params(fn)
+        return axis - 1, 1, -offset
+    raise UndefinedMapException("the coordinates of this type of layer have no map", layer_type=fn.type_name)
+
+
+def compose(base_map, next_map):
+    """Return the map of `base_map` after `next_map`.
+
+    Raises
+    ------
+    AxisMismatchException
+        If both name an axis, and not the same.
+    """
+    axis, a, b = base_map
+    other, a2, b2 = next_map
+    if axis is not None and other is not None and axis != other:
+        raise AxisMismatchException(f"maps from axis {axis} and from axis {other} cannot be composed")
+    return axis if axis is not None else other, a * a2, a * b2 + b
+
+
+def inverse(coord_map):
+    """Return the inverse map."""
+    axis, a, b = coord_map
+    return axis, 1 / a, -b / a
+
+
+def _walk_back(top):
+    """Yield (Top, map) for `top` and all before it that its layers' maps lead to; of a Crop only the first bottom."""
+    maps, frontier = {top: IDENTITY}, [top]
+    while frontier:
+        here = frontier.pop()
+        yield here, maps[here]
+        fn = here.fn
+        try:
+            step = coord_map(fn)
+        except UndefinedMapException:
+            continue
+        for bottom in fn.inputs[:1] if fn.type_name == "Crop" else fn.inputs:
+            if bottom not in maps:
+                maps[bottom] = compose(maps[here], step)
+                frontier.append(bottom)
+
+
+def coord_map_from_to(top_from, top_to):
+    """Return the map from coordinates of `top_from` to those of `top_to`, over a common ancestor.
+
+    Raises
+    ------
+    UnconnectedError
+        If there is none; it is a RuntimeError.
+    """
+    from_maps = dict(_walk_back(top_from))
+    for top, to_map in _walk_back(top_to):
+        if top in from_maps:
+            return compose(to_map, inverse(from_maps[top]))
+    raise UnconnectedError("the two Tops have no common ancestor through layers whose coordinates have maps; an InnerProduct, "
+                           "for one, has none")
+
+
+def crop(top_from, top_to):
+    """Return a Crop of `top_from` that lies on `top_to` pixel by pixel.
+
+    Raises
+    ------
+    CropError
+        If the scales differ, or the offset is negative or no whole number; it is an AssertionError.
+    """
+    axis, a, b = coord_map_from_to(top_from, top_to)
+    a, b = np.atleast_1d(a), np.atleast_1d(b)
+    if (a != 1).any():
+        raise CropError(f"scale mismatch on crop (a = {a}): up- or downsample one of the two first")
+    if (b > 0).any():
+        raise CropError(f"cannot crop negative offset (b = {b}): pad the layers before")
+    if (np.round(b) != b).any():
+        raise CropError(f"cannot crop noninteger offset (b = {b})")
+    offset = [int(-x) for x in b]
+    return L.Crop(top_from, top_to, crop_param={"axis": 2 if axis is None else axis + 1, "offset": offset})

@@ -1,0 +1,277 @@
+"""NetSpec: write nets as Python expressions (pycaffe ``caffe.net_spec``). ``from minicaffe import layers as L, params as P``.
+
+``n = NetSpec(); n.ip = L.InnerProduct(n.data, num_output=10); n.to_proto()`` gives the NetParameter. A layer is a
+`Function`; what it gives to others are its `Top`s. Different from pycaffe: a field that exists nowhere is named with what
+to write instead (still an AttributeError), a chain of anonymous layers may have any length, tuples count as lists, and an
+empty list sets nothing.
+"""
+
+import sys
+from collections import Counter
+
+from minicaffe.errors import ConfigError, MissingFieldError, MissingNameError, close_matches
+from minicaffe.proto import caffe_pb2
+
+LAYER_FIELDS = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name
+_own_message = {}  # type: name of the LayerParameter field that holds its own message
+
+
+def param_name_dict():
+    """Return the stem of the LayerParameter field for the stem of each message: ``InnerProduct``: ``inner_product``."""
+    return {field.message_type.name.removesuffix("Parameter"): name.removesuffix("_param")
+            for name, field in LAYER_FIELDS.items() if name.endswith("_param")}
+
+
+_own_message.update({kind: f"{stem}_param" for kind, stem in param_name_dict().items()})
+
+
+def to_proto(*tops):
+    """Return the NetParameter of all layers that `tops` need, dependencies first, with automatic names."""
+    return _net(tops, {})
+
+
+def _net(tops, names):
+    """Return the NetParameter of `tops`; `names` maps a Top or Function to its name and is completed."""
+    layers, counts = {}, Counter()
+    for top in tops:
+        top._to_proto(layers, names, counts)
+    return caffe_pb2.NetParameter(layer=layers.values())
+
+
+def assign_proto(proto, name, val):
+    """Set the field `name` of a message: dicts go into messages, a lone value of a repeated field becomes its only item.
+
+    Raises
+    ------
+    MissingFieldError
+        If the message has no such field; it is an AttributeError.
+    ConfigError
+        If the value does not fit the field.
+    """
+    field = proto.DESCRIPTOR.fields_by_name.get(name)
+    if field is None:
+        near = close_matches(name, proto.DESCRIPTOR.fields_by_name)
+        raise MissingFieldError(f"{proto.DESCRIPTOR.name} has no field '{name}'{near}", field=name)
+    try:
+        if field.is_repeated:
+            for item in val if isinstance(val, (list, tuple)) else [val]:
+                if isinstance(item, dict):
+                    _assign_all(getattr(proto, name).add(), item)
+                else:
+                    getattr(proto, name).append(item)
+        elif isinstance(val, dict):
+            getattr(proto, name).SetInParent()
+            _assign_all(getattr(proto, name), val)
+        elif field.message_type is not None and isinstance(val, field.message_type._concrete_class):
+            getattr(proto, name).CopyFrom(val)
+        else:
+            setattr(proto, name, val)
+    except ConfigError as error:
+        error.field = f"{name}.{error.field}" if error.field else name
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{val!r} does not fit: {error}", field=name) from None
+
+
+def _assign_all(proto, values):
+    for name, value in values.items():
+        assign_proto(proto, name, value)
+
+
+class Top:
+    """Output number `n` of the layer `fn`."""
+
+    def __init__(self, fn, n):
+        self.fn = fn
+        self.n = n
+
+    def to_proto(self):
+        """Return the NetParameter of all layers that this Top needs, with automatic names."""
+        return to_proto(self)
+
+    def _to_proto(self, layers, names, counts):
+        self.fn._to_proto(layers, names, counts)
+
+    def __repr__(self):
+        return f"<Top {self.n} of {self.fn.type_name}>"
+
+
+class Function:
+    """A layer to be: a type, the Tops it reads, and its fields.
+
+    Attributes
+    ----------
+    type_name, inputs, params
+        As given; ``ntop`` and ``in_place`` are taken out of the params.
+    tops : tuple of Top
+    ntop : int
+    in_place : bool
+
+    Raises
+    ------
+    TypeError
+        If an input is not a Top.
+    """
+
+    def __init__(self, type_name, inputs, params):
+        for index, value in enumerate(inputs):
+            if not isinstance(value, Top):
+                raise TypeError(f"{type_name} input {index} is not a Top (type is {type(value)})")
+        self.type_name = type_name
+        self.inputs = inputs
+        self.params = dict(params)
+        self.ntop = self.params.pop("ntop", 1)
+        self.in_place = self.params.pop("in_place", False)
+        self.tops = tuple(Top(self, n) for n in range(self.ntop))
+
+    def _name(self, key, names, counts):
+        """Return the name of this Function or one of its Tops, made up if it has none."""
+        if key not in names:
+            counts[self.type_name] += 1
+            names[key] = f"{self.type_name}{counts[self.type_name]}"
+        return names[key]
+
+    def _to_proto(self, layers, names, counts):
+        """Put the layers that this one needs, and itself, into `layers`, a dict from Function to LayerParameter."""
+        path = [(self, iter(self.inputs))]  # instead of recursion: chains may be longer than Python's stack
+        while path:
+            function, inputs = path[-1]
+            missing = next((top.fn for top in inputs if top.fn not in layers), None)
+            if missing is not None:
+                path.append((missing, iter(missing.inputs)))
+                continue
+            path.pop()
+            if function not in layers:
+                layers[function] = function._layer(layers, names, counts)
+
+    def _layer(self, layers, names, counts):
+        layer = caffe_pb2.LayerParameter(type=self.type_name)
+        layer.bottom.extend(layers[top.fn].top[top.n] for top in self.inputs)
+        layer.top.extend(layer.bottom if self.in_place else [self._name(top, names, counts) for top in self.tops])
+        layer.name = names[self] if self in names else self._name(self.tops[0] if self.tops else self, names, counts)
+        own = _own_message.get(self.type_name)
+        try:
+            for name, value in self.params.items():
+                if not name.endswith("param") and own and name in LAYER_FIELDS[own].message_type.fields_by_name:
+                    assign_proto(getattr(layer, own), name, value)
+                elif name in LAYER_FIELDS:
+                    assign_proto(layer, name, value)
+                else:
+                    raise self._unknown(name, own)
+        except ConfigError as error:
+            raise error.at(layer=layer.name, layer_type=self.type_name)
+        return layer
+
+    def _unknown(self, name, own):
+        """Return the error for a field that neither the layer's own message nor LayerParameter has."""
+        known = [*LAYER_FIELDS, *(LAYER_FIELDS[own].message_type.fields_by_name if own else ())]
+        near = close_matches(name, known)
+        homes = [f for f, field in LAYER_FIELDS.items() if f.endswith("_param") and name in field.message_type.fields_by_name]
+        if not near and not own and 0 < len(homes) <= 4:
+            near = "; write it in its message: " + " or ".join(f"{home}=dict({name}=...)" for home in homes)
+        return MissingFieldError(f"no such field of {self.type_name}{near}", field=name)
+
+    def __repr__(self):
+        return f"<{self.type_name} layer>"
+
+
+class NetSpec:
+    """A net that is being written: assign Tops to attributes or items, then call `to_proto`."""
+
+    def __init__(self):
+        super().__setattr__("tops", {})
+
+    def __setattr__(self, name, value):
+        if not isinstance(value, (Top, Function)):
+            raise TypeError(f"NetSpec takes what layers give, '{name}' is {type(value)}"
+                            + ("; unpack the tuple: n.a, n.b = L....(ntop=2)" if isinstance(value, tuple) else ""))
+        self.tops[name] = value
+
+    def __getattr__(self, name):
+        if name.startswith("__"):  # copy and pickle ask for such
+            raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, name):
+        if name not in self.tops:
+            raise MissingNameError(f"this NetSpec has no '{name}'{close_matches(name, self.tops)}")
+        return self.tops[name]
+
+    __setitem__ = __setattr__
+
+    def __delitem__(self, name):
+        del self.tops[name]
+
+    def __delattr__(self, name):
+        del self.tops[name]
+
+    def __contains__(self, name):
+        return name in self.tops
+
+    def __dir__(self):
+        return [*super().__dir__(), *self.tops]
+
+    def keys(self):
+        """Return the names in order of assignment."""
+        return list(self.tops)
+
+    def vals(self):
+        """Return the Tops in order of assignment."""
+        return list(self.tops.values())
+
+    def update(self, tops):
+        """Take over a dict of names and Tops."""
+        for name, top in tops.items():
+            self[name] = top
+
+    def to_proto(self):
+        """Return the NetParameter of all layers needed, dependencies first, in order of assignment.
+
+        A layer takes the name of its first Top; the name of an in-place layer's Top names only the layer.
+        """
+        return _net(self.tops.values(), {top: name for name, top in self.tops.items()})
+
+
+class Layers:
+    """L: ``L.Type(*bottoms, ntop=1, in_place=False, **fields)`` gives a Top, a tuple of them, or with ``ntop=0`` a Function.
+
+    Any type name is accepted. As ``minicaffe.layers`` this object stands where the package of the layer types stands too, so
+    a name in small letters that is one of its modules gives that module.
+    """
+
+    __name__ = "minicaffe.layers"
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        module = sys.modules.get(f"minicaffe.layers.{name}")
+        if module is not None:
+            return module
+
+        def layer_fn(*bottoms, **fields):
+            function = Function(name, bottoms, fields)
+            return function if function.ntop == 0 else function.tops[0] if function.ntop == 1 else function.tops
+
+        layer_fn.__name__ = layer_fn.__qualname__ = name
+        return layer_fn
+
+    def __dir__(self):
+        from minicaffe.layer import layer_types
+        return list(layer_types())
+
+
+class Parameters:
+    """P: ``P.Pooling.MAX`` is the value of that name in PoolingParameter."""
+
+    def __getattr__(self, name):
+        message = None if name.startswith("__") else getattr(caffe_pb2, f"{name}Parameter", None)
+        if message is None:
+            raise AttributeError(f"there is no {name}Parameter{close_matches(name, dir(self))}")
+        return message
+
+    def __dir__(self):
+        return [name.removesuffix("Parameter") for name in vars(caffe_pb2) if name.endswith("Parameter")]
+
+
+layers = Layers()
+params = Parameters()
