@@ -55,10 +55,11 @@ class TrainingGraph:
             return self._leave(reason)
         net = self.solver.net
         net.run_sources()
-        stamp = net.stamp()
+        generator = net.layers[0].generator
+        stamp = net.stamp(), generator.seed
         if stamp != self.stamp:
             if self.graph is not None:
-                log.debug("CUDA graph: shapes or memory changed; back to single launches")
+                log.debug("CUDA graph: shapes, memory or the random seed changed; back to single launches")
             self.graph, self.stamp, self.seen = None, stamp, 0
         if self.graph is None:
             self.seen += 1
@@ -66,10 +67,9 @@ class TrainingGraph:
                 return self._by_launches(rate)
             if not self._record():
                 return self._by_launches(rate)
-        generator = net.layers[0].generator
         net.inspect_inputs()
         net.own_on_device(self.solver.history)
-        self.graph.replay(rate, generator.offset - self.first_draw)
+        self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
         generator.take(self.draws)
         return net.loss_of_outputs()
 
