@@ -14,17 +14,13 @@ from minicaffe import cuda, errors, io, memory
 from minicaffe.cpu.threads import get_num_threads, set_num_threads
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import Layer, allow_python_layers
-from minicaffe.pycaffe import (
-    AdaDeltaSolver,
-    AdaGradSolver,
-    AdamSolver,
-    NesterovSolver,
-    Net,
-    RMSPropSolver,
-    SGDSolver,
+from minicaffe.alias import install_as_caffe
+from minicaffe.classifier import Classifier
+from minicaffe.detector import Detector
+from minicaffe.net_spec import NetSpec, layers, params, to_proto
+from minicaffe.pycaffe import Net
+from minicaffe.settings import (
     Timer,
-    get_solver,
-    has_nccl,
     init_log,
     layer_type_list,
     log,
@@ -38,12 +34,25 @@ from minicaffe.pycaffe import (
     solver_count,
     solver_rank,
 )
+from minicaffe.solvers import (
+    NCCL,
+    AdaDeltaSolver,
+    AdaGradSolver,
+    AdamSolver,
+    NesterovSolver,
+    RMSPropSolver,
+    SGDSolver,
+    get_solver,
+    get_solver_from_file,
+    has_nccl,
+)
 from minicaffe.workspace import Workspace
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdaDeltaSolver", "AdaGradSolver", "AdamSolver", "NesterovSolver", "Net", "RMSPropSolver", "SGDSolver", "Layer", "TEST",
-    "TRAIN", "Timer", "get_solver", "has_nccl", "init_log", "io", "layer_type_list", "log", "set_device", "set_mode_cpu",
-    "set_mode_gpu", "set_multiprocess", "set_random_seed", "set_solver_count", "set_solver_rank", "solver_count",
-    "solver_rank", "Workspace", "allow_python_layers", "cuda", "errors", "get_num_threads", "memory", "register_layer", "set_num_threads",
+    "AdaDeltaSolver", "AdaGradSolver", "AdamSolver", "Classifier", "Detector", "Layer", "NCCL", "NesterovSolver", "Net", "NetSpec",
+    "RMSPropSolver", "SGDSolver", "TEST", "TRAIN", "Timer", "get_solver", "get_solver_from_file", "has_nccl", "init_log", "io",
+    "layer_type_list", "layers", "log", "params", "set_device", "set_mode_cpu", "set_mode_gpu", "set_multiprocess",
+    "set_random_seed", "set_solver_count", "set_solver_rank", "solver_count", "solver_rank", "to_proto", "Workspace",
+    "allow_python_layers", "cuda", "errors", "get_num_threads", "install_as_caffe", "memory", "register_layer", "set_num_threads",
 ]

@@ -6,6 +6,7 @@ counter-based (kernels/random.hpp), so that the state of a generator is two inte
 
 from minicaffe.ops.context cimport on_device
 
+import contextlib
 import os
 import threading
 
@@ -55,6 +56,41 @@ class Caffe:
         if not hasattr(self._local, "generator"):
             self._local.generator = Generator()
         return self._local.generator
+
+    @property
+    def trusted(self):
+        """Whether the net that the calling thread is building may touch what its file names: see `check_path`."""
+        return getattr(self._local, "trusted", True)
+
+    @contextlib.contextmanager
+    def trusting(self, trusted):
+        """Let `trusted` hold for nets built inside; a net within a net is trusted no further than the outer one."""
+        before = self.trusted
+        self._local.trusted = before and trusted
+        try:
+            yield
+        finally:
+            self._local.trusted = before
+
+    def check_path(self, path, field, writes=False):
+        """Raise unless the net being built may use a path that its file names.
+
+        One that came with ``trusted=False`` writes no files, and reads only those below the working directory.
+
+        Raises
+        ------
+        ConfigError
+            Names `field`.
+        """
+        if self.trusted:
+            return
+        remedy = "load it without trusted=False if you trust it"
+        if writes:
+            raise ConfigError(f"the net is not trusted, and asks to write the file '{path}'; {remedy}", field=field)
+        root = os.path.realpath(os.curdir)
+        if os.path.commonpath([root, os.path.realpath(path)]) != root:
+            raise ConfigError(f"the net is not trusted, and asks to read '{path}' outside the working directory; {remedy}",
+                              field=field)
 
     def seed(self, seed):
         """Start the calling thread's random numbers anew from an integer seed >= 0.

@@ -53,7 +53,7 @@ def assign_proto(proto, name, val):
         near = close_matches(name, proto.DESCRIPTOR.fields_by_name)
         raise MissingFieldError(f"{proto.DESCRIPTOR.name} has no field '{name}'{near}", field=name)
     try:
-        if field.is_repeated:
+        if hasattr(getattr(proto, name), "extend"):
             for item in val if isinstance(val, (list, tuple)) else [val]:
                 if isinstance(item, dict):
                     _assign_all(getattr(proto, name).add(), item)

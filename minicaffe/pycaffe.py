@@ -1,26 +1,47 @@
-"""The pycaffe face: Net, solvers and module functions under the names and rules of BVLC Caffe's ``python/caffe``.
+"""pycaffe's Net, under the names and rules of BVLC Caffe's ``python/caffe/pycaffe.py`` and ``_caffe.cpp``.
 
-Different from pycaffe: wrong input raises instead of ending the process, and a view of a blob keeps its memory alive.
+Different from pycaffe: wrong input raises instead of ending the process, and a view of a blob keeps its memory alive. The
+solvers stand in solvers.py, the module's functions in settings.py; this module gives their names too, as pycaffe's did.
 """
 
+import functools
+import importlib
 import logging
 import os
-import sys
-import time
 from collections import OrderedDict
 from itertools import zip_longest
 
 import numpy as np
 
-from minicaffe import cuda
-from minicaffe import solver as solver_room
-from minicaffe.common import TEST, TRAIN, caffe
+from minicaffe.common import TEST, TRAIN
 from minicaffe.errors import ConfigError, FileError, ShapeError
-from minicaffe.layer import layer_types
 from minicaffe.net import net as net_room
-from minicaffe.proto import upgrade
 
-log_ = logging.getLogger("minicaffe")
+log = logging.getLogger(__name__)
+
+
+def __getattr__(name):
+    for module in ("minicaffe.solvers", "minicaffe.settings") if not name.startswith("_") else ():
+        home = importlib.import_module(module)
+        if hasattr(home, name):
+            return getattr(home, name)
+    if name == "Layer":
+        return importlib.import_module("minicaffe.layers.python").Layer
+    raise AttributeError(f"module 'minicaffe.pycaffe' has no attribute '{name}'")
+
+
+def _made_once(method):
+    """A property whose value is made at its first use: the lists behind it do not change once a net is built."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def get(net):
+        made = net.__dict__.setdefault("_made", {})
+        if name not in made:
+            made[name] = method(net)
+        return made[name]
+
+    return property(get)
 
 
 class Net(net_room.Net):
@@ -51,6 +72,8 @@ class Net(net_room.Net):
         if isinstance(phase, (str, os.PathLike)):
             if len(args) != 1:
                 raise ConfigError("Net(network_file, weights_file, phase) takes exactly three arguments")
+            log.warning("DEPRECATION WARNING - deprecated use of Python interface; use Net(%r, %s, weights=%r) instead",
+                        str(network_file), "caffe.TRAIN" if args[0] == TRAIN else "caffe.TEST", str(phase))
             weights, phase = phase, args[0]
         elif args:
             level, stages, weights, *rest = [*args, *(None, None, None)[len(args):]]
@@ -71,37 +94,37 @@ class Net(net_room.Net):
 
     # ---- looking inside
 
-    @property
+    @_made_once
     def blobs(self):
         """Blobs by name, in the order in which layers made them, those of splits included."""
         return OrderedDict(zip(self.blob_names, self.blob_list))
 
-    @property
+    @_made_once
     def blob_loss_weights(self):
         """Loss weight of each blob by name, 0 for most."""
         return OrderedDict(zip(self.blob_names, self.blob_loss_weight_list))
 
-    @property
+    @_made_once
     def params(self):
         """Parameter blobs of the layers that have any, by layer name."""
         return OrderedDict((name, layer.blobs) for name, layer in zip(self.layer_names, self.layers) if layer.blobs)
 
-    @property
+    @_made_once
     def inputs(self):
         """Names of the tops of Input layers."""
         return [self.blob_names[i] for i in self.input_ids]
 
-    @property
+    @_made_once
     def outputs(self):
         """Names of the blobs that nothing consumes, sorted."""
         return [self.blob_names[i] for i in self.output_ids]
 
-    @property
+    @_made_once
     def top_names(self):
         """Names of the tops of each layer by layer name."""
         return OrderedDict((n, [self.blob_names[i] for i in ids]) for n, ids in zip(self.layer_names, self.top_ids))
 
-    @property
+    @_made_once
     def bottom_names(self):
         """Names of the bottoms of each layer by layer name."""
         return OrderedDict((n, [self.blob_names[i] for i in ids]) for n, ids in zip(self.layer_names, self.bottom_ids))
@@ -293,177 +316,3 @@ def _join(parts, given):
     """Make arrays of lists of rows, without the rows that padded the last batch."""
     total = len(next(iter(given.values()))) if given else None
     return {name: np.asarray(rows)[:total] for name, rows in parts.items()}
-
-
-class _FromFile:
-    """What pycaffe's solver classes add to the solver room's: made from a file, with pycaffe's Net.
-
-    As in pycaffe, a restored solver reads its data from the beginning; set `exact_resume` to go on where they stood.
-    """
-
-    exact_resume = False
-
-    def __init__(self, solver_file):
-        param, positions = upgrade.read_solver_file(solver_file)
-        super().__init__(param, file=str(solver_file), positions=positions)
-
-    def make_net(self, param, **options):
-        return Net(param, param.state.phase, **options)
-
-    @property
-    def lr(self):
-        """The current learning rate; evaluating it can advance the multistep counter."""
-        return self.learning_rate()
-
-
-class SGDSolver(_FromFile, solver_room.SGDSolver):
-    """SGD with momentum, from a solver prototxt; the file's `type` is not looked at."""
-
-
-class NesterovSolver(_FromFile, solver_room.NesterovSolver):
-    """Nesterov's accelerated gradient, from a solver prototxt."""
-
-
-class AdaGradSolver(_FromFile, solver_room.AdaGradSolver):
-    """AdaGrad, from a solver prototxt."""
-
-
-class RMSPropSolver(_FromFile, solver_room.RMSPropSolver):
-    """RMSProp, from a solver prototxt."""
-
-
-class AdaDeltaSolver(_FromFile, solver_room.AdaDeltaSolver):
-    """AdaDelta, from a solver prototxt."""
-
-
-class AdamSolver(_FromFile, solver_room.AdamSolver):
-    """Adam, from a solver prototxt."""
-
-
-_SOLVERS = {cls.__name__.removesuffix("Solver"): cls for cls in (
-    SGDSolver, NesterovSolver, AdaGradSolver, RMSPropSolver, AdaDeltaSolver, AdamSolver)}
-
-
-def get_solver(solver_file):
-    """Return the solver of the type that the prototxt names."""
-    param, _ = upgrade.read_solver_file(solver_file)
-    if param.type not in _SOLVERS:
-        raise ConfigError(f"unknown solver type '{param.type}'; known are {', '.join(_SOLVERS)}", field="type",
-                          file=str(solver_file))
-    return _SOLVERS[param.type](solver_file)
-
-
-class Timer:
-    """A stop watch: `start`, `stop`, and `ms`, the milliseconds between them."""
-
-    def __init__(self):
-        self._start = self._elapsed = None
-
-    def start(self):
-        """Start anew."""
-        self._start, self._elapsed = time.perf_counter(), None
-
-    def stop(self):
-        """Stop; later calls change nothing."""
-        if self._start is not None and self._elapsed is None:
-            self._elapsed = time.perf_counter() - self._start
-
-    @property
-    def ms(self):
-        """Milliseconds from start to stop; stops if running, 0 if never started."""
-        self.stop()
-        return 0.0 if self._elapsed is None else self._elapsed * 1000
-
-
-def set_mode_cpu():
-    """Compute on the CPU, which is the default."""
-    if caffe.mode != "cpu":
-        cuda.use_cpu()
-
-
-def set_mode_gpu():
-    """Compute on the GPU that `set_device` chose, by default the first; with MINICAFFE_DEVICE=sim on the simulated one.
-
-    Different from Caffe: threads started later compute there too.
-
-    Raises
-    ------
-    DependencyError, DeviceError
-        If there is no CUDA driver, or the GPU cannot be used.
-    """
-    cuda.use_gpu()
-
-
-def set_device(device_id):
-    """Choose the GPU of GPU mode, at once if that is the present mode.
-
-    Raises
-    ------
-    DependencyError, DeviceError
-        If there is no CUDA driver or no such GPU.
-    """
-    cuda.select(device_id)
-
-
-def set_random_seed(seed):
-    """Start this thread's random numbers anew from an integer >= 0."""
-    caffe.seed(seed)
-
-
-def solver_count():
-    """Return how many solvers train together."""
-    return caffe.solver_count
-
-
-def set_solver_count(count):
-    """Say how many solvers train together; a Data layer in phase TRAIN reads every count-th record."""
-    if count < 1:
-        raise ConfigError(f"must be at least 1, got {count}", field="solver_count")
-    caffe.solver_count = count
-
-
-def solver_rank():
-    """Return which of the `solver_count` solvers this process is."""
-    return caffe.solver_rank
-
-
-def set_solver_rank(rank):
-    """Say which of the `solver_count` solvers this process is, from 0."""
-    if rank < 0:
-        raise ConfigError(f"must be at least 0, got {rank}", field="solver_rank")
-    caffe.solver_rank = rank
-
-
-def set_multiprocess(flag):
-    """Say that the solvers of a parallel training run in processes of their own."""
-    caffe.multiprocess = bool(flag)
-
-
-def has_nccl():
-    """Return False: this version trains on one device."""
-    return False
-
-
-def layer_type_list():
-    """Return the names of all layer types, sorted."""
-    return list(layer_types())
-
-
-def init_log(level=0, to_stderr=True):
-    """Show log messages from severity `level` (0 info, 1 warning, 2 error, 3 fatal) on, on stderr.
-
-    Without it, Python's logging decides: warnings and errors only.
-    """
-    if not 0 <= level <= 3:
-        raise ConfigError(f"must be 0 to 3, got {level}", field="level")
-    log_.setLevel((logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)[level])
-    if to_stderr and not log_.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname).1s%(asctime)s %(process)d %(filename)s:%(lineno)d] %(message)s",
-                                               "%m%d %H:%M:%S"))
-        log_.addHandler(handler)
-
-
-def log(message):
-    """Log one line at severity info."""
-    log_.info(message)

@@ -10,6 +10,7 @@ os.environ["PYTHONSAFEPATH"] = "1"
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", choices=["cpu", "sim", "gpu"], help="where nets compute")
+    parser.addoption("--all-architectures", action="store_true", help="compile every kernel for every supported GPU (minutes)")
 
 
 def pytest_configure(config):

@@ -59,3 +59,45 @@ def test_transformer_there_and_back():
         transformer.preprocess("other", image)
     with pytest.raises(ShapeError, match="3 channels"):
         transformer.set_mean("data", np.zeros(2))
+
+
+def test_resize_is_the_old_scikit_images():
+    """Bilinear between pixel centres; outside lies the lowest value, which darkens an enlarged border."""
+    image = np.array([[1, 3], [5, 7]], np.float32)[:, :, np.newaxis]
+    made = io.resize_image(image, (4, 4))[:, :, 0]
+    np.testing.assert_allclose(made[1:3, 1:3], [[2.5, 3.5], [4.5, 5.5]])
+    np.testing.assert_allclose(made[0, :], [1, 1 + 0.75 * 0.5, 1 + 0.75 * 1.5, 1 + 0.75 * 0.75 * 2], rtol=1e-6)
+    down = io.resize_image(np.arange(16, dtype=np.float32).reshape(4, 4, 1), (2, 2))[:, :, 0]
+    np.testing.assert_allclose(down, [[2.5, 4.5], [10.5, 12.5]])
+    np.testing.assert_array_equal(io.resize_image(image, (2, 2)), image)
+    np.testing.assert_array_equal(io.resize_image(np.full((2, 3, 3), 4.0), (5, 5)), np.full((5, 5, 3), 4))
+    corners = io.resize_image(np.repeat(image, 2, axis=2), (3, 3))[:, :, 1]
+    np.testing.assert_allclose(corners, [[1, 2, 3], [3, 4, 5], [5, 6, 7]])
+    for order in (0, 3):
+        assert io.resize_image(image, (4, 4), order).shape == (4, 4, 1)
+    np.testing.assert_array_equal(io.resize_image(image, (4, 4), 0)[:, :, 0], np.repeat(np.repeat([[1, 3], [5, 7]], 2, 0), 2, 1))
+    for wrong in (dict(new_dims=(0, 2)), dict(new_dims=(2, 3), interp_order=2)):
+        with pytest.raises((ConfigError, ShapeError)):
+            io.resize_image(image, **wrong)
+
+
+def test_load_image(tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    bgr = np.random.default_rng(0).integers(0, 255, (4, 5, 3)).astype(np.uint8)
+    cv2.imwrite(str(tmp_path / "c.png"), bgr)
+    cv2.imwrite(str(tmp_path / "a.png"), np.dstack([bgr, bgr[:, :, 0]]))
+    cv2.imwrite(str(tmp_path / "g.png"), bgr[:, :, 0])
+    cv2.imwrite(str(tmp_path / "w.png"), bgr[:, :, 0].astype(np.uint16) * 257)
+    colour = io.load_image(tmp_path / "c.png")
+    np.testing.assert_allclose(colour, bgr[:, :, ::-1] / 255, rtol=1e-6)
+    np.testing.assert_array_equal(io.load_image(str(tmp_path / "a.png")), colour)
+    np.testing.assert_allclose(io.load_image(tmp_path / "c.png", color=False)[:, :, 0], colour @ [0.2125, 0.7154, 0.0721], rtol=1e-6)
+    grey = io.load_image(tmp_path / "g.png", color=False)
+    assert grey.shape == (4, 5, 1) and grey.dtype == np.float32
+    np.testing.assert_array_equal(io.load_image(tmp_path / "g.png"), np.repeat(grey, 3, axis=2))
+    np.testing.assert_allclose(io.load_image(tmp_path / "w.png", color=False), grey, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="did you mean 'c.png'|no such file"):
+        io.load_image(tmp_path / "b.png")
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(RuntimeError, match="as a picture"):
+        io.load_image(tmp_path / "text.png")

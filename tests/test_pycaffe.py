@@ -71,3 +71,52 @@ def test_refusals(path, tmp_path):
                         (lambda: caffe.Net(path, caffe.TEST, weights="no.caffemodel"), FileError)):
         with pytest.raises(kind):
             wrong()
+
+
+def test_looking_inside(path, caplog):
+    net = caffe.Net(path, caffe.TEST)
+    assert net.blobs is net.blobs and list(net.blobs) == net._blob_names == ["x", "ip", "y"]
+    assert net.top_names["ip"] == ["ip"] and net.bottom_names["relu"] == ["ip"] and list(net.layer_dict) == net._layer_names
+    assert [net._blob_names[i] for i in net._inputs + net._outputs + net._top_ids(1) + net._bottom_ids(2)] == ["x", "y", "ip", "ip"]
+    assert net.blob_loss_weights == {"x": 0, "ip": 0, "y": 0} and net._blobs[0] is net.blobs["x"]
+    with pytest.raises(AttributeError):
+        net.blobs = {}
+
+
+def test_the_older_constructor_says_so(path, tmp_path, caplog):
+    caffe.Net(path, caffe.TEST).save(str(tmp_path / "w.caffemodel"))
+    with caplog.at_level("WARNING", "minicaffe"):
+        caffe.Net(path, str(tmp_path / "w.caffemodel"), caffe.TEST)
+    assert "DEPRECATION WARNING" in caplog.text and "weights=" in caplog.text
+
+
+def test_solver_callbacks_and_nccl(tmp_path):
+    (tmp_path / "net.prototxt").write_text("""layer { name: "d" type: "DummyData" top: "x" top: "t" dummy_data_param {
+        shape { dim: 2 dim: 3 } shape { dim: 2 dim: 4 } data_filler { type: "gaussian" } data_filler { type: "constant" } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 4 } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "t" top: "loss" }""")
+    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 5')
+    solver = caffe.get_solver_from_file(str(tmp_path / "solver.prototxt"))
+    seen = []
+    solver.add_callback(lambda: seen.append("start"), lambda: seen.append("ready"))
+    solver.step(2)
+    assert seen == ["start", "ready"] * 2 and not caffe.has_nccl() and abs(solver.lr - 0.01) < 1e-8
+    solver.net.params["ip"][0].diff[...] = 1
+    before = solver.net.params["ip"][0].data.copy()
+    solver.apply_update()
+    np.testing.assert_allclose(solver.net.params["ip"][0].data, before - 0.01, rtol=1e-5)
+    assert solver.iter == 3
+    for wrong, kind in ((lambda: caffe.NCCL(solver, b""), ImportError), (caffe.NCCL.new_uid, ImportError), (lambda: solver.add_callback(object()), ConfigError)):
+        with pytest.raises(kind, match="NCCL|one device"):
+            wrong()
+    from minicaffe.pycaffe import AdamSolver, set_random_seed
+    assert AdamSolver is caffe.AdamSolver and set_random_seed is caffe.set_random_seed
+
+
+def test_timer(caplog):
+    timer = caffe.Timer()
+    with caplog.at_level("WARNING", "minicaffe"):
+        assert timer.ms == 0
+    assert "never been run" in caplog.text
+    timer.start()
+    assert timer.ms == timer.ms > 0

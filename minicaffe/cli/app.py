@@ -23,6 +23,17 @@ COMMANDS = {
     "device_query": ("minicaffe.cli.device_query", "Show the processors that this build can use."),
     "cache": ("minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
     "data": ("minicaffe.cli.data", "Make databases and look into them."),
+    "convert": ("minicaffe.cli.convert", "Make databases as Caffe's converters do."),
+    "mean": ("minicaffe.cli.data", "Compute the mean picture of a database."),
+    "extract_features": ("minicaffe.cli.extract_features", "Write blobs of a net to databases."),
+    "classify": ("minicaffe.cli.classify", "Give pictures the scores of a classifier."),
+    "detect": ("minicaffe.cli.detect", "Give windows of pictures the scores of a detector."),
+    "upgrade": ("minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
+    "draw_net": ("minicaffe.cli.draw_net", "Draw a net as a graph."),
+    "summarize": ("minicaffe.cli.summarize", "List the layers of a net in a table."),
+    "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
+    "plot": ("minicaffe.cli.plot", "Plot training logs."),
+    "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
 }
 
 

@@ -4,13 +4,12 @@ Results go to standard output; progress is shown on a terminal only. A failed or
 database or file under the final name.
 """
 
-import contextlib
 from collections import Counter
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from minicaffe.cli import bars, options
 from minicaffe.cli.pictures import half_blocks, sheet, shrink, to_rgb, write_png
 from minicaffe.data.convert import compute_mean, convert_images
 from minicaffe.data.datasets import DATA_SETS, make_data_set
@@ -54,7 +53,7 @@ def _add_data_set(name):
     @click.option("--limit", type=click.IntRange(min=1), help="Only the first N records of each.")
     @force_option
     def command(source, out, url, limit, force):
-        with _progress() as progress:
+        with bars.progress() as progress:
             made = make_data_set(name, out, source=source, url=url, limit=limit, force=force, progress=progress)
         for path, count in made:
             click.echo(f"{path}: {count} records")
@@ -64,7 +63,7 @@ for _name in DATA_SETS:
     _add_data_set(_name)
 
 
-@data.command()
+@data.command(cls=options.CaffeCommand)
 @click.argument("root")
 @click.argument("list_file", metavar="LIST")
 @click.argument("db")
@@ -82,12 +81,12 @@ def images(root, list_file, db, **options):
 
     Each line of LIST is a path, a space and an integer label; ROOT is put before the path as it stands.
     """
-    with _progress() as progress:
+    with bars.progress() as progress:
         written, skipped = convert_images(root, list_file, db, progress=progress, **options)
     click.echo(f"{db}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
 
 
-@data.command()
+@data.command(cls=options.CaffeCommand)
 @click.argument("db")
 @click.argument("out", required=False)
 @backend_option
@@ -96,7 +95,7 @@ def mean(db, out, backend, force):
     """Compute the mean picture of DB and write it to OUT, a mean_file (compute_image_mean)."""
     if out:
         check_free(out, force)
-    with open_db(db, backend) as database, _progress() as progress:
+    with open_db(db, backend) as database, bars.progress() as progress:
         picture = compute_mean(database, progress)
     if out:
         write_mean(out, picture)
@@ -115,7 +114,7 @@ def info(db, backend, png, force):
     if png:
         check_free(png, force)
     shapes, kinds, labels, first = Counter(), Counter(), Counter(), []
-    with open_db(db, backend) as database, _progress() as progress:
+    with open_db(db, backend) as database, bars.progress() as progress:
         cursor, count = database.cursor(), len(database)
         for number in range(count):
             key, value = cursor.next()
@@ -158,19 +157,3 @@ def _show_labels(console, labels):
         console.print(f"{label:>8} {'█' * max(1, round(room * count / most))} {count}")
     if len(labels) > MOST_LABELS:
         console.print(f"{'...':>8} and {len(labels) - MOST_LABELS} more")
-
-
-@contextlib.contextmanager
-def _progress():
-    """Yield ``progress(text, done, total)``, which draws a bar a text on a terminal and nothing elsewhere."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    tasks = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-
-        def report(text, done, total):
-            if text not in tasks:
-                tasks[text] = bars.add_task(text, total=total)
-            bars.update(tasks[text], completed=done, total=total)
-
-        yield report

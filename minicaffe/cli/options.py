@@ -70,6 +70,16 @@ def common(command):
     return command
 
 
+def debug(command):
+    """Give a command that computes nothing the one option it needs: --debug."""
+    return click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")(command)
+
+
+def force(command):
+    """Give a command the option --force."""
+    return click.option("--force", is_flag=True, help="Replace what stands at the output.")(command)
+
+
 def net_state(command):
     """Give a command the options --level and --stage; the stages come as a list."""
     command = click.option("--stage", default="", callback=lambda ctx, param, text: text.split(",") if text else [],

@@ -14,6 +14,7 @@ _HOME = {
     "Graph": "graph",
     "Stream": "device",
     "allow_tf32": "libraries",
+    "use_cudnn": "libraries",
     "computing": "device",
     "current": "device",
     "get_device": "device",

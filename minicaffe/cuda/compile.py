@@ -49,7 +49,7 @@ def kernels_folder():
 
 def program_text():
     """Return the source that includes every kernel text."""
-    includes = "".join(f'#include "minicaffe/kernels/{path.name}"\n' for path in sorted(kernels_folder().glob("*.hpp")))
+    includes = "".join(f'#include "minicaffe/kernels/{path.name}"\n' for path in _kernel_paths())
     return includes + "using namespace mc;\n"  # GCC spells a type as it is called inside of mc
 
 
@@ -121,9 +121,11 @@ def nvrtc():
 def compile_cubin(source, expression, options):
     """Compile without the cache; see `image`."""
     module = nvrtc()
-    root = kernels_folder().parent.parent
-    options = [*options, f"--include-path={root}"]
-    _, program = _checked(module, "nvrtcCreateProgram", module.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    # The headers are given as texts: looked up by path, those of a checkout in the present folder would be found first.
+    names = [f"minicaffe/kernels/{path.name}".encode() for path in _kernel_paths()]
+    texts = [text.encode() for text in _kernel_texts()]
+    _, program = _checked(module, "nvrtcCreateProgram",
+                          module.nvrtcCreateProgram(source.encode(), b"kernel.cu", len(names), texts, names))
     try:
         _checked(module, "nvrtcAddNameExpression", module.nvrtcAddNameExpression(program, expression.encode()))
         code = module.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
@@ -211,9 +213,13 @@ def _nvrtc_version():
 _texts = []
 
 
+def _kernel_paths():
+    return sorted(kernels_folder().glob("*.hpp"))
+
+
 def _kernel_texts():
     if not _texts:
-        _texts.extend(path.read_text() for path in sorted(kernels_folder().glob("*.hpp")))
+        _texts.extend(path.read_text() for path in _kernel_paths())
     return _texts
 
 
@@ -243,5 +249,10 @@ def _write(path, cubin, name):
             file.write(MAGIC + hashlib.sha256(body).digest() + body)
         clear(keep=LIMIT)
     except (OSError, Error) as error:
-        log.warning("cannot keep compiled kernels (%s); they are compiled again in every run; MINICAFFE_CACHE names another "
-                    "folder", error)
+        warn_unkept(error)
+
+
+def warn_unkept(error):
+    """Say that the cache cannot be written."""
+    log.warning("cannot keep compiled kernels (%s); they are compiled again in every run; MINICAFFE_CACHE names another folder",
+                error)

@@ -16,10 +16,11 @@ import numpy as np
 
 from minicaffe.blob import Blob
 from minicaffe.cuda import compile, device
-from minicaffe.errors import ConfigError, DependencyError, DeviceError, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, ShapeError, WrongTypeError
 from minicaffe.proto.atomic import replacing
 
 # What the types of `elementwise` are called in C++; T stands for the type of the blobs.
+BLOB_TYPES = ("float", "double", "int")  # by Blob.dtype
 TYPES = {"float32": "float", "float64": "double", "float": "float", "double": "double", "T": None, "int32": "int", "int": "int"}
 
 
@@ -87,27 +88,30 @@ class Kernel:
         key = hashlib.sha256("\0".join([text, version, *self.options, *headers]).encode()).hexdigest()[:40]
         library = compile.cache_folder() / f"{key}.so"
         try:
-            if not library.exists():
-                library.parent.mkdir(parents=True, exist_ok=True)
-                self._compile_host(compiler, text, root.parent, library)
             loaded = ctypes.CDLL(os.fspath(library))
-        except OSError as error:
-            raise DeviceError(f"kernel {self.name}: cannot keep or load its library {library} ({error}); MINICAFFE_CACHE names "
-                              "another folder") from None
+        except OSError:  # not there, or damaged
+            loaded = self._compile_host(compiler, text, root.parent, library)
         self._keep.append(loaded)
         loaded.mcsim_image.restype = ctypes.c_void_p
         return ctypes.string_at(loaded.mcsim_image(), 8 + 8 + 8)  # HostImage: magic, kernels, count
 
     def _compile_host(self, compiler, text, include, library):
+        """Compile, keep the result as `library` if that can be, and load it."""
         with tempfile.TemporaryDirectory() as folder:
             source, made = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
             source.write_text(text)
-            done = subprocess.run([compiler, "-O2", "-std=c++17", "-shared", "-fPIC", "-w", *self.options, f"-I{include}", os.fspath(source),
-                                   "-o", os.fspath(made)], capture_output=True, text=True)
+            done = subprocess.run([compiler, "-O2", "-std=c++17", "-shared", "-fPIC", "-w", *self.options, f"-I{include}",
+                                   os.fspath(source), "-o", os.fspath(made)], capture_output=True, text=True)
             if done.returncode:
                 raise DeviceError(f"kernel {self.name} does not compile:\n{done.stderr}{compile.numbered(self.source)}")
-            with replacing(library) as file:
-                file.write(made.read_bytes())
+            try:
+                library.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(library) as file:
+                    file.write(made.read_bytes())
+                return ctypes.CDLL(os.fspath(library))
+            except (OSError, Error) as error:
+                compile.warn_unkept(error)
+                return ctypes.CDLL(os.fspath(made))  # it stays loaded when the file goes
 
 
 def kernel(source, name, options=()):
@@ -149,10 +153,12 @@ class Elementwise:
 
         Raises
         ------
-        ShapeError
-            If the counts differ.
+        ConfigError, WrongTypeError, ShapeError
+            In CPU mode; for arguments of other number or type than declared; if the counts differ.
         """
         names = self.inputs + self.outputs
+        if device.current() is None:  # before blobs go to a device
+            raise ConfigError(f"{self.name} needs GPU mode; call set_mode_gpu() first")
         if len(args) != len(names):
             raise WrongTypeError(f"{self.name} takes {len(names)} arguments, got {len(args)}")
         blobs = [(a, n) for a, (_, n) in zip(args, names) if isinstance(a, Blob)]
@@ -165,7 +171,7 @@ class Elementwise:
         for i, argument in enumerate(args[len(self.inputs) :]):
             if not isinstance(argument, Blob):
                 raise WrongTypeError(f"{self.name}: output {self.outputs[i][1]} must be a Blob, got {type(argument).__name__}")
-        real = "double" if blobs[0][0].dtype == 1 else "float"
+        real = self._type_of_t(args)
         scalars = tuple(not isinstance(a, Blob) for a in args)
         run = self._kernels.get((real, scalars))
         if run is None:
@@ -176,6 +182,19 @@ class Elementwise:
             blocks = min(-(-count // 256), 65535)
             run((blocks,), (256,), (*values, np.int64(count)))
 
+    def _type_of_t(self, args):
+        """Return the C++ type of the blobs that are declared T, float if there is none; check the types of all blobs."""
+        real = None
+        for argument, (declared, name) in zip(args, self.inputs + self.outputs):
+            if not isinstance(argument, Blob):
+                continue
+            given = BLOB_TYPES[argument.dtype]
+            wanted = TYPES[declared] or real or given
+            if given != wanted:
+                raise WrongTypeError(f"{self.name}: {name} must be a blob of {wanted}, got one of {given}")
+            real = given if declared == "T" else real
+        return real or "float"
+
     def _source(self, real, scalars):
         names = self.inputs + self.outputs
         types = [TYPES[t] or real for t, _ in names]
@@ -185,13 +204,13 @@ class Elementwise:
                 declared.append(f"{type_} {name}")
             else:
                 constant = "const " if k < len(self.inputs) else ""
-                declared.append(f"{constant}{type_}* {name}_")
-                loads.append(f"{type_} {name} = {name}_[i_];")
+                declared.append(f"{constant}{type_}* mc_p_{name}")
+                loads.append(f"{type_} {name} = mc_p_{name}[mc_i];")
                 if k >= len(self.inputs):
-                    stores.append(f"{name}_[i_] = {name};")
-        return (f'extern "C" __global__ void {self.name}({", ".join(declared)}, long long n_) {{\n'
-                "  for (long long i_ = blockIdx.x * (long long)blockDim.x + threadIdx.x; i_ < n_; "
-                "i_ += (long long)gridDim.x * blockDim.x) {\n"
+                    stores.append(f"mc_p_{name}[mc_i] = {name};")
+        return (f'extern "C" __global__ void {self.name}({", ".join(declared)}, long long mc_n) {{\n'
+                "  for (long long mc_i = blockIdx.x * (long long)blockDim.x + threadIdx.x; mc_i < mc_n; "
+                "mc_i += (long long)gridDim.x * blockDim.x) {\n"
                 f"    {' '.join(loads)}\n    {self.operation};\n    {' '.join(stores)}\n  }}\n}}\n")
 
 

@@ -54,9 +54,9 @@ cpdef Device get_device(int index):
         with _lock:
             found = _devices.get(index)
             if found is None:
-                found = _devices[index] = Device(index)
-                if not compile.simulated():
-                    importlib.import_module("minicaffe.cuda.libraries").attach_to(found)
+                found = Device(index)
+                importlib.import_module("minicaffe.cuda.libraries").attach_to(found)
+                _devices[index] = found
     return found
 
 

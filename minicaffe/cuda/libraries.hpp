@@ -6,6 +6,7 @@ namespace mc {
 namespace cuda {
 
 struct Stream;
+struct Cudnn;  // cuda/cudnn.hpp
 
 /// cublasSgemmStridedBatched and cublasDgemmStridedBatched. Matrices are column-major; trans is 0 (no) or 1 (yes).
 template <class T>
@@ -18,6 +19,9 @@ struct Libraries {
   CublasGemm<float> sgemm;
   CublasGemm<double> dgemm;
   void (*fail)(Stream*, const char* call, int status);
+  Cudnn* cudnn;                   // null until a layer asks for it, and where there is none
+  Cudnn* (*open_cudnn)(Stream*);  // takes the GIL; null for not again
+  const int* prefer_cudnn;        // whether layers ask for it whose engine is DEFAULT
   const CublasGemm<float>& gemm_of(float) const { return sgemm; }
   const CublasGemm<double>& gemm_of(double) const { return dgemm; }
 };

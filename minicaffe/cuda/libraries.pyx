@@ -1,11 +1,14 @@
 """NVIDIA's libraries, opened at run time: where they are missing, our own kernels compute (cuda/libraries.hpp).
 
-Only cuBLAS so far. The functions are called through pointers, so that nothing links against it; cuda-pathfinder finds the
-library of the wheel nvidia-cublas or of an installed toolkit.
+cuBLAS is opened with the device, cuDNN (cuda/cudnn.pyx) when a layer first asks for it. Functions are called through pointers,
+so that nothing links against them; cuda-pathfinder finds the libraries of the wheels nvidia-cublas and nvidia-cudnn-cu13 or of
+an installed toolkit. On the simulated device only libraries are opened that MINICAFFE_CUBLAS or MINICAFFE_CUDNN names.
 """
 
 import ctypes
+import importlib
 import logging
+import os
 
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
@@ -13,9 +16,11 @@ from libc.stdlib cimport calloc
 from minicaffe.cuda.device cimport Device
 from minicaffe.ops.context cimport CudaStream
 
-from minicaffe.errors import DeviceError
+from minicaffe.cuda import compile
+from minicaffe.errors import ConfigError, DeviceError
 
 cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
+    struct Cudnn "mc::cuda::Cudnn"
     ctypedef void (*sgemm_function "mc::cuda::CublasGemm<float>")()
     ctypedef void (*dgemm_function "mc::cuda::CublasGemm<double>")()
     struct Libraries "mc::cuda::Libraries":
@@ -23,21 +28,27 @@ cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
         sgemm_function sgemm
         dgemm_function dgemm
         void (*fail)(CudaStream*, const char* call, int status) noexcept
+        Cudnn* cudnn
+        Cudnn* (*open_cudnn)(CudaStream*) noexcept
+        const int* prefer_cudnn
 
 cdef extern from *:
     """
     static inline void set_libraries(mc::cuda::Stream* stream, mc::cuda::Libraries* libraries) { stream->libraries = libraries; }
+    static inline void forget_cudnn(mc::cuda::Stream* stream) { stream->libraries->open_cudnn = nullptr; }
     """
     void set_libraries(CudaStream* stream, Libraries* libraries) nogil
+    void forget_cudnn(CudaStream* stream) nogil
 
 DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
 log = logging.getLogger(__name__)
 _library = None
 tf32 = True     # matrix products of float32 round their factors to 10 bits of mantissa (allow_tf32)
+cdef int _prefer_cudnn = -1     # whether layers with engine DEFAULT ask for cuDNN; -1: as MINICAFFE_ENGINE says
 
 
 def allow_tf32(allow):
-    """Say whether cuBLAS may round the factors of float32 products to TF32, which is several times as fast; the default.
+    """Say whether cuBLAS and cuDNN may round the factors of float32 products to TF32, which is several times as fast; the default.
 
     For devices that are used afterwards for the first time.
     """
@@ -45,13 +56,33 @@ def allow_tf32(allow):
     tf32 = bool(allow)
 
 
+def use_cudnn(use=True):
+    """Say whether layers whose engine is DEFAULT compute with cuDNN; MINICAFFE_ENGINE=cudnn does so from the start.
+
+    Layers with ``engine: CUDNN`` do in any case, those with ``engine: CAFFE`` never. What cuDNN refuses is computed by engine
+    CAFFE. Steps that were recorded as a CUDA graph stay as they are.
+    """
+    global _prefer_cudnn
+    _prefer_cudnn = bool(use)
+
+
+def _read_engine():
+    wish = os.environ.get("MINICAFFE_ENGINE", "").lower()
+    if wish not in ("", "caffe", "cudnn"):
+        raise ConfigError(f"must be caffe or cudnn, got '{wish}'", field="MINICAFFE_ENGINE")
+    use_cudnn(wish == "cudnn")
+
+
 def open_cublas():
     """Return the library as a ctypes object, or None where there is none."""
     global _library
+    named = os.environ.get("MINICAFFE_CUBLAS")
+    if _library is None and compile.simulated() and not named:
+        return None
     if _library is None:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
         try:
-            _library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+            _library = ctypes.CDLL(named or load_nvidia_dynamic_lib("cublas").abs_path)
         except (DynamicLibNotFoundError, OSError) as error:
             log.info("no cuBLAS (%s): our own kernel multiplies matrices; pip install nvidia-cublas", str(error).split("\n")[0])
             _library = False
@@ -59,6 +90,19 @@ def open_cublas():
 
 
 cdef int attach(Device device) except -1:
+    """Give the device's stream its libraries."""
+    if _prefer_cudnn < 0:
+        _read_engine()
+    cdef Libraries* libraries = <Libraries*> calloc(1, sizeof(Libraries))   # lives as long as the process, as the device does
+    if libraries == NULL:
+        raise MemoryError()
+    libraries.open_cudnn, libraries.prefer_cudnn, libraries.fail = open_cudnn, &_prefer_cudnn, fail
+    attach_cublas(device, libraries)
+    set_libraries(&device.stream, libraries)
+    return 0
+
+
+cdef int attach_cublas(Device device, Libraries* libraries) except -1:
     """Let matrix products on the device's stream go to cuBLAS, if it is there."""
     library = open_cublas()
     if library is None:
@@ -71,13 +115,23 @@ cdef int attach(Device device) except -1:
     # A workspace of ours: cuBLAS would take its own when a graph is recorded, which must not allocate.
     _checked(library, "cublasSetWorkspace_v2", handle, ctypes.c_void_p(<uintptr_t> device.stream.workspace),
              ctypes.c_size_t(device.stream.workspace_bytes))
-    cdef Libraries* libraries = <Libraries*> calloc(1, sizeof(Libraries))   # lives as long as the process, as the device does
     libraries.cublas = <void*> <uintptr_t> handle.value
     libraries.sgemm = <sgemm_function> <uintptr_t> _address(library.cublasSgemmStridedBatched)
     libraries.dgemm = <dgemm_function> <uintptr_t> _address(library.cublasDgemmStridedBatched)
-    libraries.fail = fail
-    set_libraries(&device.stream, libraries)
     return 0
+
+
+cdef Cudnn* open_cudnn(CudaStream* stream) noexcept with gil:
+    """Open cuDNN for the stream's device; NULL when that fails, and where there is none, which is not asked again."""
+    from minicaffe.cuda.device import get_device, keep_failure_of
+    cdef uintptr_t address = 0
+    try:
+        address = importlib.import_module("minicaffe.cuda.cudnn").open_for(get_device(stream.device), tf32)
+        if not address:
+            forget_cudnn(stream)
+    except BaseException as error:
+        keep_failure_of(stream.device, error)
+    return <Cudnn*> <void*> address
 
 
 def _address(function):

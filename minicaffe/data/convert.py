@@ -9,42 +9,13 @@ import numpy as np
 from minicaffe.data.datasets import raw_datum
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
+from minicaffe.data.image_list import read_list
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
 BATCH = 256  # records summed together
-
-
-def read_list(path):
-    """Read an image list: a line is a path, which may hold spaces, a space and an integer label.
-
-    Returns
-    -------
-    list of (str, int)
-        A label that is no number counts as 0, as in Caffe.
-    """
-    try:
-        lines = Path(path).read_text(errors="surrogateescape").splitlines()
-    except OSError as error:
-        raise FileError(f"image list cannot be read: {error.strerror}; check the path", file=str(path)) from error
-    entries = []
-    for number, line in enumerate(lines, 1):
-        name, space, label = line.rpartition(" ")
-        if not line.strip():
-            continue
-        if not space:
-            raise DataError("a line must be a path, a space and a label", file=str(path), line=number)
-        try:
-            entries.append((name, int(label)))
-        except ValueError:
-            entries.append((name, 0))
-        if not -(1 << 31) <= entries[-1][1] < 1 << 31:
-            raise DataError(f"label {label} does not fit into 32 bits", file=str(path), line=number)
-    if not entries:
-        raise DataError("the image list is empty", file=str(path))
-    return entries
 
 
 def convert_images(

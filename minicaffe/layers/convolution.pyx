@@ -1,7 +1,7 @@
 """Convolution, Deconvolution and Im2col: what slides a window over an image (Caffe base_conv_layer.cpp and its family).
 
-A window has any number of axes, also none. The work is done in ops/conv.hpp. `engine` and `force_nd_im2col` choose between
-code paths of Caffe that give the same numbers; they are accepted and change nothing on the CPU.
+A window has any number of axes, also none. The work is done in ops/conv.hpp, on a device with engine CUDNN in
+cuda/cudnn_conv.hpp. `force_nd_im2col` chooses between code paths of Caffe that give the same numbers; it changes nothing.
 """
 
 import math
@@ -36,6 +36,23 @@ cdef extern from "minicaffe/ops/conv.hpp" namespace "mc" nogil:
                             void* dbias)
     void im2col(const Context&, int dtype, long long channels, const Window& window, const void* image, void* column)
     void col2im(const Context&, int dtype, long long channels, const Window& window, const void* column, void* image)
+
+cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
+    void add_bias "mc::broadcast1<mc::ShiftBy>"(
+        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* bias)
+
+cdef extern from "minicaffe/cuda/cudnn_conv.hpp" namespace "mc::cuda" nogil:
+    enum CudnnProduct:
+        kForward            # image, weights -> columns
+        kBackwardData       # weights, columns -> image
+        kBackwardWeights    # image, columns -> weights
+    struct CudnnRoom:
+        long long workspace, trial
+    CudnnRoom cudnn_room(const Context&, int engine, int dtype, const ConvShape&, int product)
+    void cudnn_measure(const Context&, int engine, int dtype, const ConvShape&, int product, const void* a, const void* b,
+                       void* c, void* trial, long long trial_bytes)
+    bint cudnn_convolve(const Context&, int engine, int dtype, const ConvShape&, int product, const void* a, const void* b,
+                        void* c, void* workspace)
 
 MAX_INT = 2**31 - 1
 
@@ -131,6 +148,7 @@ cdef class BaseConvolutionLayer(WindowLayer):
 
     cdef ConvShape shape
     cdef Blob scratch
+    cdef int engine
     cdef bint bias_term
     cdef long long num_output, group, bias_plane
 
@@ -142,6 +160,7 @@ cdef class BaseConvolutionLayer(WindowLayer):
         param = self.param.convolution_param
         self.read_window(bottom[0])
         self.num_output, self.group, self.bias_term = param.num_output, param.group, param.bias_term
+        self.engine = param.engine
         for name in ("num_output", "group"):
             if not 1 <= getattr(param, name) <= MAX_INT:
                 raise ConfigError(f"must be at least 1, got {getattr(param, name)}" if not getattr(param, name) else
@@ -182,32 +201,70 @@ cdef class BaseConvolutionLayer(WindowLayer):
 
     cdef void* scratch_on(self, const Context& on) except? NULL:
         """Scratch memory for the present shape, on the machine of the context."""
-        cdef long long wanted = conv_scratch(on, self.dtype, self.shape)
+        return self.at_least(on, conv_scratch(on, self.dtype, self.shape))
+
+    cdef void* at_least(self, const Context& on, long long wanted) except? NULL:
+        """Scratch memory of `wanted` elements or more."""
         if self.scratch.count < wanted:
             self.scratch.reshape_to((wanted,))
         return self.scratch.mutable_data_on(on)
 
+    cdef bint by_cudnn(self, const Context& on, CudnnProduct product, const void* a, const void* b, void* c) except -1:
+        """Let cuDNN compute product c of a and b; false if it is left to ops/conv.hpp. The first time, measure how."""
+        cdef CudnnRoom room
+        cdef Blob trial
+        cdef void* memory
+        cdef long long size = 8 if self.dtype else 4
+        if on.stream == NULL:
+            return False
+        with nogil:
+            room = cudnn_room(on, self.engine, self.dtype, self.shape, product)
+        if room.trial >= 0:
+            trial = self.new_blob((room.trial // size + 1,), "cuDNN trial")
+            memory = trial.mutable_data_on(on)
+            with nogil:
+                cudnn_measure(on, self.engine, self.dtype, self.shape, product, a, b, c, memory, room.trial)
+                room = cudnn_room(on, self.engine, self.dtype, self.shape, product)
+        if room.workspace < 0:
+            return False
+        memory = self.at_least(on, (room.workspace + size - 1) // size)
+        with nogil:
+            return cudnn_convolve(on, self.engine, self.dtype, self.shape, product, a, b, c, memory)
+
+    cdef int shift(self, const Context& on, const void* bias, void* top) except -1:
+        """Add the bias to the top that cuDNN computed."""
+        if bias != NULL:
+            with nogil:
+                add_bias(on, self.dtype, self.images, self.num_output, self.bias_plane, top, top, NULL, bias)
+        return 0
+
     # ---- the three products; x is the image side, y the other
 
     cdef int image_to_columns(self, const Context& on, const void* x, const void* bias, void* y) except -1:
-        cdef void* scratch = self.scratch_on(on)
         cdef const void* weight = (<Blob> self.blobs[0]).data_on(on)
+        if self.by_cudnn(on, kForward, x, weight, y):
+            return self.shift(on, bias, y)
+        cdef void* scratch = self.scratch_on(on)
         cdef const Blas* library = blas()
         with nogil:
             conv_forward(on, library[0], self.dtype, self.shape, x, weight, bias, y, scratch)
         return 0
 
     cdef int columns_to_image(self, const Context& on, const void* y, const void* bias, void* x) except -1:
-        cdef void* scratch = self.scratch_on(on)
         cdef const void* weight = (<Blob> self.blobs[0]).data_on(on)
+        if self.by_cudnn(on, kBackwardData, weight, y, x):
+            return self.shift(on, bias, x)
+        cdef void* scratch = self.scratch_on(on)
         cdef const Blas* library = blas()
         with nogil:
             conv_backward_data(on, library[0], self.dtype, self.shape, y, weight, bias, x, scratch)
         return 0
 
     cdef int add_weight_gradient(self, const Context& on, const void* x, const void* y) except -1:
-        cdef void* scratch = self.scratch_on(on)
         cdef void* gradient = (<Blob> self.blobs[0]).mutable_diff_on(on)
+        if self.by_cudnn(on, kBackwardWeights, x, y, gradient):
+            return 0
+        cdef void* scratch = self.scratch_on(on)
         cdef const Blas* library = blas()
         with nogil:
             conv_backward_weights(on, library[0], self.dtype, self.shape, x, y, gradient, scratch)

@@ -24,6 +24,7 @@ class HDF5DataLayer(Layer):
             raise ConfigError("HDF5Data does not transform data; transform them when the files are made", field="transform_param")
         if param.batch_size < 1:
             raise ConfigError(f"must be at least 1, got {param.batch_size}", field="hdf5_data_param.batch_size")
+        caffe.check_path(param.source, "hdf5_data_param.source")
         self.batch_size = param.batch_size
         self.shuffle = param.shuffle
         self.files = _read_list(param.source)

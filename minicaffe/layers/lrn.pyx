@@ -20,6 +20,10 @@ cdef extern from "minicaffe/ops/lrn.hpp" nogil:
     void lrn_backward "mc::lrn_backward"(
         const Context&, int, const LrnShape&, const void* x, const void* y, const void* scale, const void* dy, void* dx, void* scratch)
 
+cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
+    bint cudnn_lrn_forward(const Context&, int engine, int, const LrnShape&, const void* x, void* y)
+    bint cudnn_lrn_backward(const Context&, int engine, int, const LrnShape&, const void* x, const void* y, const void* dy, void* dx)
+
 cdef enum:
     WITHIN_CHANNEL = 1  # minicaffe.proto LRNParameter.NormRegion
     PIXELS = 1024       # of a tile across channels: 5 such rows stay in the first-level cache, each long enough to prefetch
@@ -46,7 +50,9 @@ cdef class LRNLayer(DeviceLayer):
     exact_num_top_blobs = 1
 
     cdef LrnShape s
+    cdef int engine
     cdef bint within
+    cdef bint scaled    # whether `scale` is that of the last forward
     cdef Blob scratch   # of the CPU
     cdef Blob scale     # s, kept by a device
 
@@ -55,6 +61,7 @@ cdef class LRNLayer(DeviceLayer):
         if param.local_size % 2 == 0 or param.local_size >= 2**31:
             raise ConfigError(f"must be odd and less than 2^31, got {param.local_size}", field="lrn_param.local_size")
         refuse_in_place(self, bottom, top)
+        self.engine = param.engine
         self.within = param.norm_region == WITHIN_CHANNEL
         self.s.half_rows = (param.local_size - 1) // 2
         self.s.half_columns = self.s.half_rows if self.within else 0
@@ -78,12 +85,18 @@ cdef class LRNLayer(DeviceLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* x = (<Blob> bottom[0]).data_on(on)
         cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        self.scaled = not cudnn_lrn_forward(on, self.engine, self.dtype, self.s, x, y)
+        if self.scaled:
+            self.own_forward(on, bottom[0], x, y)
+
+    cdef int own_forward(self, const Context& on, Blob bottom, const void* x, void* y) except -1:
         cdef void* scale = NULL
         if on.stream != NULL:
-            self.scale.reshape_like(<Blob> bottom[0])
+            self.scale.reshape_like(bottom)
             scale = self.scale.mutable_data_on(on)
         with nogil:
             lrn_forward(on, self.dtype, self.s, x, y, scale)
+        return 0
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
@@ -94,6 +107,11 @@ cdef class LRNLayer(DeviceLayer):
         cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         cdef const void* scale = NULL
         cdef void* scratch = NULL
+        if not self.scaled:     # cuDNN went forward
+            if cudnn_lrn_backward(on, self.engine, self.dtype, self.s, x, y, dy, dx):
+                return 0
+            self.own_forward(on, bottom[0], x, (<Blob> top[0]).mutable_data_on(on))
+            self.scaled = True
         if on.stream != NULL:
             scale = self.scale.data_on(on)
         else:

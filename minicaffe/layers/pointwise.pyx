@@ -45,6 +45,18 @@ cdef extern from "minicaffe/ops/typed.hpp" nogil:
     void threshold_forward "mc::map1<mc::ThresholdForward>"(const Context&, int, long long, const void*, void*, double)
     void copy_typed "mc::copy_typed"(const Context&, int, long long, const void*, void*)
 
+cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
+    enum CudnnActivation:
+        kRelu
+        kSigmoid
+        kTanh
+    bint cudnn_activation_forward(const Context&, int engine, int, int activation, long long, const void* x, void* y)
+    bint cudnn_activation_backward(
+        const Context&, int engine, int, int activation, long long, const void* x, const void* y, const void* dy, void* dx)
+
+cdef enum:
+    CAFFE = 1   # minicaffe.proto ReLUParameter.Engine
+
 
 cdef class NeuronLayer(DeviceLayer):
     """One bottom, one top of the same shape; x is the bottom, y the top."""
@@ -52,6 +64,7 @@ cdef class NeuronLayer(DeviceLayer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
 
+    cdef int engine     # of those that cuDNN knows
     cdef long long count
     cdef const void* x
     cdef const void* y
@@ -92,46 +105,59 @@ cdef class ReLULayer(NeuronLayer):
 
     cpdef layer_setup(self, list bottom, list top):
         self.slope = self.param.relu_param.negative_slope
+        self.engine = CAFFE if self.slope else self.param.relu_param.engine     # cuDNN knows no slope
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         self.begin_forward(on, bottom, top)
         with nogil:
-            relu_forward(on, self.dtype, self.count, self.x, self.out, self.slope)
+            if not cudnn_activation_forward(on, self.engine, self.dtype, kRelu, self.count, self.x, self.out):
+                relu_forward(on, self.dtype, self.count, self.x, self.out, self.slope)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.begin_backward(on, top, propagate_down, bottom):
             if self.slope < 0:
                 self.check_not_in_place(top, bottom)
             with nogil:
-                relu_backward(on, self.dtype, self.count, self.x, self.dy, self.out, self.slope)
+                if not cudnn_activation_backward(on, self.engine, self.dtype, kRelu, self.count, self.x, self.y, self.dy, self.out):
+                    relu_backward(on, self.dtype, self.count, self.x, self.dy, self.out, self.slope)
 
 
 cdef class SigmoidLayer(NeuronLayer):
     """``y = 1 / (1 + exp(-x))``, computed as ``tanh(x / 2) / 2 + 1 / 2`` (Caffe sigmoid_layer.cpp)."""
 
+    cpdef layer_setup(self, list bottom, list top):
+        self.engine = self.param.sigmoid_param.engine
+
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         self.begin_forward(on, bottom, top)
         with nogil:
-            sigmoid_forward(on, self.dtype, self.count, self.x, self.out)
+            if not cudnn_activation_forward(on, self.engine, self.dtype, kSigmoid, self.count, self.x, self.out):
+                sigmoid_forward(on, self.dtype, self.count, self.x, self.out)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.begin_backward(on, top, propagate_down, bottom):
             with nogil:
-                sigmoid_backward(on, self.dtype, self.count, self.y, self.dy, self.out)
+                if not cudnn_activation_backward(on, self.engine, self.dtype, kSigmoid, self.count, self.x, self.y, self.dy, self.out):
+                    sigmoid_backward(on, self.dtype, self.count, self.y, self.dy, self.out)
 
 
 cdef class TanHLayer(NeuronLayer):
     """``y = tanh(x)`` (Caffe tanh_layer.cpp)."""
 
+    cpdef layer_setup(self, list bottom, list top):
+        self.engine = self.param.tanh_param.engine
+
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         self.begin_forward(on, bottom, top)
         with nogil:
-            tanh_forward(on, self.dtype, self.count, self.x, self.out)
+            if not cudnn_activation_forward(on, self.engine, self.dtype, kTanh, self.count, self.x, self.out):
+                tanh_forward(on, self.dtype, self.count, self.x, self.out)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.begin_backward(on, top, propagate_down, bottom):
             with nogil:
-                tanh_backward(on, self.dtype, self.count, self.y, self.dy, self.out)
+                if not cudnn_activation_backward(on, self.engine, self.dtype, kTanh, self.count, self.x, self.y, self.dy, self.out):
+                    tanh_backward(on, self.dtype, self.count, self.y, self.dy, self.out)
 
 
 cdef class AbsValLayer(NeuronLayer):

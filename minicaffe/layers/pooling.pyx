@@ -30,6 +30,12 @@ cdef extern from "minicaffe/ops/pooling.hpp" nogil:
     void mask_backward "mc::mask_backward"(const Context&, int, const PoolShape&, long long, const void*, const void*, void*)
     void mean_backward "mc::mean_backward"(const Context&, int, const PoolShape&, long long, const void*, void*, void*)
 
+cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
+    bint cudnn_mean_forward(const Context&, int engine, int, const PoolShape&, long long images, long long channels,
+                            const void* x, void* y)
+    bint cudnn_mean_backward(const Context&, int engine, int, const PoolShape&, long long images, long long channels,
+                             const void* x, const void* y, const void* dy, void* dx)
+
 cdef enum:
     MAX = 0          # minicaffe.proto PoolingParameter.PoolMethod
     AVE = 1
@@ -45,6 +51,7 @@ cdef class PoolingLayer(DeviceLayer):
     ``out = ceil((in + 2 pad - kernel) / stride) + 1`` (or floor), less one where with padding the last window would start
     beyond the image and the leading padding. MAX: the gradient goes to the first maximum. AVE: the divisor counts padding.
     STOCHASTIC: in TRAIN a pixel with probability ``x / sum x``, in TEST ``sum x^2 / sum x``; only TRAIN has a gradient.
+    Engine CUDNN computes AVE only (cuda/cudnn.hpp says why).
 
     Parameters
     ----------
@@ -64,13 +71,14 @@ cdef class PoolingLayer(DeviceLayer):
     max_top_blobs = 2
 
     cdef PoolShape s
-    cdef int pool
+    cdef int pool, engine
     cdef bint whole, floor_mode, drawn
     cdef Blob mask, scratch
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.pooling_param
         self.pool, self.floor_mode, self.whole = param.pool, param.round_mode == FLOOR, param.global_pooling
+        self.engine = param.engine
         self.drawn = self.pool == STOCHASTIC and self.phase != TEST
         if self.pool != MAX and len(top) > 1:
             raise ConfigError(f"only MAX pooling has a mask as second top, got {len(top)} tops", field="top")
@@ -152,7 +160,8 @@ cdef class PoolingLayer(DeviceLayer):
             if self.pool == MAX:
                 max_forward(on, self.dtype, self.s, planes, x_data, y, where, scratch)
             elif self.pool == AVE:
-                mean_forward(on, self.dtype, self.s, planes, x_data, y, NULL, scratch)
+                if not cudnn_mean_forward(on, self.engine, self.dtype, self.s, x.dims[0], x.dims[1], x_data, y):
+                    mean_forward(on, self.dtype, self.s, planes, x_data, y, NULL, scratch)
             elif self.drawn:
                 stochastic_forward(on, self.dtype, self.s, planes, seed, start, x_data, y, where)
             else:
@@ -168,12 +177,17 @@ cdef class PoolingLayer(DeviceLayer):
         cdef long long planes = x.dims[0] * x.dims[1]
         cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef void* dx = x.mutable_diff_on(on)
+        cdef const void* x_data = NULL
+        cdef const void* y = NULL
+        if self.pool == AVE and on.stream != NULL:  # for cuDNN
+            x_data, y = x.data_on(on), (<Blob> top[0]).data_on(on)
         cdef Blob mask = top[1] if len(top) > 1 else self.mask
         cdef const void* where = mask.data_on(on) if mask is not None else NULL
         cdef void* scratch = self.frames(on)
         with nogil:
             if self.pool == AVE:
-                mean_backward(on, self.dtype, self.s, planes, dy, dx, scratch)
+                if not cudnn_mean_backward(on, self.engine, self.dtype, self.s, x.dims[0], x.dims[1], x_data, y, dy, dx):
+                    mean_backward(on, self.dtype, self.s, planes, dy, dx, scratch)
             else:
                 mask_backward(on, self.dtype, self.s, planes, dy, where, dx)
 

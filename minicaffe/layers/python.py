@@ -11,6 +11,7 @@ A model file that names a module makes Python run that module, so it does not ru
 - A program that builds nets itself has put together its ``sys.path``. A module that lies there, but neither in the
   standard library nor among the installed packages, is the program's own, and is imported. So a script beside its layers
   works as it does in Caffe.
+  Not for a net that came with ``trusted=False``.
 - Any other module is imported only after ``allow_python_layers()``. The command line sets ``allow_python_layers(False)``
   unless its option ``--allow-python-layers`` is given: then nothing is imported because a file says so.
 """
@@ -170,7 +171,7 @@ def find_module(name):
     spec = importlib.util.find_spec(top)
     if spec is None:
         raise ConfigError(f"no module '{top}' on Python's path; add its folder to PYTHONPATH", field=field)
-    if not (_is_own(spec) if caffe.allow_python_layers is None else caffe.allow_python_layers):
+    if not (caffe.trusted and _is_own(spec) if caffe.allow_python_layers is None else caffe.allow_python_layers):
         raise ConfigError(f"the model file asks to run module '{name}' ({spec.origin}); if you trust it, import it before, "
                           "call minicaffe.allow_python_layers(), or give --allow-python-layers", field=field)
     try:

@@ -12,6 +12,11 @@ cdef extern from "minicaffe/ops/softmax.hpp" nogil:
     void softmax_backward "mc::softmax_backward"(
         const Context&, int, long long, long long, long long, const void*, const void*, void*)
 
+cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
+    bint cudnn_softmax_forward(const Context&, int engine, int, long long, long long, long long, const void* x, void* y)
+    bint cudnn_softmax_backward(
+        const Context&, int engine, int, long long, long long, long long, const void* y, const void* dy, void* dx)
+
 
 cdef class SoftmaxLayer(DeviceLayer):
     """``y = exp(x - max x) / sum exp(x - max x)`` along `softmax_param.axis`, for each of the other positions by itself.
@@ -23,6 +28,10 @@ cdef class SoftmaxLayer(DeviceLayer):
     exact_num_top_blobs = 1
 
     cdef long long outer, channels, inner
+    cdef int engine
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.engine = self.param.softmax_param.engine
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
@@ -35,7 +44,8 @@ cdef class SoftmaxLayer(DeviceLayer):
         cdef const void* x = (<Blob> bottom[0]).data_on(on)
         cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            softmax_forward(on, self.dtype, self.outer, self.channels, self.inner, x, y)
+            if not cudnn_softmax_forward(on, self.engine, self.dtype, self.outer, self.channels, self.inner, x, y):
+                softmax_forward(on, self.dtype, self.outer, self.channels, self.inner, x, y)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
@@ -44,7 +54,8 @@ cdef class SoftmaxLayer(DeviceLayer):
         cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
-            softmax_backward(on, self.dtype, self.outer, self.channels, self.inner, y, dy, dx)
+            if not cudnn_softmax_backward(on, self.engine, self.dtype, self.outer, self.channels, self.inner, y, dy, dx):
+                softmax_backward(on, self.dtype, self.outer, self.channels, self.inner, y, dy, dx)
 
 
 register_layer("Softmax", SoftmaxLayer)

@@ -20,7 +20,7 @@ cdef class DeviceSide:
 cdef class SyncedMemory:
     cdef readonly size_t size       # bytes
     cdef readonly SyncedHead head
-    cdef readonly object place      # of the device side
+    cdef object _place              # of the device side; None until there is one
     cdef readonly size_t copies
     cdef readonly size_t bytes_copied
     cdef Buffer host

@@ -110,7 +110,7 @@ cdef class SyncedMemory:
     name : str
         What it serves (``conv1 data``), for the reporter.
     place : CUDAPlace, optional
-        Of the device side; ``memory.registry.device_place`` if None.
+        Of the device side; if None, ``memory.registry.device_place`` at the time when it is made.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ cdef class SyncedMemory:
     def __cinit__(self, size_t size, str name="", place=None):
         self.size = size
         self._name = name
-        self.place = registry.device_place if place is None else place
+        self._place = place
 
     cdef const void* cpu_data(self) except? NULL:
         """Give the valid host side, to read."""
@@ -283,11 +283,17 @@ cdef class SyncedMemory:
 
     cdef int find_side(self) except -1:
         if self.side is None:
-            self.side = registry.device_side(self.place)
+            self._place = self.place
+            self.side = registry.device_side(self._place)
         return 0
 
     cdef wrong(self, str call, str message):
         return ConfigError(f"SyncedMemory.{call} {message}", field=self._name or None)
+
+    @property
+    def place(self):
+        """CUDAPlace: of the device side; until there is one, the place where it would be made now."""
+        return registry.device_place if self._place is None else self._place
 
     @property
     def name(self):

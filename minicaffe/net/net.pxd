@@ -27,8 +27,10 @@ cdef class Net:
     cdef readonly list params_lr
     cdef readonly list params_weight_decay
     cdef public bint debug_info
+    cdef int device             # the GPU that it ran on first, -1 if none
     cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list hooks
+    cdef int _check_device(self) except -1
     cdef double _compute(self, int start, int end, bint sources) except? -1
     cdef double _losses(self, int start, int end) except? -1
     cdef dict __dict__

@@ -13,6 +13,7 @@ from minicaffe.blob cimport Blob, Dtype, FLOAT
 from minicaffe.ops.context cimport Context, context
 from minicaffe.layer cimport Layer
 
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, MissingNameError, close_matches
 from minicaffe.layer import layer_class
 from minicaffe.net import weights
@@ -43,6 +44,9 @@ cdef class Net:
         Named in errors.
     positions : Positions, optional
         Gives the line of each layer.
+    trusted : bool
+        False: the net may write no files, read none outside the working directory, and import no modules
+        (`minicaffe.common.Caffe.check_path`, layers/python.py).
 
     Raises
     ------
@@ -50,7 +54,7 @@ cdef class Net:
         For anything that BVLC Caffe aborts on.
     """
 
-    def __init__(self, param, Dtype dtype=FLOAT, workspace=None, file=None, positions=None):
+    def __init__(self, param, Dtype dtype=FLOAT, workspace=None, file=None, positions=None, bint trusted=True):
         self.name = param.name
         self.file = file
         self.dtype = dtype
@@ -58,6 +62,7 @@ cdef class Net:
         self.state.CopyFrom(param.state)
         self.phase = param.state.phase
         self.debug_info = param.debug_info
+        self.device = -1
         self.parameters = workspace if workspace is not None else Workspace()
         self.workspace = self.parameters.child(self.name)
         self.layers, self.layer_names, self.lines = [], [], []
@@ -69,7 +74,8 @@ cdef class Net:
 
         lines = [positions.layer_line(i) if positions is not None else None for i in range(len(param.layer))]
         layers = filter_layers(list(map(LayerDef, param.layer, lines)), param.state, file)
-        self._build(insert_splits(layers, file), param.force_backward)
+        with caffe.trusting(trusted):
+            self._build(insert_splits(layers, file), param.force_backward)
         log.info("Network initialization done.")
 
     def _build(self, layers, bint force_backward):
@@ -220,6 +226,7 @@ cdef class Net:
         cdef double loss = 0
         cdef Layer layer
         cdef int i
+        self._check_device()
         for i in range(start, end + 1):
             if not sources and not len(<list> self.bottoms[i]):
                 continue
@@ -238,6 +245,18 @@ cdef class Net:
                 self._call_hooks(AFTER_FORWARD, i)
         return loss
 
+    cdef int _check_device(self) except -1:
+        """Raise if the net's memory lies on another GPU than the present one."""
+        cdef Context on = context()
+        if on.stream == NULL:
+            return 0
+        if self.device < 0:
+            self.device = on.stream.device
+        if self.device != on.stream.device:
+            raise ConfigError(f"the net's memory is on GPU {self.device}, the present one is GPU {on.stream.device}; call "
+                              f"set_device({self.device}) before using it, or make the net anew")
+        return 0
+
     cdef double _losses(self, int start, int end) except? -1:
         """The sum of the losses of layers that have run; read last, since a GPU is waited for then."""
         cdef double loss = 0
@@ -255,6 +274,7 @@ cdef class Net:
         cdef int i
         if end < 0 or start >= len(self.layers):
             raise ConfigError(f"layers {start}..{end} are out of range, the net has {len(self.layers)}")
+        self._check_device()
         for i in range(start, end - 1, -1):
             if self.hooks[2]:
                 self._call_hooks(BEFORE_BACKWARD, i)

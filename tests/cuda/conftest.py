@@ -40,16 +40,16 @@ def sim(place):
         pytest.skip("faults can be planned on the simulated device only")
     from minicaffe.cuda import sim as simulated
     library = ctypes.CDLL(simulated.library())
-    used = []
+    planned = []
 
     def configure(text):
-        used.append(text)
+        if text.startswith("fail="):
+            planned.append(text.partition(":")[0])
         assert library.mcsim_configure(text.encode()) == 0, text
 
     yield configure
-    for text in used:
-        if text.startswith("fail="):  # planned anew, so far away that it never comes
-            configure(":".join(text.split(":")[:1]) + ":999999999")
+    for call in set(planned):
+        configure(f"{call}:999999999")  # planned anew, so late that it never comes
 
 
 @pytest.fixture

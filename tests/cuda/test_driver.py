@@ -14,7 +14,7 @@ def test_without_a_driver_each_call_says_so_and_the_cpu_goes_on():
     for _ in range(2):
         for call in minicaffe.set_mode_gpu, cuda.count, cuda.version, lambda: minicaffe.set_device(0), lambda: cuda.get_device(0):
             refused(errors.DependencyError, call, "no CUDA driver (libcuda.so.1)", "install the NVIDIA driver", "--device sim")
-    refused(errors.DependencyError, lambda: Blob((3,)).gpu_data, "GPU mode")
+    refused(errors.DependencyError, lambda: Blob((3,)).gpu_data, "no CUDA driver")
     assert cuda.current() is None
     blob = Blob((3,))
     blob.data[...] = 2
@@ -32,12 +32,12 @@ def test_without_a_driver_kernels_of_ones_own_say_what_is_missing():
     """)
 
 
-@pytest.mark.parametrize("device", ["tpu", "0", "SIM"])
-def test_a_wrong_device_in_the_environment(device):
+@pytest.mark.parametrize("name", ["tpu", "0", "SIM"])
+def test_a_wrong_device_in_the_environment(name):
     run("""
     for _ in range(2):
         refused(errors.ConfigError, minicaffe.set_mode_gpu, "MINICAFFE_DEVICE", "must be gpu or sim", os.environ["MINICAFFE_DEVICE"])
-    """, device)
+    """, name)
 
 
 def test_a_device_number_that_there_is_not(place):

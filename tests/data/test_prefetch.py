@@ -14,9 +14,16 @@ import pytest
 from records import datum
 
 from minicaffe.data.prefetch import Prefetcher
+from minicaffe.data.record_batches import RecordBatches
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, Error, FileError
 from minicaffe.proto import caffe_pb2
+
+
+def over(path, backend, batch_size, transformer, *, solver_count=1, solver_rank=0, **options):
+    """Return a Prefetcher over the records of a database."""
+    maker = RecordBatches(path, backend, batch_size, transformer, solver_count=solver_count, solver_rank=solver_rank)
+    return Prefetcher(maker, **options)
 
 
 def transformer(phase=caffe_pb2.TEST, **fields):
@@ -42,7 +49,7 @@ def open_prefetcher(make_db, backend):
     path, opened = make_db(numbered(10), backend), []
 
     def open_it(batch_size, **options):
-        opened.append(Prefetcher(path, backend, batch_size, options.pop("transformer", transformer()), **options))
+        opened.append(over(path, backend, batch_size, options.pop("transformer", transformer()), **options))
         return opened[-1]
 
     yield open_it
@@ -67,9 +74,9 @@ def test_starts_at_any_record(open_prefetcher, start):
 def test_a_resumed_run_sees_the_same_pixels(make_db, pixels, dtype):
     path = make_db([datum(p, label=i) for i, p in enumerate(pixels)])
     rule = transformer(caffe_pb2.TRAIN, crop_size=3, mirror=True)
-    straight = Prefetcher(path, "LMDB", 4, rule, dtype=dtype)
+    straight = over(path, "LMDB", 4, rule, dtype=dtype)
     seen = [straight.next()[0].copy() for _ in range(4)]
-    resumed = Prefetcher(path, "LMDB", 4, rule, dtype=dtype, start_record=straight.position)
+    resumed = over(path, "LMDB", 4, rule, dtype=dtype, start_record=straight.position)
     for _ in range(4):
         assert (straight.next()[0] == resumed.next()[0]).all()
     assert seen[0].dtype == dtype
@@ -98,7 +105,7 @@ def test_buffers_come_from_the_caller_and_go_round(make_db):
         asked.append(shape)
         return np.empty(shape, dtype)
 
-    prefetcher = Prefetcher(make_db(numbered(10)), "LMDB", 5, transformer(), depth=2, allocate=allocate)
+    prefetcher = over(make_db(numbered(10)), "LMDB", 5, transformer(), depth=2, allocate=allocate)
     addresses = {prefetcher.next()[0].ctypes.data for _ in range(20)}
     assert len(addresses) <= 3
     assert sorted(asked) == [(5,)] * 3 + [(20,)] * 3
@@ -111,14 +118,14 @@ def test_without_labels(open_prefetcher):
 def test_each_batch_has_the_shape_of_its_first_record(make_db):
     sizes = [(1, 2, 2), (3, 4, 5), (1, 1, 1)]
     path = make_db([datum(np.zeros(size, np.uint8)) for size in sizes])
-    prefetcher = Prefetcher(path, "LMDB", 1, transformer())
+    prefetcher = over(path, "LMDB", 1, transformer())
     assert [prefetcher.next()[0].shape for _ in range(6)] == [(1, *size) for size in sizes * 2]
 
 
 def test_a_bad_record_is_named_and_the_good_batches_come_first(make_db, backend):
     values = numbered(6)
     values[4] = b"\x08"
-    prefetcher = Prefetcher(make_db(values, backend), backend, 2, transformer(), start_record=6)
+    prefetcher = over(make_db(values, backend), backend, 2, transformer(), start_record=6)
     assert labels_of(prefetcher, 2) == [0, 1, 2, 3]
     for _ in range(2):
         with pytest.raises(DataError, match=r"db: record 4 \(key '00000004'\): is no Datum"):
@@ -128,7 +135,7 @@ def test_a_bad_record_is_named_and_the_good_batches_come_first(make_db, backend)
 def test_sizes_that_vary_name_the_record(make_db):
     values = numbered(4)
     values[3] = datum(np.zeros((1, 2, 3), np.uint8))
-    prefetcher = Prefetcher(make_db(values), "LMDB", 2, transformer())
+    prefetcher = over(make_db(values), "LMDB", 2, transformer())
     prefetcher.next()
     with pytest.raises(DataError, match=r"record 3 \(key '00000003'\): is 1 x 2 x 3, the first of the batch is 1 x 2 x 2"):
         prefetcher.next()
@@ -139,7 +146,7 @@ def test_a_fault_of_the_allocator_reaches_the_caller(make_db):
         raise MemoryError("no more")
 
     with pytest.raises(MemoryError, match="no more"):
-        Prefetcher(make_db(numbered(2)), "LMDB", 2, transformer(), allocate=allocate).next()
+        over(make_db(numbered(2)), "LMDB", 2, transformer(), allocate=allocate).next()
 
 
 @pytest.mark.parametrize(
@@ -153,12 +160,12 @@ def test_a_fault_of_the_allocator_reaches_the_caller(make_db):
 )
 def test_wrong_arguments(make_db, options, message):
     with pytest.raises(ConfigError, match=message):
-        Prefetcher(make_db(numbered(2)), "LMDB", **{"batch_size": 1, "transformer": transformer(), **options})
+        over(make_db(numbered(2)), "LMDB", **{"batch_size": 1, "transformer": transformer(), **options})
 
 
 def test_a_missing_database_is_an_error_at_once(tmp_path):
     with pytest.raises(FileError, match="no such database"):
-        Prefetcher(tmp_path / "nowhere", "LMDB", 1, transformer())
+        over(tmp_path / "nowhere", "LMDB", 1, transformer())
 
 
 def prefetch_threads():
@@ -177,7 +184,7 @@ def test_close_ends_the_thread_and_arrays_stay(open_prefetcher):
 
 
 def test_dropping_the_prefetcher_ends_the_thread(make_db, backend):
-    prefetcher = Prefetcher(make_db(numbered(4), backend), backend, 2, transformer())
+    prefetcher = over(make_db(numbered(4), backend), backend, 2, transformer())
     prefetcher.next()
     gone = weakref.ref(prefetcher)
     del prefetcher
@@ -190,7 +197,7 @@ def test_a_cycle_with_its_owner_is_collected(make_db):
         pass
 
     owner = Owner()
-    owner.prefetcher = Prefetcher(make_db(numbered(4)), "LMDB", 2, transformer())
+    owner.prefetcher = over(make_db(numbered(4)), "LMDB", 2, transformer())
     owner.prefetcher.owner = owner
     del owner
     gc.collect()
@@ -211,9 +218,10 @@ def test_interpreter_exit_does_not_hang(make_db):
     code = """
     import sys
     from minicaffe.data.prefetch import Prefetcher
+    from minicaffe.data.record_batches import RecordBatches
     from minicaffe.data.transform import Transformer
     from minicaffe.proto import caffe_pb2
-    kept = Prefetcher(sys.argv[1], "LMDB", 2, Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST))
+    kept = Prefetcher(RecordBatches(sys.argv[1], "LMDB", 2, Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST)))
     kept.next()
     print("end")
     """
@@ -224,7 +232,7 @@ def test_interpreter_exit_does_not_hang(make_db):
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_gets_an_error_not_a_hang(make_db, backend):
     path = make_db(numbered(4), backend)
-    prefetcher = Prefetcher(path, backend, 2, transformer())
+    prefetcher = over(path, backend, 2, transformer())
     prefetcher.next()
     child = os.fork()
     if child == 0:
@@ -235,7 +243,7 @@ def test_a_forked_child_gets_an_error_not_a_hang(make_db, backend):
             except Error as error:
                 faults += "forked" in str(error)
             try:  # an LMDB can be opened again, a LevelDB cannot
-                own = Prefetcher(path, backend, 2, transformer())
+                own = over(path, backend, 2, transformer())
                 faults += own.next()[1].tolist() == [0, 1] and backend == "LMDB"
             except FileError as error:
                 faults += "outlive a fork" in str(error) and backend == "LEVELDB"

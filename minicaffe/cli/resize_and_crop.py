@@ -1,0 +1,96 @@
+"""``minicaffe resize_and_crop``: pictures of one square size (Caffe tools/extra/resize_and_crop_images.py).
+
+The shorter side gets the target length, then the middle square is cut out. Threads stand where Caffe had mincepie's clients.
+"""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import click
+
+from minicaffe.cli import bars, options
+from minicaffe.data.datum import opencv
+from minicaffe.errors import DataError, DependencyError
+from minicaffe.proto.files import file_error
+
+logger = logging.getLogger("minicaffe.cli")
+
+
+@click.command(cls=options.CaffeCommand)
+@click.option("--input", "list_file", required=True, metavar="FILE", help="A picture a line; a label behind it is left out.")
+@click.option("--input_folder", "--input-folder", default="", help="Folder of the pictures.")
+@click.option("--output_folder", "--output-folder", required=True, help="Folder for the results, under the same names.")
+@click.option("--output_side_length", "--output-side-length", type=click.IntRange(min=1), default=256, show_default=True,
+              help="Width and height of the results.")
+@click.option("--image_lib", "--image-lib", type=click.Choice(["opencv", "pil"]), default="opencv", show_default=True,
+              help="What reads and writes; pil writes JPEG of quality 75.")
+@click.option("--num_clients", "--num-clients", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="processors",
+              help="Pictures in work at a time.")
+@options.debug
+def resize_and_crop(list_file, input_folder, output_folder, output_side_length, image_lib, num_clients):
+    """Resize the pictures of a list and cut out their middle squares. Pictures that cannot be read are named and skipped."""
+    work = {"opencv": with_opencv, "pil": with_pillow}[image_lib]()
+    names = read_names(list_file)
+    failed = 0
+    with bars.progress() as report, ThreadPoolExecutor(num_clients) as pool:
+        jobs = {pool.submit(work, os.path.join(input_folder, name), target(output_folder, name), output_side_length): name
+                for name in names}
+        for done, job in enumerate(as_completed(jobs), 1):
+            if error := job.exception():
+                failed += 1
+                logger.warning("%s: %s; skipped", os.path.join(input_folder, jobs[job]), error)
+            report("pictures", done, len(names))
+    click.echo(f"{output_folder}: {len(names) - failed} pictures" + (f", {failed} could not be read" if failed else ""))
+    return int(failed == len(names))
+
+
+def read_names(path):
+    """Return the pictures of a list, without the labels."""
+    try:
+        with open(path, errors="surrogateescape") as file:
+            lines = [line.strip() for line in file if line.strip()]
+    except OSError as error:
+        raise file_error(path, error) from error
+    if not lines:
+        raise DataError("the list is empty", file=path)
+    return [line.rpartition(" ")[0] if line.rpartition(" ")[0] and line.rpartition(" ")[2].isdecimal() else line for line in lines]
+
+
+def target(folder, name):
+    """Return the path of a result, inside `folder` whatever the list says."""
+    return os.path.join(folder, os.path.normpath("/" + name).lstrip("/"))
+
+
+def with_opencv():
+    """Return the function that does one picture with OpenCV."""
+    cv2 = opencv()
+
+    def work(source, path, side):
+        image = cv2.imread(source)
+        if image is None:
+            raise DataError("cannot be read as a picture")
+        height, width = image.shape[:2]
+        size = (side, side * height // width) if height > width else (side * width // height, side)
+        image = cv2.resize(image, size)
+        top, left = (size[1] - side) // 2, (size[0] - side) // 2
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if not cv2.imwrite(path, image[top:top + side, left:left + side]):
+            raise DataError(f"cannot be written to {path}")
+
+    return work
+
+
+def with_pillow():
+    """Return the function that does one picture with Pillow."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        raise DependencyError("--image_lib pil needs Pillow: pip install pillow") from None
+
+    def work(source, path, side):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with Image.open(source) as image:
+            ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.LANCZOS).save(path, "JPEG", quality=75)
+
+    return work

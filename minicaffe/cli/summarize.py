@@ -1,0 +1,78 @@
+"""``minicaffe summarize``: the layers of a net in a table (Caffe tools/extra/summarize.py)."""
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from minicaffe.cli import options
+from minicaffe.proto.upgrade import read_net_file
+
+CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col")
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("net_file", metavar="NET")
+@click.option("-w", "--width", type=click.IntRange(min=1), default=30, show_default=True, help="Widest column of bottoms and tops.")
+@options.debug
+def summarize(net_file, width):
+    """List the layers of NET: name, type, parameters, bottoms, tops, and the sizes of convolutions and poolings.
+
+    A bottom that nothing makes is shown as ``?name``, a top that nothing reads underlined.
+    """
+    net, _ = read_net_file(net_file)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=10_000)  # a pipe gets whole lines
+    table = Table.grid(padding=(0, 1))
+    for limit in (None, None, None, width, None, width, None):
+        table.add_column(no_wrap=limit is None or not console.is_terminal, max_width=limit if console.is_terminal else None)
+    for row in rows(net):
+        table.add_row(*row)
+    console.print(table)
+
+
+def rows(net):
+    """Yield the cells of each layer."""
+    made, read = set(), {bottom for layer in net.layer for bottom in layer.bottom}
+    for layer in net.layer:
+        kind = layer.type
+        if kind == "Python":
+            kind = f"{layer.python_param.module}.{layer.python_param.layer}"
+        bottoms = Text(", ").join(Text(name) if name in made else Text(f"?{name}", "bold red") for name in layer.bottom)
+        made.update(layer.top)
+        tops = []
+        for i, name in enumerate(layer.top):
+            weight = f"{layer.loss_weight[i]:g} * " if i < len(layer.loss_weight) and layer.loss_weight[i] != 1 else ""
+            tops.append(Text(weight + name, "" if name in read else "bold underline"))
+        yield Text(layer.name, "cyan"), Text(kind, "green"), params(layer), bottoms, "->" if tops else "", Text(", ").join(tops), sizes(layer)
+
+
+def params(layer):
+    """Return the parameters that are not as usual: ``(name 2xLR 0xDECAY, ...)``."""
+    shown = []
+    for param in layer.param:
+        parts = [param.name] if param.name else []
+        parts += [f"{param.lr_mult:g}xLR"] if param.HasField("lr_mult") and param.lr_mult != 1 else []
+        parts += [f"{param.decay_mult:g}xDECAY"] if param.HasField("decay_mult") and param.decay_mult != 1 else []
+        shown.append(" ".join(parts) or "-")
+    return f"({', '.join(shown)})" if any(text != "-" for text in shown) else ""
+
+
+def sizes(layer):
+    """Return ``kernel/stride+pad num_output/group`` of a convolution or pooling, usual values left out."""
+    if layer.type in CONVOLUTIONS:
+        param = layer.convolution_param
+        text = _window(param, "x".join(map(str, param.kernel_size)), "x".join(map(str, param.stride)), "x".join(map(str, param.pad)))
+        return text + (f" {param.num_output}" if param.num_output else "") + (f"/{param.group}" if param.group != 1 else "")
+    if layer.type == "Pooling":
+        param = layer.pooling_param
+        return "global" if param.global_pooling else _window(param, str(param.kernel_size), str(param.stride), str(param.pad))
+    return str(layer.inner_product_param.num_output) if layer.type == "InnerProduct" else ""
+
+
+def _window(param, kernel, stride, pad):
+    sides = {name: f"{getattr(param, f'{name}_h')}x{getattr(param, f'{name}_w')}" for name in ("kernel", "stride", "pad")
+             if param.HasField(f"{name}_h") or param.HasField(f"{name}_w")}
+    kernel, stride, pad = sides.get("kernel", kernel), sides.get("stride", stride), sides.get("pad", pad)
+    return kernel + (f"/{stride}" if stride not in ("", "1") else "") + (f"+{pad}" if pad not in ("", "0") else "")

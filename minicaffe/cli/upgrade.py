@@ -1,0 +1,72 @@
+"""``minicaffe upgrade``: old files in today's form (Caffe upgrade_net_proto_text, _binary and upgrade_solver_proto_text)."""
+
+import logging
+
+import click
+from google.protobuf.message import DecodeError
+
+from minicaffe.cli import options
+from minicaffe.data.db import check_free
+from minicaffe.errors import FileError
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.atomic import replacing
+from minicaffe.proto.files import read_bytes
+from minicaffe.proto.text import read_text, write_text
+from minicaffe.proto.upgrade import needs_upgrade, upgrade_net, upgrade_solver
+
+logger = logging.getLogger("minicaffe.cli")
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("kind", type=click.Choice(["net_text", "net_binary", "solver_text"]))
+@click.argument("source", metavar="IN")
+@click.argument("out", metavar="OUT")
+@options.force
+@options.common
+def upgrade(kind, source, out, force):
+    """Write the file IN in today's form to OUT: the prototxt of a net, its weights, or the prototxt of a solver."""
+    check_free(out, force)
+    if kind == "solver_text":
+        old, positions = read_text(source, caffe_pb2.SolverParameter)
+        new = upgrade_solver(old, positions)
+        current, losses = new == old, False
+    else:
+        old, positions = read_text(source, caffe_pb2.NetParameter) if kind == "net_text" else (parse_binary(source), None)
+        current = not needs_upgrade(old)
+        with Losses() as noted:
+            new, _ = upgrade_net(old, positions)
+        losses = noted.any
+    if current:
+        logger.error("%s is in today's form already; it is written anew", source)
+    content = new.SerializeToString() if kind == "net_binary" else write_text(new).encode()
+    with replacing(out) as file:
+        file.write(content)
+    click.echo(f"wrote {out}")
+    if losses:
+        logger.warning("something of the old net has no counterpart, see above; OUT is not the whole of it")
+    return int(losses)
+
+
+class Losses(logging.Handler):
+    """While it is entered, notes in `any` whether the upgrade logged something that got lost."""
+
+    any = False
+
+    def emit(self, record):
+        self.any = True
+
+    def __enter__(self):
+        self.setLevel(logging.ERROR)
+        logging.getLogger("minicaffe.proto.upgrade").addHandler(self)
+        return self
+
+    def __exit__(self, *_):
+        logging.getLogger("minicaffe.proto.upgrade").removeHandler(self)
+
+
+def parse_binary(path):
+    """Return the NetParameter of a binary file with all its weights."""
+    try:
+        return caffe_pb2.NetParameter.FromString(read_bytes(path))
+    except DecodeError as error:
+        raise FileError(f"is no binary NetParameter: {error}; a prototxt is upgraded by net_text", file=path) from None

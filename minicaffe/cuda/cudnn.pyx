@@ -1,0 +1,146 @@
+"""cuDNN, opened when a layer first asks for it: engine CUDNN (cuda/cudnn.hpp).
+
+A layer asks with ``engine: CUDNN``, or with engine DEFAULT after `use_cudnn` or under ``MINICAFFE_ENGINE=cudnn``. Where cuDNN
+is missing or refuses a case, engine CAFFE computes and the log says so once. Environment, read when cuDNN is opened:
+``MINICAFFE_CUDNN`` names a library to open instead of the one that cuda-pathfinder finds, ``MINICAFFE_CUDNN_WORKSPACE`` is how
+much memory a convolution may ask for (``256MiB``), ``MINICAFFE_DETERMINISTIC=1`` takes only what repeats its results.
+Not here: MAX pooling, BatchNorm, cuDNN's graph interface, layouts other than Caffe's.
+"""
+
+import ctypes
+import logging
+import os
+import threading
+
+from libc.stdint cimport uintptr_t
+
+from minicaffe.cuda.device cimport Device
+from minicaffe.ops.context cimport CudaStream
+
+from minicaffe.cuda import compile
+from minicaffe.errors import ConfigError, DeviceError
+from minicaffe.memory.named import parse_size
+
+cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
+    cppclass Cudnn "mc::cuda::Cudnn":
+        Cudnn() except +
+        void* handle
+        int call        # CudnnCalls; only its address is used
+        int tf32, deterministic
+        size_t workspace_limit
+        void (*fail)(CudaStream*, const char*, int) noexcept
+        void (*refuse)(CudaStream*, const char*, int) noexcept
+    const char** kCudnnNames "mc::cuda::kCudnnNames"
+    const int kCudnnCalls "mc::cuda::kCudnnCalls"
+    const int kRefused "mc::cuda::kRefused"
+
+LEAST_VERSION = 90000
+WORKSPACE = "256MiB"
+log = logging.getLogger(__name__)
+_lock = threading.Lock()
+_library = None
+_opened = {}    # device index -> address of its Cudnn, 0 for none
+_told = set()   # what was refused, and said
+
+
+def open_for(Device device not None, tf32):
+    """Return the address of the device's Cudnn, or 0 where there is none, which the log says.
+
+    Raises
+    ------
+    ConfigError, DeviceError
+        For a wrong MINICAFFE_CUDNN_WORKSPACE; if cuDNN is there but does not start.
+    """
+    with _lock:
+        if device.index not in _opened:
+            _opened[device.index] = _open(device, tf32)
+        return _opened[device.index]
+
+
+def _open(Device device, tf32):
+    global _library
+    try:
+        limit = parse_size(os.environ.get("MINICAFFE_CUDNN_WORKSPACE") or WORKSPACE)
+    except ConfigError as error:
+        raise error.at(field="MINICAFFE_CUDNN_WORKSPACE")
+    try:
+        _library = _library or _find()
+        addresses = [_address(getattr(_library, name)) for name in call_names()]
+        _library.cudnnGetVersion.restype = ctypes.c_size_t
+        version = _library.cudnnGetVersion()
+    except (OSError, AttributeError) as error:
+        log.warning("no cuDNN (%s): engine CAFFE computes instead", str(error).split("\n")[0])
+        return 0
+    if version < LEAST_VERSION:
+        log.warning("cuDNN is of version %s, older than %s: engine CAFFE computes instead", version, LEAST_VERSION)
+        return 0
+    cdef Cudnn* cudnn = new Cudnn()     # lives as long as the process, as the device does
+    cdef void** calls = <void**> &cudnn.call
+    for i, address in enumerate(addresses):
+        calls[i] = <void*> <uintptr_t> address
+    handle = ctypes.c_void_p()
+    device.activate()
+    _checked("cudnnCreate", ctypes.byref(handle))
+    _checked("cudnnSetStream", handle, ctypes.c_void_p(device.compute_stream))
+    cudnn.handle = <void*> <uintptr_t> handle.value
+    cudnn.tf32, cudnn.deterministic = tf32, os.environ.get("MINICAFFE_DETERMINISTIC", "0") not in ("", "0")
+    cudnn.workspace_limit = limit
+    cudnn.fail, cudnn.refuse = fail, refuse
+    log.info("cuDNN %s", version)
+    return <uintptr_t> cudnn
+
+
+def call_names():
+    """Return the names of the functions that are called."""
+    return [(<bytes> kCudnnNames[i]).decode() for i in range(kCudnnCalls)]
+
+
+def _find():
+    named = os.environ.get("MINICAFFE_CUDNN")
+    if named:
+        return ctypes.CDLL(named)
+    if compile.simulated():
+        raise OSError("the simulated device has none")
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    try:
+        return ctypes.CDLL(load_nvidia_dynamic_lib("cudnn").abs_path)
+    except DynamicLibNotFoundError:
+        raise OSError("pip install nvidia-cudnn-cu13") from None
+
+
+def _address(function):
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _checked(call, *arguments):
+    status = getattr(_library, call)(*arguments)
+    if status:
+        raise _error(call, status)
+
+
+def _error(call, status):
+    text = ctypes.create_string_buffer(512)
+    _library.cudnnGetLastErrorString.restype = None
+    _library.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))
+    said = text.value.decode("utf-8", "replace").strip()
+    return DeviceError(f"{call}: {_status_name(status)}{': ' + said if said else ''}; engine: CAFFE does without cuDNN",
+                       code=_status_name(status))
+
+
+def _status_name(status):
+    _library.cudnnGetErrorString.restype = ctypes.c_char_p
+    return _library.cudnnGetErrorString(status).decode()
+
+
+cdef void fail(CudaStream* stream, const char* call, int status) noexcept with gil:
+    from minicaffe.cuda.device import keep_failure_of
+    keep_failure_of(stream.device, _error((<bytes> call).decode(), status))
+
+
+cdef void refuse(CudaStream* stream, const char* what, int status) noexcept with gil:
+    text = (<bytes> what).decode()
+    if status != kRefused:
+        text += f": {_status_name(status)}"
+    if text not in _told:
+        _told.add(text)
+        log.warning("cuDNN refuses: %s; engine CAFFE computes instead", text)

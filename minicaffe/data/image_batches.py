@@ -1,0 +1,88 @@
+"""Batches of the pictures of a list, for the prefetch thread (Caffe image_data_layer.cpp).
+
+Differs from Caffe: the order of an epoch is a function of the seed and the epoch's number, so that a resumed run repeats it.
+"""
+
+import numpy as np
+
+from minicaffe.data.datum import opencv
+from minicaffe.data.image_list import ImageList, decode_picture, read_content
+from minicaffe.errors import DataError, FileError, ShapeError
+
+
+class ImageBatches:
+    """Make batches of transformed pictures; the list goes round for ever.
+
+    Parameters
+    ----------
+    images : ImageList
+    root : str
+        Put before each path as it stands.
+    batch_size : int
+    transformer : Transformer
+    seed : int
+        Of the order; the lower 64 bits count.
+    shuffle : bool
+        A new order in each epoch.
+    size : (int, int), optional
+        Height and width to resize to (bilinear).
+    color : bool
+        BGR, else gray.
+    """
+
+    def __init__(self, images, root, batch_size, transformer, seed, *, shuffle=False, size=None, color=True):
+        self.images, self.root, self.step, self.transformer = images, root, batch_size, transformer
+        self.source = images.path
+        self.shuffle, self.size, self.color = shuffle, size, color
+        self._seed = seed & 0xFFFFFFFFFFFFFFFF
+        self._epoch = self._order = None
+
+    def infer_shape(self, number):
+        """Return (C, height, width) of what record `number` gives, counted from the start of training."""
+        return self._load([self._index(number)]).shape[1:]
+
+    def open(self, number):
+        """Nothing to open: each picture is a file."""
+
+    def fill(self, number, buffer):
+        """Put the batch that begins at record `number` into `buffer`."""
+        batch = self._load([self._index(number + i) for i in range(self.step)])
+        batch.write(*buffer.room(batch.shape), number)
+
+    def close(self):
+        """Nothing to close."""
+
+    def _index(self, number):
+        """Return the place in the list of record `number`."""
+        epoch, place = divmod(number, len(self.images.entries))
+        if not self.shuffle:
+            return place
+        if epoch != self._epoch:
+            counter_based = np.random.Philox(key=np.array([self._seed, epoch], np.uint64))
+            self._epoch, self._order = epoch, np.random.Generator(counter_based).permutation(len(self.images.entries))
+        return int(self._order[place])
+
+    def _load(self, indices):
+        """Read pictures of the list; return them as a Batch."""
+        pictures = []
+        for index in indices:
+            try:
+                pictures.append(self._read(self.root + self.images.entries[index][0]))
+            except (DataError, FileError) as error:
+                raise self.images.locate(error, index)
+        try:
+            return self.transformer.load_images(pictures, [self.images.entries[index][1] for index in indices])
+        except (DataError, ShapeError) as error:
+            record = getattr(error, "record", None)
+            if record is None:
+                raise
+            if error.field != f"record {record}":  # the field of the transformer's rule that the picture does not fit
+                error.message = f"{error.field}: {error.message}"
+            raise self.images.locate(error, indices[record])
+
+    def _read(self, path):
+        image = decode_picture(read_content(path), path, self.color)
+        if self.size is None:
+            return image
+        height, width = self.size
+        return opencv().resize(image, (width, height))

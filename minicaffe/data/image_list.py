@@ -1,0 +1,106 @@
+"""Lists of picture files, and reading the pictures with OpenCV, the library whose pixels Caffe's nets were trained on."""
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+
+from minicaffe.data.datum import opencv
+from minicaffe.errors import DataError, FileError
+
+
+class ImageList:
+    """The content of an image list: a line is a path, which may hold spaces, a space and an integer label.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Attributes
+    ----------
+    entries : list of (str, int)
+        A label that is no number counts as 0, as in Caffe. Blank lines are left out.
+
+    Raises
+    ------
+    FileError, DataError
+        Naming file and line.
+    """
+
+    def __init__(self, path):
+        self.path = str(path)
+        try:
+            lines = Path(path).read_text(errors="surrogateescape").splitlines()
+        except OSError as error:
+            raise FileError(f"image list cannot be read: {error.strerror}; check the path", file=self.path) from error
+        self.entries, self._blank = [], []
+        for number, line in enumerate(lines, 1):
+            name, space, label = line.rpartition(" ")
+            if not line.strip():
+                self._blank.append(number)
+                continue
+            if not space:
+                raise DataError("a line must be a path, a space and a label", file=self.path, line=number)
+            try:
+                self.entries.append((name, int(label)))
+            except ValueError:
+                self.entries.append((name, 0))
+            if not -(1 << 31) <= self.entries[-1][1] < 1 << 31:
+                raise DataError(f"label {label} does not fit into 32 bits", file=self.path, line=number)
+        if not self.entries:
+            raise DataError("the image list is empty", file=self.path)
+
+    def locate(self, error, index):
+        """Put the list, the line and the number of an entry into `error` and return it."""
+        error.field = f"record {index}"
+        line = index + 1
+        for blank in self._blank:
+            line += blank <= line
+        return error.at(file=self.path, line=line)
+
+
+def read_list(path):
+    """Return the entries of an image list; see `ImageList`."""
+    return ImageList(path).entries
+
+
+def read_content(path):
+    """Return the bytes of a picture file.
+
+    Raises
+    ------
+    FileError
+        It cannot be read, or is no ordinary file (a pipe or a device might never end).
+    """
+    try:
+        with open(path, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise FileError(f"'{path}' is no ordinary file")
+            return file.read()
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        raise FileError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}; check the path") from None
+
+
+def decode_picture(content, path, color=True):
+    """Decode the bytes of a picture file.
+
+    Returns
+    -------
+    ndarray, uint8, shape (H, W, 3) in BGR, or (H, W) unless `color`
+
+    Raises
+    ------
+    DataError
+        OpenCV cannot decode it.
+    """
+    cv2 = opencv()
+    image = None
+    if content:
+        try:
+            image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR if color else cv2.IMREAD_GRAYSCALE)
+        except cv2.error as error:
+            raise DataError(f"OpenCV fails on '{path}': {error.err}") from None
+    if image is None:
+        raise DataError(f"OpenCV knows no picture in '{path}' ({len(content)} bytes); make the file anew or drop it")
+    return image

@@ -1,0 +1,249 @@
+"""Batches of windows of pictures, for the prefetch thread (Caffe window_data_layer.cpp; Girshick et al. 2014, R-CNN).
+
+Differs from Caffe: draws are a function of the seed and the window's number since the start of training; windows that lie
+outside their picture are named instead of ending the process.
+"""
+
+import math
+from itertools import islice
+
+import numpy as np
+
+from minicaffe.data.datum import opencv
+from minicaffe.data.image_list import decode_picture, read_content
+from minicaffe.data.transform import draw
+from minicaffe.errors import DataError, FileError
+
+MIRROR, WINDOW = 0, 1                            # which random number of a record
+IMAGE, LABEL, X1, Y1, X2, Y2, LINE = range(7)    # columns of a table of windows
+
+
+class WindowList:
+    """The content of a window file.
+
+    For each picture: ``# index``, path, channels, height, width, number of windows, a line each; then a line for each
+    window, ``class overlap x1 y1 x2 y2``, in pixels that belong to the window.
+
+    Parameters
+    ----------
+    path, root : str
+        The file, and what is put before each path in it.
+    fg_threshold, bg_threshold : float
+        A window with overlap >= fg_threshold shows an object; one with less than bg_threshold is background; others are
+        dropped.
+
+    Attributes
+    ----------
+    images : list of str
+    channels : int
+        As declared for the last picture.
+    foreground, background : ndarray, int32, shape (n, 7)
+        Columns IMAGE to LINE.
+
+    Raises
+    ------
+    FileError, DataError
+        Naming file and line.
+    """
+
+    def __init__(self, path, root, fg_threshold, bg_threshold):
+        self.path = path
+        self.images, self.channels = [], 0
+        self._thresholds = np.float32(fg_threshold), np.float32(bg_threshold)
+        foreground, background = [np.empty((0, 7), np.int32)], [np.empty((0, 7), np.int32)]
+        try:
+            with open(path, errors="surrogateescape") as file:
+                lines = enumerate(file, 1)
+                while (start := _next(lines)) is not None:
+                    self._read_image(start, lines, root, foreground, background)
+        except OSError as error:
+            raise FileError(f"window file cannot be read: {error.strerror}; check the path", file=path) from None
+        if not self.images:
+            raise DataError("the window file is empty", file=path)
+        self.foreground, self.background = np.concatenate(foreground), np.concatenate(background)
+
+    def _read_image(self, start, lines, root, foreground, background):
+        """Read what stands about one picture, which begins with the line `start`."""
+        number, words = start[0], start[1].split()
+        if words != ["#", str(len(self.images))]:
+            raise self._wrong(number, f"must be '# {len(self.images)}', the number of the picture, got '{start[1][:80]}'")
+        header = [_next(lines) or (number, "") for _ in range(5)]
+        self.images.append(root + header[0][1])
+        self.channels, _, _, count = (self._number(*line) for line in header[1:])
+        rows = list(islice(lines, count))
+        if len(rows) < count:
+            raise self._wrong(header[4][0], f"{count} windows are announced, the file ends after {len(rows)}")
+        if rows:
+            table, overlap = self._table(rows)
+            fg = overlap >= self._thresholds[0]
+            bg = ~fg & (overlap < self._thresholds[1])
+            table[bg, LABEL] = 0
+            self._check(table, fg, "an object's class must be at least 1", table[:, LABEL] < 1)
+            self._check(table, fg | bg, "needs x1 <= x2 and y1 <= y2", (table[:, X1] > table[:, X2]) | (table[:, Y1] > table[:, Y2]))
+            foreground.append(table[fg])
+            background.append(table[bg])
+
+    def _table(self, rows):
+        """Return the table of the windows in `rows`, and their overlaps."""
+        try:
+            values = np.array(" ".join([text for _, text in rows]).split(), np.float64).reshape(len(rows), 6)
+        except ValueError:
+            values = None
+        if values is None or not (np.abs(values) < 2**31).all() or (values[:, [0, 2, 3, 4, 5]] % 1).any():
+            for number, text in rows:
+                if not _is_window(text.split()):
+                    raise self._wrong(number, "a window is 'class overlap x1 y1 x2 y2', integers but for the overlap, got "
+                                              f"'{text.strip()[:80]}'")
+            raise self._wrong(rows[0][0], "windows must stand in a line each")
+        table = np.empty((len(rows), 7), np.int32)
+        table[:, IMAGE], table[:, LABEL] = len(self.images) - 1, values[:, 0]
+        table[:, X1:LINE], table[:, LINE] = values[:, 2:], [number for number, _ in rows]
+        return table, values[:, 1].astype(np.float32)
+
+    def _check(self, table, used, rule, wrong):
+        """Raise DataError for the first window that is used and wrong."""
+        for row in table[used & wrong][:1]:
+            raise self._wrong(int(row[LINE]), f"{rule}, got class {row[LABEL]}, {_box(row)}")
+
+    def _number(self, line, text):
+        if not text.isascii() or not text.isdigit() or len(text) > 9:
+            raise self._wrong(line, f"must be channels, height, width or the number of windows, got '{text[:80]}'")
+        return int(text)
+
+    def _wrong(self, line, message):
+        return DataError(message, file=self.path, line=line)
+
+
+def _next(lines):
+    """Return number and text of the next line that is not blank, None at the end."""
+    for number, text in lines:
+        if text.strip():
+            return number, text.strip()
+    return None
+
+
+def _is_window(words):
+    try:
+        return len(words) == 6 and all(abs(float(w)) < 2**31 and (i == 1 or float(w) % 1 == 0) for i, w in enumerate(words))
+    except ValueError:
+        return False
+
+
+def _box(row):
+    return "x1 y1 x2 y2 = " + " ".join(str(row[k]) for k in (X1, Y1, X2, Y2))
+
+
+class WindowBatches:
+    """Make batches of windows: background first, then objects, drawn with replacement.
+
+    Parameters
+    ----------
+    windows : WindowList
+    batch_size, objects : int
+        How many windows, and how many of them show objects.
+    crop_size : int
+        Height and width of what comes out.
+    seed : int
+    context : int
+        Pixels of context that lie around the window in what comes out (context_pad).
+    square : bool
+        Make the window a square about its centre first.
+    mirror : bool
+        Mirror with probability 1/2.
+    mean : ndarray, float64, shape (3, 1, 1) or (3, H, W), optional
+        Subtracted; a picture is read about its centre.
+    scale : float
+    cache : bool
+        Keep the picture files in memory.
+    """
+
+    def __init__(self, windows, batch_size, objects, crop_size, seed, *, context=0, square=False, mirror=False, mean=None,
+                 scale=1.0, cache=False):
+        self.windows, self.step, self.objects, self.crop = windows, batch_size, objects, crop_size
+        self.source = windows.path
+        self.context, self.square, self.mirror, self.scale, self.seed = context, square, mirror, scale, seed
+        self.mean = mean
+        self._files = {} if cache else None
+
+    def open(self, number):
+        """Nothing to open: each picture is a file."""
+
+    def fill(self, number, buffer):
+        """Put the batch that begins at window `number` into `buffer`."""
+        data, labels = buffer.room((self.step, 3, self.crop, self.crop))
+        data.fill(0)
+        for i in range(self.step):
+            table = self.windows.background if i < self.step - self.objects else self.windows.foreground
+            row = table[draw(self.seed, number + i, WINDOW, len(table))]
+            flip = self.mirror and draw(self.seed, number + i, MIRROR, 2) == 1
+            try:
+                self._put(row, flip, data[i])
+            except (DataError, FileError) as error:
+                error.field = f"record {number + i}"
+                raise error.at(file=self.source, line=int(row[LINE]))
+            if labels is not None:
+                labels[i] = row[LABEL]
+
+    def close(self):
+        """Nothing to close."""
+
+    def _put(self, row, flip, out):
+        """Write one window into `out`, which is zero."""
+        image = self._picture(int(row[IMAGE]))
+        (x1, y1, x2, y2), size, top, left, right = self._region(row, image.shape, out.dtype.type)
+        left = right if flip else left
+        size = min(size[0], self.crop - top), min(size[1], self.crop - left)  # roundings may add up
+        if min(size) < 1:
+            return  # less than half a pixel of it would be seen
+        pixels = opencv().resize(image[y1:y2 + 1, x1:x2 + 1], (size[1], size[0]))
+        if flip:
+            pixels = pixels[:, ::-1]
+        rows, columns = slice(top, top + size[0]), slice(left, left + size[1])
+        pixels = pixels.transpose(2, 0, 1).astype(out.dtype)
+        if self.mean is not None:
+            mean = self.mean
+            if mean.shape[1:] != (1, 1):
+                offset = (mean.shape[2] - self.crop) // 2
+                mean = mean[:, offset + top:offset + rows.stop, offset + left:offset + columns.stop]
+            pixels -= mean.astype(out.dtype)
+        out[:, rows, columns] = pixels * out.dtype.type(self.scale)
+
+    def _region(self, row, shape, real):
+        """Return the box to cut out, the (height, width) it gets, and its distances from the top, the left and the right."""
+        x1, y1, x2, y2 = (int(row[k]) for k in (X1, Y1, X2, Y2))
+        height, width = shape[:2]
+        if not self.context and not self.square:
+            if x1 < 0 or y1 < 0 or x2 >= width or y2 >= height:
+                raise DataError(f"the window {_box(row)} reaches beyond '{self.windows.images[row[IMAGE]]}', which is "
+                                f"{height} x {width}")
+            return (x1, y1, x2, y2), (self.crop, self.crop), 0, 0, 0
+        # Caffe computes in the net's type, and rounds halves away from zero.
+        grow = real(self.crop) / real(self.crop - 2 * self.context)
+        half_h, half_w = real(y2 - y1 + 1) / real(2), real(x2 - x1 + 1) / real(2)
+        centre_x, centre_y = real(x1) + half_w, real(y1) + half_h
+        if self.square:
+            half_h = half_w = max(half_h, half_w)
+        x1, x2 = _round(centre_x - half_w * grow), _round(centre_x + half_w * grow)
+        y1, y2 = _round(centre_y - half_h * grow), _round(centre_y + half_h * grow)
+        scale_x, scale_y = real(self.crop) / real(x2 - x1 + 1), real(self.crop) / real(y2 - y1 + 1)
+        left, right = max(0, -x1), max(0, x2 - width + 1)
+        top, bottom = max(0, -y1), max(0, y2 - height + 1)
+        x1, x2, y1, y2 = x1 + left, x2 - right, y1 + top, y2 - bottom
+        if x1 > x2 or y1 > y2:
+            raise DataError(f"the window {_box(row)} lies outside '{self.windows.images[row[IMAGE]]}', which is "
+                            f"{height} x {width}")
+        left, right, top = (_round(real(pad) * scale) for pad, scale in ((left, scale_x), (right, scale_x), (top, scale_y)))
+        size = _round(real(y2 - y1 + 1) * scale_y), _round(real(x2 - x1 + 1) * scale_x)
+        return (x1, y1, x2, y2), size, top, left, right
+
+    def _picture(self, index):
+        path = self.windows.images[index]
+        if self._files is None:
+            return decode_picture(read_content(path), path)
+        if index not in self._files:
+            self._files[index] = read_content(path)
+        return decode_picture(self._files[index], path)
+
+
+def _round(value):
+    return int(math.copysign(math.floor(abs(value) + 0.5), value))

@@ -1,0 +1,108 @@
+"""What the layers with a prefetch thread share: Data, ImageData, WindowData (Caffe base_data_layer.cpp).
+
+The arrays of the thread become the tops' memory; nothing is copied on the way. In GPU mode they are page-locked, and the
+next batch goes to the device on a stream of its own while the present one is computed (data/ahead.py). Different from
+Caffe: random draws depend on the seed and the record's number only, and a snapshot holds the position.
+"""
+
+import numpy as np
+
+from minicaffe.common import caffe
+from minicaffe.data.ahead import Ahead, pinned_array
+from minicaffe.data.prefetch import Prefetcher
+from minicaffe.errors import ConfigError, Error
+from minicaffe.layer import Layer
+
+
+class PrefetchingLayer(Layer):
+    """Tops: data (batch, channels, height, width), and label (batch,) where the type has it.
+
+    A type defines `prepare`, which reads the layer's parameters and gives the shape of the data, and `make_batches`.
+
+    Attributes
+    ----------
+    seed : int
+        Of the layer's random draws, known before `prepare`.
+    """
+
+    host_only = True
+    exact_num_bottom_blobs = 0
+    batch_field = None  # the field that says the batch's size, for errors
+
+    def prepare(self):
+        """Read and check the parameters; return the shape of the first batch's data."""
+        raise Error(f"layer type {self.type} does not define prepare()")
+
+    def make_batches(self):
+        """Return a new maker of batches (data/prefetch.py) for the present `seed`."""
+        raise Error(f"layer type {self.type} does not define make_batches()")
+
+    def layer_setup(self, bottom, top):
+        depth = self.param.data_param.prefetch
+        if depth < 1:
+            raise ConfigError(f"must be at least 1, got {depth}", field="data_param.prefetch")
+        self.seed = self.generator.seed ^ self.generator.take() << 32
+        self.start = 0
+        self.ahead = None  # in GPU mode: the next batch, under way to the device
+        self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
+        if self.param.transform_param.mean_file:
+            caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
+        shape = self.prepare()
+        try:
+            top[0].reshape(*shape)
+        except Error as error:
+            raise error.at(field=self.batch_field)
+        if len(top) > 1:
+            top[1].reshape(shape[0])
+
+    def reshape(self, bottom, top):
+        """Nothing to do: each batch brings its shape."""
+
+    def forward_cpu(self, bottom, top):
+        if self.ahead is not None:  # the mode changed: what is under way is this batch
+            arrays, self.ahead = self.ahead.arrays, None
+        else:
+            arrays = self.next_batch(np.empty, 1)
+        for blob, array in zip(top, arrays):
+            blob.reshape(*array.shape)
+            blob.set_cpu_data(array)
+
+    def forward_gpu(self, bottom, top):
+        if self.ahead is None:
+            self.ahead = Ahead(lambda: self.next_batch(pinned_array, 2))
+        self.ahead.give(top)
+
+    def next_batch(self, allocate, hold):
+        """Return data, and labels if they are wanted, of the next batch; start the thread if there is none."""
+        if self.prefetcher is None:
+            self.prefetcher = Prefetcher(
+                self.make_batches(), self.param.data_param.prefetch, self.start, (np.float32, np.float64)[self.dtype],
+                labels=len(self.param.top) > 1, allocate=allocate, hold=hold)
+        data, labels = self.prefetcher.next()
+        return (data,) if labels is None else (data, labels)
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        """Data have no gradient."""
+
+    def get_state(self):
+        position = self.start
+        if self.prefetcher is not None:
+            position = self.prefetcher.position - (self.prefetcher.step if self.ahead is not None else 0)
+        return {"seed": self.seed, "position": position}
+
+    def set_state(self, state):
+        self.ahead = None
+        if self.prefetcher is not None:
+            self.prefetcher.close()
+            self.prefetcher = None
+        self.seed, self.start = state["seed"], state["position"]
+
+
+def in_field(error, field):
+    """Make an error about a file one of the layer's field that names the file, since the net's file comes first; return it."""
+    if error.field is None:
+        error.field = field
+    if error.file is not None:
+        place = error.file if error.line is None else f"{error.file}:{error.line}"
+        error.message, error.file, error.line = f"{place}: {error.message}", None, None
+    return error

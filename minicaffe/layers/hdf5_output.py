@@ -1,0 +1,68 @@
+"""HDF5Output: write two blobs to an HDF5 file (Caffe hdf5_output_layer.cpp).
+
+Different from Caffe: the file is whole on the disk when forward ends, not when the net goes away, and it is replaced at
+once, so that a full disk leaves what was there. A net that came with ``trusted=False`` may not write.
+"""
+
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError, Error, FileError, ShapeError
+from minicaffe.layer import Layer, register_layer
+from minicaffe.proto.atomic import hdf5_in_memory, replacing
+
+
+class HDF5OutputLayer(Layer):
+    """Write bottom[0] to the dataset ``data`` and bottom[1] to ``label`` of `hdf5_output_param.file_name`.
+
+    Both become datasets with 4 axes, with sizes of 1 appended; axis 0 must agree. Setting the layer up empties the file. Only
+    the first forward can write, as the datasets exist after it.
+    """
+
+    host_only = True
+    exact_num_bottom_blobs = 2
+    exact_num_top_blobs = 0
+
+    def layer_setup(self, bottom, top):
+        self.path = self.param.hdf5_output_param.file_name
+        self.written = False
+        if not self.path:
+            raise ConfigError("must be given", field="hdf5_output_param.file_name")
+        caffe.check_path(self.path, "hdf5_output_param.file_name", writes=True)
+        self._check_shapes(bottom)
+        self._write({})
+
+    def reshape(self, bottom, top):
+        self._check_shapes(bottom)
+
+    def _check_shapes(self, bottom):
+        for i, blob in enumerate(bottom):
+            if blob.num_axes > 4:
+                raise ShapeError(f"must have at most 4 axes, got {list(blob.shape)}", field=f"bottom[{i}]")
+        if bottom[0].num != bottom[1].num:
+            raise ShapeError(f"must have as many records as bottom[0], {bottom[0].num}, got {bottom[1].num}", field="bottom[1]")
+
+    def forward_cpu(self, bottom, top):
+        if self.written:
+            raise FileError(f"'{self.path}' holds a batch already, and HDF5Output writes no second one; run one forward for "
+                            "each net, with a larger batch")
+        self._write({name: blob.cpu_data.reshape(blob.num, blob.channels, blob.height, blob.width)
+                     for name, blob in zip(("data", "label"), bottom)})
+        self.written = True
+
+    def _write(self, datasets):
+        try:
+            with replacing(self.path) as file, hdf5_in_memory(file) as hdf5:
+                for name, array in datasets.items():
+                    hdf5.create_dataset(name, data=array)
+        except Error as error:
+            if error.file is not None:  # the net's file comes first in the message
+                error.message, error.file = f"'{error.file}' {error.message}", None
+            raise error.at(field="hdf5_output_param.file_name")
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        """Nothing to do: what is written gives no gradient."""
+
+    def capture_obstacle(self):
+        return "it writes a file"
+
+
+register_layer("HDF5Output", HDF5OutputLayer)

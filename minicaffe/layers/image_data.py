@@ -1,0 +1,62 @@
+"""ImageData: batches of the pictures that a list names (Caffe image_data_layer.cpp). Needs OpenCV.
+
+Different from Caffe: a picture that cannot be read is named with its line of the list; `rand_skip` may exceed the list,
+which then goes round.
+"""
+
+from minicaffe.common import caffe
+from minicaffe.data.image_batches import ImageBatches
+from minicaffe.data.image_list import ImageList
+from minicaffe.data.transform import Transformer, draw
+from minicaffe.errors import ConfigError, Error
+from minicaffe.layer import register_layer
+from minicaffe.layers.base_data import PrefetchingLayer, in_field
+
+MOST_ELEMENTS = 2**31 - 1
+NO_RECORD = 2**64 - 1  # a number that no record has: the draw where to start
+
+
+class ImageDataLayer(PrefetchingLayer):
+    """Tops: data (batch, channels, height, width) and label (batch,).
+
+    Each line of `image_data_param.source` is a path, which `root_folder` is put before, a space and a label. Pictures are
+    BGR, or gray with ``is_color: false``, resized to `new_height` x `new_width` if given, then go through `transform_param`.
+    """
+
+    exact_num_top_blobs = 2
+    batch_field = "image_data_param.batch_size"
+
+    def prepare(self):
+        param = self.param.image_data_param
+        if param.batch_size < 1:
+            raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
+        if (param.new_height > 0) != (param.new_width > 0):
+            raise ConfigError(f"give new_height and new_width, or neither, got {param.new_height} and {param.new_width}",
+                              field="image_data_param.new_height")
+        if 3 * param.new_height * param.new_width > MOST_ELEMENTS:
+            raise ConfigError(f"a picture of {param.new_height} x {param.new_width} has more than 2^31 - 1 elements",
+                              field="image_data_param.new_height")
+        caffe.check_path(param.source, "image_data_param.source")
+        if param.root_folder:
+            caffe.check_path(param.root_folder, "image_data_param.root_folder")
+        if param.rand_skip:
+            self.start = draw(self.seed, NO_RECORD, 0, param.rand_skip)
+        try:
+            self.images = ImageList(param.source)
+        except Error as error:
+            raise in_field(error, "image_data_param.source")
+        try:
+            shape = self.make_batches().infer_shape(self.start)
+        except Error as error:
+            raise in_field(error, "image_data_param.source")
+        return param.batch_size, *shape
+
+    def make_batches(self):
+        param = self.param.image_data_param
+        return ImageBatches(
+            self.images, param.root_folder, param.batch_size, Transformer(self.param.transform_param, self.phase, self.seed),
+            self.seed, shuffle=param.shuffle, size=(param.new_height, param.new_width) if param.new_height else None,
+            color=param.is_color)
+
+
+register_layer("ImageData", ImageDataLayer)

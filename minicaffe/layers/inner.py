@@ -1,0 +1,105 @@
+"""A net inside a layer: what SPP, LSTM and RNN are made of (Caffe recurrent_layer.cpp, spp_layer.cpp).
+
+The layers of the inner net run where the outer net does. Its inputs take the memory of the layer's bottoms, and the tops
+that of its outputs, so nothing is copied on the way in or out.
+"""
+
+from minicaffe.errors import Error
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+
+
+class InnerNet:
+    """The net of one layer.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer whose net this is.
+    layers : list of caffe_pb2.LayerParameter
+        Without inputs.
+    inputs : dict
+        Shape of each input by name.
+    parameters : Workspace, optional
+        Parameter blobs under ``<inner layer>[<index>]``.
+    """
+
+    def __init__(self, layer, layers, inputs, parameters=None):
+        param = caffe_pb2.NetParameter(name=layer.name, force_backward=True)
+        param.state.phase = layer.phase
+        for name, shape in inputs.items():
+            source = param.layer.add(name=name, type="Input", top=[name])
+            source.input_param.shape.add(dim=shape)
+        param.layer.extend(layers)
+        try:
+            self.net = Net(param, layer.dtype, parameters)
+        except Error as error:
+            raise outward(error)
+        self.last = len(self.net.layers) - 1
+        self._wanted = None
+
+    def blob(self, name):
+        """Return the blob called `name`."""
+        return self.net.blob_by_name(name)
+
+    def feed(self, name, bottom):
+        """Let an input have the shape, data and diff of `bottom`."""
+        _take(self.blob(name), bottom)
+
+    def give(self, name, top):
+        """Let `top` have the shape, data and diff of the blob called `name`."""
+        _take(top, self.blob(name))
+
+    def reshape(self):
+        """Propagate changed shapes of the inputs."""
+        try:
+            self.net.reshape_all()
+        except Error as error:
+            raise outward(error)
+
+    def forward(self):
+        """Run the net forward."""
+        try:
+            self.net.forward_from_to(0, self.last)
+        except Error as error:
+            raise outward(error)
+
+    def backward(self, wanted):
+        """Compute the gradients of all parameters and of the inputs in the tuple `wanted`."""
+        if wanted != self._wanted:
+            self._choose(wanted)
+        try:
+            self.net.backward_from_to(self.last, 0)
+        except Error as error:
+            raise outward(error)
+
+    def _choose(self, wanted):
+        """Let backward pass only towards what is wanted, which `force_backward` does not ask."""
+        net = self.net
+        needs = {net.blob_names.index(name) for name in wanted}
+        for i, layer in enumerate(net.layers):
+            net.bottom_need_backward[i] = [blob in needs for blob in net.bottom_ids[i]]
+            net.layer_need_backward[i] = bool(layer.blobs) or any(net.bottom_need_backward[i])
+            if net.layer_need_backward[i]:
+                needs.update(net.top_ids[i])
+        self._wanted = wanted
+
+    def inspect(self):
+        """What `Layer.inspect` asks for: the host's copies of the net's memory are old once a CUDA graph has run."""
+        self.net.inspect_inputs()
+        self.net.own_on_device([])
+
+
+def outward(error):
+    """Make an error of an inner layer one of the outer layer's, whose place the outer net will add; return it."""
+    if error.layer is not None:
+        field = f"{error.field}: " if error.field is not None else ""
+        error.message = f"in its inner layer '{error.layer}' ({error.layer_type}): {field}{error.message}"
+        error.field = error.layer = error.layer_type = None
+    return error
+
+
+def _take(blob, other):
+    blob.reshape_like(other)
+    blob.share_data(other)
+    blob.share_diff(other)

@@ -1,0 +1,88 @@
+"""LSTMUnit: what an LSTM computes at one step from its gates (Caffe lstm_unit_layer.cpp). The formulas: kernels/lstm.hpp.
+
+Different from Caffe: the tanh of the update gate is a tanh, not a scaled sigmoid; both have the same value.
+"""
+
+from minicaffe.blob cimport Blob
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.checks import refuse_in_place
+
+cdef extern from "minicaffe/ops/lstm.hpp" namespace "mc" nogil:
+    void lstm_forward(const Context&, int dtype, long long n, long long size, const void* c_prev, const void* gates,
+                      const void* cont, void* acts, void* c, void* h)
+    void lstm_backward(const Context&, int dtype, long long n, long long size, const void* c_prev, const void* acts,
+                       const void* c, const void* dc, const void* dh, void* dc_prev, void* dgates)
+
+
+cdef class LSTMUnitLayer(DeviceLayer):
+    """``c = cont f c_prev + i g``, ``h = o tanh(c)`` with i, f, o the sigmoids and g the tanh of the gates.
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (1, N, D)
+        The cells before, c_prev.
+    bottom[1] : Blob, shape (1, N, 4 D)
+        What goes into the gates i, f, o, g, in that order.
+    bottom[2] : Blob, shape (1, N)
+        0 where a sequence begins, else 1; has no gradient.
+    top[0], top[1] : Blob, shape (1, N, D)
+        c and h.
+    """
+
+    exact_num_bottom_blobs = 3
+    exact_num_top_blobs = 2
+
+    cdef Blob acts   # the gates after their functions
+
+    def allow_force_backward(self, int bottom_index):
+        return bottom_index != 2
+
+    cpdef layer_setup(self, list bottom, list top):
+        refuse_in_place(self, bottom, top)
+        self.acts = self.new_blob(what="gates")
+
+    cpdef reshape(self, list bottom, list top):
+        shape = bottom[0].shape
+        if len(shape) != 3 or shape[0] != 1:
+            raise ShapeError(f"must have shape [1, N, D], got {list(shape)}", field="bottom[0]")
+        for i, needed in ((1, (1, shape[1], 4 * shape[2])), (2, (1, shape[1]))):
+            if bottom[i].shape != needed:
+                raise ShapeError(f"must have shape {list(needed)} for cells of shape {list(shape)}, got {list(bottom[i].shape)}",
+                                 field=f"bottom[{i}]")
+        for blob in top:
+            blob.reshape_to(shape)
+        self.acts.reshape_like(bottom[1])
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef Blob cells = bottom[0]
+        cdef const void* c_prev = cells.data_on(on)
+        cdef const void* gates = (<Blob> bottom[1]).data_on(on)
+        cdef const void* cont = (<Blob> bottom[2]).data_on(on)
+        cdef void* acts = self.acts.mutable_data_on(on)
+        cdef void* c = (<Blob> top[0]).mutable_data_on(on)
+        cdef void* h = (<Blob> top[1]).mutable_data_on(on)
+        with nogil:
+            lstm_forward(on, self.dtype, cells.dims[1], cells.dims[2], c_prev, gates, cont, acts, c, h)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if propagate_down[2]:
+            raise ConfigError("LSTMUnit has no gradient for the marks of sequences; set propagate_down: false", field="bottom[2]")
+        if not (propagate_down[0] or propagate_down[1]):
+            return 0
+        cdef Blob cells = bottom[0]
+        cdef const void* c_prev = cells.data_on(on)
+        cdef const void* acts = self.acts.data_on(on)
+        cdef const void* c = (<Blob> top[0]).data_on(on)
+        cdef const void* dc = (<Blob> top[0]).diff_on(on)
+        cdef const void* dh = (<Blob> top[1]).diff_on(on)
+        cdef void* dc_prev = cells.mutable_diff_on(on)
+        cdef void* dgates = (<Blob> bottom[1]).mutable_diff_on(on)
+        with nogil:
+            lstm_backward(on, self.dtype, cells.dims[1], cells.dims[2], c_prev, acts, c, dc, dh, dc_prev, dgates)
+
+
+register_layer("LSTMUnit", LSTMUnitLayer)

@@ -1,0 +1,90 @@
+"""WindowData: batches of windows of pictures, of objects and of background (Caffe window_data_layer.cpp). Needs OpenCV.
+
+Deprecated in Caffe, here for the nets of R-CNN. Different from Caffe: a picture is read as BGR, so the window file must say
+3 channels for its last picture.
+"""
+
+import numpy as np
+
+from minicaffe.common import caffe
+from minicaffe.data.mean_file import read_mean
+from minicaffe.data.window_batches import WindowBatches, WindowList
+from minicaffe.errors import ConfigError, DataError, Error, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base_data import PrefetchingLayer, in_field
+
+
+class WindowDataLayer(PrefetchingLayer):
+    """Tops: data (batch, 3, crop_size, crop_size) and label (batch,).
+
+    `crop_size`, `mirror` and the mean come from `transform_param`, `scale` from `window_data_param`.
+    ``batch_size fg_fraction`` windows, rounded down, are objects and come last.
+    """
+
+    exact_num_top_blobs = 2
+    batch_field = "window_data_param.batch_size"
+
+    def prepare(self):
+        param, crop = self.param.window_data_param, self.param.transform_param.crop_size
+        if param.batch_size < 1:
+            raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
+        if not 1 <= crop < 2**15:
+            raise ConfigError(f"must be given, from 1 to 2^15 - 1, got {crop}", field="transform_param.crop_size")
+        if 2 * param.context_pad >= crop:
+            raise ConfigError(f"must be less than half of crop_size {crop}, got {param.context_pad}",
+                              field="window_data_param.context_pad")
+        if param.crop_mode not in ("warp", "square"):
+            raise ConfigError(f"must be 'warp' or 'square', got '{param.crop_mode}'", field="window_data_param.crop_mode")
+        if not 0 <= param.fg_fraction <= 1:
+            raise ConfigError(f"must be from 0 to 1, got {param.fg_fraction:g}", field="window_data_param.fg_fraction")
+        caffe.check_path(param.source, "window_data_param.source")
+        if param.root_folder:
+            caffe.check_path(param.root_folder, "window_data_param.root_folder")
+        self.mean = self._mean(crop)
+        self.objects = int(np.float32(param.batch_size) * np.float32(param.fg_fraction))
+        try:
+            self.windows = self._windows()
+        except Error as error:
+            raise in_field(error, "window_data_param.source")
+        return param.batch_size, 3, crop, crop
+
+    def _windows(self):
+        param = self.param.window_data_param
+        windows = WindowList(param.source, param.root_folder, param.fg_threshold, param.bg_threshold)
+        if windows.channels != 3:
+            raise DataError(f"says that the last picture has {windows.channels} channels, pictures are read with 3", file=param.source)
+        for count, table, rule in ((self.objects, windows.foreground, f"of at least {param.fg_threshold:g}"),
+                                   (param.batch_size - self.objects, windows.background, f"below {param.bg_threshold:g}")):
+            if count and not len(table):
+                raise DataError(f"has no window with an overlap {rule}, and a batch needs {count}", file=param.source)
+        return windows
+
+    def _mean(self, crop):
+        """Return the mean, one value a channel or a picture, or None."""
+        param = self.param.transform_param
+        if param.mean_file and param.mean_value:
+            raise ConfigError("cannot both be set", field="transform_param.mean_file and mean_value")
+        if param.mean_value:
+            if len(param.mean_value) not in (1, 3):
+                raise ShapeError(f"must be given once or once a channel (3), got {len(param.mean_value)}",
+                                 field="transform_param.mean_value")
+            return np.broadcast_to(np.array(param.mean_value, np.float64), 3).reshape(3, 1, 1)
+        if not param.mean_file:
+            return None
+        mean = read_mean(param.mean_file)
+        channels, height, width = mean.shape
+        # Caffe takes the offset for both axes from the width.
+        if channels != 3 or width < crop or height < (width - crop) // 2 + crop:
+            raise ShapeError(f"'{param.mean_file}' is {channels} x {height} x {width}, too small for windows of 3 x {crop} x {crop} "
+                             "from its centre", field="transform_param.mean_file")
+        return mean
+
+    def make_batches(self):
+        param = self.param.window_data_param
+        return WindowBatches(
+            self.windows, param.batch_size, self.objects, self.param.transform_param.crop_size, self.seed,
+            context=param.context_pad, square=param.crop_mode == "square", mirror=self.param.transform_param.mirror,
+            mean=self.mean, scale=param.scale, cache=param.cache_images)
+
+
+register_layer("WindowData", WindowDataLayer)

@@ -1,0 +1,133 @@
+"""The functions of pycaffe's module: where nets compute, random numbers, parallel training, the log; and its Timer."""
+
+import logging
+import sys
+import time
+
+from minicaffe import cuda
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError
+from minicaffe.layer import layer_types
+
+log_ = logging.getLogger("minicaffe")
+
+
+class Timer:
+    """A stop watch: `start`, `stop`, and `ms`, the milliseconds between them, the work of the GPU included."""
+
+    def __init__(self):
+        self._start = self._elapsed = None
+
+    def start(self):
+        """Start anew."""
+        self._wait()
+        self._start, self._elapsed = time.perf_counter(), None
+
+    def stop(self):
+        """Stop; later calls change nothing."""
+        if self._start is not None and self._elapsed is None:
+            self._wait()
+            self._elapsed = time.perf_counter() - self._start
+
+    @property
+    def ms(self):
+        """Milliseconds from start to stop; stops if running, 0 if never started."""
+        if self._start is None:
+            log_.warning("Timer has never been run before reading time.")
+            return 0.0
+        self.stop()
+        return self._elapsed * 1000
+
+    def _wait(self):
+        """Let the GPU finish what was asked of it, so that its work is measured too."""
+        if caffe.mode == "gpu":
+            cuda.current().synchronize()
+
+
+def set_mode_cpu():
+    """Compute on the CPU, which is the default."""
+    if caffe.mode != "cpu":
+        cuda.use_cpu()
+
+
+def set_mode_gpu():
+    """Compute on the GPU that `set_device` chose, by default the first; with MINICAFFE_DEVICE=sim on the simulated one.
+
+    Different from Caffe: threads started later compute there too.
+
+    Raises
+    ------
+    DependencyError, DeviceError
+        If there is no CUDA driver, or the GPU cannot be used.
+    """
+    cuda.use_gpu()
+
+
+def set_device(device_id):
+    """Choose the GPU of GPU mode, at once if that is the present mode.
+
+    Raises
+    ------
+    DependencyError, DeviceError
+        If there is no CUDA driver or no such GPU.
+    """
+    cuda.select(device_id)
+
+
+def set_random_seed(seed):
+    """Start this thread's random numbers anew from an integer >= 0."""
+    caffe.seed(seed)
+
+
+def solver_count():
+    """Return how many solvers train together."""
+    return caffe.solver_count
+
+
+def set_solver_count(count):
+    """Say how many solvers train together; a Data layer in phase TRAIN reads every count-th record."""
+    if count < 1:
+        raise ConfigError(f"must be at least 1, got {count}", field="solver_count")
+    caffe.solver_count = count
+
+
+def solver_rank():
+    """Return which of the `solver_count` solvers this process is."""
+    return caffe.solver_rank
+
+
+def set_solver_rank(rank):
+    """Say which of the `solver_count` solvers this process is, from 0."""
+    if rank < 0:
+        raise ConfigError(f"must be at least 0, got {rank}", field="solver_rank")
+    caffe.solver_rank = rank
+
+
+def set_multiprocess(flag):
+    """Say that the solvers of a parallel training run in processes of their own."""
+    caffe.multiprocess = bool(flag)
+
+
+def layer_type_list():
+    """Return the names of all layer types, sorted."""
+    return list(layer_types())
+
+
+def init_log(level=0, to_stderr=True):
+    """Show log messages from severity `level` (0 info, 1 warning, 2 error, 3 fatal) on, on stderr.
+
+    Without it, Python's logging decides: warnings and errors only.
+    """
+    if not 0 <= level <= 3:
+        raise ConfigError(f"must be 0 to 3, got {level}", field="level")
+    log_.setLevel((logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)[level])
+    if to_stderr and not log_.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname).1s%(asctime)s %(process)d %(filename)s:%(lineno)d] %(message)s",
+                                               "%m%d %H:%M:%S"))
+        log_.addHandler(handler)
+
+
+def log(message):
+    """Log one line at severity info."""
+    log_.info(message)

@@ -1,0 +1,241 @@
+"""Caffe's tools as subcommands: what they write, their options in gflags' form too, and one line for what is wrong."""
+
+import csv
+import gzip
+import logging
+import re
+import struct
+
+import h5py
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.cli import app
+from minicaffe.data.datum import datum_array
+from minicaffe.data.db import open_db
+from minicaffe.proto import caffe_pb2
+
+cv2 = pytest.importorskip("cv2")
+DEPLOY = """layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.01 } } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+V1 = """name: "old" layers { name: "d" type: DUMMY_DATA top: "x" dummy_data_param { num: 4 channels: 3 height: 1 width: 2 data_filler { type: "gaussian" } } }
+layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "y" blobs_lr: 1 blobs_lr: 2 inner_product_param { num_output: 2 } }
+"""
+LOG = """I1121 03:31:07.000000 1 solver.py:1] Solving tiny
+I1121 03:31:07.500000 1 solver.py:1] Iteration 0, Testing net (#0)
+I1121 03:31:08.000000 1 solver.py:1]     Test net output #0: accuracy = 0.1
+I1121 03:31:08.000000 1 solver.py:1]     Test net output #1: loss = 2.5 (* 1 = 2.5 loss)
+I1121 03:31:09.000000 1 solver.py:1] Iteration 0 (0 iter/s, 0s/10 iters), loss = 2.4
+I1121 03:31:09.000000 1 solver.py:1]     Train net output #0: loss = 2.4 (* 1 = 2.4 loss)
+I1121 03:31:09.000000 1 sgd.py:1] Iteration 0, lr = 0.01
+I1121 03:31:11.000000 1 solver.py:1] Iteration 10 (0 iter/s, 0s/10 iters), loss = nan
+I1121 03:31:11.000000 1 solver.py:1]     Train net output #0: loss = nan (* 1 = nan loss)
+I1121 03:31:11.000000 1 sgd.py:1] Iteration 10, lr = 1e-3
+"""
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deploy.prototxt").write_text(DEPLOY)
+    (tmp_path / "old.prototxt").write_text(V1)
+    (tmp_path / "train.log").write_text(LOG)
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    pictures = np.random.default_rng(0).integers(0, 255, (3, 12, 16, 3)).astype(np.uint8)
+    for i, picture in enumerate(pictures):
+        cv2.imwrite(f"{i}.png", picture)
+    digits = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)
+    with gzip.open("images.gz", "wb") as file:
+        file.write(struct.pack(">4I", 0x803, 6, 4, 4) + digits.tobytes())
+    (tmp_path / "labels").write_bytes(struct.pack(">2I", 0x801, 6) + bytes([0, 1, 2, 0, 1, 2]))
+    return tmp_path
+
+
+@pytest.fixture
+def minicaffe(there, monkeypatch, capsys):
+    """Run a command in this process; returns its standard output, or for another `status` its standard error."""
+    from minicaffe.common import caffe as state
+    monkeypatch.setattr(state, "allow_python_layers", None)
+    log = logging.getLogger("minicaffe")
+    for name in ("propagate", "level"):
+        monkeypatch.setattr(log, name, getattr(log, name))
+    monkeypatch.setattr(log, "handlers", list(log.handlers))
+
+    def run(*arguments, status=0):
+        capsys.readouterr()
+        got = app.run([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        assert got == status, err
+        assert status == 0 or err.strip().splitlines()[-1].startswith("minicaffe: "), err
+        return out if status == 0 else err
+
+    return run
+
+
+def records(path, backend="lmdb"):
+    with open_db(path, backend) as db:
+        return [(bytes(k), bytes(v)) for k, v in db.records()]
+
+
+def test_extract_features(minicaffe, there):
+    (there / "net.prototxt").write_text(DEPLOY.replace('type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } }',
+        'type: "DummyData" top: "data" dummy_data_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } data_filler { type: "constant" value: 2 } }'))
+    out = minicaffe("extract_features", "w.caffemodel", "net.prototxt", "ip,data", "f1,f2", 3, "lmdb", "CPU")
+    assert "f1: 12 records of ip" in out
+    rows = records("f1")
+    assert [key for key, _ in rows] == [b"%010d" % i for i in range(12)]
+    datum = caffe_pb2.Datum.FromString(rows[5][1])
+    weight, bias = (blob.data for blob in caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel").params["ip"])
+    np.testing.assert_allclose(datum.float_data, weight.sum(axis=1) * 2 + bias, rtol=1e-4)
+    assert (datum.channels, datum.height, datum.width, datum.HasField("label")) == (5, 1, 1, False)
+    assert caffe_pb2.Datum.FromString(records("f2")[0][1]).height == 8
+    assert "exists already" in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "ip", "f1", 1, "lmdb", status=1)
+    assert "one database for each" in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "ip,data", "f3", 1, "lmdb", status=2)
+    assert "'ip'" in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "ipp", "f3", 1, "lmdb", status=1)
+    assert not (there / "f3").exists()
+
+
+def test_convert(minicaffe, there):
+    assert "db: 6 records" in minicaffe("convert", "mnist", "-backend=lmdb", "images.gz", "labels", "db")
+    rows = records("db")
+    assert rows[3][0] == b"00000003" and caffe_pb2.Datum.FromString(rows[4][1]).label == 1
+    np.testing.assert_array_equal(datum_array(rows[1][1])[0].ravel(), np.arange(16, 32))
+    minicaffe("convert", "siamese", "images.gz", "labels", "pairs", "--seed", 1)
+    for _, value in records("pairs"):
+        pair = datum_array(value)
+        digits = [plane[0, 0] // 16 % 3 for plane in pair]
+        assert pair.shape == (2, 4, 4) and caffe_pb2.Datum.FromString(value).label == (digits[0] == digits[1])
+    (there / "cifar").mkdir()
+    record = bytes([7]) + bytes(3072)
+    for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+        (there / "cifar" / name).write_bytes(record * 2)
+    assert "cifar10_train_lmdb: 10 records" in minicaffe("convert", "cifar", "cifar", ".", "lmdb")
+    assert records("cifar10_test_lmdb")[1][0] == b"00001"
+    (there / "list.txt").write_text("0.png 3\n1.png 4\n")
+    minicaffe("convert", "images", "./", "list.txt", "pictures", "-resize_width", 6, "-resize_height=5", "-gray")
+    assert datum_array(records("pictures")[1][1]).shape == (1, 5, 6)
+    assert "mean_value channel [0]" in minicaffe("mean", "pictures", "mean.binaryproto", "-backend", "lmdb")
+    assert caffe_pb2.BlobProto.FromString((there / "mean.binaryproto").read_bytes()).height == 5
+    assert "exists already" in minicaffe("convert", "mnist", "images.gz", "labels", "db", status=1)
+    assert "no IDX file" in minicaffe("convert", "mnist", "0.png", "labels", "db2", status=1)
+
+
+def test_classify(minicaffe, there):
+    common = ("--model_def", "deploy.prototxt", "-pretrained_model=w.caffemodel", "--images_dim", "10,10")
+    out = minicaffe("classify", ".", "out.npy", *common, "--ext", "png")
+    assert "Classifying 3 inputs." in out and "Saving results into out.npy" in out
+    scores = np.load("out.npy")
+    net = caffe.Classifier("deploy.prototxt", "w.caffemodel", image_dims=(10, 10), mean=np.array([104.00698793, 116.66876762, 122.67891434]),
+                           raw_scale=255, channel_swap=(2, 1, 0))
+    np.testing.assert_allclose(scores, net.predict([caffe.io.load_image(f"{i}.png") for i in range(3)]), rtol=1e-5)
+    minicaffe("classify", "0.png", "one.npy", *common, "--center_only", "--mean_file=", "--channel_swap=0,1,2", "--raw_scale=1")
+    assert np.load("one.npy").shape == (1, 5)
+    np.save("in.npy", np.random.default_rng(0).random((2, 12, 12, 3)))
+    minicaffe("classify", "in.npy", "two.npy", *common)
+    assert np.load("two.npy").shape == (2, 5)
+    assert "holds no *.jpg" in minicaffe("classify", ".", "x.npy", *common, status=1)
+    assert "whole numbers" in minicaffe("classify", ".", "x.npy", *common, "--channel_swap", "a", status=2)
+    assert "no such" in minicaffe("classify", "9.png", "x.npy", *common, status=1)
+
+
+def test_detect(minicaffe, there):
+    (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,8,8\n0.png,2,2,12,9\n1.png,1,1,9,9\n")
+    common = ("--model_def", "deploy.prototxt", "--pretrained_model", "w.caffemodel", "--crop_mode=list", "--context_pad", 1)
+    assert "Processed 3 windows" in minicaffe("detect", "w.csv", "out.csv", *common)
+    rows = list(csv.reader(open("out.csv")))
+    assert rows[0][:6] == ["filename", "ymin", "xmin", "ymax", "xmax", "class0"] and rows[2][:5] == ["0.png", "2", "2", "9", "12"]
+    minicaffe("detect", "w.csv", "out.h5", *common)
+    with h5py.File("out.h5") as file:
+        np.testing.assert_allclose(file["prediction"][:], [[float(v) for v in row[5:]] for row in rows[1:]], rtol=1e-5)
+        assert list(file["xmax"]) == [8, 12, 9]
+    assert "must end in" in minicaffe("detect", "w.csv", "out.txt", *common, status=2)
+    (there / "bad.csv").write_text("filename,xmin\n0.png,0\n")
+    assert "bad.csv:2" in minicaffe("detect", "bad.csv", "x.csv", *common, status=1)
+    assert "selective_search" in minicaffe("detect", "w.csv", "x.csv", *common[:4], status=1)
+
+
+def test_upgrade(minicaffe, there):
+    minicaffe("upgrade", "net_text", "old.prototxt", "new.prototxt")
+    text = (there / "new.prototxt").read_text()
+    assert 'type: "InnerProduct"' in text and "layers" not in text
+    old = caffe_pb2.NetParameter(name="n")
+    old.layers.add(name="ip", type=caffe_pb2.V1LayerParameter.INNER_PRODUCT).blobs.add(num=1, channels=1, height=1, width=2, data=[1, 2])
+    (there / "old.caffemodel").write_bytes(old.SerializeToString())
+    minicaffe("upgrade", "net-binary", "old.caffemodel", "new.caffemodel")
+    new = caffe_pb2.NetParameter.FromString((there / "new.caffemodel").read_bytes())
+    assert new.layer[0].type == "InnerProduct" and list(new.layer[0].blobs[0].data) == [1, 2]
+    (there / "s.prototxt").write_text("solver_type: ADAM base_lr: 0.1")
+    minicaffe("upgrade", "solver_text", "s.prototxt", "s2.prototxt")
+    assert 'type: "Adam"' in (there / "s2.prototxt").read_text() and "snapshot_prefix" not in (there / "s2.prototxt").read_text()
+    minicaffe("upgrade", "net_text", "new.prototxt", "again.prototxt")
+    assert (there / "again.prototxt").read_text() == text
+    assert "exists already" in minicaffe("upgrade", "net_text", "old.prototxt", "new.prototxt", status=1)
+    assert "binary NetParameter" in minicaffe("upgrade", "net_binary", "0.png", "x.caffemodel", status=1)
+    assert "old.caffemodel" in minicaffe("upgrade", "net_text", "old.caffemodel", "x.prototxt", status=2)
+
+
+def test_draw_and_summarize(minicaffe, there):
+    assert "Drawing net to net.dot" in minicaffe("draw_net", "old.prototxt", "net.dot", "-rankdir=TB", "--phase", "TEST")
+    assert '"ip_InnerProduct"' in (there / "net.dot").read_text()
+    (there / "conv.prototxt").write_text("""layer { name: "c" type: "Convolution" bottom: "nowhere" top: "c" top: "d" loss_weight: 2 param { lr_mult: 2 } param { name: "b" decay_mult: 0 }
+        convolution_param { kernel_size: 5 stride: 2 pad: 1 num_output: 8 group: 4 } }
+        layer { name: "p" type: "Pooling" bottom: "c" top: "p" pooling_param { kernel_h: 2 kernel_w: 3 } }
+        layer { name: "py" type: "Python" bottom: "p" python_param { module: "m" layer: "C" } }""")
+    lines = [re.sub(" +", " ", line).strip() for line in minicaffe("summarize", "conv.prototxt").splitlines()]
+    assert lines == ["c Convolution (2xLR, b 0xDECAY) ?nowhere -> 2 * c, d 5/2+1 8/4", "p Pooling c -> p 2x3", "py m.C p"]
+    assert "nowhere.prototxt" in minicaffe("summarize", "nowhere.prototxt", status=1)
+
+
+def test_parse_log_and_plot(minicaffe, there):
+    out = minicaffe("parse_log", "train.log", ".")
+    assert "train.log.train: 2 rows" in out and "train.log.test: 1 rows" in out
+    train = list(csv.DictReader(open("train.log.train")))
+    assert train[0] == {"NumIters": "0", "Seconds": "2.0", "LearningRate": "0.01", "loss": "2.4"}
+    assert train[1] == {"NumIters": "10", "Seconds": "4.0", "LearningRate": "0.001", "loss": "nan"}
+    test = list(csv.DictReader(open("train.log.test")))
+    assert test == [{"NumIters": "0", "Seconds": "1.0", "LearningRate": "0.01", "accuracy": "0.1", "loss": "2.5"}]
+    assert "exists already" in minicaffe("parse_log", "train.log", ".", status=1)
+    assert "NumIters;Seconds" in minicaffe("parse_log", "train.log", ".", "--force", "--delimiter=;", "--verbose")
+    assert "no outputs" in minicaffe("parse_log", "deploy.prototxt", ".", status=1)
+    from minicaffe.cli.plot import CHARTS, curve
+    assert curve("train.log", *CHARTS[6]) == ("loss", (0, 10), pytest.approx((2.4, np.nan), nan_ok=True))
+    assert curve("train.log", *CHARTS[5])[1:] == ((2.0, 4.0), (0.01, 0.001)) and curve("train.log", *CHARTS[0])[0] == "accuracy"
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        assert "pip install matplotlib" in minicaffe("plot", 6, "x.png", "train.log", status=1)
+    else:
+        minicaffe("plot", 6, "x.png", "train.log")
+        assert (there / "x.png").stat().st_size
+    assert "choose one with --output" in minicaffe("plot", 0, "x.png", "train.log", "--output", "top5", status=1)
+
+
+def test_our_own_log_is_parsed(minicaffe, there):
+    """What the solver logs today is what parse_log reads."""
+    from tiny import NET, SOLVER, run
+    (there / "net.prototxt").write_text(NET)
+    (there / "solver.prototxt").write_text(SOLVER)
+    done = run("train", "solver.prototxt", cwd=there)
+    (there / "own.log").write_text(done.stderr)
+    assert "own.log.train: 3 rows" in minicaffe("parse_log", "own.log", ".") and (there / "own.log.test").exists()
+
+
+def test_resize_and_crop(minicaffe, there):
+    (there / "list.txt").write_text("0.png 3\n1.png\nmissing.png 1\n../../2.png\n")
+    (there / "in" / "a" / "b").mkdir(parents=True)
+    out = minicaffe("resize_and_crop", "--input", "list.txt", "--input_folder", ".", "-output_folder=out", "--output_side_length", 8)
+    assert "out: 2 pictures, 2 could not be read" in out
+    made = cv2.imread("out/0.png")
+    want = cv2.resize(cv2.imread("0.png"), (8 * 16 // 12, 8))
+    np.testing.assert_array_equal(made, want[:, 1:9])
+    assert not (there.parent / "2.png").exists()
+    (there / "nothing.txt").write_text("")
+    assert "list is empty" in minicaffe("resize_and_crop", "--input", "nothing.txt", "--output_folder", "out", status=1)
+
+
+def test_every_command_has_help(minicaffe):
+    for name in app.COMMANDS:
+        assert "Usage" in minicaffe(name, "--help")

@@ -1,0 +1,144 @@
+"""Layers with engine CUDNN, run in processes of their own, as cuDNN is opened once (test_cudnn.py).
+
+``python cudnn_cases.py record '<JSON>'`` runs layers and prints what they called, logged and raised; ``compare`` computes with
+both engines and prints how far the results are apart.
+"""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "layers"))
+
+from gradient import layer_net, run_backward, run_forward  # noqa: E402
+
+import minicaffe  # noqa: E402
+from minicaffe import cuda  # noqa: E402
+from minicaffe.blob import Dtype  # noqa: E402
+
+CONVOLUTION = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "y" convolution_param {{ {fields} engine: ENGINE
+  weight_filler {{ type: "gaussian" std: 0.5 }} bias_filler {{ type: "gaussian" std: 1 }} }} }}"""
+OTHER = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "{top}" {param} {{ {fields} engine: ENGINE }} }}"""
+
+
+def conv(fields, type="Convolution"):
+    return CONVOLUTION.format(type=type, fields=fields)
+
+
+def other(type, param, fields="", top="y"):
+    return OTHER.format(type=type, param=param, fields=fields, top=top)
+
+
+# name: layer, shape of the bottom
+CASES = {
+    "conv": (conv("num_output: 4 kernel_h: 3 kernel_w: 2 pad_h: 1 pad_w: 0 stride_h: 2 stride_w: 1 group: 2"), (2, 6, 9, 7)),
+    "conv without bias": (conv("num_output: 3 kernel_size: 3 dilation: 2 bias_term: false"), (2, 2, 8, 9)),
+    "conv 1x1": (conv("num_output: 5 kernel_size: 1"), (3, 4, 6, 5)),
+    "conv depthwise": (conv("num_output: 4 kernel_size: 3 pad: 1 group: 4"), (2, 4, 8, 8)),
+    "conv 1 axis": (conv("num_output: 4 kernel_size: 3 pad: 2 stride: 2"), (2, 3, 10)),
+    "conv 3 axes": (conv("num_output: 4 kernel_size: 2 kernel_size: 3 kernel_size: 1 pad: 0 pad: 1 pad: 0"), (2, 2, 4, 5, 6)),
+    "conv 4 axes": (conv("num_output: 4 kernel_size: 2"), (1, 2, 3, 3, 3, 3)),
+    "conv large window": (conv("num_output: 4 kernel_size: 4 stride: 3"), (1, 2, 3, 3)),
+    "deconv": (conv("num_output: 4 kernel_size: 3 pad: 1 stride: 2 group: 2", "Deconvolution"), (2, 6, 5, 4)),
+    "ave": (other("Pooling", "pooling_param", "pool: AVE kernel_h: 3 kernel_w: 2 stride: 2 pad_h: 1 pad_w: 0"), (2, 3, 7, 8)),
+    "ave global": (other("Pooling", "pooling_param", "pool: AVE global_pooling: true"), (2, 3, 7, 8)),
+    "ave floor": (other("Pooling", "pooling_param", "pool: AVE kernel_size: 2 stride: 2 round_mode: FLOOR"), (2, 3, 7, 7)),
+    "ave beyond": (other("Pooling", "pooling_param", "pool: AVE kernel_size: 2 stride: 2"), (2, 3, 7, 7)),
+    "max": (other("Pooling", "pooling_param", "pool: MAX kernel_size: 2 stride: 2"), (2, 3, 8, 8)),
+    "lrn": (other("LRN", "lrn_param", "local_size: 5 alpha: 0.25 beta: 0.75 k: 2"), (2, 7, 3, 4)),
+    "lrn within": (other("LRN", "lrn_param", "local_size: 3 norm_region: WITHIN_CHANNEL"), (2, 7, 3, 4)),
+    "lrn 17": (other("LRN", "lrn_param", "local_size: 17 alpha: 0.25"), (2, 20, 3, 4)),
+    "softmax": (other("Softmax", "softmax_param", "axis: 2"), (2, 3, 5, 4)),
+    "relu": (other("ReLU", "relu_param"), (2, 3, 5)),
+    "relu in place": (other("ReLU", "relu_param", top="x"), (2, 3, 5)),
+    "relu with slope": (other("ReLU", "relu_param", "negative_slope: 0.1"), (2, 3, 5)),
+    "sigmoid": (other("Sigmoid", "sigmoid_param"), (2, 3, 5)),
+    "tanh": (other("TanH", "tanh_param"), (2, 3, 5)),
+    "empty": (other("ReLU", "relu_param"), (0, 3, 5)),
+}
+
+
+def make(name, engine="CUDNN", dtype=Dtype.FLOAT, images=None):
+    layer, shape = CASES[name]
+    shape = shape if images is None else (images, *shape[1:])
+    minicaffe.set_random_seed(7)
+    rng = np.random.default_rng(3)
+    return layer_net(layer.replace("ENGINE", engine), [rng.standard_normal(shape)], dtype), rng
+
+
+def step(net, rng):
+    """Forward and backward; parameter diffs start at 0.5, since layers add to them."""
+    top = net.tops[-1][0]
+    for blob in net.layers[-1].blobs:
+        blob.diff[...] = 0.5
+    run_forward(net)
+    run_backward(net, [0], [rng.standard_normal(top.shape)])
+
+
+def addresses(net):
+    blobs = {"x": net.bottoms[-1][0], "y": net.tops[-1][0]}
+    blobs.update({f"w{i}": blob for i, blob in enumerate(net.layers[-1].blobs)})
+    found = {}
+    for name, blob in blobs.items():
+        found[name] = blob.gpu_data.__cuda_array_interface__["data"][0]
+        found["d" + name] = blob.gpu_diff.__cuda_array_interface__["data"][0]
+    return found
+
+
+class Warnings(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.texts = []
+        logging.getLogger("minicaffe").addHandler(self)
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def record(wishes):
+    """Each wish: {name, engine, dtype, images, fail, prefer, steps}."""
+    log, done = Warnings(), []
+    calls = Path(os.environ["FAKE_LOG"])
+    minicaffe.set_mode_gpu()
+    for wish in wishes:
+        calls.write_text("")
+        del log.texts[:]
+        os.environ["FAKE_FAIL"] = wish.get("fail", "")
+        cuda.use_cudnn(wish.get("prefer", False))
+        net, rng = make(wish["name"], wish.get("engine", "CUDNN"), Dtype[wish.get("dtype", "FLOAT")], wish.get("images"))
+        error = None
+        try:
+            for _ in range(wish.get("steps", 1)):
+                step(net, rng)
+        except minicaffe.errors.DeviceError as raised:
+            error = [str(raised), raised.code]
+        done.append({"calls": [json.loads(line) for line in calls.read_text().splitlines()], "log": list(log.texts),
+                     "error": error, "at": addresses(net) if net.bottoms[-1][0].count else {}})
+    print("RESULT", json.dumps(done))
+
+
+def compare(wishes):
+    """How far the engines are apart, relative to the largest value of each blob."""
+    log, done = Warnings(), []
+    cuda.allow_tf32(False)
+    minicaffe.set_mode_gpu()
+    for wish in wishes:
+        del log.texts[:]
+        results = []
+        for engine in "CAFFE", "CUDNN":
+            net, rng = make(wish["name"], engine, Dtype[wish["dtype"]])
+            step(net, rng)
+            step(net, rng)
+            blobs = [net.tops[-1][0].data, net.bottoms[-1][0].diff, *(blob.diff for blob in net.layers[-1].blobs)]
+            results.append([np.array(blob) for blob in blobs])
+        worst = max((float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) for a, b in zip(*results) if a.size), default=0.0)
+        done.append({"worst": worst, "log": list(log.texts)})
+    print("RESULT", json.dumps(done))
+
+
+if __name__ == "__main__":
+    {"record": record, "compare": compare}[sys.argv[1]](json.loads(sys.argv[2]))

@@ -1,0 +1,219 @@
+// A cuDNN (and the few calls of cuBLAS) that computes nothing: it writes each call as a JSON line to the file FAKE_LOG.
+//
+// Descriptors are written as what they were set to, pointers as numbers, factors as values of the tensors' type. FAKE_FAIL holds
+// statuses to return instead, "cudnnPoolingForward=3000,...". Prototypes are written down again here, from NVIDIA's documentation
+// and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+struct Descriptor {
+  std::string text;
+  bool is_double;
+};
+using D = Descriptor*;
+
+std::string quoted(const std::string& text) { return "\"" + text + "\""; }
+std::string list(int n, const int* values) {
+  std::string text = "[";
+  for (int i = 0; i < n; ++i) text += (i ? "," : "") + std::to_string(values[i]);
+  return text + "]";
+}
+std::string show(D d) { return quoted(d ? d->text : "null"); }
+std::string show(const void* p) { return std::to_string(reinterpret_cast<size_t>(p)); }
+std::string show(int i) { return std::to_string(i); }
+std::string show(size_t i) { return std::to_string(i); }
+std::string show(double x) {
+  char text[40];
+  std::snprintf(text, sizeof(text), "%.17g", x);
+  return text;
+}
+std::string factor(D d, const void* p) { return show(d->is_double ? *(const double*)p : double(*(const float*)p)); }
+
+template <class... Pairs> int call(const char* name, Pairs... pairs) {
+  std::string parts[] = {pairs...};
+  std::string line = "{\"call\": " + quoted(name);
+  for (size_t i = 0; i + 1 < sizeof...(pairs); i += 2) line += ", " + quoted(parts[i]) + ": " + parts[i + 1];
+  if (const char* path = std::getenv("FAKE_LOG"))
+    if (FILE* file = std::fopen(path, "a")) {
+      std::fprintf(file, "%s}\n", line.c_str());
+      std::fclose(file);
+    }
+  std::string failing = std::string(",") + (std::getenv("FAKE_FAIL") ? std::getenv("FAKE_FAIL") : ""), key = "," + std::string(name) + "=";
+  size_t at = failing.find(key);
+  return at == std::string::npos ? 0 : std::atoi(failing.c_str() + at + key.size());
+}
+int create(const char* name, D* made) {
+  *made = new Descriptor{"unset", false};
+  return call(name);
+}
+
+struct Perf {
+  int algo, status;
+  float time;
+  size_t memory;
+  int determinism, math, reserved[3];
+};
+// By advice algorithm 0 comes first, by measurement 1; 2 needs no memory and is exact; 3 asks for more than anybody has.
+const Perf kOffers[] = {{0, 0, -1, 4096, 1, 0, {}}, {1, 0, -1, 1 << 20, 0, 1, {}}, {2, 0, -1, 0, 1, 3, {}},
+                        {3, 0, -1, size_t(1) << 50, 1, 0, {}}, {6, 3000, -1, 0, 1, 0, {}}};
+int offer(const int* order, int asked, int* count, Perf* out, size_t room) {
+  *count = 0;
+  for (int i = 0; i < 5 && *count < asked; ++i)
+    if (kOffers[order[i]].memory <= room) out[(*count)++] = kOffers[order[i]];
+  return 0;
+}
+int advise(const char* name, D a, D b, D conv, D c, int asked, int* count, Perf* out) {
+  const int order[] = {0, 1, 3, 2, 4};
+  offer(order, asked, count, out, size_t(-1));
+  return call(name, "a", show(a), "b", show(b), "conv", show(conv), "c", show(c), "asked", show(asked));
+}
+int measure(const char* name, D a, const void* pa, D b, const void* pb, D conv, D c, void* pc, int asked, int* count, Perf* out,
+            void* workspace, size_t bytes) {
+  const int order[] = {3, 1, 0, 2, 4};
+  offer(order, asked, count, out, bytes);
+  return call(name, "a", show(a), "pa", show(pa), "b", show(b), "pb", show(pb), "conv", show(conv), "c", show(c), "pc", show((const void*)pc),
+              "asked", show(asked), "workspace", show((const void*)workspace), "bytes", show(bytes));
+}
+int room(const char* name, D a, D b, D conv, D c, int algo, size_t* bytes) {
+  *bytes = algo < 4 ? kOffers[algo].memory : 0;
+  return call(name, "a", show(a), "b", show(b), "conv", show(conv), "c", show(c), "algo", show(algo));
+}
+int run(const char* name, const void* alpha, D a, const void* pa, D b, const void* pb, D conv, int algo, void* workspace, size_t bytes,
+        const void* beta, D c, void* pc) {
+  return call(name, "alpha", factor(c, alpha), "a", show(a), "pa", show(pa), "b", show(b), "pb", show(pb), "conv", show(conv), "algo",
+              show(algo), "workspace", show((const void*)workspace), "bytes", show(bytes), "beta", factor(c, beta), "c", show(c), "pc",
+              show((const void*)pc));
+}
+
+}  // namespace
+
+extern "C" {
+
+size_t cudnnGetVersion() { return std::getenv("FAKE_VERSION") ? std::atoi(std::getenv("FAKE_VERSION")) : 92800; }
+const char* cudnnGetErrorString(int status) {
+  return status == 3000 ? "CUDNN_STATUS_NOT_SUPPORTED" : status == 3002 ? "CUDNN_STATUS_NOT_SUPPORTED_SHAPE"
+         : status == 5000 ? "CUDNN_STATUS_EXECUTION_FAILED" : status == 1001 ? "CUDNN_STATUS_NOT_INITIALIZED" : "CUDNN_STATUS_OTHER";
+}
+void cudnnGetLastErrorString(char* text, size_t size) { std::snprintf(text, size, "said the fake"); }
+int cudnnCreate(void** handle) { *handle = (void*)0x1234; return call("cudnnCreate"); }
+int cudnnSetStream(void* handle, void* stream) { return call("cudnnSetStream", "handle", show((const void*)handle), "stream", show((const void*)stream)); }
+
+int cudnnCreateTensorDescriptor(D* d) { return create("cudnnCreateTensorDescriptor", d); }
+int cudnnSetTensorNdDescriptorEx(D d, int format, int type, int n, const int* dims) {
+  *d = {"tensor " + show(format) + " " + show(type) + " " + list(n, dims), type == 1};
+  return call("cudnnSetTensorNdDescriptorEx");
+}
+int cudnnCreateFilterDescriptor(D* d) { return create("cudnnCreateFilterDescriptor", d); }
+int cudnnSetFilterNdDescriptor(D d, int type, int format, int n, const int* dims) {
+  *d = {"filter " + show(format) + " " + show(type) + " " + list(n, dims), type == 1};
+  return call("cudnnSetFilterNdDescriptor");
+}
+int cudnnCreateConvolutionDescriptor(D* d) { return create("cudnnCreateConvolutionDescriptor", d); }
+int cudnnSetConvolutionNdDescriptor(D d, int n, const int* pad, const int* stride, const int* dilation, int mode, int type) {
+  d->text = "pad " + list(n, pad) + " stride " + list(n, stride) + " dilation " + list(n, dilation) + " mode " + show(mode) + " type " + show(type);
+  return call("cudnnSetConvolutionNdDescriptor");
+}
+int cudnnSetConvolutionGroupCount(D d, int groups) { d->text += " groups " + show(groups); return call("cudnnSetConvolutionGroupCount"); }
+int cudnnSetConvolutionMathType(D d, int math) {
+  d->text = d->text.substr(0, d->text.find(" math")) + " math " + show(math);
+  return call("cudnnSetConvolutionMathType");
+}
+
+#define PRODUCT(kind)                                                                                                             \
+  int cudnnGetConvolution##kind##Algorithm_v7(void*, D a, D b, D conv, D c, int asked, int* count, Perf* out) {                    \
+    return advise("cudnnGetConvolution" #kind "Algorithm_v7", a, b, conv, c, asked, count, out);                                   \
+  }                                                                                                                               \
+  int cudnnFindConvolution##kind##AlgorithmEx(void*, D a, const void* pa, D b, const void* pb, D conv, D c, void* pc, int asked,   \
+                                              int* count, Perf* out, void* workspace, size_t bytes) {                             \
+    return measure("cudnnFindConvolution" #kind "AlgorithmEx", a, pa, b, pb, conv, c, pc, asked, count, out, workspace, bytes);    \
+  }                                                                                                                               \
+  int cudnnGetConvolution##kind##WorkspaceSize(void*, D a, D b, D conv, D c, int algo, size_t* bytes) {                            \
+    return room("cudnnGetConvolution" #kind "WorkspaceSize", a, b, conv, c, algo, bytes);                                          \
+  }                                                                                                                               \
+  int cudnnConvolution##kind(void*, const void* alpha, D a, const void* pa, D b, const void* pb, D conv, int algo,                 \
+                             void* workspace, size_t bytes, const void* beta, D c, void* pc) {                                     \
+    return run("cudnnConvolution" #kind, alpha, a, pa, b, pb, conv, algo, workspace, bytes, beta, c, pc);                          \
+  }
+PRODUCT(Forward)
+PRODUCT(BackwardData)
+PRODUCT(BackwardFilter)
+
+int cudnnCreatePoolingDescriptor(D* d) { return create("cudnnCreatePoolingDescriptor", d); }
+int cudnnSetPooling2dDescriptor(D d, int mode, int nan, int kh, int kw, int ph, int pw, int sh, int sw) {
+  const int all[] = {mode, nan, kh, kw, ph, pw, sh, sw};
+  d->text = "pooling " + list(8, all);
+  return call("cudnnSetPooling2dDescriptor");
+}
+int cudnnPoolingForward(void*, D pool, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
+  return call("cudnnPoolingForward", "op", show(pool), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta", factor(y, beta),
+              "y", show(y), "py", show((const void*)py));
+}
+int cudnnPoolingBackward(void*, D pool, const void* alpha, D y, const void* py, D dy, const void* pdy, D x, const void* px,
+                         const void* beta, D dx, void* pdx) {
+  return call("cudnnPoolingBackward", "op", show(pool), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy", show(dy), "pdy",
+              show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
+}
+int cudnnCreateLRNDescriptor(D* d) { return create("cudnnCreateLRNDescriptor", d); }
+int cudnnSetLRNDescriptor(D d, unsigned n, double alpha, double beta, double k) {
+  d->text = "lrn " + show(int(n)) + " " + show(alpha) + " " + show(beta) + " " + show(k);
+  return call("cudnnSetLRNDescriptor");
+}
+int cudnnLRNCrossChannelForward(void*, D lrn, int mode, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
+  return call("cudnnLRNCrossChannelForward", "op", show(lrn), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px),
+              "beta", factor(y, beta), "y", show(y), "py", show((const void*)py));
+}
+int cudnnLRNCrossChannelBackward(void*, D lrn, int mode, const void* alpha, D y, const void* py, D dy, const void* pdy, D x,
+                                 const void* px, const void* beta, D dx, void* pdx) {
+  return call("cudnnLRNCrossChannelBackward", "op", show(lrn), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py),
+              "dy", show(dy), "pdy", show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx",
+              show((const void*)pdx));
+}
+int cudnnSoftmaxForward(void*, int algo, int mode, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
+  return call("cudnnSoftmaxForward", "algo", show(algo), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta",
+              factor(y, beta), "y", show(y), "py", show((const void*)py));
+}
+int cudnnSoftmaxBackward(void*, int algo, int mode, const void* alpha, D y, const void* py, D dy, const void* pdy, const void* beta,
+                         D dx, void* pdx) {
+  return call("cudnnSoftmaxBackward", "algo", show(algo), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy",
+              show(dy), "pdy", show(pdy), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
+}
+int cudnnCreateActivationDescriptor(D* d) { return create("cudnnCreateActivationDescriptor", d); }
+int cudnnSetActivationDescriptor(D d, int mode, int nan, double coef) {
+  d->text = "activation " + show(mode) + " " + show(nan) + " " + show(coef);
+  return call("cudnnSetActivationDescriptor");
+}
+int cudnnActivationForward(void*, D op, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
+  return call("cudnnActivationForward", "op", show(op), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta", factor(y, beta),
+              "y", show(y), "py", show((const void*)py));
+}
+int cudnnActivationBackward(void*, D op, const void* alpha, D y, const void* py, D dy, const void* pdy, D x, const void* px,
+                            const void* beta, D dx, void* pdx) {
+  return call("cudnnActivationBackward", "op", show(op), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy", show(dy), "pdy",
+              show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
+}
+
+// ---- cuBLAS
+
+const char* cublasGetStatusString(int status) { return status == 13 ? "CUBLAS_STATUS_EXECUTION_FAILED" : "CUBLAS_STATUS_OTHER"; }
+int cublasCreate_v2(void** handle) { *handle = (void*)0x77; return call("cublasCreate_v2"); }
+int cublasSetStream_v2(void* handle, void* stream) { return call("cublasSetStream_v2", "handle", show((const void*)handle), "stream", show((const void*)stream)); }
+int cublasSetMathMode(void* handle, int mode) { return call("cublasSetMathMode", "handle", show((const void*)handle), "mode", show(mode)); }
+int cublasSetWorkspace_v2(void* handle, void* memory, size_t bytes) {
+  return call("cublasSetWorkspace_v2", "handle", show((const void*)handle), "memory", show((const void*)memory), "bytes", show(bytes));
+}
+#define GEMM(name, T)                                                                                                             \
+  int name(void* handle, int ta, int tb, int m, int n, int k, const T* alpha, const T* a, int lda, long long sa, const T* b, int ldb, \
+           long long sb, const T* beta, T* c, int ldc, long long sc, int batches) {                                               \
+    return call(#name, "handle", show((const void*)handle), "trans", "[" + show(ta) + "," + show(tb) + "]", "mnk",                  \
+                "[" + show(m) + "," + show(n) + "," + show(k) + "]", "alpha", show(double(*alpha)), "beta", show(double(*beta)),    \
+                "a", show((const void*)a), "b", show((const void*)b), "c", show((const void*)c), "ld",                             \
+                "[" + show(lda) + "," + show(ldb) + "," + show(ldc) + "]", "strides",                                              \
+                "[" + show(size_t(sa)) + "," + show(size_t(sb)) + "," + show(size_t(sc)) + "]", "batches", show(batches));         \
+  }
+GEMM(cublasSgemmStridedBatched, float)
+GEMM(cublasDgemmStridedBatched, double)
+}

@@ -1,0 +1,75 @@
+"""The command line and devices: --device, --gpu, solver_mode, device_query, with a driver and without."""
+
+import pytest
+from processes import command
+from test_driver import DRIVERLESS
+from training import NET
+
+SOLVER = 'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 3 display: 1 solver_mode: GPU snapshot_after_train: false\n'
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "net.prototxt").write_text(NET)
+    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", [["--device", "sim"], ["-device=sim"]])
+def test_train_on_the_simulated_device(folder, arguments):
+    text = command("train", "net.prototxt", "--max-iter", "3", "--display", "1", "--snapshot-after-train", "false", *arguments,
+                   cwd=folder)
+    assert "Use GPU with device ID 0" in text and "GPU 0: minicaffe simulated device" in text
+    assert "Iteration 2" in text
+
+
+def test_gpu_numbers(folder, place):
+    assert "Use GPU with device ID 0" in command("train", "solver.prototxt", "--gpu", "0", cwd=folder, device=place)
+    text = command("train", "solver.prototxt", "--gpu", "7", cwd=folder, device=place, status=1)
+    assert "no device 7" in text and "this machine has" in text and "device_query" in text
+    text = command("train", "solver.prototxt", "--gpu", "x", cwd=folder, device=place, status=2)
+    assert "--gpu" in text and "'x'" in text
+
+
+def test_the_solver_file_asks_for_a_gpu(folder, place):
+    assert "Use GPU with device ID 0" in command("train", "solver.prototxt", cwd=folder, device=place)
+    assert "Use CPU" in command("train", "solver.prototxt", "--device", "cpu", cwd=folder)
+
+
+@DRIVERLESS
+def test_without_a_driver(folder):
+    """A solver file that asks for a GPU trains on the CPU and says so; who asks by option gets an error."""
+    text = command("train", "solver.prototxt", cwd=folder)
+    assert "no CUDA driver" in text and "the CPU trains" in text and "Iteration 2" in text
+    for option in ["--gpu", "0"], ["--device", "gpu"]:
+        text = command("train", "solver.prototxt", *option, cwd=folder, status=1)
+        assert "no CUDA driver" in text and "--device sim" in text and "Traceback" not in text
+
+
+@DRIVERLESS
+def test_device_query_without_a_driver():
+    text = command("device_query")
+    lines = {line.partition(":")[0]: line.partition(":")[2].strip() for line in text.splitlines()}
+    assert lines["CUDA driver"].startswith("none: no CUDA driver") and "GPUs" not in lines
+    for library, package in ("NVRTC", "nvidia-cuda-nvrtc"), ("cuBLAS", "nvidia-cublas"), ("cuDNN", "nvidia-cudnn-cu13"):
+        assert "lib" in lines[library] or lines[library] == f"not found: pip install {package}"
+
+
+def test_device_query(place):
+    text = command("device_query", device=place)
+    for label in ("Compute capability", "Total global memory", "Free global memory", "Warp size", "Maximum threads per block",
+                  "Maximum dimension of grid", "Number of multiprocessors", "Peers that it reaches"):
+        assert label + ":" in text, label
+    if place == "sim":
+        assert "minicaffe simulated device" in text and "9.0" in text
+
+
+def test_a_device_that_fails_in_the_middle_ends_with_one_line(folder):
+    text = command("train", "solver.prototxt", cwd=folder, device="sim", settings="fail=cuLaunchKernel:20", status=1)
+    last = text.strip().splitlines()[-1]
+    assert last.startswith("minicaffe: ") and "cuLaunchKernel" in last and "Traceback" not in text
+
+
+def test_time_and_test_on_a_device(folder, place):
+    text = command("time", "net.prototxt", "--iterations", "2", cwd=folder, device=place)
+    assert "Average Forward-Backward" in text

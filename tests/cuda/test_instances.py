@@ -1,0 +1,117 @@
+"""Every kernel that the built modules hold compiles for each supported GPU and keeps its values in registers.
+
+The modules hold the C++ name of each kernel that they may launch (mc::spelling) and the bytes of its parameters (mc::SizeOf), so
+no list of kernels is kept. One architecture by default, since there are hundreds; all with ``--all-architectures``, as in CI.
+"""
+
+import importlib.util
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "kernels"), str(Path(__file__).resolve().parent.parent)]
+
+from test_grid import compile_all  # noqa: E402
+from test_kernels import ARCHITECTURES, HEADERS, compile_for, find_nvrtc  # noqa: E402
+
+import minicaffe.memory.reporter  # noqa: E402
+
+SPELLING = re.compile(rb"mc::spelling\(\) \[with K = ([^\0]*)\]\0")
+# Kernels that may use local memory (stack frame, spill stores, spill loads), and why.
+SPILLS = {
+    # Sixteen lanes of a double sum lie in an array whose index the compiler does not see through (kernels/reduce.hpp, block_sum).
+    "Each<ContrastiveBackward<double> >": (128, 0, 0),
+    "SumChannels<EveryChannel<ContrastiveTerm<double> >, double>": (128, 0, 0),
+    "SumColumns<EveryChannel<ContrastiveTerm<double> >, double>": (128, 0, 0),
+}
+PARTS = 2  # programs compiled at once, one for each processor
+
+
+def modules():
+    """The extension modules of the minicaffe that runs: in an editable install they lie elsewhere than the sources."""
+    found = {Path(minicaffe.memory.reporter.__file__).parent}
+    spec = importlib.util.find_spec("minicaffe")
+    found.update(Path(folder) for folder in spec.submodule_search_locations or ())
+    return sorted({path for folder in found for path in folder.rglob("*.so")})
+
+
+@pytest.fixture(scope="module")
+def instances():
+    """The kernels' names as C++ types."""
+    names = set()
+    for path in modules():
+        names.update(name.decode() for name in SPELLING.findall(path.read_bytes()))
+    assert len(names) > 200, f"only {len(names)} kernels in {len(modules())} modules"
+    return sorted(names)
+
+
+def pytest_generate_tests(metafunc):
+    if "architecture" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--all-architectures")
+        metafunc.parametrize("architecture", ARCHITECTURES if every else ["sm_90"])
+
+
+@pytest.fixture(scope="module")
+def nvrtc():
+    library = find_nvrtc()
+    if library is None:
+        pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in ".[test]")')
+    return library
+
+
+def test_every_kernel_compiles_and_fits(nvrtc, instances, architecture):
+    parts = [{name: f"sizeof({name})" for name in instances[i::PARTS]} for i in range(PARTS)]
+    with ThreadPoolExecutor(PARTS) as pool:
+        results = list(pool.map(lambda part: compile_all(nvrtc, part, architecture), parts))
+    table = {}
+    for part, log in results:
+        assert part, log[-6000:]
+        table.update(part)
+    assert sorted(table) == instances
+    spilled = {kernel: numbers for kernel, numbers in table.items() if any(numbers[:3]) and SPILLS.get(kernel) != numbers[:3]}
+    assert not spilled, f"(stack frame, spill stores, spill loads, registers) on {architecture}: {spilled}"
+    unknown = set(SPILLS) - set(table)
+    assert not unknown, f"no longer a kernel: {unknown}"
+
+
+def sizes_of(path):
+    """{kernel: sizeof} as the host compiler sees it, from the symbols of a module."""
+    listing = subprocess.run(["nm", "-C", "--defined-only", str(path)], capture_output=True, text=True).stdout
+    content = path.read_bytes()
+    found = {}
+    for address, name in re.findall(r"^(\w+) \w mc::SizeOf<(.*)>::value$", listing, re.M):
+        found[name] = struct.unpack_from("<I", content, place(content, int(address, 16)))[0]
+    return found
+
+
+def place(content, address):
+    """Where in an ELF file the memory at `address` comes from."""
+    start, = struct.unpack_from("<Q", content, 32)
+    size, count = struct.unpack_from("<HH", content, 54)
+    for i in range(count):
+        kind, _, offset, virtual, _, in_file = struct.unpack_from("<IIQQQQ", content, start + i * size)
+        if kind == 1 and virtual <= address < virtual + in_file:
+            return offset + address - virtual
+    raise AssertionError(f"no segment holds {address:#x}")
+
+
+def test_both_compilers_give_the_parameters_the_same_size(nvrtc):
+    """A launch gives NVRTC the host compiler's size, and run<K, size> refuses another; here all are asked at once."""
+    if shutil.which("nm") is None:
+        pytest.skip("no nm (binutils)")
+    sizes = {}
+    for path in modules():
+        sizes.update(sizes_of(path))
+    if not sizes:
+        pytest.skip("the modules were stripped of their symbols")
+    checks = "\n".join(f'static_assert(sizeof({name}) == {size}, "{name}");' for name, size in sorted(sizes.items()))
+    headers = "\n".join(f'#include "minicaffe/kernels/{header.name}"' for header in HEADERS)
+    size, log = compile_for(nvrtc, f"{headers}\n{checks}\n", "sm_90")  # no code is made: quick
+    assert size, log[-6000:]
+    assert len(sizes) > 200

@@ -1,0 +1,212 @@
+"""Kernels compiled by NVRTC and the cache of their cubins; no device is needed, so these run everywhere that NVRTC is."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from processes import command
+
+from minicaffe.cuda import compile
+from minicaffe.errors import DependencyError, DeviceError
+
+SOURCE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
+FILL = "const char* mc::spelling() [with K = Each<Fill<float> >]"
+
+
+@pytest.fixture(scope="module")
+def nvrtc():
+    try:
+        return compile.nvrtc()
+    except DependencyError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def compiled(nvrtc, monkeypatch):
+    """Count what is compiled indeed."""
+    calls, real = [], compile.compile_cubin
+
+    def counted(source, expression, options):
+        calls.append(expression)
+        return real(source, expression, options)
+
+    monkeypatch.setattr(compile, "compile_cubin", counted)
+    return calls
+
+
+def twice(source=SOURCE, architecture="sm_90", options=()):
+    return compile.image(source, "twice", architecture, options=options)
+
+
+def test_the_second_time_comes_from_the_cache(cache, compiled):
+    cubin, name = twice()
+    assert cubin[:4] == b"\x7fELF" and name == "twice"
+    assert twice() == (cubin, name) and len(compiled) == 1
+    file, = cache.glob("*.cubin")
+    assert file.read_bytes().startswith(compile.MAGIC)
+    assert not [p for p in cache.iterdir() if p.suffix != ".cubin"]  # no temporary file is left
+
+
+@pytest.mark.parametrize("other", [
+    {"source": SOURCE.replace("2", "3")}, {"architecture": "sm_80"}, {"options": ["-DN=1"]}, {"options": ["-DN=1", "-DM=2"]},
+    {"options": ["--use_fast_math"]}])  # fmt: skip
+def test_everything_that_matters_is_in_the_key(cache, compiled, other):
+    twice()
+    twice(**other)
+    assert len(compiled) == 2 and len(list(cache.glob("*.cubin"))) == 2
+
+
+def test_the_compilers_version_and_the_kernel_texts_are_in_the_key(cache, compiled, monkeypatch):
+    twice()
+    monkeypatch.setattr(compile, "_nvrtc_version", lambda: (99, 0))
+    twice()
+    texts = compile._kernel_texts()
+    monkeypatch.setattr(compile, "_texts", [*texts[:-1], texts[-1] + "// changed"])
+    twice()
+    assert len(compiled) == 3
+
+
+def test_options_and_expressions_do_not_run_into_each_other(cache, compiled):
+    """The parts of the key are told apart: ("a", "bc") is not ("ab", "c")."""
+    twice(options=["-DA=1", "-DB"])
+    twice(options=["-DA=1-DB"])
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("damage", [
+    lambda content: b"", lambda content: content[:10], lambda content: content[:-1], lambda content: content + b"\0",
+    lambda content: content[:60] + bytes([content[60] ^ 1]) + content[61:], lambda content: b"\0" * len(content),
+    lambda content: b"minicaffe cubin 0\n" + content[18:],
+], ids=["empty", "head only", "one byte short", "one byte long", "one bit", "zeros", "another format"])  # fmt: skip
+def test_a_damaged_entry_is_compiled_anew(cache, compiled, damage, caplog):
+    cubin, _ = twice()
+    file, = cache.glob("*.cubin")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert twice()[0] == cubin and len(compiled) == 2
+    assert "is damaged; compiling anew" in caplog.text
+    assert file.read_bytes() == whole
+    assert twice()[0] == cubin and len(compiled) == 2
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "a file above"])
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, compiled, caplog, obstacle):
+    (tmp_path / "cache").write_text("in the way")
+    monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(tmp_path / "cache" / ("below" if "above" in obstacle else "")))
+    for _ in range(2):
+        assert twice()[0][:4] == b"\x7fELF"
+    assert len(compiled) == 2  # it works, every time anew
+    assert "cannot keep compiled kernels" in caplog.text and "MINICAFFE_CACHE names another folder" in caplog.text
+    assert (tmp_path / "cache").read_text() == "in the way"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder(cache, compiled, caplog):
+    twice()
+    cache.chmod(0o555)
+    try:
+        assert twice() and len(compiled) == 1  # reading goes on
+        twice(options=["-DN=2"])
+        assert "cannot keep compiled kernels" in caplog.text
+    finally:
+        cache.chmod(0o755)
+
+
+def test_many_processes_at_once(nvrtc, cache):
+    code = textwrap.dedent(f"""
+        from minicaffe.cuda import compile
+        for n in 1, 2, 1, 2:
+            cubin, name = compile.image({SOURCE!r}, "twice", "sm_90", options=[f"-DN={{n}}"])
+            assert cubin[:4] == b"\\x7fELF" and name == "twice"
+        """)
+    running = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in running:
+        _, text = process.communicate(timeout=120)
+        assert process.returncode == 0, text
+        assert "damaged" not in text and "cannot keep" not in text
+    files = list(cache.iterdir())
+    assert len(files) == 2 and all(compile.described(f) == "twice" for f in files)
+
+
+def test_the_oldest_go_when_the_limit_is_reached(cache, compiled, monkeypatch):
+    for n in range(3):
+        twice(options=[f"-DN={n}"])
+    files = sorted(cache.glob("*.cubin"), key=lambda p: p.stat().st_mtime_ns)
+    size = files[0].stat().st_size
+    now = time.time()
+    for age, file in zip((300, 200, 100), files):
+        os.utime(file, (now - age, now - age))
+    monkeypatch.setattr(compile, "LIMIT", 3 * size + size // 2)
+    twice(options=["-DN=0"])                # used again: no longer the oldest
+    assert len(compiled) == 3
+    twice(options=["-DN=3"])
+    left = set(cache.glob("*.cubin"))
+    assert files[1] not in left and {files[0], files[2]} <= left and len(left) == 3
+
+
+def test_the_entry_just_written_stays_even_over_the_limit(cache, compiled, monkeypatch):
+    monkeypatch.setattr(compile, "LIMIT", 10)
+    assert twice()[0][:4] == b"\x7fELF"
+
+
+def test_source_with_numbers_in_a_compile_error(cache, nvrtc):
+    lines = ["// first line", 'extern "C" __global__ void twice(float* x) {', "  x[0] = undeclared;", "}"]
+    with pytest.raises(DeviceError) as caught:
+        compile.image("\n".join(lines), "twice", "sm_90")
+    text = str(caught.value)
+    assert caught.value.code == "NVRTC_ERROR_COMPILATION" and "twice does not compile" in text
+    assert 'kernel.cu(3): error: identifier "undeclared" is undefined' in text
+    assert "   3   x[0] = undeclared;" in text
+    assert not list(cache.glob("*"))
+
+
+@pytest.mark.parametrize(("architecture", "options", "words"), [
+    ("sm_12345", (), "architecture"), ("sm_90", ("--no-such-option",), "no-such-option")])  # fmt: skip
+def test_options_that_nvrtc_does_not_know(cache, nvrtc, architecture, options, words):
+    with pytest.raises(DeviceError, match=words):
+        twice(architecture=architecture, options=options)
+
+
+def test_a_kernel_that_is_not_there(cache, nvrtc):
+    with pytest.raises(DeviceError, match="thrice"):
+        compile.image(SOURCE, "thrice", "sm_90")
+
+
+def test_a_built_in_kernel_and_its_size(cache, nvrtc):
+    cubin, name = compile.kernel_image(FILL, 24, "sm_90")
+    assert cubin[:4] == b"\x7fELF" and "Fill" in name
+    assert compile.described(next(cache.glob("*.cubin"))) == name
+    with pytest.raises(DeviceError, match="lay this kernel's parameters out differently"):
+        compile.kernel_image(FILL, 16, "sm_90")
+    assert compile.short_name(FILL) == "Each<Fill<float> >"
+
+
+def test_a_folder_of_the_same_name_where_one_stands(cache, nvrtc, tmp_path, monkeypatch):
+    """In a checkout of minicaffe its headers must not be taken for those of the package that runs."""
+    (tmp_path / "minicaffe" / "kernels").mkdir(parents=True)
+    (tmp_path / "minicaffe" / "kernels" / "config.hpp").write_text("#error the wrong one\n")
+    monkeypatch.chdir(tmp_path)
+    assert compile.kernel_image(FILL, 24, "sm_90")[0][:4] == b"\x7fELF"
+
+
+def test_without_nvrtc_the_message_says_what_to_install(cache, monkeypatch):
+    import cuda.bindings.nvrtc as module
+    monkeypatch.setattr(module, "nvrtcVersion", lambda: (_ for _ in ()).throw(RuntimeError("Failure finding libnvrtc.so")))
+    with pytest.raises(DependencyError, match=r'NVRTC.*libnvrtc.so.*pip install "minicaffe\[cuda\]"'):
+        twice()
+
+
+def test_the_command_shows_and_clears(cache, nvrtc):
+    assert "0 kernels, 0 bytes of at most" in command("cache")  # the folder is not even there
+    twice()
+    compile.kernel_image(FILL, 24, "sm_90")
+    (cache / "notes.txt").write_text("not ours")
+    (cache / "broken.cubin").write_bytes(b"damaged")
+    text = command("cache", "show")
+    assert os.fspath(cache) in text and "3 kernels" in text and "twice" in text and "Fill" in text and "broken.cubin" in text
+    assert "removed 3 kernels" in command("cache", "clear")
+    assert [p.name for p in cache.iterdir()] == ["notes.txt"]
+    assert "removed 0 kernels" in command("cache", "clear")

@@ -1,0 +1,138 @@
+"""The same training on the device and on the CPU: the same losses, iteration by iteration.
+
+Both run the same texts, but sums are taken in another order and with fused multiply-adds here or there; the differences grow
+with the iterations, from 1e-7 to some 1e-5.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training import losses, make_solver
+
+import minicaffe
+from minicaffe.net.net import read_net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto import text as prototxt
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TOLERANCE = 1e-4
+
+# Dropout, LRN, BatchNorm and Scale, AVE pooling, Eltwise, Concat; grouped and dilated convolution, in place and not.
+MIXED = """
+name: "mixed"
+layer { name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param {
+  shape { dim: 5 dim: 3 dim: 9 dim: 9 } shape { dim: 5 }
+  data_filler { type: "gaussian" std: 1 } data_filler { type: "uniform" min: 0 max: 6.999 } } }
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param {
+  num_output: 8 kernel_size: 3 pad: 1 weight_filler { type: "msra" } bias_term: false } }
+layer { name: "bn1" type: "BatchNorm" bottom: "conv1" top: "bn1" }
+layer { name: "scale1" type: "Scale" bottom: "bn1" top: "bn1" scale_param { bias_term: true } }
+layer { name: "relu1" type: "ReLU" bottom: "bn1" top: "bn1" relu_param { negative_slope: 0.1 } }
+layer { name: "conv2a" type: "Convolution" bottom: "bn1" top: "conv2a" convolution_param {
+  num_output: 8 kernel_size: 3 pad: 1 group: 2 weight_filler { type: "msra" } } }
+layer { name: "conv2b" type: "Convolution" bottom: "bn1" top: "conv2b" convolution_param {
+  num_output: 8 kernel_size: 3 pad: 2 dilation: 2 weight_filler { type: "msra" } } }
+layer { name: "sum" type: "Eltwise" bottom: "conv2a" bottom: "conv2b" bottom: "bn1" top: "sum"
+  eltwise_param { coeff: 1 coeff: -0.5 coeff: 1 } }
+layer { name: "max" type: "Eltwise" bottom: "conv2a" bottom: "conv2b" top: "max" eltwise_param { operation: MAX } }
+layer { name: "both" type: "Concat" bottom: "sum" bottom: "max" top: "both" }
+layer { name: "norm" type: "LRN" bottom: "both" top: "norm" lrn_param { local_size: 5 alpha: 0.01 beta: 0.75 } }
+layer { name: "pool1" type: "Pooling" bottom: "norm" top: "pool1" pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 } }
+layer { name: "tanh" type: "TanH" bottom: "pool1" top: "tanh" }
+layer { name: "ip1" type: "InnerProduct" bottom: "tanh" top: "ip1" inner_product_param {
+  num_output: 32 weight_filler { type: "xavier" } } }
+layer { name: "drop" type: "Dropout" bottom: "ip1" top: "ip1" dropout_param { dropout_ratio: 0.4 } }
+layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2" inner_product_param {
+  num_output: 7 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
+"""
+
+
+def on_both(make, iterations):
+    """Return the losses on the device and on the CPU, and the solvers."""
+    device_solver = make()
+    device = losses(device_solver, iterations)
+    minicaffe.set_mode_cpu()
+    cpu_solver = make()
+    cpu = losses(cpu_solver, iterations)
+    minicaffe.set_mode_gpu()
+    return np.array(device), np.array(cpu), device_solver, cpu_solver
+
+
+def lenet(monkeypatch, batch):
+    monkeypatch.chdir(ROOT)
+    param, _ = read_net("models/lenet/net.prototxt", caffe_pb2.TRAIN)
+    for layer in param.layer:
+        if layer.type == "Data":
+            layer.data_param.batch_size = batch
+    return prototxt.write_text(param)
+
+
+@pytest.mark.parametrize(("graphs", "iterations"), [(True, 50), (False, 8)], ids=["graph", "launches"])
+def test_lenet(monkeypatch, graphs, iterations):
+    net = lenet(monkeypatch, 4)  # the simulated device is slow
+
+    def make():
+        solver = make_solver(net, base_lr=0.01, lr_policy="inv", gamma=0.0001, power=0.75, weight_decay=0.0005)
+        solver.use_graphs = graphs
+        return solver
+
+    device, cpu, solver, other = on_both(make, iterations)
+    assert iterations < 50 or cpu[-10:].mean() < 0.7 * cpu[0]  # it learns
+    np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=0)
+    for ours, theirs in zip(solver.net.learnable_params, other.net.learnable_params):
+        np.testing.assert_allclose(ours.cpu_data, theirs.cpu_data, atol=TOLERANCE, rtol=0, err_msg=ours.name)
+
+
+RULES = {
+    "SGD": {"base_lr": 0.02, "weight_decay": 0.001},
+    "Nesterov": {"base_lr": 0.02, "momentum": 0.9},
+    "Adam": {"base_lr": 0.002, "momentum": 0.9, "momentum2": 0.999, "delta": 1e-4},
+    "RMSProp": {"base_lr": 0.001, "rms_decay": 0.9, "delta": 1e-4},
+    "AdaGrad": {"base_lr": 0.01, "delta": 1e-4},
+    "AdaDelta": {"base_lr": 1.0, "momentum": 0.9, "delta": 1e-4},
+}
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_a_net_of_many_layers(rule):
+    def make():
+        return make_solver(MIXED, type=rule, random_seed=3, **RULES[rule])
+
+    device, cpu, solver, other = on_both(make, 20 if rule in ("SGD", "Adam") else 6)
+    assert np.isfinite(cpu).all() and cpu.std() > 1e-3
+    np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=TOLERANCE)
+    same = [np.array_equal(a.cpu_data, b.cpu_data) for a, b in zip(solver.net.learnable_params, other.net.learnable_params)]
+    assert not all(same)  # otherwise one of them did not run where it should
+
+
+@pytest.mark.parametrize("fields", [
+    {"iter_size": 3}, {"clip_gradients": 0.5}, {"regularization_type": "L1", "weight_decay": 0.01},
+    {"lr_policy": "step", "gamma": 0.5, "stepsize": 4}, {"lr_policy": "multistep", "gamma": 0.3, "stepvalue": [3, 7]},
+], ids=lambda fields: next(iter(fields)) + str(next(iter(fields.values()))))  # fmt: skip
+def test_solver_fields(fields):
+    """What stands in the way of a graph, and what enters it through the device: the learning rate."""
+    device, cpu, *_ = on_both(lambda: make_solver(MIXED, base_lr=0.02, **fields), 9)
+    np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_testing_between_iterations(monkeypatch):
+    """A test net shares the parameters; it runs between replays of the training's graph."""
+    def run():
+        solver = make_solver(test_iter=[2], test_interval=3, max_iter=20)
+        found = []
+
+        class Listener:
+            def on_test(self, solver, record):
+                found.append([output["value"] for output in record["outputs"]])
+
+        solver.listeners.append(Listener())
+        return losses(solver, 9) + [value for row in found for value in row]
+
+    device = run()
+    minicaffe.set_mode_cpu()
+    cpu = run()
+    minicaffe.set_mode_gpu()
+    assert len(device) > 9
+    np.testing.assert_allclose(device, cpu, atol=TOLERANCE)

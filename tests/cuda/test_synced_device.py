@@ -1,0 +1,235 @@
+"""SyncedMemory and Blob with a real driver below: every cell of the state table, copies counted, page-locked memory, streams.
+
+tests/memory/test_synced.py walks the same table on a double; here the bytes travel through the driver.
+"""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from minicaffe import cuda, memory
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError
+from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace, SyncedHead, SyncedMemory
+from minicaffe.memory.registry import registry
+from minicaffe.memory.synced import TABLE, Action, Call
+
+N = 4096
+
+
+def write(mem, side, byte):
+    """Fill one side with a byte, through a mutable call."""
+    if side == "cpu":
+        ctypes.memset(mem.mutable_cpu_buffer().address, byte, N)
+    else:
+        put(mem.mutable_gpu_buffer().address, byte)
+
+
+def put(address, byte):
+    host = np.full(N, byte, np.uint8)
+    registry.device_side(CUDAPlace(0)).copy_to_device(address, host.ctypes.data, N)
+
+
+def on_device(address):
+    """The bytes at a device address."""
+    host = np.empty(N, np.uint8)
+    registry.device_side(CUDAPlace(0)).copy_to_host(host.ctypes.data, address, N)
+    return host
+
+
+def on_host(buffer):
+    return np.frombuffer(ctypes.string_at(buffer.address, N), np.uint8)
+
+
+# How to reach each state, and what both sides hold then where they are valid.
+ROUTES = {
+    SyncedHead.UNINITIALIZED: (lambda mem: None, 0),
+    SyncedHead.HEAD_AT_CPU: (lambda mem: write(mem, "cpu", 1), 1),
+    SyncedHead.HEAD_AT_GPU: (lambda mem: write(mem, "gpu", 2), 2),
+    SyncedHead.SYNCED: (lambda mem: (write(mem, "cpu", 3), mem.gpu_buffer()), 3),
+}
+
+
+def act(mem, call, keep):
+    """Make the call; return the bytes of the side that it gives, or None."""
+    if call == Call.SET_CPU_DATA:
+        mem.set_cpu_data(np.full(N, 7, np.uint8))
+    elif call == Call.SET_GPU_DATA:
+        keep.append(Buffer(registry.allocator(CUDAPlace(0)), N))
+        put(keep[-1].address, 7)
+        mem.set_gpu_data(keep[-1].address, keep[-1])
+    elif call == Call.SET_CPU_COPY:
+        mem.set_cpu_copy(np.full(N, on_device(mem.gpu_buffer().address)[0] if mem.own_gpu_data else 0, np.uint8))
+    elif call == Call.ASYNC_GPU_PUSH:
+        stream = cuda.Stream(cuda.current())
+        mem.async_gpu_push(stream)
+        stream.synchronize()
+    elif "GPU" in call.name:
+        return on_device(getattr(mem, call.name.lower().replace("_data", "_buffer"))().address)
+    else:
+        return on_host(getattr(mem, call.name.lower().replace("_data", "_buffer"))())
+    return None
+
+
+@pytest.mark.parametrize("state", list(ROUTES), ids=lambda s: s.name)
+@pytest.mark.parametrize("call", list(TABLE), ids=lambda c: Call(c).name)
+def test_the_table(call, state):
+    action, head = TABLE[call][state]
+    call, action, head = Call(call), Action(action), SyncedHead(head)
+    mem, keep = SyncedMemory(N, "blob"), []
+    route, byte = ROUTES[state]
+    route(mem)
+    assert mem.head == state
+    copies, nbytes = mem.copies, mem.bytes_copied
+    if action == Action.REFUSE:
+        with pytest.raises(ConfigError, match="blob: SyncedMemory"):
+            act(mem, call, keep)
+        assert (mem.head, mem.copies) == (state, copies)
+        return
+    seen = act(mem, call, keep)
+    copied = action in (Action.TO_HOST, Action.TO_DEVICE, Action.PUSH)
+    assert (mem.head, mem.copies - copies, mem.bytes_copied - nbytes) == (head, copied, N * copied)
+    expected = 7 if call in (Call.SET_CPU_DATA, Call.SET_GPU_DATA) else byte
+    if seen is not None:
+        assert (seen == expected).all()
+    assert (on_host(mem.cpu_buffer()) == expected).all() and (on_device(mem.gpu_buffer().address) == expected).all()
+
+
+def test_there_and_back_is_counted():
+    blob = Blob((1024,), name="x")
+    mem = blob.data_memory if hasattr(blob, "data_memory") else None
+    with memory.record() as events:
+        blob.data[...] = 1
+        for _ in range(3):
+            blob.scale_data(2)      # to the device once, then there
+            assert blob.cpu_data[0] > 1  # to the host each time; both valid
+    copies = [e.detail for e in events if e.kind == "copy"]
+    assert copies == ["host to device"] + ["device to host"] * 3
+    assert [e.nbytes for e in events if e.kind == "copy"] == [4096] * 4
+    heads = [e.detail for e in events if e.kind == "head" and e.name == "x data"]
+    assert heads[0] == "UNINITIALIZED -> HEAD_AT_CPU by mutable_cpu_data"
+    assert "HEAD_AT_CPU -> HEAD_AT_GPU by mutable_gpu_data" in heads and "HEAD_AT_GPU -> SYNCED by cpu_data" in heads
+    assert mem is None or mem.copies == 4
+
+
+def test_memory_never_written_is_zero_on_both_sides():
+    for first in "gpu", "cpu":
+        mem = SyncedMemory(N)
+        if first == "gpu":
+            assert not on_device(mem.gpu_buffer().address).any()
+        assert not on_host(mem.cpu_buffer()).any()
+        assert not on_device(mem.gpu_buffer().address).any()
+
+
+def test_host_memory_is_page_locked_in_gpu_mode_only():
+    import minicaffe
+    pinned = memory.used(PinnedPlace())
+    mem = SyncedMemory(N)
+    assert mem.cpu_buffer().place == PinnedPlace()
+    assert memory.used(PinnedPlace()) == pinned + N
+    minicaffe.set_mode_cpu()
+    other = SyncedMemory(N)
+    assert other.cpu_buffer().place != PinnedPlace()
+    assert mem.cpu_buffer().place == PinnedPlace()  # blocks stay where they are
+    minicaffe.set_mode_gpu()
+    del mem
+    assert memory.used(PinnedPlace()) == pinned
+
+
+def test_mode_changes_move_data_and_lose_none():
+    import minicaffe
+    blob = Blob((50,))
+    blob.data[...] = 1
+    for factor, mode in (2, "cpu"), (3, "gpu"), (4, "cpu"), (5, "gpu"):
+        getattr(minicaffe, f"set_mode_{mode}")()
+        blob.scale_data(factor)
+    minicaffe.set_mode_cpu()
+    assert (blob.cpu_data == 120).all() and blob.asum_data() == 6000
+    minicaffe.set_mode_gpu()
+
+
+def test_push_on_a_stream_with_an_event():
+    """As Caffe's data layers do: push the next batch on a stream of its own, and let the computing wait for an event."""
+    device = cuda.current()
+    stream, ready = cuda.Stream(device), cuda.Event(device)
+    blob = Blob((1 << 16,))
+    for value in range(1, 4):
+        blob.data[...] = value
+        blob.async_gpu_push(stream)
+        ready.record(stream)
+        cuda.computing(device).wait(ready)
+        assert blob.asum_data() == value << 16
+        ready.synchronize()
+        assert ready.done()
+    with pytest.raises(ConfigError, match="async_gpu_push"):
+        blob.async_gpu_push(stream)  # the device has it already
+
+
+def test_events_measure_and_order():
+    device = cuda.current()
+    stream = cuda.Stream(device)
+    start, end = cuda.Event(device, timing=True), cuda.Event(device, timing=True)
+    start.record(stream)
+    blob = Blob((1 << 18,))
+    blob.data[...] = 1
+    blob.async_gpu_push(stream)
+    end.record(stream)
+    stream.synchronize()
+    assert start.done() and end.done() and end.elapsed(start) >= 0
+    untimed = cuda.Event(device)
+    untimed.record(cuda.computing(device))
+    untimed.synchronize()
+    from minicaffe.errors import DeviceError
+    with pytest.raises(DeviceError, match="cuEventElapsedTime"):
+        untimed.elapsed(start)
+    assert stream.address and stream.address != device.compute_stream == cuda.computing(device).address
+
+
+def test_launches_are_recorded_on_request():
+    device = cuda.current()
+    blob = Blob((1000,))
+    blob.data[...] = 1
+    before = device.launches
+    with memory.record() as quiet:
+        blob.scale_data(2)
+    device.record_launches(True)
+    try:
+        with memory.record() as events:
+            blob.scale_data(2)
+            blob.asum_data()
+    finally:
+        device.record_launches(False)
+    assert not [e for e in quiet if e.kind == "launch"]
+    launches = [e for e in events if e.kind == "launch"]
+    assert launches[0].name == "Vector1<Scaled<float>, float>" and launches[0].place == CUDAPlace(0)
+    assert launches[0].detail.endswith("blocks of 256 threads")
+    assert device.launches - before == 1 + len(launches) and len(launches) >= 2
+
+
+def test_cuda_array_interface():
+    for dtype, numpy_type in ((0, "<f4"), (1, "<f8"), (2, "<i4")):
+        blob = Blob((3, 4), dtype)
+        blob.data[...] = 2
+        for array, what in (blob, "data"), (blob.gpu_data, "data"), (blob.gpu_diff, "diff"):
+            interface = array.__cuda_array_interface__
+            assert interface["shape"] == (3, 4) and interface["typestr"] == numpy_type and interface["version"] == 3
+            assert interface["data"][0] % 64 == 0 and interface["data"][1] is False, what
+        host = np.empty((3, 4), numpy_type)
+        registry.device_side(CUDAPlace(0)).copy_to_host(host.ctypes.data, interface_address(blob), host.nbytes)
+        assert (host == 2).all()
+
+
+def interface_address(blob):
+    return blob.__cuda_array_interface__["data"][0]
+
+
+def test_a_device_array_keeps_its_memory_after_the_blob_has_gone():
+    blob = Blob((1024,), name="short-lived")
+    blob.data[...] = 4
+    array = blob.gpu_data
+    del blob
+    assert (on_device(array.address).view(np.float32) == 4).all()
+    used = memory.used(CUDAPlace(0))
+    del array
+    assert memory.used(CUDAPlace(0)) == used - 4096

@@ -1,0 +1,229 @@
+"""cuda.kernel and cuda.elementwise: arguments, shapes, limits, and every message that a user can get."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import minicaffe
+from minicaffe import cuda
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, DependencyError, DeviceError, ShapeError, WrongTypeError
+
+FLOAT, DOUBLE, INT = 0, 1, 2
+AXPY = """
+extern "C" __global__ void axpy(float a, const float* x, float* y, long long n) {
+  long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + y[i];
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler(device):
+    """The simulated device takes the host's compiler, a real one NVRTC; a cache for all tests of this file."""
+    if device != "gpu" and not (shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")):
+        pytest.skip("no C++ compiler, which the simulated device needs for kernels of one's own")
+
+
+def blob_of(values, dtype=FLOAT):
+    blob = Blob(np.shape(values), dtype)
+    blob.data[...] = values
+    return blob
+
+
+# ---- cuda.kernel
+
+
+def test_a_kernel_on_blobs():
+    axpy = cuda.kernel(AXPY, "axpy")
+    for n in 1, 255, 256, 257, 5000:
+        x, y = blob_of(np.arange(n)), blob_of(np.ones(n))
+        axpy((-(-n // 256),), (256,), (np.float32(2), x, y, n))
+        np.testing.assert_array_equal(y.cpu_data, 2 * np.arange(n, dtype=np.float32) + 1)
+    assert "axpy" in repr(axpy) or axpy.name == "axpy"
+
+
+def test_arguments_by_type_and_the_diff():
+    source = """extern "C" __global__ void all(double* out, float f, double d, long long l, int i, unsigned char b, bool t,
+      const float* diff) { out[0] = f; out[1] = d; out[2] = l; out[3] = i; out[4] = b; out[5] = t; out[6] = diff[1]; }"""
+    out, x = Blob((7,), DOUBLE), Blob((2,))
+    x.diff[...] = 9
+    cuda.kernel(source, "all")((1,), (1,), (out, np.float32(1.5), 2.25, -(1 << 40), np.int32(-7), np.uint8(200), True, x.gpu_diff))
+    np.testing.assert_array_equal(out.cpu_data, [1.5, 2.25, -(1 << 40), -7, 200, 1, 9])
+
+
+def test_grids_and_blocks_of_three_dimensions_and_shared_memory():
+    source = """extern "C" __global__ void where(int* out) {
+      extern __shared__ int part[];
+      int t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+      int threads = blockDim.x * blockDim.y * blockDim.z;
+      part[t] = t;
+      __syncthreads();
+      int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+      out[block * threads + t] = 1000 * block + part[threads - 1 - t];
+    }"""
+    grid, block = (3, 2, 2), (4, 3, 2)
+    out = Blob((12, 24), INT)
+    cuda.kernel(source, "where")(grid, block, (out,), shared=4 * 24)
+    np.testing.assert_array_equal(out.cpu_data, 1000 * np.arange(12)[:, None] + np.arange(24)[::-1])
+
+
+def test_options_reach_the_compiler():
+    source = 'extern "C" __global__ void fill(int* out) { out[threadIdx.x] = N; }'
+    out = Blob((8,), INT)
+    cuda.kernel(source, "fill", ["-DN=5"])((1,), (8,), (out,))
+    assert (out.cpu_data == 5).all()
+
+
+def test_a_kernel_marks_its_blobs_as_written():
+    x = blob_of(np.ones(10))
+    cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 10))
+    assert (x.cpu_data == 2).all()  # the host's copy was stale and came anew
+    x.data[...] = 5
+    cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 10))
+    assert (x.data == 10).all()
+
+
+@pytest.mark.parametrize(("grid", "block", "shared"), [
+    ((1,), (1025,), 0), ((1,), (0,), 0), ((0,), (32,), 0), ((1, 70000), (32,), 0), ((1, 1, 70000), (32,), 0),
+    ((1,), (32, 64), 0), ((1,), (1, 1, 65), 0), ((1,), (32,), 1 << 20)])  # fmt: skip
+def test_launch_limits(grid, block, shared):
+    x = blob_of(np.zeros(10))
+    with pytest.raises(DeviceError, match="cuLaunchKernel.*CUDA_ERROR_INVALID_VALUE"):
+        cuda.kernel(AXPY, "axpy")(grid, block, (np.float32(1), x, x, 10), shared=shared)
+    assert x.asum_data() == 0  # the device goes on
+
+
+@pytest.mark.parametrize(("wrong", "what"), [("text", "str"), (None, "NoneType"), ([1, 2], "list"), (np.zeros(3), "ndarray")])
+def test_arguments_of_other_types(wrong, what):
+    with pytest.raises(WrongTypeError, match=f"argument 1: a kernel takes blobs, numbers and arrays on the device, got {what}"):
+        cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), wrong, wrong, 10))
+
+
+def test_what_does_not_compile_is_shown_with_numbers():
+    broken = AXPY.replace("a * x[i]", "a * nothing[i]")
+    with pytest.raises(DeviceError) as caught:
+        cuda.kernel(broken, "axpy")((1,), (32,), (np.float32(1), blob_of([1.0]), blob_of([1.0]), 1))
+    text = str(caught.value)
+    assert "axpy does not compile" in text and "nothing" in text
+    assert "   4   if (i < n) y[i] = a * nothing[i] + y[i];" in text
+    assert "axpy.cu:4" in text or "kernel.cu(4)" in text or "(4)" in text, text  # the log says the same number
+
+
+def test_a_name_that_the_source_does_not_hold():
+    with pytest.raises(ConfigError, match="holds no function 'saxpy'"):
+        cuda.kernel(AXPY, "saxpy")
+
+
+def test_cpu_mode_is_refused():
+    minicaffe.set_mode_cpu()
+    x = blob_of(np.ones(3))
+    with pytest.raises(ConfigError, match=r"kernel axpy needs GPU mode; call set_mode_gpu\(\) first"):
+        cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 3))
+    with pytest.raises(ConfigError, match="GPU mode"):
+        cuda.elementwise("T x", "T y", "y = x")(x, Blob((3,)))
+    minicaffe.set_mode_gpu()
+
+
+def test_without_a_compiler_the_message_says_what_to_install(sim, cache, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(DependencyError, match=r"kernel axpy: .* only with a C\+\+ compiler .*apt install g\+\+"):
+        x = blob_of([1.0])
+        cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 1))
+
+
+def test_a_library_kept_from_an_earlier_run_that_is_damaged(sim, cache):
+    x = blob_of(np.ones(4))
+    cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 4))
+    library, = cache.glob("*.so")
+    library.unlink()  # the loaded one keeps its pages
+    library.write_bytes(b"no library")
+    cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 4))
+    assert (x.cpu_data == 4).all()
+
+
+def test_a_cache_that_cannot_be_written(sim, tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MINICAFFE_CACHE", str(tmp_path / "file" / "cache"))
+    x = blob_of(np.ones(4))
+    cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 4))
+    assert (x.cpu_data == 2).all()
+    assert "cannot keep compiled kernels" in caplog.text and "MINICAFFE_CACHE" in caplog.text
+
+
+# ---- cuda.elementwise
+
+
+@pytest.mark.parametrize(("dtype", "numpy_type"), [(FLOAT, np.float32), (DOUBLE, np.float64)])
+@pytest.mark.parametrize("shape", [(1,), (3, 5, 7), (256,), (257,), (2, 1, 300)])
+def test_elementwise(dtype, numpy_type, shape):
+    squared = cuda.elementwise("T x, T y", "T z", "z = (x - y) * (x - y)", "squared")
+    random = np.random.default_rng(0)
+    x, y, z = [blob_of(random.standard_normal(shape), dtype) for _ in range(3)]
+    squared(x, y, z)
+    assert z.cpu_data.dtype == numpy_type
+    np.testing.assert_allclose(z.cpu_data, (x.cpu_data - y.cpu_data) ** 2, rtol=1e-6)
+
+
+def test_elementwise_scalars_several_outputs_and_no_elements():
+    both = cuda.elementwise("T x, T a, int32 k", "T sum, T product", "sum = x + a * k; product = x * a", "both")
+    x, s, p = blob_of(np.arange(6.0)), Blob((6,)), Blob((6,))
+    both(x, 0.5, 4, s, p)
+    np.testing.assert_array_equal(s.cpu_data, np.arange(6) + 2)
+    np.testing.assert_array_equal(p.cpu_data, np.arange(6) / 2)
+    both(2.0, x, 1, s, p)  # a number where a blob was, and the other way round
+    np.testing.assert_array_equal(s.cpu_data, 2 + np.arange(6))
+    empty = Blob((0, 3))
+    both(empty, 1, 1, Blob((0, 3)), Blob((0,)))
+
+
+def test_elementwise_in_place():
+    double = cuda.elementwise("T x", "T y", "y = 2 * x", "twice")
+    x = blob_of(np.ones(1000))
+    double(x, x)
+    assert (x.cpu_data == 2).all()
+
+
+def test_elementwise_of_integers_and_mixed_types():
+    """Any names will do, those that the kernel around them might like to have too."""
+    count = cuda.elementwise("T i, int32 n", "float64 i_", "i_ = double(i) * n", "mixed")
+    x, n, y = blob_of(np.arange(5.0)), blob_of([1, 2, 3, 4, 5], INT), Blob((5,), DOUBLE)
+    count(x, n, y)
+    np.testing.assert_array_equal(y.cpu_data, [0, 2, 6, 12, 20])
+
+
+def test_elementwise_refuses_a_blob_of_another_type_than_it_declares():
+    f = cuda.elementwise("T x, float64 y", "T z", "z = x + y", "typed")
+    with pytest.raises(WrongTypeError, match="typed: y must be a blob of double, got one of float"):
+        f(Blob((5,)), Blob((5,)), Blob((5,)))  # else the second half would be read from beyond its end
+    with pytest.raises(WrongTypeError, match="typed: z must be a blob of float, got one of double"):
+        f(Blob((5,)), 1.0, Blob((5,), DOUBLE))
+
+
+@pytest.mark.parametrize(("arguments", "error", "words"), [
+    (lambda: (Blob((3,)),), WrongTypeError, "takes 2 arguments, got 1"),
+    (lambda: (Blob((3,)), Blob((4,))), ShapeError, "y has 4 elements, x has 3"),
+    (lambda: (1.0, 2.0), WrongTypeError, "at least one Blob"),
+    (lambda: (Blob((3,)), 2.0), WrongTypeError, "output y must be a Blob, got float"),
+])  # fmt: skip
+def test_elementwise_wrong_arguments(arguments, error, words):
+    with pytest.raises(error, match=words):
+        cuda.elementwise("T x", "T y", "y = x", "copy")(*arguments())
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "name", "words"), [
+    ("Q x", "T y", "f", "'Q x' is no parameter; write a type of"), ("T", "T y", "f", "'T' is no parameter"),
+    ("T x, ", "T y", "f", "is no parameter"), ("T x", "T y z", "f", "'T y z'"), ("T x", "T 1y", "f", "1y"),
+    ("T x", "T y", "my kernel", "must be an identifier"), ("T x", "T y", "", "must be an identifier")])  # fmt: skip
+def test_elementwise_wrong_definitions(inputs, outputs, name, words):
+    with pytest.raises(ConfigError, match=words):
+        cuda.elementwise(inputs, outputs, "y = x", name)
+
+
+def test_elementwise_that_does_not_compile():
+    with pytest.raises(DeviceError, match="wrong does not compile") as caught:
+        cuda.elementwise("T x", "T y", "y = wibble(x)", "wrong")(Blob((3,)), Blob((3,)))
+    assert "wibble" in str(caught.value) and "   1 extern" in str(caught.value)

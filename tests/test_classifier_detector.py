@@ -1,0 +1,71 @@
+"""Classifier and Detector against the same steps by hand."""
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.errors import DependencyError, ShapeError
+
+cv2 = pytest.importorskip("cv2")
+NET = """layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.01 } } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+SETUP = dict(mean=np.array([104.0, 117, 123]), raw_scale=255, channel_swap=(2, 1, 0))
+
+
+@pytest.fixture
+def files(tmp_path):
+    model, weights = str(tmp_path / "deploy.prototxt"), str(tmp_path / "w.caffemodel")
+    (tmp_path / "deploy.prototxt").write_text(NET)
+    caffe.Net(model, caffe.TEST).save(weights)
+    pictures = np.random.default_rng(0).integers(0, 255, (3, 12, 16, 3)).astype(np.uint8)
+    names = [str(tmp_path / f"{i}.png") for i in range(3)]
+    for name, picture in zip(names, pictures):
+        cv2.imwrite(name, picture)
+    return model, weights, names
+
+
+def test_classifier(files):
+    model, weights, names = files
+    net = caffe.Classifier(model, weights, image_dims=(10, 12), **SETUP)
+    images = [caffe.io.load_image(name) for name in names]
+    many, one = net.predict(images), net.predict(images, oversample=False)
+    assert many.shape == one.shape == (3, 5)
+    np.testing.assert_allclose(many.sum(axis=1), 1, rtol=1e-5)
+    centre = caffe.io.resize_image(images[0], (10, 12))[1:9, 2:10]
+    value = (centre.transpose(2, 0, 1)[::-1] * 255 - SETUP["mean"].reshape(3, 1, 1)).ravel()
+    weight, bias = (blob.data for blob in net.params["ip"])
+    score = np.exp(weight @ value + bias)
+    np.testing.assert_allclose(one[0], score / score.sum(), rtol=1e-3)
+
+
+def test_detector_windows(files):
+    model, weights, names = files
+    net = caffe.Detector(model, weights, **SETUP)
+    found = net.detect_windows([(names[0], [(0, 0, 8, 8), (1, 2, 11, 15)]), (names[1], np.array([[2, 2, 9, 9]]))])
+    assert [entry["filename"] for entry in found] == [names[0], names[0], names[1]] and found[1]["window"] == (1, 2, 11, 15)
+    plain = caffe.Classifier(model, weights, **SETUP).predict([caffe.io.load_image(names[0])[:8, :8]], oversample=False)
+    np.testing.assert_allclose(found[0]["prediction"], plain[0], rtol=1e-5)
+    assert net.detect_windows([]) == []
+    with pytest.raises(ShapeError, match="0.png.*holds no pixel"):
+        net.detect_windows([(names[0], [(40, 0, 50, 5)])])
+
+
+def test_context_is_filled_with_the_mean(files):
+    model, weights, names = files
+    net = caffe.Detector(model, weights, context_pad=2, **SETUP)
+    image = caffe.io.load_image(names[0])
+    crop = net.crop(image, (0, 0, 5, 5))
+    assert crop.shape == (8, 8, 3)
+    np.testing.assert_allclose(crop[0, 0], SETUP["mean"][::-1] / 255, rtol=1e-5)  # the corner lies outside of the picture
+    assert not np.allclose(crop[4, 4], crop[0, 0])
+    data = net.transformer.preprocess("data", crop)
+    np.testing.assert_allclose(data[:, 0, 0], 0, atol=1e-4)
+    with pytest.raises(ShapeError, match="leave room"):
+        caffe.Detector(model, weights, context_pad=4)
+
+
+def test_selective_search_says_what_it_needs(files):
+    with pytest.raises(DependencyError, match="detect_windows"):
+        caffe.Detector(*files[:2]).detect_selective_search(files[2])

@@ -1,0 +1,87 @@
+"""coord_map: where pixels of one Top lie in another, and the crops made from it (after Caffe's test_coord_map.py)."""
+
+import numpy as np
+import pytest
+
+from minicaffe import layers as L
+from minicaffe.coord_map import (
+    AxisMismatchException,
+    UndefinedMapException,
+    compose,
+    conv_params,
+    coord_map,
+    coord_map_from_to,
+    crop,
+    inverse,
+)
+
+
+def data():
+    return L.Input(shape=dict(dim=[2, 1, 100, 100]))
+
+
+def conv(x, **fields):
+    return L.Convolution(x, num_output=10, **fields)
+
+
+def test_conv_pool_deconv_undo_each_other():
+    x = data()
+    down = L.Pooling(conv(x, kernel_size=3, stride=2, pad=1), kernel_size=1, stride=1)
+    up = L.Deconvolution(down, num_output=10, kernel_size=3, stride=2, pad=1)
+    axis, a, b = coord_map_from_to(up, x)
+    assert (axis, a, b) == (1, 1, 0)
+    wide = L.Deconvolution(down, num_output=10, kernel_size=4, stride=2, pad=0)
+    assert coord_map_from_to(wide, x)[2] == -1.5 + 0
+
+
+def test_layers_that_pass_through_change_nothing():
+    x = data()
+    y = conv(L.Dropout(L.ReLU(x, in_place=True)), kernel_size=1)
+    axis, a, b = coord_map_from_to(y, x)
+    assert a == 1 and b == 0
+    assert coord_map(L.ReLU(x).fn) == (None, 1, 0)
+
+
+def test_padding_shifts():
+    x = data()
+    assert coord_map_from_to(conv(x, kernel_size=1, pad=4), x)[2] == -4
+    assert coord_map_from_to(L.Deconvolution(x, kernel_size=1, pad=4), x)[2] == 4
+    assert coord_map_from_to(L.Deconvolution(conv(x, kernel_size=1, pad=4), kernel_size=1, pad=4), x)[2] == 0
+
+
+def test_sizes_by_axis_and_three_axes():
+    x = data()
+    axis, a, b = coord_map_from_to(conv(x, kernel_size=[3, 5, 7], stride=[1, 2, 1], pad=[0, 2, 3]), x)
+    np.testing.assert_array_equal(a, [1, 2, 1])
+    np.testing.assert_array_equal(b, [1, 0, 0])
+    assert conv_params(conv(x, kernel_size=3, dilation=2).fn)[2] == 5
+    inside = L.Convolution(x, convolution_param=dict(num_output=1, kernel_size=3, stride=2))
+    assert conv_params(inside.fn)[1] == 2
+
+
+def test_crops():
+    x = data()
+    y = conv(x, kernel_size=5, pad=100)
+    made = crop(y, x)
+    assert made.fn.type_name == "Crop" and made.fn.params["crop_param"] == {"axis": 2, "offset": [98]}
+    once = L.Crop(x, y, axis=2, offset=2)
+    assert coord_map_from_to(L.Crop(once, y, axis=2, offset=3), x)[2] == 5
+    with pytest.raises(AssertionError, match="scale mismatch"):
+        crop(conv(x, kernel_size=3, stride=2, pad=1), x)
+    with pytest.raises(AssertionError, match="negative"):
+        crop(conv(x, kernel_size=5), x)
+    with pytest.raises(AssertionError, match="noninteger"):
+        crop(conv(x, kernel_size=4, pad=4), x)
+    with pytest.raises(AssertionError, match="kernel_h"):
+        crop(conv(x, kernel_h=3, kernel_w=3), x)
+
+
+def test_what_has_no_map():
+    x = data()
+    with pytest.raises(RuntimeError, match="no common ancestor"):
+        coord_map_from_to(L.InnerProduct(x, num_output=2), x)
+    with pytest.raises(UndefinedMapException):
+        coord_map(L.InnerProduct(x, num_output=2).fn)
+    with pytest.raises(AxisMismatchException):
+        compose((1, 1, 0), (2, 1, 0))
+    assert inverse((1, 2, 4)) == (1, 0.5, -2)
