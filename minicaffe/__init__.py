@@ -11,12 +11,12 @@ except ModuleNotFoundError as _error:
     raise ImportError("this is minicaffe's source, not an installed minicaffe: install it with `pip install .`, "
                       "then start Python in another folder") from None
 from minicaffe import cuda, errors, io, memory
-from minicaffe.cpu.threads import get_num_threads, set_num_threads
-from minicaffe.layer import register_layer
-from minicaffe.layers.python import Layer, allow_python_layers
 from minicaffe.alias import install_as_caffe
 from minicaffe.classifier import Classifier
+from minicaffe.cpu.threads import get_num_threads, set_num_threads
 from minicaffe.detector import Detector
+from minicaffe.layer import register_layer
+from minicaffe.layers.python import Layer, allow_python_layers
 from minicaffe.net_spec import NetSpec, layers, params, to_proto
 from minicaffe.pycaffe import Net
 from minicaffe.settings import (

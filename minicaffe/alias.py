@@ -11,7 +11,8 @@ from minicaffe.errors import ConfigError
 
 # caffe's modules and ours; `_caffe`, pycaffe's compiled part, has the names of pycaffe.
 MODULES = {"classifier": "classifier", "coord_map": "coord_map", "detector": "detector", "draw": "draw", "io": "io",
-           "net_spec": "net_spec", "pycaffe": "pycaffe", "_caffe": "pycaffe", "proto": "proto", "proto.caffe_pb2": "proto.caffe_pb2"}
+           "net_spec": "net_spec", "pycaffe": "pycaffe", "_caffe": "pycaffe", "proto": "proto",
+           "proto.caffe_pb2": "proto.caffe_pb2"}
 
 
 def install_as_caffe(force=False):

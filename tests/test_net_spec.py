@@ -49,7 +49,7 @@ def test_names_and_in_place():
     assert list(made[3].bottom) == ["ip", "label"] and made[3].loss_weight == [2]
     assert n.keys() == ["data", "label", "ip", "relu", "loss", "drop"] and isinstance(n.vals()[-1], Function)
     with pytest.raises(KeyError, match="did you mean 'label'"):
-        n.labl
+        n["labl"]
     del n.drop
     assert "drop" not in n and len(n.to_proto().layer) == 4
 

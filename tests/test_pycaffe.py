@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.errors import ConfigError, Error, FileError, MissingNameError, ShapeError
+from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError
 
 NET = """
 force_backward: true

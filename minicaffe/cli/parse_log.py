@@ -40,7 +40,8 @@ def parse_log(log_file, folder, delimiter, verbose, force):
         raise ConfigError(f"must be one character, got '{delimiter}'", field="--delimiter")
     tables = read_log(log_file)
     if not any(tables.values()):
-        raise DataError("holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG)?", file=log_file)
+        raise DataError("holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG)?",
+                        file=log_file)
     for phase, rows in tables.items():
         path = Path(folder) / f"{Path(log_file).name}.{phase}"
         if not rows:

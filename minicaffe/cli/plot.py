@@ -28,7 +28,8 @@ def plot(chart, picture, logs, column):
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise DependencyError("charts need matplotlib: pip install matplotlib; minicaffe parse_log writes the numbers as CSV") from None
+        raise DependencyError("charts need matplotlib: pip install matplotlib; minicaffe parse_log writes the numbers as "
+                              "CSV") from None
     figure = Figure(figsize=(8, 5))
     axes = figure.add_subplot()
     for label, name, xs, ys in curves:

@@ -45,7 +45,8 @@ def rows(net):
         for i, name in enumerate(layer.top):
             weight = f"{layer.loss_weight[i]:g} * " if i < len(layer.loss_weight) and layer.loss_weight[i] != 1 else ""
             tops.append(Text(weight + name, "" if name in read else "bold underline"))
-        yield Text(layer.name, "cyan"), Text(kind, "green"), params(layer), bottoms, "->" if tops else "", Text(", ").join(tops), sizes(layer)
+        arrow = "->" if tops else ""
+        yield Text(layer.name, "cyan"), Text(kind, "green"), params(layer), bottoms, arrow, Text(", ").join(tops), sizes(layer)
 
 
 def params(layer):

@@ -31,7 +31,7 @@ cdef extern from "minicaffe/ops/typed.hpp" nogil:
 
 MESSAGES = {"Bias": "bias_param", "Concat": "concat_param", "InnerProduct": "inner_product_param", "Scale": "scale_param",
             "Slice": "slice_param", "Tile": "tile_param"}
-MAX_STEPS = 4096   # a step is four to six layers of the inner net, which take about 60 KB and a quarter of a millisecond to make
+MAX_STEPS = 4096   # six layers of the inner net each: about 60 KB and a millisecond to make
 
 
 cdef class RecurrentLayer(Layer):

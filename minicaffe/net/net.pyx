@@ -71,6 +71,7 @@ cdef class Net:
         self.input_ids, self.layer_need_backward, self.bottom_need_backward = [], [], []
         self.param_table = ParamTable()
         self.hooks = [[], [], [], []]
+        self.times_named, self.produced = {}, set()  # layer names and blob names so far; unrolled nets have thousands
 
         lines = [positions.layer_line(i) if positions is not None else None for i in range(len(param.layer))]
         layers = filter_layers(list(map(LayerDef, param.layer, lines)), param.state, file)
@@ -127,7 +128,8 @@ cdef class Net:
             raise ConfigError(f"give none or one for each of the {len(param.bottom)} bottoms, got {len(param.propagate_down)}",
                               field="propagate_down")
         log.info("Creating Layer %s", param.name)
-        repeats = self.layer_names.count(param.name)
+        repeats = self.times_named.get(param.name, 0)
+        self.times_named[param.name] = repeats + 1
         layer = layer_class(param.type)(param, self.dtype, self.parameters,
                                         f"{param.name}#{repeats}" if repeats else param.name)
         self.layers.append(layer)
@@ -156,7 +158,7 @@ cdef class Net:
                 log.info("%s -> %s (in-place)", layer.name, name)
                 blob_id = self.bottom_ids[index][i]
             else:
-                if i < len(param.top) and name in self.blob_names:
+                if i < len(param.top) and name in self.produced:
                     raise ConfigError(f"blob '{name}' is produced by more than one layer; in-place needs the same name at the "
                                       "same index of bottom and top", field=f"top[{i}]")
                 log.info("%s -> %s", layer.name, name)
@@ -164,6 +166,7 @@ cdef class Net:
                 blob = Blob((0,), self.dtype, name)
                 self.blob_list.append(blob)
                 self.blob_names.append(name)
+                self.produced.add(name)
                 self.blob_loss_weight_list.append(0.0)
                 if i < len(param.top):
                     self.workspace.set(name, blob)

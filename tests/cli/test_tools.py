@@ -154,7 +154,7 @@ def test_detect(minicaffe, there):
     assert "must end in" in minicaffe("detect", "w.csv", "out.txt", *common, status=2)
     (there / "bad.csv").write_text("filename,xmin\n0.png,0\n")
     assert "bad.csv:2" in minicaffe("detect", "bad.csv", "x.csv", *common, status=1)
-    assert "selective_search" in minicaffe("detect", "w.csv", "x.csv", *common[:4], status=1)
+    assert "selective_search" in minicaffe("detect", "w.csv", "x.csv", *common[:4], *common[5:], status=1)
 
 
 def test_upgrade(minicaffe, there):

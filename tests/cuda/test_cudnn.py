@@ -41,7 +41,7 @@ def fake(place, tmp_path_factory):
 
 
 def cases(what, wishes, device, **environment):
-    text = start([sys.executable, str(HERE / "cudnn_cases.py"), what, json.dumps(wishes)], device, "", 0, **environment)
+    text = start([sys.executable, str(HERE / "cudnn_cases.py"), what, json.dumps(wishes)], device, "", 0, None, **environment)
     return json.loads(re.search(r"^RESULT (.*)$", text, re.MULTILINE)[1])
 
 
@@ -360,28 +360,33 @@ def test_a_shape_first_met_while_a_graph_is_recorded(fake, tmp_path):
 
 
 def includes():
-    """Folders that may hold cudnn.h and the cuda_runtime.h that it needs: MINICAFFE_CUDNN_INCLUDE, then the wheels."""
-    found = [Path(os.environ["MINICAFFE_CUDNN_INCLUDE"])] if os.environ.get("MINICAFFE_CUDNN_INCLUDE") else []
+    """The folder of cudnn.h: MINICAFFE_CUDNN_INCLUDE, or that of the wheel."""
+    if os.environ.get("MINICAFFE_CUDNN_INCLUDE"):
+        return Path(os.environ["MINICAFFE_CUDNN_INCLUDE"])
     spec = importlib.util.find_spec("nvidia")
-    for home in spec.submodule_search_locations if spec else []:
-        found += [path.parent for pattern in ("*/include/cudnn.h", "*/include/cuda_runtime.h") for path in Path(home).glob(pattern)]
-    return found
+    homes = spec.submodule_search_locations if spec else []
+    return next((path.parent for home in homes for path in Path(home).glob("cudnn/include/cudnn.h")), None)
 
 
 def test_declarations_against_the_headers(tmp_path):
-    folders = includes()
-    if not any((folder / "cudnn.h").exists() for folder in folders):
+    folder = includes()
+    if folder is None:
         pytest.skip("no cudnn.h: install nvidia-cudnn-cu13, or name its folder in MINICAFFE_CUDNN_INCLUDE")
+    # All that these headers want of the CUDA runtime's.
+    (tmp_path / "cuda_runtime_api.h").write_text("#include <stddef.h>\ntypedef struct CUstream_st* cudaStream_t;")
+    (tmp_path / "library_types.h").write_text("typedef enum { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL } libraryPropertyType;")
     source = tmp_path / "declarations.cpp"
     source.write_text(HEADER_CHECK)
-    flags = [f"-I{ROOT}", *(part for folder in folders for part in ("-isystem", str(folder)))]
-    done = subprocess.run([compiler(), "-std=c++17", "-fsyntax-only", "-Wno-deprecated-declarations", *flags, str(source)],
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run([compiler(), "-std=c++17", "-fsyntax-only", "-Wno-deprecated-declarations", f"-I{ROOT}", f"-I{tmp_path}",
+                           "-isystem", str(folder), str(source)], capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 
 HEADER_CHECK = r"""
-#include <cudnn.h>
+#include <cudnn_graph.h>
+#include <cudnn_ops.h>
+#include <cudnn_cnn.h>
+#include <cstddef>
 #include <type_traits>
 #include "minicaffe/cuda/cudnn_conv.hpp"
 

@@ -23,12 +23,11 @@ from test_kernels import ARCHITECTURES, HEADERS, compile_for, find_nvrtc  # noqa
 import minicaffe.memory.reporter  # noqa: E402
 
 SPELLING = re.compile(rb"mc::spelling\(\) \[with K = ([^\0]*)\]\0")
-# Kernels that may use local memory (stack frame, spill stores, spill loads), and why.
-SPILLS = {
-    # Sixteen lanes of a double sum lie in an array whose index the compiler does not see through (kernels/reduce.hpp, block_sum).
-    "Each<ContrastiveBackward<double> >": (128, 0, 0),
-    "SumChannels<EveryChannel<ContrastiveTerm<double> >, double>": (128, 0, 0),
-    "SumColumns<EveryChannel<ContrastiveTerm<double> >, double>": (128, 0, 0),
+# Which kernels may have a stack frame, of how many bytes at most, and why. None may spill.
+FRAMES = {
+    # Sixteen lanes of a sum lie in an array that not every architecture's compiler takes apart (kernels/reduce.hpp, block_sum).
+    r"Contrastive(Term|Backward)<float>": 64,
+    r"Contrastive(Term|Backward)<double>": 128,
 }
 PARTS = 2  # programs compiled at once, one for each processor
 
@@ -74,10 +73,13 @@ def test_every_kernel_compiles_and_fits(nvrtc, instances, architecture):
         assert part, log[-6000:]
         table.update(part)
     assert sorted(table) == instances
-    spilled = {kernel: numbers for kernel, numbers in table.items() if any(numbers[:3]) and SPILLS.get(kernel) != numbers[:3]}
+    spilled = {kernel: numbers for kernel, numbers in table.items() if numbers[0] > frame(kernel) or any(numbers[1:3])}
     assert not spilled, f"(stack frame, spill stores, spill loads, registers) on {architecture}: {spilled}"
-    unknown = set(SPILLS) - set(table)
-    assert not unknown, f"no longer a kernel: {unknown}"
+
+
+def frame(kernel):
+    """Bytes of stack that a kernel may use."""
+    return max((most for pattern, most in FRAMES.items() if re.search(pattern, kernel)), default=0)
 
 
 def sizes_of(path):

@@ -1,0 +1,337 @@
+"""RNN and LSTM: against NumPy step by step, gradients, the state between forwards, sharing, and wrong nets."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.errors import ConfigError, DataError, Error, ShapeError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+STATES = {"RNN": ("h",), "LSTM": ("h", "c")}
+FILLERS = 'weight_filler { type: "uniform" min: -1 max: 1 } bias_filler { type: "uniform" min: -1 max: 1 }'
+
+
+def text(kind, d=3, static=False, expose=False, more=""):
+    names = ["x", "cont"] + ["static"] * static + [f"{s}0" for s in STATES[kind]] * expose
+    tops = ["y"] + [f"{s}T" for s in STATES[kind]] * expose
+    blobs = "".join(f' bottom: "{n}"' for n in names) + "".join(f' top: "{n}"' for n in tops)
+    return (f'layer {{ name: "r" type: "{kind}"{blobs} recurrent_param {{ num_output: {d} {FILLERS} '
+            f"expose_hidden: {str(expose).lower()} }} {more} }}")
+
+
+def inputs(kind, t=4, n=2, d=3, static=False, expose=False, shape=(2,)):
+    random = np.random.default_rng(t)
+    cont = random.integers(0, 2, (t, n)).astype(float)
+    cont[0] = expose  # without exposed states the finite differences need a fresh start
+    arrays = [random.standard_normal((t, n, *shape)), cont]
+    arrays += [random.standard_normal((n, 5))] * static
+    return arrays + [random.standard_normal((1, n, d)) for _ in STATES[kind]] * expose
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def reference(kind, params, x, cont, static=None, h=0.0, c=0.0):
+    """Return outputs and last states."""
+    params = [np.asarray(p, np.float64) for p in params]
+    w, b = params[:2]
+    v = params.pop(2) if static is not None else None
+    u = params[2]
+    h, c = np.zeros((x.shape[1], u.shape[1])) + h, np.zeros((x.shape[1], u.shape[1])) + c
+    outputs = []
+    for t in range(len(x)):
+        z = x[t].reshape(-1, w.shape[1]) @ w.T + b + (cont[t][:, None] * h) @ u.T
+        if v is not None:
+            z = z + static.reshape(-1, v.shape[1]) @ v.T
+        if kind == "RNN":
+            h = np.tanh(z)
+            outputs.append(np.tanh(h @ params[3].T + params[4]))
+        else:
+            i, f, o, g = np.split(z, 4, axis=1)
+            c = cont[t][:, None] * sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            outputs.append(h)
+    return np.stack(outputs), h, c
+
+
+def both(test):
+    return pytest.mark.parametrize("kind", ["RNN", "LSTM"])(test)
+
+
+@both
+@pytest.mark.parametrize("dtype, tolerance", [(Dtype.FLOAT, 2e-5), (Dtype.DOUBLE, 1e-13)])
+@pytest.mark.parametrize("t, n, static, expose", [(1, 1, False, False), (1, 3, True, True), (4, 2, False, True), (7, 2, True, False)])
+def test_forward(kind, t, n, static, expose, dtype, tolerance):
+    arrays = inputs(kind, t, n, static=static, expose=expose, shape=(2, 3))
+    net = layer_net(text(kind, static=static, expose=expose), arrays, dtype)
+    run_forward(net)
+    params = [blob.cpu_data for blob in net.layers[-1].blobs]
+    states = [state[0] for state in arrays[2 + static:]]
+    wanted = reference(kind, params, *arrays[:2], arrays[2] if static else None, *states)
+    assert net.tops[-1][0].shape == (t, n, 3)
+    np.testing.assert_allclose(net.tops[-1][0].cpu_data, wanted[0], atol=tolerance)
+    for blob, state in zip(net.tops[-1][1:], wanted[1:]):
+        np.testing.assert_allclose(blob.cpu_data, state[None], atol=tolerance)
+
+
+@pytest.mark.parametrize("kind, shapes", [
+    ("RNN", [(3, 6), (3,), (3, 5), (3, 3), (3, 3), (3,)]),
+    ("LSTM", [(12, 6), (12,), (12, 5), (12, 3)]),
+])
+def test_parameters_stand_in_caffes_order(kind, shapes):
+    net = layer_net(text(kind, static=True), inputs(kind, static=True, shape=(2, 3)))
+    assert [blob.shape for blob in net.layers[-1].blobs] == shapes
+    assert net.param_table.names == list(map(str, range(len(shapes))))
+
+
+@both
+@pytest.mark.parametrize("t, static, expose", [(1, False, False), (1, True, True), (3, True, False), (3, False, True)])
+def test_gradient(kind, t, static, expose):
+    check_gradient(text(kind, static=static, expose=expose), inputs(kind, t, static=static, expose=expose),
+                   check=[0, 2] if static else [0]) if not expose else _check_outputs_only(kind, t, static)
+
+
+def _check_outputs_only(kind, t, static):
+    """Exposed last states give no gradient, and the first ones get none."""
+    arrays = inputs(kind, t, static=static, expose=True)
+    net = layer_net(text(kind, static=static, expose=True), arrays)
+    run_forward(net)
+    random = np.random.default_rng(1)
+    seed = random.standard_normal(net.tops[-1][0].shape)
+    for blob in net.bottoms[-1]:
+        blob.diff[...] = 7
+    run_backward(net, [0, 2] if static else [0], [seed] + [np.full(b.shape, 9.0) for b in net.tops[-1][1:]])
+    x, gradient, step = net.blob_by_name("x"), net.blob_by_name("x").cpu_diff.copy(), 1e-4
+
+    def objective(i, value):
+        net.blob_by_name("x").data.reshape(-1)[i] = value
+        run_forward(net)
+        return (net.tops[-1][0].cpu_data * seed).sum()
+
+    for i, kept in enumerate(x.cpu_data.ravel().tolist()):
+        difference = (objective(i, kept + step) - objective(i, kept - step)) / (2 * step)
+        objective(i, kept)
+        assert abs(difference - gradient.ravel()[i]) < 1e-6
+    assert all((blob.cpu_diff == 7).all() for blob in net.bottoms[-1][2 + static:])
+
+
+@both
+def test_gradients_of_parameters_add_up_and_bottoms_are_overwritten(kind):
+    net = layer_net(text(kind), inputs(kind))
+    run_forward(net)
+    seed = [np.ones(net.tops[-1][0].shape)]
+    run_backward(net, [0], seed)
+    once = [blob.cpu_diff.copy() for blob in (*net.layers[-1].blobs, net.blob_by_name("x"))]
+    run_backward(net, [0], seed)
+    for blob, diff in zip(net.layers[-1].blobs, once):
+        np.testing.assert_allclose(blob.cpu_diff, 2 * diff)
+    np.testing.assert_array_equal(net.blob_by_name("x").cpu_diff, once[-1])
+
+
+@both
+def test_a_bottom_that_wants_no_gradient_gets_none(kind):
+    net = layer_net(text(kind, static=True), inputs(kind, static=True))
+    run_forward(net)
+    for blob in net.bottoms[-1]:
+        blob.diff[...] = 7
+    run_backward(net, [2], [np.ones(net.tops[-1][0].shape)])
+    assert (net.blob_by_name("x").cpu_diff == 7).all() and (net.blob_by_name("static").cpu_diff != 7).any()
+    run_backward(net, [0])
+    assert (net.blob_by_name("x").cpu_diff != 7).any()
+    with pytest.raises(ConfigError, match=r"bottom\[1\]: \w+ has no gradient for the marks"):
+        run_backward(net, [1])
+
+
+# ---- the state between forwards
+
+@both
+def test_the_state_goes_on_from_one_forward_to_the_next(kind):
+    x, cont = inputs(kind, t=6)
+    cont[...] = 1
+    net = layer_net(text(kind), [x[:3], cont[:3]])
+    whole = reference(kind, [blob.cpu_data for blob in net.layers[-1].blobs], x, cont)[0]
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, whole[:3])
+    state = json.loads(json.dumps(net.layers[-1].get_state()))
+    for _ in range(2):
+        net.blob_by_name("x").data[...] = x[3:]
+        run_forward(net)
+        np.testing.assert_allclose(net.blob_by_name("y").cpu_data, whole[3:])
+        net.layers[-1].set_state(state)
+    net.layers[-1].reset()
+    net.blob_by_name("x").data[...] = x[:3]
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, whole[:3])
+
+
+@both
+def test_a_layer_in_place_behind_it_touches_no_state(kind):
+    """Also for a single step, where Caffe's Concat shares its memory."""
+    param, _ = parse_text(f"""
+        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 1 dim: 2 dim: 2 }} }} }}
+        layer {{ name: "cont" type: "Input" top: "cont" input_param {{ shape {{ dim: 1 dim: 2 }} }} }}
+        {text(kind)}
+        layer {{ name: "p" type: "Power" bottom: "y" top: "y" power_param {{ scale: 100 }} }}""", caffe_pb2.NetParameter, "t")
+    net = Net(param, Dtype.DOUBLE)
+    x = np.random.default_rng(1).standard_normal((1, 2, 2))
+    net.blob_by_name("x").data[...], net.blob_by_name("cont").data[...] = x, 1
+    params = [blob.cpu_data for blob in net.layers[2].blobs]
+    wanted = reference(kind, params, np.concatenate([x, x]), np.ones((2, 2)))[0]
+    for t in range(2):
+        run_forward(net)
+        np.testing.assert_allclose(net.blob_by_name("y").cpu_data[0], 100 * wanted[t])
+
+
+@both
+def test_another_number_of_sequences(kind):
+    net = layer_net(text(kind), inputs(kind, n=2))
+    run_forward(net)
+    for n in (5, 1, 0, 3):
+        x, cont = inputs(kind, n=n)
+        cont[...] = 1  # the state starts anew by itself
+        for name, array in (("x", x), ("cont", cont)):
+            net.blob_by_name(name).reshape(*array.shape)
+            net.blob_by_name(name).data[...] = array
+        run_forward(net)
+        params = [blob.cpu_data for blob in net.layers[-1].blobs]
+        np.testing.assert_allclose(net.blob_by_name("y").cpu_data, reference(kind, params, x, cont)[0])
+        run_backward(net, [0], [np.ones((4, n, 3))])
+
+
+@both
+@pytest.mark.parametrize("spoil, error", [
+    (lambda s: s.pop("h"), DataError),
+    (lambda s: s["h"].update(data="?"), DataError),
+    (lambda s: s["h"].update(shape=[1, 3, 3]), ShapeError),
+    (lambda s: s["h"].update(data=s["h"]["data"][:8]), ShapeError),
+])
+def test_a_wrong_state_changes_nothing(kind, spoil, error):
+    net = layer_net(text(kind), inputs(kind))
+    run_forward(net)
+    layer = net.layers[-1]
+    before = layer.get_state()
+    state = json.loads(json.dumps(before))
+    spoil(state)
+    with pytest.raises(error, match="state 'h'"):
+        layer.set_state(state)
+    assert layer.get_state() == before
+
+
+def test_exposed_states_are_the_callers():
+    net = layer_net(text("LSTM", expose=True), inputs("LSTM", expose=True))
+    assert net.layers[-1].get_state() is None
+
+
+# ---- parameters of several nets and layers
+
+@both
+def test_two_nets_of_a_workspace_share(kind):
+    first = layer_net(text(kind), inputs(kind))
+    param, _ = parse_text(text(kind), caffe_pb2.NetParameter, "t")
+    for name, dims in (("cont", (6, 1)), ("x", (6, 1, 2))):
+        layer = caffe_pb2.LayerParameter(name=name, type="Input", top=[name])
+        layer.input_param.shape.add(dim=dims)
+        param.layer.insert(0, layer)
+    second = Net(param, Dtype.DOUBLE, workspace=first.parameters)
+    x, cont = inputs(kind, t=6, n=1)
+    second.blob_by_name("x").data[...], second.blob_by_name("cont").data[...] = x, cont
+    for blob in first.layers[-1].blobs:
+        blob.data[...] = blob.cpu_data / 2
+    run_forward(second)
+    params = [blob.cpu_data for blob in first.layers[-1].blobs]
+    np.testing.assert_allclose(second.blob_by_name("y").cpu_data, reference(kind, params, x, cont)[0])
+
+
+@both
+def test_layers_that_share_by_name(kind):
+    """A parameter's memory may be another layer's: the inner net must use it."""
+    names = "".join(f'param {{ name: "p{i}" }} ' for i in range(3 if kind == "LSTM" else 5))
+    one, two = text(kind, more=names), text(kind, more=names).replace('"r"', '"r2"').replace('"y"', '"y2"')
+    param, _ = parse_text(f"""
+        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 4 dim: 2 dim: 2 }} }} }}
+        layer {{ name: "cont" type: "Input" top: "cont" input_param {{ shape {{ dim: 4 dim: 2 }} }} }} {one} {two}""",
+                          caffe_pb2.NetParameter, "t")
+    param.force_backward = True
+    net = Net(param, Dtype.DOUBLE)
+    net.blob_by_name("x").data[...], net.blob_by_name("cont").data[...] = inputs(kind)
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, net.blob_by_name("y2").cpu_data)
+    for name in ("y", "y2"):
+        net.blob_by_name(name).diff[...] = 1
+    net.backward_from_to(len(net.layers) - 1, 0)
+    single = layer_net(text(kind), inputs(kind))
+    for mine, other in zip(single.layers[-1].blobs, net.learnable_params):
+        mine.data[...] = other.cpu_data
+    run_forward(single)
+    run_backward(single, [0], [np.ones((4, 2, 3))])
+    for mine, other in zip(single.layers[-1].blobs, net.learnable_params):
+        np.testing.assert_allclose(other.cpu_diff, 2 * mine.cpu_diff)
+
+
+def test_debug_info_shows_the_inner_net(caplog):
+    caplog.set_level(logging.INFO, "minicaffe.net")
+    net = layer_net(text("LSTM").replace("num_output", "debug_info: true num_output"), inputs("LSTM"))
+    run_forward(net)
+    assert "[Forward] Layer unit_2, top blob c_2 data" in caplog.text
+    assert "debug_info" in net.layers[-1].capture_obstacle()
+
+
+@both
+def test_a_training_graph_can_hold_it(kind):
+    assert layer_net(text(kind), inputs(kind)).layers[-1].capture_obstacle() is None
+
+
+# ---- what cannot be
+
+@both
+@pytest.mark.parametrize("shapes, error", [
+    ([(4, 2), (4, 2)], r"bottom\[0\]: needs at least 3 axes"),
+    ([(4, 2, 2), (2, 4)], r"bottom\[1\]: must have shape \[4, 2\]"),
+    ([(4, 2, 2), (4, 2), (3, 5)], r"bottom\[2\]: must have at least 2 axes, the first of size 2"),
+    ([(4, 2, 2), (4, 2), (2,)], r"bottom\[2\]: must have at least 2 axes"),
+    ([(0, 2, 2), (0, 2)], r"bottom\[0\]: axis 0 is the number of steps"),
+    ([(2**31 - 1, 0, 2), (2**31 - 1, 0)], r"bottom\[0\]: axis 0 is the number of steps, which must be from 1 to 4096"),
+])
+def test_wrong_shapes(kind, shapes, error):
+    with pytest.raises(ShapeError, match=rf"test.prototxt.*layer 'r' \({kind}\): {error}"):
+        layer_net(text(kind, static=len(shapes) > 2), [np.empty(shape) for shape in shapes])
+
+
+@both
+@pytest.mark.parametrize("d, error", [(0, "must be given"), (4294967295, "from 1 to 2"), (2**30, "elements|size")])
+def test_wrong_num_output(kind, d, error):
+    with pytest.raises(Error, match=rf"layer 'r' \({kind}\): recurrent_param.num_output: .*({error})"):
+        layer_net(text(kind, d), inputs(kind))
+
+
+def test_wrong_states_and_counts():
+    arrays = inputs("LSTM", expose=True)
+    arrays[3] = arrays[3][:, :, :2]
+    with pytest.raises(ShapeError, match=r"bottom\[3\]: must have shape \[1, 2, 3\]"):
+        layer_net(text("LSTM", expose=True), arrays)
+    with pytest.raises(ConfigError, match="takes at least 4, got 2"):
+        layer_net(text("LSTM").replace("expose_hidden: false", "expose_hidden: true"), inputs("LSTM"))
+    with pytest.raises(ConfigError, match=r"recurrent_param.weight_filler.type"):
+        layer_net(text("LSTM").replace("uniform", "unknown"), inputs("LSTM"))
+
+
+def test_the_number_of_steps_stays():
+    net = layer_net(text("RNN"), inputs("RNN"))
+    for name, shape in (("x", (5, 2, 2)), ("cont", (5, 2))):
+        net.blob_by_name(name).reshape(*shape)
+    with pytest.raises(ShapeError, match=r"layer 'r' \(RNN\): bottom\[0\]: has 5 steps, the layer was made for 4"):
+        run_forward(net)
+
+
+def test_inputs_of_another_size_name_the_outer_layer():
+    net = layer_net(text("RNN"), inputs("RNN"))
+    net.blob_by_name("x").reshape(4, 2, 9)
+    with pytest.raises(ShapeError, match=r"layer 'r' \(RNN\): in its inner layer 'x_transform' \(InnerProduct\)"):
+        run_forward(net)

@@ -1,0 +1,130 @@
+"""dnn: OpenCV's names, shapes and numbers; compared with cv2.dnn where that still has what is compared."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe import dnn
+from minicaffe.errors import ConfigError, MissingNameError, ShapeError
+
+NET = """input: "data" input_dim: 1 input_dim: 3 input_dim: 8 input_dim: 8
+layer { name: "conv" type: "Convolution" bottom: "data" top: "c" convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } bias_filler { type: "constant" value: -0.3 } } }
+layer { name: "relu" type: "ReLU" bottom: "c" top: "c" }
+layer { name: "pool" type: "Pooling" bottom: "c" top: "pool" pooling_param { pool: AVE kernel_size: 2 stride: 2 } }
+layer { name: "a" type: "InnerProduct" bottom: "pool" top: "a" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "b" type: "InnerProduct" bottom: "pool" top: "b" inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+layer { name: "prob" type: "Softmax" bottom: "a" top: "prob" }
+layer { name: "only in training" type: "Dropout" bottom: "b" top: "x" include { phase: TRAIN } }
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "deploy.prototxt").write_text(NET)
+    paths = str(tmp_path / "deploy.prototxt"), str(tmp_path / "w.caffemodel")
+    caffe.Net(paths[0], caffe.TEST).save(paths[1])
+    return paths
+
+
+def test_net(files):
+    net = dnn.readNetFromCaffe(*files)
+    assert net.getLayerNames() == ("c", "relu", "pool", "a", "b", "prob") and not net.empty()
+    assert net.getUnconnectedOutLayersNames() == ("b", "prob")
+    assert list(net.getUnconnectedOutLayers()) == [5, 6] and net.getLayerId("pool") == 3 and net.getLayerId("no") == -1
+    x = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)
+    net.setInput(x)
+    prob = net.forward()
+    ours = caffe.Net(files[0], caffe.TEST, weights=files[1])
+    ours.blobs["data"].reshape(*x.shape)
+    want = ours.forward(data=x, blobs=["b", "c"])
+    np.testing.assert_allclose(prob, want["prob"], rtol=1e-5)
+    b, first = net.forward(["b", "conv"])
+    np.testing.assert_allclose(b, want["b"], rtol=1e-5)
+    assert first.min() < 0  # the convolution's own output, before the ReLU that works in place
+    np.testing.assert_allclose(np.maximum(first, 0), net.forward("relu"), rtol=1e-6)
+    np.testing.assert_array_equal(net.forward("c"), first)  # OpenCV calls a convolution by its top
+    assert [len(tops) for tops in net.forwardAndRetrieve(["b", "prob"])] == [1, 1]
+    np.testing.assert_array_equal(net.getParam("conv", 1), np.full(4, -0.3, np.float32))
+    np.testing.assert_array_equal(net.getParam(1, 1), net.getParam("conv", 1))
+    net.setInput(x + 2, "data", 0.5, (1, 1, 1))
+    np.testing.assert_allclose(net.forward(), ours.forward(data=(x + 1) / 2)["prob"], rtol=1e-5)
+    kept = net.forward()
+    net.setInput(x)
+    assert not np.array_equal(net.forward(), kept) and kept.shape == (2, 5)
+
+
+def test_buffers(files):
+    contents = [open(path, "rb").read() for path in files]
+    x = np.ones((1, 3, 8, 8), np.float32)
+    made = []
+    for pair in (files, contents, [np.frombuffer(c, np.uint8) for c in contents], [bytearray(c) for c in contents]):
+        net = dnn.readNetFromCaffe(*pair)
+        net.setInput(x)
+        made.append(net.forward())
+    for other in made[1:]:
+        np.testing.assert_array_equal(other, made[0])
+
+
+def test_refusals(files, tmp_path):
+    net = dnn.readNetFromCaffe(*files)
+    for wrong, kind in ((lambda: net.forward("cov"), MissingNameError), (lambda: net.setInput(np.zeros((1, 3, 8, 8)), "dta"), MissingNameError),
+                        (lambda: dnn.readNetFromCaffe(str(tmp_path / "no.prototxt")), RuntimeError), (lambda: net.getParam("conv", 2), ConfigError),
+                        (lambda: dnn.readNetFromCaffe(b"layer { nme: 'x' }"), ConfigError), (lambda: dnn.blobFromImages([]), ConfigError),
+                        (lambda: dnn.blobFromImage(np.zeros((4, 4, 5))), ShapeError), (lambda: dnn.blobFromImage(np.zeros((4, 4)), 2, ddepth=dnn.CV_8U), ConfigError)):
+        with pytest.raises(kind):
+            wrong()
+
+
+CASES = [dict(), dict(scalefactor=0.017), dict(mean=(104, 117, 123)), dict(mean=(104, 117, 123), swapRB=True), dict(mean=5.0),
+         dict(size=(12, 9)), dict(size=(12, 9), crop=True), dict(size=(31, 7), crop=True), dict(size=(7, 31), crop=True, swapRB=True),
+         dict(scalefactor=1 / 127.5, size=(24, 24), mean=(127.5, 127.5, 127.5), swapRB=True, crop=False), dict(size=(10, 10), ddepth=0)]
+
+
+@pytest.mark.parametrize("channels", [0, 1, 3, 4])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_blob_from_image_is_opencvs(channels, case):
+    cv2 = pytest.importorskip("cv2")
+    shape = (20, 17, channels) if channels else (20, 17)
+    for dtype in (np.uint8,) if "ddepth" in case else (np.uint8, np.float32):
+        image = np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
+        if case.get("swapRB") and channels < 3:
+            continue  # cv2 warns or refuses there, by version
+        got, want = dnn.blobFromImage(image, **case), cv2.dnn.blobFromImage(image, **case)
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        images = [image, image[::-1].copy()]
+        np.testing.assert_allclose(dnn.blobFromImages(images, **case), cv2.dnn.blobFromImages(images, **case), rtol=1e-5, atol=1e-5)
+        back = dnn.imagesFromBlob(got)
+        assert len(back) == 1 and back[0].shape[:2] == got.shape[2:]
+
+
+def test_names_and_arguments_are_opencvs():
+    cv2 = pytest.importorskip("cv2")
+    for name in ("blobFromImage", "blobFromImages", "imagesFromBlob"):
+        ours = list(inspect.signature(getattr(dnn, name)).parameters)
+        theirs = getattr(cv2.dnn, name).__doc__
+        assert all(argument in theirs for argument in ours if argument != "blob"), name
+    for name in ("setInput", "forward", "forwardAndRetrieve", "getLayerNames", "getLayerId", "getUnconnectedOutLayers", "getUnconnectedOutLayersNames",
+                 "getParam", "empty", "setPreferableBackend", "setPreferableTarget"):
+        assert hasattr(cv2.dnn.Net, name) and hasattr(dnn.Net, name)
+    assert (dnn.DNN_TARGET_CUDA, dnn.DNN_BACKEND_CUDA, dnn.DNN_BACKEND_OPENCV) == (cv2.dnn.DNN_TARGET_CUDA, cv2.dnn.DNN_BACKEND_CUDA, cv2.dnn.DNN_BACKEND_OPENCV)
+
+
+def test_net_is_opencvs_where_it_still_has_the_importer(files):
+    cv2 = pytest.importorskip("cv2")
+    with open(files[0], "w") as file:
+        file.write(NET.partition('layer { name: "only')[0])  # OpenCV does not leave out what is for training
+    try:
+        theirs = cv2.dnn.readNetFromCaffe(*files)
+    except (AttributeError, cv2.error) as error:
+        pytest.skip(f"this OpenCV ({cv2.__version__}) has no Caffe importer: {str(error)[:80]}")
+    ours = dnn.readNetFromCaffe(*files)
+    x = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype(np.float32)
+    for net in (ours, theirs):
+        net.setInput(x)
+    assert tuple(ours.getLayerNames()) == tuple(theirs.getLayerNames())
+    assert tuple(ours.getUnconnectedOutLayersNames()) == tuple(theirs.getUnconnectedOutLayersNames())
+    for name in ours.getLayerNames():
+        np.testing.assert_allclose(ours.forward(name), theirs.forward(name), rtol=1e-4, atol=1e-6)

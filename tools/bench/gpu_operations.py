@@ -1,0 +1,243 @@
+"""Single operations of minicaffe on a GPU against PyTorch's and CuPy's; see gpu.py."""
+
+import ctypes
+import statistics
+
+import numpy as np
+from turns import best, host_time, peers_of, sync_all, turns
+
+
+def blob_of(array):
+    from minicaffe.blob import Blob
+    blob = Blob(array.shape)
+    blob.data[...] = array
+    return blob
+
+
+def layer(kind, bottom, top, **fields):
+    """Return a layer of a type, set up."""
+    from minicaffe.layer import layer_class
+    from minicaffe.proto import caffe_pb2
+    made = layer_class(kind)(caffe_pb2.LayerParameter(name=kind.lower(), type=kind, phase=caffe_pb2.TRAIN, **fields))
+    made.set_up(bottom, top)
+    return made
+
+
+def pointwise(options, rows):
+    """ReLU, the fused update and three tensors, as a share of the bandwidth of a copy."""
+    from cuda.bindings import driver
+
+    from minicaffe import cuda
+    from minicaffe.blob import Blob
+    from minicaffe.solver.update import Rule, update_params
+    modules, missing = peers_of(options, "torch", "cupy")
+    torch, cupy = modules.get("torch"), modules.get("cupy")
+    sync = sync_all(modules)
+    n = 4096 if options.device == "sim" else options.mib * (1 << 20) // 4
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(n, np.float32) for _ in range(3)]
+    x, w, history = [blob_of(a) for a in arrays]
+    y, out = Blob((n,)), Blob((n,))
+    source, target = x.gpu_data.address, y.gpu_data.address
+    stream = cuda.current().compute_stream
+    copies = {"driver": lambda: driver.cuMemcpyDtoDAsync(target, source, 4 * n, stream)}
+    if torch:
+        tensors = [torch.from_numpy(a).cuda() for a in arrays]
+        tx, tw, tg = tensors
+        ty = torch.empty_like(tx)
+        copies["torch"] = lambda: ty.copy_(tx)
+    if cupy:
+        cx, cw, ch = [cupy.asarray(a) for a in arrays]
+        cy, cg = cupy.empty_like(cx), cupy.asarray(arrays[2])
+    times = turns(copies, sync, options.rounds)
+    bandwidth = 8 * n / min(times.values())
+    rows.add("device-to-device copy", bandwidth / 1e9, "GB/s", {k: 8 * n / v / 1e9 for k, v in times.items()}, bytes=4 * n)
+
+    def row(what, runners, moved):
+        times = turns(runners, sync, options.rounds)
+        mine = times["minicaffe"]
+        share = moved * 4 * n / mine / bandwidth
+        peer = best(times, ("torch", "cupy"))
+        rows.add(what, 1e3 * mine, "ms", {**{k: 1e3 * v for k, v in times.items() if k != "minicaffe"}, **missing},
+                 "90% of the copy's bandwidth, not slower than the peers", share >= 0.9 and (peer is None or mine <= peer),
+                 share_of_copy=share, ratio=mine / peer if peer else None, bytes_per_tensor=4 * n)
+        print(f"    {100 * share:.1f}% of the copy's bandwidth" + (f", {mine / peer:.3f}x the best peer" if peer else ""))
+
+    relu = layer("ReLU", [x], [y])
+    runners = {"minicaffe": lambda: relu.forward_gpu([x], [y])}
+    if torch:
+        runners["torch"] = lambda: torch.clamp_min(tx, 0, out=ty)
+        runners["torch relu"] = lambda: torch.relu(tx)
+    if cupy:
+        runners["cupy"] = lambda: cupy.maximum(cx, 0, out=cy)
+    row("ReLU forward", runners, 2)
+
+    y.diff[...] = arrays[1]
+    runners = {"minicaffe": lambda: relu.backward_gpu([y], [True], [x])}
+    if torch:
+        runners["torch"] = lambda: torch.mul(tx, tw, out=ty)
+        runners["torch threshold_backward"] = lambda: torch.ops.aten.threshold_backward(tw, tx, 0)
+    if cupy:
+        backward = cupy.ElementwiseKernel("T dy, T x", "T dx", "dx = x > 0 ? dy : T(0)", "relu_backward")
+        runners["cupy"] = lambda: backward(cw, cx, cy)
+    row("three tensors (ReLU backward)", runners, 3)
+    del out
+
+    w.diff[...] = arrays[2] * 1e-3
+    runners = {"minicaffe": lambda: update_params(Rule.SGD, [w], [history], [1.0], [1.0], 1e-3, 1.0, 5e-4, False, 0.9)}
+    if torch:
+        for name, how in ("torch fused", {"fused": True}), ("torch foreach", {"foreach": True}):
+            parameter = torch.nn.Parameter(tw.clone())
+            parameter.grad = tg * 1e-3
+            runners[name] = torch.optim.SGD([parameter], lr=1e-3, momentum=0.9, weight_decay=5e-4, **how).step
+    if cupy:
+        update = cupy.ElementwiseKernel("T rate, T momentum, T decay", "T w, T g, T h",
+                                        "h = momentum * h + rate * (g + decay * w); g = h; w -= h", "sgd")
+        one = np.float32
+        runners["cupy"] = lambda: update(one(1e-3), one(0.9), one(5e-4), cw, cg, ch)
+    # Ours reads and writes weight, gradient and history: Caffe leaves the step in the gradient. PyTorch's does not write that.
+    row("fused SGD update", runners, 6)
+
+
+class Offsets(ctypes.Structure):
+    """OffsetInfo<unsigned, 3> (kernels/strided.hpp)."""
+
+    _fields_ = [("axes", ctypes.c_int), ("divisor", ctypes.c_uint * 8), ("magic", ctypes.c_uint * 8), ("shift", ctypes.c_uint * 8),
+                ("stride", ctypes.c_uint * 3 * 8)]
+
+
+class Tiled(ctypes.Structure):
+    """TiledMap<Axpby<float>, float, 2>."""
+
+    _fields_ = [("alpha", ctypes.c_float), ("beta", ctypes.c_float), ("p_size", ctypes.c_uint), ("q_size", ctypes.c_uint),
+                ("p_tiles", ctypes.c_uint * 3), ("q_tiles", ctypes.c_uint * 3), ("others", Offsets),
+                ("p_stride", ctypes.c_longlong * 3), ("q_stride", ctypes.c_longlong * 3), ("turned", ctypes.c_int * 2),
+                ("x", ctypes.c_void_p * 2), ("y", ctypes.c_void_p)]
+
+
+def divider(d):
+    """IntDivider<unsigned> of d, as kernels/divider.hpp computes it."""
+    shift = (d - 1).bit_length()
+    return d, ((1 << 32) * ((1 << shift) - d) // d + 1) & 0xFFFFFFFF, shift
+
+
+def strided(options, rows):
+    """y = a + transposed b. No layer needs the strided kernels yet, so the kernel is launched from here."""
+    from minicaffe import cuda
+    from minicaffe.blob import Blob
+    from minicaffe.cuda import compile
+    if options.device == "sim":
+        rows.add("strided pointwise", "skipped: the simulated device has only the kernels that the modules launch", "")
+        return
+    modules, missing = peers_of(options, "torch", "cupy")
+    sync = sync_all(modules)
+    n = 8192
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal((n, n), np.float32) for _ in range(2)]
+    a, b = [blob_of(array) for array in arrays]
+    y = Blob((n, n))
+    device = cuda.current()
+    kind = "TiledMap<Axpby<float>, float, 2>"
+    image, name = compile.image(compile.program_text(), f"mc::run<{kind}, {ctypes.sizeof(Tiled)}>", device.architecture)
+    function = device.function(device.load_module(image), name)
+    tiles = -(-n // 32)
+    k = Tiled(alpha=1, beta=1, p_size=n, q_size=n, p_tiles=divider(tiles), q_tiles=divider(tiles), turned=(0, 1))
+    k.others.axes = 1
+    k.others.divisor[0], k.others.magic[0], k.others.shift[0] = divider(1)
+    k.p_stride[:], k.q_stride[:] = (1, 1, n), (n, n, 1)  # of y, a and transposed b along a row, and along a column of y
+    k.x[:], k.y = (a.gpu_data.address, b.gpu_data.address), y.gpu_data.address
+    runners = {"minicaffe": lambda: device.launch(function, (tiles * tiles,), (256,), [k])}
+    runners["minicaffe"]()
+    np.testing.assert_allclose(y.cpu_data[:64], arrays[0][:64] + arrays[1].T[:64], rtol=1e-6)
+    if "torch" in modules:
+        torch = modules["torch"]
+        ta, tb = [torch.from_numpy(array).cuda() for array in arrays]
+        ty = torch.empty_like(ta)
+        runners["torch"] = lambda: torch.add(ta, tb.t(), out=ty)
+    if "cupy" in modules:
+        cupy = modules["cupy"]
+        ca, cb = [cupy.asarray(array) for array in arrays]
+        cy = cupy.empty_like(ca)
+        runners["cupy"] = lambda: cupy.add(ca, cb.T, out=cy)
+    times = turns(runners, sync, options.rounds)
+    ratio = times["minicaffe"] / times["torch"] if "torch" in times else None
+    rows.add(f"strided pointwise, {n} x {n}, one operand transposed", 1e3 * times["minicaffe"], "ms",
+             {**{p: 1e3 * t for p, t in times.items() if p != "minicaffe"}, **missing}, "1.0x PyTorch",
+             ratio is not None and ratio <= 1, ratio=ratio)
+
+
+def host(options, rows):
+    """What the host spends on a launch, and on memory from the cache."""
+    from overheads import EMPTY
+
+    from minicaffe import cuda
+    from minicaffe.memory import CUDAPlace
+    from minicaffe.memory.allocator import nanoseconds
+    from minicaffe.memory.registry import registry
+    from minicaffe.net.net import Net
+    from minicaffe.proto import caffe_pb2, text
+    modules, missing = peers_of(options, "torch", "cupy")
+    sync = sync_all(modules)
+    calls = 10 if options.device == "sim" else 400
+    ones = np.ones(1024, np.float32)
+    blob = blob_of(ones)
+    peers = {}
+    if "torch" in modules:
+        tensor = modules["torch"].from_numpy(ones).cuda()
+        peers["torch mul_"] = 1e6 * host_time(lambda: tensor.mul_(1.0), sync, calls)
+    if "cupy" in modules:
+        cupy = modules["cupy"]
+        array, one = cupy.asarray(ones), np.float32(1)
+        peers["cupy multiply"] = 1e6 * host_time(lambda: cupy.multiply(array, one, out=array), sync, calls)
+    mine = 1e6 * host_time(lambda: blob.scale_data(1.0), sync, calls)
+    rows.add("host time of blob.scale_data from Python, one launch", mine, "us", {**peers, **missing}, "2.5 us", mine <= 2.5)
+    layers = 200
+    rest = "\n".join(f'layer {{ name: "r{i}" type: "ReLU" bottom: "a{i}" top: "a{i + 1}" }}' for i in range(layers))
+    net = Net(text.parse_text(EMPTY.format(rest=rest), caffe_pb2.NetParameter)[0])
+    net.forward_from_to(0, layers)
+    device = cuda.current()
+    before = device.launches
+    net.forward_from_to(0, layers)
+    launches = device.launches - before
+    mine = 1e6 * host_time(lambda: net.forward_from_to(0, layers), sync, 2) / launches
+    rows.add("host time for each launch in a net of 200 small layers", mine, "us", {}, "2.5 us", mine <= 2.5, launches=launches)
+    allocator = registry.allocator(CUDAPlace(0))
+    times = 1000 if options.device == "sim" else 100000
+    for size in 512, 100 << 10, 8 << 20, 64 << 20:
+        nanoseconds(allocator, size, 10)
+        mine = statistics.median(nanoseconds(allocator, size, times) for _ in range(7))
+        rows.add(f"cached alloc + free of {size:,} bytes", mine, "ns", {}, "300 ns", mine <= 300)
+    if "torch" in modules:
+        torch = modules["torch"]
+        seconds = host_time(lambda: torch.empty(25600, device="cuda"), sync)
+        print(f"    torch.empty of 100 KiB from Python, with its tensor: {1e9 * seconds:.0f} ns")
+
+
+def gemm(options, rows):
+    """Our tiled kernel against cuBLAS, both without TF32. MINICAFFE_CUBLAS names no library, so that ours runs."""
+    from minicaffe.blob import Blob
+    modules, missing = peers_of(options, "torch")
+    sync = sync_all(modules)
+    n = 64 if options.device == "sim" else options.gemm
+    random = np.random.default_rng(0)
+    a, b = [random.standard_normal((n, n), np.float32) for _ in range(2)]
+    x, y = blob_of(a), Blob((n, n))
+    product = layer("InnerProduct", [x], [y], inner_product_param={"num_output": n, "bias_term": False,
+                                                                 "weight_filler": {"type": "constant"}})
+    product.blobs[0].data[...] = b
+    runners = {"minicaffe": lambda: product.forward_gpu([x], [y])}
+    runners["minicaffe"]()
+    exact = a[:8].astype(np.float64) @ b.T.astype(np.float64)
+    error = np.linalg.norm(y.cpu_data[:8] - exact) / np.linalg.norm(exact)
+    assert error < 1e-5, f"the product is wrong: relative error {error:.2g}"
+    if "torch" in modules:
+        torch = modules["torch"]
+        torch.backends.cuda.matmul.allow_tf32 = False
+        ta, tb = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda().t()
+        ty = torch.empty_like(ta)
+        runners["torch (cuBLAS)"] = lambda: torch.mm(ta, tb, out=ty)
+    times = turns(runners, sync, options.rounds)
+    mine, peer = times["minicaffe"], best(times, ("torch",))
+    rows.add(f"our GEMM {n}, float32", 2e-9 * n**3 / mine, "GFLOP/s",
+             {**{p: 2e-9 * n**3 / t for p, t in times.items() if p != "minicaffe"}, **missing}, "60% of cuBLAS without TF32",
+             peer is not None and peer / mine >= 0.6, share_of_cublas=peer / mine if peer else None, relative_error=float(error))
