@@ -53,7 +53,7 @@ def is_truth(option):
 
 
 def common(command):
-    """Give a command the options that all have: --device, --gpu, --allocator, --quiet, --verbose, --debug; and set up the log before it runs."""
+    """Give a command --device, --gpu, --allocator, --quiet, --verbose and --debug; and set up the log before it runs."""
     for option in (
         click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
         click.option("--verbose", is_flag=True, expose_value=False, callback=_note_verbose, is_eager=True,

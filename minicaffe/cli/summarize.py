@@ -64,7 +64,7 @@ def sizes(layer):
     """Return ``kernel/stride+pad num_output/group`` of a convolution or pooling, usual values left out."""
     if layer.type in CONVOLUTIONS:
         param = layer.convolution_param
-        text = _window(param, "x".join(map(str, param.kernel_size)), "x".join(map(str, param.stride)), "x".join(map(str, param.pad)))
+        text = _window(param, *("x".join(map(str, sizes)) for sizes in (param.kernel_size, param.stride, param.pad)))
         return text + (f" {param.num_output}" if param.num_output else "") + (f"/{param.group}" if param.group != 1 else "")
     if layer.type == "Pooling":
         param = layer.pooling_param

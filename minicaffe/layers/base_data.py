@@ -99,10 +99,9 @@ class PrefetchingLayer(Layer):
 
 
 def in_field(error, field):
-    """Make an error about a file one of the layer's field that names the file, since the net's file comes first; return it."""
-    if error.field is None:
-        error.field = field
+    """Make an error about a file one of the layer's field that names it, since the net's file comes first; return it."""
     if error.file is not None:
         place = error.file if error.line is None else f"{error.file}:{error.line}"
-        error.message, error.file, error.line = f"{place}: {error.message}", None, None
-    return error
+        inside = "" if error.field is None else f"{error.field}: "
+        error.message, error.file, error.line, error.field = f"{place}: {inside}{error.message}", None, None, None
+    return error.at(field=field)

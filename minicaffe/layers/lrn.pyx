@@ -22,7 +22,8 @@ cdef extern from "minicaffe/ops/lrn.hpp" nogil:
 
 cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
     bint cudnn_lrn_forward(const Context&, int engine, int, const LrnShape&, const void* x, void* y)
-    bint cudnn_lrn_backward(const Context&, int engine, int, const LrnShape&, const void* x, const void* y, const void* dy, void* dx)
+    bint cudnn_lrn_backward(
+        const Context&, int engine, int, const LrnShape&, const void* x, const void* y, const void* dy, void* dx)
 
 cdef enum:
     WITHIN_CHANNEL = 1  # minicaffe.proto LRNParameter.NormRegion

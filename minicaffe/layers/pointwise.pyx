@@ -118,7 +118,8 @@ cdef class ReLULayer(NeuronLayer):
             if self.slope < 0:
                 self.check_not_in_place(top, bottom)
             with nogil:
-                if not cudnn_activation_backward(on, self.engine, self.dtype, kRelu, self.count, self.x, self.y, self.dy, self.out):
+                if not cudnn_activation_backward(on, self.engine, self.dtype, kRelu, self.count, self.x, self.y, self.dy,
+                                                 self.out):
                     relu_backward(on, self.dtype, self.count, self.x, self.dy, self.out, self.slope)
 
 
@@ -137,7 +138,8 @@ cdef class SigmoidLayer(NeuronLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.begin_backward(on, top, propagate_down, bottom):
             with nogil:
-                if not cudnn_activation_backward(on, self.engine, self.dtype, kSigmoid, self.count, self.x, self.y, self.dy, self.out):
+                if not cudnn_activation_backward(on, self.engine, self.dtype, kSigmoid, self.count, self.x, self.y, self.dy,
+                                                 self.out):
                     sigmoid_backward(on, self.dtype, self.count, self.y, self.dy, self.out)
 
 
@@ -156,7 +158,8 @@ cdef class TanHLayer(NeuronLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.begin_backward(on, top, propagate_down, bottom):
             with nogil:
-                if not cudnn_activation_backward(on, self.engine, self.dtype, kTanh, self.count, self.x, self.y, self.dy, self.out):
+                if not cudnn_activation_backward(on, self.engine, self.dtype, kTanh, self.count, self.x, self.y, self.dy,
+                                                 self.out):
                     tanh_backward(on, self.dtype, self.count, self.y, self.dy, self.out)
 
 

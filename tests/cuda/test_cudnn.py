@@ -235,7 +235,7 @@ def test_what_fails(fake, tmp_path):
     for (_, call), result in zip(REFUSALS, record(fake, tmp_path, *wishes)):
         text, code = result["error"]
         assert code == "CUDNN_STATUS_EXECUTION_FAILED" and not result["log"]
-        assert text.startswith(f"{call}: CUDNN_STATUS_EXECUTION_FAILED: said the fake") and "engine: CAFFE" in text
+        assert f"{call}: CUDNN_STATUS_EXECUTION_FAILED: said the fake" in text and "engine: CAFFE" in text
 
 
 def test_a_layer_goes_on_after_a_failure(fake, tmp_path):
@@ -373,11 +373,12 @@ def test_declarations_against_the_headers(tmp_path):
     if folder is None:
         pytest.skip("no cudnn.h: install nvidia-cudnn-cu13, or name its folder in MINICAFFE_CUDNN_INCLUDE")
     # All that these headers want of the CUDA runtime's.
-    (tmp_path / "cuda_runtime_api.h").write_text("#include <stddef.h>\ntypedef struct CUstream_st* cudaStream_t;")
+    (tmp_path / "cuda_runtime_api.h").write_text("#include <stddef.h>\ntypedef struct CUstream_st* cudaStream_t;\n"
+                                                  "typedef struct CUgraph_st* cudaGraph_t;")
     (tmp_path / "library_types.h").write_text("typedef enum { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL } libraryPropertyType;")
     source = tmp_path / "declarations.cpp"
     source.write_text(HEADER_CHECK)
-    done = subprocess.run([compiler(), "-std=c++17", "-fsyntax-only", "-Wno-deprecated-declarations", f"-I{ROOT}", f"-I{tmp_path}",
+    done = subprocess.run([compiler(), "-std=c++17", "-fsyntax-only", "-w", f"-I{ROOT}", f"-I{tmp_path}",
                            "-isystem", str(folder), str(source)], capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -439,8 +440,8 @@ def test_against_engine_caffe(place):
         pytest.skip("no GPU here: cuDNN's results have not been compared with engine CAFFE's (pytest --device gpu)")
     refusals = {"conv 4 axes", "conv large window", "ave beyond", "lrn within", "lrn 17"}
     for case, result in apart("gpu"):
-        # float32: sums of some dozens of terms in another order; double: the same.
-        assert result["worst"] < (2e-5 if case["dtype"] == "FLOAT" else 1e-12), case
+        # Sums of some dozens of terms in another order, or by way of a Winograd or Fourier transform.
+        assert result["worst"] < (1e-4 if case["dtype"] == "FLOAT" else 1e-11), case
         text = "\n".join(result["log"])
         assert "no cuDNN" not in text, text
         if case["name"] not in refusals and case["dtype"] == "FLOAT":

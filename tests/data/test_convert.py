@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from records import datum
 
-from minicaffe.data.convert import compute_mean, convert_images, read_list
+from minicaffe.data.convert import compute_mean, convert_images
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import open_db
+from minicaffe.data.image_list import read_list
 from minicaffe.data.mean_file import read_mean, write_mean
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2

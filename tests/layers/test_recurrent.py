@@ -92,14 +92,16 @@ def test_parameters_stand_in_caffes_order(kind, shapes):
 
 
 @both
-@pytest.mark.parametrize("t, static, expose", [(1, False, False), (1, True, True), (3, True, False), (3, False, True)])
-def test_gradient(kind, t, static, expose):
-    check_gradient(text(kind, static=static, expose=expose), inputs(kind, t, static=static, expose=expose),
-                   check=[0, 2] if static else [0]) if not expose else _check_outputs_only(kind, t, static)
+@pytest.mark.parametrize("t, static", [(1, False), (3, True), (3, False)])
+def test_gradient(kind, t, static):
+    # a smaller step than elsewhere, as the curvature grows with the number of steps
+    check_gradient(text(kind, static=static), inputs(kind, t, static=static), check=[0, 2] if static else [0], step=1e-4)
 
 
-def _check_outputs_only(kind, t, static):
-    """Exposed last states give no gradient, and the first ones get none."""
+@both
+@pytest.mark.parametrize("t, static", [(1, True), (3, False)])
+def test_no_gradient_crosses_exposed_states(kind, t, static):
+    """The last ones give none, and the first ones get none."""
     arrays = inputs(kind, t, static=static, expose=True)
     net = layer_net(text(kind, static=static, expose=True), arrays)
     run_forward(net)

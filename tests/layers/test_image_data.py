@@ -1,0 +1,168 @@
+"""ImageData: pixels, order, resuming, and lists and pictures that are wrong."""
+
+import os
+
+import numpy as np
+import pytest
+
+cv2 = pytest.importorskip("cv2")
+
+from pictures import batch, planes, source_net, write_pictures  # noqa: E402
+
+from minicaffe.blob import Dtype  # noqa: E402
+from minicaffe.common import TEST, TRAIN  # noqa: E402
+from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError  # noqa: E402
+
+
+def text(fields="", transform="", source="list.txt", more=""):
+    return (f'layer {{ name: "d" type: "ImageData" top: "data" top: "label" image_data_param {{ source: "{source}" {fields} }} '
+            f"transform_param {{ {transform} }} {more} }}")
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """Seven pictures and ``list.txt`` with labels 0 to 6, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.txt").write_text("".join(f"{i}.png {i}\n" for i in range(7)))
+    return write_pictures(tmp_path, 7)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_pictures_in_order_round_and_round(pictures, dtype):
+    net = source_net(text("batch_size: 3"), dtype)
+    assert net.tops[0][0].shape == (3, 3, 6, 5) and net.tops[0][1].shape == (3,)
+    for k in range(5):
+        data, labels = batch(net)
+        wanted = [(3 * k + i) % 7 for i in range(3)]
+        assert labels.tolist() == wanted and data.dtype == (np.float32, np.float64)[dtype]
+        np.testing.assert_array_equal(data, planes([pictures[i] for i in wanted]))
+
+
+def test_gray_resized_and_transformed(pictures):
+    net = source_net(text("batch_size: 2 is_color: false new_height: 8 new_width: 9", "scale: 0.5 mean_value: 10 crop_size: 4"), phase=TEST)
+    gray = [cv2.resize(cv2.imread(f"{i}.png", cv2.IMREAD_GRAYSCALE), (9, 8))[2:6, 2:6] for i in range(2)]
+    np.testing.assert_allclose(batch(net)[0], (np.stack(gray)[:, None] - 10.0) * 0.5)
+
+
+def test_root_folder_is_put_before_as_it_stands(pictures, tmp_path):
+    (tmp_path / "list.txt").write_text("x.png 4\n")
+    (tmp_path / "my pics").mkdir()
+    (tmp_path / "my pics" / "ax.png").write_bytes((tmp_path / "2.png").read_bytes())
+    data, labels = batch(source_net(text('root_folder: "my pics/a"')))
+    assert labels.tolist() == [4] and (data == planes(pictures[2:3])).all()
+
+
+def test_paths_with_spaces_and_labels_that_are_no_numbers(pictures, tmp_path):
+    (tmp_path / "a b.png").write_bytes((tmp_path / "1.png").read_bytes())
+    (tmp_path / "list.txt").write_text("a b.png cat\n\n0.png -3\n")
+    assert batch(source_net(text("batch_size: 2")))[1].tolist() == [0, -3]
+
+
+# ---- order
+
+def labels_of(net, count):
+    return [int(label) for _ in range(count) for label in batch(net)[1]]
+
+
+def test_shuffle_is_a_new_permutation_each_epoch(pictures):
+    seen = labels_of(source_net(text("batch_size: 7 shuffle: true")), 20)
+    epochs = [seen[i:i + 7] for i in range(0, 140, 7)]
+    assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
+    assert len(set(map(tuple, epochs))) > 15
+    again = labels_of(source_net(text("batch_size: 2 shuffle: true")), 70)
+    assert again == seen
+    assert labels_of(source_net(text("batch_size: 7 shuffle: true"), seed=6), 20) != seen
+
+
+def test_rand_skip_starts_somewhere(pictures):
+    starts = [labels_of(source_net(text("rand_skip: 4"), seed=seed), 2) for seed in range(60)]
+    assert {start[0] for start in starts} == {0, 1, 2, 3}
+    assert all(second == first + 1 for first, second in starts)
+
+
+@pytest.mark.parametrize("phase", [TRAIN, TEST])
+def test_a_resumed_run_sees_the_same_batches(pictures, phase):
+    definition = text("batch_size: 3 shuffle: true rand_skip: 5", "crop_size: 3 mirror: true")
+    net = source_net(definition, phase=phase)
+    for _ in range(4):
+        batch(net)
+    state = net.layers[0].get_state()
+    resumed = source_net(definition, phase=phase, seed=99)
+    batch(resumed)
+    resumed.layers[0].set_state(state)
+    for _ in range(5):
+        for one, other in zip(batch(net), batch(resumed)):
+            np.testing.assert_array_equal(one, other)
+
+
+# ---- faults
+
+@pytest.mark.parametrize("fields, transform, error", [
+    ("batch_size: 0", "", "image_data_param.batch_size: must be at least 1"),
+    ("batch_size: 4294967295", "", "image_data_param.batch_size: .*(elements|size)"),
+    ("new_height: 3", "", "image_data_param.new_height: give new_height and new_width"),
+    ("new_height: 4294967295 new_width: 4294967295", "", "image_data_param.new_height: .* more than"),
+    ("", "crop_size: 7", r"image_data_param.source: list.txt:1: record 0: transform_param.crop_size: must be"),
+    ("", "mean_value: 1 mean_value: 2", "transform_param.mean_value"),
+])
+def test_wrong_fields(pictures, fields, transform, error):
+    with pytest.raises((ConfigError, ShapeError, DataError), match=rf"layer 'd' \(ImageData\): .*({error})"):
+        source_net(text(fields, transform))
+
+
+def test_wrong_prefetch(pictures):
+    with pytest.raises(ConfigError, match="data_param.prefetch: must be at least 1"):
+        source_net(text(more="data_param { prefetch: 0 }"))
+
+
+@pytest.mark.parametrize("content, error", [
+    ("", "list.txt: the image list is empty"),
+    ("\n\n", "list.txt: the image list is empty"),
+    ("0.png\n", "list.txt:1: a line must be"),
+    ("0.png 9999999999\n", "list.txt:1: label 9999999999 does not fit"),
+    ("\nnowhere.png 1\n", "list.txt:2: record 0: 'nowhere.png' cannot be read: No such file"),
+    ("list.txt 1\n", "list.txt:1: record 0: OpenCV knows no picture in 'list.txt'"),
+    ("empty 1\n", "list.txt:1: record 0: OpenCV knows no picture in 'empty'"),
+    ("/dev/zero 1\n", "list.txt:1: record 0: '/dev/zero' is no ordinary file"),
+    (". 1\n", "list.txt:1: record 0: '.' cannot be read"),
+    ("a\0b 1\n", "list.txt:1: .*cannot be read"),
+])
+def test_wrong_lists(pictures, tmp_path, content, error):
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "list.txt").write_text(content)
+    with pytest.raises((DataError, FileError), match=rf"test.prototxt:1: layer 'd' \(ImageData\): .*{error}"):
+        source_net(text())
+
+
+def test_no_list(pictures):
+    with pytest.raises(FileError, match=r"image_data_param.source: nowhere: image list cannot be read"):
+        source_net(text(source="nowhere"))
+
+
+def test_a_bad_picture_later_on_names_list_line_and_record(pictures, tmp_path):
+    (tmp_path / "list.txt").write_text("0.png 0\n\n1.png 1\n2.png 2\n3.png 3\n")
+    cv2.imwrite("2.png", np.zeros((2, 2, 3), np.uint8))
+    (tmp_path / "3.png").write_bytes((tmp_path / "3.png").read_bytes()[:40])
+    net = source_net(text("batch_size: 2"))
+    batch(net)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"list.txt:5: layer 'd' \(ImageData\): record 3: OpenCV knows no picture in '3.png'"):
+            batch(net)
+    (tmp_path / "list.txt").write_text("0.png 0\n1.png 1\n0.png 0\n2.png 2\n")
+    net = source_net(text("batch_size: 2"))
+    batch(net)
+    with pytest.raises(DataError, match=r"list.txt:4: layer 'd' \(ImageData\): record 3: is 3 x 2 x 2, the first of the batch is"):
+        batch(net)
+
+
+def test_an_untrusted_net_reads_below_the_working_directory(pictures, tmp_path, monkeypatch):
+    source_net(text(), trusted=False)
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    for definition in (text(source=tmp_path / "list.txt"), text(source="../list.txt")):
+        with pytest.raises(ConfigError, match=r"image_data_param.source: the net is not trusted, and asks to read"):
+            source_net(definition, trusted=False)
+    source_net(text('root_folder: "../"', source="../list.txt"))
+    os.symlink(tmp_path, "link")
+    with pytest.raises(Error, match="not trusted"):
+        source_net(text(source="link/list.txt"), trusted=False)

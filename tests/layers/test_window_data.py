@@ -1,0 +1,205 @@
+"""WindowData: what is cut out, what is drawn, resuming, and window files that are wrong."""
+
+import math
+
+import numpy as np
+import pytest
+
+cv2 = pytest.importorskip("cv2")
+
+from pictures import batch, source_net, write_pictures  # noqa: E402
+
+from minicaffe.blob import Dtype  # noqa: E402
+from minicaffe.common import TEST  # noqa: E402
+from minicaffe.data.mean_file import write_mean  # noqa: E402
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError  # noqa: E402
+
+HEIGHT, WIDTH, CROP = 20, 24, 8
+OBJECT, BACKGROUND = (3, 4, 12, 15), (0, 0, 7, 9)
+
+
+def text(fields="", transform="", source="windows.txt"):
+    return (f'layer {{ name: "d" type: "WindowData" top: "data" top: "label" window_data_param {{ source: "{source}" {fields} }} '
+            f"transform_param {{ crop_size: {CROP} {transform} }} }}")
+
+
+def windows_of(name, *rows, number=0, channels=3):
+    return f"# {number}\n{name}\n{channels}\n{HEIGHT}\n{WIDTH}\n{len(rows)}\n" + "".join(" ".join(map(str, r)) + "\n" for r in rows)
+
+
+@pytest.fixture
+def picture(tmp_path, monkeypatch):
+    """One picture with a window of an object, one of background, and one that is neither."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "windows.txt").write_text(windows_of("0.png", (2, 0.9, *OBJECT), (1, 0.1, *BACKGROUND), (1, 0.4, 0, 0, 0, 0)))
+    return write_pictures(tmp_path, 1, HEIGHT, WIDTH)[0]
+
+
+def warped(picture, x1, y1, x2, y2):
+    return cv2.resize(picture[y1:y2 + 1, x1:x2 + 1], (CROP, CROP)).transpose(2, 0, 1).astype(float)
+
+
+FIELDS = "batch_size: 4 fg_fraction: 0.25 bg_threshold: 0.3"
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_background_first_then_objects(picture, dtype):
+    net = source_net(text(FIELDS), dtype)
+    assert net.tops[0][0].shape == (4, 3, CROP, CROP)
+    data, labels = batch(net)
+    assert labels.tolist() == [0, 0, 0, 2] and data.dtype == (np.float32, np.float64)[dtype]
+    np.testing.assert_array_equal(data, [warped(picture, *BACKGROUND)] * 3 + [warped(picture, *OBJECT)])
+
+
+@pytest.mark.parametrize("phase", [0, TEST])
+def test_mirror_mean_and_scale(picture, phase):
+    """The scale is that of window_data_param, the mean that of transform_param."""
+    net = source_net(text(FIELDS + " scale: 0.5", "mirror: true mean_value: 3 mean_value: 4 mean_value: 5 scale: 9"), phase=phase)
+    wanted = (warped(picture, *BACKGROUND) - np.array([3, 4, 5])[:, None, None]) * 0.5
+    seen = set()
+    for _ in range(10):
+        for window in batch(net)[0][:3]:
+            flipped = not np.allclose(window, wanted)
+            np.testing.assert_allclose(window[:, :, ::-1] if flipped else window, wanted)
+            seen.add(flipped)
+    assert seen == {True, False}
+
+
+def test_mean_file_is_read_about_its_centre(picture, tmp_path):
+    mean = np.random.default_rng(1).uniform(0, 255, (3, 11, 13)).astype(np.float32)
+    write_mean(tmp_path / "mean", mean)
+    data = batch(source_net(text(FIELDS, 'mean_file: "mean"')))[0]
+    np.testing.assert_allclose(data[0], warped(picture, *BACKGROUND) - mean[:, 2:10, 2:10], rtol=1e-5)
+
+
+def round_half_away(x):
+    return math.copysign(math.floor(abs(x) + 0.5), x)
+
+
+def with_context(picture, box, context, square, flip):
+    """The window as layers.md says it: grown about its centre, clipped, and put where its part belongs."""
+    x1, y1, x2, y2 = box
+    half = np.array([x2 - x1 + 1, y2 - y1 + 1]) / 2
+    centre = np.array([x1, y1]) + half
+    half = np.full(2, half.max()) if square else half
+    grow = CROP / (CROP - 2 * context)
+    first = [int(round_half_away(v)) for v in centre - half * grow]
+    last = [int(round_half_away(v)) for v in centre + half * grow]
+    out = np.zeros((3, CROP, CROP))
+    begin, size, after, cut = [], [], [], []
+    for a, b, limit in zip(first, last, (WIDTH, HEIGHT)):
+        scale = CROP / (b - a + 1)
+        low, high = max(0, -a), max(0, b - limit + 1)
+        cut.append(slice(a + low, b - high + 1))
+        begin.append(int(round_half_away(low * scale)))
+        after.append(int(round_half_away(high * scale)))
+        size.append(int(round_half_away((b - high - a - low + 1) * scale)))
+    left = after[0] if flip else begin[0]
+    w, h = min(size[0], CROP - left), min(size[1], CROP - begin[1])
+    patch = cv2.resize(picture[cut[1], cut[0]], (w, h))
+    out[:, begin[1]:begin[1] + h, left:left + w] = (patch[:, ::-1] if flip else patch).transpose(2, 0, 1)
+    return out
+
+
+@pytest.mark.parametrize("context, square", [(1, False), (3, False), (2, True), (0, True)])
+@pytest.mark.parametrize("box", [(0, 0, 9, 5), (14, 3, 23, 19), (8, 8, 13, 11), (20, 0, 23, 19), (5, 5, 5, 5)])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_context_and_squares(picture, tmp_path, box, context, square, mirror):
+    (tmp_path / "windows.txt").write_text(windows_of("0.png", (1, 1, *box)))
+    mode = "square" if square else "warp"
+    net = source_net(text(f'batch_size: 6 fg_fraction: 1 context_pad: {context} crop_mode: "{mode}"', f"mirror: {str(mirror).lower()}"),
+                     Dtype.DOUBLE)
+    plain, flipped = (with_context(picture, box, context, square, flip) for flip in (False, True))
+    for window in batch(net)[0]:
+        assert np.array_equal(window, plain) or mirror and np.array_equal(window, flipped)
+
+
+def test_all_windows_are_drawn_alike_and_a_resumed_run_repeats(picture, tmp_path):
+    write_pictures(tmp_path, 3, HEIGHT, WIDTH)
+    (tmp_path / "windows.txt").write_text("".join(
+        windows_of(f"{i}.png", *((k + 1, 0.8, 0, 0, 5, 5) for k in range(4 * i, 4 * i + 4)), number=i) for i in range(3)))
+    definition = text("batch_size: 60 fg_fraction: 1 cache_images: true", "mirror: true")
+    net = source_net(definition)
+    counts = np.bincount(np.concatenate([batch(net)[1] for _ in range(20)]).astype(int), minlength=13)
+    assert counts[0] == 0 and (abs(counts[1:] - 100) < 50).all()  # five standard deviations
+    state = net.layers[0].get_state()
+    resumed = source_net(definition.replace("cache_images: true", ""), seed=77)
+    resumed.layers[0].set_state(state)
+    for one, other in zip(batch(net), batch(resumed)):
+        np.testing.assert_array_equal(one, other)
+
+
+# ---- faults
+
+@pytest.mark.parametrize("fields, transform, error", [
+    ("batch_size: 0", "", "window_data_param.batch_size: must be at least 1"),
+    ("batch_size: 4294967295", "", "window_data_param.batch_size: .*(elements|size)"),
+    ("batch_size: 1", "crop_size: 0", "transform_param.crop_size: must be given"),
+    ("batch_size: 1", "crop_size: 4294967295", "transform_param.crop_size"),
+    ("batch_size: 1 context_pad: 4", "", "window_data_param.context_pad: must be less than half of crop_size 8, got 4"),
+    ("batch_size: 1 context_pad: 4294967295", "", "window_data_param.context_pad"),
+    ("batch_size: 1 crop_mode: 'round'", "", "window_data_param.crop_mode: must be 'warp' or 'square', got 'round'"),
+    ("batch_size: 1 fg_fraction: 1.5", "", "window_data_param.fg_fraction: must be from 0 to 1"),
+    ("batch_size: 1 fg_fraction: nan", "", "window_data_param.fg_fraction: must be from 0 to 1"),
+    ("batch_size: 1", "mean_value: 1 mean_value: 2", "transform_param.mean_value: must be given once"),
+    ("batch_size: 1", "mean_value: 1 mean_file: 'mean'", "cannot both be set"),
+    ("batch_size: 1", "mean_file: 'mean'", "transform_param.mean_file: 'mean' is 3 x 7 x 9, too small"),
+    ("batch_size: 1 bg_threshold: 0", "", "has no window with an overlap below 0"),
+    ("batch_size: 1 fg_fraction: 1 fg_threshold: 2", "", "has no window with an overlap of at least 2"),
+])
+def test_wrong_fields(picture, tmp_path, fields, transform, error):
+    write_mean(tmp_path / "mean", np.zeros((3, 7, 9), np.float32))
+    with pytest.raises((ConfigError, ShapeError, DataError), match=rf"layer 'd' \(WindowData\): .*{error}"):
+        source_net(text(fields, transform) if "crop_size" not in transform else text(fields, transform).replace("crop_size: 8", ""))
+
+
+GOOD = windows_of("0.png", (2, 0.9, *OBJECT), (1, 0.1, *BACKGROUND))
+
+
+@pytest.mark.parametrize("content, error", [
+    ("", "windows.txt: the window file is empty"),
+    (GOOD.replace("# 0", "# 1"), "windows.txt:1: must be '# 0'"),
+    (GOOD.replace("# 0", "## 0"), "windows.txt:1: must be '# 0'"),
+    (GOOD + GOOD, "windows.txt:9: must be '# 1'"),
+    (GOOD.replace("\n3\n", "\nthree\n"), "windows.txt:3: must be channels"),
+    (GOOD.replace("\n3\n", "\n1\n"), "windows.txt: says that the last picture has 1 channels"),
+    (GOOD.replace("\n2\n", "\n3\n"), "windows.txt:6: 3 windows are announced, the file ends after 2"),
+    (GOOD.replace("\n2\n", "\n999999999\n"), "windows.txt:6: 999999999 windows are announced"),
+    (GOOD.replace("\n2\n", "\n99999999999999999999\n"), "windows.txt:6: must be channels"),
+    (GOOD.replace("0.9", "x"), "windows.txt:7: a window is"),
+    (GOOD.replace("0.9", "nan"), "windows.txt:7: a window is"),
+    (GOOD.replace("0.9 3", "0.9 3.5"), "windows.txt:7: a window is"),
+    (GOOD.replace("0.9 3", "0.9 9999999999"), "windows.txt:7: a window is"),
+    (GOOD.replace("0.9 3", "0.9"), "windows.txt:7: a window is"),
+    (GOOD.replace("2 0.9", "0 0.9"), "windows.txt:7: an object's class must be at least 1"),
+    (GOOD.replace("0.1 0 0 7 9", "0.1 8 0 7 9"), "windows.txt:8: needs x1 <= x2"),
+    ("# 0\n0.png\n3\n", "windows.txt:1: must be channels"),
+])
+def test_wrong_files(picture, tmp_path, content, error):
+    (tmp_path / "windows.txt").write_text(content)
+    with pytest.raises((DataError, FileError), match=rf"layer 'd' \(WindowData\): window_data_param.source: {error}"):
+        source_net(text("batch_size: 2 fg_fraction: 0.5"))
+
+
+def test_no_file(picture):
+    with pytest.raises(FileError, match=r"window_data_param.source: nowhere: window file cannot be read"):
+        source_net(text("batch_size: 1", source="nowhere"))
+
+
+@pytest.mark.parametrize("row, fields, error", [
+    ((0, 0, 24, 5), "", r"the window x1 y1 x2 y2 = 0 0 24 5 reaches beyond '0.png', which is 20 x 24"),
+    ((-1, 0, 4, 5), "", "reaches beyond"),
+    ((90, 90, 95, 95), "context_pad: 1", "lies outside '0.png'"),
+])
+def test_windows_outside_name_line_and_record(picture, tmp_path, row, fields, error):
+    (tmp_path / "windows.txt").write_text(windows_of("0.png", (1, 1, *row)))
+    net = source_net(text("batch_size: 1 fg_fraction: 1 " + fields))
+    with pytest.raises(DataError, match=rf"windows.txt:7: layer 'd' \(WindowData\): record 0: .*{error}"):
+        batch(net)
+
+
+def test_a_picture_that_is_gone(picture, tmp_path):
+    (tmp_path / "0.png").unlink()
+    net = source_net(text(FIELDS))
+    with pytest.raises(FileError, match=r"windows.txt:8: layer 'd' \(WindowData\): record 0: '0.png' cannot be read"):
+        batch(net)
