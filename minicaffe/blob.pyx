@@ -11,6 +11,7 @@ from minicaffe.memory.synced cimport HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
 from minicaffe.ops.context cimport Context, context, cpu_context, kScratch, settle
 
 from minicaffe.errors import DataError, ShapeError
+from minicaffe.ops.context import device_lock
 
 cdef extern from "minicaffe/ops/sums.hpp" nogil:
     void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, const void* x, double* out)
@@ -452,13 +453,14 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
     cdef double total = 0
     cdef double* out = &total if on.stream == NULL else on.stream.scratch + kScratch - 1
     cdef const void* x = memory.cpu_data() if on.stream == NULL else memory.gpu_data()
-    if square:
-        square_sum(on, blob.dtype, blob.count, x, out)
-    else:
-        absolute_sum(on, blob.dtype, blob.count, x, out)
-    if on.stream != NULL:
-        settle(on)
-        memory.side.copy_to_host(<size_t> &total, <size_t> out, sizeof(double))
+    with device_lock:
+        if square:
+            square_sum(on, blob.dtype, blob.count, x, out)
+        else:
+            absolute_sum(on, blob.dtype, blob.count, x, out)
+        if on.stream != NULL:
+            settle(on)
+            memory.side.copy_to_host(<size_t> &total, <size_t> out, sizeof(double))
     return total
 
 

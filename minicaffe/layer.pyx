@@ -18,6 +18,7 @@ from minicaffe.ops.context cimport Context, context, cpu_context, on_device, set
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError, close_matches
 from minicaffe.filler import fill
+from minicaffe.ops.context import device_lock
 
 cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
     double dot[T](int threads, long long n, const T* x, const T* y)
@@ -267,13 +268,15 @@ cdef class DeviceLayer(Layer):
 
     cpdef forward_gpu(self, list bottom, list top):
         cdef Context on = context()
-        self.forward_on(on, bottom, top)
-        settle(on)
+        with device_lock:
+            self.forward_on(on, bottom, top)
+            settle(on)
 
     cpdef backward_gpu(self, list top, list propagate_down, list bottom):
         cdef Context on = context()
-        self.backward_on(on, top, propagate_down, bottom)
-        settle(on)
+        with device_lock:
+            self.backward_on(on, top, propagate_down, bottom)
+            settle(on)
 
 
 cdef unsigned long long _stamps(list bottom, list top):

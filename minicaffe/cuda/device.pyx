@@ -9,6 +9,7 @@ import atexit
 import importlib
 import threading
 
+cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
 
@@ -23,6 +24,7 @@ from minicaffe.cuda import compile, driver
 from minicaffe.errors import ConfigError, DeviceError
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry
+from minicaffe.ops.context import device_lock
 from minicaffe.memory.reporter import reporter
 
 cdef extern from *:
@@ -404,6 +406,7 @@ cdef class Event:
 
 # ---- memory
 
+@cython.no_gc_clear     # __dealloc__ of those above may still free
 cdef class DriverAllocator(Allocator):
     """Every block from cuMemAlloc (the plain allocator of a CUDAPlace)."""
 
@@ -433,6 +436,7 @@ cdef class DriverAllocator(Allocator):
         return self.device.memory_info()
 
 
+@cython.no_gc_clear
 cdef class PinnedAllocator(Allocator):
     """Page-locked host memory, every block from cuMemHostAlloc."""
 
@@ -472,17 +476,19 @@ cdef class CudaSide(DeviceSide):
 
     cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes):
         self.device.activate()
-        check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, <cydriver.CUstream> self.device.stream.handle),
-              "cuMemcpyHtoDAsync", (hex(dst), hex(src), nbytes))
-        self.finish()
+        with device_lock:
+            check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, <cydriver.CUstream> self.device.stream.handle),
+                  "cuMemcpyHtoDAsync", (hex(dst), hex(src), nbytes))
+            self.finish()
 
     cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes):
         self.device.activate()
-        if self.device.stream.failed:
-            raise_failure(&self.device.stream)
-        check(cydriver.cuMemcpyDtoHAsync(<void*> dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle),
-              "cuMemcpyDtoHAsync", (hex(dst), hex(src), nbytes))
-        self.finish()
+        with device_lock:
+            if self.device.stream.failed:
+                raise_failure(&self.device.stream)
+            check(cydriver.cuMemcpyDtoHAsync(<void*> dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle),
+                  "cuMemcpyDtoHAsync", (hex(dst), hex(src), nbytes))
+            self.finish()
 
     cpdef zero(self, size_t dst, size_t nbytes):
         self.device.activate()
@@ -533,6 +539,7 @@ def use_gpu(index=None):
         If there is no driver or no such device.
     """
     global _selected
+    driver.start()      # says so if this process was forked
     cdef Device chosen = get_device(_selected if index is None else index)
     _selected = chosen.index
     chosen.activate()

@@ -20,6 +20,8 @@ cdef bint _closed = False
 _lock = threading.RLock()
 _library = None     # the simulated driver, kept open
 
+FORKED = ("the GPU cannot be used in a process that was forked after GPU mode began; fork first, or use multiprocessing's start "
+          "method 'spawn'")
 # What to do about it, where the driver's own text does not say.
 REMEDIES = {
     "CUDA_ERROR_NO_DEVICE": "no GPU is visible; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or run with --device sim",
@@ -48,6 +50,8 @@ cdef bint may_call() noexcept nogil:
 
 cdef error_of(cydriver.CUresult code, str call, arguments=()):
     """Give the error for a failed call; never raises itself."""
+    if _forked:
+        return DeviceError(FORKED)
     cdef const char* text = NULL
     cdef const char* name = NULL
     cydriver.cuGetErrorName(code, &name)
@@ -83,8 +87,7 @@ def start():
     global _started, _library
     with _lock:
         if _forked:
-            raise DeviceError("the GPU cannot be used in a process that was forked after GPU mode began; fork first, or use "
-                              "multiprocessing's start method 'spawn'")
+            raise DeviceError(FORKED)
         if _started:
             return
         wish = os.environ.get("MINICAFFE_DEVICE", "")

@@ -6,7 +6,7 @@ Differs from Caffe: the order of an epoch is a function of the seed and the epoc
 import numpy as np
 
 from minicaffe.data.datum import opencv
-from minicaffe.data.image_list import ImageList, decode_picture, read_content
+from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.errors import DataError, FileError, ShapeError
 
 

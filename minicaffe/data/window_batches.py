@@ -79,7 +79,8 @@ class WindowList:
             bg = ~fg & (overlap < self._thresholds[1])
             table[bg, LABEL] = 0
             self._check(table, fg, "an object's class must be at least 1", table[:, LABEL] < 1)
-            self._check(table, fg | bg, "needs x1 <= x2 and y1 <= y2", (table[:, X1] > table[:, X2]) | (table[:, Y1] > table[:, Y2]))
+            self._check(table, fg | bg, "needs x1 <= x2 and y1 <= y2",
+                        (table[:, X1] > table[:, X2]) | (table[:, Y1] > table[:, Y2]))
             foreground.append(table[fg])
             background.append(table[bg])
 

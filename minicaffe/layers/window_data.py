@@ -52,7 +52,8 @@ class WindowDataLayer(PrefetchingLayer):
         param = self.param.window_data_param
         windows = WindowList(param.source, param.root_folder, param.fg_threshold, param.bg_threshold)
         if windows.channels != 3:
-            raise DataError(f"says that the last picture has {windows.channels} channels, pictures are read with 3", file=param.source)
+            raise DataError(f"says that the last picture has {windows.channels} channels, pictures are read with 3",
+                            file=param.source)
         for count, table, rule in ((self.objects, windows.foreground, f"of at least {param.fg_threshold:g}"),
                                    (param.batch_size - self.objects, windows.background, f"below {param.bg_threshold:g}")):
             if count and not len(table):
@@ -75,8 +76,8 @@ class WindowDataLayer(PrefetchingLayer):
         channels, height, width = mean.shape
         # Caffe takes the offset for both axes from the width.
         if channels != 3 or width < crop or height < (width - crop) // 2 + crop:
-            raise ShapeError(f"'{param.mean_file}' is {channels} x {height} x {width}, too small for windows of 3 x {crop} x {crop} "
-                             "from its centre", field="transform_param.mean_file")
+            raise ShapeError(f"'{param.mean_file}' is {channels} x {height} x {width}, too small for windows of 3 x {crop} x "
+                             f"{crop} from its centre", field="transform_param.mean_file")
         return mean
 
     def make_batches(self):

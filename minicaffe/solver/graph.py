@@ -8,6 +8,7 @@ import logging
 
 from minicaffe import cuda
 from minicaffe.errors import DeviceError
+from minicaffe.ops.context import device_lock
 
 log = logging.getLogger(__name__)
 WARM_UP = 2  # iterations by single launches first: they take memory and compile kernels, which a recording must not
@@ -69,7 +70,8 @@ class TrainingGraph:
                 return self._by_launches(rate)
         net.inspect_inputs()
         net.own_on_device(self.solver.history)
-        self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
+        with device_lock:
+            self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
         generator.take(self.draws)
         return net.loss_of_outputs()
 
@@ -88,7 +90,7 @@ class TrainingGraph:
         graph = cuda.Graph(cuda.current())
         net.own_on_device(solver.history)
         try:
-            with graph:
+            with device_lock, graph:
                 net.clear_param_diffs()
                 net.forward_backward(run_sources=False, read_loss=False)
                 solver.update(1.0)

@@ -10,6 +10,7 @@ from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.ops.context cimport Context, context, settle
 
 from minicaffe.errors import ShapeError
+from minicaffe.ops.context import device_lock
 
 cdef extern from "minicaffe/ops/update.hpp" nogil:
     struct Parameter "mc::Parameter":
@@ -89,17 +90,18 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
         entry.l1, entry.l2 = (decay, 0.0) if l1 else (0.0, decay)
         table.push_back(entry)
     cdef int count = table.size()
-    with nogil:
-        if rule == SGD:
-            sgd_update(on, dtype, count, table.data(), scale, momentum)
-        elif rule == NESTEROV:
-            nesterov_update(on, dtype, count, table.data(), scale, momentum)
-        elif rule == ADAGRAD:
-            adagrad_update(on, dtype, count, table.data(), scale, delta)
-        elif rule == RMSPROP:
-            rmsprop_update(on, dtype, count, table.data(), scale, momentum, delta)
-        elif rule == ADADELTA:
-            adadelta_update(on, dtype, count, table.data(), scale, momentum, delta)
-        else:
-            adam_update(on, dtype, count, table.data(), scale, momentum, momentum2, delta)
-    settle(on)
+    with device_lock:
+        with nogil:
+            if rule == SGD:
+                sgd_update(on, dtype, count, table.data(), scale, momentum)
+            elif rule == NESTEROV:
+                nesterov_update(on, dtype, count, table.data(), scale, momentum)
+            elif rule == ADAGRAD:
+                adagrad_update(on, dtype, count, table.data(), scale, delta)
+            elif rule == RMSPROP:
+                rmsprop_update(on, dtype, count, table.data(), scale, momentum, delta)
+            elif rule == ADADELTA:
+                adadelta_update(on, dtype, count, table.data(), scale, momentum, delta)
+            else:
+                adam_update(on, dtype, count, table.data(), scale, momentum, momentum2, delta)
+        settle(on)

@@ -226,3 +226,14 @@ def test_several_solvers_in_one_process_are_refused(monkeypatch):
         layer_net(python("Weighted"), [X])
     monkeypatch.setattr(caffe, "multiprocess", True)
     layer_net(python("Weighted"), [X])
+
+
+def test_an_untrusted_net_imports_nothing_new(tmp_path, monkeypatch):
+    (tmp_path / "own_layers.py").write_text("raise RuntimeError('ran')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    param, _ = parse_text('layer { name: "p" type: "Python" python_param { module: "own_layers" layer: "L" } }',
+                          caffe_pb2.NetParameter, "t")
+    with pytest.raises(ConfigError, match="asks to run module 'own_layers'"):
+        Net(param, trusted=False)
+    with pytest.raises(RuntimeError, match="ran"):
+        Net(param)

@@ -33,9 +33,12 @@ def spans(size, bins):
 def reference(x, height, pool):
     parts = []
     for level in range(height):
-        for plane in [[x[:, :, t:b, l:r].max((2, 3)) if pool == "MAX" else x[:, :, t:b, l:r].sum((2, 3)) / (h * w)
-                       for t, b, h in spans(x.shape[2], 2**level) for l, r, w in spans(x.shape[3], 2**level)]]:
-            parts.append(np.stack(plane, axis=2).reshape(len(x), -1))
+        bins = []
+        for top, bottom, h in spans(x.shape[2], 2**level):
+            for left, right, w in spans(x.shape[3], 2**level):
+                window = x[:, :, top:bottom, left:right]
+                bins.append(window.max((2, 3)) if pool == "MAX" else window.sum((2, 3)) / (h * w))
+        parts.append(np.stack(bins, axis=2).reshape(len(x), -1))
     return np.concatenate(parts, axis=1)
 
 

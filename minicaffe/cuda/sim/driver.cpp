@@ -378,6 +378,12 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   });
 }
 
+// NVRTC asks whatever libcuda.so.1 is loaded for tables of its own; there are none here.
+CUresult CUDAAPI cuGetExportTable(const void** table, const CUuuid*) {
+  if (table) *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
+}
+
 CUresult CUDAAPI cuProfilerStart(void) {
   return on_context("cuProfilerStart", [](Context&) {});
 }

@@ -1,0 +1,75 @@
+"""Layers made of an inner net in a training that is replayed as a CUDA graph: LSTM, RNN, SPP."""
+
+import numpy as np
+import pytest
+from training import losses, make_solver
+
+RECURRENT = """
+name: "steps"
+layer {{ name: "in" type: "DummyData" top: "x" top: "cont" top: "label" dummy_data_param {{
+  shape {{ dim: 5 dim: 3 dim: 4 }} shape {{ dim: 5 dim: 3 }} shape {{ dim: 15 }}
+  data_filler {{ type: "gaussian" std: 1 }} data_filler {{ type: "constant" value: 1 }} data_filler {{ type: "constant" value: 2 }} }} }}
+layer {{ name: "r" type: "{kind}" bottom: "x" bottom: "cont" top: "y" recurrent_param {{ num_output: 6
+  weight_filler {{ type: "uniform" min: -0.5 max: 0.5 }} }} }}
+layer {{ name: "flat" type: "Reshape" bottom: "y" top: "flat" reshape_param {{ shape {{ dim: 15 dim: 6 }} }} }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "flat" top: "ip" inner_product_param {{ num_output: 4 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}
+"""
+PYRAMID = """
+name: "pyramid"
+layer { name: "in" type: "DummyData" top: "x" top: "label" dummy_data_param { shape { dim: 4 dim: 2 dim: 9 dim: 7 } shape { dim: 4 }
+  data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 2 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
+  convolution_param { num_output: 3 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "spp" type: "SPP" bottom: "conv" top: "spp" spp_param { pyramid_height: 2 } }
+layer { name: "ip" type: "InnerProduct" bottom: "spp" top: "ip" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+NETS = {"LSTM": RECURRENT.format(kind="LSTM"), "RNN": RECURRENT.format(kind="RNN"), "SPP": PYRAMID}
+
+
+def trained(name, graphs, look=False, n=9):
+    """Train; return losses, parameters and states. `look` reads the states on the host in between, as a snapshot does."""
+    solver = make_solver(NETS[name])
+    solver.use_graphs = graphs
+    found, states = [], []
+    for _ in range(n):
+        found += losses(solver, 1)
+        if look:
+            states.append([layer.get_state() for layer in solver.net.layers])
+    if graphs:
+        assert solver._graph.graph is not None
+    return found, [blob.cpu_data.copy() for blob in solver.net.learnable_params], states
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_replayed_training_is_that_of_single_launches(name):
+    found, params, _ = trained(name, True)
+    wanted, wanted_params, _ = trained(name, False)
+    assert found == wanted
+    for one, other in zip(params, wanted_params):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "RNN"])
+def test_states_read_between_replays_are_those_of_the_last_one(name):
+    found, _, states = trained(name, True, look=True)
+    wanted, _, wanted_states = trained(name, False, look=True)
+    assert found == wanted and states == wanted_states
+
+
+@pytest.mark.parametrize("name", ["LSTM", "RNN"])
+def test_a_state_set_between_replays_is_used(name):
+    results = []
+    for graphs in (True, False):
+        solver = make_solver(NETS[name])
+        solver.use_graphs = graphs
+        losses(solver, 5)
+        layer = solver.net.layers[1]
+        state = layer.get_state()
+        losses(solver, 2)
+        layer.set_state(state)
+        losses(solver, 1)
+        layer.reset()
+        results.append(losses(solver, 1) + [blob.cpu_data.tolist() for blob in solver.net.learnable_params])
+    assert results[0] == results[1]
