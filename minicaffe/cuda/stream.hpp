@@ -5,7 +5,6 @@
 // launches on it, and becomes an exception when somebody asks (Stream::raise).
 #pragma once
 #include <algorithm>
-#include <type_traits>
 #include "minicaffe/cuda/libraries.hpp"
 #include "minicaffe/kernels/grid.hpp"
 
@@ -44,22 +43,13 @@ struct Stream {
 
 constexpr int kScratch = 4096;
 
-/// A kernel that holds an array of structs says kHoldsStructs: GCC 12's __builtin_clear_padding clears members of such.
-template <class K, class = void> struct HoldsStructs : std::false_type {};
-template <class K> struct HoldsStructs<K, std::void_t<decltype(K::kHoldsStructs)>> : std::true_type {};
-
 /// Run kernel k on grid_x x grid_y x grid_z blocks of K::kThreads threads.
 template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsigned grid_y = 1, unsigned grid_z = 1) {
   static Kernel kernel = {&host_kernel<K>(), {}};
   if (stream.failed || !grid_x || !grid_y || !grid_z) return;
   void* function = kernel.functions[stream.device];
   if (!function && !(function = stream.load(&stream, &kernel))) return;
-  K parameters = k;
-#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
-  // What lies there by chance may look like a pointer to whoever checks them.
-  if constexpr (!HoldsStructs<K>::value) __builtin_clear_padding(&parameters);
-#endif
-  void* arguments[] = {&parameters};
+  void* arguments[] = {const_cast<K*>(&k)};
   int code = stream.start(function, grid_x, grid_y, grid_z, K::kThreads, 1, 1, 0, stream.handle, arguments, nullptr);
   ++stream.launches;
   if (code) stream.fail(&stream, code, &kernel, grid_x * grid_y * grid_z, K::kThreads);

@@ -25,7 +25,7 @@ MC_HD void set_divisor(IntDivider<unsigned>& divider, index_t d) {
 }
 template <class Index> MC_HD void set_divisor(IntDivider<Index>& divider, index_t d) { divider.divisor = Index(d); }
 
-/// Some dividers as a kernel holds them: arrays of numbers, not an array of structs (cuda/stream.hpp: HoldsStructs).
+/// Some dividers as a kernel holds them: arrays of numbers, one for each part of a divider.
 template <class Index, int N> struct DividerArray {
   Index divisor[N];
   MC_HD IntDivider<Index> at(int i) const { return {divisor[i]}; }

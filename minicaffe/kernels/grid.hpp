@@ -66,6 +66,7 @@ struct HostKernel {
   unsigned shared_size;
   int max_threads;
   int barriers;
+  const unsigned char* padding;  // of the only argument: 1 for each byte that no member owns; null: not known
 };
 
 /// What stands where a GPU has a cubin: the kernels of a module, by name. Given to cuModuleLoadData of the simulated device.
@@ -93,12 +94,25 @@ template <class K> struct SizeOf {
   static constexpr unsigned value = sizeof(K);
 };
 
+/// Which bytes of K are padding, whose values mean nothing. (GCC 12 takes members of structs in arrays for padding too.)
+template <class K> struct Padding {
+  alignas(K) unsigned char bytes[sizeof(K)];
+  Padding() {
+    for (unsigned char& byte : bytes) byte = 0xff;
+#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(reinterpret_cast<K*>(bytes));
+#endif
+    for (unsigned char& byte : bytes) byte = !byte;
+  }
+};
+
 /// The text "... [with K = mc::Some<float>]": GCC's and Clang's spelling of a type, which NVRTC reads again.
 template <class K> const char* spelling() { return __PRETTY_FUNCTION__; }
 
 template <class K> const HostKernel& host_kernel() {
+  static const Padding<K> padding;
   static const HostKernel kernel = {spelling<K>(), call_on_host<K>, &SizeOf<K>::value, 1, unsigned(sizeof(typename K::Shared)),
-                                    K::kThreads, K::kBarriers};
+                                    K::kThreads, K::kBarriers, padding.bytes};
   return kernel;
 }
 

@@ -20,7 +20,6 @@ template <class T> struct Tensor {
 template <class Rule, class T> struct UpdateAll {
   static constexpr int kThreads = 256;
   static constexpr bool kBarriers = false;
-  static constexpr bool kHoldsStructs = true;
   using Shared = NoShared;
   Tensor<T> tensor[kTensors];
   int first_chunk[kTensors + 1];
