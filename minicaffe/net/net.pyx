@@ -115,6 +115,8 @@ cdef class Net:
         self.loss_at_once = any(weight and written.count(i) > 1 for i, weight in enumerate(self.blob_loss_weight_list))
         self.share_weights()
         self.learnable_params = [self.param_table.params[i] for i in self.param_table.learnable]
+        given = {i for bottoms, ids in zip(self.bottoms, self.top_ids) if not bottoms for i in ids}
+        self.computed = [blob for i, blob in enumerate(self.blob_list) if i not in given] + self.learnable_params
         self.params_lr = self.param_table.multipliers("lr_mult")
         self.params_weight_decay = self.param_table.multipliers("decay_mult")
 
@@ -342,12 +344,18 @@ cdef class Net:
                 except Error as error:
                     raise self._place(error, i)
 
-    def capture_obstacle(self):
-        """Return why a CUDA graph cannot hold a run of this net, or None."""
+    def watcher(self):
+        """Return who looks into each layer's run, which a CUDA graph cannot allow, or None."""
         if any(self.hooks):
             return "callbacks run between layers"
         if self.debug_info:
             return "debug_info looks at every blob"
+        return None
+
+    def capture_obstacle(self):
+        """Return why a CUDA graph cannot hold a run of this net, or None."""
+        if (reason := self.watcher()) is not None:
+            return reason
         if self.loss_at_once:
             return "a layer overwrites a loss in place"
         for layer, bottoms in zip(self.layers, self.bottoms):
@@ -380,10 +388,7 @@ cdef class Net:
     def own_on_device(self, list others):
         """Make the device's copy the only valid one of every blob that is there, but for what sources give; of `others` too."""
         cdef Blob blob
-        cdef set given = {id(blob) for bottoms, tops in zip(self.bottoms, self.tops) if not bottoms for blob in tops}
-        for blob in self.blob_list + self.learnable_params + others:
-            if id(blob) in given:
-                continue
+        for blob in self.computed + others:
             if blob.data_memory.device is not None:
                 blob.data_memory.mutable_gpu_data()
             if blob.diff_memory.device is not None:

@@ -41,7 +41,7 @@ class TrainingGraph:
         ):
             if there:
                 return reason
-        return net.capture_obstacle()
+        return net.capture_obstacle() if self.graph is None else net.watcher()  # layers do not change once they are recorded
 
     def step(self, rate):
         """Do one iteration with the learning rate `rate`, as the update rule takes it.
