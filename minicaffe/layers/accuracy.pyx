@@ -72,12 +72,9 @@ cdef class AccuracyLayer(DeviceLayer):
             (<Blob> top[1]).reshape_to((self.labels.classes,))
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef long long valid
-        cdef long long bad = check_labels(self.dtype, self.labels, label, &valid)
-        if bad >= 0:
-            raise bad_label(bottom[1], bad, self.labels.classes)
+        cdef long long valid = self.count_valid(bottom[1])
         cdef const void* score
+        cdef const void* label
         cdef void* out
         if len(top) > 1:
             return self.forward_by_class(bottom, top, valid)
@@ -86,12 +83,16 @@ cdef class AccuracyLayer(DeviceLayer):
         with nogil:
             count_correct(on, self.dtype, self.labels, self.top_k, score, label, max(valid, 1), out)
 
-    cpdef inspect(self, list bottom):
+    cdef long long count_valid(self, Blob labels) except -1:
+        """Check the labels' range, and return how many are not ignored."""
         cdef long long valid
-        cdef Blob labels = bottom[1]
         cdef long long bad = check_labels(self.dtype, self.labels, labels.cpu_data_ptr(), &valid)
         if bad >= 0:
             raise bad_label(labels, bad, self.labels.classes)
+        return valid
+
+    cpdef inspect(self, list bottom):
+        self.count_valid(bottom[1])
 
     def capture_obstacle(self):
         if self.labels.ignore != kNoLabel or len(self.param.top) > 1:

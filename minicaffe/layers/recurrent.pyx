@@ -19,7 +19,7 @@ from minicaffe.blob cimport DOUBLE, Blob
 from minicaffe.layer cimport Layer
 from minicaffe.ops.context cimport Context, context, settle
 
-from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 from minicaffe.layers.inner import InnerNet
@@ -89,11 +89,11 @@ cdef class RecurrentLayer(Layer):
 
     def cell(self, int t):
         """Return the inner layers of step t, from ``<state>_<t - 1>`` and ``x_<t>`` to ``<state>_<t>``."""
-        raise NotImplementedError
+        raise Error(f"layer type {self.type} does not define cell(t)")
 
     def output(self):
         """Return the inner layers from the steps' states to the blob ``y``."""
-        raise NotImplementedError
+        raise Error(f"layer type {self.type} does not define output()")
 
     # ---- the contract with the net
 

@@ -26,10 +26,7 @@ def plain():
     before = [memory.use(p, "plain") for p in places]
     yield
     for p, allocator in zip(places, before):
-        kept.append(memory.use(p, allocator))
-
-
-kept = []  # so that a fault in test_allocators_in_a_reference_cycle is found there alone
+        memory.use(p, allocator)
 
 
 def test_allocators_in_a_reference_cycle():
