@@ -3,7 +3,7 @@
 // Every function returns whether the work is taken care of. False means that the caller computes with engine CAFFE: cuDNN is not
 // asked for or not there, or refuses the case, which the log says once. An error is kept in the stream and counts as taken care
 // of. MAX pooling is left to engine CAFFE, as in Caffe: cuDNN keeps no mask, but finds the maximum again in tops that layers in
-// place may have changed. So is BatchNorm, whose running sums are our own. Data stays in Caffe's layout (NCHW).
+// place may have changed. Data stays in Caffe's layout (NCHW).
 //
 // This file has what all layers need, and all but convolution (cuda/cudnn_conv.hpp). Descriptors and chosen algorithms are kept
 // for each shape as long as the process lives; they are small and on the host.
@@ -22,7 +22,7 @@ namespace cuda {
 enum CudnnEngine { kEngineDefault = 0, kEngineCaffe = 1, kEngineCudnn = 2 };    // the field `engine` of layers
 enum CudnnActivation { kSigmoid = 0, kRelu = 1, kTanh = 2 };                    // cudnnActivationMode_t
 constexpr int kNchw = 0, kPropagateNan = 1, kAverageWithPadding = 1, kAccurate = 1, kOverChannels = 1,
-              kAcrossChannels = 0;
+              kAcrossChannels = 0, kSpatial = 1;
 constexpr int kNotSupported = 3000, kNotSupportedEnd = 4000;  // a category of cudnnStatus_t
 constexpr int kRefused = -1;                                  // in the place of a status: refused by ourselves
 
@@ -72,6 +72,10 @@ struct CudnnPerf {
     const void*, void*, void*)                                                                                                \
   X(cudnnSoftmaxForward, void*, int, int, const void*, void*, const void*, const void*, void*, void*)                         \
   X(cudnnSoftmaxBackward, void*, int, int, const void*, void*, const void*, void*, const void*, const void*, void*, void*)    \
+  X(cudnnBatchNormalizationForwardTraining, void*, int, const void*, const void*, void*, const void*, void*, void*, void*,    \
+    const void*, const void*, double, void*, void*, double, void*, void*)                                                     \
+  X(cudnnBatchNormalizationBackward, void*, int, const void*, const void*, const void*, const void*, void*, const void*,      \
+    void*, const void*, void*, void*, void*, const void*, void*, void*, double, const void*, const void*)                     \
   X(cudnnCreateActivationDescriptor, void**)                                                                                  \
   X(cudnnSetActivationDescriptor, void*, int, int, double)                                                                    \
   X(cudnnActivationForward, void*, void*, const void*, void*, const void*, const void*, void*, void*)                         \
@@ -277,6 +281,37 @@ inline bool cudnn_softmax_backward(const Context& on, int engine, int dtype, ind
     void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
     MC_CUDNN(cudnn, cudnnSoftmaxBackward, cudnn.handle, kAccurate, kOverChannels, cudnn_factor(dtype, true), tensor, y, tensor,
              dy, cudnn_factor(dtype, false), tensor, dx);
+  });
+}
+
+// ---- batch statistics of the channels of [outer, channels, inner]
+
+/// y = (x - mean) factor. cuDNN scales and shifts as well, here by ones and zeros: values[0, channels), values[channels, 2 channels).
+/// Its running averages, at rate 1, are the batch's own: `unbiased` is the variance that BatchNorm stores, `unused` the mean again.
+inline bool cudnn_standardize_forward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double eps,
+                                      const void* x, const void* ones, const void* zeros, void* y, void* mean, void* unbiased,
+                                      void* factor, void* unused) {
+  return with_cudnn(on, kEngineDefault, outer * channels * inner, [&](Cudnn& cudnn) {
+    if (outer * inner == 1) throw CudnnStop{"batch normalisation of single values", kRefused};
+    void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
+    void* numbers = cudnn_tensor(cudnn, dtype, {1, channels, 1, 1});
+    MC_CUDNN(cudnn, cudnnBatchNormalizationForwardTraining, cudnn.handle, kSpatial, cudnn_factor(dtype, true),
+             cudnn_factor(dtype, false), tensor, x, tensor, y, numbers, ones, zeros, 1.0, unused, unbiased, eps, mean, factor);
+  });
+}
+
+/// dx from dy, with the mean and factor of cudnn_standardize_forward; the gradients of ones and zeros go to `unused`, 2 x channels.
+inline bool cudnn_standardize_backward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double eps,
+                                       const void* x, const void* ones, const void* dy, const void* mean, const void* factor,
+                                       void* dx, void* unused) {
+  return with_cudnn(on, kEngineDefault, outer * channels * inner, [&](Cudnn& cudnn) {
+    if (outer * inner == 1) throw CudnnStop{"batch normalisation of single values", kRefused};
+    void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
+    void* numbers = cudnn_tensor(cudnn, dtype, {1, channels, 1, 1});
+    void* zeros = static_cast<char*>(unused) + channels * (dtype ? sizeof(double) : sizeof(float));
+    const void *one = cudnn_factor(dtype, true), *zero = cudnn_factor(dtype, false);
+    MC_CUDNN(cudnn, cudnnBatchNormalizationBackward, cudnn.handle, kSpatial, one, zero, one, zero, tensor, x, tensor, dy, tensor,
+             dx, numbers, ones, unused, zeros, eps, mean, factor);
   });
 }
 

@@ -4,7 +4,7 @@ A layer asks with ``engine: CUDNN``, or with engine DEFAULT after `use_cudnn` or
 is missing or refuses a case, engine CAFFE computes and the log says so once. Environment, read when cuDNN is opened:
 ``MINICAFFE_CUDNN`` names a library to open instead of the one that cuda-pathfinder finds, ``MINICAFFE_CUDNN_WORKSPACE`` is how
 much memory a convolution may ask for (``256MiB``), ``MINICAFFE_DETERMINISTIC=1`` takes only what repeats its results.
-Not here: MAX pooling, BatchNorm, cuDNN's graph interface, layouts other than Caffe's.
+Not here: MAX pooling, BatchNorm in place, cuDNN's graph interface, layouts other than Caffe's.
 """
 
 import ctypes

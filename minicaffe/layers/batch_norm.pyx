@@ -28,6 +28,18 @@ cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
     void divided_by "mc::broadcast1<mc::DividedBy>"(
         const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* divisor)
 
+cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
+    cppclass Cudnn:
+        pass
+    const int kEngineDefault
+    Cudnn* cudnn_for(const Context&, int engine)
+    bint cudnn_standardize_forward(const Context&, int, long long, long long, long long, double eps, const void* x,
+                                   const void* ones, const void* zeros, void* y, void* mean, void* unbiased, void* factor,
+                                   void* unused)
+    bint cudnn_standardize_backward(const Context&, int, long long, long long, long long, double eps, const void* x,
+                                    const void* ones, const void* dy, const void* mean, const void* factor, void* dx,
+                                    void* unused)
+
 cdef enum Deviation:   # kernels/normalize.hpp
     EPS_INSIDE
     EPS_OUTSIDE
@@ -99,10 +111,11 @@ cdef class BatchNormLayer(NormalizeLayer):
     Three blobs hold running sums: of means [C], of variances [C], and of their weights [1], each multiplied by
     ``moving_average_fraction`` before the batch is added. The stored variance is unbiased, the one that normalises biased.
     With ``use_global_stats``, the default in phase TEST, mean and variance are the sums over the weight. A learned scale
-    and shift are a Scale layer's.
+    and shift are a Scale layer's. Engine CUDNN computes with the batch's own statistics, and not in place.
     """
 
     cdef double fraction
+    cdef Blob ones, zeros   # what cuDNN scales and shifts by
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.batch_norm_param
@@ -138,16 +151,64 @@ cdef class BatchNormLayer(NormalizeLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob means = self.blobs[0], variances = self.blobs[1], weights = self.blobs[2]
         cdef long long count = self.outer * self.inner
+        cdef double unbiased = count / <double> max(count - 1, 1)
         cdef void* weight
         if self.given:
             self.divide(on, means, self.mean)
             self.divide(on, variances, self.variance)
-        NormalizeLayer.forward_on(self, on, bottom, top)
+        if self.cudnn_wanted(on, bottom, top) and self.cudnn_forward(on, bottom[0], top[0]):
+            unbiased = 1    # cuDNN's variance is unbiased already
+        else:
+            NormalizeLayer.forward_on(self, on, bottom, top)
         if not self.given and count:
             self.accumulate(on, means, self.mean, 1)
-            self.accumulate(on, variances, self.variance, count / <double> max(count - 1, 1))
+            self.accumulate(on, variances, self.variance, unbiased)
             weight = weights.mutable_data_on(on)
             affine(on, self.dtype, 1, weight, weight, self.fraction, 1)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if propagate_down[0] and self.cudnn_wanted(on, bottom, top) and self.cudnn_backward(on, bottom[0], top[0]):
+            return 0
+        NormalizeLayer.backward_on(self, on, top, propagate_down, bottom)
+
+    cdef bint cudnn_wanted(self, const Context& on, list bottom, list top) except -1:
+        """Whether cuDNN could compute this; its blobs are ready then."""
+        if self.given or top[0] is bottom[0] or cudnn_for(on, kEngineDefault) == NULL:
+            return False
+        if self.ones is None:
+            self.ones, self.zeros = self.new_blob(), self.new_blob()
+        if self.ones.count != self.channels:
+            self.ones.reshape(self.channels)
+            self.zeros.reshape(self.channels)
+            self.ones.data[...] = 1
+            self.zeros.data[...] = 0
+        self.sums.reshape_to((2 * self.channels,))
+        return True
+
+    cdef bint cudnn_forward(self, const Context& on, Blob x, Blob y) except -1:
+        cdef const void* from_data = x.data_on(on)
+        cdef const void* ones = self.ones.data_on(on)
+        cdef const void* zeros = self.zeros.data_on(on)
+        cdef void* to = y.mutable_data_on(on)
+        cdef void* mean = self.mean.mutable_data_on(on)
+        cdef void* variance = self.variance.mutable_data_on(on)
+        cdef void* factor = self.factor.mutable_data_on(on)
+        cdef void* unused = self.sums.mutable_data_on(on)
+        with nogil:
+            return cudnn_standardize_forward(on, self.dtype, self.outer, self.channels, self.inner, self.eps, from_data, ones,
+                                             zeros, to, mean, variance, factor, unused)
+
+    cdef bint cudnn_backward(self, const Context& on, Blob x, Blob y) except -1:
+        cdef const void* values = x.data_on(on)
+        cdef const void* ones = self.ones.data_on(on)
+        cdef const void* dy = y.diff_on(on)
+        cdef const void* mean = self.mean.data_on(on)
+        cdef const void* factor = self.factor.data_on(on)
+        cdef void* dx = x.mutable_diff_on(on)
+        cdef void* unused = self.sums.mutable_data_on(on)
+        with nogil:
+            return cudnn_standardize_backward(on, self.dtype, self.outer, self.channels, self.inner, self.eps, values, ones,
+                                              dy, mean, factor, dx, unused)
 
     cdef int divide(self, const Context& on, Blob sums, Blob values) except -1:
         """values = sums / their weight, 0 where that is 0"""

@@ -24,6 +24,9 @@ CONVOLUTION = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "y" conv
   weight_filler {{ type: "gaussian" std: 0.5 }} bias_filler {{ type: "gaussian" std: 1 }} }} }}"""
 OTHER = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "{top}" {param} {{ {fields} engine: ENGINE }} }}"""
 
+# The field engine is unknown to it: only those who prefer cuDNN get it.
+BATCH_NORM = """layer {{ name: "layer" type: "BatchNorm" bottom: "x" top: "{top}" batch_norm_param {{ eps: 1e-3 }} }}"""
+
 
 def conv(fields, type="Convolution"):
     return CONVOLUTION.format(type=type, fields=fields)
@@ -58,6 +61,9 @@ CASES = {
     "relu with slope": (other("ReLU", "relu_param", "negative_slope: 0.1"), (2, 3, 5)),
     "sigmoid": (other("Sigmoid", "sigmoid_param"), (2, 3, 5)),
     "tanh": (other("TanH", "tanh_param"), (2, 3, 5)),
+    "batch norm": (BATCH_NORM.format(top="y"), (4, 3, 5, 2)),
+    "batch norm in place": (BATCH_NORM.format(top="x"), (4, 3, 5, 2)),
+    "batch norm of one": (BATCH_NORM.format(top="y"), (1, 3)),
     "empty": (other("ReLU", "relu_param"), (0, 3, 5)),
 }
 
@@ -130,10 +136,12 @@ def compare(wishes):
         del log.texts[:]
         results = []
         for engine in "CAFFE", "CUDNN":
+            cuda.use_cudnn(engine == "CUDNN")
             net, rng = make(wish["name"], engine, Dtype[wish["dtype"]])
             step(net, rng)
             step(net, rng)
-            blobs = [net.tops[-1][0].data, net.bottoms[-1][0].diff, *(blob.diff for blob in net.layers[-1].blobs)]
+            blobs = [net.tops[-1][0].data, net.bottoms[-1][0].diff]
+            blobs += [array for blob in net.layers[-1].blobs for array in (blob.data, blob.diff)]
             results.append([np.array(blob) for blob in blobs])
         worst = max((float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) for a, b in zip(*results) if a.size), default=0.0)
         done.append({"worst": worst, "log": list(log.texts)})

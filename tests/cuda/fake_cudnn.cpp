@@ -181,6 +181,25 @@ int cudnnSoftmaxBackward(void*, int algo, int mode, const void* alpha, D y, cons
   return call("cudnnSoftmaxBackward", "algo", show(algo), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy",
               show(dy), "pdy", show(pdy), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
 }
+int cudnnBatchNormalizationForwardTraining(void*, int mode, const void* alpha, const void* beta, D x, const void* px, D y, void* py,
+                                           D numbers, const void* scale, const void* bias, double rate, void* running_mean,
+                                           void* running_variance, double epsilon, void* saved_mean, void* saved_factor) {
+  return call("cudnnBatchNormalizationForwardTraining", "mode", show(mode), "alpha", factor(y, alpha), "beta", factor(y, beta), "x",
+              show(x), "px", show(px), "y", show(y), "py", show((const void*)py), "numbers", show(numbers), "scale", show(scale),
+              "bias", show(bias), "rate", show(rate), "running", "[" + show((const void*)running_mean) + "," +
+              show((const void*)running_variance) + "]", "epsilon", show(epsilon), "saved", "[" + show((const void*)saved_mean) +
+              "," + show((const void*)saved_factor) + "]");
+}
+int cudnnBatchNormalizationBackward(void*, int mode, const void* alpha, const void* beta, const void* alpha_numbers,
+                                    const void* beta_numbers, D x, const void* px, D dy, const void* pdy, D dx, void* pdx, D numbers,
+                                    const void* scale, void* dscale, void* dbias, double epsilon, const void* saved_mean,
+                                    const void* saved_factor) {
+  return call("cudnnBatchNormalizationBackward", "mode", show(mode), "alpha", factor(dx, alpha), "beta", factor(dx, beta),
+              "alpha_numbers", factor(numbers, alpha_numbers), "beta_numbers", factor(numbers, beta_numbers), "x", show(x), "px",
+              show(px), "dy", show(dy), "pdy", show(pdy), "dx", show(dx), "pdx", show((const void*)pdx), "numbers", show(numbers),
+              "scale", show(scale), "unused", "[" + show((const void*)dscale) + "," + show((const void*)dbias) + "]", "epsilon",
+              show(epsilon), "saved", "[" + show(saved_mean) + "," + show(saved_factor) + "]");
+}
 int cudnnCreateActivationDescriptor(D* d) { return create("cudnnCreateActivationDescriptor", d); }
 int cudnnSetActivationDescriptor(D d, int mode, int nan, double coef) {
   d->text = "activation " + show(mode) + " " + show(nan) + " " + show(coef);

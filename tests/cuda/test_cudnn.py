@@ -51,14 +51,15 @@ def record(fake, tmp_path, *wishes, **environment):
 
 def named(result, *names):
     """The calls that compute something, or those called `names`."""
-    pattern = re.compile("|".join(names) if names else "cudnn(Find|Convolution|Pooling|LRN|Softmax|Activation)")
+    pattern = re.compile("|".join(names) if names else "cudnn(Find|Convolution|Pooling|LRN|Softmax|Batch|Activation)")
     return [call for call in result["calls"] if pattern.match(call["call"])]
 
 
 @pytest.fixture(scope="module")
 def recorded(fake, tmp_path_factory):
     """Two steps of every case, by its name."""
-    results = record(fake, tmp_path_factory.mktemp("record"), *({"name": name, "steps": 2} for name in CASES))
+    wishes = ({"name": name, "steps": 2, "prefer": name.startswith("batch norm")} for name in CASES)
+    results = record(fake, tmp_path_factory.mktemp("record"), *wishes)
     return dict(zip(CASES, results))
 
 
@@ -160,6 +161,23 @@ def test_softmax(recorded):
     assert [backward[k] for k in ("py", "pdy", "pdx")] == [at[k] for k in ("y", "dy", "dx")]
 
 
+def test_batch_norm(recorded):
+    result, at = recorded["batch norm"], recorded["batch norm"]["at"]
+    forward, backward = named(result)[:2]
+    for call in forward, backward:  # over images and pixels, results overwritten
+        assert (call["mode"], call["alpha"], call["beta"], call["numbers"]) == (1, 1, 0, "tensor 0 0 [1,3,1,1]")
+        assert call["x"] == "tensor 0 0 [4,3,10,1]" and call["px"] == at["x"]
+        assert call["epsilon"] == pytest.approx(1e-3)
+    assert (forward["y"], forward["py"], forward["rate"]) == (forward["x"], at["y"], 1)
+    assert [backward[k] for k in ("dy", "pdy", "dx", "pdx")] == [forward["x"], at["dy"], forward["x"], at["dx"]]
+    assert backward["saved"] == forward["saved"] and backward["scale"] == forward["scale"] and backward["beta_numbers"] == 0
+    ours = {at[f"w{i}"] for i in range(3)}  # the running sums are not cuDNN's to write
+    places = [*forward["running"], *forward["saved"], forward["scale"], forward["bias"], *backward["unused"]]
+    assert not ours & set(places) and len(set(places)) == 7 and backward["unused"][0] == forward["running"][0]
+    assert not named(recorded["batch norm in place"]) and not recorded["batch norm in place"]["log"]
+    assert recorded["batch norm of one"]["log"] == ["cuDNN refuses: batch normalisation of single values; engine CAFFE computes instead"]
+
+
 @pytest.mark.parametrize(("name", "mode"), [("relu", 1), ("relu in place", 1), ("sigmoid", 0), ("tanh", 2)])
 def test_activations(recorded, name, mode):
     result, at = recorded[name], recorded[name]["at"]
@@ -212,12 +230,13 @@ REFUSALS = [
     ("conv", "cudnnGetConvolutionForwardAlgorithm_v7"), ("conv", "cudnnFindConvolutionBackwardDataAlgorithmEx"),
     ("conv", "cudnnConvolutionBackwardFilter"), ("conv", "cudnnSetConvolutionGroupCount"), ("ave", "cudnnPoolingForward"),
     ("ave", "cudnnPoolingBackward"), ("lrn", "cudnnLRNCrossChannelForward"), ("lrn", "cudnnLRNCrossChannelBackward"),
-    ("softmax", "cudnnSoftmaxBackward"), ("relu", "cudnnActivationForward")]  # fmt: skip
+    ("softmax", "cudnnSoftmaxBackward"), ("relu", "cudnnActivationForward"), ("batch norm", "cudnnBatchNormalizationForwardTraining"),
+    ("batch norm", "cudnnBatchNormalizationBackward")]  # fmt: skip
 
 
 def test_what_cudnn_refuses(fake, tmp_path):
     """Said once; a convolution is not tried again, and what else cuDNN takes it still computes."""
-    wishes = [{"name": name, "fail": f"{call}=3002", "images": 10 + i, "steps": 2} for i, (name, call) in enumerate(REFUSALS)]
+    wishes = [{"name": name, "fail": f"{call}=3002", "images": 10 + i, "steps": 2, "prefer": True} for i, (name, call) in enumerate(REFUSALS)]
     for (name, call), result in zip(REFUSALS, record(fake, tmp_path, *wishes)):
         assert result["error"] is None, (name, call)
         assert result["log"] == [f"cuDNN refuses: {call}: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; engine CAFFE computes instead"]
@@ -231,7 +250,7 @@ def test_what_cudnn_refuses(fake, tmp_path):
 
 
 def test_what_fails(fake, tmp_path):
-    wishes = [{"name": name, "fail": f"{call}=5000", "images": 10 + i} for i, (name, call) in enumerate(REFUSALS)]
+    wishes = [{"name": name, "fail": f"{call}=5000", "images": 10 + i, "prefer": True} for i, (name, call) in enumerate(REFUSALS)]
     for (_, call), result in zip(REFUSALS, record(fake, tmp_path, *wishes)):
         text, code = result["error"]
         assert code == "CUDNN_STATUS_EXECUTION_FAILED" and not result["log"]
@@ -404,7 +423,7 @@ MC_CUDNN_CALLS(CHECK)
 using namespace mc::cuda;
 static_assert(kNchw == CUDNN_TENSOR_NCHW && kCrossCorrelation == CUDNN_CROSS_CORRELATION && kPropagateNan == CUDNN_PROPAGATE_NAN);
 static_assert(kAverageWithPadding == CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING && kAccurate == CUDNN_SOFTMAX_ACCURATE);
-static_assert(kOverChannels == CUDNN_SOFTMAX_MODE_CHANNEL && kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1);
+static_assert(kOverChannels == CUDNN_SOFTMAX_MODE_CHANNEL && kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1 && kSpatial == CUDNN_BATCHNORM_SPATIAL);
 static_assert(kDefaultMath == CUDNN_DEFAULT_MATH && kFmaMath == CUDNN_FMA_MATH && kDeterministic == CUDNN_DETERMINISTIC);
 static_assert(kSigmoid == CUDNN_ACTIVATION_SIGMOID && kRelu == CUDNN_ACTIVATION_RELU && kTanh == CUDNN_ACTIVATION_TANH);
 static_assert(CUDNN_DATA_FLOAT == 0 && CUDNN_DATA_DOUBLE == 1 && CUDNN_STATUS_SUCCESS == 0);
@@ -438,7 +457,7 @@ def test_the_comparison_itself(place):
 def test_against_engine_caffe(place):
     if place != "gpu":
         pytest.skip("no GPU here: cuDNN's results have not been compared with engine CAFFE's (pytest --device gpu)")
-    refusals = {"conv 4 axes", "conv large window", "ave beyond", "lrn within", "lrn 17"}
+    refusals = {"conv 4 axes", "conv large window", "ave beyond", "lrn within", "lrn 17", "batch norm of one"}
     for case, result in apart("gpu"):
         # Sums of some dozens of terms in another order, or by way of a Winograd or Fourier transform.
         assert result["worst"] < (1e-4 if case["dtype"] == "FLOAT" else 1e-11), case
