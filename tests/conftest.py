@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from compile_kernels import find_nvrtc
 
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"
@@ -39,3 +40,12 @@ def on_cpu(device):
     yield
     if device != "cpu":
         minicaffe.set_mode_gpu()
+
+
+@pytest.fixture(scope="session")
+def nvrtc():
+    """The NVRTC library."""
+    library = find_nvrtc()
+    if library is None:
+        pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in ".[test]")')
+    return library

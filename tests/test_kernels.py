@@ -1,28 +1,14 @@
 """Every kernel text compiles with NVRTC for each supported GPU, on any machine (needs the wheel nvidia-cuda-nvrtc)."""
 
-import ctypes
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
+from compile_kernels import ARCHITECTURES, HEADERS, compile_for
 
-PACKAGE = Path(__file__).resolve().parent.parent / "minicaffe"
-HEADERS = sorted((PACKAGE / "kernels").glob("*.hpp"))
-ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100"]
 # A header says with which arguments a functor of several template parameters is checked: // e.g. Map1<Scaled<T>, T>
 EXAMPLE = re.compile(r"^// e\.g\. (\w+)<(.*)>$", re.M)
 STRUCT = re.compile(r"template <([^>]*)>\s*struct (\w+)[^;{]*\{(.*?)\n\};", re.S)
 OPERATOR = re.compile(r"MC_HD (\w+) operator\(\)\(([^)]*)\)")
-
-
-def find_nvrtc():
-    spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations if spec else ():
-        for library in sorted(Path(root).glob("*/lib/libnvrtc.so.*")):
-            if "builtins" not in library.name and "alt" not in library.name:
-                return ctypes.CDLL(str(library))
-    return None
 
 
 def kernels(header):
@@ -49,30 +35,6 @@ def kernels(header):
             run = f"f({values});" if result == "void" else f"out[i] = f({values});"
             yield (f'extern "C" __global__ void {name}_{element}({functor} f, const {element}* in, {element}* out) '
                    f"{{ mc::index_t i = blockIdx.x * (long long)blockDim.x + threadIdx.x; {run} }}")
-
-
-def compile_for(nvrtc, source, architecture):
-    """Compile to a cubin; return (size, log)."""
-    program, size, log_size = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
-    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
-    options = [f"--gpu-architecture={architecture}", "--std=c++17", f"--include-path={PACKAGE.parent}"]
-    array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
-    code = nvrtc.nvrtcCompileProgram(program, len(options), array)
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(log_size))
-    log = ctypes.create_string_buffer(log_size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    if code == 0:
-        assert nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)) == 0
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return size.value, log.value.decode()
-
-
-@pytest.fixture(scope="module")
-def nvrtc():
-    library = find_nvrtc()
-    if library is None:
-        pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in ".[test]")')
-    return library
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

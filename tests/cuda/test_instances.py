@@ -9,18 +9,13 @@ import re
 import shutil
 import struct
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from compile_kernels import ARCHITECTURES, HEADERS, compile_all, compile_for
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "kernels"), str(Path(__file__).resolve().parent.parent)]
-
-from test_grid import compile_all  # noqa: E402
-from test_kernels import ARCHITECTURES, HEADERS, compile_for, find_nvrtc  # noqa: E402
-
-import minicaffe.memory.reporter  # noqa: E402
+import minicaffe.memory.reporter
 
 SPELLING = re.compile(rb"mc::spelling\(\) \[with K = ([^\0]*)\]\0")
 # Which kernels may have a stack frame, of how many bytes at most, and why. None may spill.
@@ -54,14 +49,6 @@ def pytest_generate_tests(metafunc):
     if "architecture" in metafunc.fixturenames:
         every = metafunc.config.getoption("--all-architectures")
         metafunc.parametrize("architecture", ARCHITECTURES if every else ["sm_90"])
-
-
-@pytest.fixture(scope="module")
-def nvrtc():
-    library = find_nvrtc()
-    if library is None:
-        pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in ".[test]")')
-    return library
 
 
 def test_every_kernel_compiles_and_fits(nvrtc, instances, architecture):

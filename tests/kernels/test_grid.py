@@ -4,7 +4,6 @@ A program of C++ cases compares both with naive loops; afterwards NVRTC compiles
 supported GPU, with the size of its parameters as the host compiler sees it, and must find room for it in registers.
 """
 
-import ctypes
 import re
 import shutil
 import subprocess
@@ -12,18 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from compile_kernels import ARCHITECTURES, compile_all
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_kernels import ARCHITECTURES, HEADERS, find_nvrtc
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SOURCES = sorted(HERE.glob("*.cpp"))
 CASES = [name for source in SOURCES for name in re.findall(r"^CASE\((\w+)\)", source.read_text(), re.M)]
 KERNEL = re.compile(r"^KERNEL (\d+) (\d+) .*\[with K = (.*)\]$", re.M)
-# What ptxas says of each kernel, for `--ptxas-options=-v`.
-RESOURCES = re.compile(r"Function properties for (\w+)\n.* (\d+) bytes stack frame, (\d+) bytes spill stores, "
-                       r"(\d+) bytes spill loads\n.*Used (\d+) registers")
 # Kernels that may use local memory, by name, and why. (None.)
 SPILLS = {}
 
@@ -95,44 +91,10 @@ def test_divides(divide, n, d):
             assert divide(near, d) == near // d
 
 
-def compile_all(nvrtc, kernels, architecture):
-    """Compile {type: size} for one GPU; return {type: (stack, stores, loads, registers)} and the log."""
-    headers = "\n".join(f'#include "minicaffe/kernels/{h.name}"' for h in HEADERS)
-    source = headers + '\n#include "functors.hpp"\nusing namespace mc;\n'
-    names = {k: f"mc::run<{k}, {size}>".encode() for k, size in kernels.items()}
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
-    for name in names.values():
-        assert nvrtc.nvrtcAddNameExpression(program, name) == 0
-    options = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", f"--include-path={ROOT}",
-               f"--include-path={HERE}", "--ptxas-options=-v"]
-    code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*(o.encode() for o in options)))
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    log = log.value.decode()
-    found = {name: tuple(map(int, numbers)) for name, *numbers in RESOURCES.findall(log)}
-    table, lowered = {}, ctypes.c_char_p()
-    if code == 0:
-        for kernel, name in names.items():
-            assert nvrtc.nvrtcGetLoweredName(program, name, ctypes.byref(lowered)) == 0
-            table[kernel] = found[lowered.value.decode()]
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return table, log
-
-
 @pytest.fixture(scope="module")
 def kernels(run):
     """The kernels that the cases launched: {type: bytes of its parameters}."""
     return {kernel: int(size) for case in CASES for size, _, kernel in KERNEL.findall(run(case).stdout)}
-
-
-@pytest.fixture(scope="module")
-def nvrtc():
-    library = find_nvrtc()
-    if library is None:
-        pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in ".[test]")')
-    return library
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
