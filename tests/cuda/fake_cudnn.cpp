@@ -1,4 +1,5 @@
-// A cuDNN (and the few calls of cuBLAS) that computes nothing: it writes each call as a JSON line to the file FAKE_LOG.
+// A cuDNN (and the few calls of cuBLAS) that writes each call as a JSON line to the file FAKE_LOG. With FAKE_COMPUTES set cuDNN's
+// calls also compute, slowly (slow_cudnn.hpp).
 //
 // Descriptors are written as what they were set to, pointers as numbers, factors as values of the tensors' type. FAKE_FAIL holds
 // statuses to return instead, "cudnnPoolingForward=3000,...". Prototypes are written down again here, from NVIDIA's documentation
@@ -7,12 +8,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include "slow_cudnn.hpp"
 
 namespace {
 
 struct Descriptor {
   std::string text;
   bool is_double;
+  slow::Shape shape, pad, stride, dilation;  // of a tensor; of a convolution
+  int numbers[8] = {1};                      // of a pooling, mode and all; groups, size of an LRN, mode of an activation
+  double reals[3] = {};                      // alpha, beta, k of an LRN
+
+  slow::Tensor tensor() const { return {shape, is_double}; }
 };
 using D = Descriptor*;
 
@@ -31,7 +38,8 @@ std::string show(double x) {
   std::snprintf(text, sizeof(text), "%.17g", x);
   return text;
 }
-std::string factor(D d, const void* p) { return show(d->is_double ? *(const double*)p : double(*(const float*)p)); }
+double value(D d, const void* p) { return d->is_double ? *(const double*)p : double(*(const float*)p); }
+std::string factor(D d, const void* p) { return show(value(d, p)); }
 
 template <class... Pairs> int call(const char* name, Pairs... pairs) {
   std::string parts[] = {pairs...};
@@ -45,6 +53,17 @@ template <class... Pairs> int call(const char* name, Pairs... pairs) {
   std::string failing = std::string(",") + (std::getenv("FAKE_FAIL") ? std::getenv("FAKE_FAIL") : ""), key = "," + std::string(name) + "=";
   size_t at = failing.find(key);
   return at == std::string::npos ? 0 : std::atoi(failing.c_str() + at + key.size());
+}
+/// The status of a call that was noted; what it computes follows only if it succeeds.
+template <class Work> int computed(int status, const Work& work) {
+  if (status || !std::getenv("FAKE_COMPUTES")) return status;
+  try {
+    work();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "the slow cuDNN: %s\n", error.what());
+    return 5000;
+  }
+  return 0;
 }
 int create(const char* name, D* made) {
   *made = new Descriptor{"unset", false};
@@ -84,9 +103,23 @@ int room(const char* name, D a, D b, D conv, D c, int algo, size_t* bytes) {
 }
 int run(const char* name, const void* alpha, D a, const void* pa, D b, const void* pb, D conv, int algo, void* workspace, size_t bytes,
         const void* beta, D c, void* pc) {
-  return call(name, "alpha", factor(c, alpha), "a", show(a), "pa", show(pa), "b", show(b), "pb", show(pb), "conv", show(conv), "algo",
-              show(algo), "workspace", show((const void*)workspace), "bytes", show(bytes), "beta", factor(c, beta), "c", show(c), "pc",
-              show((const void*)pc));
+  int status = call(name, "alpha", factor(c, alpha), "a", show(a), "pa", show(pa), "b", show(b), "pb", show(pb), "conv", show(conv),
+                    "algo", show(algo), "workspace", show((const void*)workspace), "bytes", show(bytes), "beta", factor(c, beta), "c",
+                    show(c), "pc", show((const void*)pc));
+  return computed(status, [&] {
+    // Each is the image, the weights or the columns, as the product has it.
+    const bool forward = !std::strcmp(name, "cudnnConvolutionForward"), data = !std::strcmp(name, "cudnnConvolutionBackwardData");
+    const slow::Values va = a->tensor().read(pa), vb = b->tensor().read(pb);
+    slow::Values out(slow::count(c->shape));
+    const D image = data ? c : a, weights = forward ? b : data ? a : c, columns = forward ? c : b;
+    slow::convolve(image->shape, weights->shape, columns->shape, conv->pad, conv->stride, conv->dilation, conv->numbers[0],
+                   [&](size_t i, size_t w, size_t o) {
+                     if (forward) out[o] += va[i] * vb[w];
+                     else if (data) out[i] += va[w] * vb[o];
+                     else out[w] += va[i] * vb[o];
+                   });
+    c->tensor().blend(pc, value(c, alpha), out, value(c, beta));
+  });
 }
 
 }  // namespace
@@ -104,20 +137,25 @@ int cudnnSetStream(void* handle, void* stream) { return call("cudnnSetStream", "
 
 int cudnnCreateTensorDescriptor(D* d) { return create("cudnnCreateTensorDescriptor", d); }
 int cudnnSetTensorNdDescriptorEx(D d, int format, int type, int n, const int* dims) {
-  *d = {"tensor " + show(format) + " " + show(type) + " " + list(n, dims), type == 1};
+  *d = {"tensor " + show(format) + " " + show(type) + " " + list(n, dims), type == 1, slow::Shape(dims, dims + n)};
   return call("cudnnSetTensorNdDescriptorEx");
 }
 int cudnnCreateFilterDescriptor(D* d) { return create("cudnnCreateFilterDescriptor", d); }
 int cudnnSetFilterNdDescriptor(D d, int type, int format, int n, const int* dims) {
-  *d = {"filter " + show(format) + " " + show(type) + " " + list(n, dims), type == 1};
+  *d = {"filter " + show(format) + " " + show(type) + " " + list(n, dims), type == 1, slow::Shape(dims, dims + n)};
   return call("cudnnSetFilterNdDescriptor");
 }
 int cudnnCreateConvolutionDescriptor(D* d) { return create("cudnnCreateConvolutionDescriptor", d); }
 int cudnnSetConvolutionNdDescriptor(D d, int n, const int* pad, const int* stride, const int* dilation, int mode, int type) {
+  d->pad.assign(pad, pad + n), d->stride.assign(stride, stride + n), d->dilation.assign(dilation, dilation + n);
   d->text = "pad " + list(n, pad) + " stride " + list(n, stride) + " dilation " + list(n, dilation) + " mode " + show(mode) + " type " + show(type);
   return call("cudnnSetConvolutionNdDescriptor");
 }
-int cudnnSetConvolutionGroupCount(D d, int groups) { d->text += " groups " + show(groups); return call("cudnnSetConvolutionGroupCount"); }
+int cudnnSetConvolutionGroupCount(D d, int groups) {
+  d->numbers[0] = groups;
+  d->text += " groups " + show(groups);
+  return call("cudnnSetConvolutionGroupCount");
+}
 int cudnnSetConvolutionMathType(D d, int math) {
   d->text = d->text.substr(0, d->text.find(" math")) + " math " + show(math);
   return call("cudnnSetConvolutionMathType");
@@ -145,74 +183,175 @@ PRODUCT(BackwardFilter)
 int cudnnCreatePoolingDescriptor(D* d) { return create("cudnnCreatePoolingDescriptor", d); }
 int cudnnSetPooling2dDescriptor(D d, int mode, int nan, int kh, int kw, int ph, int pw, int sh, int sw) {
   const int all[] = {mode, nan, kh, kw, ph, pw, sh, sw};
+  std::copy(all, all + 8, d->numbers);
   d->text = "pooling " + list(8, all);
   return call("cudnnSetPooling2dDescriptor");
 }
 int cudnnPoolingForward(void*, D pool, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
-  return call("cudnnPoolingForward", "op", show(pool), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta", factor(y, beta),
+  int status = call("cudnnPoolingForward", "op", show(pool), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta", factor(y, beta),
               "y", show(y), "py", show((const void*)py));
+  return computed(status, [&] {
+    const slow::Values from = x->tensor().read(px);
+    slow::Values to(slow::count(y->shape));
+    const double area = pool->numbers[2] * pool->numbers[3];
+    slow::pool(x->shape, y->shape, pool->numbers + 2, [&](size_t i, size_t o) { to[o] += from[i] / area; });
+    y->tensor().blend(py, value(y, alpha), to, value(y, beta));
+  });
 }
 int cudnnPoolingBackward(void*, D pool, const void* alpha, D y, const void* py, D dy, const void* pdy, D x, const void* px,
                          const void* beta, D dx, void* pdx) {
-  return call("cudnnPoolingBackward", "op", show(pool), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy", show(dy), "pdy",
+  int status = call("cudnnPoolingBackward", "op", show(pool), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy", show(dy), "pdy",
               show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
+  return computed(status, [&] {
+    const slow::Values from = dy->tensor().read(pdy);
+    slow::Values to(slow::count(dx->shape));
+    const double area = pool->numbers[2] * pool->numbers[3];
+    slow::pool(dx->shape, dy->shape, pool->numbers + 2, [&](size_t i, size_t o) { to[i] += from[o] / area; });
+    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
+  });
 }
 int cudnnCreateLRNDescriptor(D* d) { return create("cudnnCreateLRNDescriptor", d); }
 int cudnnSetLRNDescriptor(D d, unsigned n, double alpha, double beta, double k) {
+  d->numbers[0] = int(n), d->reals[0] = alpha, d->reals[1] = beta, d->reals[2] = k;
   d->text = "lrn " + show(int(n)) + " " + show(alpha) + " " + show(beta) + " " + show(k);
   return call("cudnnSetLRNDescriptor");
 }
 int cudnnLRNCrossChannelForward(void*, D lrn, int mode, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
-  return call("cudnnLRNCrossChannelForward", "op", show(lrn), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px),
+  int status = call("cudnnLRNCrossChannelForward", "op", show(lrn), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px),
               "beta", factor(y, beta), "y", show(y), "py", show((const void*)py));
+  return computed(status, [&] {
+    const slow::Values from = x->tensor().read(px);
+    slow::Values to(from.size());
+    slow::each_place(x->shape, [&](const std::vector<size_t>& at) {
+      for (int c = 0; c < int(at.size()); ++c)
+        to[at[c]] = from[at[c]] * std::pow(slow::lrn_scale(from, at, c, lrn->numbers[0], lrn->reals[0], lrn->reals[2]), -lrn->reals[1]);
+    });
+    y->tensor().blend(py, value(y, alpha), to, value(y, beta));
+  });
 }
 int cudnnLRNCrossChannelBackward(void*, D lrn, int mode, const void* alpha, D y, const void* py, D dy, const void* pdy, D x,
                                  const void* px, const void* beta, D dx, void* pdx) {
-  return call("cudnnLRNCrossChannelBackward", "op", show(lrn), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py),
+  int status = call("cudnnLRNCrossChannelBackward", "op", show(lrn), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py),
               "dy", show(dy), "pdy", show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx",
               show((const void*)pdx));
+  return computed(status, [&] {
+    const slow::Values vx = x->tensor().read(px), vy = y->tensor().read(py), vdy = dy->tensor().read(pdy);
+    slow::Values to(vx.size());
+    const int n = lrn->numbers[0];
+    slow::each_place(x->shape, [&](const std::vector<size_t>& at) {
+      for (int c = 0; c < int(at.size()); ++c) {
+        double sum = 0;
+        for (int j = std::max(0, c - n / 2); j <= std::min(int(at.size()) - 1, c + n / 2); ++j)
+          sum += vdy[at[j]] * vy[at[j]] / slow::lrn_scale(vx, at, j, n, lrn->reals[0], lrn->reals[2]);
+        to[at[c]] = vdy[at[c]] * std::pow(slow::lrn_scale(vx, at, c, n, lrn->reals[0], lrn->reals[2]), -lrn->reals[1]) -
+                    2 * lrn->reals[0] * lrn->reals[1] / n * vx[at[c]] * sum;
+      }
+    });
+    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
+  });
 }
 int cudnnSoftmaxForward(void*, int algo, int mode, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
-  return call("cudnnSoftmaxForward", "algo", show(algo), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta",
+  int status = call("cudnnSoftmaxForward", "algo", show(algo), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta",
               factor(y, beta), "y", show(y), "py", show((const void*)py));
+  return computed(status, [&] {
+    slow::Values values = x->tensor().read(px);
+    slow::each_place(x->shape, [&](const std::vector<size_t>& at) {
+      double most = values[at[0]], sum = 0;
+      for (size_t i : at) most = std::max(most, values[i]);
+      for (size_t i : at) sum += values[i] = std::exp(values[i] - most);
+      for (size_t i : at) values[i] /= sum;
+    });
+    y->tensor().blend(py, value(y, alpha), values, value(y, beta));
+  });
 }
 int cudnnSoftmaxBackward(void*, int algo, int mode, const void* alpha, D y, const void* py, D dy, const void* pdy, const void* beta,
                          D dx, void* pdx) {
-  return call("cudnnSoftmaxBackward", "algo", show(algo), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy",
+  int status = call("cudnnSoftmaxBackward", "algo", show(algo), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy",
               show(dy), "pdy", show(pdy), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
+  return computed(status, [&] {
+    const slow::Values vy = y->tensor().read(py), vdy = dy->tensor().read(pdy);
+    slow::Values to(vy.size());
+    slow::each_place(y->shape, [&](const std::vector<size_t>& at) {
+      double dot = 0;
+      for (size_t i : at) dot += vy[i] * vdy[i];
+      for (size_t i : at) to[i] = vy[i] * (vdy[i] - dot);
+    });
+    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
+  });
 }
 int cudnnBatchNormalizationForwardTraining(void*, int mode, const void* alpha, const void* beta, D x, const void* px, D y, void* py,
                                            D numbers, const void* scale, const void* bias, double rate, void* running_mean,
                                            void* running_variance, double epsilon, void* saved_mean, void* saved_factor) {
-  return call("cudnnBatchNormalizationForwardTraining", "mode", show(mode), "alpha", factor(y, alpha), "beta", factor(y, beta), "x",
+  int status = call("cudnnBatchNormalizationForwardTraining", "mode", show(mode), "alpha", factor(y, alpha), "beta", factor(y, beta), "x",
               show(x), "px", show(px), "y", show(y), "py", show((const void*)py), "numbers", show(numbers), "scale", show(scale),
               "bias", show(bias), "rate", show(rate), "running", "[" + show((const void*)running_mean) + "," +
               show((const void*)running_variance) + "]", "epsilon", show(epsilon), "saved", "[" + show((const void*)saved_mean) +
               "," + show((const void*)saved_factor) + "]");
+  return computed(status, [&] {
+    const slow::Values from = x->tensor().read(px), scales = numbers->tensor().read(scale), shifts = numbers->tensor().read(bias);
+    slow::Values to(from.size()), means(scales.size()), factors(means), unbiased(means);
+    slow::each_channel(x->shape, [&](int c, const std::vector<size_t>& at) {
+      double variance = 0;
+      for (size_t i : at) means[c] += from[i] / at.size();
+      for (size_t i : at) variance += (from[i] - means[c]) * (from[i] - means[c]) / at.size();
+      factors[c] = 1 / std::sqrt(variance + epsilon), unbiased[c] = variance * at.size() / (at.size() - 1.0);
+      for (size_t i : at) to[i] = (from[i] - means[c]) * factors[c] * scales[c] + shifts[c];
+    });
+    y->tensor().blend(py, value(y, alpha), to, value(y, beta));
+    numbers->tensor().write(saved_mean, means);
+    numbers->tensor().write(saved_factor, factors);
+    numbers->tensor().blend(running_mean, rate, means, 1 - rate);
+    numbers->tensor().blend(running_variance, rate, unbiased, 1 - rate);
+  });
 }
 int cudnnBatchNormalizationBackward(void*, int mode, const void* alpha, const void* beta, const void* alpha_numbers,
                                     const void* beta_numbers, D x, const void* px, D dy, const void* pdy, D dx, void* pdx, D numbers,
                                     const void* scale, void* dscale, void* dbias, double epsilon, const void* saved_mean,
                                     const void* saved_factor) {
-  return call("cudnnBatchNormalizationBackward", "mode", show(mode), "alpha", factor(dx, alpha), "beta", factor(dx, beta),
+  int status = call("cudnnBatchNormalizationBackward", "mode", show(mode), "alpha", factor(dx, alpha), "beta", factor(dx, beta),
               "alpha_numbers", factor(numbers, alpha_numbers), "beta_numbers", factor(numbers, beta_numbers), "x", show(x), "px",
               show(px), "dy", show(dy), "pdy", show(pdy), "dx", show(dx), "pdx", show((const void*)pdx), "numbers", show(numbers),
               "scale", show(scale), "unused", "[" + show((const void*)dscale) + "," + show((const void*)dbias) + "]", "epsilon",
               show(epsilon), "saved", "[" + show(saved_mean) + "," + show(saved_factor) + "]");
+  return computed(status, [&] {
+    const slow::Values from = x->tensor().read(px), vdy = dy->tensor().read(pdy), scales = numbers->tensor().read(scale);
+    const slow::Values means = numbers->tensor().read(saved_mean), factors = numbers->tensor().read(saved_factor);
+    slow::Values to(from.size()), dscales(scales.size()), dshifts(scales.size());
+    slow::each_channel(x->shape, [&](int c, const std::vector<size_t>& at) {
+      for (size_t i : at) dshifts[c] += vdy[i], dscales[c] += vdy[i] * (from[i] - means[c]) * factors[c];
+      for (size_t i : at)
+        to[i] = scales[c] * factors[c] * (vdy[i] - dshifts[c] / at.size() - (from[i] - means[c]) * factors[c] * dscales[c] / at.size());
+    });
+    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
+    numbers->tensor().blend(dscale, value(numbers, alpha_numbers), dscales, value(numbers, beta_numbers));
+    numbers->tensor().blend(dbias, value(numbers, alpha_numbers), dshifts, value(numbers, beta_numbers));
+  });
 }
 int cudnnCreateActivationDescriptor(D* d) { return create("cudnnCreateActivationDescriptor", d); }
 int cudnnSetActivationDescriptor(D d, int mode, int nan, double coef) {
+  d->numbers[0] = mode;
   d->text = "activation " + show(mode) + " " + show(nan) + " " + show(coef);
   return call("cudnnSetActivationDescriptor");
 }
 int cudnnActivationForward(void*, D op, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
-  return call("cudnnActivationForward", "op", show(op), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta", factor(y, beta),
+  int status = call("cudnnActivationForward", "op", show(op), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta", factor(y, beta),
               "y", show(y), "py", show((const void*)py));
+  return computed(status, [&] {
+    slow::Values values = x->tensor().read(px);
+    for (double& v : values) v = slow::activate(op->numbers[0], v);
+    y->tensor().blend(py, value(y, alpha), values, value(y, beta));
+  });
 }
 int cudnnActivationBackward(void*, D op, const void* alpha, D y, const void* py, D dy, const void* pdy, D x, const void* px,
                             const void* beta, D dx, void* pdx) {
-  return call("cudnnActivationBackward", "op", show(op), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy", show(dy), "pdy",
+  int status = call("cudnnActivationBackward", "op", show(op), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy", show(dy), "pdy",
               show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
+  return computed(status, [&] {
+    const slow::Values vx = x->tensor().read(px), vy = y->tensor().read(py), vdy = dy->tensor().read(pdy);
+    slow::Values to(vx.size());
+    for (size_t i = 0; i < to.size(); ++i) to[i] = vdy[i] * slow::activation_slope(op->numbers[0], vx[i], vy[i]);
+    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
+  });
 }
 
 // ---- cuBLAS

@@ -1,0 +1,124 @@
+// What cuDNN's book says that its calls compute, in double arithmetic on the host: sums over all indices, nothing clever.
+//
+// The fake library (fake_cudnn.cpp) uses it where FAKE_COMPUTES is set. Tensors are copied from the simulated device and back, so
+// that a wrong pointer, shape or factor shows as a wrong result.
+#pragma once
+#include <dlfcn.h>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <stdexcept>
+#include <vector>
+
+namespace slow {
+
+using Shape = std::vector<int>;
+using Values = std::vector<double>;
+
+inline size_t count(const Shape& shape) {
+  size_t n = 1;
+  for (int size : shape) n *= size;
+  return n;
+}
+
+/// Dense memory of a device: read whole, written whole.
+struct Tensor {
+  Shape shape;
+  bool is_double;
+
+  static int driver(const char* name, void* a, void* b, size_t n) {
+    static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    auto function = reinterpret_cast<int (*)(void*, void*, size_t)>(dlsym(library, name));
+    return function ? function(a, b, n) : -1;
+  }
+  Values read(const void* p) const {
+    Values values(count(shape));
+    std::vector<float> floats(is_double ? 0 : values.size());
+    void* to = is_double ? static_cast<void*>(values.data()) : floats.data();
+    size_t bytes = values.size() * (is_double ? 8 : 4);
+    if (driver("cuMemcpyDtoH_v2", to, const_cast<void*>(p), bytes)) throw std::runtime_error("no such memory to read");
+    for (size_t i = 0; i < floats.size(); ++i) values[i] = floats[i];
+    return values;
+  }
+  void write(void* p, const Values& values) const {
+    std::vector<float> floats(values.begin(), is_double ? values.begin() : values.end());
+    const void* from = is_double ? static_cast<const void*>(values.data()) : floats.data();
+    size_t bytes = values.size() * (is_double ? 8 : 4);
+    if (driver("cuMemcpyHtoD_v2", p, const_cast<void*>(from), bytes)) throw std::runtime_error("no such memory to write");
+  }
+  /// memory = alpha values + beta memory
+  void blend(void* p, double alpha, Values values, double beta) const {
+    Values old = beta ? read(p) : Values(values.size());
+    for (size_t i = 0; i < values.size(); ++i) values[i] = alpha * values[i] + (beta ? beta * old[i] : 0);
+    write(p, values);
+  }
+};
+
+/// visit(image index, weight index, column index) for all that a convolution multiplies.
+inline void convolve(const Shape& image, const Shape& weights, const Shape& columns, const Shape& pad, const Shape& stride,
+                     const Shape& dilation, int groups, const std::function<void(size_t, size_t, size_t)>& visit) {
+  const int axes = int(pad.size());
+  const Shape in(image.begin() + 2, image.end()), taps(weights.begin() + 2, weights.end()), out(columns.begin() + 2, columns.end());
+  const int outputs = weights[0], inputs = weights[1];
+  if (image[1] != inputs * groups || columns[1] != outputs) throw std::runtime_error("channels do not fit the groups");
+  for (int n = 0; n < image[0]; ++n)
+    for (int o = 0; o < outputs; ++o)
+      for (int c = 0; c < inputs; ++c)
+        for (size_t position = 0; position < count(out); ++position)
+          for (size_t tap = 0; tap < count(taps); ++tap) {
+            size_t p = position, t = tap, pixel = 0, step = 1;
+            bool inside = true;
+            for (int a = axes - 1; a >= 0; --a) {
+              int at = int(p % out[a]) * stride[a] - pad[a] + int(t % taps[a]) * dilation[a];
+              inside = inside && at >= 0 && at < in[a];
+              pixel += at * step, step *= in[a], p /= out[a], t /= taps[a];
+            }
+            int channel = o / (outputs / groups) * inputs + c;
+            if (inside)
+              visit((size_t(n) * image[1] + channel) * count(in) + pixel, (size_t(o) * inputs + c) * count(taps) + tap,
+                    (size_t(n) * outputs + o) * count(out) + position);
+          }
+}
+
+/// visit(x index, y index) for all pixels in all windows of mean pooling.
+inline void pool(const Shape& x, const Shape& y, const int* window, const std::function<void(size_t, size_t)>& visit) {
+  const int kh = window[0], kw = window[1], ph = window[2], pw = window[3], sh = window[4], sw = window[5];
+  for (int plane = 0; plane < x[0] * x[1]; ++plane)
+    for (int i = 0; i < y[2]; ++i)
+      for (int j = 0; j < y[3]; ++j)
+        for (int h = std::max(0, i * sh - ph); h < std::min(x[2], i * sh - ph + kh); ++h)
+          for (int w = std::max(0, j * sw - pw); w < std::min(x[3], j * sw - pw + kw); ++w)
+            visit((size_t(plane) * x[2] + h) * x[3] + w, (size_t(plane) * y[2] + i) * y[3] + j);
+}
+
+/// visit(indices of all channels at one place) for every image and pixel.
+inline void each_place(const Shape& shape, const std::function<void(const std::vector<size_t>&)>& visit) {
+  const size_t inner = count(shape) / shape[0] / shape[1];
+  for (int n = 0; n < shape[0]; ++n)
+    for (size_t pixel = 0; pixel < inner; ++pixel) {
+      std::vector<size_t> indices;
+      for (int c = 0; c < shape[1]; ++c) indices.push_back((size_t(n) * shape[1] + c) * inner + pixel);
+      visit(indices);
+    }
+}
+
+/// visit(channel, indices of all its values)
+inline void each_channel(const Shape& shape, const std::function<void(int, const std::vector<size_t>&)>& visit) {
+  std::vector<std::vector<size_t>> channels(shape[1]);
+  each_place(shape, [&](const std::vector<size_t>& place) {
+    for (int c = 0; c < shape[1]; ++c) channels[c].push_back(place[c]);
+  });
+  for (int c = 0; c < shape[1]; ++c) visit(c, channels[c]);
+}
+
+/// k + alpha / n * the sum of squares around channel c.
+inline double lrn_scale(const Values& x, const std::vector<size_t>& place, int c, int n, double alpha, double k) {
+  double sum = 0;
+  for (int j = std::max(0, c - n / 2); j <= std::min(int(place.size()) - 1, c + n / 2); ++j) sum += x[place[j]] * x[place[j]];
+  return k + alpha / n * sum;
+}
+
+inline double activate(int mode, double x) { return mode == 0 ? 1 / (1 + std::exp(-x)) : mode == 1 ? std::max(x, 0.0) : std::tanh(x); }
+inline double activation_slope(int mode, double x, double y) { return mode == 0 ? y * (1 - y) : mode == 1 ? x > 0 : 1 - y * y; }
+
+}  // namespace slow
