@@ -17,7 +17,7 @@ from minicaffe.data.db import new_database
 from minicaffe.errors import DataError
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def convert():
     """Make databases as Caffe's converters do."""
 

@@ -40,7 +40,7 @@ class ErrorsInOneLine(click.Group):
             raise failure from error
 
 
-@click.group(cls=ErrorsInOneLine)
+@click.group(cls=ErrorsInOneLine, no_args_is_help=False)
 def data():
     """Make databases and look into them."""
 

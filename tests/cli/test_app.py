@@ -30,6 +30,11 @@ def test_version_and_help(capsys):
     assert all(command in out for command in ("train", "test", "time", "device_query", "data"))
 
 
+@pytest.mark.parametrize("group", ["convert", "data"])
+def test_a_group_without_a_command(capsys, group):
+    assert failed(capsys, [group], 2, "Missing command", f"minicaffe {group} --help").count("\n") == 1
+
+
 def test_help_imports_no_command():
     code = ("import sys; from minicaffe import cli; cli.main(['--help']); "
             "print([name for name in ('rich', 'lmdb', 'h5py', 'cv2', 'minicaffe.cli.train') if name in sys.modules])")
