@@ -17,6 +17,9 @@ MAX_COUNT = 2**31 - 1  # elements of a blob: Caffe counts them in an int
 # Field numbers of BlobProto in proto/caffe.proto.
 LEGACY = (1, 2, 3, 4)  # num, channels, height, width
 DATA, DIFF, SHAPE, DOUBLE_DATA, DOUBLE_DIFF = 5, 6, 7, 8, 9
+# NVIDIA's fork of Caffe and OpenCV's shrinkCaffeModel write the numbers as bytes, with a number for their type before them.
+RAW_DATA_TYPE, RAW_DIFF_TYPE, RAW_DATA, RAW_DIFF = 10, 11, 12, 13
+RAW_TYPES = {0: "<f8", 1: "<f4", 2: "<f2"}  # the fork's enum Type; INT, UINT and BOOL (3 to 5) hold no weights
 
 
 class StoredBlob:
@@ -27,7 +30,8 @@ class StoredBlob:
     shape : tuple of int
     data : ndarray of float32 or float64
         When read: one axis, row-major, read-only, float64 if the file holds doubles; a view of the file that may be
-        unaligned, so copy it to where it shall stay. To be written: of any shape with the product of `shape`.
+        unaligned, so copy it to where it shall stay. Half-precision numbers are float32, in memory of their own. To be
+        written: of any shape with the product of `shape`.
     diff : ndarray or None
         Like `data`; None where the file has none.
     legacy : bool
@@ -87,8 +91,8 @@ def parse_blob(data, start=0, end=None):
     DataError
         If the shape is impossible, or the number of values is not its product.
     """
-    fields, varints, _ = scan(data, start, len(data) if end is None else end, range(1, 10))
-    runs = {number: [] for number in (DATA, DIFF, DOUBLE_DATA, DOUBLE_DIFF)}
+    fields, varints, _ = scan(data, start, len(data) if end is None else end, range(1, 14))
+    runs = {number: [] for number in (DATA, DIFF, DOUBLE_DATA, DOUBLE_DIFF, RAW_DATA, RAW_DIFF)}
     dims, has_shape = [], False
     for number, wire, first, stride, count in fields:
         if number == SHAPE and wire == COUNTED:
@@ -103,12 +107,16 @@ def parse_blob(data, start=0, end=None):
     shape = tuple(dims)
     values = _gather(data, runs[DOUBLE_DATA], "<f8", shape, needed, "double_data")
     if values is None:
+        values = _gather_raw(data, runs[RAW_DATA], varints.get(RAW_DATA_TYPE, 0), shape, needed, "raw_data")
+    if values is None:
         values = _gather(data, runs[DATA], "<f4", shape, needed, "data")
     if values is None:
         if needed:
             raise DataError(f"holds no numbers, its shape {shown(shape)} needs {needed}; save the weights again")
         values = np.empty(0, np.float32)
     diff = _gather(data, runs[DOUBLE_DIFF], "<f8", shape, needed, "double_diff")
+    if diff is None:
+        diff = _gather_raw(data, runs[RAW_DIFF], varints.get(RAW_DIFF_TYPE, 0), shape, needed, "raw_diff")
     if diff is None:
         diff = _gather(data, runs[DIFF], "<f4", shape, needed, "diff")
     return StoredBlob(shape, values, diff, legacy, has_shape)
@@ -128,6 +136,18 @@ def _count(dims):
     if count > MAX_COUNT or max(dims, default=0) > MAX_COUNT:
         raise DataError(f"has the shape {shown(dims)}, {count} numbers; a blob holds at most {MAX_COUNT}")
     return count
+
+
+def _gather_raw(data, runs, kind, shape, needed, name):
+    """Return the numbers of the bytes field `name`, whose type is number `kind`; None if there are none."""
+    runs = [run for run in runs if run[0] == COUNTED][-1:]  # a bytes field that comes twice counts once, the last time
+    if not runs:
+        return None
+    if kind not in RAW_TYPES:
+        raise DataError(f"has {name} of type {kind}; double (0), float (1) and half precision (2) can be read; save the weights "
+                        "as one of them")
+    values = _gather(data, runs, RAW_TYPES[kind], shape, needed, name)
+    return values if values is None or kind != 2 else values.astype(np.float32)
 
 
 def _gather(data, runs, dtype, shape, needed, name):

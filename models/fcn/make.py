@@ -22,7 +22,8 @@ MEAN = (104.00699, 116.66877, 122.67892)
 
 
 def convolution(n, name, relu, bottom, num_output, **fields):
-    n[name] = L.Convolution(bottom, num_output=num_output, param=making.WEIGHT_AND_BIAS, weight_filler=dict(type="xavier"), **fields)
+    n[name] = L.Convolution(bottom, num_output=num_output, param=making.WEIGHT_AND_BIAS, weight_filler=dict(type="xavier"),
+                            **fields)
     n[relu] = L.ReLU(n[name], in_place=True)
     return n[relu]
 
@@ -34,9 +35,10 @@ def scores(bottom):
 
 def upsample(bottom, factor, grouped):
     """Return the Top `factor` times as large; its weights stay."""
-    groups = dict(group=CLASSES, weight_filler=dict(type="bilinear")) if grouped else {}
-    return L.Deconvolution(bottom, param=[dict(lr_mult=0)],
-                           convolution_param=dict(num_output=CLASSES, kernel_size=2 * factor, stride=factor, bias_term=False, **groups))
+    fields = dict(num_output=CLASSES, kernel_size=2 * factor, stride=factor, bias_term=False)
+    if grouped:
+        fields.update(group=CLASSES, weight_filler=dict(type="bilinear"))
+    return L.Deconvolution(bottom, param=[dict(lr_mult=0)], convolution_param=fields)
 
 
 def body(n, stride, grouped):
@@ -69,7 +71,8 @@ def body(n, stride, grouped):
 
 def maps(kind, split, phase, **fields):
     """Return the Top of the pictures or of the label maps, one at a time, as they differ in size."""
-    return L.Data(include=dict(phase=phase), **fields, data_param=dict(source=f"data/voc_{split}_{kind}_lmdb", batch_size=1, backend=P.Data.LMDB))
+    source = f"data/voc_{split}_{kind}_lmdb"
+    return L.Data(include=dict(phase=phase), **fields, data_param=dict(source=source, batch_size=1, backend=P.Data.LMDB))
 
 
 def training(stride):

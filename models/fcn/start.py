@@ -32,7 +32,7 @@ def transplant(source, net):
             if stored.data.size != blob.count:
                 raise ShapeError(f"holds {stored.data.size} numbers, the net needs {blob.count}; is this VGG16?", layer=layer.name,
                                  field=f"blobs[{index}]")
-            blob.data.reshape(-1)[:] = stored.data
+            blob.data.reshape(-1)[:] = stored.data.reshape(-1)
 
 
 def main():

@@ -39,8 +39,8 @@ def streams(numbers, count):
     """
     rows = (len(numbers) - 1) // count // STEPS * STEPS
     if rows == 0:
-        raise ValueError(f"{len(numbers)} characters are too few for {count} streams of {STEPS}: at least {count * STEPS + 1}; give more text "
-                         "or fewer --streams")
+        raise ValueError(f"{len(numbers)} characters are too few for {count} streams of {STEPS}: at least {count * STEPS + 1}; "
+                         "give more text or fewer --streams")
     data = numbers[:rows * count].reshape(count, rows).T
     label = numbers[1:rows * count + 1].reshape(count, rows).T
     cont = np.ones_like(data)

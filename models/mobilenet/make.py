@@ -29,7 +29,8 @@ def body(n):
     """Add the layers from n.data to the scores n.fc7."""
     x, width = convolution(n, "conv1", "relu1", n.data, num_output=32, pad=1, kernel_size=3, stride=2), 32
     for pair, (num_output, stride) in PAIRS.items():
-        x = convolution(n, f"conv{pair}/dw", f"relu{pair}/dw", x, num_output=width, group=width, pad=1, kernel_size=3, stride=stride)
+        x = convolution(n, f"conv{pair}/dw", f"relu{pair}/dw", x, num_output=width, group=width, pad=1, kernel_size=3,
+                        stride=stride)
         x, width = convolution(n, f"conv{pair}/sep", f"relu{pair}/sep", x, num_output=num_output, kernel_size=1), num_output
     n.pool6 = L.Pooling(x, pool=P.Pooling.AVE, global_pooling=True)
     n.fc7 = L.Convolution(n.pool6, num_output=1000, kernel_size=1, param=making.WEIGHT_AND_BIAS, weight_filler=dict(type="msra"))

@@ -121,6 +121,40 @@ def test_double_wins_and_scalars():
     assert parse_blob(blob_proto((3, 0)).SerializeToString()).shape == (3, 0)
 
 
+def raw(number, content, kind=None):
+    """Return the fields of raw numbers (NVIDIA's fork, OpenCV): the type, a varint, stands two fields before the bytes."""
+    kind = b"" if kind is None else binary.varint(number - 2 << 3) + binary.varint(kind)
+    return kind + b"".join(binary._message(number, [content]))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(None, "<f8"), (0, "<f8"), (1, "<f4"), (2, "<f2")])
+def test_raw_numbers(kind, dtype):
+    want = np.array([0.5, -2, 65504, 6e-8], dtype)
+    shape = caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=[2, 2])).SerializeToString()
+    blob = parse_blob(shape + raw(12, want.tobytes(), kind) + raw(13, want[::-1].tobytes(), kind))
+    np.testing.assert_array_equal(blob.data, want)
+    np.testing.assert_array_equal(blob.diff, want[::-1])
+    assert blob.data.dtype == (np.float64 if dtype == "<f8" else np.float32)  # what blobs can hold
+    beside = caffe_pb2.BlobProto(data=[9] * 4).SerializeToString()
+    np.testing.assert_array_equal(parse_blob(shape + beside + raw(12, want.tobytes(), kind)).data, want)
+    twice = raw(12, b"123") + raw(12, want.tobytes(), kind)
+    np.testing.assert_array_equal(parse_blob(shape + twice).data, want)  # as protobuf has it, the last one counts
+    doubles = caffe_pb2.BlobProto(double_data=[9] * 4).SerializeToString()
+    np.testing.assert_array_equal(parse_blob(shape + doubles + raw(12, want.tobytes(), kind)).data, [9] * 4)
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (raw(12, b"1234", 3), "raw_data of type 3; double .0., float .1. and half precision .2."),
+    (raw(12, b"123", 2), "raw_data has 3 bytes, no multiple of 2"),
+    (raw(12, b"123456", 2), "holds 3 numbers in raw_data, its shape 2 needs 2"),
+    (raw(12, b"1234", 2) + raw(13, b"12", 2), "holds 1 number in raw_diff"),
+])
+def test_raw_numbers_that_cannot_be(content, words):
+    shape = caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=[2])).SerializeToString()
+    with pytest.raises(DataError, match=words):
+        parse_blob(shape + content)
+
+
 @pytest.mark.parametrize(
     ("blob", "words"),
     [

@@ -1,0 +1,366 @@
+"""Every model in models/: its files are what its script makes; it builds, runs, trains a step, and is what was published."""
+
+import functools
+import gc
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.db import open_db
+from minicaffe.errors import ShapeError
+from minicaffe.proto import LayerBlobs, StoredBlob, caffe_pb2, upgrade
+from minicaffe.solver import create_solver
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+FOLDERS = sorted(path.parent.name for path in MODELS.glob("*/README.md") if path.parent.name != "data")
+SCRIPTS = sorted(path.parent.name for path in MODELS.glob("*/make.py"))
+FOR_THE_SIMULATOR = {"autoencoder", "lenet", "mlp", "siamese"}  # small enough for a device that is simulated
+SLIM = {"fcn", "vgg16", "alexnet", "caffenet"}  # run with narrower layers where only running is tested: gigabytes otherwise
+
+# Learned parameters, and shapes of blobs for one input; FCN's are those of a narrower net on a picture of 64 x 64. Published
+# are the numbers of AlexNet, CaffeNet, VGG16, GoogLeNet, SqueezeNet; 25.6 million of ResNet-50, 4.2 million of MobileNet.
+DEPLOY = {
+    "alexnet/deploy": (60_965_224, {"conv1": (1, 96, 55, 55), "pool1": (1, 96, 27, 27), "conv5": (1, 256, 13, 13), "pool5": (1, 256, 6, 6), "prob": (1, 1000)}),
+    "autoencoder/deploy": (2_837_314, {"encode4": (1, 30), "decode1neuron": (1, 784)}),
+    "caffenet/deploy": (60_965_224, {"conv1": (1, 96, 55, 55), "norm2": (1, 256, 13, 13), "pool5": (1, 256, 6, 6), "prob": (1, 1000)}),
+    "cifar10_full/deploy": (89_578, {"norm2": (1, 32, 8, 8), "pool3": (1, 64, 4, 4), "prob": (1, 10)}),
+    "cifar10_quick/deploy": (145_578, {"pool3": (1, 64, 4, 4), "prob": (1, 10)}),
+    "fcn/deploy": (134_432_597, {"score_fr": (1, 21, 3, 3), "upscore": (1, 21, 128, 128), "score": (1, 21, 64, 64)}),
+    "fcn/deploy_8s": (134_368_799, {"fuse_pool4": (1, 21, 8, 8), "fuse_pool3": (1, 21, 18, 18), "upscore8": (1, 21, 152, 152), "score": (1, 21, 64, 64)}),
+    "fcn/published_32s": (136_152_917, {"upscore": (1, 21, 128, 128), "score": (1, 21, 64, 64)}),
+    "fcn/published_8s": (134_489_759, {"upscore8": (1, 21, 152, 152), "score": (1, 21, 64, 64)}),
+    "googlenet/deploy": (6_998_552, {"inception_3a/output": (1, 256, 28, 28), "inception_4e/output": (1, 832, 14, 14), "inception_5b/output": (1, 1024, 7, 7), "prob": (1, 1000)}),
+    "lenet/deploy": (431_080, {"pool2": (1, 50, 4, 4), "prob": (1, 10)}),
+    "lstm_text/deploy": (359_520, {"embed": (1, 1, 64), "lstm": (1, 1, 256), "prob": (1, 1, 96)}),
+    "mlp/deploy": (235_146, {"prob": (1, 10)}),
+    "mobilenet/deploy": (4_231_976, {"conv2_1/sep": (1, 64, 112, 112), "conv5_6/sep": (1, 1024, 7, 7), "prob": (1, 1000, 1, 1)}),
+    "resnet50/deploy": (25_557_096, {"res2c": (1, 256, 56, 56), "res3d": (1, 512, 28, 28), "res4f": (1, 1024, 14, 14), "res5c": (1, 2048, 7, 7), "prob": (1, 1000)}),
+    "siamese/deploy": (431_102, {"feat": (1, 2)}),
+    "squeezenet/deploy": (1_235_496, {"fire9/concat": (1, 512, 14, 14), "prob": (1, 1000, 1, 1)}),
+    "squeezenet/deploy_v1.0": (1_248_424, {"fire9/concat": (1, 512, 13, 13), "prob": (1, 1000, 1, 1)}),
+    "vgg16/deploy": (138_357_544, {"conv5_3": (1, 512, 14, 14), "pool5": (1, 512, 7, 7), "prob": (1, 1000)}),
+}
+
+# What stands for the data layers of the training nets: shape, and for whole numbers how many there are.
+IMAGENET = {"data": ((1, 3, 224, 224), None), "label": ((1,), 1000)}
+ALEXNET = {"data": ((1, 3, 227, 227), None), "label": ((1,), 1000)}
+GREY = {"data": ((4, 1, 28, 28), None), "label": ((4,), 10)}
+CIFAR = {"data": ((4, 3, 32, 32), None), "label": ((4,), 10)}
+VOC = {"data": ((1, 3, 64, 64), None), "label": ((1, 1, 64, 64), 21)}
+TRAINING = {
+    "alexnet/net": ALEXNET, "caffenet/net": ALEXNET, "googlenet/net": IMAGENET, "resnet50/net": IMAGENET, "mobilenet/net": IMAGENET,
+    "vgg16/net": IMAGENET, "squeezenet/net": ALEXNET, "squeezenet/net_v1.0": ALEXNET,
+    "fcn/net": VOC, "fcn/net_8s": VOC, "cifar10_full/net": CIFAR, "cifar10_quick/net": CIFAR, "lenet/net": GREY, "lenet/full": GREY,
+    "mlp/net": GREY, "autoencoder/net": {"data": ((4, 1, 28, 28), "share")}, "siamese/net": {"pair_data": ((4, 2, 28, 28), None), "sim": ((4,), 2)},
+    "lstm_text/net": {"data": ((5, 3), 96), "cont": ((5, 3), 2), "label": ((5, 3), 96)},
+}
+AUXILIARY = 6_379_728  # parameters of GoogLeNet's two classifiers for training
+
+
+@pytest.fixture(autouse=True)
+def suits_the_device(request, device):
+    """Skip what would take a simulated device minutes, and free each net before the next one is made."""
+    case = getattr(request.node, "callspec", SimpleNamespace(params={})).params.get("model", "")
+    if device == "sim" and case.partition("/")[0] not in FOR_THE_SIMULATOR:
+        pytest.skip("too large for the simulated device; the models run on the CPU and on a GPU")
+    yield
+    gc.collect()
+
+
+def script(path):
+    """Return the module of a script in models/."""
+    spec = importlib.util.spec_from_file_location("_".join(path.with_suffix("").parts[-2:]), path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def numbers(shape, kind):
+    """Return seeded test values: normal, from 0 to 1 for "share", or whole numbers below `kind`."""
+    random = np.random.default_rng(3)
+    if kind == "share":
+        return random.random(shape)
+    return random.normal(size=shape) if kind is None else random.integers(0, kind, shape)
+
+
+def slim(param):
+    """Return a copy of a NetParameter with an eighth of the width in convolutions of 3 x 3 and more, and 64 in fc6 and fc7."""
+    net = caffe_pb2.NetParameter()
+    net.CopyFrom(param)
+    for layer in net.layer:
+        if layer.name in ("fc6", "fc7"):
+            (layer.inner_product_param if layer.type == "InnerProduct" else layer.convolution_param).num_output = 64
+        elif layer.type == "Convolution" and layer.convolution_param.kernel_size[0] > 1:
+            layer.convolution_param.num_output //= 8
+    return net
+
+
+def defined(net):
+    """Return the number of learned parameters that the definition of a net without branches of unequal width gives."""
+    channels, total = {"data": 3}, 0
+    for layer in net.layer:
+        width = channels[layer.bottom[0]] if layer.bottom else 3
+        if layer.type in ("Convolution", "Deconvolution", "InnerProduct"):
+            spatial = layer.type != "InnerProduct"
+            own = layer.convolution_param if spatial else layer.inner_product_param
+            area, group = (own.kernel_size[0] ** 2, own.group) if spatial else (1, 1)
+            total += own.num_output * (width // group * area + own.bias_term)
+            width = own.num_output
+        total += 2 * width if layer.type == "Scale" else 0
+        channels[layer.top[0]] = width
+    return total
+
+
+def learned(net):
+    """Return the number of parameters that training changes: all but the running sums of BatchNorm."""
+    return sum(blob.count for layer in net.layers if layer.type != "BatchNorm" for blob in layer.blobs)
+
+
+@functools.cache
+def deployed(model):
+    """Build a deploy net and run it; return what the tests ask for, without the net, which may be large."""
+    caffe.set_random_seed(1)
+    param, _ = upgrade.read_net_file(str(MODELS / f"{model}.prototxt"))
+    count = defined(param) if model.startswith("fcn/") else None
+    net = caffe.Net(slim(param) if model.startswith("fcn/") else param, caffe.TEST)
+    for name in net.inputs:
+        blob = net.blobs[name]
+        if model.startswith("fcn/"):
+            blob.reshape(1, 3, 64, 64)
+        blob.data[...] = numbers(blob.shape, 2 if model.startswith("lstm_text") else "share")
+    outputs = net.forward()
+    return SimpleNamespace(outputs=outputs, learned=count or learned(net), shapes={name: blob.shape for name, blob in net.blobs.items()},
+                           params={name: [blob.shape for blob in blobs] for name, blobs in net.params.items()})
+
+
+def test_every_file_of_the_folder_is_tested():
+    files = {path.relative_to(MODELS).with_suffix("").as_posix() for path in MODELS.glob("*/*.prototxt")}
+    assert {file for file in files if "/solver" not in file} == DEPLOY.keys() | TRAINING.keys()
+    assert {model.partition("/")[0] for model in DEPLOY} == set(FOLDERS)
+
+
+@pytest.mark.parametrize("model", SCRIPTS)
+def test_files_are_those_of_the_script(model):
+    module = script(MODELS / model / "make.py")
+    made = sys.modules["making"].contents(module.__file__, module.nets())
+    for name, content in made.items():
+        assert (MODELS / model / name).read_text() == content, f"{name} is old: python models/{model}/make.py"
+
+
+@pytest.mark.parametrize(("depth", "count"), [(101, 44_549_160), (152, 60_192_808)])
+def test_deeper_resnets(depth, count):
+    """The script makes the deeper ones too; counted from the definition, as the nets are large."""
+    make = script(MODELS / "resnet50" / "make.py")
+    assert defined(make.deploy(50)) == DEPLOY["resnet50/deploy"][0]  # as the net that is built has it
+    net = make.deploy(depth)
+    names = [layer.name for layer in net.layer]
+    last = {101: "res4b22", 152: "res4b35"}[depth]
+    assert {f"{last}_branch2c", "res3b3_branch2a", "res5c_branch2b", "res2c", "scale_conv1"} <= set(names) and "res3b_branch2a" not in names
+    assert sum(layer.type == "Convolution" for layer in net.layer) - 4 == depth - 1  # 4 shortcuts; the last layer is fc1000
+    assert defined(net) == count
+
+
+@pytest.mark.parametrize("model", sorted(DEPLOY))
+def test_deploy_is_what_was_published(model):
+    count, shapes = DEPLOY[model]
+    made = deployed(model)
+    assert made.learned == count
+    assert {name: made.shapes[name] for name in shapes} == shapes
+    for name, values in made.outputs.items():
+        assert np.isfinite(values).all(), name
+    if "prob" in made.outputs:
+        np.testing.assert_allclose(made.outputs["prob"].sum(axis=-1 if model.startswith("lstm") else 1), 1, rtol=1e-4)
+    if model.endswith("/deploy"):
+        readme = (MODELS / model).parent.joinpath("README.md").read_text()
+        assert f"{count:,}" in readme, "the README gives another number of parameters"
+
+
+def without_data(param, inputs):
+    """Return a NetParameter with one Input layer in place of all data layers."""
+    net = caffe_pb2.NetParameter(name=param.name)
+    layer = net.layer.add(name="given", type="Input", top=list(inputs))
+    for shape, _ in inputs.values():
+        layer.input_param.shape.add(dim=shape)
+    net.layer.extend(layer for layer in param.layer if layer.type not in ("Data", "HDF5Data"))
+    return net
+
+
+def solver_param(model):
+    """Return the SolverParameter of a model's own solver file, or of the settings `minicaffe train` has for a net alone."""
+    folder, _, name = model.partition("/")
+    file = MODELS / folder / f"solver{name.removeprefix('net')}.prototxt"
+    if model in ("lenet/net", "lenet/full"):
+        file = MODELS / "lenet" / "solver.prototxt"
+    param, _ = upgrade.read_solver_file(str(file))
+    assert (MODELS.parent / param.net).is_file() and param.snapshot_prefix
+    for field in ("net", "test_iter", "test_state", "test_interval", "snapshot", "iter_size", "solver_mode"):
+        param.ClearField(field)
+    param.snapshot_after_train = False
+    param.random_seed = 1
+    return param
+
+
+@pytest.mark.parametrize("model", sorted(TRAINING))
+def test_one_training_step(model):
+    net_param, _ = upgrade.read_net_file(str(MODELS / f"{model}.prototxt"))
+    phases = [layer.include[0].phase for layer in net_param.layer if layer.type in ("Data", "HDF5Data")]
+    assert {caffe.TRAIN, caffe.TEST} == set(phases)
+    param = solver_param(model)
+    narrow = model.partition("/")[0] in SLIM
+    net_param = without_data(net_param, TRAINING[model])
+    param.net_param.CopyFrom(slim(net_param) if narrow else net_param)
+    solver = create_solver(param)
+    for name, (shape, kind) in TRAINING[model].items():
+        solver.net.blob_list[solver.net.blob_names.index(name)].data[...] = numbers(shape, kind)
+    before = {layer.name: [blob.cpu_data.copy() for blob in layer.blobs] for layer in solver.net.layers}
+    solver.step(1)
+    losses = [blob.cpu_data for blob, weight in zip(solver.net.blob_list, solver.net.blob_loss_weight_list) if weight]
+    assert losses and all(np.isfinite(loss).all() and loss > 0 for loss in losses)
+    changed = {layer.name for layer in solver.net.layers if layer.blobs and layer.type != "BatchNorm"
+               and not np.array_equal(layer.blobs[0].cpu_data, before[layer.name][0])}
+    learning = {layer.name for layer in solver.net.layers if layer.blobs and layer.type not in ("BatchNorm", "Deconvolution")}
+    if model.startswith("fcn"):  # the scores begin at 0 and let no gradient through in the first step
+        learning = {name for name in learning if name.startswith("score")}
+    if model.startswith("mobilenet"):  # the BatchNorm behind each depthwise convolution cancels the scale before it
+        changed, learning = ({name for name in names if not name.endswith("sep/scale")} for names in (changed, learning))
+    assert changed == learning
+    if not narrow or model.startswith("fcn"):  # FCN's deploy net is slim in these tests too
+        check_that_deploy_takes_its_weights(model, solver.net)
+    if model == "googlenet/net":
+        assert learned(solver.net) == DEPLOY["googlenet/deploy"][0] + AUXILIARY
+
+
+def check_that_deploy_takes_its_weights(model, net):
+    """Compare names and shapes of parameters with those of the deploy net; some layers are for training only."""
+    folder, _, name = model.partition("/")
+    deploy = deployed(f"{folder}/deploy{name.removeprefix('net').removeprefix('full')}").params
+    ours = {layer.name: [blob.shape for blob in layer.blobs] for layer in net.layers if layer.blobs}
+    assert deploy.items() <= ours.items()
+
+
+def test_grouped_upsampling_is_bilinear():
+    """A constant picture stays constant away from the border, and each class goes to itself."""
+    module = script(MODELS / "fcn" / "make.py")
+    n = caffe.NetSpec()
+    n.scores = caffe.layers.Input(shape=dict(dim=[1, module.CLASSES, 4, 5]))
+    n.up = module.upsample(n.scores, 8, grouped=True)
+    net = caffe.Net(n.to_proto(), caffe.TEST)
+    given = np.arange(21, dtype=np.float32).reshape(1, 21, 1, 1)
+    up = net.forward(scores=np.broadcast_to(given, (1, 21, 4, 5)))["up"]
+    assert up.shape == (1, 21, 40, 48)
+    np.testing.assert_allclose(up[:, :, 8:-8, 8:-8], np.broadcast_to(given, (1, 21, 24, 32)), rtol=1e-6)
+
+
+def test_fcn_starts_from_vgg16():
+    """The numbers of an inner product become those of a convolution; others do not fit."""
+    start = script(MODELS / "fcn" / "start.py")
+    n = caffe.NetSpec()
+    n.data = caffe.layers.Input(shape=dict(dim=[1, 2, 3, 3]))
+    n.fc6 = caffe.layers.Convolution(n.data, num_output=4, kernel_size=3)
+    net = caffe.Net(n.to_proto(), caffe.TEST)
+    weights, bias = np.random.default_rng(0).normal(size=(4, 18)).astype(np.float32), np.arange(4, dtype=np.float32)
+    stored = LayerBlobs("fc6", "InnerProduct", [StoredBlob((4, 18), weights), StoredBlob((4,), bias)])
+    start.transplant([LayerBlobs("fc8", "InnerProduct", []), stored], net)
+    x = np.random.default_rng(1).normal(size=(1, 2, 3, 3)).astype(np.float32)
+    np.testing.assert_allclose(net.forward(data=x)["fc6"].ravel(), weights @ x.ravel() + bias, rtol=1e-5)
+    stored.blobs[0] = StoredBlob((4, 9), weights[:, :9])
+    with pytest.raises(ShapeError, match="layer 'fc6': blobs.0.: holds 36 numbers, the net needs 72"):
+        start.transplant([stored], net)
+
+
+def own_solver(model, monkeypatch, steps=None, **sources):
+    """Return a solver of the model's own file on its own data: at `sources` (phase: path), `steps` at a time, where given."""
+    monkeypatch.chdir(MODELS.parent)
+    param, positions = upgrade.read_solver_file(f"models/{model}/solver.prototxt")
+    net, _ = upgrade.read_net_file(param.net)
+    for layer in net.layer:
+        if layer.type in ("Data", "HDF5Data") and sources:
+            own = layer.data_param if layer.type == "Data" else layer.hdf5_data_param
+            own.source = str(sources["train" if layer.include[0].phase == caffe.TRAIN else "test"])
+            own.batch_size = steps or own.batch_size
+    param.net_param.CopyFrom(net)
+    for field in ("net", "snapshot", "snapshot_prefix"):
+        param.ClearField(field)
+    param.snapshot_after_train = False
+    param.random_seed = 1
+    for i in range(len(param.test_iter)):
+        param.test_iter[i] = 1
+    return create_solver(param)
+
+
+@pytest.mark.parametrize("model", ["siamese"])
+def test_siamese_trains_on_its_pairs(model, tmp_path, monkeypatch):
+    """The pairs hold what the pictures hold, and the loss falls."""
+    pairs = script(MODELS / "siamese" / "make_pairs.py")
+    source = MODELS / "data" / "fashion_mnist_test_lmdb"
+    assert pairs.write_pairs(source, tmp_path / "pairs", 1, seed=5) == 1000
+    with open_db(source, "LMDB") as db:
+        classes = {}
+        for _, value in db.records():
+            classes.setdefault(datum_array(value).tobytes(), set()).add(datum_info(value).label)
+    with open_db(tmp_path / "pairs", "LMDB") as db:
+        same = 0
+        for _, value in db.records():
+            pair, label = datum_array(value), datum_info(value).label
+            assert pair.shape == (2, 28, 28)
+            assert label == bool(classes[pair[0].tobytes()] & classes[pair[1].tobytes()])
+            same += label
+        assert 60 < same < 150
+    solver = own_solver(model, monkeypatch, train=tmp_path / "pairs", test=tmp_path / "pairs")
+    solver.step(1)
+    first = float(solver.net.blob_list[-1].cpu_data)
+    solver.step(40)
+    assert float(solver.net.blob_list[-1].cpu_data) < 0.7 * first
+    assert solver.net.layer_dict["conv1"].blobs[0].cpu_data is not None
+    for one, other in (("conv1", "conv1_p"), ("feat", "feat_p")):
+        np.testing.assert_array_equal(solver.net.layer_dict[one].blobs[0].cpu_data, solver.net.layer_dict[other].blobs[0].cpu_data)
+
+
+@pytest.mark.parametrize("model", ["autoencoder"])
+def test_autoencoder_trains_on_the_bundled_pictures(model, monkeypatch):
+    """Both test nets run, and the cross entropy falls."""
+    solver = own_solver(model, monkeypatch)
+    assert len(solver.test_nets) == 2
+    index = solver.net.blob_names.index("cross_entropy_loss")
+    solver.step(1)
+    first = float(solver.net.blob_list[index].cpu_data)
+    solver.step(15)
+    assert float(solver.net.blob_list[index].cpu_data) < 0.9 * first
+
+
+def test_text_becomes_streams_and_back(tmp_path):
+    data = script(MODELS / "lstm_text" / "make_data.py")
+    text = "".join(f"{i} and so on\n" for i in range(400)) + "\t\u00e9"
+    numbers = data.encode(text)
+    assert data.decode(numbers) == text[:-2] + "??" and numbers.max() < 96 == len(data.CHARACTERS)
+    given, label, cont = data.streams(numbers, 4)
+    assert given.shape == label.shape == cont.shape and given.shape[0] % 32 == 0 and given.shape[1] == 4
+    np.testing.assert_array_equal(given[1:], label[:-1])  # within a stream the next character is the label
+    np.testing.assert_array_equal(given[0, 1:], label[-1, :-1])  # and a stream begins where the one before ended
+    assert cont[0].sum() == 0 and cont[1:].all()
+    with pytest.raises(ValueError, match="too few for 4 streams of 32: at least 129"):
+        data.streams(numbers[:100], 4)
+    data.write(tmp_path, "train", numbers, 4)
+    with h5py.File((tmp_path / "text_train.txt").read_text().strip()) as file:
+        np.testing.assert_array_equal(file["label"], label)
+
+
+@pytest.mark.parametrize("model", ["lstm_text"])
+def test_lstm_learns_a_text_and_writes(model, tmp_path, monkeypatch):
+    """After some steps on a text of one repeated word the samples hold little but its letters."""
+    data, sample = (script(MODELS / "lstm_text" / f"{name}.py") for name in ("make_data", "sample"))
+    for split in ("train", "test"):
+        data.write(tmp_path, split, data.encode("caffe " * 1000), 4)
+    solver = own_solver(model, monkeypatch, steps=8, train=tmp_path / "text_train.txt", test=tmp_path / "text_test.txt")
+    solver.step(60)
+    weights = tmp_path / "text.caffemodel"
+    solver.net.save(weights)
+    written = sample.sample(caffe.Net(str(sample.DEPLOY), caffe.TEST, weights=str(weights)), "caffe ca", 60, 0.5, seed=1)
+    assert len(written) == 60 and set(written) <= set("cafe ") and written.count("ffe ca") >= 5, written
