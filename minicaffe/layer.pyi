@@ -14,6 +14,7 @@ class Layer:
     auto_top_blobs: bool
     default_loss_weight: float
     always_reshape: bool
+    takes_unknown_fields: bool
     host_only: bool
     blobs: list[Blob]
     param_propagate_down: list[bool]

@@ -16,9 +16,10 @@ from minicaffe.cpu.threads cimport num_threads
 from minicaffe.ops.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, ShapeError, close_matches
+from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.filler import fill
 from minicaffe.ops.context import device_lock
+from minicaffe.proto import forks
 
 cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
     double dot[T](int threads, long long n, const T* x, const T* y)
@@ -53,6 +54,7 @@ cdef class Layer:
     auto_top_blobs = False
     default_loss_weight = 0
     always_reshape = False
+    takes_unknown_fields = False  # whether a file may give it fields that the messages lack (proto/fields.py)
     host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
     def __init__(self, param, Dtype dtype=FLOAT, parameters=None, str key=None):
@@ -326,11 +328,10 @@ def layer_class(str name):
     Raises
     ------
     ConfigError
-        For an unknown type; lists near names, or all.
+        For an unknown type; names the forks that have it, near names, or all.
     """
     if name not in _types:
         layer_types()
     if name not in _types:
-        near = close_matches(name, _types) or f"; known are {', '.join(sorted(_types))}"
-        raise ConfigError(f"unknown layer type '{name}'{near}", field="type")
+        raise ConfigError(f"unknown layer type '{name}'{forks.about_layer(name, _types)}", field="type")
     return _types[name]

@@ -7,14 +7,19 @@ extensions and ``Any``, which Caffe files do not use.
 """
 
 import functools
+import logging
 import re
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 
 from minicaffe.errors import ConfigError, close_matches
+from minicaffe.proto import forks
+from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of, write_message
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.positions import Positions
+
+logger = logging.getLogger(__name__)
 
 MAX_DEPTH = 100  # protobuf's own limit on messages inside messages
 
@@ -41,7 +46,7 @@ INTEGER_RANGES = {
 }
 
 
-def read_text(path, message_class):
+def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fields=False):
     """Read a prototxt.
 
     Parameters
@@ -49,6 +54,12 @@ def read_text(path, message_class):
     path : str or path-like
     message_class : type
         Class of the message that the file holds, such as ``caffe_pb2.NetParameter``.
+    keep_layer_fields : bool
+        Whether fields of a `LayerParameter` that the messages lack are no error here: they are kept in its `fork_fields`, for
+        whoever knows which layer reads them (net/build.py).
+    skip_unknown_fields : bool
+        Whether other fields that are missing in the messages are left out with a warning, where a net is known to compute the
+        same without them (proto/forks.py). Any other unknown field is an error even so.
 
     Returns
     -------
@@ -62,22 +73,43 @@ def read_text(path, message_class):
         With file, line, column and the rule that is broken. Bytes that are not UTF-8 are accepted in comments only.
     """
     text = read_bytes(path).decode("utf-8-sig", errors="surrogateescape")
-    return parse_text(text, message_class, str(path))
+    return parse_text(text, message_class, str(path), keep_layer_fields=keep_layer_fields,
+                      skip_unknown_fields=skip_unknown_fields)
 
 
-def parse_text(text, message_class, filename="<text>"):
+def parse_text(text, message_class, filename="<text>", *, keep_layer_fields=False, skip_unknown_fields=False):
     """Parse the text of a message; as `read_text`, but from a str. An empty text is an empty message."""
     if "\0" in text:
         raise ConfigError("holds binary data, a prototxt is text; weights are given by --weights", file=filename)
     message = message_class()
-    reader = _Reader(text, filename)
+    reader = _Reader(text, filename, keep_layer_fields, skip_unknown_fields)
     reader.fields(message, _table(message.DESCRIPTOR), "", 0, END, 0)
     return message, reader.positions
 
 
+def parse_fields(text):
+    """Return the `Fields` of a text, whatever their names; as ``LayerParameter.fork_fields`` holds it."""
+    reader = _Reader(text, "<fields>")
+    return reader.anything(Fields(), "", 0, END, 0)
+
+
 def write_text(message):
-    """Return a message as text that `parse_text` and Caffe read back to the same message."""
+    """Return a message as text that `parse_text` and Caffe read back to the same message.
+
+    Fields of layers that the messages lack are written as they were read; only ``keep_layer_fields=True`` reads them back.
+    """
+    if _has_fork_fields(message):
+        return write_message(message)
     return text_format.MessageToString(message, as_utf8=True)
+
+
+def _has_fork_fields(message):
+    """Tell whether a layer of a net, of a net inside a solver, or `message` itself has fields that the messages lack."""
+    name = message.DESCRIPTOR.name
+    if name == "SolverParameter":
+        return any(map(_has_fork_fields, (message.net_param, message.train_net_param, *message.test_net_param)))
+    return any(layer.fork_fields for layer in message.layer) if name == "NetParameter" else bool(
+        name == "LayerParameter" and message.fork_fields)
 
 
 class _Table:
@@ -85,21 +117,25 @@ class _Table:
 
     def __init__(self, descriptor):
         self.name = descriptor.name
-        self.fields = {field.name: _Field(field) for field in descriptor.fields}
+        self.fields = {field.name: _Field(field) for field in descriptor.fields if field.name != "fork_fields"}
         self.required = [field.name for field in descriptor.fields if _is_required(field)]
         self.is_layer = descriptor.name in ("LayerParameter", "V1LayerParameter")
+        self.keeps = descriptor.name == "LayerParameter"  # its fork_fields hold what the messages lack
+        # A rule that is read in part would let layers in or out by chance.
+        self.is_rule = descriptor.name == "NetStateRule"
 
 
 class _Field:
     """A field: its name, whether it is repeated, and the `_Reader` method that reads one scalar value of it."""
 
-    __slots__ = ("descriptor", "limits", "name", "read", "repeated")
+    __slots__ = ("descriptor", "limits", "name", "read", "repeated", "values")
 
     def __init__(self, descriptor):
         self.name = descriptor.name
         self.descriptor = descriptor
-        self.repeated = _is_repeated(descriptor)
+        self.repeated = is_repeated(descriptor)
         self.limits = INTEGER_RANGES.get(descriptor.cpp_type)
+        self.values = descriptor.enum_type.values_by_name if descriptor.enum_type is not None else None
         self.read = {
             FieldDescriptor.CPPTYPE_MESSAGE: None,
             FieldDescriptor.CPPTYPE_STRING: _Reader.string,
@@ -113,11 +149,6 @@ class _Field:
 _table = functools.cache(_Table)
 
 
-def _is_repeated(field):
-    # FieldDescriptor.label is on its way out of protobuf, is_repeated is not in its older releases.
-    return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
-
-
 def _is_required(field):
     return field.is_required if hasattr(field, "is_required") else field.label == field.LABEL_REQUIRED
 
@@ -128,11 +159,25 @@ def _one_of(enum):
     return f"must be one of {', '.join(names)}" if len(names) <= 20 else f"must be a name of {enum.name}"
 
 
+def no_value(enum, value):
+    """Return the error for a value that an enum lacks."""
+    near = close_matches(value, enum.values_by_name)
+    return f"{_one_of(enum)}, got {value}{forks.about_value(enum_name(enum), value) or near}"
+
+
+def enum_name(enum):
+    """Return the name of an enum as the tables have it, such as ``PoolingParameter.PoolMethod``."""
+    return enum.full_name.partition(".")[2]
+
+
 class _Reader:
     """A recursive-descent reader over the list of tokens; `at` is the next one."""
 
-    def __init__(self, text, filename):
+    def __init__(self, text, filename, keep=False, skip=False):
         self.text = text
+        self.keep, self.skip = keep, skip
+        self.kept = None       # Fields of the layer that is being read, where unknown ones are kept
+        self.kept_path = ""    # and its path
         self.starts = {}
         self.positions = Positions(filename, text, self.starts)
         self.kinds, self.words, self.offsets = [], [], []
@@ -146,7 +191,10 @@ class _Reader:
     def fields(self, message, table, path, depth, close, opened):
         """Read the fields of `message` up to the mark `close` (END for the file), whose opening is token `opened`."""
         try:
-            self._fields(message, table, path, depth, close, opened)
+            if self.keep and table.keeps:
+                self._kept_fields(message, table, path, depth, close, opened)
+            else:
+                self._fields(message, table, path, depth, close, opened)
         except ConfigError as error:
             if table.is_layer and error.layer is None:
                 _name_layer(error, message, path)
@@ -154,6 +202,15 @@ class _Reader:
         for name in table.required:
             if not message.HasField(name):
                 raise self.error(f"required field '{name}' of {table.name} is missing; add it", path, opened)
+
+    def _kept_fields(self, message, table, path, depth, close, opened):
+        """As `_fields`, for a layer; what its messages lack goes into its `fork_fields`."""
+        before = self.kept, self.kept_path
+        self.kept, self.kept_path = Fields(), path
+        self._fields(message, table, path, depth, close, opened)
+        if len(self.kept):
+            message.fork_fields = "\n".join(lines_of(self.kept))
+        self.kept, self.kept_path = before
 
     def _fields(self, message, table, path, depth, close, opened):
         kinds, words = self.kinds, self.words
@@ -169,8 +226,8 @@ class _Reader:
                 raise self._no_field(table, path, close, opened)
             field = known.get(word)
             if field is None:
-                hint = close_matches(word, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")
-                raise self.error(f"unknown field in {table.name}{hint}", prefix + word)
+                self.unknown(table, word, prefix + word, depth)
+                continue
             self.at = at + 1
             if not field.repeated:
                 if message.HasField(word):
@@ -181,11 +238,96 @@ class _Reader:
                     self.submessage(field, here, depth, getattr(message, word))
                 else:
                     self.colon(here)
+                    if field.values is not None and kinds[self.at] == WORD and words[self.at] not in field.values:
+                        value, self.at = words[self.at], at
+                        self.unknown(table, word, here, depth, value)
+                        continue
                     setattr(message, word, field.read(self, field, here))
             else:
                 self.repeated(getattr(message, word), field, prefix + word, depth, at)
             if words[self.at] == "," or words[self.at] == ";":
                 self.at += 1
+
+    def unknown(self, table, name, path, depth, value=None):
+        """Keep, skip or refuse a field that a message lacks, or one whose enum lacks its `value`; it is the next token."""
+        keep = self.kept is not None and not table.is_rule
+        if not keep:
+            if value is None:
+                known = forks.find_field(table.name, name)
+                error = self.error(f"unknown field in {table.name}{forks.about_field(table.name, name, table.fields)}", path)
+            else:
+                enum = table.fields[name].descriptor.enum_type
+                known = forks.find_value(enum_name(enum), value)
+                error = self.error(no_value(enum, value), path, self.at + 2)  # the name and a colon stand before it
+            if not self.skip or known is None or not known.skip:
+                raise error
+        self.starts.setdefault(path, self.offsets[self.at])
+        read = Fields()
+        self.one(read, path, depth)
+        if keep:
+            self.kept.inside(path[len(self.kept_path):]).extend(name, read.all(name))
+        elif all(forks.may_skip(known, value) for value in read.all(name)):
+            logger.warning("%s; skipped", error)
+        else:
+            raise error
+
+    def anything(self, into, path, depth, close, opened):
+        """Read fields of any name into `into`, up to the mark `close`; return `into`."""
+        while self.kinds[self.at] == WORD:
+            self.one(into, f"{path}.{self.words[self.at]}" if path else self.words[self.at], depth)
+        if self.words[self.at] != close and self.kinds[self.at] != close:
+            if self.kinds[self.at] == END:
+                line = self.positions.place(self.offsets[opened])[0]
+                raise self.error(f"the file ends inside a message opened on line {line}; close it with '{close}'", path)
+            raise self.error(f"expected a field or '{close}', got {self.shown()}", path)
+        self.at += 1
+        return into
+
+    def one(self, into, path, depth):
+        """Read one field of any name, with all values of its list, into `into`."""
+        name = self.words[self.at]
+        self.at += 1
+        colon = self.words[self.at] == ":"
+        self.at += colon
+        if self.words[self.at] == "[" and self.kinds[self.at] == MARK:
+            self.at += 1
+            while self.words[self.at] != "]" or self.kinds[self.at] != MARK:
+                into.add(name, self.any_value(path, depth, True))
+                if self.words[self.at] == ",":
+                    self.at += 1
+                elif self.words[self.at] != "]":
+                    raise self.error(f"expected ',' or ']' in the list, got {self.shown()}", path)
+            self.at += 1
+        else:
+            into.add(name, self.any_value(path, depth, colon))
+        if self.words[self.at] in (",", ";") and self.kinds[self.at] == MARK:
+            self.at += 1
+
+    def any_value(self, path, depth, colon):
+        """Read a message, a string, a number or a word, whose type no message says."""
+        close = CLOSING.get(self.words[self.at]) if self.kinds[self.at] == MARK else None
+        if close is not None:
+            if depth >= MAX_DEPTH:
+                raise self.error(f"messages are nested more than {MAX_DEPTH} deep; flatten them", path)
+            opened = self.at
+            self.at += 1
+            return self.anything(Fields(path), path, depth + 1, close, opened)
+        if not colon:
+            raise self.error(f"expected ':' and a value, got {self.shown()}", path)
+        kind, word = self.kinds[self.at], self.words[self.at]
+        if kind == STRING:
+            return self.string(None, path)
+        if kind == WORD:
+            if word.lower() in ("inf", "infinity", "nan"):
+                return self.float(None, path)
+            self.at += 1
+            return {"true": True, "True": True, "false": False, "False": False}.get(word, Word(word))
+        start = self.at
+        number = self.words[self.at + 1] if word == "-" and self.at + 1 < len(self.words) else word
+        if number.isdecimal() or number[:2] in ("0x", "0X"):
+            return self.whole(path, -(2**63), 2**64 - 1)
+        self.at = start
+        return self.float(None, path)
 
     def repeated(self, values, field, path, depth, start):
         """Read one value of a repeated field, or a list of them in brackets, into `values`."""
@@ -308,8 +450,7 @@ class _Reader:
             value = enum.values_by_number.get(number)
             self.at = start if value is None else self.at - 1
         if value is None:
-            hint = close_matches(word, enum.values_by_name)
-            raise self.error(f"{_one_of(enum)}, got {self.shown()}{hint}", path)
+            raise self.error(no_value(enum, self.shown()), path)
         self.at += 1
         return value.number
 
@@ -323,7 +464,7 @@ class _Reader:
             self.at += 1
         if self.at == start:
             raise self.error(f"must be a quoted string, got {self.shown()}", path)
-        if field.descriptor.type == FieldDescriptor.TYPE_BYTES:
+        if field is not None and field.descriptor.type == FieldDescriptor.TYPE_BYTES:
             return value
         try:
             return value.decode("utf-8")
@@ -351,7 +492,7 @@ class _Reader:
         at = self.at if at is None else at
         if self.kinds[self.at] == END:
             return "the end of the file"
-        rest = self.text[self.offsets[at] : self.offsets[at] + 40].split()[0]
+        rest = re.split(r"[ \t\r\n\f\v]", self.text[self.offsets[at] : self.offsets[at] + 40])[0]
         if self.kinds[self.at] in (OTHER, NUMBER) and rest[0] not in "\"'":
             word = re.match(r"[-\w.+]+", rest)
             return word[0] if word else repr(rest[0])

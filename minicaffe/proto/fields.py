@@ -1,0 +1,200 @@
+"""Fields of a layer that the messages lack: a fork's, or those of a layer type that a program brings itself.
+
+`Fields` holds them as attributes, numbers as numbers, messages as further `Fields`. A LayerParameter carries them as text, in
+its field `fork_fields`, so that copying, upgrading and saving a net keep them; `layer_fields` gives them back, together with
+the fields that the messages do have, so that the layer need not know which are which.
+"""
+
+import io
+
+import numpy as np
+from google.protobuf import text_encoding, text_format
+from google.protobuf.descriptor import FieldDescriptor
+
+from minicaffe.errors import MissingFieldError, close_matches
+
+NOT_FIELDS = ("blobs", "fork_fields")
+
+
+class Word(str):
+    """A value that stands without quotes in the file: the name of an enum's value."""
+
+    __slots__ = ()
+
+
+class Fields:
+    """Fields by name, as attributes.
+
+    ``interp_param { height: 33 name: "x" inner { a: 1 a: 2 } }`` gives ``fields.interp_param.height == 33`` and
+    ``fields.interp_param.inner.a == [1, 2]``. A field that is given once is its value, one that is given several times, or that
+    the message repeats, a list. Numbers are int or float, ``true`` and ``false`` are bool, strings and enum values are str.
+
+    Iterating gives the names in the order of the file; ``name in fields`` tells whether a field is given.
+
+    Raises
+    ------
+    MissingFieldError
+        For a field that is not given; it is an AttributeError. `get` gives a default instead.
+    """
+
+    __slots__ = ("_lists", "_path", "_values")
+
+    def __init__(self, path=""):
+        self._path = path
+        self._values = {}    # name: list of values
+        self._lists = set()  # names that are lists even with one value
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        values = self._values.get(name)
+        if values is None:
+            place = f"{self._path}.{name}" if self._path else name
+            raise MissingFieldError(f"is not given{close_matches(name, self._values)}; add it, or ask get('{name}', default)",
+                                    field=place)
+        return values[0] if len(values) == 1 and name not in self._lists else list(values)
+
+    def get(self, name, default=None):
+        """Return a field's value as the attribute does, `default` if it is not given."""
+        return getattr(self, name) if name in self._values else default
+
+    def all(self, name):
+        """Return the values of a field as a list, however often it is given."""
+        return list(self._values.get(name, ()))
+
+    def add(self, name, value):
+        """Append a value to a field."""
+        self._values.setdefault(name, []).append(value)
+
+    def extend(self, name, values):
+        """Append several values to a field."""
+        self._values.setdefault(name, []).extend(values)
+
+    def inside(self, path):
+        """Return the message that holds the last field of a path such as ``.param[1].lr``, making what is missing on the way."""
+        target = self
+        for part in path.strip(".").split(".")[:-1]:
+            name, _, index = part.partition("[")
+            values = target._values.setdefault(name, [])
+            while len(values) <= int(index.rstrip("]") or 0):
+                values.append(Fields(f"{target._path}.{name}".strip(".")))
+            target = values[int(index.rstrip("]") or 0)]
+        return target
+
+    def __iter__(self):
+        return iter(self._values)
+
+    def __contains__(self, name):
+        return name in self._values
+
+    def __len__(self):
+        return len(self._values)
+
+    def __eq__(self, other):
+        return isinstance(other, Fields) and self._values == other._values
+
+    __hash__ = None
+
+    def __repr__(self):
+        return " ".join(line.strip() for line in lines_of(self)) or "no fields"
+
+
+def lines_of(fields, indent=""):
+    """Yield the lines of a prototxt that holds `fields`."""
+    for name in fields:
+        for value in fields.all(name):
+            if isinstance(value, Fields):
+                yield f"{indent}{name} {{"
+                yield from lines_of(value, indent + "  ")
+                yield f"{indent}}}"
+            else:
+                yield f"{indent}{name}: {_shown(value)}"
+
+
+def _shown(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and not isinstance(value, Word):
+        return '"' + text_encoding.CEscape(value, True) + '"'
+    return str(value)
+
+
+def is_repeated(field):
+    """Tell whether a FieldDescriptor is of a repeated field."""
+    # FieldDescriptor.label is on its way out of protobuf, is_repeated is not in its older releases.
+    return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+
+
+def layer_fields(param):
+    """Return the `Fields` of a layer: all that its LayerParameter sets but the blobs, and all that its messages lack."""
+    from minicaffe.proto.text import parse_fields  # which needs this module
+    extra = parse_fields(param.fork_fields) if param.fork_fields else Fields()
+    return _merged(param, extra, "")
+
+
+def _merged(message, extra, path):
+    result = Fields(path)
+    for field, value in message.ListFields():
+        name = field.name
+        if name in NOT_FIELDS:
+            continue
+        inner = f"{path}.{name}" if path else name
+        if is_repeated(field):
+            result._lists.add(name)
+        for index, item in enumerate(value if is_repeated(field) else [value]):
+            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+                more = extra.all(name)[index:index + 1]
+                item = _merged(item, more[0] if more else Fields(), inner)
+            elif field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+                known = field.enum_type.values_by_number.get(item)
+                item = Word(known.name) if known is not None else item
+            elif field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
+                item = float(str(np.float32(item)))  # 0.1 as the file has it, not 0.10000000149
+            result.add(name, item)
+    for name in extra:
+        if name not in result:
+            result.extend(name, extra.all(name))
+    return result
+
+
+def unknown_of(descriptor, fields, path=""):
+    """Yield (message descriptor, path, name, value) of each field that the message lacks, or whose enum lacks the value."""
+    for name in fields:
+        field = descriptor.fields_by_name.get(name)
+        for index, value in enumerate(fields.all(name)):
+            if field is not None and field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE and isinstance(value, Fields):
+                inner = f"{path}{name}[{index}]." if is_repeated(field) else f"{path}{name}."
+                yield from unknown_of(field.message_type, value, inner)
+            else:
+                yield descriptor, path + name, name, value
+
+
+def write_message(message):
+    """Return a message as text in which the `fork_fields` of layers stand as what they are: fields."""
+    out = io.StringIO()
+    _write(message, Fields(), out, 0)
+    return out.getvalue()
+
+
+def _write(message, extra, out, indent):
+    from minicaffe.proto.text import parse_fields
+    if message.DESCRIPTOR.name == "LayerParameter" and message.fork_fields:
+        extra = parse_fields(message.fork_fields)
+    done = set()
+    for field, value in message.ListFields():
+        if field.name == "fork_fields" and message.DESCRIPTOR.name == "LayerParameter":
+            continue
+        for index, item in enumerate(value if is_repeated(field) else [value]):
+            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+                more = extra.all(field.name)[index:index + 1]
+                done.add(field.name)
+                out.write(f"{' ' * indent}{field.name} {{\n")
+                _write(item, more[0] if more else Fields(), out, indent + 2)
+                out.write(f"{' ' * indent}}}\n")
+            else:
+                text_format.PrintField(field, item, out, indent=indent, as_utf8=True)
+    for name in extra:
+        if name not in done:
+            part = Fields()
+            part.extend(name, extra.all(name))
+            out.writelines(line + "\n" for line in lines_of(part, " " * indent))

@@ -1,0 +1,153 @@
+"""What is known of Caffe's forks: who has a layer type, field or enum value that BVLC Caffe lacks, and what to do about it.
+
+The facts stand in forks.tsv beside this file, which tools/gen_forks.py writes; they are read when an error is to be told, or a
+field skipped, for the first time. Nothing here changes how a file is read.
+"""
+
+import functools
+import re
+from collections import namedtuple
+from pathlib import Path
+
+from minicaffe.errors import close_matches
+
+TABLE = Path(__file__).with_name("forks.tsv")
+MANY = 6  # forks named in an error; more are counted
+
+Known = namedtuple("Known", "skip default forks")
+Known.__doc__ = "A row of the table: when the field may be skipped (yes, test, default or empty), its default, the forks."
+KnownLayer = namedtuple("KnownLayer", "use field forks")
+KnownLayer.__doc__ = "A layer type: what it is for (infer, identity, train, data or an alias), its field, the forks."
+
+USES = {
+    "identity": "; it does nothing at inference: for that take it out, and let the next layer read its bottom",
+    "train": "; it is for training and scoring: a net that only computes its outputs does without it",
+    "data": "; it is a source of data: for inference put a layer of type Input in its place",
+}
+SUPPLY = "write it in Python and call minicaffe.register_layer('{}', Class) before the net is made (docs/forks.md)"
+
+
+@functools.cache
+def _table():
+    """Return the table as a dict from (kind, message or enum, name) to `Known`, and from (kind, type) to `KnownLayer`."""
+    rows = {}
+    for line in TABLE.read_text().splitlines()[1:]:
+        kind, of, name, skip, default, forks = line.split("\t")
+        forks = tuple(forks.split(","))
+        if kind == "layer":
+            rows[kind, name] = KnownLayer(skip, of, forks)
+        else:
+            rows[kind, of, name] = Known(skip, default, forks)
+    return rows
+
+
+def find_field(message, name):
+    """Return the `Known` of a field that a message lacks here, None if no fork is known to have it."""
+    return _table().get(("field", message, name))
+
+
+def find_value(enum, name):
+    """Return the `Known` of a value that an enum lacks here, such as PRE_FIXED of ``LossParameter.NormalizationMode``."""
+    return _table().get(("value", enum, name))
+
+
+def find_layer(name):
+    """Return the `KnownLayer` of a layer type, None if no fork is known to have it."""
+    return _table().get(("layer", name))
+
+
+def about_field(message, name, known):
+    """Return what an error says about a field that a message lacks: who has it, and what to do.
+
+    Parameters
+    ----------
+    message, name : str
+    known : collection of str
+        The fields that the message has.
+    """
+    found = find_field(message, name)
+    if found is None:
+        return close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")
+    text = f"; {_have(found.forks, 'it')}"
+    if found.skip == "default":
+        return text + f"; with its default, {found.default}, it changes nothing, and skip_unknown_fields leaves it out"
+    return text + {
+        "yes": "; it changes no result, and skip_unknown_fields leaves it out",
+        "test": "; it changes training only, and skip_unknown_fields leaves it out of a net of phase TEST",
+    }.get(found.skip, "; results depend on it, so it cannot be skipped: see docs/forks.md")
+
+
+def about_value(enum, name):
+    """Return what an error says about a value that an enum lacks; the empty string if nothing is known."""
+    found = find_value(enum, name)
+    if found is None:
+        return ""
+    remedy = "it changes no result, and skip_unknown_fields leaves it out" if found.skip else "see docs/forks.md"
+    return f"; {_have(found.forks, name)}; {remedy}"
+
+
+def about_layer(name, types):
+    """Return what an error says about a layer type that is not registered.
+
+    Parameters
+    ----------
+    name : str
+    types : collection of str
+        The types that are.
+    """
+    near = close_matches(name, types)  # comes last: a type of a fork is no typing error
+    found = find_layer(name)
+    if found is not None:
+        return f"; {_have(found.forks, 'it')}{USES.get(found.use, '')}; {SUPPLY.format(name)}"
+    field, forks = _own_field(name)
+    if field is not None:
+        return f"; {_have(forks, f'a field {field}')}; {SUPPLY.format(name)}"
+    return near or f"; {SUPPLY.format(name)}; known are {', '.join(sorted(types))}"
+
+
+def _own_field(layer_type):
+    """Return the field of LayerParameter that is called as a layer type is, and its forks; None twice if there is none."""
+    wanted = re.sub(r"\W|_", "", layer_type).lower() + "param"
+    for key, known in _table().items():
+        if key[:2] == ("field", "LayerParameter") and key[2].replace("_", "") == wanted:
+            return key[2], known.forks
+    return None, None
+
+
+def _have(forks, what):
+    """Return ``the fork tsn has WHAT``, or ``the forks tsn, intel and 4 more have WHAT``."""
+    if len(forks) == 1:
+        return f"the fork {forks[0]} has {what}"
+    shown = list(forks[:MANY]) + ([f"{len(forks) - MANY} more"] if len(forks) > MANY else [])
+    return f"the forks {', '.join(shown[:-1])} and {shown[-1]} have {what}"
+
+
+def may_skip(known, value, training=True):
+    """Tell whether a net computes the same without a field.
+
+    Parameters
+    ----------
+    known : Known or None
+        What `find_field` or `find_value` found.
+    value : object
+        As `minicaffe.proto.fields.Fields` holds it.
+    training : bool
+        Whether training must not change either.
+    """
+    if known is None or known.skip == "":
+        return False
+    if known.skip == "default":
+        return _equal(value, known.default)
+    return known.skip == "yes" or not training
+
+
+def _equal(value, default):
+    """Tell whether a value read from a file is the default that the table writes as text."""
+    if isinstance(value, bool):
+        return default == str(value).lower()
+    if isinstance(value, (int, float)):
+        try:
+            return value == float(default)
+        except ValueError:
+            return False
+    return value == default
