@@ -64,7 +64,7 @@ def coord_map(fn):
     UndefinedMapException
         If its type has none.
     """
-    if fn.type_name in ("Convolution", "Pooling", "Im2col"):
+    if fn.type_name in ("Convolution", "Pooling", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution"):
         axis, stride, extent, pad = conv_params(fn)
         return axis, 1 / stride, (pad - (extent - 1) / 2) / stride
     if fn.type_name == "Deconvolution":

@@ -8,19 +8,20 @@ from rich.text import Text
 from minicaffe.cli import options
 from minicaffe.proto.upgrade import read_net_file
 
-CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col")
+CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution")
 
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("net_file", metavar="NET")
 @click.option("-w", "--width", type=click.IntRange(min=1), default=30, show_default=True, help="Widest column of bottoms and tops.")
+@options.skip_unknown_fields
 @options.debug
 def summarize(net_file, width):
     """List the layers of NET: name, type, parameters, bottoms, tops, and the sizes of convolutions and poolings.
 
     A bottom that nothing makes is shown as ``?name``, a top that nothing reads underlined.
     """
-    net, _ = read_net_file(net_file)
+    net, _ = read_net_file(net_file, options.net_options()["skip_unknown_fields"])
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=10_000)  # a pipe gets whole lines

@@ -2,7 +2,8 @@
 
 A class derives from `minicaffe.Layer` and defines ``setup(bottom, top)``, ``reshape(bottom, top)``, ``forward(bottom,
 top)`` and ``backward(top, propagate_down, bottom)`` (Caffe python_layer.hpp). A model file names it by ``type: "Python"``
-and ``python_param { module layer param_str }``, or by its own type after ``register_layer("MyType", MyClass)``.
+and ``python_param { module layer param_str }``, or by its own type after ``register_layer("MyType", MyClass)``. Such a type takes
+parameters that no message of minicaffe knows: ``my_param { size: 3 }`` is ``self.fields.my_param.size``.
 Exceptions of user code pass through unchanged.
 
 A model file that names a module makes Python run that module, so it does not run every module:
@@ -16,6 +17,7 @@ A model file that names a module makes Python run that module, so it does not ru
   unless its option ``--allow-python-layers`` is given: then nothing is imported because a file says so.
 """
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -29,6 +31,7 @@ from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError, close_matches
 from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.fields import layer_fields
 
 
 class BlobVec(Sequence):
@@ -80,9 +83,13 @@ class Layer(contract.Layer):
         0 TRAIN, 1 TEST.
     blobs : BlobVec
         The parameters; `setup` makes them by ``self.blobs.add_blob(*dims)`` and fills them.
+    fields : Fields
+        All fields of the layer as its file gives them, also those that minicaffe's messages lack (`minicaffe.proto.fields`):
+        ``self.fields.my_param.size``, ``self.fields.my_param.get("size", 1)``.
     """
 
     always_reshape = True  # user code may shape its tops by values, or by its own state
+    takes_unknown_fields = True
 
     @property
     def blobs(self):
@@ -91,6 +98,10 @@ class Layer(contract.Layer):
     def __init__(self, param, *args):
         super().__init__(param, *args)
         self.param_str = param.python_param.param_str
+
+    @functools.cached_property
+    def fields(self):
+        return layer_fields(contract.Layer.param.__get__(self))
 
     def setup(self, bottom, top):
         """Read `param_str`, make parameters. Called once, before the first reshape."""

@@ -3,6 +3,7 @@ from typing import Any
 
 from minicaffe import layer as contract
 from minicaffe.blob import Blob
+from minicaffe.proto.fields import Fields
 
 class BlobVec(Sequence[Blob]):
     def __init__(self, layer: Layer) -> None: ...
@@ -12,6 +13,8 @@ class BlobVec(Sequence[Blob]):
 
 class Layer(contract.Layer):
     param_str: str
+    @property
+    def fields(self) -> Fields: ...
     @property
     def blobs(self) -> BlobVec: ...  # type: ignore[override]
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...

@@ -1,0 +1,34 @@
+"""ConvolutionDepthwise and DepthwiseConvolution: what forks of Caffe call a Convolution in which every channel has its own kernel.
+
+Both have the blobs and rules of Convolution, so they are that layer. ConvolutionDepthwise looks at neither `num_output` nor
+`group`: there are as many outputs and groups as channels. Different from its fork: a missing `stride` or `pad` counts as 1 or
+0, where the fork read past the end of a list.
+"""
+
+import logging
+
+from minicaffe.errors import Error
+from minicaffe.layer import register_layer
+from minicaffe.layers.convolution import ConvolutionLayer
+
+log = logging.getLogger(__name__)
+
+
+class ConvolutionDepthwiseLayer(ConvolutionLayer):
+    """``y[n, c] = x[n, c] * W[c] + b[c]``, a cross-correlation of each channel; W is (C, 1, kernel_h, kernel_w)."""
+
+    def layer_setup(self, bottom, top):
+        param = self.param.convolution_param
+        try:
+            channels = bottom[0].shape[bottom[0].canonical_axis(param.axis)]
+        except Error as error:
+            raise error.at(field="convolution_param.axis")
+        if param.HasField("num_output") and param.num_output != channels:
+            log.warning("layer '%s' (%s): convolution_param.num_output: %d is not looked at; there are as many outputs as "
+                        "channels, %d", self.name, self.type, param.num_output, channels)
+        param.num_output = param.group = channels
+        super().layer_setup(bottom, top)
+
+
+register_layer("ConvolutionDepthwise", ConvolutionDepthwiseLayer)
+register_layer("DepthwiseConvolution", ConvolutionLayer)
