@@ -17,6 +17,8 @@ class Classifier(Net):
         Pictures are resized to this before the crops are taken; by default the size of the input.
     mean, input_scale, raw_scale, channel_swap : optional
         Preprocessing, see `minicaffe.io.Transformer`.
+    **options
+        Of `minicaffe.Net`.
 
     Attributes
     ----------
@@ -25,8 +27,8 @@ class Classifier(Net):
     """
 
     def __init__(self, model_file, pretrained_file, image_dims=None, mean=None, input_scale=None, raw_scale=None,
-                 channel_swap=None):
-        super().__init__(model_file, TEST, weights=pretrained_file)
+                 channel_swap=None, **options):
+        super().__init__(model_file, TEST, weights=pretrained_file, **options)
         in_ = self.inputs[0]
         self.transformer = picture_transformer(self, mean, input_scale, raw_scale, channel_swap)
         self.crop_dims = np.array(self.blobs[in_].shape[2:])

@@ -13,6 +13,7 @@ import threading
 from minicaffe.errors import ConfigError
 
 TRAIN, TEST = 0, 1  # minicaffe.proto Phase
+REMEDY = "load it without trusted=False (--untrusted) if you trust it"
 
 
 cdef class Generator:
@@ -72,10 +73,11 @@ class Caffe:
         finally:
             self._local.trusted = before
 
-    def check_path(self, path, field, writes=False):
+    def check_path(self, path, field, writes=False, who="net"):
         """Raise unless the net being built may use a path that its file names.
 
-        One that came with ``trusted=False`` writes no files, and reads only those below the working directory.
+        One that came with ``trusted=False`` writes no files, and reads only those below the working directory, wherever ``..``
+        and links lead. Every path that a model file names goes through here or through `check_listed` before it is used.
 
         Raises
         ------
@@ -84,13 +86,33 @@ class Caffe:
         """
         if self.trusted:
             return
-        remedy = "load it without trusted=False if you trust it"
         if writes:
-            raise ConfigError(f"the net is not trusted, and asks to write the file '{path}'; {remedy}", field=field)
-        root = os.path.realpath(os.curdir)
-        if os.path.commonpath([root, os.path.realpath(path)]) != root:
-            raise ConfigError(f"the net is not trusted, and asks to read '{path}' outside the working directory; {remedy}",
+            raise ConfigError(f"the {who} is not trusted, and asks to write the file '{path}'; {REMEDY}", field=field)
+        if not _is_below(os.path.realpath(path), os.path.realpath(os.curdir)):
+            raise ConfigError(f"the {who} is not trusted, and asks to read '{path}' outside the working directory; {REMEDY}",
                               field=field)
+
+    def check_listed(self, paths, source, field):
+        """As `check_path`, for the paths that stand in the file `source`, which the net names in `field`.
+
+        Parameters
+        ----------
+        paths : iterable of str
+        """
+        if self.trusted:
+            return
+        root = os.path.realpath(os.curdir)
+        folders = {}  # a list has many files in few folders
+        for path in paths:
+            folder, name = os.path.split(path)
+            if folder not in folders:
+                folders[folder] = os.path.realpath(folder or os.curdir)
+            real = os.path.join(folders[folder], name)
+            if name in ("", ".", "..") or os.path.islink(real):
+                real = os.path.realpath(real)
+            if not _is_below(real, root):
+                raise ConfigError(f"the net is not trusted, and '{source}' names '{path}' outside the working directory; "
+                                  f"{REMEDY}", field=field)
 
     def seed(self, seed):
         """Start the calling thread's random numbers anew from an integer seed >= 0.
@@ -104,6 +126,11 @@ class Caffe:
             raise ConfigError(f"a random seed must be 0 or more, got {seed}", field="random_seed")
         self.generator.seed = seed
         self.generator.offset = 0
+
+
+def _is_below(path, root):
+    """Whether a real path is `root` or lies in it."""
+    return os.path.commonpath([root, path]) == root
 
 
 caffe = Caffe()

@@ -23,11 +23,13 @@ class Detector(Net):
         Preprocessing, see `minicaffe.io.Transformer`.
     context_pad : int, optional
         Pixels of the warped window that shall be context around the window.
+    **options
+        Of `minicaffe.Net`.
     """
 
     def __init__(self, model_file, pretrained_file, mean=None, input_scale=None, raw_scale=None, channel_swap=None,
-                 context_pad=None):
-        super().__init__(model_file, TEST, weights=pretrained_file)
+                 context_pad=None, **options):
+        super().__init__(model_file, TEST, weights=pretrained_file, **options)
         self.transformer = picture_transformer(self, mean, input_scale, raw_scale, channel_swap)
         self.configure_crop(context_pad)
 

@@ -23,13 +23,15 @@ DNN_BACKEND_DEFAULT, DNN_BACKEND_OPENCV, DNN_BACKEND_CUDA = 0, 3, 5
 DNN_TARGET_CPU, DNN_TARGET_CUDA = 0, 6
 
 
-def readNetFromCaffe(prototxt, caffeModel=None):
+def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, trusted=True):
     """Read a net.
 
     Parameters
     ----------
     prototxt, caffeModel : str or path, or bytes-like
         Files, or their contents (bytes, bytearray, or an array of uint8). Without a model the weights are the fillers'.
+    skip_unknown_fields, trusted : bool
+        As of `minicaffe.Net`; OpenCV has neither.
 
     Returns
     -------
@@ -42,13 +44,14 @@ def readNetFromCaffe(prototxt, caffeModel=None):
     """
     if isinstance(prototxt, (str, os.PathLike)):
         file = os.fspath(prototxt)
-        param, positions = net_room.read_net(file, TEST)
+        param, positions = net_room.read_net(file, TEST, skip_unknown_fields=skip_unknown_fields)
     else:
         file = "<prototxt>"
-        param, positions = text.parse_text(_content(prototxt).decode(errors="replace"), caffe_pb2.NetParameter, file)
+        param, positions = text.parse_text(_content(prototxt).decode(errors="replace"), caffe_pb2.NetParameter, file,
+                                           keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields)
         param, _ = upgrade.upgrade_net(param, positions)
         param.state.phase = TEST
-    net = pycaffe.Net(param, TEST, file=file, positions=positions)
+    net = pycaffe.Net(param, TEST, file=file, positions=positions, skip_unknown_fields=skip_unknown_fields, trusted=trusted)
     if isinstance(caffeModel, (str, os.PathLike)):
         if os.fspath(caffeModel):
             net.copy_from(os.fspath(caffeModel))

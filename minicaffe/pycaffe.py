@@ -59,6 +59,8 @@ class Net(net_room.Net):
         For `stage` and `not_stage` rules.
     weights : str, optional
         A .caffemodel or HDF5 file.
+    trusted, skip_unknown_fields : bool
+        As of `minicaffe.net.net.Net`; by keyword only.
 
     The older form ``Net(network_file, weights_file, phase)`` works too.
 
@@ -87,7 +89,7 @@ class Net(net_room.Net):
             return
         if weights is not None and not os.path.exists(weights):
             raise FileError("no such weights file; check the path", file=str(weights))
-        param, positions = net_room.read_net(network_file, phase, level, stages)
+        param, positions = net_room.read_net(network_file, phase, level, stages, options.get("skip_unknown_fields", False))
         super().__init__(param, file=str(network_file), positions=positions, **options)
         if weights is not None:
             self.copy_from(weights)

@@ -85,13 +85,13 @@ def save_npy(path, array):
               help="Height and width that pictures are resized to.")
 @click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures, if INPUT is a folder.")
 @options.threads
-@options.python_layers
+@options.model_file
 @options.common
 def classify(input_file, output_file, model_def, pretrained_model, mean_file, input_scale, raw_scale, channel_swap, center_only,
              images_dim, ext):
     """Classify INPUT, a picture, a folder of pictures or a .npy array of them; write the scores (N x classes) to OUTPUT, a .npy."""
     net = Classifier(model_def, pretrained_model, image_dims=images_dim, mean=load_mean(mean_file), input_scale=input_scale,
-                     raw_scale=raw_scale, channel_swap=channel_swap)
+                     raw_scale=raw_scale, channel_swap=channel_swap, **options.net_options())
     if input_file.endswith(".npy"):
         pictures, load = list(load_npy(input_file)), np.asarray
     else:

@@ -29,7 +29,7 @@ COORDINATES = ("ymin", "xmin", "ymax", "xmax")
 @click.option("--context_pad", "--context-pad", type=click.IntRange(min=0), default=16, show_default=True,
               help="Pixels of context around a window, in the net's input.")
 @options.threads
-@options.python_layers
+@options.model_file
 @options.common
 def detect(input_file, output_file, model_def, pretrained_model, mean_file, input_scale, raw_scale, channel_swap, crop_mode,
            context_pad):
@@ -44,7 +44,7 @@ def detect(input_file, output_file, model_def, pretrained_model, mean_file, inpu
     if mean is not None and mean.ndim == 3:
         mean = mean.mean(axis=(1, 2))
     net = Detector(model_def, pretrained_model, mean=mean, input_scale=input_scale, raw_scale=raw_scale,
-                   channel_swap=channel_swap, context_pad=context_pad)
+                   channel_swap=channel_swap, context_pad=context_pad, **options.net_options())
     begin = time.perf_counter()
     if crop_mode == "selective_search":
         found = net.detect_selective_search(windows)

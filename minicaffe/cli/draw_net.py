@@ -15,9 +15,10 @@ from minicaffe.proto.upgrade import read_net_file
               help="Direction: left to right, top to bottom, ...")
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST", "ALL"]), default="ALL", show_default=True, help="Layers to draw.")
 @click.option("--display_lrm", "--display-lrm", is_flag=True, help="Show learning-rate multipliers.")
+@options.skip_unknown_fields
 @options.debug
 def draw_net(net_file, picture, rankdir, phase, display_lrm):
     """Draw NET to PICTURE; its extension is the format: png, svg, pdf (these need Graphviz), or dot."""
-    net, _ = read_net_file(net_file)
+    net, _ = read_net_file(net_file, options.net_options()["skip_unknown_fields"])
     draw.draw_net_to_file(net, picture, rankdir, None if phase == "ALL" else caffe_pb2.Phase.Value(phase), display_lrm)
     click.echo(f"Drawing net to {picture}")

@@ -25,7 +25,7 @@ logger = logging.getLogger("minicaffe.cli")
 @options.force
 @options.net_state
 @options.threads
-@options.python_layers
+@options.model_file
 @options.common
 def extract_features(weights, net_file, blobs, databases, batches, backend, mode, device_id, force, level, stage):
     """Run BATCHES batches of NET, which has its own data layer, and write each BLOB to a DB of its own.
@@ -40,8 +40,8 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
         from minicaffe import cuda
         cuda.use_gpu(device_id or 0)
     options.tell_mode(logger)
-    param, positions = read_net(net_file, caffe_pb2.TEST, level, stage)
-    net = Net(param, file=net_file, positions=positions)
+    param, positions = read_net(net_file, caffe_pb2.TEST, level, stage, options.net_options()["skip_unknown_fields"])
+    net = Net(param, file=net_file, positions=positions, **options.net_options())
     net.copy_from(weights)
     sources = [net.blob_by_name(name) for name in blobs]
     counts = [0] * len(blobs)

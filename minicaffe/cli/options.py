@@ -96,6 +96,29 @@ def python_layers(command):
                         help="Let Python layers of the model file run the modules that they name.")(command)
 
 
+def skip_unknown_fields(command):
+    """Give a command the option --skip-unknown-fields, for `net_options`."""
+    return click.option("--skip-unknown-fields", is_flag=True, expose_value=False, callback=_note_net_option,
+                        help="Leave out fields of Caffe's forks without which results are the same; a warning names each.")(command)
+
+
+def model_file(command):
+    """Give a command that builds a net --skip-unknown-fields, --allow-python-layers and --untrusted, for `net_options`."""
+    untrusted = click.option("--untrusted", is_flag=True, expose_value=False, callback=_note_net_option, help=(
+        "The model file is another's: it writes no files, reads below the working directory only, and runs no modules."))
+    return skip_unknown_fields(python_layers(untrusted(command)))
+
+
+def net_options():
+    """Return what the running command's options say about its model file, as arguments of Net and Solver."""
+    meta = click.get_current_context().meta
+    return {"skip_unknown_fields": meta["skip_unknown_fields"], "trusted": not meta.get("untrusted", False)}
+
+
+def _note_net_option(ctx, param, value):
+    ctx.meta[param.name] = value
+
+
 def threads(command):
     """Give a command the option --threads."""
     def apply(ctx, param, count):

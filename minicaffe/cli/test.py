@@ -22,15 +22,16 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--iterations", type=click.IntRange(min=1), default=50, show_default=True, help="Batches to run.")
 @options.net_state
 @options.threads
-@options.python_layers
+@options.model_file
 @options.common
 def test(file, model, weights, iterations, level, stage):
     """Run the net of FILE with its test data and print the means of its outputs."""
     file = options.one_file(file, model, "--model", "net")
-    param, positions = read_net(file, caffe_pb2.TEST, level, stage)
+    param, positions = read_net(file, caffe_pb2.TEST, level, stage,
+                                options.net_options()["skip_unknown_fields"])
     options.tell_mode(logger)
     try:
-        net = Net(param, file=file, positions=positions)
+        net = Net(param, file=file, positions=positions, **options.net_options())
     except Error as error:
         options.name_data_command(error)
         raise

@@ -27,15 +27,16 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--weights", hidden=True, expose_value=False)  # Caffe takes it and does not read it
 @options.net_state
 @options.threads
-@options.python_layers
+@options.model_file
 @options.common
 def time(file, model, iterations, phase, level, stage):
     """Run the net of FILE forward and backward and print the mean times of its layers."""
     file = options.one_file(file, model, "--model", "net")
-    param, positions = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage)
+    param, positions = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage,
+                                options.net_options()["skip_unknown_fields"])
     options.tell_mode(logger)
     try:
-        net = Net(param, file=file, positions=positions)
+        net = Net(param, file=file, positions=positions, **options.net_options())
         forward, backward, total = measure(net, iterations)
     except Error as error:
         options.name_data_command(error)

@@ -14,6 +14,7 @@ from minicaffe import cuda
 from minicaffe.cli import log, options, solver_options, training_file
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
+from minicaffe.common import caffe
 from minicaffe.errors import DependencyError, Error
 from minicaffe.proto import caffe_pb2, text, upgrade
 
@@ -37,7 +38,7 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @effect("--sighup-effect", default="snapshot", help="What a hang-up does.")
 @options.net_state
 @options.threads
-@options.python_layers
+@options.model_file
 @options.common
 @click.pass_context
 def train(ctx, **params):
@@ -68,10 +69,13 @@ for field in solver_options.FIELDS:
 
 def prepare(ctx, file, fields, given):
     """Return the solver that `file` and the options ask for."""
+    skip = options.net_options()["skip_unknown_fields"]
     if training_file.is_net(file):
-        param, source, positions = training_file.default_solver(file, fields.get("max_iter", training_file.MAX_ITER)), None, None
+        source = positions = None
+        with caffe.trusting(options.net_options()["trusted"]):  # it counts the test data
+            param = training_file.default_solver(file, fields.get("max_iter", training_file.MAX_ITER), skip)
     else:
-        param, positions = upgrade.read_solver_file(file)
+        param, positions = upgrade.read_solver_file(file, skip)
         source = file
     solver_options.set_fields(param, fields)
     if given["state"]:
@@ -87,7 +91,9 @@ def prepare(ctx, file, fields, given):
         try_gpu(file, param.device_id if param.device_id >= 0 else None)
     options.tell_mode(logger)
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
-    return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size})
+    own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if source is None else fields
+    return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size},
+                                      own_fields=own, **options.net_options())
 
 
 def try_gpu(file, device):

@@ -3,6 +3,7 @@
 import os
 import re
 
+from minicaffe.common import caffe
 from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, Error
 from minicaffe.net.build import LayerDef, filter_layers
@@ -41,9 +42,9 @@ def is_net(path):
     return of_net > of_solver
 
 
-def default_solver(path, max_iter=MAX_ITER):
+def default_solver(path, max_iter=MAX_ITER, skip_unknown_fields=False):
     """Return the SolverParameter that trains the net of the prototxt `path`: SGD, with tests if the net has a TEST phase."""
-    net, _ = upgrade.read_net_file(path)
+    net, _ = upgrade.read_net_file(path, skip_unknown_fields)
     max_iter = max(1, max_iter)
     param = caffe_pb2.SolverParameter(
         net=path, type="SGD", base_lr=0.01, lr_policy="inv", gamma=1e-4, power=0.75, momentum=0.9, weight_decay=5e-4,
@@ -64,6 +65,7 @@ def _test_batches(layers):
     for layer in layers:
         if layer.type == "Data" and layer.data_param.batch_size:
             try:
+                caffe.check_path(layer.data_param.source, "data_param.source")
                 with open_db(layer.data_param.source, layer.data_param.backend) as db:
                     return min(TEST_ITER, max(1, len(db) // layer.data_param.batch_size))
             except Error:
@@ -77,25 +79,27 @@ def complete_prefix(param, path):
         param.snapshot_prefix = os.path.join(param.snapshot_prefix, os.path.splitext(os.path.basename(path))[0])
 
 
-def build_solver(param, file=None, positions=None, batch_sizes=None):
+def build_solver(param, file=None, positions=None, batch_sizes=None, **options):
     """Return the solver of `param`.
 
     Parameters
     ----------
     batch_sizes : dict, optional
         From phase to the batch size that data layers of that phase get.
+    **options
+        Of `minicaffe.solver.solver.Solver`.
     """
     base = solver_types().get(param.type)
     if base is None or not batch_sizes:
-        return create_solver(param, file=file, positions=positions)
+        return create_solver(param, file=file, positions=positions, **options)
 
-    def make_net(self, net_param, **options):
+    def make_net(self, net_param, **net_options):
         if net_param.state.phase in batch_sizes:
             set_batch_size(net_param, batch_sizes[net_param.state.phase])
-        return base.make_net(self, net_param, **options)
+        return base.make_net(self, net_param, **net_options)
 
     # The name goes into solver states, so it stays.
-    return type(base.__name__, (base,), {"make_net": make_net})(param, file=file, positions=positions)
+    return type(base.__name__, (base,), {"make_net": make_net})(param, file=file, positions=positions, **options)
 
 
 def set_batch_size(net_param, size):

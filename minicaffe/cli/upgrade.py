@@ -1,5 +1,6 @@
 """``minicaffe upgrade``: old files in today's form (Caffe upgrade_net_proto_text, _binary and upgrade_solver_proto_text)."""
 
+import functools
 import logging
 
 import click
@@ -22,16 +23,19 @@ logger = logging.getLogger("minicaffe.cli")
 @click.argument("source", metavar="IN")
 @click.argument("out", metavar="OUT")
 @options.force
+@options.skip_unknown_fields
 @options.common
 def upgrade(kind, source, out, force):
     """Write the file IN in today's form to OUT: the prototxt of a net, its weights, or the prototxt of a solver."""
     check_free(out, force)
+    read = functools.partial(read_text, keep_layer_fields=True,
+                             skip_unknown_fields=options.net_options()["skip_unknown_fields"])
     if kind == "solver_text":
-        old, positions = read_text(source, caffe_pb2.SolverParameter)
+        old, positions = read(source, caffe_pb2.SolverParameter)
         new = upgrade_solver(old, positions)
         current, losses = new == old, False
     else:
-        old, positions = read_text(source, caffe_pb2.NetParameter) if kind == "net_text" else (parse_binary(source), None)
+        old, positions = read(source, caffe_pb2.NetParameter) if kind == "net_text" else (parse_binary(source), None)
         current = not needs_upgrade(old)
         with Losses() as noted:
             new, _ = upgrade_net(old, positions)

@@ -28,6 +28,7 @@ class HDF5DataLayer(Layer):
         self.batch_size = param.batch_size
         self.shuffle = param.shuffle
         self.files = _read_list(param.source)
+        caffe.check_listed(self.files, param.source, "hdf5_data_param.source")
         self.seed = self.generator.take() ^ self.generator.seed
         self.names = list(self.param.top)
         self.epoch = self.place = self.row = self.offset = 0

@@ -45,6 +45,7 @@ class ImageDataLayer(PrefetchingLayer):
             self.images = ImageList(param.source)
         except Error as error:
             raise in_field(error, "image_data_param.source")
+        caffe.check_listed((param.root_folder + name for name, _ in self.images.entries), param.source, "image_data_param.source")
         try:
             shape = self.make_batches().infer_shape(self.start)
         except Error as error:

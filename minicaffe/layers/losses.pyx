@@ -9,6 +9,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.context cimport Context
 
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import axis_of
@@ -254,6 +255,7 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
             return
         if not param.source:
             raise ConfigError("name a file with the matrix H, or give it as third bottom", field="infogain_loss_param.source")
+        caffe.check_path(param.source, "infogain_loss_param.source")
         try:
             stored = binary.read_blob(param.source)
             self.h = self.new_blob(stored.shape, "H")

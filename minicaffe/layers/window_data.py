@@ -46,6 +46,7 @@ class WindowDataLayer(PrefetchingLayer):
             self.windows = self._windows()
         except Error as error:
             raise in_field(error, "window_data_param.source")
+        caffe.check_listed(self.windows.images, param.source, "window_data_param.source")
         return param.batch_size, 3, crop, crop
 
     def _windows(self):

@@ -7,13 +7,64 @@ Init, util/insert_splits.cpp).
 import logging
 from collections import namedtuple
 
-from minicaffe.errors import ConfigError, close_matches
-from minicaffe.proto import caffe_pb2
+from minicaffe.errors import ConfigError, Error, close_matches
+from minicaffe.layer import layer_class
+from minicaffe.proto import caffe_pb2, forks
+from minicaffe.proto.fields import unknown_of
+from minicaffe.proto.text import enum_name, no_value, parse_fields
 
 log = logging.getLogger("minicaffe.net")
 
 LayerDef = namedtuple("LayerDef", "param line")
 LayerDef.__doc__ = "A LayerParameter and the line of the file where it stands, None if there is none."
+
+
+def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
+    """Return the LayerDefs of a NetParameter that its state admits, once their fields are known to be read by someone.
+
+    Parameters
+    ----------
+    positions : Positions, optional
+        Gives the lines.
+    skip_unknown_fields : bool
+        Whether fields of forks without which the net computes the same are left out with a warning.
+
+    Raises
+    ------
+    ConfigError
+        As `filter_layers`, and for a field that neither the messages nor the layer's type know, or a value of a field.
+    """
+    layers = [LayerDef(layer, positions.layer_line(i) if positions is not None else None) for i, layer in enumerate(param.layer)]
+    indices = {id(layer): i for i, layer in enumerate(layers)}
+    kept = filter_layers(layers, param.state, file)
+    for layer in kept:
+        if layer.param.fork_fields:
+            path = f"layer[{indices[id(layer)]}]"
+            _check_fields(layer, param.state.phase, skip_unknown_fields, file,
+                          lambda field, path=path: positions.line(f"{path}.{field}") if positions is not None else None)
+    return kept
+
+
+def _check_fields(layer, phase, skip, file, line_of):
+    """Raise for the first field of a layer that its type does not read and that may not be left out."""
+    param = layer.param
+    try:
+        if layer_class(param.type).takes_unknown_fields:
+            return
+    except Error as error:
+        raise error.at(file=file, line=layer.line, layer=param.name, layer_type=param.type)
+    training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
+    for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
+        known = message.fields_by_name.get(name)
+        if known is None:
+            found = forks.find_field(message.name, name)
+            text = f"unknown field in {message.name}{forks.about_field(message.name, name, list(message.fields_by_name))}"
+        else:
+            found, text = forks.find_value(enum_name(known.enum_type), value), no_value(known.enum_type, value)
+        error = ConfigError(text, field=path, file=file, line=line_of(path) or layer.line, layer=param.name, layer_type=param.type)
+        if not skip or not forks.may_skip(found, value, training):
+            raise error
+        log.warning("%s; skipped", error)
 
 
 def filter_layers(layers, state, file=None):

@@ -17,7 +17,7 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, MissingNameError, close_matches
 from minicaffe.layer import layer_class
 from minicaffe.net import weights
-from minicaffe.net.build import LayerDef, cut_backward, filter_layers, insert_splits
+from minicaffe.net.build import chosen_layers, cut_backward, insert_splits
 from minicaffe.net.share import ParamTable
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import replacing
@@ -47,6 +47,8 @@ cdef class Net:
     trusted : bool
         False: the net may write no files, read none outside the working directory, and import no modules
         (`minicaffe.common.Caffe.check_path`, layers/python.py).
+    skip_unknown_fields : bool
+        Leave out, with a warning, fields of forks without which the net computes the same (proto/forks.py).
 
     Raises
     ------
@@ -54,7 +56,8 @@ cdef class Net:
         For anything that BVLC Caffe aborts on.
     """
 
-    def __init__(self, param, Dtype dtype=FLOAT, workspace=None, file=None, positions=None, bint trusted=True):
+    def __init__(self, param, Dtype dtype=FLOAT, workspace=None, file=None, positions=None, bint trusted=True,
+                 bint skip_unknown_fields=False):
         self.name = param.name
         self.file = file
         self.dtype = dtype
@@ -73,8 +76,7 @@ cdef class Net:
         self.hooks = [[], [], [], []]
         self.times_named, self.produced = {}, set()  # layer names and blob names so far; unrolled nets have thousands
 
-        lines = [positions.layer_line(i) if positions is not None else None for i in range(len(param.layer))]
-        layers = filter_layers(list(map(LayerDef, param.layer, lines)), param.state, file)
+        layers = chosen_layers(param, positions, file, skip_unknown_fields)
         with caffe.trusting(trusted):
             self._build(insert_splits(layers, file), param.force_backward)
         log.info("Network initialization done.")
@@ -528,14 +530,16 @@ def _mean(blob, total):
     return total / blob.count if blob.count else 0.0
 
 
-def read_net(path, phase, level=0, stages=()):
+def read_net(path, phase, level=0, stages=(), skip_unknown_fields=False):
     """Read a prototxt of any age for building: upgraded, with `phase` and `level` set and `stages` appended.
+
+    `skip_unknown_fields` is for fields of the net itself; `Net` looks at those of its layers.
 
     Returns
     -------
     tuple of (NetParameter, Positions)
     """
-    param, positions = upgrade.read_net_file(path)
+    param, positions = upgrade.read_net_file(path, skip_unknown_fields=skip_unknown_fields)
     param.state.phase = phase
     param.state.level = level
     param.state.stage.extend(stages or ())

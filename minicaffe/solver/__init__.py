@@ -34,5 +34,5 @@ def create_solver(param, *, file=None, positions=None, **place):
 
 def load_solver(path, solver_class=None, **place):
     """Read a solver file of any age and return its solver, or one of `solver_class` whatever the file's type."""
-    param, positions = upgrade.read_solver_file(path)
+    param, positions = upgrade.read_solver_file(path, place.get("skip_unknown_fields", False))
     return (solver_class or create_solver)(param, file=path, positions=positions, **place)

@@ -8,6 +8,7 @@ import logging
 import os
 from collections import namedtuple
 
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2, upgrade
 
@@ -26,13 +27,22 @@ class InlinePositions:
         self.positions = positions
         self.path = path
 
+    def line(self, path):
+        """Return the line of a path of the net; None if unknown."""
+        return self.positions.line(f"{self.path}.{path}")
+
     def layer_line(self, index):
         """Return the line where layer `index` begins; None if unknown."""
-        return self.positions.line(f"{self.path}.layer[{index}]")
+        return self.line(f"layer[{index}]")
 
 
-def build_train_net(param, file, positions, make_net):
-    """Return the net to train, made by ``make_net(net_param, file=, positions=)``.
+def build_train_net(param, file, positions, make_net, skip_unknown_fields=False, own_fields=()):
+    """Return the net to train, made by ``make_net(net_param, file=, positions=, skip_unknown_fields=)``.
+
+    Parameters
+    ----------
+    skip_unknown_fields, own_fields
+        As of `minicaffe.solver.solver.Solver`.
 
     Raises
     ------
@@ -43,14 +53,16 @@ def build_train_net(param, file, positions, make_net):
     if len(given) != 1:
         got = "none is given" if not given else f"{' and '.join(given)} are given"
         raise ConfigError(f"a solver needs exactly one of {', '.join(TRAIN_FIELDS)}; {got}", field=given[1] if given else "net")
-    source = _source(param, given[0], None, file, positions)
+    source = _source(param, given[0], None, file, positions, skip_unknown_fields, own_fields)
     place = f"specified in {given[0]}." if given[0].endswith("_param") else f"from {source.words}"
     log.info("Creating training net %s", place)
-    return _build(source, caffe_pb2.TRAIN, param.train_state, make_net)
+    return _build(source, caffe_pb2.TRAIN, param.train_state, make_net, skip_unknown_fields)
 
 
-def build_test_nets(param, file, positions, make_net):
+def build_test_nets(param, file, positions, make_net, skip_unknown_fields=False, own_fields=()):
     """Return the test nets: those of test_net_param, then test_net, then copies of net_param or net for the rest of test_iter.
+
+    The parameters are those of `build_train_net`.
 
     Raises
     ------
@@ -73,39 +85,43 @@ def build_test_nets(param, file, positions, make_net):
     for i, batches in enumerate(param.test_iter):
         if batches < 0:
             raise ConfigError(f"must be at least 0, got {batches}", field=f"test_iter[{i}]")
-    sources = [_source(param, "test_net_param", i, file, positions) for i in range(len(param.test_net_param))]
-    sources += [_source(param, "test_net", i, file, positions) for i in range(len(param.test_net))]
-    if count > explicit:
-        sources += [_source(param, shared[0], None, file, positions)] * (count - explicit)
+    fields = [(name, i) for name in ("test_net_param", "test_net") for i in range(len(getattr(param, name)))]
+    fields += [(shared[0], None)] if count > explicit else []
+    sources = [_source(param, name, i, file, positions, skip_unknown_fields, own_fields) for name, i in fields]
+    sources += sources[-1:] * (count - len(sources))
     nets = []
     for i, source in enumerate(sources):
         log.info("Creating test net (#%d) specified by %s", i, source.words)
         state = param.test_state[i] if param.test_state else caffe_pb2.NetState()
-        nets.append(_build(source, caffe_pb2.TEST, state, make_net))
+        nets.append(_build(source, caffe_pb2.TEST, state, make_net, skip_unknown_fields))
         nets[-1].debug_info = param.debug_info
     return nets
 
 
-def load_weights(net, param):
+def load_weights(net, param, own_fields=()):
     """Load the files of the `weights` field; an entry may list several with commas."""
-    for entry in param.weights:
+    for i, entry in enumerate(param.weights):
         for path in map(str.strip, entry.split(",")):
+            if "weights" not in own_fields:
+                caffe.check_path(path, f"weights[{i}]", who="solver")
             log.info("Finetuning from %s", path)
             net.copy_from(path)
 
 
-def _source(param, field, index, file, positions):
+def _source(param, field, index, file, positions, skip_unknown_fields, own_fields):
     """Read and upgrade the net that `field` (entry `index` of a repeated one) gives."""
     value = getattr(param, field) if index is None else getattr(param, field)[index]
     if not field.endswith("_param"):
-        net_param, net_positions = upgrade.read_net_file(value)
+        if field not in own_fields:
+            caffe.check_path(value, field if index is None else f"{field}[{index}]", who="solver")
+        net_param, net_positions = upgrade.read_net_file(value, skip_unknown_fields)
         return Source(net_param, value, net_positions, f"{field} file: {value}")
     path = field if index is None else f"{field}[{index}]"
     net_param, _ = upgrade.upgrade_net(value, positions, path + ".")
     return Source(net_param, file, InlinePositions(positions, path) if positions is not None else None, field)
 
 
-def _build(source, phase, state, make_net):
+def _build(source, phase, state, make_net, skip_unknown_fields):
     """Build a net: `phase` is the default, the net's own state stands above it, the solver's `state` above both."""
     merged = caffe_pb2.NetState(phase=phase)
     merged.MergeFrom(source.param.state)
@@ -114,4 +130,4 @@ def _build(source, phase, state, make_net):
     net_param.CopyFrom(source.param)
     net_param.state.CopyFrom(merged)
     file = os.fspath(source.file) if source.file is not None else None
-    return make_net(net_param, file=file, positions=source.positions)
+    return make_net(net_param, file=file, positions=source.positions, skip_unknown_fields=skip_unknown_fields)

@@ -11,6 +11,7 @@ import os
 
 import numpy as np
 
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
 from minicaffe.net import weights
 from minicaffe.proto import binary, caffe_pb2
@@ -18,6 +19,16 @@ from minicaffe.proto.atomic import check_writable, hdf5_in_memory, replacing
 from minicaffe.proto.files import is_hdf5
 
 log = logging.getLogger("minicaffe.solver")
+
+
+def check_trust(param):
+    """Raise ConfigError if the solver is not trusted and its file says where snapshots are written."""
+    if param.HasField("snapshot_prefix") and not caffe.trusted:
+        try:
+            caffe.check_path(param.snapshot_prefix, "snapshot_prefix", writes=True, who="solver")
+        except ConfigError as error:
+            error.message += ", or name the place of snapshots yourself: --snapshot-prefix, or own_fields of Solver"
+            raise
 
 
 def check_prefix(param):
@@ -188,13 +199,18 @@ def _parse_resume_state(text):
 
 
 def _find_model(learned_net, state_path):
-    """Return the path of the model: as the state names it, or the file of that name beside the state. None if unset."""
+    """Return the path of the model: as the state names it, or the file of that name beside the state. None if unset.
+
+    The state of a solver that is not trusted gets the file beside it before any other.
+    """
     if not learned_net:
         log.warning("%s names no model, the weights stay as they are", state_path)
         return None
     beside = os.path.join(os.path.dirname(state_path), os.path.basename(learned_net))
-    for path in (learned_net, beside):
+    for path in (learned_net, beside) if caffe.trusted else (beside, learned_net):
         if os.path.exists(path):
+            if path != beside:
+                caffe.check_path(path, "learned_net", who="solver state")
             return path
     raise FileError(f"names the model {learned_net}, which is neither there nor at {beside}; put it beside the state file",
                     field="learned_net")

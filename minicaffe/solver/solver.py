@@ -37,6 +37,13 @@ class Solver:
         FLOAT or DOUBLE.
     workspace : Workspace, optional
         Owns the parameters; the nets of the solver are built in children of it.
+    skip_unknown_fields : bool
+        Leave out, with a warning, fields of forks without which a net computes the same (proto/forks.py).
+    trusted : bool
+        False: the solver's file and its nets are another's. They write no files, read none outside the working directory, and
+        import no modules; a `snapshot_prefix` that stands in the file is refused.
+    own_fields : collection of str
+        Fields of `param` that the program has set itself; their paths are its own, whatever `trusted` says.
 
     Attributes
     ----------
@@ -69,12 +76,16 @@ class Solver:
 
     exact_resume = True
 
-    def __init__(self, param, *, file=None, positions=None, dtype=Dtype.FLOAT, workspace=None):
+    def __init__(self, param, *, file=None, positions=None, dtype=Dtype.FLOAT, workspace=None, skip_unknown_fields=False,
+                 trusted=True, own_fields=()):
         self.param = caffe_pb2.SolverParameter()
         self.param.CopyFrom(param)
         self.file = str(file) if file is not None else None
         self.positions = positions
         self.workspace = workspace if workspace is not None else Workspace()
+        self.trusted = trusted
+        self.skip_unknown_fields = skip_unknown_fields
+        self.own_fields = frozenset(own_fields)
         self.iter = 0
         self.current_step = 0
         self.smoothed_loss = 0.0
@@ -87,7 +98,8 @@ class Solver:
         self._first_iter = 0     # where the running step() began
         self._displayed = (0, time.perf_counter())  # iteration and time of the last display
         try:
-            self._build(dtype)
+            with caffe.trusting(trusted):
+                self._build(dtype)
         except Error as error:
             if error.file is None:
                 error.at(file=self.file, line=self._line(error.field))
@@ -99,17 +111,21 @@ class Solver:
         if log.isEnabledFor(logging.INFO):
             log.info("Initializing solver from parameters: \n%s", text.write_text(param))
         self.check_param()
+        # A prefix that the file does not have was made of the file's own name (proto/upgrade.py).
+        if "snapshot_prefix" not in self.own_fields and (self.positions is None or self._line("snapshot_prefix")):
+            snapshot.check_trust(param)
         if param.snapshot > 0:
             snapshot.check_prefix(param)
         if param.random_seed >= 0:
             caffe.seed(param.random_seed + caffe.solver_rank)
         self.generator = caffe.generator
         make_net = functools.partial(self.make_net, dtype=dtype, workspace=self.workspace)
-        self.net = nets.build_train_net(param, self.file, self.positions, make_net)
-        nets.load_weights(self.net, param)
-        self.test_nets = nets.build_test_nets(param, self.file, self.positions, make_net)
+        source = param, self.file, self.positions, make_net, self.skip_unknown_fields, self.own_fields
+        self.net = nets.build_train_net(*source)
+        nets.load_weights(self.net, param, self.own_fields)
+        self.test_nets = nets.build_test_nets(*source)
         for net in self.test_nets:
-            nets.load_weights(net, param)
+            nets.load_weights(net, param, self.own_fields)
         # Parameters that a test net has for itself, such as those of layers whose definition holds blobs.
         train = {layer.key: layer for layer in self.net.layers}
         self._unshared = [[(blob, source) for layer in net.layers if layer.key in train
@@ -310,7 +326,8 @@ class Solver:
         FileError, DataError, ShapeError, ConfigError
             If the state cannot be read or does not fit; the solver is as it was.
         """
-        snapshot.restore(self, str(path))
+        with caffe.trusting(self.trusted):
+            snapshot.restore(self, str(path))
 
     def share_weights(self, net):
         """Let `net` use the parameters of this solver's train net."""
