@@ -1,5 +1,7 @@
 """Data: batches of pictures and labels from an LMDB or LevelDB (Caffe data_layer.cpp)."""
 
+import os
+
 from minicaffe.common import TRAIN, caffe
 from minicaffe.data.db import open_db
 from minicaffe.data.record_batches import RecordBatches
@@ -7,6 +9,7 @@ from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
 from minicaffe.layers.base_data import PrefetchingLayer, in_field
+from minicaffe.proto import caffe_pb2
 
 
 class DataLayer(PrefetchingLayer):
@@ -20,7 +23,7 @@ class DataLayer(PrefetchingLayer):
         param = self.param.data_param
         if param.batch_size < 1:
             raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
-        caffe.check_path(param.source, "data_param.source")
+        check_database(param)
         transformer = self.transformer()
         try:
             db = open_db(param.source, param.backend)
@@ -47,6 +50,17 @@ class DataLayer(PrefetchingLayer):
         count, rank = (caffe.solver_count, caffe.solver_rank) if self.phase == TRAIN else (1, 0)
         return RecordBatches(param.source, param.backend, param.batch_size, self.transformer(), solver_count=count,
                              solver_rank=rank)
+
+
+def check_database(param):
+    """Raise ConfigError unless the net being built may open the database of a DataParameter (`Caffe.check_path`)."""
+    if caffe.trusted:
+        return
+    caffe.check_path(param.source, "data_param.source")
+    if param.backend == caffe_pb2.DataParameter.LEVELDB:
+        raise ConfigError(f"the net is not trusted, and LevelDB writes into '{param.source}' even to read it; convert it to LMDB, "
+                          "or load the net without trusted=False (--untrusted) if you trust it", field="data_param.backend")
+    caffe.check_path(os.path.join(param.source, "data.mdb"), "data_param.source")  # it may be a link itself
 
 
 register_layer("Data", DataLayer)

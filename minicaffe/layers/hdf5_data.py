@@ -1,14 +1,16 @@
 """HDF5Data: batches from the HDF5 files of a list (Caffe hdf5_data_layer.cpp).
 
 Each top's name is the dataset that it reads from every file. Rows come in order, batches run across file ends, the files
-repeat. Different from Caffe: shuffling follows the net's random seed, and a snapshot holds the position.
+repeat. Different from Caffe: shuffling follows the net's random seed, and a snapshot holds the position. A net that came with
+``trusted=False`` reads what lies in the files themselves, not what they point at in other files.
 """
 
 import numpy as np
 
 from minicaffe.common import TRAIN, caffe
-from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.errors import ConfigError, DataError, Error, FileError
 from minicaffe.layer import Layer, register_layer
+from minicaffe.layers.base_data import in_field
 
 
 class HDF5DataLayer(Layer):
@@ -27,6 +29,7 @@ class HDF5DataLayer(Layer):
         caffe.check_path(param.source, "hdf5_data_param.source")
         self.batch_size = param.batch_size
         self.shuffle = param.shuffle
+        self.may_follow = caffe.trusted
         self.files = _read_list(param.source)
         caffe.check_listed(self.files, param.source, "hdf5_data_param.source")
         self.seed = self.generator.take() ^ self.generator.seed
@@ -48,11 +51,14 @@ class HDF5DataLayer(Layer):
         order = range(len(self.files))
         if self.shuffle:
             order = self._random(self.epoch).permutation(len(self.files))
-        self.arrays = _read_file(self.files[order[self.place]], self.names)
+        try:
+            self.arrays = _read_file(self.files[order[self.place]], self.names, self.may_follow)
+        except Error as error:
+            raise in_field(error, "hdf5_data_param.source")
         for array, before in zip(self.arrays, getattr(self, "item_shapes", [None] * len(self.arrays))):
             if before is not None and array.shape[1:] != before:
-                raise DataError(f"rows have shape {array.shape[1:]}, those of the file before {before}",
-                                file=self.files[order[self.place]])
+                raise in_field(DataError(f"rows have shape {array.shape[1:]}, those of the file before {before}",
+                                         file=self.files[order[self.place]]), "hdf5_data_param.source")
         self.item_shapes = [array.shape[1:] for array in self.arrays]
         self.rows = np.arange(len(self.arrays[0]))
         if self.shuffle:
@@ -110,13 +116,16 @@ def _read_list(source):
     return files
 
 
-def _read_file(path, names):
-    """The datasets `names` of an HDF5 file as arrays with equal first dimensions."""
+def _read_file(path, names, may_follow=True):
+    """The datasets `names` of an HDF5 file as arrays with equal first dimensions; other files are read only if `may_follow`."""
     import h5py
     try:
         with h5py.File(path, "r") as file:
             arrays = []
             for name in names:
+                if not may_follow and _leaves(file, name):
+                    raise DataError(f"dataset '{name}' lies in another file, and the net is not trusted; load it without "
+                                    "trusted=False (--untrusted) if you trust it", file=path)
                 if name not in file:
                     raise DataError(f"has no dataset '{name}' for the top of that name; it has {', '.join(file)}", file=path)
                 dataset = file[name]
@@ -129,6 +138,28 @@ def _read_file(path, names):
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise DataError(f"datasets must have equally many rows and at least one, got {lengths}", file=path)
     return arrays
+
+
+def _leaves(file, name):
+    """Tell whether a name, a soft link of it, or the storage of its dataset leads into another file."""
+    import h5py
+    group, parts, links = file, name.split("/"), 0
+    while parts:
+        part, *parts = parts
+        link = group.get(part, getlink=True) if part and isinstance(group, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            return True
+        if isinstance(link, h5py.SoftLink):
+            links += 1
+            if links > 16:  # as many as HDF5 itself follows
+                return True
+            group = file if link.path.startswith("/") else group
+            parts = link.path.split("/") + parts
+        elif link is not None:
+            group = group[part]
+        elif part not in ("", "."):
+            return False  # there is no such thing
+    return isinstance(group, h5py.Dataset) and bool(group.external or group.is_virtual)
 
 
 register_layer("HDF5Data", HDF5DataLayer)
