@@ -1,0 +1,77 @@
+"""docs/layers.md agrees with the layers, and its tool reads the classes right."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minicaffe.layer import layer_types
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOL = ROOT / "tools" / "layers_table.py"
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("layers_table", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def page():
+    return (ROOT / "docs" / "layers.md").read_text()
+
+
+def test_the_page_is_up_to_date(tmp_path):
+    run = subprocess.run([sys.executable, TOOL, "--check"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_check_notices_a_change(tool, page, tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, "PAGE", tmp_path / "layers.md")
+    monkeypatch.setattr(sys, "argv", ["layers_table.py", "--check"])
+    with pytest.raises(SystemExit, match="run tools/layers_table.py"):
+        tool.main()
+    (tmp_path / "layers.md").write_text(page)
+    tool.main()
+    (tmp_path / "layers.md").write_text(page.replace("same text", "CPU", 1))
+    with pytest.raises(SystemExit, match="run tools/layers_table.py"):
+        tool.main()
+
+
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\(\.\./([^)]+)\)", page)
+    assert len(links) > 60 and all((ROOT / link).is_file() for link in links)
+
+
+def test_every_type_of_the_package_has_a_row(page):
+    own = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.layers.")}
+    assert set(re.findall(r"^\| (\w+) \| \[", page, re.M)) == own
+
+
+@pytest.mark.parametrize("name, cells", [
+    ("Convolution", ["yes", "yes", "yes", "same text", "cuDNN"]),
+    ("Threshold", ["yes", "no gradient", "yes", "same text", ""]),
+    ("Data", ["yes", "source", "yes", "no computing", ""]),
+    ("HDF5Output", ["yes", "sink", "yes", "no computing", ""]),
+    ("Flatten", ["yes", "shared memory", "yes", "no computing", ""]),
+    ("LSTM", ["yes", "yes", "yes", "inner net", ""]),
+    ("InfogainLoss", ["yes", "yes", "yes", "same text", ""]),
+])
+def test_facts_of_some_classes(tool, name, cells):
+    assert tool.facts(layer_types()[name]) == cells
+
+
+def test_cases_are_counted_where_they_are(tool, tmp_path):
+    for number, layers in enumerate((["ReLU", "Pooling"], ["ReLU", "ReLU"])):
+        folder = tmp_path / "cases" / "some" / str(number)
+        os.makedirs(folder)
+        (folder / "case.json").write_text(f'{{"layers": {layers}}}'.replace("'", '"'))
+    assert tool.count_cases(tmp_path) == {"ReLU": 2, "Pooling": 1}
+    assert re.search(r"^\| ReLU \|.*\| 2 \|$", tool.render({"ReLU": 2}), re.M)

@@ -1,0 +1,147 @@
+"""Write docs/layers.md, a table of every layer type, from the registry and the sources; ``--check`` only compares.
+
+What a class says of itself is asked of the class (is it a `DeviceLayer`, is it `host_only`); which methods it defines, and which
+engines they call, is read in its source, as Cython's methods leave no trace in the class. The numbers of conformance cases are
+counted where those cases are (``--conformance DIR``, by default beside the repository); elsewhere they stay as the page has them.
+
+minicaffe must be installed: the classes are those of the installed package.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+from minicaffe.layer import DeviceLayer, layer_types
+from minicaffe.layers.inner import InnerNet
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "layers.md"
+CASES = ROOT.parent / "shared" / "conformance"
+ENGINES = {"cuDNN": r"\bcudnn_\w+\(", "oneDNN": r"\b(?:dnnl|onednn)_\w+\("}  # by the calls in a class
+HEAD = """# Layer types
+
+Written by `tools/layers_table.py` from the registry and the sources; do not edit.
+
+- *backward*: yes; "shared memory": bottom and top are one memory, so the gradient is there already; or why there is none: a
+  source has nothing to give a gradient to, a sink nothing to take one from.
+- *GPU*: "same text" is one implementation for CPU, GPU and the simulated device, compiled from the same functors; "inner net": the
+  layers that it is made of decide; "no computing": it reads, names or reshapes memory; "CPU": it computes on the host, and its
+  blobs are copied there and back.
+- *fast engine*: a library that engine CAFFE is exchanged for on request (`engine: CUDNN`, `cuda.use_cudnn()`).
+- *float64*: every type is written for both types; "tested" where a test of `tests/` runs it in float64, mostly as gradient check.
+- *cases*: conformance cases with numbers of BVLC Caffe in which the type occurs.
+
+| type | source | forward | backward | CPU | GPU | fast engine | float64 | cases |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def source_of(module):
+    """Return the path below the repository of a module of minicaffe."""
+    path = ROOT / module.replace(".", "/")
+    return next(p for p in (path.with_suffix(".pyx"), path.with_suffix(".py")) if p.exists())
+
+
+def body_of(cls):
+    """Return the source text of a class."""
+    text = source_of(cls.__module__).read_text()
+    start = re.search(rf"^(?:cdef )?class {cls.__name__}\b.*\n", text, re.M)
+    end = re.search(r"^\S", text[start.end():], re.M)
+    return text[start.start():start.end() + end.start() if end else len(text)]
+
+
+def method(bodies, *names):
+    """Return the first body of a method with one of these names, without its docstring; None if no class defines one."""
+    for body in bodies:
+        for name in names:
+            found = re.search(rf"^    (?:def|cpdef|cdef \w+) {name}\(.*?:\n(.*?)(?=^    \S|\Z)", body, re.M | re.S)
+            if found:
+                return re.sub(r'""".*?"""', "", found[1], flags=re.S).strip()
+    return None
+
+
+def facts(cls):
+    """Return the cells forward, backward, CPU, GPU and fast engine of a layer class."""
+    if cls.__name__ == "PythonLayer":
+        return ["the user's", "the user's", "yes", "CPU", "-"]
+    chain = [base for base in cls.__mro__ if base.__module__.startswith("minicaffe.layers.")]
+    bodies = [body_of(base) for base in chain]
+    forward = method(bodies, "forward_on", "forward_cpu")
+    backward = method(bodies, "backward_on", "backward_cpu")
+    if backward is None:
+        backward = "no gradient"
+    elif backward:
+        backward = "yes"
+    else:  # it is defined, and has nothing to do
+        backward = "source" if cls.exact_num_bottom_blobs == 0 else "sink" if cls.exact_num_top_blobs == 0 else "shared memory"
+    inner = any(re.search(rf"\b{InnerNet.__name__}\(", body) for body in bodies)
+    if issubclass(cls, DeviceLayer):
+        gpu = "same text"
+    else:
+        gpu = "inner net" if inner else "no computing" if cls.host_only or not forward else "CPU"
+    engines = [name for name, call in ENGINES.items() if any(re.search(call, body) for body in bodies)]
+    return ["yes" if forward is not None else "nothing to do", backward, "yes", gpu, ", ".join(engines)]
+
+
+def tested_in_double():
+    """Return the names that stand in quotes in tests which compute in float64."""
+    names = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        text = path.read_text()
+        if "check_gradient" in text or "layer_net" in text or "DOUBLE" in text:
+            names |= set(re.findall(r"""["'](\w+)["']""", text)) | set(re.findall(r'type: \\?"(\w+)', text))
+    return names
+
+
+def count_cases(folder):
+    """Return how many conformance cases name each layer type."""
+    counts = Counter()
+    for case in Path(folder).glob("cases/*/*/case.json"):
+        counts.update(set(json.loads(case.read_text())["layers"]))
+    return counts
+
+
+def counts_on_page():
+    """Return the numbers of cases that the page holds."""
+    text = PAGE.read_text() if PAGE.exists() else ""
+    return {row[0]: int(row[1]) for row in re.findall(r"^\| (\w+) \|.*\| (\d+) \|$", text, re.M)}
+
+
+def render(counts):
+    """Return the text of the page."""
+    double = tested_in_double()
+    rows = []
+    for name, cls in sorted(layer_types().items(), key=lambda item: item[0].lower()):
+        if not cls.__module__.startswith("minicaffe.layers."):
+            continue
+        source = source_of(cls.__module__).relative_to(ROOT).as_posix()
+        forward, backward, cpu, gpu, engines = facts(cls)
+        float64 = "tested" if name in double else "yes"
+        link = f"[{source.rpartition('/')[2]}](../{source})"
+        cells = name, link, forward, backward, cpu, gpu, engines or "-", float64, str(counts.get(name, 0))
+        rows.append("| " + " | ".join(cells) + " |")
+    return HEAD + "\n".join(rows) + f"\n\n{len(rows)} types.\n"
+
+
+def main():
+    """Write the page, or with ``--check`` exit with 1 if it differs from what would be written."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare only; exit with 1 on a difference")
+    parser.add_argument("--conformance", metavar="DIR", default=CASES if CASES.exists() else None, help="count the cases in DIR")
+    options = parser.parse_args()
+    if options.check or options.conformance is None:
+        counts = counts_on_page()
+    else:
+        counts = count_cases(options.conformance)
+    text = render(counts)
+    if not options.check:
+        PAGE.write_text(text)
+    elif not PAGE.exists() or PAGE.read_text() != text:
+        sys.exit("docs/layers.md does not agree with the layers: run tools/layers_table.py")
+
+
+if __name__ == "__main__":
+    main()
