@@ -1,0 +1,82 @@
+"""Permute: another order of the axes (SSD's permute_layer.cpp), as NumPy's transpose.
+
+Forward and backward are one strided copy (ops/strided.hpp). Different from Caffe: the number of axes may change between
+iterations, and no gradient is written that nobody asked for.
+"""
+
+from minicaffe.blob cimport Blob
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.context cimport Context
+
+from minicaffe.errors import ConfigError
+from minicaffe.layer import register_layer
+from minicaffe.layers.checks import refuse_in_place
+
+cdef extern from "minicaffe/ops/permute.hpp" namespace "mc" nogil:
+    void copy_strided(const Context&, int dtype, int axes, const long long* sizes, const void* x, const long long* x_strides,
+                      void* y, const long long* y_strides)
+
+
+cdef class PermuteLayer(DeviceLayer):
+    """Axis i of the top is axis `permute_param.order`[i] of the bottom; axes that are not named follow in their order.
+
+    An order that changes nothing shares the bottom's data and diff.
+
+    Raises
+    ------
+    ConfigError
+        If an axis is named twice, or the bottom does not have it.
+    """
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cdef bint identity
+    cdef int axes
+    cdef long long[32] sizes, x_strides, y_strides   # of the top; in the order of its axes
+
+    cpdef layer_setup(self, list bottom, list top):
+        refuse_in_place(self, bottom, top)
+        order = list(self.param.permute_param.order)
+        for i, axis in enumerate(order):
+            if axis in order[:i]:
+                raise ConfigError(f"names axis {axis} twice, in {order}", field=f"permute_param.order[{i}]")
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob x = bottom[0], y = top[0]
+        cdef int axis
+        order = list(self.param.permute_param.order)
+        for i, named in enumerate(order):
+            if named >= x.num_axes:
+                raise ConfigError(f"must be an axis of the bottom, whose shape is {list(x.shape)}, got {named}",
+                                  field=f"permute_param.order[{i}]")
+        order += [axis for axis in range(x.num_axes) if axis not in order]
+        self.axes = x.num_axes
+        self.identity = order == sorted(order)
+        y.reshape_to([x.dims[axis] for axis in order])
+        if self.identity:
+            y.share_data(x)
+            y.share_diff(x)
+        for i in range(self.axes):
+            self.sizes[i] = y.dims[i]
+            self.x_strides[i] = x.count_range(order[i] + 1, x.num_axes)
+            self.y_strides[i] = y.count_range(i + 1, y.num_axes)
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        if self.identity:
+            return 0
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        with nogil:
+            copy_strided(on, self.dtype, self.axes, self.sizes, x, self.x_strides, y, self.y_strides)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if self.identity or not propagate_down[0]:
+            return 0
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
+        with nogil:
+            copy_strided(on, self.dtype, self.axes, self.sizes, dy, self.y_strides, dx, self.x_strides)
+
+
+register_layer("Permute", PermuteLayer)

@@ -1,0 +1,154 @@
+"""PriorBox: the boxes that SSD's predictions start from (SSD's prior_box_layer.cpp; Liu et al., 2016).
+
+The numbers are those of Caffe, so that models keep their meaning: `min_size` and `max_size` are cut off to whole pixels before
+use, and the inverse of a ratio is added even where it is there already. Different from Caffe: the second bottom may be missing
+where the picture's size is given, and one that is needed but missing is an error.
+"""
+
+from libcpp cimport bool as cpp_bool
+from libcpp.vector cimport vector
+
+from minicaffe.blob cimport Blob
+from minicaffe.layer cimport Layer
+
+import math
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+
+cdef extern from "minicaffe/cpu/boxes.hpp" namespace "mc::cpu" nogil:
+    cppclass PriorRule:
+        long long rows, columns
+        double height, width, step_h, step_w, offset
+        cpp_bool clip
+        vector[double] sides
+        double variance[4]
+    void prior_boxes_typed(int dtype, const PriorRule& rule, void* out)
+
+
+cdef class PriorBoxLayer(Layer):
+    """Boxes around the middle of each cell of a feature map, in units of the picture's size.
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (N, C, H, W)
+        The feature map; only H and W count.
+    bottom[1] : Blob, shape (N, C, height, width)
+        The picture; its size counts unless `img_size`, or `img_h` and `img_w`, is given.
+    top[0] : Blob, shape (1, 2, H W boxes 4)
+        The corners (xmin, ymin, xmax, ymax) of each box by rows, columns and kinds of box; then the variances of each.
+
+    For each `min_size` s there are: the square of side s; with `max_size` m the square of side sqrt(s m); for each ratio r a
+    box of width s sqrt(r) and height s / sqrt(r). The ratios are `aspect_ratio` without 1 and what was named before, each
+    followed by 1/r with `flip`.
+
+    Raises
+    ------
+    ConfigError
+        For sizes, ratios, steps or variances that are not above 0, wrong numbers of them, or a picture of unknown size.
+    """
+
+    min_bottom_blobs = 1
+    max_bottom_blobs = 2
+    exact_num_top_blobs = 1
+
+    cdef PriorRule rule
+
+    cpdef layer_setup(self, list bottom, list top):
+        param = self.param.prior_box_param
+        if not param.min_size:
+            raise ConfigError("give at least one", field="prior_box_param.min_size")
+        for name in ("min_size", "aspect_ratio", "variance"):
+            _check_above_zero(name, getattr(param, name))
+        for i, value in enumerate(param.min_size):
+            if value < 1:
+                raise ConfigError(f"must be at least 1, as fractions of a pixel are cut off, got {value:g}",
+                                  field=f"prior_box_param.min_size[{i}]")
+        if len(param.max_size) not in (0, len(param.min_size)):
+            raise ConfigError(f"give none, or one for each of the {len(param.min_size)} min_size, got {len(param.max_size)}",
+                              field="prior_box_param.max_size")
+        for i, (least, most) in enumerate(zip(param.min_size, param.max_size)):
+            if not most > least or math.isinf(most):
+                raise ConfigError(f"must be above min_size, {least:g}, got {most:g}", field=f"prior_box_param.max_size[{i}]")
+        if len(param.variance) not in (0, 1, 4):
+            raise ConfigError(f"give none, one for all, or four, got {len(param.variance)}", field="prior_box_param.variance")
+        for both, names in (("img_size", ("img_h", "img_w")), ("step", ("step_h", "step_w"))):
+            _check_pair(param, both, names)
+        if not math.isfinite(param.offset):
+            raise ConfigError(f"must be a number, got {param.offset:g}", field="prior_box_param.offset")
+        variance = list(param.variance) or [0.1]
+        for i in range(4):
+            self.rule.variance[i] = variance[i] if len(variance) == 4 else variance[0]
+        self.rule.offset, self.rule.clip = param.offset, param.clip
+        self._lay_out(param)
+
+    cdef int _lay_out(self, param) except -1:
+        """Note width and height of each kind of box."""
+        ratios = [1.0]
+        for ratio in param.aspect_ratio:
+            if all(abs(ratio - other) >= 1e-6 for other in ratios):
+                ratios += [ratio, 1 / ratio] if param.flip else [ratio]
+        for i, least in enumerate(param.min_size):
+            least = int(least)
+            squares = [least, math.sqrt(least * int(param.max_size[i]))] if param.max_size else [least]
+            for side in squares:
+                self.rule.sides.push_back(side)
+                self.rule.sides.push_back(side)
+            for ratio in ratios[1:]:
+                self.rule.sides.push_back(least * math.sqrt(ratio))
+                self.rule.sides.push_back(least / math.sqrt(ratio))
+        return 0
+
+    cpdef reshape(self, list bottom, list top):
+        param = self.param.prior_box_param
+        for i, blob in enumerate(bottom):
+            if blob.num_axes != 4:
+                raise ShapeError(f"needs 4 axes (num, channels, height, width), got {list(blob.shape)}", field=f"bottom[{i}]")
+        self.rule.rows, self.rule.columns = bottom[0].shape[2:]
+        if param.img_size or param.img_h:
+            size = (param.img_size, param.img_size) if param.img_size else (param.img_h, param.img_w)
+        elif len(bottom) > 1:
+            size = bottom[1].shape[2:]
+        else:
+            raise ConfigError("give img_size, or img_h and img_w, or the picture as second bottom",
+                              field="prior_box_param.img_size")
+        if 0 in size:
+            raise ShapeError(f"the picture has no pixels, its shape is {list(bottom[1].shape)}", field="bottom[1]")
+        self.rule.height, self.rule.width = size
+        self.rule.step_h = param.step or param.step_h or self.rule.height / max(self.rule.rows, 1)
+        self.rule.step_w = param.step or param.step_w or self.rule.width / max(self.rule.columns, 1)
+        # sides holds two numbers for each kind of box, a box has four corners
+        top[0].reshape(1, 2, self.rule.rows * self.rule.columns * self.rule.sides.size() * 2)
+
+    cpdef forward_cpu(self, list bottom, list top):
+        cdef void* out = (<Blob> top[0]).mutable_cpu_data_ptr()
+        with nogil:
+            prior_boxes_typed(self.dtype, self.rule, out)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        """Overwrite the bottoms' diffs with 0: boxes depend on sizes only."""
+        for blob, wanted in zip(bottom, propagate_down):
+            if wanted:
+                blob.fill_diff(0)
+
+
+def _check_above_zero(name, values):
+    for i, value in enumerate(values):
+        if not value > 0 or math.isinf(value):
+            raise ConfigError(f"must be above 0, got {value:g}", field=f"prior_box_param.{name}[{i}]")
+
+
+def _check_pair(param, both, names):
+    """Check a field for both directions, and its two siblings for one each."""
+    given = [name for name in names if param.HasField(name)]
+    if given and param.HasField(both):
+        raise ConfigError(f"give {both}, or {names[0]} and {names[1]}, not both", field=f"prior_box_param.{given[0]}")
+    if len(given) == 1:
+        other, = set(names) - set(given)
+        raise ConfigError(f"must be given as {given[0]} is", field=f"prior_box_param.{other}")
+    for name in (both, *names):
+        if param.HasField(name) and (not getattr(param, name) > 0 or math.isinf(getattr(param, name))):
+            raise ConfigError(f"must be above 0, got {getattr(param, name):g}", field=f"prior_box_param.{name}")
+
+
+register_layer("PriorBox", PriorBoxLayer)
