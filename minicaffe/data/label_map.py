@@ -1,0 +1,56 @@
+"""Label maps and lists of names and sizes, the text files that go along with a detection database (SSD's convert_annoset)."""
+
+from minicaffe.errors import DataError
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.files import read_bytes
+from minicaffe.proto.text import read_text
+
+
+def read_label_map(path):
+    """Read a LabelMap in text format.
+
+    Returns
+    -------
+    dict
+        Label number -> (name, display name); the name twice where there is no display name.
+
+    Raises
+    ------
+    FileError, ConfigError
+        The file cannot be read.
+    DataError
+        A label is named twice.
+    """
+    message, _ = read_text(path, caffe_pb2.LabelMap)
+    names = {}
+    for i, item in enumerate(message.item):
+        if item.label in names:
+            raise DataError(f"label {item.label} was named '{names[item.label][0]}' before; each label needs one item",
+                            file=str(path), field=f"item[{i}]")
+        names[item.label] = item.name, item.display_name or item.name
+    return names
+
+
+def read_name_sizes(path):
+    """Read lines of ``name height width``, one for each picture in the order of the database.
+
+    Returns
+    -------
+    list of (str, int, int)
+
+    Raises
+    ------
+    FileError, DataError
+        The file cannot be read, or has a line of another form; names the line.
+    """
+    pictures = []
+    for number, line in enumerate(read_bytes(path).decode("utf-8", "surrogateescape").splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        if len(words) != 3 or not all(word.isdigit() and 0 < int(word) < 2**31 for word in words[1:]):
+            raise DataError(f"must be a name, a height and a width, got '{line[:80]}'", file=str(path), line=number)
+        pictures.append((words[0], int(words[1]), int(words[2])))
+    if not pictures:
+        raise DataError("holds no line of a name, a height and a width", file=str(path))
+    return pictures

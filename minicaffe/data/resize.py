@@ -1,0 +1,119 @@
+"""Resizing pictures and the boxes on them (SSD's im_transforms.cpp and bbox_util.cpp, `resize_param`).
+
+Boxes are arrays (n, 4) of xmin, ymin, xmax, ymax in units of the picture's width and height.
+"""
+
+import numpy as np
+
+from minicaffe.data.datum import opencv
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.proto import caffe_pb2
+
+Resize = caffe_pb2.ResizeParameter
+MOST_PIXELS = 2**29  # of a resized picture; OpenCV counts its bytes in an int
+
+
+def check_resize(param, field):
+    """Raise ConfigError, naming a field below `field`, for sizes or probabilities that cannot be."""
+    for name in ("height", "width"):
+        if getattr(param, name) < 1:
+            raise ConfigError("must be given and at least 1, got 0", field=f"{field}.{name}")
+    if param.height * param.width > MOST_PIXELS:
+        raise ConfigError(f"{param.height} x {param.width} pixels are too many for one picture", field=f"{field}.height")
+    check_probability(param, "prob", field)
+    if (param.height_scale > 0) != (param.width_scale > 0):
+        raise ConfigError("give height_scale and width_scale, or neither", field=f"{field}.height_scale")
+
+
+def check_probability(param, name, field):
+    """Raise ConfigError unless a field of `param` is from 0 to 1."""
+    if not 0 <= getattr(param, name) <= 1:
+        raise ConfigError(f"must be from 0 to 1, got {getattr(param, name):g}", field=f"{field}.{name}")
+
+
+def resized_shape(param, height, width):
+    """Return the (height, width) that a picture of `height` x `width` is scaled to, before any padding.
+
+    The ratio is kept by FIT_SMALL_SIZE, which fills `param.height` x `param.width`, and FIT_LARGE_SIZE_AND_PAD, which fits in.
+    """
+    if param.resize_mode == Resize.WARP:
+        return param.height, param.width
+    wider = width * param.height > height * param.width
+    if wider == (param.resize_mode == Resize.FIT_SMALL_SIZE):
+        return param.height, max(1, param.height * width // height)
+    return max(1, param.width * height // width), param.width
+
+
+def resize_picture(param, image, random):
+    """Return `image`, (height, width, channels), resized as `param` says.
+
+    Parameters
+    ----------
+    random : numpy.random.Generator
+        Draws the interpolation where several are given.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        `pad_value` has neither one value nor one a channel; the ratio makes the picture too large.
+    """
+    cv2 = opencv()
+    modes = {Resize.LINEAR: cv2.INTER_LINEAR, Resize.AREA: cv2.INTER_AREA, Resize.NEAREST: cv2.INTER_NEAREST,
+             Resize.CUBIC: cv2.INTER_CUBIC, Resize.LANCZOS4: cv2.INTER_LANCZOS4}
+    mode = param.interp_mode[random.integers(len(param.interp_mode))] if param.interp_mode else Resize.LINEAR
+    height, width = resized_shape(param, *image.shape[:2])
+    if height * width > MOST_PIXELS:
+        raise ShapeError(f"a picture of {image.shape[0]} x {image.shape[1]} would become {height} x {width}",
+                         field="resize_param")
+    result = cv2.resize(image, (width, height), interpolation=modes[mode])
+    if param.resize_mode == Resize.FIT_LARGE_SIZE_AND_PAD:
+        top, left = (param.height - height) // 2, (param.width - width) // 2
+        borders = {Resize.CONSTANT: cv2.BORDER_CONSTANT, Resize.MIRRORED: cv2.BORDER_REFLECT101,
+                   Resize.REPEAT_NEAREST: cv2.BORDER_REPLICATE}
+        result = cv2.copyMakeBorder(result, top, param.height - height - top, left, param.width - width - left,
+                                    borders[param.pad_mode], value=_pad_value(param, image.shape[2]))
+    return result.reshape(*result.shape[:2], -1)
+
+
+def _pad_value(param, channels):
+    values = list(param.pad_value) or [0.0]
+    if len(values) not in (1, channels):
+        raise ConfigError(f"give one, or one for each of the {channels} channels, got {len(values)}",
+                          field="resize_param.pad_value")
+    return values if len(values) == channels else values * min(channels, 4)
+
+
+def inside(param, height, width):
+    """Return the box that a picture of `height` x `width` fills of the padded one."""
+    if param is None or param.resize_mode != Resize.FIT_LARGE_SIZE_AND_PAD:
+        return np.array([0.0, 0.0, 1.0, 1.0])
+    ratio, new_ratio = width / height, param.width / param.height
+    if ratio > new_ratio:
+        margin = (1 - new_ratio / ratio) / 2
+        return np.array([0, margin, 1, 1 - margin])
+    margin = (1 - ratio / new_ratio) / 2
+    return np.array([margin, 0, 1 - margin, 1])
+
+
+def boxes_into(frame, boxes):
+    """Return boxes that were relative to `frame`, a box, as part of what `frame` lies in."""
+    return boxes * np.tile(frame[2:] - frame[:2], 2) + np.tile(frame[:2], 2)
+
+
+def boxes_within(frame, boxes):
+    """Return boxes as parts of `frame`, the other way round."""
+    return (boxes - np.tile(frame[:2], 2)) / np.tile(frame[2:] - frame[:2], 2)
+
+
+def boxes_to_pixels(param, boxes, height, width):
+    """Return boxes of a resized picture in pixels of the one it was made from, clipped to it (SSD's OutputBBox).
+
+    Parameters
+    ----------
+    param : ResizeParameter or None
+        How it was resized; None counts as WARP.
+    """
+    pixels = np.tile([width, height], 2).astype(float)
+    if param is not None and param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale and param.width_scale:
+        return np.clip(boxes * np.tile([param.width_scale, param.height_scale], 2), 0, pixels)
+    return np.clip(boxes_within(inside(param, height, width), boxes), 0, 1) * pixels

@@ -1,0 +1,158 @@
+"""DetectionOutput: from SSD's predictions to boxes with labels and scores (SSD's detection_output_layer.cpp; Liu et al., 2016).
+
+The boxes' arithmetic stands in cpu/detection_output.hpp; files and pictures of the results in data/detection_files.py.
+Different from Caffe: `background_label_id` -1 works with shared locations; boxes of equal score come in the order of their
+prior boxes; a directory for results is not emptied, and its files are replaced at once; what is shown needs no window where
+`save_file` is given.
+"""
+
+from libcpp cimport bool as cpp_bool
+from libcpp.vector cimport vector
+
+from minicaffe.blob cimport Blob
+from minicaffe.cpu.threads cimport num_threads
+from minicaffe.layer cimport Layer
+
+from minicaffe.data.detection_files import DetectionFiles, DetectionPictures
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.layer import register_layer
+
+cdef extern from "minicaffe/cpu/detection_output.hpp" namespace "mc::cpu" nogil:
+    struct DetectionRule:
+        long long images, priors, classes
+        int background, code
+        cpp_bool share_location, variance_in_target
+        double threshold, nms_threshold, eta
+        long long nms_top_k, keep_top_k
+    cppclass Detection:
+        pass
+    vector[Detection] detect_typed(int threads, int dtype, const DetectionRule& rule, const void* loc, const void* conf,
+                                   const void* priors)
+    void write_detections(int dtype, const vector[Detection]& all, long long images, void* out)
+    long long flat_prior_typed(int dtype, const void* priors, long long count, int code)
+
+cdef double LOWEST = -3.402823466e38   # every finite score is above it
+
+
+cdef class DetectionOutputLayer(Layer):
+    """Decode the boxes, leave out those that a better one of their class overlaps, keep the best.
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (N, P L 4) or any with N P L 4 elements
+        Codes of the boxes for P prior boxes and L locations: 1 with `share_location`, else one for each class.
+    bottom[1] : Blob, shape (N, P classes)
+        Scores, after the softmax or sigmoid that the net ends with.
+    bottom[2] : Blob, shape (1, 2, P 4)
+        Prior boxes and variances, from PriorBox.
+    bottom[3] : Blob, shape (N, C, H, W), optional
+        The pictures, for `visualize`.
+    top[0] : Blob, shape (1, 1, D, 7)
+        Rows (image in the batch, label, score, xmin, ymin, xmax, ymax) by image, label and falling score, in units of the
+        picture's size, not clipped. Where the whole batch has none: a row for each image, -1 but for the image.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For fields out of range, and bottoms that do not fit P, L and `num_classes`.
+    DataError
+        For a prior box without width or height, where the codes count in its sizes.
+    """
+
+    min_bottom_blobs = 3
+    max_bottom_blobs = 4
+    exact_num_top_blobs = 1
+
+    cdef DetectionRule rule
+    cdef object files, pictures   # None unless asked for
+
+    cpdef layer_setup(self, list bottom, list top):
+        param, nms = self.param.detection_output_param, self.param.detection_output_param.nms_param
+        for name, value, wrong, rule in (
+                ("num_classes", param.num_classes, param.num_classes < 1, "must be given and at least 1"),
+                ("background_label_id", param.background_label_id, not -1 <= param.background_label_id < param.num_classes,
+                 f"must be from -1 to num_classes - 1 = {param.num_classes - 1}"),
+                ("nms_param.nms_threshold", nms.nms_threshold, not nms.nms_threshold >= 0, "must be at least 0"),
+                ("nms_param.eta", nms.eta, not 0 < nms.eta <= 1, "must be above 0 and at most 1"),
+                ("nms_param.top_k", nms.top_k, nms.top_k < -1, "must be at least -1"),
+                ("keep_top_k", param.keep_top_k, param.keep_top_k < -1, "must be at least -1")):
+            if wrong:
+                raise ConfigError(f"{rule}, got {value:g}", field=f"detection_output_param.{name}")
+        self.rule.classes, self.rule.background = param.num_classes, param.background_label_id
+        self.rule.share_location, self.rule.variance_in_target = param.share_location, param.variance_encoded_in_target
+        self.rule.code = param.code_type
+        self.rule.threshold = param.confidence_threshold if param.HasField("confidence_threshold") else LOWEST
+        self.rule.nms_threshold, self.rule.eta = nms.nms_threshold, nms.eta
+        self.rule.nms_top_k = nms.top_k if nms.HasField("top_k") else -1
+        self.rule.keep_top_k = param.keep_top_k
+        self.files = DetectionFiles(param) if DetectionFiles.wanted(param) else None
+        self.pictures = None
+        if param.visualize:
+            if len(bottom) < 4:
+                raise ConfigError("visualize needs the pictures as fourth bottom", field="bottom")
+            self.pictures = DetectionPictures(param, self.param.transform_param)
+        (<Blob> top[0]).reshape(1, 1, 1, 7)
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob loc = bottom[0], conf = bottom[1], priors = bottom[2]
+        for i, blob in enumerate(bottom):
+            if not blob.num_axes:
+                raise ShapeError("needs an axis for the images, got a scalar", field=f"bottom[{i}]")
+        if priors.num_axes < 3 or priors.dims[0] != 1 or priors.dims[1] != 2 or priors.count % 8:
+            raise ShapeError(f"must be prior boxes and variances, (1, 2, boxes x 4), got {list(priors.shape)}", field="bottom[2]")
+        self.rule.images, self.rule.priors = loc.dims[0], priors.count // 8
+        locations = 1 if self.rule.share_location else self.rule.classes
+        if loc.count_range(1, loc.num_axes) != self.rule.priors * locations * 4:
+            raise ShapeError(f"needs {self.rule.priors} prior boxes x {locations} locations x 4 = "
+                             f"{self.rule.priors * locations * 4} codes for each image, got {list(loc.shape)}", field="bottom[0]")
+        if conf.dims[0] != self.rule.images or conf.count_range(1, conf.num_axes) != self.rule.priors * self.rule.classes:
+            raise ShapeError(f"needs {self.rule.priors} prior boxes x {self.rule.classes} classes = "
+                             f"{self.rule.priors * self.rule.classes} scores for each of {self.rule.images} images, got "
+                             f"{list(conf.shape)}", field="bottom[1]")
+        if self.pictures is not None:
+            pictures = bottom[3]
+            if pictures.num_axes != 4 or pictures.shape[0] != self.rule.images or pictures.shape[1] not in (1, 3):
+                raise ShapeError(f"must be {self.rule.images} pictures of 1 or 3 channels, got {list(pictures.shape)}",
+                                 field="bottom[3]")
+
+    cpdef forward_cpu(self, list bottom, list top):
+        cdef Blob y = top[0]
+        cdef const void* loc = (<Blob> bottom[0]).cpu_data_ptr()
+        cdef const void* conf = (<Blob> bottom[1]).cpu_data_ptr()
+        cdef const void* priors = (<Blob> bottom[2]).cpu_data_ptr()
+        cdef vector[Detection] found
+        cdef void* out
+        cdef long long flat
+        cdef int threads = num_threads()
+        with nogil:
+            flat = flat_prior_typed(self.dtype, priors, self.rule.priors, self.rule.code)
+            if flat < 0:
+                found = detect_typed(threads, self.dtype, self.rule, loc, conf, priors)
+        if flat >= 0:
+            raise flat_prior(bottom[2], flat)
+        y.reshape(1, 1, found.size() or self.rule.images, 7)
+        out = y.mutable_cpu_data_ptr()
+        with nogil:
+            write_detections(self.dtype, found, self.rule.images, out)
+        rows = y.cpu_data.reshape(-1, 7)[:found.size()]
+        if self.files is not None:
+            self.files.add(self.rule.images, rows)
+        if self.pictures is not None:
+            self.pictures.show((<Blob> bottom[3]).cpu_data, rows)
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if any(propagate_down):
+            raise ConfigError("DetectionOutput has no gradient; it is a layer for the TEST phase")
+
+    def capture_obstacle(self):
+        return "it runs on the CPU"
+
+
+def flat_prior(priors, index):
+    """Return the error about a prior box that has no width or height."""
+    box = ", ".join(f"{edge:g}" for edge in priors.cpu_data.reshape(2, -1, 4)[0, index])
+    return DataError(f"prior box {index}, ({box}), has no width or no height; code_type CENTER_SIZE and CORNER_SIZE need both",
+                     field="bottom[2]")
+
+
+register_layer("DetectionOutput", DetectionOutputLayer)
