@@ -19,26 +19,26 @@ def overlap(a, b, pixels=0):
     return inside / (area(a) + area(b) - inside)
 
 
-def decode(code, prior, variance, l):
-    """The box that the code `l` stands for."""
+def decode(code, prior, variance, deltas):
+    """The box that the code `deltas` stands for."""
     w, h = prior[2] - prior[0], prior[3] - prior[1]
-    l = variance * l
+    deltas = variance * deltas
     if code == CENTER_SIZE:
-        x, y = l[0] * w + (prior[0] + prior[2]) / 2, l[1] * h + (prior[1] + prior[3]) / 2
-        w, h = np.exp(l[2]) * w, np.exp(l[3]) * h
+        x, y = deltas[0] * w + (prior[0] + prior[2]) / 2, deltas[1] * h + (prior[1] + prior[3]) / 2
+        w, h = np.exp(deltas[2]) * w, np.exp(deltas[3]) * h
         return np.array([x - w / 2, y - h / 2, x + w / 2, y + h / 2])
-    return prior + l * ([w, h, w, h] if code == CORNER_SIZE else 1)
+    return prior + deltas * ([w, h, w, h] if code == CORNER_SIZE else 1)
 
 
 def encode(code, prior, variance, box):
     """The code of a box."""
     w, h = prior[2] - prior[0], prior[3] - prior[1]
     if code == CENTER_SIZE:
-        l = np.array([((box[0] + box[2]) - (prior[0] + prior[2])) / 2 / w, ((box[1] + box[3]) - (prior[1] + prior[3])) / 2 / h,
+        deltas = np.array([((box[0] + box[2]) - (prior[0] + prior[2])) / 2 / w, ((box[1] + box[3]) - (prior[1] + prior[3])) / 2 / h,
                       np.log((box[2] - box[0]) / w), np.log((box[3] - box[1]) / h)])
     else:
-        l = (box - prior) / ([w, h, w, h] if code == CORNER_SIZE else 1)
-    return l / variance
+        deltas = (box - prior) / ([w, h, w, h] if code == CORNER_SIZE else 1)
+    return deltas / variance
 
 
 def suppress(boxes, threshold, eta=1.0):

@@ -1,0 +1,294 @@
+"""MultiBoxLoss: what SSD is trained with (SSD's multibox_loss_layer.cpp; Liu et al., 2016).
+
+Matching and mining stand in cpu/multibox.hpp; the losses are inner nets of SmoothL1Loss or EuclideanLoss, and of
+SoftmaxWithLoss or SigmoidCrossEntropyLoss. Different from Caffe: with `encode_variance_in_target` the gradient is divided by
+the variances as the loss is; prior boxes that `ignore_cross_boundary_bbox` leaves out take no place among the hard examples;
+NaN in a prediction makes it the hardest example.
+"""
+
+from libcpp cimport bool as cpp_bool
+from libcpp.vector cimport vector
+
+from minicaffe.blob cimport Blob
+from minicaffe.cpu.threads cimport num_threads
+from minicaffe.layer cimport Layer
+
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.detection_output import flat_prior
+from minicaffe.layers.inner import InnerNet
+from minicaffe.proto import caffe_pb2
+
+cdef extern from "minicaffe/cpu/detection_output.hpp" namespace "mc::cpu" nogil:
+    long long flat_prior_typed(int dtype, const void* priors, long long count, int code)
+    long long bad_variance_typed(int dtype, const void* priors, long long count)
+
+cdef extern from "minicaffe/cpu/multibox.hpp" namespace "mc::cpu" nogil:
+    struct MultiBoxRule:
+        long long images, priors, classes
+        int background, code, mining
+        cpp_bool share_location, per_prediction, match_priors, use_difficult, squared_loc, logistic
+        cpp_bool variance_in_target, agnostic, skip_crossing, stay_inside, nms, nms_on_priors
+        double overlap_threshold, negatives_per_positive, negative_overlap, nms_threshold, eta
+        long long nms_top_k, sample_size
+    cppclass Truth:
+        pass
+    cppclass Positive:
+        pass
+    cppclass Example:
+        pass
+    cppclass Matched:
+        vector[Positive] positives
+        vector[Example] examples
+    struct MultiBoxData:
+        const void* loc
+        const void* conf
+        const void* priors
+    int IMAGE "mc::cpu::kImage"
+    int LABEL "mc::cpu::kLabel"
+    long long read_truths(int dtype, const MultiBoxRule&, const void* rows, long long count, vector[Truth]* truths, int* fault)
+    Matched match_typed(int threads, int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&)
+    void gather_locations(int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&, const Matched&, void*, void*)
+    void gather_confidences(int dtype, const MultiBoxRule&, const MultiBoxData&, const Matched&, void* pred, void* target)
+    void scatter_locations(int dtype, const MultiBoxRule&, const void* priors, const Matched&, const void*, double scale, void*)
+    void scatter_confidences(int dtype, const MultiBoxRule&, const Matched&, const void* dpred, double scale, void* dconf)
+
+Param = caffe_pb2.MultiBoxLossParameter
+Loss = caffe_pb2.LossParameter
+
+
+cdef class MultiBoxLossLayer(Layer):
+    """``loss = (loc_weight sum l(codes - encoded objects) + sum of the confidence loss) / Z``.
+
+    Each object is matched with the prior box that it overlaps most, the best pairs first; with PER_PREDICTION each further prior
+    box with the object it overlaps most, if by at least `overlap_threshold`. Matched boxes learn codes and label; background is
+    learned by all others (mining NONE), by the `neg_pos_ratio` times as many of them with the highest loss (MAX_NEGATIVE, of
+    those that overlap every object by less than `neg_overlap`), or, with HARD_EXAMPLE, only the `sample_size` boxes of highest
+    loss count, matched or not. When mining, images without an object teach nothing.
+
+    Parameters
+    ----------
+    bottom[0], bottom[1], bottom[2] : Blob
+        Codes, raw scores, prior boxes: shapes as DetectionOutput has them.
+    bottom[3] : Blob, shape (1, 1, G, 8)
+        Rows (image in the batch, label, instance, xmin, ymin, xmax, ymax, difficult); image -1 is no object.
+    top[0] : Blob, shape ()
+        Z is the number of matches with `loss_param` VALID (the default), images x priors with FULL, images with BATCH_SIZE; at
+        least 1. ``propagate_down: false`` for a bottom leaves its term out.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For fields that are out of range or do not go together, and bottoms that do not fit.
+    DataError
+        For a row of another image than those of the batch, or a label that is background or no class; names the row.
+    """
+
+    exact_num_bottom_blobs = 4
+    exact_num_top_blobs = 1
+    auto_top_blobs = True
+    default_loss_weight = 1
+
+    cdef MultiBoxRule rule
+    cdef int mode                  # of the divisor
+    cdef double divisor            # of the last forward
+    cdef vector[Truth] truths
+    cdef Matched matched           # by the last forward
+    cdef object loc_loss, conf_loss
+    cdef bint with_loc, with_conf  # whether the terms count
+
+    def allow_force_backward(self, int bottom_index):
+        return bottom_index < 2
+
+    cpdef layer_setup(self, list bottom, list top):
+        param, nms = self.param.multibox_loss_param, self.param.multibox_loss_param.nms_param
+        self._check(param)
+        rule = &self.rule
+        rule.classes, rule.background, rule.code, rule.mining = (param.num_classes, param.background_label_id, param.code_type,
+                                                                 param.mining_type)
+        rule.share_location, rule.match_priors = param.share_location, param.use_prior_for_matching
+        rule.per_prediction, rule.use_difficult = param.match_type == Param.PER_PREDICTION, param.use_difficult_gt
+        rule.squared_loc, rule.logistic = param.loc_loss_type == Param.L2, param.conf_loss_type == Param.LOGISTIC
+        rule.variance_in_target, rule.agnostic = param.encode_variance_in_target, param.map_object_to_agnostic
+        rule.skip_crossing, rule.stay_inside = param.ignore_cross_boundary_bbox, param.bp_inside
+        rule.overlap_threshold, rule.negative_overlap = param.overlap_threshold, param.neg_overlap
+        rule.negatives_per_positive, rule.sample_size = param.neg_pos_ratio, param.sample_size
+        rule.nms, rule.nms_on_priors = param.HasField("nms_param") and nms.nms_threshold > 0, param.use_prior_for_nms
+        rule.nms_threshold, rule.eta, rule.nms_top_k = nms.nms_threshold, nms.eta, nms.top_k if nms.HasField("top_k") else -1
+        loss = self.param.loss_param
+        self.mode = loss.normalization
+        if loss.HasField("normalize") and not loss.HasField("normalization"):
+            self.mode = Loss.VALID if loss.normalize else Loss.BATCH_SIZE
+        terms = list(self.param.propagate_down) or [True, True]
+        self.with_loc, self.with_conf = terms[0], terms[1]
+        self.loc_loss = self._inner("EuclideanLoss" if rule.squared_loc else "SmoothL1Loss", [1, 4], [1, 4], param.loc_weight)
+        scores = [1, param.num_classes]
+        if rule.logistic:
+            self.conf_loss = self._inner("SigmoidCrossEntropyLoss", scores, scores, 1)
+        else:
+            self.conf_loss = self._inner("SoftmaxWithLoss", scores, [1], 1)
+
+    def _check(self, param):
+        """Raise ConfigError for a field that is wrong by itself or beside others."""
+        nms, mining = param.nms_param, param.mining_type != Param.NONE
+        softmax_background = param.conf_loss_type == Param.SOFTMAX and param.background_label_id >= param.num_classes
+        for name, wrong, rule in (
+                ("num_classes", param.num_classes < 1, "must be given and at least 1"),
+                ("background_label_id", softmax_background, f"must be below num_classes, {param.num_classes}, with SOFTMAX"),
+                ("loc_weight", not param.loc_weight >= 0, "must be at least 0"),
+                ("overlap_threshold", not 0 <= param.overlap_threshold <= 1, "must be from 0 to 1"),
+                ("neg_pos_ratio", mining and not param.neg_pos_ratio > 0, "must be above 0"),
+                ("neg_overlap", not param.neg_overlap >= 0, "must be at least 0"),
+                ("sample_size", param.sample_size < 1, "must be at least 1"),
+                ("nms_param.nms_threshold", not nms.nms_threshold >= 0, "must be at least 0"),
+                ("nms_param.eta", not 0 < nms.eta <= 1, "must be above 0 and at most 1"),
+                ("nms_param.top_k", nms.top_k < -1, "must be at least -1")):
+            if wrong:
+                value = nms if name.startswith("nms_param.") else param
+                raise ConfigError(f"{rule}, got {getattr(value, name.rpartition('.')[2]):g}", field=f"multibox_loss_param.{name}")
+        if mining and not param.share_location:
+            raise ConfigError("mining needs share_location: true; set mining_type: NONE", field="multibox_loss_param.mining_type")
+        if param.HasField("do_neg_mining") and param.do_neg_mining != mining:
+            raise ConfigError(f"is {str(param.do_neg_mining).lower()}, but mining_type is "
+                              f"{Param.MiningType.Name(param.mining_type)}; leave the old field out",
+                              field="multibox_loss_param.do_neg_mining")
+        if param.map_object_to_agnostic and (param.num_classes != 2 or param.background_label_id > 1):
+            raise ConfigError("needs 2 classes, object and background (label 0 or 1), got "
+                              f"{param.num_classes} with background {param.background_label_id}",
+                              field="multibox_loss_param.map_object_to_agnostic")
+        if param.map_object_to_agnostic and not param.share_location:
+            raise ConfigError("needs share_location: true", field="multibox_loss_param.map_object_to_agnostic")
+
+    def _inner(self, type, prediction, target, weight):
+        """Return the inner net of one loss: a sum, not divided by anything."""
+        layer = caffe_pb2.LayerParameter(name="loss", type=type, bottom=["prediction", "target"], top=["loss"],
+                                         propagate_down=[True, False], loss_weight=[weight])
+        layer.loss_param.normalization = Loss.NONE
+        return InnerNet(self, [layer], {"prediction": prediction, "target": target})
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob loc = bottom[0], conf = bottom[1], priors = bottom[2], rows = bottom[3]
+        cdef long long locations, images, boxes
+        if not loc.num_axes or not conf.num_axes:
+            raise ShapeError("needs an axis for the images, got a scalar", field="bottom[0]" if conf.num_axes else "bottom[1]")
+        if priors.num_axes < 3 or priors.dims[0] != 1 or priors.dims[1] != 2 or priors.count % 8:
+            raise ShapeError(f"must be prior boxes and variances, (1, 2, boxes x 4), got {list(priors.shape)}", field="bottom[2]")
+        if not rows.num_axes or rows.dims[rows.num_axes - 1] != 8:
+            raise ShapeError(f"must be rows of 8 numbers, (1, 1, objects, 8), got {list(rows.shape)}", field="bottom[3]")
+        images, boxes, locations = loc.dims[0], priors.count // 8, 1 if self.rule.share_location else self.rule.classes
+        if loc.count_range(1, loc.num_axes) != boxes * locations * 4:
+            raise ShapeError(f"needs {boxes} prior boxes x {locations} locations x 4 = {boxes * locations * 4} codes for each "
+                             f"image, got {list(loc.shape)}", field="bottom[0]")
+        if conf.dims[0] != images or conf.count_range(1, conf.num_axes) != boxes * self.rule.classes:
+            raise ShapeError(f"needs {boxes} prior boxes x {self.rule.classes} classes = {boxes * self.rule.classes} scores for "
+                             f"each of {images} images, got {list(conf.shape)}", field="bottom[1]")
+        self.rule.images, self.rule.priors = images, boxes
+        (<Blob> top[0]).reshape_to(())
+
+    cdef MultiBoxData data(self, list bottom) except *:
+        cdef MultiBoxData data
+        data.loc = (<Blob> bottom[0]).cpu_data_ptr()
+        data.conf = (<Blob> bottom[1]).cpu_data_ptr()
+        data.priors = (<Blob> bottom[2]).cpu_data_ptr()
+        return data
+
+    cdef int read_objects(self, list bottom) except -1:
+        """Check the prior boxes and read the objects."""
+        cdef Blob priors = bottom[2], rows = bottom[3]
+        cdef const void* boxes = priors.cpu_data_ptr()
+        cdef long long index
+        cdef int fault
+        index = flat_prior_typed(self.dtype, boxes, self.rule.priors, self.rule.code)
+        if index >= 0:
+            raise flat_prior(priors, index)
+        index = bad_variance_typed(self.dtype, boxes, self.rule.priors)
+        if index >= 0:
+            raise DataError(f"the variances of prior box {index} must be above 0, got "
+                            f"{priors.cpu_data.reshape(2, -1, 4)[1, index].tolist()}", field="bottom[2]")
+        index = read_truths(self.dtype, self.rule, rows.cpu_data_ptr(), rows.count // 8, &self.truths, &fault)
+        if index >= 0:
+            row = rows.cpu_data.reshape(-1, 8)[index]
+            if fault == IMAGE:
+                why = f"image {row[0]:g} is not in the batch of {self.rule.images}"
+            elif fault == LABEL:
+                why = f"label {row[1]:g} is outside 0..{self.rule.classes - 1}; mend the data or num_classes"
+            else:
+                why = f"label {row[1]:g} is background, which is no object"
+            raise DataError(f"object {index}: {why}", field="bottom[3]")
+        return 0
+
+    cpdef forward_cpu(self, list bottom, list top):
+        self.read_objects(bottom)
+        cdef MultiBoxData data = self.data(bottom)
+        cdef int threads = num_threads()
+        cdef double loss = 0
+        with nogil:
+            self.matched = match_typed(threads, self.dtype, self.rule, data, self.truths)
+        self.divisor = max({Loss.FULL: self.rule.images * self.rule.priors, Loss.VALID: <long long> self.matched.positives.size(),
+                            Loss.BATCH_SIZE: self.rule.images}.get(self.mode, 1), 1)
+        if self.with_loc and self.matched.positives.size():
+            loss += self.loc_forward(data)
+        if self.with_conf and self.matched.examples.size():
+            loss += self.conf_forward(data)
+        (<Blob> top[0]).data[...] = loss / self.divisor
+
+    cdef double loc_forward(self, MultiBoxData data) except? -1:
+        cdef Blob prediction = self.loc_loss.blob("prediction"), target = self.loc_loss.blob("target")
+        cdef void* pred
+        cdef void* aim
+        prediction.reshape(1, 4 * self.matched.positives.size())
+        target.reshape_like(prediction)
+        self.loc_loss.reshape()
+        pred, aim = prediction.mutable_cpu_data_ptr(), target.mutable_cpu_data_ptr()
+        with nogil:
+            gather_locations(self.dtype, self.rule, data, self.truths, self.matched, pred, aim)
+        self.loc_loss.forward()
+        return self.loc_loss.blob("loss").cpu_data.item() * self.param.multibox_loss_param.loc_weight
+
+    cdef double conf_forward(self, MultiBoxData data) except? -1:
+        cdef Blob prediction = self.conf_loss.blob("prediction"), target = self.conf_loss.blob("target")
+        cdef void* pred
+        cdef void* aim
+        prediction.reshape(self.matched.examples.size(), self.rule.classes)
+        if self.rule.logistic:
+            target.reshape_like(prediction)
+        else:
+            target.reshape(self.matched.examples.size())
+        self.conf_loss.reshape()
+        pred, aim = prediction.mutable_cpu_data_ptr(), target.mutable_cpu_data_ptr()
+        with nogil:
+            gather_confidences(self.dtype, self.rule, data, self.matched, pred, aim)
+        self.conf_loss.forward()
+        return self.conf_loss.blob("loss").cpu_data.item()
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        cdef double scale
+        cdef const void* priors = (<Blob> bottom[2]).cpu_data_ptr()
+        cdef const void* gathered
+        cdef void* out
+        for i in (2, 3):
+            if propagate_down[i]:
+                raise ConfigError("MultiBoxLoss has no gradient to it; give the layer propagate_down: true true false false",
+                                  field=f"bottom[{i}]")
+        scale = (<Blob> top[0]).cpu_diff.item() / self.divisor
+        if propagate_down[0]:
+            if not (self.with_loc and self.matched.positives.size()):
+                bottom[0].fill_diff(0)
+            else:
+                self.loc_loss.backward(("prediction",))
+                gathered = (<Blob> self.loc_loss.blob("prediction")).cpu_diff_ptr()
+                out = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
+                with nogil:
+                    scatter_locations(self.dtype, self.rule, priors, self.matched, gathered, scale, out)
+        if propagate_down[1]:
+            if not (self.with_conf and self.matched.examples.size()):
+                bottom[1].fill_diff(0)
+            else:
+                self.conf_loss.backward(("prediction",))
+                gathered = (<Blob> self.conf_loss.blob("prediction")).cpu_diff_ptr()
+                out = (<Blob> bottom[1]).mutable_cpu_diff_ptr()
+                with nogil:
+                    scatter_confidences(self.dtype, self.rule, self.matched, gathered, scale, out)
+
+
+register_layer("MultiBoxLoss", MultiBoxLossLayer)
