@@ -11,6 +11,7 @@ from minicaffe.memory.synced cimport HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
 from minicaffe.ops.context cimport Context, context, cpu_context, kScratch, settle
 
 from minicaffe.errors import DataError, ShapeError
+from minicaffe.memory.budget import check_bytes
 from minicaffe.ops.context import device_lock
 
 cdef extern from "minicaffe/ops/sums.hpp" nogil:
@@ -64,7 +65,8 @@ cdef class Blob:
         Raises
         ------
         ShapeError
-            For more than 32 axes, a negative size, or more than 2**31 - 1 elements.
+            For more than 32 axes, a negative size, more than 2**31 - 1 elements, or more bytes than the budget
+            (memory/budget.py); the blob stays as it was.
         """
         cdef long long dims[32]
         cdef int axis = 0
@@ -92,6 +94,9 @@ cdef class Blob:
             same = same and dims[axis] == self.dims[axis]
         if same:
             return 0
+        if count > self.capacity:
+            check_bytes(count * ITEMSIZE[<int> self.dtype],
+                        (f"blob '{self.name}'" if self.name else "a blob") + f" of shape {[dims[i] for i in range(num_axes)]}")
         for axis in range(num_axes):
             self.dims[axis] = dims[axis]
         self.num_axes = num_axes

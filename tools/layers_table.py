@@ -20,7 +20,7 @@ from minicaffe.layers.inner import InnerNet
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "layers.md"
 CASES = ROOT.parent / "shared" / "conformance"
-ENGINES = {"cuDNN": r"\bcudnn_\w+\(", "oneDNN": r"\b(?:dnnl|onednn)_\w+\("}  # by the calls in a class
+ENGINES = {"cuDNN": r"\bcudnn_\w+\("}  # by the calls in a class
 HEAD = """# Layer types
 
 Written by `tools/layers_table.py` from the registry and the sources; do not edit.

@@ -12,6 +12,7 @@ from minicaffe.data.ahead import Ahead, pinned_array
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import Layer
+from minicaffe.layers.checks import state_numbers
 
 
 class PrefetchingLayer(Layer):
@@ -91,11 +92,11 @@ class PrefetchingLayer(Layer):
         return {"seed": self.seed, "position": position}
 
     def set_state(self, state):
+        self.seed, self.start = state_numbers(state, {"seed": 1 << 128, "position": 1 << 63})
         self.ahead = None
         if self.prefetcher is not None:
             self.prefetcher.close()
             self.prefetcher = None
-        self.seed, self.start = state["seed"], state["position"]
 
 
 def in_field(error, field):

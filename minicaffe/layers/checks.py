@@ -1,6 +1,6 @@
-"""Checks that several layer types share: axes that must exist, and tops that must not be bottoms."""
+"""Checks that several layer types share: axes that must exist, tops that must not be bottoms, and stored states."""
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, DataError, ShapeError
 
 
 def axis_of(blob, axis, field):
@@ -29,6 +29,9 @@ def axis_or_legacy(param, legacy, blob, field):
         return axis_of(blob, param.axis, f"{field}.axis")
     if param.HasField("axis"):
         raise ConfigError(f"give axis or {legacy}, its older name, not both", field=f"{field}.{legacy}")
+    if getattr(param, legacy) >= blob.num_axes:  # unsigned: may be more than an axis can be
+        raise ShapeError(f"axis {getattr(param, legacy)} is out of range for a blob with {blob.num_axes} axes, shape "
+                         f"{list(blob.shape)}", field=f"{field}.{legacy}")
     return axis_of(blob, getattr(param, legacy), f"{field}.{legacy}")
 
 
@@ -37,3 +40,21 @@ def refuse_in_place(layer, bottom, top):
     for i, blob in enumerate(top):
         if any(blob is other for other in bottom):
             raise ConfigError(f"{layer.type} cannot work in place; give the top a name of its own", field=f"top[{i}]")
+
+
+def state_numbers(state, limits):
+    """Return the numbers that a stored state holds under the names of the dict `limits`.
+
+    Raises
+    ------
+    DataError
+        If one is missing, or not a whole number from 0 to less than its limit.
+    """
+    numbers = []
+    for name, limit in limits.items():
+        number = state.get(name) if isinstance(state, dict) else None
+        if type(number) is not int or not 0 <= number < limit:
+            raise DataError(f"the stored state needs a '{name}' from 0 to {limit - 1}, it is {str(state)[:200]}; resume with the net "
+                            "and data that wrote it")
+        numbers.append(number)
+    return numbers

@@ -5,12 +5,17 @@ repeat. Different from Caffe: shuffling follows the net's random seed, and a sna
 ``trusted=False`` reads what lies in the files themselves, not what they point at in other files.
 """
 
+import os
+
 import numpy as np
 
 from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError
 from minicaffe.layer import Layer, register_layer
 from minicaffe.layers.base_data import in_field
+from minicaffe.layers.checks import state_numbers
+from minicaffe.proto.files import read_bytes
+from minicaffe.proto.hdf5 import is_numbers, read_array, reading
 
 
 class HDF5DataLayer(Layer):
@@ -96,21 +101,18 @@ class HDF5DataLayer(Layer):
         return {name: getattr(self, name) for name in ("seed", "epoch", "place", "row", "offset")}
 
     def set_state(self, state):
-        for name in ("seed", "epoch", "place", "row", "offset"):
-            setattr(self, name, state[name])
-        if self.place >= len(self.files):
-            raise DataError(f"the snapshot was at file {self.place + 1} of the list, which has {len(self.files)}")
+        self.seed, self.epoch, self.place, self.offset = state_numbers(
+            state, {"seed": 1 << 64, "epoch": 1 << 63, "place": len(self.files), "offset": 1 << 63})
         self._load()
+        self.row, = state_numbers(state, {"row": len(self.rows) + 1})
 
 
 def _read_list(source):
     """The paths in a list file, separated by white space."""
     try:
-        with open(source) as file:
-            files = file.read().split()
-    except OSError as error:
-        raise FileError(f"cannot read the list of HDF5 files '{source}': {error.strerror}; check the path, it counts from the "
-                        "working directory", field="hdf5_data_param.source") from None
+        files = os.fsdecode(read_bytes(source)).split()
+    except FileError as error:
+        raise in_field(error, "hdf5_data_param.source")
     if not files:
         raise ConfigError(f"the list '{source}' names no file", field="hdf5_data_param.source")
     return files
@@ -118,22 +120,18 @@ def _read_list(source):
 
 def _read_file(path, names, may_follow=True):
     """The datasets `names` of an HDF5 file as arrays with equal first dimensions; other files are read only if `may_follow`."""
-    import h5py
-    try:
-        with h5py.File(path, "r") as file:
-            arrays = []
-            for name in names:
-                if not may_follow and _leaves(file, name):
-                    raise DataError(f"dataset '{name}' lies in another file, and the net is not trusted; load it without "
-                                    "trusted=False (--untrusted) if you trust it", file=path)
-                if name not in file:
-                    raise DataError(f"has no dataset '{name}' for the top of that name; it has {', '.join(file)}", file=path)
-                dataset = file[name]
-                if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "fiu" or dataset.ndim < 1:
-                    raise DataError(f"dataset '{name}' must hold numbers and have at least one axis", file=path)
-                arrays.append(dataset[()])
-    except OSError as error:
-        raise FileError(f"cannot read the HDF5 file: {error}", file=path) from None
+    with reading(path) as file:
+        arrays = []
+        for name in names:
+            if not may_follow and _leaves(file, name):
+                raise DataError(f"dataset '{name}' lies in another file, and the net is not trusted; load it without "
+                                "trusted=False (--untrusted) if you trust it")
+            if name not in file:
+                raise DataError(f"has no dataset '{name}' for the top of that name; it has {', '.join(file)}")
+            dataset = file[name]
+            if not is_numbers(dataset) or dataset.ndim < 1:
+                raise DataError(f"dataset '{name}' must hold numbers and have at least one axis")
+            arrays.append(read_array(dataset))
     lengths = {name: len(array) for name, array in zip(names, arrays)}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise DataError(f"datasets must have equally many rows and at least one, got {lengths}", file=path)

@@ -8,6 +8,7 @@ from minicaffe.errors import DataError, Error, FileError, ShapeError
 from minicaffe.layer import Layer
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.atomic import hdf5_in_memory
+from minicaffe.proto.hdf5 import is_numbers, read_array, reading
 
 log = logging.getLogger("minicaffe.net")
 
@@ -72,11 +73,12 @@ def save_hdf5(net, file, write_diff=False):
     Raises
     ------
     FileError
-        If two layers have one name or a name holds a ``/``, which this layout cannot tell apart.
+        If two layers have one name, or one that HDF5 has no group for: empty, ``.``, or with a ``/`` or NUL.
     """
     for name in net.layer_names:
-        if "/" in name or net.layer_names.count(name) > 1:
-            raise FileError("cannot be saved as HDF5: layer names must be unique and without '/'; save a .caffemodel instead",
+        if name in ("", ".") or "/" in name or "\0" in name or net.layer_names.count(name) > 1:
+            raise FileError("cannot be saved as HDF5: layer names must be unique, not empty, and without '/' and NUL; save a "
+                            ".caffemodel instead",
                             layer=name)
     table = net.param_table
     owned = {id(table.params[i]) for i in table.learnable}
@@ -93,25 +95,23 @@ def save_hdf5(net, file, write_diff=False):
 
 
 def load_hdf5(net, path):
-    """Copy weights from an HDF5 file; shapes must match exactly, unknown layers are ignored."""
+    """Copy weights from an HDF5 file; shapes must match exactly, unknown layers are ignored.
+
+    All of it is read before the first value is written, so that a net keeps its weights when the file is damaged.
+    """
     import h5py
-    try:
-        with h5py.File(path, "r") as file:
-            if not isinstance(file.get("data"), h5py.Group):
-                raise DataError("has no group 'data'; it is no weights file of Caffe", file=str(path))
-            plan = []
-            for name, group in file["data"].items():
-                plan += _hdf5_layer(net, name, group)
-            for dataset, blob in plan:
-                blob.data[...] = dataset[()]
-    except OSError as error:
-        raise FileError(f"cannot read the HDF5 file: {error}; check the path, or fetch the file again", file=str(path)) from None
-    except Error as error:
-        raise error.at(file=str(path))
+    with reading(path) as file:
+        if not isinstance(file.get("data"), h5py.Group):
+            raise DataError("has no group 'data'; it is no weights file of Caffe")
+        plan = []
+        for name, group in file["data"].items():
+            plan += _hdf5_layer(net, name, group)
+    for values, blob in plan:
+        blob.data[...] = values
 
 
 def _hdf5_layer(net, name, group):
-    """Return the pairs (dataset, blob) of one stored layer."""
+    """Return the pairs (values, blob) of one stored layer."""
     import h5py
     if name not in net.layer_names:
         log.info("Ignoring source layer %s", name)
@@ -132,12 +132,12 @@ def _hdf5_layer(net, name, group):
                 raise ShapeError("is missing in the file and not shared from another layer", field=field, **place)
             continue
         dataset = group[str(i)]
-        if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "fiu":
+        if not is_numbers(dataset):
             raise DataError("must be a dataset of numbers", field=field, **place)
         if dataset.shape != blob.shape:
             raise ShapeError(f"is {_times(dataset.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it anew",
                              field=field, **place)
-        pairs.append((dataset, blob))
+        pairs.append((read_array(dataset), blob))
     return pairs
 
 

@@ -33,9 +33,10 @@ def file_error(path, cause):
 
 
 def read_bytes(path):
-    """Return the content of a small file as bytes; raise `FileError` where that fails."""
+    """Return the content of a small file as bytes; raise `FileError` where that fails, or for a device, which may never end."""
     try:
         with open(path, "rb") as file:
+            _check_kind(path, os.fstat(file.fileno()))
             return file.read()
     except OSError as cause:
         raise file_error(path, cause) from cause
@@ -52,6 +53,7 @@ def map_bytes(path):
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
+            _check_kind(path, status)
             if stat.S_ISREG(status.st_mode) and status.st_size > 0:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return file.read()  # an empty file, or a pipe
@@ -59,6 +61,12 @@ def map_bytes(path):
         raise file_error(path, cause) from cause
     except ValueError as cause:
         raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
+
+
+def _check_kind(path, status):
+    """Raise FileError unless a path leads to a file or pipe: a device such as /dev/zero may never end."""
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
+        raise FileError("is neither a file nor a pipe; correct the path", file=os.fspath(path))
 
 
 def is_hdf5(path):
@@ -75,3 +83,5 @@ def is_hdf5(path):
             return False
     except OSError as cause:
         raise file_error(path, cause) from cause
+    except ValueError as cause:
+        raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause

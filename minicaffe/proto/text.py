@@ -27,12 +27,12 @@ WORD, NUMBER, STRING, MARK, END, OTHER = range(1, 7)
 TOKEN = re.compile(
     r"""(?:[ \t\r\n\f\v]+|\#[^\n]*)*+(?:
         ([A-Za-z_][A-Za-z0-9_]*)
-      | ((?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?)(?![A-Za-z0-9_.]))
+      | ((?:0[xX][0-9a-fA-F]++|(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+[fF]?+)(?![A-Za-z0-9_.]))
       | ("(?:[^"\\\n]|\\[^\n])*+"|'(?:[^'\\\n]|\\[^\n])*+')
       | ([{}<>:,;\[\]-])
       | (\Z)
-      | (.)
-    )""",
+      | ([0-9.][A-Za-z0-9_.]*+|["'][^\n]*+|.)
+    )""",  # no repetition is tried twice and no text is left to be looked at again: linear for every text
     re.VERBOSE | re.DOTALL,
 )
 ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
@@ -397,14 +397,11 @@ class _Reader:
         word = self.words[self.at]
         if self.kinds[self.at] != NUMBER or not (word.isdecimal() or word[:2] in ("0x", "0X")):
             raise self.error(f"{rule}, got {self.shown(start)}", path, start)
-        if not word.isdecimal():
-            value = int(word, 16)
-        elif word[0] == "0" and word.strip("01234567"):
-            raise self.error(f"{word} starts with 0 and so is octal, but has a digit above 7; drop the 0", path, start)
-        elif len(word) > 20 and word[0] != "0":  # int() refuses thousands of digits, and 20 are past every range
+        if len(word.lstrip("0xX")) > 22:  # past every range in every base, and Python refuses to write thousands of digits
             raise self.error(f"must be from {low} to {high}, got a number of {len(word)} digits", path, start)
-        else:
-            value = int(word, 8 if word[0] == "0" else 10)
+        if word.isdecimal() and word[0] == "0" and word.strip("01234567"):
+            raise self.error(f"{word} starts with 0 and so is octal, but has a digit above 7; drop the 0", path, start)
+        value = int(word, 16 if not word.isdecimal() else 8 if word[0] == "0" else 10)
         value = -value if negative else value
         if not low <= value <= high:
             raise self.error(f"must be from {low} to {high}, got {value}", path, start)
@@ -504,8 +501,8 @@ class _Reader:
             line = self.positions.place(self.offsets[opened])[0]
             return self.error(f"the file ends inside {table.name}, opened on line {line}; close it with '{close}'", path)
         word = self.words[self.at]
-        if word in ("'", '"'):
-            return self.error(f"a string is not closed on its line; add the {word}", path)
+        if self.kinds[self.at] == OTHER and word[0] in "'\"":
+            return self.error(f"a string is not closed on its line; add the {word[0]}", path)
         if word == "[":
             return self.error("extensions and Any messages are not used by Caffe; remove it", path)
         wanted = "a field" if close == END else f"a field or '{close}'"
@@ -514,7 +511,7 @@ class _Reader:
     def error(self, message, path, at=None):
         """Return a ConfigError at token `at`, by default the next one."""
         at = self.at if at is None else at
-        if self.words[at] in ("'", '"') and self.kinds[at] == OTHER:
+        if self.kinds[at] == OTHER and self.words[at][0] in "'\"":
             message = "a string is not closed on its line; add the quote"
         line, column = self.positions.place(self.offsets[at])
         return ConfigError(message, field=path or None, file=self.positions.filename, line=line, column=column)

@@ -13,10 +13,12 @@ import numpy as np
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
+from minicaffe.memory.budget import check_bytes
 from minicaffe.net import weights
 from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, hdf5_in_memory, replacing
 from minicaffe.proto.files import is_hdf5
+from minicaffe.proto.hdf5 import read_array, reading
 
 log = logging.getLogger("minicaffe.solver")
 
@@ -127,25 +129,22 @@ def restore(solver, path):
 
 def _read_hdf5_state(path):
     import h5py
-    try:
-        with h5py.File(path, "r") as file:
-            history = file.get("history")
-            if not isinstance(history, h5py.Group):
-                raise DataError("is no group of datasets; the file is no solver state of Caffe", field="history")
-            blobs = [_dataset(history, str(i), "fiu") for i in range(len(history))]
-            return binary.StoredState(
-                iter=_number(file, "iter"), current_step=_number(file, "current_step"),
-                learned_net=_string(file, "learned_net"), resume_state=_string(file, "resume_state"),
-                history=[binary.StoredBlob(blob.shape, blob[()]) for blob in blobs])
-    except OSError as cause:
-        raise FileError(f"cannot be read as HDF5: {cause}; fetch the file again", file=path) from cause
+    with reading(path) as file:
+        history = file.get("history")
+        if not isinstance(history, h5py.Group):
+            raise DataError("is no group of datasets; the file is no solver state of Caffe", field="history")
+        arrays = [read_array(_dataset(history, str(i), "fiu"), f"history[{i}]") for i in range(len(history))]
+        return binary.StoredState(
+            iter=_number(file, "iter"), current_step=_number(file, "current_step"),
+            learned_net=_string(file, "learned_net"), resume_state=_string(file, "resume_state"),
+            history=[binary.StoredBlob(array.shape, array) for array in arrays])
 
 
 def _dataset(group, name, kinds):
     """Return a dataset whose NumPy type is of one of `kinds`; DataError if it is missing or something else."""
     import h5py
     dataset = group.get(name)
-    if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in kinds:
+    if not isinstance(dataset, h5py.Dataset) or dataset.shape is None or dataset.dtype.kind not in kinds:
         what = "numbers" if "f" in kinds or "i" in kinds else "text"
         raise DataError(f"is missing or no dataset of {what}; the file is no solver state of Caffe",
                         field=f"{group.name}/{name}".lstrip("/"))
@@ -153,17 +152,26 @@ def _dataset(group, name, kinds):
 
 
 def _number(file, name):
+    """Return the one number of a dataset, which Caffe reads as int32."""
     dataset = _dataset(file, name, "iu")
     if dataset.size != 1:
         raise DataError(f"must hold one number, holds {dataset.size}", field=name)
-    return int(dataset[()].item())
+    number = int(dataset[()].item())
+    if not -2**31 <= number < 2**31:
+        raise DataError(f"must be from -2^31 to 2^31 - 1, got {number}; fetch the file again", field=name)
+    return number
 
 
 def _string(file, name):
     """Return a text, of fixed length as Caffe writes it or of variable length as h5py does; None if there is none."""
     if name not in file:
         return None
-    return os.fsdecode(bytes(_dataset(file, name, "SO")[()]).split(b"\0")[0])
+    dataset = _dataset(file, name, "SO")
+    check_bytes(dataset.size * dataset.dtype.itemsize, name)
+    text = dataset[()]
+    if not isinstance(text, bytes):
+        raise DataError(f"must be one text, got shape {list(dataset.shape)}; the file is no solver state of Caffe", field=name)
+    return os.fsdecode(text.split(b"\0")[0])
 
 
 def _check(solver, state):
@@ -190,7 +198,7 @@ def _parse_resume_state(text):
         generator = resume["generator"]
         numbers = [generator["seed"], generator["offset"]]
         maps = [resume["train"], *resume["test"]]
-    except (ValueError, KeyError, TypeError) as cause:
+    except (ValueError, KeyError, TypeError, RecursionError) as cause:  # RecursionError: lists nested thousands deep
         raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again",
                         field="resume_state") from cause
     if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps):

@@ -1,0 +1,381 @@
+"""The kinds of cases: how one is made of a seed and random numbers, and what is done with it.
+
+A run may end well or with a minicaffe.errors.Error; anything else that it raises is a fault of the project.
+"""
+
+import os
+import random
+import shutil
+import sys
+import types
+import zlib
+from pathlib import Path
+
+import numpy as np
+from fuzzing import files, octets
+from fuzzing.text import TextMutator, harmless
+
+import minicaffe
+from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.mean_file import read_mean
+from minicaffe.layer import layer_types
+from minicaffe.proto import binary, caffe_pb2, upgrade
+from minicaffe.solver import load_solver
+
+DATA_NET = """layer { name: "d" type: "Data" top: "data" top: "label" transform_param { %s }
+  data_param { source: "%s" batch_size: 3 backend: LMDB prefetch: 1 } }"""
+HDF5_NET = (files.NETS / "HDF5Data.prototxt").read_text()
+SOLVERS = [files.SOLVER + 'net: "trained.prototxt"\nrandom_seed: 1\n'] + [
+    f'type: "{kind}" {files.SOLVER.replace("momentum: 0.9", momentum)} test_iter: 2 test_interval: 1 net_param {{ {files.TRAINED} }}\n'
+    'iter_size: 1 average_loss: 3 weight_decay: 0.01 regularization_type: "L1" clip_gradients: 5 weights: "model.caffemodel"'
+    for kind, momentum in (("SGD", "momentum: 0.9"), ("Nesterov", "momentum: 0.9"), ("AdaGrad", ""), ("RMSProp", "rms_decay: 0.9"),
+                           ("AdaDelta", "momentum: 0.9"), ("Adam", "momentum: 0.9 momentum2: 0.99"))]
+SOLVERS += [f'solver_type: ADAM base_lr: 0.1 lr_policy: "{policy}" gamma: 0.5 power: 0.75 stepsize: 3 max_iter: 3 stepvalue: 1 '
+            f'train_net_param {{ {files.TRAINED} }} test_net: "trained.prototxt" test_iter: 1 test_interval: 2 snapshot: 2 '
+            'snapshot_prefix: "snap" snapshot_format: HDF5 debug_info: true display: 1'
+            for policy in ("fixed", "exp", "inv", "multistep", "poly", "sigmoid")]
+
+
+class Kind:
+    """A kind of cases; `extension` is that of the files it stands for."""
+
+    extension = "bin"
+    share = 1.0  # of all cases, against the other kinds
+
+    def case(self, rng):
+        """Return the bytes of a new case."""
+        raise NotImplementedError
+
+    def run(self, data):
+        """Do with a case what a user would; the working directory is a `files.Folder`."""
+        raise NotImplementedError
+
+
+class Nets(Kind):
+    """Prototxt of any age: the net is built, run forward and backward, saved and loaded."""
+
+    extension, share = "prototxt", 10
+
+    def __init__(self):
+        seeds = [path.read_text() for path in sorted(files.NETS.glob("*.prototxt"))]
+        covered = {path.stem for path in files.NETS.glob("*.prototxt")}
+        seeds += [_general_net(name, kind) for name, kind in layer_types().items() if name not in covered]
+        self.mutator = TextMutator(seeds, caffe_pb2.NetParameter.DESCRIPTOR, [*layer_types(), "Nonsense"])
+
+    def case(self, rng):
+        return self.mutator.case(rng)
+
+    def run(self, data):
+        Path("case.prototxt").write_bytes(data)
+        phase = minicaffe.TEST if zlib.crc32(data) % 4 == 0 else minicaffe.TRAIN
+        run_net("case.prototxt", phase)
+
+
+class Solvers(Kind):
+    """Solver prototxt: two iterations with tests, a snapshot, and the way back."""
+
+    extension, share = "prototxt", 2
+
+    def __init__(self):
+        self.mutator = TextMutator(SOLVERS, caffe_pb2.SolverParameter.DESCRIPTOR, [])
+
+    def case(self, rng):
+        return self.mutator.case(rng)
+
+    def run(self, data):
+        Path("case.prototxt").write_bytes(data)
+        solver = load_solver("case.prototxt")
+        solver.param.iter_size = min(solver.param.iter_size, 2)  # more of the same takes time only
+        train(solver, 2)
+        solver.restore(solver.snapshot()[1])
+
+
+class Weights(Kind):
+    """Caffemodels, binary or HDF5, for a net that stands."""
+
+    extension = "caffemodel"
+
+    def __init__(self):
+        self.net = None
+        self.seeds = None
+
+    def case(self, rng):
+        if self.seeds is None:
+            self.seeds = [Path("model.caffemodel").read_bytes(), _old_weights(1), _old_weights(0)]
+        return octets.mutate_wire(rng.choice(self.seeds), rng) if rng.random() < 0.8 else octets.mutate(rng.choice(self.seeds), rng)
+
+    def run(self, data):
+        if self.net is None:
+            self.net = minicaffe.Net("trained.prototxt", minicaffe.TRAIN)
+        Path("case.caffemodel").write_bytes(data)
+        self.net.copy_from("case.caffemodel")
+        self.net.forward()
+
+
+class HDF5Weights(Weights):
+    extension = "h5"
+    share = 0.5
+
+    def case(self, rng):
+        if self.seeds is None:
+            net = minicaffe.Net("trained.prototxt", minicaffe.TRAIN)
+            tree = {"data": {name: {str(i): blob.cpu_data for i, blob in enumerate(blobs)} for name, blobs in net.params.items()}}
+            self.seeds = [tree, Path("model.h5").read_bytes()]
+        return files.hdf5(files.odd_tree(self.seeds[0], rng)) if rng.random() < 0.5 else octets.mutate(self.seeds[1], rng)
+
+
+class States(Kind):
+    """Solver states, binary or HDF5, for a solver that stands."""
+
+    extension = "solverstate"
+
+    def __init__(self):
+        self.solver = None
+        self.seeds = {}
+
+    def stateful(self, hdf5=False):
+        Path("stateful.prototxt").write_text(files.TRAINED + files.STATEFUL)
+        Path("stateful_solver.prototxt").write_text(
+            f'net: "stateful.prototxt" {files.SOLVER} snapshot_format: {"HDF5" if hdf5 else "BINARYPROTO"}')
+        return load_solver("stateful_solver.prototxt")
+
+    def seed(self, hdf5):
+        if hdf5 not in self.seeds:
+            solver = self.stateful(hdf5)
+            solver.step(1)
+            self.seeds[hdf5] = Path(solver.snapshot()[1]).read_bytes()
+        return self.seeds[hdf5]
+
+    def case(self, rng):
+        data = self.seed(False)
+        if rng.random() < 0.3:
+            return _with_resume_state(data, rng)
+        return octets.mutate_wire(data, rng)
+
+    def run(self, data):
+        if self.solver is None:
+            self.solver = self.stateful()
+        Path("snap_iter_1.caffemodel").write_bytes(Path("model.caffemodel").read_bytes())
+        Path("case.solverstate").write_bytes(data)
+        self.solver.restore("case.solverstate")
+        if self.solver.iter < 2**31 - 2:
+            train(self.solver, 1)
+
+
+class HDF5States(States):
+    extension = "h5"
+    share = 0.5
+
+    def case(self, rng):
+        if rng.random() < 0.5:
+            return octets.mutate(self.seed(True), rng)
+        history = {str(i): blob.cpu_data for i, blob in enumerate(self.stateful().history)}
+        tree = {"iter": np.array([1], np.int32), "current_step": np.array([0], np.int32), "learned_net": "snap_iter_1.caffemodel",
+                "resume_state": rng.choice(RESUME_STATES), "history": history}
+        return files.hdf5(files.odd_tree(tree, rng))
+
+
+class Means(Kind):
+    """Files of one BlobProto: means, and the matrix of InfogainLoss."""
+
+    extension, share = "binaryproto", 0.7
+
+    def case(self, rng):
+        return octets.mutate_wire(files.mean_seed(rng.choice([(3, 5, 6), (1, 5, 5), (3, 5, 6)])), rng)
+
+    def run(self, data):
+        Path("case.binaryproto").write_bytes(data)
+        Path("case.prototxt").write_text(DATA_NET % ('mean_file: "case.binaryproto"', "lmdb"))
+        infogain = (files.NETS / "InfogainLoss.prototxt").read_text().replace("h.binaryproto", "case.binaryproto")
+        Path("infogain.prototxt").write_text(infogain)
+        attempt(lambda: read_mean("case.binaryproto"), lambda: binary.read_blob("case.binaryproto"),
+                lambda: run_net("infogain.prototxt", minicaffe.TRAIN), lambda: run_net("case.prototxt", minicaffe.TRAIN))
+
+
+class Datums(Kind):
+    """Records of an LMDB: raw, encoded, or nothing of the kind."""
+
+    extension, share = "datum", 1.5
+
+    def case(self, rng):
+        if rng.random() < 0.05:
+            size = rng.choice([(1 << 16, 1 << 16), (60000, 2), (1, (1 << 31) - 1), (30000, 30000), (0, 0)])
+            return caffe_pb2.Datum(encoded=True, data=files.bomb_png(*size)).SerializeToString()
+        seed = files.datum_seed(rng.random() < 0.5, rng.random() < 0.5, rng.choice((".png", ".jpg", ".bmp", ".tiff", ".webp")))
+        return octets.mutate_wire(seed, rng)
+
+    def run(self, data):
+        shutil.rmtree("case_lmdb", ignore_errors=True)
+        os.mkdir("case_lmdb")
+        good = files.datum_seed(False)
+        files.write_lmdb("case_lmdb", [data, good] if zlib.crc32(data) % 2 else [good, data])
+        rule = "crop_size: 3 mirror: true" if zlib.crc32(data) % 3 else "mean_value: 1"
+        Path("case.prototxt").write_text(DATA_NET % (rule, "case_lmdb"))
+        attempt(lambda: datum_info(data), lambda: datum_array(data), lambda: run_net("case.prototxt", minicaffe.TRAIN))
+
+
+class HDF5Files(Kind):
+    """Files of the layer HDF5Data."""
+
+    extension = "h5"
+    share = 0.7
+
+    def __init__(self):
+        self.tree = {"data": np.random.default_rng(1).random((4, 2, 3)).astype(np.float32), "label": np.arange(4.0)}
+
+    def case(self, rng):
+        return files.hdf5(files.odd_tree(self.tree, rng)) if rng.random() < 0.4 else octets.mutate(files.hdf5(self.tree), rng)
+
+    def run(self, data):
+        Path("case.h5").write_bytes(data)
+        Path("case.txt").write_text("data.h5\ncase.h5\n" if zlib.crc32(data) % 2 else "case.h5\n")
+        Path("case.prototxt").write_text(HDF5_NET.replace("h5.txt", "case.txt").replace("true", "false"))
+        run_net("case.prototxt", minicaffe.TRAIN)
+
+
+class Lists(Kind):
+    """Text files that layers read: lists of pictures and of HDF5 files, windows of pictures."""
+
+    extension, share = "txt", 0.7
+
+    def case(self, rng):
+        lines = Path(rng.choice(("list.txt", "h5.txt", "windows.txt"))).read_bytes().split(b"\n")
+        for _ in range(rng.choice((1, 1, 2))):
+            at = rng.randrange(len(lines))
+            kind = rng.randrange(5)
+            if kind == 0:
+                lines.insert(at, lines[rng.randrange(len(lines))])
+            elif kind == 1:
+                del lines[at]
+            elif kind == 2:
+                number = rng.choice((0, -1, 1, 2, 2**31, 2**32 + 1, 10**30, "nan", "inf", 1e9, "1e400", "\x000", "9" * 5000))
+                words = lines[at].split(b" ")
+                words[rng.randrange(len(words))] = str(number).encode()
+                lines[at] = b" ".join(words)
+            else:
+                lines[at] = octets.mutate(lines[at], rng)
+            lines = lines or [b""]
+        return harmless(b"\n".join(lines)).replace(b"..", b".").replace(b"\n/", b"\n")
+
+    def run(self, data):
+        Path("case.txt").write_bytes(data)
+        steps = []
+        for name, source in (("ImageData", "list.txt"), ("WindowData", "windows.txt"), ("HDF5Data", "h5.txt")):
+            Path(f"{name}.prototxt").write_text((files.NETS / f"{name}.prototxt").read_text().replace(source, "case.txt"))
+            steps.append(lambda name=name: run_net(f"{name}.prototxt", minicaffe.TRAIN))
+        attempt(*steps)
+
+
+def kinds():
+    """Return an instance of each kind by name."""
+    module = types.ModuleType("fuzz_python_layer")
+    module.Twice = files.Twice
+    sys.modules[module.__name__] = module
+    return {"net": Nets(), "solver": Solvers(), "weights": Weights(), "hdf5weights": HDF5Weights(), "state": States(),
+            "hdf5state": HDF5States(), "mean": Means(), "datum": Datums(), "hdf5data": HDF5Files(), "list": Lists()}
+
+
+def make(all_kinds, chosen, seed, number):
+    """Return kind and bytes of case `number`: a function of the seed and the number."""
+    rng = random.Random(f"{seed} {number}")
+    name = rng.choices(chosen, [all_kinds[name].share for name in chosen])[0]
+    return name, all_kinds[name].case(rng)
+
+
+# ---- what is done with nets and solvers
+
+
+def run_net(path, phase):
+    """Build a net; two passes forward and backward, saving and loading."""
+    net = minicaffe.Net(path, phase)
+    for layer in net.layers:
+        if layer.type == "MemoryData":
+            shape = (layer.batch_size, *layer.item_shape)
+            layer.reset(np.zeros(shape, np.float32), np.zeros(shape[0], np.float32))
+    last = len(net.layers) - 1
+    for _ in range(2):
+        net.forward_from_to(0, last)
+        net.backward_from_to(last, 0)
+    net.update()
+    net.reshape()
+    net.save("saved.caffemodel", True)
+    net.copy_from("saved.caffemodel")
+    net.save_hdf5("saved.h5", True)
+    net.copy_from("saved.h5")
+
+
+def train(solver, iterations):
+    """Let a solver do a few iterations, with at most twenty batches of tests."""
+    batches = []
+
+    def action():
+        batches.append(1)
+        return "stop" if len(batches) > 20 else "none"
+
+    solver.action = action
+    solver.step(iterations)
+
+
+def attempt(*steps):
+    """Take all steps, and raise the first error of minicaffe that one of them met."""
+    first = None
+    for step in steps:
+        try:
+            step()
+        except minicaffe.errors.Error as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+# ---- seeds that take some making
+
+
+def _general_net(name, kind):
+    """Return a net for a layer type without a seed of its own: as many blobs as the class says it takes."""
+    def number(*attributes):
+        values = [getattr(kind, attribute) for attribute in attributes]
+        return max([value for value in values if isinstance(value, int)], default=1)
+
+    bottoms = range(max(0, number("exact_num_bottom_blobs", "min_bottom_blobs")))
+    tops = range(max(0, number("exact_num_top_blobs", "min_top_blobs")))
+    data = "".join(f' top: "x{i}"' for i in bottoms)
+    source = f'layer {{ name: "data" type: "DummyData"{data} dummy_data_param {{ shape {{ dim: 2 dim: 4 dim: 6 dim: 5 }} }} }}\n'
+    layer = "".join([f' bottom: "x{i}"' for i in bottoms] + [f' top: "y{i}"' for i in tops])
+    return (source if bottoms else "") + f'layer {{ name: "layer" type: "{name}"{layer} }}\n'
+
+
+def _old_weights(version):
+    """Return a caffemodel of V1 or V0 with weights for the layer ``ip``."""
+    net = caffe_pb2.NetParameter(name="old")
+    entry = net.layers.add()
+    layer = entry if version == 1 else entry.layer
+    layer.name = "ip"
+    if version == 1:
+        layer.type = caffe_pb2.V1LayerParameter.INNER_PRODUCT
+    else:
+        layer.type = "innerproduct"
+    for shape in ((1, 1, 3, 40), (1, 1, 1, 3)):
+        blob = layer.blobs.add(num=shape[0], channels=shape[1], height=shape[2], width=shape[3])
+        blob.data.extend([0.5] * (shape[2] * shape[3]))
+    return net.SerializeToString()
+
+
+RESUME_STATES = (
+    "", "{", "null", "[]", "7", "[" * 100_000, '{"generator": {}}', '{"generator": {"seed": 1, "offset": 2}, "train": {}, "test": []}',
+    '{"generator": {"seed": -1, "offset": 2}, "train": {}, "test": []}', '{"generator": 5, "train": {}, "test": 4}',
+    *('{"generator": {"seed": 1, "offset": 2}, "train": {"%s": %s}, "test": []}' % pair for pair in (
+        (layer, state) for layer in ("source", "h5", "rnn", "ip", "nobody") for state in (
+            "null", "5", "[]", "{}", '"x"', '{"seed": 1, "position": -5}', '{"seed": "a", "position": 1}',
+            '{"seed": 1, "position": 99999999999999999999999}', '{"seed": 1.5, "position": 1e400}', '{"seed": 1, "position": NaN}',
+            '{"seed": 1, "epoch": -1, "place": -3, "row": 77, "offset": -9}', '{"seed": 1, "epoch": 0, "place": 9, "row": 0, "offset": 0}',
+            '{"seed": -1, "epoch": [], "place": 0.5, "row": true, "offset": null}',
+            '{"seed": 1, "epoch": 0, "place": 0, "row": -2, "offset": 1}',
+            '{"h": 5}', '{"h": {"shape": 5, "data": ""}}', '{"h": {"shape": [1, 2, 2], "data": "????"}}',
+            '{"h": {"shape": [[]], "data": "AAAA"}}', '{"h": {"shape": [1, 2, 2], "data": "AAAAAAAAAAAAAAAAAAAAAA=="}}'))))
+
+
+def _with_resume_state(data, rng):
+    state = caffe_pb2.SolverState.FromString(data)
+    state.resume_state = rng.choice(RESUME_STATES)
+    return state.SerializeToString()
