@@ -1,8 +1,5 @@
 from cuda.bindings cimport cydriver
 
-from minicaffe.memory.allocator cimport Allocator
-from minicaffe.memory.streams cimport StreamOrder
-from minicaffe.memory.synced cimport DeviceSide
 from minicaffe.ops.context cimport CudaStream
 
 
@@ -31,21 +28,5 @@ cdef class Event:
     cdef cydriver.CUevent handle
 
 
-cdef class DriverAllocator(Allocator):
-    cdef Device device
-
-
-cdef class PinnedAllocator(Allocator):
-    cdef Device device
-
-
-cdef class CudaSide(DeviceSide):
-    cdef Device device
-    cdef int finish(self) except -1
-
-
-cdef class CudaOrder(StreamOrder):
-    cdef Device device
-
-
 cpdef Device get_device(int index)
+cdef int raise_failure(CudaStream* stream) except -1

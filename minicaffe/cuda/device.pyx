@@ -1,4 +1,4 @@
-"""The state of each CUDA device in this process: context, streams, memory, peers, kernels (THC's THCState).
+"""The state of each CUDA device in this process: context, streams, peers, kernels (THC's THCState).
 
 A `Device` is made once, on the device's primary context, which it shares with cuBLAS, cuDNN and other libraries of the
 process. All computing goes to its one stream, which waits for the legacy default stream of other libraries and they for
@@ -9,22 +9,17 @@ import atexit
 import importlib
 import threading
 
-cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
 
 from minicaffe.cuda.driver cimport check, error_of, may_call
-from minicaffe.memory.allocator cimport Allocator, out_of_memory
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.memory.streams cimport StreamOrder
-from minicaffe.memory.synced cimport DeviceSide
 from minicaffe.ops.context cimport Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_stream
 
 from minicaffe.cuda import compile, driver
 from minicaffe.errors import ConfigError, DeviceError
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry
-from minicaffe.ops.context import device_lock
 from minicaffe.memory.reporter import reporter
 
 cdef extern from *:
@@ -404,130 +399,6 @@ cdef class Event:
         return milliseconds
 
 
-# ---- memory
-
-@cython.no_gc_clear     # __dealloc__ of those above may still free
-cdef class DriverAllocator(Allocator):
-    """Every block from cuMemAlloc (the plain allocator of a CUDAPlace)."""
-
-    def __init__(self, place):
-        super().__init__(place)
-        self.device = get_device(place.device)
-
-    cdef void* alloc(self, size_t nbytes) except NULL:
-        cdef cydriver.CUdeviceptr address = 0
-        self.device.activate()
-        code = cydriver.cuMemAlloc(&address, max(nbytes, <size_t> 1))
-        if code == cydriver.CUDA_ERROR_OUT_OF_MEMORY:
-            raise out_of_memory(self, nbytes, "what the device has")
-        check(code, "cuMemAlloc", (nbytes,))
-        self.remember(<void*> <uintptr_t> address, nbytes)
-        return <void*> <uintptr_t> address
-
-    cdef int free(self, void* ptr) except -1:
-        self.forget(ptr)
-        if may_call():
-            self.device.activate()
-            check(cydriver.cuMemFree(<uintptr_t> ptr), "cuMemFree", (hex(<uintptr_t> ptr),))
-        return 0
-
-    def memory_info(self):
-        """Return the bytes of device memory that are free, and all there are."""
-        return self.device.memory_info()
-
-
-@cython.no_gc_clear
-cdef class PinnedAllocator(Allocator):
-    """Page-locked host memory, every block from cuMemHostAlloc."""
-
-    def __init__(self, place):
-        super().__init__(place)
-        self.device = get_device(_selected)
-
-    cdef void* alloc(self, size_t nbytes) except NULL:
-        cdef void* ptr = NULL
-        self.device.activate()
-        check(cydriver.cuMemHostAlloc(&ptr, max(nbytes, <size_t> 1), cydriver.CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc", (nbytes,))
-        self.remember(ptr, nbytes)
-        return ptr
-
-    cdef int free(self, void* ptr) except -1:
-        self.forget(ptr)
-        if may_call():
-            self.device.activate()
-            check(cydriver.cuMemFreeHost(ptr), "cuMemFreeHost", (hex(<uintptr_t> ptr),))
-        return 0
-
-
-cdef class CudaSide(DeviceSide):
-    """Copies between the host and one device, in order with its computing."""
-
-    def __init__(self, place):
-        super().__init__(place)
-        self.device = get_device(place.device)
-
-    cdef int finish(self) except -1:
-        cdef cydriver.CUresult code
-        cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
-        with nogil:
-            code = cydriver.cuStreamSynchronize(stream)
-        check(code, "cuStreamSynchronize")
-        return 0
-
-    cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes):
-        self.device.activate()
-        with device_lock:
-            check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, <cydriver.CUstream> self.device.stream.handle),
-                  "cuMemcpyHtoDAsync", (hex(dst), hex(src), nbytes))
-            self.finish()
-
-    cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes):
-        self.device.activate()
-        with device_lock:
-            if self.device.stream.failed:
-                raise_failure(&self.device.stream)
-            check(cydriver.cuMemcpyDtoHAsync(<void*> dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle),
-                  "cuMemcpyDtoHAsync", (hex(dst), hex(src), nbytes))
-            self.finish()
-
-    cpdef zero(self, size_t dst, size_t nbytes):
-        self.device.activate()
-        check(cydriver.cuMemsetD8Async(dst, 0, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemsetD8Async",
-              (hex(dst), 0, nbytes))
-
-    cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
-        self.device.activate()
-        check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemcpyDtoDAsync",
-              (hex(dst), hex(src), nbytes))
-
-    cpdef push(self, size_t dst, size_t src, size_t nbytes, stream):
-        cdef Stream line = stream
-        self.device.activate()
-        check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, line.handle), "cuMemcpyHtoDAsync",
-              (hex(dst), hex(src), nbytes))
-
-
-cdef class CudaOrder(StreamOrder):
-    """Streams and events of one device, for allocators that keep blocks until their streams are past them."""
-
-    def __init__(self, place):
-        self.device = get_device(place.device)
-
-    cpdef size_t current(self) except? -1:
-        return <size_t> self.device.stream.handle
-
-    cpdef record(self, size_t stream):
-        cdef Event event = Event(self.device)
-        check(cydriver.cuEventRecord(event.handle, <cydriver.CUstream> <void*> stream), "cuEventRecord")
-        return event
-
-    cpdef bint done(self, event) except -1:
-        return event.done()
-
-    cpdef wait(self, event):
-        event.synchronize()
-
-
 # ---- the present device
 
 def use_gpu(index=None):
@@ -562,6 +433,11 @@ def select(index):
         use_gpu(index)
 
 
+def selected():
+    """Return the index of the device of GPU mode, whichever mode this is."""
+    return _selected
+
+
 def current():
     """Return the `Device` that GPU mode uses, or None in CPU mode."""
     return get_device(_selected) if on_device() else None
@@ -579,6 +455,5 @@ def finish():
     driver.close()
 
 
-registry.register(CUDAPlace, DriverAllocator, CudaSide, CudaOrder, "caching")
-registry.register(PinnedPlace, PinnedAllocator, streams=lambda place: CudaOrder(CUDAPlace(_selected)), default="caching")
 atexit.register(finish)
+importlib.import_module("minicaffe.cuda.memory")    # it registers the allocators and copiers of these devices
