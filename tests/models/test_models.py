@@ -19,6 +19,9 @@ from minicaffe.proto import LayerBlobs, StoredBlob, caffe_pb2, upgrade
 from minicaffe.solver import create_solver
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
+sys.path.insert(0, str(MODELS.parent / "tools"))
+from opencv_table import slim  # noqa: E402
+
 FOLDERS = sorted(path.parent.name for path in MODELS.glob("*/README.md") if path.parent.name != "data")
 SCRIPTS = sorted(path.parent.name for path in MODELS.glob("*/make.py"))
 FOR_THE_SIMULATOR = {"autoencoder", "lenet", "mlp", "siamese"}  # small enough for a device that is simulated
@@ -90,18 +93,6 @@ def numbers(shape, kind):
     return random.normal(size=shape) if kind is None else random.integers(0, kind, shape)
 
 
-def slim(param):
-    """Return a copy of a NetParameter with an eighth of the width in convolutions of 3 x 3 and more, and 64 in fc6 and fc7."""
-    net = caffe_pb2.NetParameter()
-    net.CopyFrom(param)
-    for layer in net.layer:
-        if layer.name in ("fc6", "fc7"):
-            (layer.inner_product_param if layer.type == "InnerProduct" else layer.convolution_param).num_output = 64
-        elif layer.type == "Convolution" and layer.convolution_param.kernel_size[0] > 1:
-            layer.convolution_param.num_output //= 8
-    return net
-
-
 def defined(net):
     """Return the number of learned parameters that the definition of a net without branches of unequal width gives."""
     channels, total = {"data": 3}, 0
@@ -130,6 +121,9 @@ def deployed(model):
     param, _ = upgrade.read_net_file(str(MODELS / f"{model}.prototxt"))
     count = defined(param) if model.startswith("fcn/") else None
     net = caffe.Net(slim(param) if model.startswith("fcn/") else param, caffe.TEST)
+    for layer in net.layers:
+        if layer.type == "BatchNorm":  # as trained on values of mean 0 and variance 1
+            layer.blobs[1].data[...] = layer.blobs[2].data[...] = 1
     for name in net.inputs:
         blob = net.blobs[name]
         if model.startswith("fcn/"):
@@ -178,8 +172,8 @@ def test_deploy_is_what_was_published(model):
     if "prob" in made.outputs:
         np.testing.assert_allclose(made.outputs["prob"].sum(axis=-1 if model.startswith("lstm") else 1), 1, rtol=1e-4)
     if model.endswith("/deploy"):
-        readme = (MODELS / model).parent.joinpath("README.md").read_text()
-        assert f"{count:,}" in readme, "the README gives another number of parameters"
+        for readme in ((MODELS / model).parent / "README.md", MODELS / "README.md"):
+            assert f"{count:,}" in readme.read_text(), f"{readme} gives another number of parameters"
 
 
 def without_data(param, inputs):
@@ -318,7 +312,6 @@ def test_siamese_trains_on_its_pairs(model, tmp_path, monkeypatch):
     first = float(solver.net.blob_list[-1].cpu_data)
     solver.step(40)
     assert float(solver.net.blob_list[-1].cpu_data) < 0.7 * first
-    assert solver.net.layer_dict["conv1"].blobs[0].cpu_data is not None
     for one, other in (("conv1", "conv1_p"), ("feat", "feat_p")):
         np.testing.assert_array_equal(solver.net.layer_dict[one].blobs[0].cpu_data, solver.net.layer_dict[other].blobs[0].cpu_data)
 
