@@ -41,6 +41,9 @@ class LMDB(Database):
         try:
             shared = share(os.path.join(source, cls.marker), connect)
         except lmdb.Error as error:
+            if "already open" in str(error):  # LMDB allows a process one opening of a file; a program's own is not ours to share
+                raise FileError("is open in this process by lmdb.open; close that first, or copy the database",
+                                file=source) from error
             raise FileError(f"is not a readable LMDB: {error}; make the database anew", file=source) from error
         if shared.handle.stat()["entries"] == 0:
             raise DataError("holds no records; make the database anew", file=source)

@@ -31,6 +31,13 @@ def test_seek_counts_modulo_the_number_of_records(make_db, backend, index):
         assert [int(bytes(v)) for _, v in cursor.take(4)] == [(index + i) % 3 for i in range(4)]
 
 
+def test_an_lmdb_that_the_program_itself_holds_open(make_db):
+    path = make_db([b"0"], "LMDB")
+    with lmdb.open(str(path), readonly=True, lock=False), pytest.raises(FileError, match="is open in this process by lmdb.open; close that"):
+        open_db(path, "LMDB")
+    open_db(path, "LMDB").close()
+
+
 def test_keys_are_sorted_as_bytes_and_the_last_value_wins(tmp_path, backend):
     with open_db(tmp_path / "db", backend, "w") as db:
         for key, value in [(b"10", b"x"), (b"9", b"y"), (b"1", b"z"), (b"9", b"w")]:
