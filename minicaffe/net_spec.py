@@ -10,7 +10,9 @@ import sys
 from collections import Counter
 
 from minicaffe.errors import ConfigError, MissingFieldError, MissingNameError, close_matches
+from minicaffe.layer import layer_types
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.fields import Fields, lines_of
 
 LAYER_FIELDS = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name
 _own_message = {}  # type: name of the LayerParameter field that holds its own message
@@ -76,6 +78,12 @@ def assign_proto(proto, name, val):
 def _assign_all(proto, values):
     for name, value in values.items():
         assign_proto(proto, name, value)
+
+
+def _reads_any_field(layer_type):
+    """Whether a layer type may be given messages that minicaffe does not know: one of the program's own, or still unknown."""
+    layer_class = layer_types().get(layer_type)
+    return layer_class is None or layer_class.takes_unknown_fields
 
 
 class Top:
@@ -150,16 +158,21 @@ class Function:
         layer.top.extend(layer.bottom if self.in_place else [self._name(top, names, counts) for top in self.tops])
         layer.name = names[self] if self in names else self._name(self.tops[0] if self.tops else self, names, counts)
         own = _own_message.get(self.type_name)
+        extra = Fields()  # what no message knows, for a type that is not minicaffe's
         try:
             for name, value in self.params.items():
                 if not name.endswith("param") and own and name in LAYER_FIELDS[own].message_type.fields_by_name:
                     assign_proto(getattr(layer, own), name, value)
                 elif name in LAYER_FIELDS:
                     assign_proto(layer, name, value)
+                elif name.endswith("_param") and isinstance(value, dict) and _reads_any_field(self.type_name):
+                    extra.extend(name, Fields.of({name: value}).all(name))
                 else:
                     raise self._unknown(name, own)
         except ConfigError as error:
             raise error.at(layer=layer.name, layer_type=self.type_name)
+        if len(extra):
+            layer.fork_fields = "\n".join(lines_of(extra))
         return layer
 
     def _unknown(self, name, own):

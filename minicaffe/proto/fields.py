@@ -11,7 +11,7 @@ import numpy as np
 from google.protobuf import text_encoding, text_format
 from google.protobuf.descriptor import FieldDescriptor
 
-from minicaffe.errors import MissingFieldError, close_matches
+from minicaffe.errors import ConfigError, MissingFieldError, close_matches
 
 NOT_FIELDS = ("blobs", "fork_fields")
 
@@ -65,6 +65,20 @@ class Fields:
     def add(self, name, value):
         """Append a value to a field."""
         self._values.setdefault(name, []).append(value)
+
+    @classmethod
+    def of(cls, values, path=""):
+        """Return the Fields of a dict, in which a list stands for a repeated field and a dict for a message."""
+        made = cls(path)
+        for name, value in values.items():
+            inner = f"{path}.{name}".strip(".")
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(item, dict):
+                    item = cls.of(item, inner)
+                elif not isinstance(item, (bool, int, float, str)):
+                    raise ConfigError(f"must be a number, a bool, a str, a dict, or a list of these, got {item!r}", field=inner)
+                made.add(name, item)
+        return made
 
     def extend(self, name, values):
         """Append several values to a field."""
