@@ -40,12 +40,11 @@ def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
     for layer in kept:
         if layer.param.fork_fields:
             path = f"layer[{indices[id(layer)]}]"
-            _check_fields(layer, param.state.phase, skip_unknown_fields, file,
-                          lambda field, path=path: positions.line(f"{path}.{field}") if positions is not None else None)
+            _check_fields(layer, param.state.phase, skip_unknown_fields, file, positions, path)
     return kept
 
 
-def _check_fields(layer, phase, skip, file, line_of):
+def _check_fields(layer, phase, skip, file, positions, layer_path):
     """Raise for the first field of a layer that its type does not read and that may not be left out."""
     param = layer.param
     try:
@@ -61,7 +60,9 @@ def _check_fields(layer, phase, skip, file, line_of):
             text = f"unknown field in {message.name}{forks.about_field(message.name, name, list(message.fields_by_name))}"
         else:
             found, text = forks.find_value(enum_name(known.enum_type), value), no_value(known.enum_type, value)
-        error = ConfigError(text, field=path, file=file, line=line_of(path) or layer.line, layer=param.name, layer_type=param.type)
+        line, column = positions.place_of(f"{layer_path}.{path}") if positions is not None else (None, None)
+        error = ConfigError(text, field=path, file=file, line=line or layer.line, column=column, layer=param.name,
+                            layer_type=param.type)
         if not skip or not forks.may_skip(found, value, training):
             raise error
         log.warning("%s; skipped", error)

@@ -37,6 +37,11 @@ class Positions:
             path = _parent(path)
         return None
 
+    def place_of(self, path):
+        """Return line and column of `path` itself; None twice if it is unknown."""
+        start = self._starts.get(self._in_file(path))
+        return (None, None) if start is None else self.place(start)
+
     def layer_line(self, index):
         """Return the line where layer `index` of the (upgraded) net begins; None if unknown."""
         return self.line(f"layer[{index}]")

@@ -27,13 +27,13 @@ class InlinePositions:
         self.positions = positions
         self.path = path
 
-    def line(self, path):
-        """Return the line of a path of the net; None if unknown."""
-        return self.positions.line(f"{self.path}.{path}")
+    def place_of(self, path):
+        """Return line and column of a path of the net; None twice if it is unknown."""
+        return self.positions.place_of(f"{self.path}.{path}")
 
     def layer_line(self, index):
         """Return the line where layer `index` begins; None if unknown."""
-        return self.line(f"layer[{index}]")
+        return self.positions.line(f"{self.path}.layer[{index}]")
 
 
 def build_train_net(param, file, positions, make_net, skip_unknown_fields=False, own_fields=()):

@@ -168,7 +168,7 @@ def test_inside_a_solver(types, net_file, device):
     solver = net_file('base_lr: 0.1 lr_policy: "fixed" max_iter: 2 snapshot_after_train: false\nnet_param {\n' + net % "" + "}")
     caffe.SGDSolver(solver).solve()
     net_file('base_lr: 0.1 lr_policy: "fixed"\nnet_param {\n' + net % "normalize: false" + "}", "b.prototxt")
-    with pytest.raises(ConfigError, match=r"b.prototxt:4: layer 'ip' \(InnerProduct\): inner_product_param.normalize: unknown field in Inn"):
+    with pytest.raises(ConfigError, match=r"b.prototxt:4:\d+: layer 'ip' \(InnerProduct\): inner_product_param.normalize: unknown field in Inn"):
         caffe.SGDSolver("b.prototxt")
     caffe.SGDSolver("b.prototxt", skip_unknown_fields=True)
     net_file('base_lr: 0.1 lr_policy: "fixed" net: "n.prototxt"', "c.prototxt")
@@ -187,7 +187,7 @@ def test_inside_a_solver(types, net_file, device):
 ])
 def test_unmarked_fields_are_errors_with_their_line(net_file, field, place):
     for options in ({}, {"skip_unknown_fields": True}):
-        with pytest.raises(ConfigError, match=rf"net.prototxt:4: layer 'c' \(Convolution\): convolution_param[.\w]*: .*{re.escape(place)}"):
+        with pytest.raises(ConfigError, match=rf"net.prototxt:4:\d+: layer 'c' \(Convolution\): convolution_param[.\w]*: .*{re.escape(place)}"):
             caffe.Net(net_file(INPUT + CONVOLUTION % field), caffe.TEST, **options)
 
 
@@ -201,7 +201,7 @@ def test_marked_fields_are_left_out_with_a_warning(net_file, caplog):
     warned = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
     assert [re.search(r"(\w+): (unknown|must be)", text)[1] for text in warned] == \
         ["default_forward_type", "engine", "conv_algos_override", "negative_slope"]
-    assert warned[1].startswith("net.prototxt:5: layer 'c' (Convolution): convolution_param.engine")
+    assert warned[1].startswith("net.prototxt:5:5: layer 'c' (Convolution): convolution_param.engine")
 
 
 def test_what_changes_training_is_left_out_of_test_nets_only(net_file):

@@ -1,6 +1,8 @@
 """trusted=False: a model file writes nothing, reads below the working directory only, and runs no module; nor does a solver file."""
 
 import os
+import re
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -14,6 +16,7 @@ from minicaffe.errors import ConfigError, DataError, DependencyError, Error
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.solver import create_solver, load_solver
 
+PACKAGE = Path(__file__).resolve().parents[2] / "minicaffe"
 IN = 'layer { name: "in" type: "Input" top: "a" top: "l" input_param { shape { dim: 2 dim: 3 } shape { dim: 2 } } }\n'
 
 
@@ -324,3 +327,25 @@ def test_many_paths_are_checked_quickly(place):
     assert time.perf_counter() - begin < 5
     with state.trusting(False), pytest.raises(Error, match="outside"):
         state.check_listed([*paths, "many/../../x"], "list", "field")
+
+
+# ---- nothing is forgotten
+
+# Where Caffe had them before transform_param; upgrades move them there.
+MOVED = {f"{name}_param.mean_file" for name in ("data", "image_data", "window_data")}
+PATH_NAMES = re.compile("file|source|folder|director|path|prefix")
+
+
+def test_every_path_that_a_layer_reads_is_checked():
+    """A string field that is called like a path, and is read by a layer's source, stands in a call of the check there."""
+    sources = [path.read_text() for path in (PACKAGE / "layers").iterdir() if path.suffix in (".py", ".pyx")]
+    found = []
+    for field in caffe_pb2.LayerParameter.DESCRIPTOR.fields:
+        for inner in field.message_type.fields if field.message_type else ():
+            name = f"{field.name}.{inner.name}"
+            if inner.cpp_type != inner.CPPTYPE_STRING or not PATH_NAMES.search(inner.name) or name in MOVED:
+                continue
+            if any(field.name in text and f".{inner.name}" in text for text in sources):
+                found.append(name)
+                assert any(re.search(rf'check_(path|listed)\([^\n]*"{name}"', text) for text in sources), f"{name} is not checked"
+    assert set(found) >= {"data_param.source", "transform_param.mean_file", "hdf5_output_param.file_name", "infogain_loss_param.source"}

@@ -156,3 +156,4 @@ def test_positions_know_the_lines():
     _, positions = parse_text(LAYER, caffe_pb2.NetParameter, keep_layer_fields=True)
     assert [positions.line(f"layer[0].{path}") for path in ("my_param", "pooling_param.deep_pooling", "param[1].color", "alone")] == \
         [7, 8, 10, 12]
+    assert positions.place_of("layer[0].param[1].color") == (10, 24) and positions.place_of("layer[0].none") == (None, None)
