@@ -55,8 +55,8 @@ class Fields:
         return values[0] if len(values) == 1 and name not in self._lists else list(values)
 
     def get(self, name, default=None):
-        """Return a field's value as the attribute does, `default` if it is not given."""
-        return getattr(self, name) if name in self._values else default
+        """Return a field's value as the attribute does, `default` if it is not given; also of a field called as a method is."""
+        return self.__getattr__(name) if name in self._values else default
 
     def all(self, name):
         """Return the values of a field as a list, however often it is given."""

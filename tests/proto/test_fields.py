@@ -31,6 +31,7 @@ def test_values():
     assert f.get("wide") is None and f.get("wide", 7) == 7 and f.all("wide") == []
     assert list(f)[:3] == ["height", "zoom", "name"] and "zoom" in f and hasattr(f, "zoom") and not hasattr(f, "wide")
     assert repr(f.inner[1]) == "a: 5" and repr(f.empty) == "no fields"
+    assert parse_fields("get: 3 lambda: 0.1 all: 4").get("all") == 4
 
 
 def test_a_field_that_is_missing_is_named():
