@@ -283,18 +283,24 @@ cdef class Blob:
         if source.dtype != NUMPY_TYPES[self.dtype] or source.size != self.count or not source.flags.c_contiguous:
             raise ShapeError(f"set_cpu_data needs {self.count} contiguous {NUMPY_TYPES[self.dtype].name} values, got "
                              f"{source.size} of {source.dtype.name}")
-        if self.data_memory.size != self.count * ITEMSIZE[<int> self.dtype]:
-            self.capacity = self.count
-            self.data_memory = SyncedMemory(self.count * ITEMSIZE[<int> self.dtype], self.name + " data")
-            self.diff_memory = SyncedMemory(self.count * ITEMSIZE[<int> self.dtype], self.name + " diff")
-            self.stamp += 1
+        self._fit_memory()
         self.data_memory.set_cpu_data(source)
+
+    def _fit_memory(self):
+        """Take memory of exactly the count where it is larger, for data that come with memory of their own."""
+        cdef long long size = self.count * ITEMSIZE[<int> self.dtype]
+        if self.data_memory.size != size:
+            self.capacity = self.count
+            self.data_memory = SyncedMemory(size, self.name + " data")
+            self.diff_memory = SyncedMemory(size, self.name + " diff")
+            self.stamp += 1
 
     def take_pushed(self, Blob source):
         """Take the data of `source`, which `async_gpu_push` has put on the device: there a copy, on the host the same memory.
 
         `source` has the same shape; it may be used for the next push as soon as the computing stream is past this copy.
         """
+        self._fit_memory()
         cdef size_t target = <size_t> self.data_memory.mutable_gpu_data()
         self.data_memory.side.copy_within(target, <size_t> source.data_memory.gpu_data(), self.data_memory.size)
         self.data_memory.set_cpu_copy(source.data_memory.cpu_buffer())

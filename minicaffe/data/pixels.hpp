@@ -17,7 +17,7 @@ struct Picture {
 
 struct Rule {
   double scale;
-  int64_t crop;  // 0: none
+  int64_t crop_h, crop_w;  // 0: none
   bool mirror, random_crop;
   uint64_t seed;
   int64_t mean_plane, mean_row;  // steps in a mean picture; row 0: one value a channel; both 0: one value for all
@@ -32,6 +32,24 @@ inline int64_t draw_below(uint64_t seed, uint64_t ordinal, int which, uint64_t n
   u32 bits[4];
   Philox{seed}(ordinal, bits);
   return int64_t((bits[which] * n) >> 32);
+}
+
+/// The part of a picture that record `ordinal` shows, and whether it is flipped.
+struct Window {
+  int64_t top, left, rows, columns;
+  bool flip;
+};
+
+inline Window window_of(const Rule& rule, int64_t height, int64_t width, uint64_t ordinal) {
+  Window window = {0, 0, height, width, rule.mirror && draw_below(rule.seed, ordinal, kMirror, 2)};
+  if (!rule.crop_h) return window;
+  window.top = (height - rule.crop_h) / 2, window.left = (width - rule.crop_w) / 2;
+  if (rule.random_crop) {
+    window.top = draw_below(rule.seed, ordinal, kTop, height - rule.crop_h + 1);
+    window.left = draw_below(rule.seed, ordinal, kLeft, width - rule.crop_w + 1);
+  }
+  window.rows = rule.crop_h, window.columns = rule.crop_w;
+  return window;
 }
 
 /// out[i] = (source - mean) * scale. `mean` goes along with the source if `mean_row`, else it is one value or null.
@@ -53,19 +71,11 @@ void copy_row(const S* source, int64_t step, bool flip, const T* mean, bool mean
 
 template <class S, class T>
 void copy_picture(const Picture& p, const S* source, const Rule& rule, const T* mean, uint64_t ordinal, T* out) {
-  int64_t rows = p.height, columns = p.width, top = 0, left = 0;
-  const bool flip = rule.mirror && draw_below(rule.seed, ordinal, kMirror, 2);
-  const bool mean_row = mean && rule.mean_row;
-  if (rule.crop) {
-    top = (rows - rule.crop) / 2, left = (columns - rule.crop) / 2;
-    if (rule.random_crop) {
-      top = draw_below(rule.seed, ordinal, kTop, rows - rule.crop + 1);
-      left = draw_below(rule.seed, ordinal, kLeft, columns - rule.crop + 1);
-    }
-    rows = columns = rule.crop;
-  } else if (!flip && p.row == columns * p.pixel) {
-    columns *= rows, rows = 1;  // a plane is one long row
-  }
+  const Window window = window_of(rule, p.height, p.width, ordinal);
+  int64_t rows = window.rows, columns = window.columns;
+  const int64_t top = window.top, left = window.left;
+  const bool flip = window.flip, mean_row = mean && rule.mean_row;
+  if (!rule.crop_h && !flip && p.row == columns * p.pixel) columns *= rows, rows = 1;  // a plane is one long row
   for (int64_t c = 0; c < p.channels; ++c) {
     for (int64_t h = 0; h < rows; ++h, out += columns) {
       const T* m = mean ? mean + c * rule.mean_plane + (mean_row ? (top + h) * rule.mean_row + left : 0) : nullptr;

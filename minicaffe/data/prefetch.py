@@ -14,7 +14,7 @@ What is in a batch is the business of a maker: records of a database (record_bat
     step             records from one batch to the next
     open(number)     called by the thread first: batches begin at record `number`, counted from the start of training
     fill(number, buffer)
-                     puts the batch that begins at record `number` into the arrays that ``buffer.room(shape)`` gives
+                     puts the batch that begins at record `number` into the arrays that ``buffer.room(...)`` gives
     close()          called by the thread last
 
 Differs from Caffe: the place in the stream can be read and restored; errors of the thread are raised in `next`.
@@ -132,19 +132,35 @@ class Buffer:
     """Memory for one batch, reused while batches fit into it."""
 
     def __init__(self, dtype, wants_labels, allocate):
-        self.data = self.labels = self._memory = None
-        self._dtype, self._wants_labels, self._allocate = dtype, wants_labels, allocate
+        self.data = self.labels = None
+        self._data_memory = _Memory(dtype, allocate)
+        self._label_memory = _Memory(dtype, allocate) if wants_labels else None
 
-    def room(self, shape):
-        """Return an array of `shape` for the data, and one of shape[0] elements for the labels, or None."""
-        count = int(np.prod(shape, dtype=np.int64))
-        if self._memory is None or self._memory.size < count:
-            self.data = self._memory = None  # gone before the larger one is asked for
-            self._memory = self._allocate((count,), self._dtype)
-        self.data = self._memory[:count].reshape(shape)
-        if self._wants_labels and self.labels is None:
-            self.labels = self._allocate((shape[0],), self._dtype)
+    def room(self, shape, label_shape=None):
+        """Return an array of `shape` for the data, and one of `label_shape` for the labels, or None.
+
+        The labels are shape[0] numbers unless said otherwise.
+        """
+        self.data = self.labels = None  # gone before larger ones are asked for
+        self.data = self._data_memory.front(shape)
+        if self._label_memory is not None:
+            self.labels = self._label_memory.front(shape[:1] if label_shape is None else label_shape)
         return self.data, self.labels
+
+
+class _Memory:
+    """An array that grows, and is replaced only then."""
+
+    def __init__(self, dtype, allocate):
+        self._dtype, self._allocate, self._array = dtype, allocate, None
+
+    def front(self, shape):
+        """Return its beginning as an array of `shape`."""
+        count = int(np.prod(shape, dtype=np.int64))
+        if self._array is None or self._array.size < count:
+            self._array = None
+            self._array = self._allocate((count,), self._dtype)
+        return self._array[:count].reshape(shape)
 
 
 class _Work:

@@ -50,13 +50,17 @@ class RecordBatches:
         offset = (self.solver_rank - number) % self.solver_count
         mine = records[offset :: self.solver_count]
         try:
-            batch = self.transformer.load([value for _, value in mine])
-            batch.write(*buffer.room(batch.shape), number + offset, self.solver_count)
+            self._fill([value for _, value in mine], number + offset, buffer)
         except Error as error:
             index = getattr(error, "record", None)
             if index is None:
                 raise error.at(file=self.source)
             raise self.db.locate(error, number + offset + index * self.solver_count, mine[index][0])
+
+    def _fill(self, values, first, buffer):
+        """Put a batch of serialized records into `buffer`; the first of them is record `first`."""
+        batch = self.transformer.load(values)
+        batch.write(*buffer.room(batch.shape), first, self.solver_count)
 
     def close(self):
         """Let go of the database."""

@@ -4,7 +4,7 @@
 
 Mirrored, w counts from the right.
 
-Crop: TRAIN takes a random place, TEST floor((H - crop) / 2) and the same for W. Mirror: with probability 1/2, in
+Crop (crop_size, or SSD's crop_h and crop_w): TRAIN takes a random place, TEST floor((H - crop) / 2) and the same for W. Mirror: with probability 1/2, in
 TEST too, as Caffe does.
 
 Differs from Caffe: random draws are a pure function of (seed, number of the record since the start of training), see
@@ -42,12 +42,17 @@ cdef extern from "minicaffe/data/pixels.hpp" namespace "mc" nogil:
 
     cppclass Rule:
         double scale
-        int64_t crop, mean_plane, mean_row
+        int64_t crop_h, crop_w, mean_plane, mean_row
         bint mirror, random_crop
         uint64_t seed
         const float* mean32
         const double* mean64
 
+    struct Window:
+        int64_t top, left, rows, columns
+        bint flip
+
+    Window window_of(const Rule& rule, int64_t height, int64_t width, uint64_t ordinal)
     int64_t draw_below(uint64_t seed, uint64_t ordinal, int which, uint64_t n)
     void copy_batch[T](const Picture* pictures, int64_t n, const Rule& rule, const T* mean, uint64_t first,
                        uint64_t stride, T* data, int64_t size, T* labels)
@@ -92,20 +97,18 @@ cdef class Transformer:
     cdef Rule rule
     cdef object mean, mean_single  # float64 and float32; (C, H, W), (K,) or None; the rule points into them
     cdef bint force_color, force_gray, warned
-    cdef str mean_file
+    cdef str mean_file, crop_field
 
     def __init__(self, param, phase, seed=0):
         if param.force_color and param.force_gray:
             raise ConfigError("cannot both be set", field="transform_param.force_color and force_gray")
         if param.mean_file and len(param.mean_value):
             raise ConfigError("cannot both be set", field="transform_param.mean_file and mean_value")
-        if param.crop_size >= 1 << 31:
-            raise ConfigError(f"must be below 2^31, got {param.crop_size}", field="transform_param.crop_size")
         self.force_color = param.force_color
         self.force_gray = param.force_gray
         self.mean_file = param.mean_file
         self.rule.scale = param.scale
-        self.rule.crop = param.crop_size
+        self._set_crop(param)
         self.rule.mirror = param.mirror
         self.rule.random_crop = phase == caffe_pb2.TRAIN
         self.rule.seed = seed & 0xFFFFFFFFFFFFFFFF
@@ -113,6 +116,33 @@ cdef class Transformer:
             self._set_mean(read_mean(param.mean_file))
         elif len(param.mean_value):
             self._set_mean(np.array(param.mean_value, np.float64))
+
+    cdef _set_crop(self, param):
+        """Take crop_size, or SSD's crop_h and crop_w."""
+        for name in ("crop_size", "crop_h", "crop_w"):
+            if getattr(param, name) >= 1 << 31:
+                raise ConfigError(f"must be below 2^31, got {getattr(param, name)}", field=f"transform_param.{name}")
+        if (param.crop_h > 0) != (param.crop_w > 0):
+            raise ConfigError(f"give crop_h and crop_w, or neither, got {param.crop_h} and {param.crop_w}",
+                              field="transform_param.crop_h")
+        if param.crop_size and param.crop_h:
+            raise ConfigError("give crop_size, or crop_h and crop_w, not both", field="transform_param.crop_size")
+        self.rule.crop_h, self.rule.crop_w = param.crop_size or param.crop_h, param.crop_size or param.crop_w
+        self.crop_field = "transform_param.crop_size" if param.crop_size else "transform_param.crop_h"
+
+    def window(self, height, width, ordinal):
+        """Return (top, left, rows, columns, flipped): the part of a picture that record `ordinal` shows, before it is flipped.
+
+        Raises
+        ------
+        ShapeError
+            The picture is smaller than the crop.
+        """
+        cdef Picture picture
+        picture.channels, picture.height, picture.width = 1, height, width
+        self._check_crop(&picture)
+        cdef Window window = window_of(self.rule, height, width, <uint64_t>(ordinal & 0xFFFFFFFFFFFFFFFF))
+        return window.top, window.left, window.rows, window.columns, window.flip
 
     cdef _set_mean(self, mean):
         self.mean = np.ascontiguousarray(mean, np.float64)
@@ -154,7 +184,7 @@ cdef class Transformer:
         return Batch(self, records, None)
 
     def load_images(self, images, labels=None):
-        """Take a batch of decoded pictures: uint8 arrays (H, W, C) or (H, W), and their integer labels."""
+        """Take a batch of decoded pictures: uint8 or float32 arrays (H, W, C) or (H, W), and their integer labels."""
         return Batch(self, images, [0] * len(images) if labels is None else labels)
 
     def transform(self, records, data, labels=None, first=0, stride=1):
@@ -164,11 +194,7 @@ cdef class Transformer:
     cdef tuple _output(self, const Picture* picture):
         """Return (C, h, w) of the pixels a picture gives, or raise."""
         size = f"{picture.channels} x {picture.height} x {picture.width}"
-        if self.rule.crop > picture.height or self.rule.crop > picture.width:
-            raise ShapeError(
-                f"must be at most height and width of the picture, got {self.rule.crop} for {size}",
-                field="transform_param.crop_size",
-            )
+        self._check_crop(picture)
         if self.mean is not None and self.mean.ndim == 3:
             if self.mean.shape != (picture.channels, picture.height, picture.width):
                 raise ShapeError(
@@ -181,9 +207,18 @@ cdef class Transformer:
                 f"must be given once or once a channel ({picture.channels}), got {len(self.mean)}",
                 field="transform_param.mean_value",
             )
-        if self.rule.crop:
-            return picture.channels, self.rule.crop, self.rule.crop
+        if self.rule.crop_h:
+            return picture.channels, self.rule.crop_h, self.rule.crop_w
         return picture.channels, picture.height, picture.width
+
+    cdef _check_crop(self, const Picture* picture):
+        if self.rule.crop_h > picture.height or self.rule.crop_w > picture.width:
+            got = f"{self.rule.crop_h}" if self.rule.crop_h == self.rule.crop_w else f"{self.rule.crop_h} x {self.rule.crop_w}"
+            raise ShapeError(
+                f"must be at most height and width of the picture, got {got} for "
+                f"{picture.channels} x {picture.height} x {picture.width}",
+                field=self.crop_field,
+            )
 
 
 cdef class Batch:
@@ -296,16 +331,23 @@ cdef class Batch:
         image = np.asarray(image)
         if image.ndim == 2:
             image = image[:, :, np.newaxis]
-        if image.dtype != np.uint8 or image.ndim != 3 or image.size == 0:
+        if image.dtype not in (np.uint8, np.float32) or image.ndim != 3 or image.size == 0:
             raise _at_record(
-                DataError(f"must be a uint8 picture (height, width, channels), got {image.dtype} {image.shape}"), i
+                DataError(f"must be a uint8 or float32 picture (height, width, channels), got {image.dtype} {image.shape}"), i
             )
-        cdef const uint8_t[:, :, ::1] pixels = np.ascontiguousarray(image)
-        self.kept.append(pixels)
+        image = np.ascontiguousarray(image)
+        self.kept.append(image)
         cdef Picture* picture = &self.pictures[i]
-        picture.bytes = &pixels[0, 0, 0]
+        cdef const uint8_t[:, :, ::1] pixels
+        cdef const float[:, :, ::1] floats
+        if image.dtype == np.uint8:
+            pixels = image
+            picture.bytes = &pixels[0, 0, 0]
+        else:
+            floats = image
+            picture.floats = &floats[0, 0, 0]
         picture.label = label
-        picture.height, picture.width, picture.channels = pixels.shape[0], pixels.shape[1], pixels.shape[2]
+        picture.height, picture.width, picture.channels = image.shape
         picture.plane, picture.row, picture.pixel = 1, picture.width * picture.channels, picture.channels
 
     cdef _check_like_first(self, Py_ssize_t i, tuple first):
@@ -313,7 +355,7 @@ cdef class Batch:
         cdef const Picture* other = &self.pictures[i]
         if one.channels == other.channels and one.height == other.height and one.width == other.width:
             return
-        if self.transformer.rule.crop and one.channels == other.channels and self.transformer._output(other) == first:
+        if self.transformer.rule.crop_h and one.channels == other.channels and self.transformer._output(other) == first:
             return
         raise DataError(
             f"is {other.channels} x {other.height} x {other.width}, the first of the batch is "

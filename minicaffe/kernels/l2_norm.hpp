@@ -16,6 +16,7 @@ struct Pieces {
 };
 
 /// norm[position] = the sum over channels of a b s
+// e.g. PositionDots<T, 1>
 template <class T, int kWidth> struct PositionDots {
   Pieces p;
   const T *a, *b, *s;  // s may be null: 1
@@ -39,6 +40,7 @@ template <class T> struct RootOfSum {
 };
 
 /// unit = x / norm, y = unit s
+// e.g. UnitForward<T, 1>
 template <class T, int kWidth> struct UnitForward {
   Pieces p;
   const T *x, *norm, *s;
@@ -57,6 +59,7 @@ template <class T, int kWidth> struct UnitForward {
 };
 
 /// dx = (s dy - unit dot) / norm, where dot is the sum of unit s dy over all that norm covers
+// e.g. UnitBackward<T, 1>
 template <class T, int kWidth> struct UnitBackward {
   Pieces p;
   const T *unit, *dy, *norm, *dot, *s;

@@ -84,8 +84,12 @@ def test_images_are_interleaved_and_may_be_strided(pixels):
     assert gray.shape == (1, 1, 2, 3)
 
 
-def test_images_must_have_eight_bits():
-    with pytest.raises(DataError, match="record 1: must be a uint8 picture.*uint16"):
+def test_images_have_eight_bits_or_are_float32():
+    floats = np.random.default_rng(2).random((2, 3, 1), np.float32)
+    data = np.empty((1, 1, 2, 3))
+    Transformer(param(scale=2), TEST).load_images([floats]).write(data)
+    np.testing.assert_array_equal(data[0, 0], floats[:, :, 0] * 2.0)
+    with pytest.raises(DataError, match="record 1: must be a uint8 or float32 picture.*uint16"):
         Transformer(param(), TEST).load_images([np.ones((2, 3), np.uint8), np.ones((2, 3), np.uint16)])
 
 
@@ -240,3 +244,23 @@ def test_force_gray_decodes_to_one_channel(pixels):
     record = caffe_pb2.Datum(data=content, encoded=True).SerializeToString()
     assert Transformer(param(force_gray=True), TEST).infer_shape(record) == (1, 7, 5)
     assert Transformer(param(force_color=True), TEST).infer_shape(record) == (3, 7, 5)
+
+
+def test_a_rectangle_is_cut_out(pixels):
+    transformer = Transformer(param(crop_h=4, crop_w=2, mirror=True), TRAIN, seed=3)
+    batch = transformer.load([datum(p) for p in pixels])
+    assert batch.shape == (10, 3, 4, 2)
+    data = np.empty(batch.shape)
+    batch.write(data, None, 7)
+    seen = set()
+    for i, picture in enumerate(pixels):
+        top, left, rows, columns, flipped = window = transformer.window(7, 5, 7 + i)
+        part = picture[:, top:top + rows, left:left + columns]
+        np.testing.assert_array_equal(data[i], part[:, :, ::-1] if flipped else part)
+        seen.add(window)
+    assert len(seen) > 3
+    for wrong, message in ((dict(crop_h=4), "give crop_h and crop_w, or neither"), (dict(crop_size=1, crop_h=1, crop_w=1), "not both")):
+        with pytest.raises(ConfigError, match=message):
+            Transformer(param(**wrong), TRAIN)
+    with pytest.raises(ShapeError, match="transform_param.crop_h: must be at most height and width of the picture, got 8 x 2"):
+        Transformer(param(crop_h=8, crop_w=2), TRAIN).window(7, 5, 0)

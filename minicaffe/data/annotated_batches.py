@@ -1,0 +1,112 @@
+"""Batches of pictures and the boxes on them, for the prefetch thread (SSD's annotated_data_layer.cpp)."""
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from minicaffe.data.datum import datum_array, decode_image
+from minicaffe.data.record_batches import RecordBatches
+from minicaffe.errors import DataError, Error
+from minicaffe.proto import caffe_pb2
+
+COLUMNS = 8  # of a row of the labels
+
+
+class AnnotatedBatches(RecordBatches):
+    """Make batches of a database of AnnotatedDatum.
+
+    Parameters
+    ----------
+    source, backend, batch_size, transformer, solver_count, solver_rank
+        As for `RecordBatches`.
+    augmenter : Augmenter
+        What happens before the transformer crops and mirrors.
+    boxes : bool
+        The labels are boxes, else the class of each picture.
+    names : dict, optional
+        The labels that exist; others are errors.
+    colours : (bool, bool)
+        force_color, force_gray.
+    """
+
+    def __init__(self, source, backend, batch_size, transformer, augmenter, *, boxes, names=None, colours=(False, False),
+                 solver_count=1, solver_rank=0):
+        super().__init__(source, backend, batch_size, transformer, solver_count=solver_count, solver_rank=solver_rank)
+        self.augmenter, self.boxes, self.names, self.colours = augmenter, boxes, names, colours
+
+    def shapes(self, value):
+        """Return the shapes of the data, without its axis 0, and of the labels that one record gives as first of a batch."""
+        batch, labels = self._load([value], 0)
+        return batch.shape[1:], labels.shape
+
+    def _fill(self, values, first, buffer):
+        batch, labels = self._load(values, first)
+        data, room = buffer.room(batch.shape, labels.shape)
+        batch.write(data, None, first, self.solver_count)
+        if room is not None:
+            room[...] = labels
+
+    def _load(self, values, first):
+        """Return the pictures as a Batch, and the labels: (1, 1, B, 8) boxes or (N, 1, 1, 1) classes."""
+        pictures, classes, rows = [], [], []
+        for i, value in enumerate(values):
+            try:
+                picture, label, objects = self._one(bytes(value), first + i * self.solver_count)
+            except Error as error:
+                error.record = i
+                raise
+            pictures.append(picture)
+            classes.append(label)
+            rows.append(np.column_stack([np.full(len(objects), i), objects]))
+        batch = self.transformer.load_images(pictures)
+        if not self.boxes:
+            return batch, np.array(classes).reshape(-1, 1, 1, 1)
+        found = np.concatenate(rows)
+        return batch, (found if len(found) else np.full((1, COLUMNS), -1.0))[np.newaxis, np.newaxis]
+
+    def _one(self, value, number):
+        """Return picture, class and objects of a record as the net will see them, but for crop and mirror of the picture."""
+        record = parse(value)
+        image = picture(record.datum, *self.colours)
+        objects = read_objects(record)
+        if self.names is not None:
+            unknown = set(objects[:, 0].astype(int)) - set(self.names)
+            if unknown:
+                raise DataError(f"has label {min(unknown)}, which label_map_file does not name")
+        image, objects = self.augmenter(image, objects, number)
+        height, width = image.shape[:2]
+        objects = self.augmenter.finish(objects, self.transformer.window(height, width, number), height, width)
+        return image, record.datum.label, objects
+
+
+def parse(value):
+    """Return the AnnotatedDatum in a record.
+
+    Raises
+    ------
+    DataError
+        The bytes are no AnnotatedDatum, or it holds no picture.
+    """
+    try:
+        record = caffe_pb2.AnnotatedDatum.FromString(value)
+    except DecodeError:
+        raise DataError("is no AnnotatedDatum: protobuf cannot read it") from None
+    if not record.HasField("datum"):
+        raise DataError("is an AnnotatedDatum without a picture; a database of plain Datum is for the layer Data")
+    return record
+
+
+def picture(datum, force_color, force_gray):
+    """Return the picture of a Datum as (height, width, channels), uint8, or float32 for float_data."""
+    if datum.encoded:
+        return decode_image(datum.data, force_color, force_gray)
+    return np.ascontiguousarray(datum_array(datum.SerializeToString()).transpose(1, 2, 0))
+
+
+def read_objects(record):
+    """Return the objects of an AnnotatedDatum as rows of label, instance, xmin, ymin, xmax, ymax, difficult."""
+    rows = [(group.group_label, one.instance_id, one.bbox.xmin, one.bbox.ymin, one.bbox.xmax, one.bbox.ymax, one.bbox.difficult)
+            for group in record.annotation_group for one in group.annotation]
+    objects = np.array(rows, float).reshape(-1, COLUMNS - 1)
+    if not np.isfinite(objects).all():
+        raise DataError("has a box whose corners are not all numbers")
+    return objects

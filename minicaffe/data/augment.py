@@ -1,0 +1,327 @@
+"""What SSD's `transform_param` does to a picture and the boxes on it before crop, mirror, mean and scale (im_transforms.cpp).
+
+    distort -> expand -> batch samplers -> resize -> noise
+
+Pictures are arrays (height, width, channels). Objects are rows of label, instance, xmin, ymin, xmax, ymax, difficult, the box
+in units of the picture. Different from Caffe: draws are a function of the seed and the record's number; raw pictures are
+distorted as encoded ones are, and surrounded by the mean; noise comes with probability `prob` where that is given.
+"""
+
+import numpy as np
+
+from minicaffe.data.datum import opencv
+from minicaffe.data.mean_file import read_mean
+from minicaffe.data.resize import boxes_into, boxes_within, check_probability, check_resize, inside, resize_picture
+from minicaffe.errors import ConfigError, DataError
+from minicaffe.proto import caffe_pb2
+
+BOX = slice(2, 6)
+POSTERIZE_STEP = 64
+BLUR_SIZE, BLUR_SIGMA = (7, 7), 1.5
+CLAHE_LIMIT = 4.0
+Resize = caffe_pb2.ResizeParameter
+
+
+class Augmenter:
+    """Applies the steps; holds no state that moves.
+
+    Parameters
+    ----------
+    param : TransformationParameter
+    samplers : Samplers, optional
+    seed : int
+        The lower 64 bits count.
+
+    Raises
+    ------
+    ConfigError
+        A field is out of range; names it.
+    """
+
+    def __init__(self, param, samplers=None, seed=0):
+        self.param, self.samplers = param, samplers
+        self.seed = seed & 0xFFFFFFFFFFFFFFFF
+        if param.HasField("resize_param"):
+            check_resize(param.resize_param, "transform_param.resize_param")
+        if param.HasField("distort_param"):
+            _check_distortion(param.distort_param)
+        if param.HasField("noise_param"):
+            _check_noise(param.noise_param)
+        if param.HasField("expand_param"):
+            check_probability(param.expand_param, "prob", "transform_param.expand_param")
+            if not 1 <= param.expand_param.max_expand_ratio < 1000:
+                raise ConfigError(f"must be at least 1 and below 1000, got {param.expand_param.max_expand_ratio:g}",
+                                  field="transform_param.expand_param.max_expand_ratio")
+        emit = param.emit_constraint
+        if emit.emit_type == caffe_pb2.EmitConstraint.MIN_OVERLAP and not 0 <= emit.emit_overlap <= 1:
+            raise ConfigError(f"must be from 0 to 1, got {emit.emit_overlap:g}",
+                              field="transform_param.emit_constraint.emit_overlap")
+        self.surroundings = _mean_colour(param)
+
+    @property
+    def active(self):
+        """Whether there is a step that touches pictures."""
+        return bool(self.samplers) or any(self.param.HasField(f"{name}_param") for name in ("resize", "noise", "distort", "expand"))
+
+    def random(self, number):
+        """Return the generator of record `number`."""
+        return np.random.Generator(np.random.Philox(key=np.array([self.seed, number & 0xFFFFFFFFFFFFFFFF], np.uint64)))
+
+    def picture(self, image, number):
+        """Return a picture without objects after all steps; the batch samplers need objects and are left out."""
+        return self._steps(image, np.zeros((0, 7)), number, None)[0]
+
+    def __call__(self, image, objects, number):
+        """Return the picture and the objects that are left after all steps; boxes may reach over the edge."""
+        return self._steps(image, objects, number, self.samplers)
+
+    def _steps(self, image, objects, number, samplers):
+        param, random = self.param, self.random(number)
+        if param.HasField("distort_param"):
+            image = distort(param.distort_param, image, random)
+        if param.HasField("expand_param"):
+            image, objects = self._expand(image, objects, random)
+        if samplers:
+            image, objects = self._sample(image, objects, samplers, random)
+        if param.HasField("resize_param") and random.random() < param.resize_param.prob:
+            frame = inside(param.resize_param, *image.shape[:2])
+            image = resize_picture(param.resize_param, image, random)
+            objects = objects.copy()
+            objects[:, BOX] = boxes_into(frame, objects[:, BOX])
+        if param.HasField("noise_param"):
+            noise = param.noise_param
+            if not noise.HasField("prob") or random.random() < noise.prob:
+                image = add_noise(noise, image, random)
+        return image, objects
+
+    def _expand(self, image, objects, random):
+        """Put the picture somewhere on a larger one of the mean's colour."""
+        param = self.param.expand_param
+        if random.random() >= param.prob:
+            return image, objects
+        ratio = random.uniform(1, param.max_expand_ratio)
+        height, width, channels = image.shape
+        rows, columns = int(height * ratio), int(width * ratio)
+        top, left = int(random.integers(rows - height + 1)), int(random.integers(columns - width + 1))
+        larger = np.empty((rows, columns, channels), image.dtype)
+        larger[...] = self.surroundings if len(self.surroundings) in (1, channels) else self.surroundings.mean()
+        larger[top:top + height, left:left + width] = image
+        return larger, self.project(objects, np.array([-left / width, -top / height, (columns - left) / width,
+                                                       (rows - top) / height]))
+
+    def _sample(self, image, objects, samplers, random):
+        """Cut one of the parts out that the samplers find, if they find any."""
+        part = samplers.draw(np.ascontiguousarray(objects[:, BOX]), int(random.integers(2**64, dtype=np.uint64)))
+        if part is None:
+            return image, objects
+        height, width = image.shape[:2]
+        left, top = int(part[0] * width), int(part[1] * height)
+        right, bottom = max(int(part[2] * width), left + 1), max(int(part[3] * height), top + 1)
+        left, top, right, bottom = min(left, width - 1), min(top, height - 1), min(right, width), min(bottom, height)
+        frame = np.array([left / width, top / height, right / width, bottom / height])
+        return image[top:bottom, left:right], self.project(objects, frame)
+
+    def project(self, objects, frame):
+        """Return the objects as a part `frame` of the picture shows them: those that `emit_constraint` lets pass, clipped."""
+        boxes = objects[:, BOX]
+        shown = np.ones(len(boxes), bool)
+        if self.param.HasField("emit_constraint"):
+            emit = self.param.emit_constraint
+            if emit.emit_type == caffe_pb2.EmitConstraint.CENTER:
+                centre = (boxes[:, :2] + boxes[:, 2:]) / 2
+                shown = ((centre >= frame[:2]) & (centre <= frame[2:])).all(1)
+            else:
+                shown = _coverage(boxes, frame) > emit.emit_overlap
+        clipped = np.clip(boxes_within(frame, boxes), 0, 1)
+        shown &= (clipped[:, :2] < clipped[:, 2:]).all(1)
+        objects = objects[shown]
+        objects[:, BOX] = clipped[shown]
+        return objects
+
+    def finish(self, objects, window, height, width):
+        """Return the objects as the crop `window` of a picture of `height` x `width` shows them (`Transformer.window`)."""
+        top, left, rows, columns, flipped = window
+        objects = self.project(objects, np.array([left / width, top / height, (left + columns) / width, (top + rows) / height]))
+        if flipped:
+            objects[:, [2, 4]] = 1 - objects[:, [4, 2]]
+        param = self.param.resize_param
+        if self.param.HasField("resize_param") and param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale:
+            # The boxes are in units of a fixed size, whatever size the picture has.
+            objects[:, BOX] *= np.tile([columns / param.width_scale, rows / param.height_scale], 2)
+        return objects
+
+
+def _coverage(boxes, frame):
+    """The share of each box that lies in `frame`."""
+    sides = np.maximum(np.minimum(boxes[:, 2:], frame[2:]) - np.maximum(boxes[:, :2], frame[:2]), 0)
+    area = np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(1)
+    return np.where(area > 0, sides.prod(1) / np.where(area > 0, area, 1), 0)
+
+
+def _mean_colour(param):
+    """The mean of each channel, or one for all; 0 without a mean."""
+    if not param.HasField("expand_param"):
+        return np.zeros(1)
+    if param.mean_file:
+        return read_mean(param.mean_file).mean((1, 2))
+    return np.array(param.mean_value or [0.0])
+
+
+# ---- distortions of colour
+
+def _check_distortion(param):
+    place = "transform_param.distort_param"
+    for name in ("brightness", "contrast", "hue", "saturation", "random_order"):
+        check_probability(param, f"{name}_prob", place)
+    for name in ("brightness_delta", "hue_delta"):
+        if not 0 <= getattr(param, name) < 1e6:
+            raise ConfigError(f"must be at least 0, got {getattr(param, name):g}", field=f"{place}.{name}")
+    for name in ("contrast", "saturation"):
+        lower, upper = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
+        if not 0 <= lower <= upper < 1e6:
+            raise ConfigError(f"must be at least {name}_lower, which must be at least 0, got {upper:g} and {lower:g}",
+                              field=f"{place}.{name}_upper")
+
+
+def distort(param, image, random):
+    """Return a uint8 picture with changed brightness, contrast, saturation, hue and order of channels.
+
+    Half of the time contrast comes second, else fourth, where it acts on the new colours (Howard, 2013).
+    """
+    _need_bytes(image, "distort_param")
+    contrast_first = random.random() < 0.5
+    steps = [_brightness, *([_contrast] if contrast_first else []), _saturation, _hue,
+             *([] if contrast_first else [_contrast]), _channel_order]
+    for step in steps:
+        image = step(param, image, random)
+    return image
+
+
+def _linear(image, factor, offset):
+    """factor x + offset, rounded and kept within 0..255."""
+    return _keep(opencv().addWeighted(image, factor, image, 0, offset), image)
+
+
+def _brightness(param, image, random):
+    if random.random() >= param.brightness_prob:
+        return image
+    return _linear(image, 1, random.uniform(-param.brightness_delta, param.brightness_delta))
+
+
+def _contrast(param, image, random):
+    if random.random() >= param.contrast_prob:
+        return image
+    return _linear(image, random.uniform(param.contrast_lower, param.contrast_upper), 0)
+
+
+def _saturation(param, image, random):
+    if random.random() >= param.saturation_prob:
+        return image
+    factor = random.uniform(param.saturation_lower, param.saturation_upper)
+    return _in_hsv(image, 1, lambda plane: _linear(plane, factor, 0), "saturation_prob")
+
+
+def _hue(param, image, random):
+    if random.random() >= param.hue_prob:
+        return image
+    offset = random.uniform(-param.hue_delta, param.hue_delta)
+    return _in_hsv(image, 0, lambda plane: _linear(plane, 1, offset), "hue_prob")
+
+
+def _in_hsv(image, plane, change, name):
+    """Change a plane of the picture in the colour space HSV."""
+    cv2 = opencv()
+    _need_colour(image, f"distort_param.{name}")
+    hsv = cv2.cvtColor(image, cv2.COLOR_BGR2HSV)
+    hsv[:, :, plane] = change(np.ascontiguousarray(hsv[:, :, plane]))
+    return cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)
+
+
+def _channel_order(param, image, random):
+    if random.random() >= param.random_order_prob:
+        return image
+    return np.ascontiguousarray(image[:, :, random.permutation(image.shape[2])])
+
+
+# ---- noise
+
+def _check_noise(param):
+    place = "transform_param.noise_param"
+    check_probability(param, "prob", place)
+    check_probability(param.saltpepper_param, "fraction", f"{place}.saltpepper_param")
+    if param.saltpepper and param.saltpepper_param.fraction > 0 and not param.saltpepper_param.value:
+        raise ConfigError("give the value of the pixels, one for all channels or one for each",
+                          field=f"{place}.saltpepper_param.value")
+    if not param.jpeg <= 100:
+        raise ConfigError(f"must be a quality up to 100, got {param.jpeg:g}", field=f"{place}.jpeg")
+    if param.convert_to_hsv and param.convert_to_lab:
+        raise ConfigError("give convert_to_hsv or convert_to_lab, not both", field=f"{place}.convert_to_lab")
+
+
+def add_noise(param, image, random):
+    """Return a uint8 picture after the steps of `noise_param`, in the order below; float32 after `convert_to_lab`."""
+    cv2 = opencv()
+    _need_bytes(image, "noise_param")
+    colour = image.shape[2] == 3
+    if param.decolorize and colour:
+        image = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
+    if param.gauss_blur:
+        image = _keep(cv2.GaussianBlur(image, BLUR_SIZE, BLUR_SIGMA), image)
+    if param.hist_eq:
+        image = _on_brightness(image, cv2.equalizeHist)
+    if param.clahe:
+        image = _on_brightness(image, cv2.createCLAHE(clipLimit=CLAHE_LIMIT).apply)
+    if param.jpeg > 0:
+        _, content = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, int(param.jpeg)])
+        image = _keep(cv2.imdecode(content, cv2.IMREAD_UNCHANGED), image)
+    if param.erode:
+        image = _keep(cv2.erode(image, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3))), image)
+    if param.posterize:
+        image = image // POSTERIZE_STEP * POSTERIZE_STEP + POSTERIZE_STEP // 2
+    if param.inverse:
+        image = 255 - image
+    if param.saltpepper:
+        image = _salt_and_pepper(param.saltpepper_param, image, random)
+    if param.convert_to_hsv:
+        _need_colour(image, "noise_param.convert_to_hsv")
+        image = cv2.cvtColor(image, cv2.COLOR_BGR2HSV)
+    if param.convert_to_lab:
+        _need_colour(image, "noise_param.convert_to_lab")
+        image = cv2.cvtColor(image.astype(np.float32) / 255, cv2.COLOR_BGR2Lab)
+    return image
+
+
+def _on_brightness(image, change):
+    """Change a gray picture, or the brightness of one in colour."""
+    cv2 = opencv()
+    if image.shape[2] != 3:
+        return np.stack([change(np.ascontiguousarray(image[:, :, c])) for c in range(image.shape[2])], 2)
+    planes = cv2.cvtColor(image, cv2.COLOR_BGR2YCrCb)
+    planes[:, :, 0] = change(np.ascontiguousarray(planes[:, :, 0]))
+    return cv2.cvtColor(planes, cv2.COLOR_YCrCb2BGR)
+
+
+def _salt_and_pepper(param, image, random):
+    height, width, channels = image.shape
+    if param.fraction > 0 and len(param.value) not in (1, channels):
+        raise ConfigError(f"give one, or one for each of the {channels} channels, got {len(param.value)}",
+                          field="transform_param.noise_param.saltpepper_param.value")
+    count = int(param.fraction * height * width)
+    image = image.copy()
+    image[random.integers(height, size=count), random.integers(width, size=count)] = np.clip(param.value or [0], 0, 255)
+    return image
+
+
+def _keep(image, like):
+    """Give a picture of one channel its third axis back, which OpenCV drops."""
+    return image.reshape(like.shape)
+
+
+def _need_bytes(image, field):
+    if image.dtype != np.uint8:
+        raise DataError(f"holds a picture of {image.dtype}; {field} works on pictures of bytes")
+
+
+def _need_colour(image, field):
+    if image.shape[2] != 3:
+        raise DataError(f"holds a picture of {image.shape[2]} channels; {field} needs 3")

@@ -1,0 +1,69 @@
+// Random parts of a picture that show its objects well enough (SSD's sampler.cpp; Liu et al., 2016, section 2.2).
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "minicaffe/cpu/boxes.hpp"
+#include "minicaffe/kernels/random.hpp"
+
+namespace mc {
+
+/// One `batch_sampler`. A limit that is not given is NaN, with which every comparison is false.
+struct SamplerRule {
+  double min_scale, max_scale, min_ratio, max_ratio;
+  double min_overlap, max_overlap, min_sample, max_sample, min_object, max_object;
+  long long most, trials;  // most: stop after so many parts; negative: no limit
+
+  bool free() const {
+    for (double limit : {min_overlap, max_overlap, min_sample, max_sample, min_object, max_object})
+      if (limit == limit) return false;
+    return true;
+  }
+  /// Whether one of the objects meets all limits at once.
+  bool accepts(const cpu::Box<double>& part, const std::vector<cpu::Box<double>>& objects) const {
+    if (free()) return true;
+    for (const auto& object : objects) {
+      const double o = cpu::overlap(part, object), s = cpu::coverage(part, object), c = cpu::coverage(object, part);
+      if (o < min_overlap || o > max_overlap || s < min_sample || s > max_sample || c < min_object || c > max_object) continue;
+      return true;
+    }
+    return false;
+  }
+};
+
+/// Numbers of one picture, one after another.
+struct Draws {
+  Philox random;
+  u64 counter;
+  double uniform(double lo, double hi) {
+    u32 bits[4];
+    random(counter++, bits);
+    return lo + (hi - lo) * ((u64(bits[0]) << 21 | bits[1] >> 11) * (1.0 / 9007199254740992.0));  // 53 random bits
+  }
+};
+
+/// Try all samplers; return how many parts were found, and put one of them, drawn evenly, into `chosen`.
+inline index_t sample_part(const SamplerRule* rules, index_t count, const std::vector<cpu::Box<double>>& objects, u64 seed,
+                           cpu::Box<double>* chosen) {
+  Draws draws = {{seed}, 0};
+  std::vector<cpu::Box<double>> parts;
+  for (const SamplerRule* r = rules; r != rules + count; ++r) {
+    long long found = 0;
+    for (long long trial = 0; trial < r->trials && (r->most < 0 || found < r->most); ++trial) {
+      const double scale = draws.uniform(r->min_scale, r->max_scale), square = scale * scale;
+      const double ratio = std::min(std::max(draws.uniform(r->min_ratio, r->max_ratio), square), 1 / square);
+      const double width = std::min(scale * std::sqrt(ratio), 1.0), height = std::min(scale / std::sqrt(ratio), 1.0);
+      const double left = draws.uniform(0, 1 - width), top = draws.uniform(0, 1 - height);
+      const cpu::Box<double> part = {left, top, left + width, top + height};
+      if (!r->accepts(part, objects)) continue;
+      parts.push_back(part);
+      ++found;
+    }
+  }
+  if (parts.empty()) return 0;
+  *chosen = parts[std::min(size_t(draws.uniform(0, double(parts.size()))), parts.size() - 1)];
+  return index_t(parts.size());
+}
+
+}  // namespace mc

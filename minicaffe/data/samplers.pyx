@@ -1,0 +1,106 @@
+"""Batch samplers: cut a random part out of a picture (SSD's sampler.cpp; `annotated_data_param.batch_sampler`).
+
+Different from Caffe: a part must meet all limits of `sample_constraint` for one and the same object, and the draws are a
+function of a seed.
+"""
+
+from libc.stdint cimport uint64_t
+from libcpp.vector cimport vector
+
+import math
+
+from minicaffe.errors import ConfigError
+
+cdef extern from "minicaffe/data/samplers.hpp" nogil:
+    struct Box "mc::cpu::Box<double>":
+        double xmin, ymin, xmax, ymax
+    struct SamplerRule "mc::SamplerRule":
+        double min_scale, max_scale, min_ratio, max_ratio
+        double min_overlap, max_overlap, min_sample, max_sample, min_object, max_object
+        long long most, trials
+    long long sample_part "mc::sample_part"(const SamplerRule* rules, long long count, const vector[Box]& objects, uint64_t seed,
+                                            Box* chosen)
+
+LIMITS = ("jaccard_overlap", "sample_coverage", "object_coverage")
+
+
+cdef class Samplers:
+    """The samplers of one layer.
+
+    Parameters
+    ----------
+    params : sequence of BatchSampler
+        Those without `use_original_image` do nothing, as in Caffe.
+    field : str
+        Where they stand, for errors.
+
+    Raises
+    ------
+    ConfigError
+        A scale outside (0, 1], a ratio that is not above 0, or a least value above the largest.
+    """
+
+    cdef vector[SamplerRule] rules
+
+    def __init__(self, params, field):
+        cdef SamplerRule rule
+        for i, param in enumerate(params):
+            place, sampler, limits = f"{field}[{i}]", param.sampler, param.sample_constraint
+            _check(place, sampler, "scale", 1.0)
+            _check(place, sampler, "aspect_ratio", math.inf)
+            for name in LIMITS:
+                least, most = _limit(limits, "min_" + name), _limit(limits, "max_" + name)
+                if least > most:
+                    raise ConfigError(f"must be at least min_{name}, {least:g}, got {most:g}",
+                                      field=f"{place}.sample_constraint.max_{name}")
+            if not param.use_original_image:
+                continue
+            rule.min_scale, rule.max_scale = sampler.min_scale, sampler.max_scale
+            rule.min_ratio, rule.max_ratio = sampler.min_aspect_ratio, sampler.max_aspect_ratio
+            rule.min_overlap, rule.max_overlap = _limit(limits, "min_jaccard_overlap"), _limit(limits, "max_jaccard_overlap")
+            rule.min_sample, rule.max_sample = _limit(limits, "min_sample_coverage"), _limit(limits, "max_sample_coverage")
+            rule.min_object, rule.max_object = _limit(limits, "min_object_coverage"), _limit(limits, "max_object_coverage")
+            rule.most = param.max_sample if param.HasField("max_sample") else -1
+            rule.trials = param.max_trials
+            self.rules.push_back(rule)
+
+    def __len__(self):
+        return self.rules.size()
+
+    def draw(self, boxes, seed):
+        """Return one of all parts found, each as likely, as (xmin, ymin, xmax, ymax) in units of the picture; None if none is.
+
+        Parameters
+        ----------
+        boxes : ndarray, float64, shape (n, 4)
+            The objects.
+        seed : int
+            Of the draws, below 2**64.
+        """
+        cdef const double[:, ::1] corners = boxes
+        cdef vector[Box] objects
+        cdef Box box, chosen
+        cdef uint64_t start = seed
+        cdef long long found
+        cdef Py_ssize_t i
+        with nogil:
+            for i in range(corners.shape[0]):
+                box.xmin, box.ymin, box.xmax, box.ymax = corners[i, 0], corners[i, 1], corners[i, 2], corners[i, 3]
+                objects.push_back(box)
+            found = sample_part(self.rules.data(), self.rules.size(), objects, start, &chosen)
+        return (chosen.xmin, chosen.ymin, chosen.xmax, chosen.ymax) if found else None
+
+
+def _limit(limits, name):
+    return getattr(limits, name) if limits.HasField(name) else math.nan
+
+
+def _check(place, sampler, name, largest):
+    """Check a range that is above 0."""
+    least, most = getattr(sampler, "min_" + name), getattr(sampler, "max_" + name)
+    if not 0 < least <= largest:
+        end = f" and at most {largest:g}" if largest < math.inf else ""
+        raise ConfigError(f"must be above 0{end}, got {least:g}", field=f"{place}.sampler.min_{name}")
+    if not least <= most <= largest or math.isinf(most):
+        end = f" and at most {largest:g}" if largest < math.inf else ""
+        raise ConfigError(f"must be at least min_{name}, {least:g},{end} got {most:g}", field=f"{place}.sampler.max_{name}")

@@ -1,0 +1,99 @@
+"""AnnotatedData: batches of pictures and the boxes on them, from a database (SSD's annotated_data_layer.cpp). Needs OpenCV.
+
+Different from Caffe: draws depend on the seed and the record's number only, so that a resumed training repeats them;
+`label_map_file` checks the labels; crops need no `mirror` to be random; a mean file has the size of the uncropped picture.
+"""
+
+from minicaffe.common import TRAIN, caffe
+from minicaffe.data.annotated_batches import AnnotatedBatches, parse
+from minicaffe.data.augment import Augmenter
+from minicaffe.data.db import open_db
+from minicaffe.data.label_map import read_label_map
+from minicaffe.data.samplers import Samplers
+from minicaffe.data.transform import Transformer
+from minicaffe.errors import ConfigError, Error
+from minicaffe.layer import register_layer
+from minicaffe.layers.base_data import PrefetchingLayer, in_field
+from minicaffe.proto import caffe_pb2
+
+
+class AnnotatedDataLayer(PrefetchingLayer):
+    """Tops: data (batch, channels, height, width), and label.
+
+    The label top has shape (1, 1, B, 8), a row (picture in the batch, label, instance, xmin, ymin, xmax, ymax, difficult) for
+    each box that is left of all pictures of the batch, in units of the picture; one row of -1 if none is. Where the records say
+    no type and `anno_type` is not given, it has shape (batch, 1, 1, 1): the class of each picture.
+
+    Per picture: `distort_param`, `expand_param`, one of the parts that the `batch_sampler` find, `resize_param`, `noise_param`,
+    crop, mirror, mean, scale. A box is clipped to what is shown, and dropped if nothing is left or `emit_constraint` says so.
+    """
+
+    min_top_blobs = 1
+    max_top_blobs = 2
+    batch_field = "data_param.batch_size"
+
+    def prepare(self):
+        param, annotated = self.param.data_param, self.param.annotated_data_param
+        if param.batch_size < 1:
+            raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
+        resize = self.param.transform_param.resize_param
+        if resize.resize_mode == caffe_pb2.ResizeParameter.FIT_SMALL_SIZE and param.batch_size > 1:
+            raise ConfigError(f"FIT_SMALL_SIZE gives each picture its own size; it needs batch_size 1, got {param.batch_size}",
+                              field="transform_param.resize_param.resize_mode")
+        caffe.check_path(param.source, "data_param.source")
+        self.names = None
+        if annotated.label_map_file:
+            caffe.check_path(annotated.label_map_file, "annotated_data_param.label_map_file")
+            try:
+                self.names = read_label_map(annotated.label_map_file)
+            except Error as error:
+                raise in_field(error, "annotated_data_param.label_map_file")
+        shape, self.label_shape = self._first_shapes(annotated)
+        return param.batch_size, *shape
+
+    def _first_shapes(self, annotated):
+        """Read the first record: whether it has boxes, and the shapes that it gives."""
+        param = self.param.data_param
+        self.boxes = annotated.HasField("anno_type")
+        try:
+            db = open_db(param.source, param.backend)
+            cursor = db.cursor()
+            (key, value), = cursor.take(1)
+            try:
+                record = bytes(value)
+                self.boxes = self.boxes or parse(record).HasField("type")
+            except Error as error:
+                raise db.locate(error, 0, key)
+            finally:
+                del value  # it points into the database
+                cursor.close()
+                db.close()
+        except Error as error:
+            raise in_field(error, "data_param.source")
+        maker = self.make_batches()
+        try:
+            return maker.shapes(record)
+        except ConfigError:
+            raise
+        except Error as error:
+            error.field = None if (error.field or "").startswith("record ") else error.field
+            raise in_field(maker.db.locate(error, 0, key) if error.field is None else error, "data_param.source")
+        finally:
+            maker.close()
+
+    def layer_setup(self, bottom, top):
+        super().layer_setup(bottom, top)
+        if len(top) > 1:
+            top[1].reshape(*(self.label_shape if self.boxes else (self.param.data_param.batch_size, 1, 1, 1)))
+
+    def make_batches(self):
+        param, transform = self.param.data_param, self.param.transform_param
+        samplers = Samplers(self.param.annotated_data_param.batch_sampler, "annotated_data_param.batch_sampler")
+        count, rank = (caffe.solver_count, caffe.solver_rank) if self.phase == TRAIN else (1, 0)
+        return AnnotatedBatches(
+            param.source, param.backend, param.batch_size, Transformer(transform, self.phase, self.seed),
+            Augmenter(transform, samplers, self.seed), boxes=self.boxes, names=self.names,
+            colours=(transform.force_color, transform.force_gray), solver_count=count, solver_rank=rank)
+
+
+register_layer("AnnotatedData", AnnotatedDataLayer)

@@ -1,0 +1,327 @@
+"""AnnotatedData: pictures, boxes that follow them, order, resuming, and what is wrong with records and fields."""
+
+import numpy as np
+import pytest
+
+cv2 = pytest.importorskip("cv2")
+
+from annotated import annotated, bright_box, rectangle, write_annotated  # noqa: E402
+from pictures import batch, source_net  # noqa: E402
+
+from minicaffe.blob import Dtype  # noqa: E402
+from minicaffe.common import TEST, TRAIN  # noqa: E402
+from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
+from minicaffe.proto import caffe_pb2  # noqa: E402
+
+
+def text(source, transform="", fields="", size=1, top='top: "data" top: "label"'):
+    return (f'layer {{ name: "d" type: "AnnotatedData" {top} data_param {{ source: "{source}" batch_size: {size} backend: LMDB }} '
+            f"annotated_data_param {{ {fields} }} transform_param {{ {transform} }} }}")
+
+
+@pytest.fixture
+def some(tmp_path):
+    """Five pictures of 48 x 64 with one bright rectangle each, and their database."""
+    random = np.random.default_rng(4)
+    pictures = [rectangle(random) for _ in range(5)]
+    source = write_annotated(tmp_path / "db", [annotated(image, [(i + 1, *box, 7, i == 2)]) for i, (image, box) in enumerate(pictures)])
+    return source, pictures
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_pictures_and_boxes_in_order(some, dtype):
+    source, pictures = some
+    net = source_net(text(source, size=2), dtype)
+    assert net.tops[0][0].shape == (2, 3, 48, 64) and net.tops[0][1].shape == (1, 1, 1, 8)
+    for k in range(4):
+        data, label = batch(net)
+        assert data.dtype == (np.float32, np.float64)[dtype] and label.shape == (1, 1, 2, 8)
+        for i in range(2):
+            n = (2 * k + i) % 5
+            np.testing.assert_array_equal(data[i], pictures[n][0].transpose(2, 0, 1))
+            np.testing.assert_allclose(label[0, 0, i], [i, n + 1, 7, *pictures[n][1], n == 2], rtol=1e-6)
+
+
+def test_raw_records_give_the_same(some, tmp_path):
+    _, pictures = some
+    raw = write_annotated(tmp_path / "raw", [annotated(image, [(1, *box)], encoded=False) for image, box in pictures])
+    data, label = batch(source_net(text(raw, size=5, transform="scale: 0.5 mean_value: 16")))
+    for i, (image, box) in enumerate(pictures):
+        np.testing.assert_array_equal(data[i], (image.transpose(2, 0, 1) - 16.0) * 0.5)
+        np.testing.assert_allclose(label[0, 0, i, 3:7], box, rtol=1e-6)
+
+
+def test_no_boxes_and_several(tmp_path):
+    image, box = rectangle(np.random.default_rng(1))
+    records = [annotated(image, []), annotated(image, [(3, *box), (1, 0, 0, 1, 1), (3, 0, 0, 0.5, 0.5, 1, True)]), annotated(image, [])]
+    net = source_net(text(write_annotated(tmp_path / "db", records), size=1))
+    assert batch(net)[1].tolist() == [[[[-1] * 8]]]
+    label = batch(net)[1]
+    assert label.shape == (1, 1, 3, 8) and label[0, 0, :, 1].tolist() == [3, 3, 1] and label[0, 0, :, 7].tolist() == [0, 1, 0]
+    net = source_net(text(write_annotated(tmp_path / "db2", records), size=3))
+    assert batch(net)[1][0, 0, :, 0].tolist() == [1, 1, 1]
+
+
+def test_classes_where_records_have_no_type(tmp_path):
+    image = np.zeros((4, 4, 3), np.uint8)
+    records = []
+    for label in (5, 8):
+        record = caffe_pb2.AnnotatedDatum.FromString(annotated(image, []))
+        record.ClearField("type")
+        record.datum.label = label
+        records.append(record.SerializeToString())
+    source = write_annotated(tmp_path / "db", records)
+    net = source_net(text(source, size=2))
+    assert net.tops[0][1].shape == (2, 1, 1, 1) and batch(net)[1].ravel().tolist() == [5, 8]
+    net = source_net(text(source, "", "anno_type: BBOX", size=2))
+    assert batch(net)[1].tolist() == [[[[-1] * 8]]]
+
+
+def test_the_label_may_be_left_out(some):
+    net = source_net(text(some[0], top='top: "data"'))
+    net.forward_from_to(0, 0)
+    assert len(net.tops[0]) == 1 and net.tops[0][0].shape == (1, 3, 48, 64)
+
+
+# ---- boxes follow what is done to the picture: the box of the label is that of the bright pixels
+
+SAMPLER = ("batch_sampler {{ sampler {{ min_scale: 0.3 max_scale: 1 min_aspect_ratio: 0.5 max_aspect_ratio: 2 }} "
+           "sample_constraint {{ {} }} max_sample: 1 max_trials: 50 }}")
+FOLLOWED = [
+    ("mirror: true", "", 48, 64), ("crop_size: 40", "", 40, 40), ("crop_h: 20 crop_w: 50 mirror: true", "", 20, 50),
+    ("resize_param { height: 96 width: 96 interp_mode: LINEAR interp_mode: AREA interp_mode: NEAREST interp_mode: CUBIC "
+     "interp_mode: LANCZOS4 }", "", 96, 96),
+    ("resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD height: 100 width: 80 }", "", 100, 80),
+    ("resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD height: 40 width: 120 } mirror: true", "", 40, 120),
+    ("resize_param { resize_mode: FIT_SMALL_SIZE height: 96 width: 96 }", "", 96, 128),
+    ("resize_param { resize_mode: FIT_SMALL_SIZE height: 24 width: 96 } crop_size: 40", "", 40, 40),
+    ("expand_param { max_expand_ratio: 4 } mean_value: 16 resize_param { height: 192 width: 256 }", "", 192, 256),
+    ("resize_param { height: 80 width: 80 } mirror: true", SAMPLER.format("min_object_coverage: 0.3"), 80, 80),
+    ("expand_param { max_expand_ratio: 2 } mean_value: 16 resize_param { height: 90 width: 90 } crop_h: 80 crop_w: 70 mirror: true",
+     SAMPLER.format("min_jaccard_overlap: 0.1"), 80, 70),
+]
+
+
+@pytest.mark.parametrize("phase", [TRAIN, TEST])
+@pytest.mark.parametrize("transform, fields, height, width", FOLLOWED)
+def test_boxes_follow_the_picture(some, transform, fields, height, width, phase):
+    net = source_net(text(some[0], transform, fields), phase=phase)
+    seen, offset = set(), 16 if "mean_value" in transform else 0
+    for _ in range(20):
+        data, label = batch(net)
+        assert data.shape == (1, 3, height, width)
+        rows = label[0, 0]
+        box = bright_box(data[0, 0] + offset)
+        mine = None if rows[0, 0] == -1 else rows[0, 3:7]
+        assert len(rows) == 1
+        if mine is None or box is None:  # all that one of them sees is a rest of a pixel or two
+            rest = box if mine is None else mine
+            assert rest is None or (rest[2:] - rest[:2]).min() < 3 / 20
+        else:
+            np.testing.assert_allclose(rows[0, 3:7], box, atol=2.6 / min(height, width))  # half a pixel of the source, enlarged
+            seen.add(tuple(np.round(rows[0, 3:7], 3)))
+    assert len(seen) >= 5  # of at least the five pictures; more where something is drawn
+    random = ("mirror" in transform or "expand" in transform or fields) or ("crop" in transform and phase == TRAIN)
+    assert not random or len(seen) > 5
+
+
+def test_boxes_of_a_fixed_size(some):
+    transform = "resize_param {{ resize_mode: FIT_SMALL_SIZE height: 96 width: 96 {} }}"
+    plain = batch(source_net(text(some[0], transform.format(""))))[1][0, 0, 0, 3:7]
+    scaled = batch(source_net(text(some[0], transform.format("height_scale: 48 width_scale: 64"))))[1][0, 0, 0, 3:7]
+    np.testing.assert_allclose(scaled, plain * 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("emit, left", [("", 2), ("emit_constraint { }", 1), ("emit_constraint { emit_type: CENTER }", 1),
+                                        ("emit_constraint { emit_type: MIN_OVERLAP emit_overlap: 0.2 }", 2),
+                                        ("emit_constraint { emit_type: MIN_OVERLAP emit_overlap: 0.3 }", 1)])
+def test_emit_constraint(tmp_path, emit, left):
+    image = np.zeros((40, 40, 3), np.uint8)
+    # The crop shows 0.25..0.75: the first box inside, the second by a quarter, the third by nothing, the fourth touches.
+    boxes = [(1, 0.3, 0.3, 0.6, 0.6), (2, 0.65, 0.3, 1.05, 0.5), (3, 0.8, 0.8, 0.9, 0.9), (4, 0.75, 0.3, 0.9, 0.5)]
+    net = source_net(text(write_annotated(tmp_path / "db", [annotated(image, boxes)]), f"crop_size: 20 {emit}"), phase=TEST)
+    label = batch(net)[1][0, 0]
+    assert label[:, 1].tolist() == [1, 2][:left]
+    np.testing.assert_allclose(label[0, 3:7], [0.1, 0.1, 0.7, 0.7], atol=1e-6)
+
+
+def test_samplers_keep_their_word(tmp_path):
+    """A part of half the picture that covers the object is never taken with max_object_coverage, and so on."""
+    image = np.zeros((50, 50, 3), np.uint8)
+    source = write_annotated(tmp_path / "db", [annotated(image, [(1, 0.4, 0.4, 0.6, 0.6)])])
+    half = "batch_sampler {{ sampler {{ min_scale: 0.5 max_scale: 0.5 }} sample_constraint {{ {} }} max_sample: {} max_trials: {} }}"
+    # The object is 0.16 of the part where the part covers it whole; a part begins at a whole pixel, a 50th of the picture.
+    for limits, least, most in (("min_object_coverage: 1", 0.14, 0.161), ("max_object_coverage: 0.5", 0, 0.1),
+                                ("max_sample_coverage: 0.08", 0, 0.11), ("max_jaccard_overlap: 0.1", 0, 0.13),
+                                ("min_jaccard_overlap: 0.15 min_sample_coverage: 0.15", 0.13, 0.161)):
+        net = source_net(text(source, "", half.format(limits, 1, 1000)))
+        for _ in range(10):
+            data, label = batch(net)
+            assert data.shape == (1, 3, 25, 25)
+            row = label[0, 0, 0]
+            assert least <= (0 if row[0] == -1 else (row[5] - row[3]) * (row[6] - row[4])) <= most
+    # What cannot be met, no trials, no samples, or not of the original picture: the picture stays whole.
+    for fields in (half.format("min_object_coverage: 1 max_object_coverage: 1 min_jaccard_overlap: 0.9", 1, 50), half.format("", 1, 0),
+                   half.format("", 0, 9), half.format("", 1, 9)[:-1] + " use_original_image: false }"):
+        assert batch(source_net(text(source, "", fields)))[0].shape == (1, 3, 50, 50)
+
+
+def test_colours(some):
+    """Each distortion and noise against what it is said to do, on pictures of two colours."""
+    source, pictures = some
+
+    def first(transform):
+        return batch(source_net(text(source, transform)))[0][0].transpose(1, 2, 0)
+
+    image = pictures[0][0].astype(float)
+    bright = first("distort_param { brightness_prob: 1 brightness_delta: 32 }") - image
+    shift = np.median(bright)
+    assert abs(shift) > 0 and abs(shift) <= 32 and (np.abs(bright - shift) <= 32).all()
+    contrast = first("distort_param { contrast_prob: 1 contrast_lower: 0.5 contrast_upper: 0.5 }")
+    np.testing.assert_array_equal(contrast, image / 2)
+    for transform in ("distort_param { saturation_prob: 1 saturation_lower: 0.5 saturation_upper: 1.5 hue_prob: 1 hue_delta: 18 }",
+                      "distort_param { random_order_prob: 1 }", "distort_param { }"):
+        np.testing.assert_array_equal(first(transform), image)  # gray has neither saturation nor hue, and three equal channels
+    np.testing.assert_array_equal(first("noise_param { inverse: true }"), 255 - image)
+    np.testing.assert_array_equal(first("noise_param { prob: 0 inverse: true }"), image)
+    np.testing.assert_array_equal(first("noise_param { prob: 1 posterize: true }"), image // 64 * 64 + 32)
+    np.testing.assert_array_equal(first("noise_param { decolorize: true }"), image)
+    assert set(np.unique(first("noise_param { hist_eq: true }"))) <= {0, 255}
+    peppered = first("noise_param { saltpepper: true saltpepper_param { fraction: 0.1 value: 99 } }")
+    assert 0.05 < (peppered == 99).mean() < 0.1 and ((peppered == 99) | (peppered == image)).all()
+    eroded = first("noise_param { erode: true }")
+    assert (eroded > 128).sum() < (image > 128).sum() and (eroded <= image).all()
+    assert 0 < np.abs(first("noise_param { jpeg: 20 }") - image).max() < 120
+    assert (first("noise_param { gauss_blur: true }") != image).any() and (first("noise_param { clahe: true }") != image).any()
+    np.testing.assert_array_equal(first("noise_param { convert_to_hsv: true }"), image[..., :1] * [0, 0, 1])
+    lab = first("noise_param { convert_to_lab: true }")
+    assert lab.max() > 90 and np.abs(lab[..., 1:]).max() < 0.1  # lightness up to 100, no colour
+
+
+def test_colour_changes_in_colour(tmp_path):
+    image = np.zeros((6, 6, 3), np.uint8)
+    image[...] = (40, 80, 200)
+    source = write_annotated(tmp_path / "db", [annotated(image, [])] * 2)
+    for transform in ("saturation_prob: 1 saturation_lower: 0.5 saturation_upper: 0.5", "hue_prob: 1 hue_delta: 40",
+                      "random_order_prob: 1"):
+        net = source_net(text(source, f"distort_param {{ {transform} }}"))
+        pixels = {tuple(batch(net)[0][0, :, 0, 0]) for _ in range(12)}
+        if transform.startswith("saturation"):
+            (blue, green, red), = pixels
+            assert red == 200 and 110 <= blue <= 125 and abs((red - blue) - 80) <= 4
+        else:
+            assert len(pixels) > 3
+            if transform.startswith("random"):
+                assert {tuple(sorted(pixel)) for pixel in pixels} == {(40, 80, 200)}
+
+
+def test_half_the_pictures(some):
+    for transform, changed in (("resize_param { prob: 0.5 height: 48 width: 64 interp_mode: NEAREST } noise_param { prob: 0.5 inverse: true }",
+                                lambda data, image: (data == 255 - image).all()),
+                               ("expand_param { prob: 0.5 max_expand_ratio: 3 }", lambda data, image: data.shape != image.shape)):
+        net = source_net(text(some[0], transform))
+        hits = [changed(batch(net)[0][0].transpose(1, 2, 0), some[1][k % 5][0]) for k in range(60)]
+        assert 15 < sum(hits) < 45
+
+
+# ---- resuming
+
+def test_a_resumed_run_gives_the_same(some):
+    transform = "mirror: true crop_size: 40 expand_param { max_expand_ratio: 2 } distort_param { brightness_prob: 0.5 brightness_delta: 32 } " \
+                "resize_param { height: 50 width: 50 }"
+    net = source_net(text(some[0], transform, SAMPLER.format("min_jaccard_overlap: 0.1"), size=2))
+    for _ in range(3):
+        batch(net)
+    state = net.layers[0].get_state()
+    wanted = [batch(net) for _ in range(3)]
+    other = source_net(text(some[0], transform, SAMPLER.format("min_jaccard_overlap: 0.1"), size=2), seed=99)
+    other.layers[0].set_state(state)
+    for data, label in wanted:
+        again = batch(other)
+        np.testing.assert_array_equal(data, again[0])
+        np.testing.assert_array_equal(label, again[1])
+
+
+# ---- what is wrong
+
+@pytest.mark.parametrize("transform, fields, message", [
+    ("", "batch_sampler { sampler { min_scale: 0 } }", r"annotated_data_param.batch_sampler\[0\].sampler.min_scale: must be above 0 and at most 1, got 0"),
+    ("", "batch_sampler { sampler { max_scale: 2 } }", r"batch_sampler\[0\].sampler.max_scale: must be at least min_scale, 1, and at most 1 got 2"),
+    ("", "batch_sampler { sampler { min_aspect_ratio: 2 } }", r"sampler.max_aspect_ratio: must be at least min_aspect_ratio, 2, got 1"),
+    ("", "batch_sampler { sample_constraint { min_jaccard_overlap: 0.5 max_jaccard_overlap: 0.25 } }",
+     r"sample_constraint.max_jaccard_overlap: must be at least min_jaccard_overlap, 0.5, got 0.25"),
+    ("crop_h: 3", "", "transform_param.crop_h: give crop_h and crop_w, or neither, got 3 and 0"),
+    ("crop_h: 3 crop_w: 3 crop_size: 3", "", "transform_param.crop_size: give crop_size, or crop_h and crop_w, not both"),
+    ("crop_h: 30 crop_w: 65", "", "transform_param.crop_h: must be at most height and width of the picture, got 30 x 65"),
+    ("resize_param { height: 5 }", "", "transform_param.resize_param.width: must be given and at least 1, got 0"),
+    ("resize_param { height: 5 width: 5 prob: 2 }", "", "transform_param.resize_param.prob: must be from 0 to 1, got 2"),
+    ("resize_param { height: 5 width: 5 height_scale: 2 }", "", "resize_param.height_scale: give height_scale and width_scale"),
+    ("resize_param { height: 99 width: 5 resize_mode: FIT_LARGE_SIZE_AND_PAD pad_value: 1 pad_value: 2 }", "",
+     "resize_param.pad_value: give one, or one for each of the 3 channels, got 2"),
+    ("expand_param { max_expand_ratio: 0.5 }", "", "expand_param.max_expand_ratio: must be at least 1"),
+    ("distort_param { hue_prob: -1 }", "", "distort_param.hue_prob: must be from 0 to 1, got -1"),
+    ("distort_param { brightness_delta: -1 }", "", "distort_param.brightness_delta: must be at least 0, got -1"),
+    ("distort_param { contrast_lower: 2 contrast_upper: 1 }", "", "distort_param.contrast_upper: must be at least contrast_lower"),
+    ("noise_param { jpeg: 101 }", "", "noise_param.jpeg: must be a quality up to 100, got 101"),
+    ("noise_param { saltpepper: true saltpepper_param { fraction: 0.5 } }", "", "saltpepper_param.value: give the value"),
+    ("emit_constraint { emit_type: MIN_OVERLAP emit_overlap: 2 }", "", "emit_constraint.emit_overlap: must be from 0 to 1, got 2"),
+    ("", 'label_map_file: "/nowhere/labels.prototxt"', "annotated_data_param.label_map_file: .*no such file"),
+])
+def test_wrong_prototxt(some, transform, fields, message):
+    with pytest.raises(Error, match=rf"test.prototxt.*layer 'd' \(AnnotatedData\): .*{message}"):
+        source_net(text(some[0], transform, fields))
+
+
+def test_wrong_batch(some):
+    with pytest.raises(ConfigError, match="data_param.batch_size: must be at least 1, got 0"):
+        source_net(text(some[0], size=0))
+    with pytest.raises(ConfigError, match="resize_mode: FIT_SMALL_SIZE gives each picture its own size; it needs batch_size 1, got 2"):
+        source_net(text(some[0], "resize_param { resize_mode: FIT_SMALL_SIZE height: 9 width: 9 }", size=2))
+
+
+def test_wrong_records(tmp_path):
+    image, box = rectangle(np.random.default_rng(1))
+    good = annotated(image, [(1, *box)])
+    empty = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX).SerializeToString()
+    for i, (record, message) in enumerate((
+            (b"\xff\xff", "is no AnnotatedDatum"), (empty, "without a picture"), (annotated(image, [(1, np.nan, 0, 1, 1)]), "corners"),
+            (annotated(image[:, :9], []), "is 3 x 48 x 9, the first of the batch is 3 x 48 x 64"))):
+        source = write_annotated(tmp_path / f"db{i}", [good, record])
+        net = source_net(text(source, size=2))
+        with pytest.raises(DataError, match=rf"record 1 \(key '00000001'\): .*{message}") as caught:
+            batch(net)
+        assert source in str(caught.value)
+        if i < 3:  # as first record it is met when the net is built
+            with pytest.raises(DataError, match=rf"layer 'd' \(AnnotatedData\): .*{message}"):
+                source_net(text(write_annotated(tmp_path / f"first{i}", [record, good])))
+
+
+def test_label_map(some, tmp_path):
+    (tmp_path / "map").write_text("".join(f'item {{ name: "thing {i}" label: {i} }}' for i in range(1, 6)))
+    batch(source_net(text(some[0], "", f'label_map_file: "{tmp_path}/map"', size=5)))
+    (tmp_path / "map").write_text('item { name: "thing" label: 1 }')
+    net = source_net(text(some[0], "", f'label_map_file: "{tmp_path}/map"', size=5))
+    with pytest.raises(DataError, match=r"record 1 \(key '00000001'\): has label 2, which label_map_file does not name"):
+        batch(net)
+
+
+def test_float_pictures_take_no_distortion(tmp_path):
+    record = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX)
+    record.datum.channels, record.datum.height, record.datum.width = 1, 2, 3
+    record.datum.float_data.extend(np.arange(6) / 4)
+    source = write_annotated(tmp_path / "db", [record.SerializeToString()])
+    np.testing.assert_array_equal(batch(source_net(text(source, "scale: 2")))[0].ravel(), np.arange(6) / 2)
+    with pytest.raises(DataError, match="holds a picture of float32; distort_param works on pictures of bytes"):
+        source_net(text(source, "distort_param { brightness_prob: 1 }"))
+
+
+def test_untrusted(some, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="annotated_data_param.label_map_file: the net is not trusted"):
+        source_net(text("db", "", 'label_map_file: "/etc/passwd"'), trusted=False)
+    source_net(text("db"), trusted=False)
+
+
+def test_missing_picture_size(some):
+    with pytest.raises(ShapeError, match="transform_param.crop_size"):
+        source_net(text(some[0], "crop_size: 65"))
