@@ -15,6 +15,7 @@ from minicaffe.errors import ConfigError, Error
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import nets, snapshot
+from minicaffe.solver.detection import DetectionOutputs
 from minicaffe.solver.policy import check_policy
 from minicaffe.solver.report import OutputMeans, batch_size, log_outputs, output_records
 from minicaffe.workspace import Workspace
@@ -277,13 +278,13 @@ class Solver:
         -------
         dict or None
             The record that listeners get: iteration, net, loss (None unless test_compute_loss), outputs. None if `action`
-            said "stop".
+            said "stop". With ``eval_type: "detection"`` the outputs are mean average precisions (solver/detection.py).
         """
         net, batches = self.test_nets[i], self.param.test_iter[i]
         log.info("Iteration %d, Testing net (#%d)", self.iter, i)
         for blob, source in self._unshared[i]:
             blob.share_data(source)
-        means = OutputMeans(net)
+        means = DetectionOutputs(net, self.param) if self.param.eval_type == "detection" else OutputMeans(net)
         loss = 0.0
         for _ in range(batches):
             while (action := self.action() if self.action is not None else "none") == "snapshot":

@@ -1,0 +1,149 @@
+"""DetectionEvaluate: which detections are right (SSD's detection_evaluate_layer.cpp), for mean average precision.
+
+`minicaffe.solver.detection` makes precisions of the rows. Different from Caffe: with `name_size_file` the line of an image is
+counted over all images of the batches, where Caffe left out those without a detection, so that later boxes were mapped with
+sizes of other images.
+"""
+
+from libcpp cimport bool as cpp_bool
+from libcpp.vector cimport vector
+
+from minicaffe.layer cimport Layer
+
+import numpy as np
+
+from minicaffe.common import caffe
+from minicaffe.data.label_map import read_name_sizes
+from minicaffe.data.resize import boxes_to_pixels, check_resize
+from minicaffe.errors import ConfigError, DataError, Error, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base_data import in_field
+
+cdef extern from "minicaffe/cpu/detection_evaluate.hpp" namespace "mc::cpu" nogil:
+    struct EvaluateRule:
+        long long classes
+        int background
+        double overlap_threshold
+        cpp_bool difficult, pixels
+    vector[double] evaluate(const EvaluateRule& rule, const double* detections, long long n, const double* objects, long long m)
+
+
+cdef class DetectionEvaluateLayer(Layer):
+    """Compare detections with the objects that are there.
+
+    A detection is right if the object of its label and image that it overlaps most is overlapped by at least
+    `overlap_threshold`, and no detection with a higher score took that object; it counts neither way if the object is marked
+    difficult and `evaluate_difficult_gt` is false; else it is wrong.
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (1, 1, D, 7)
+        From DetectionOutput; rows with label -1 do not count.
+    bottom[1] : Blob, shape (1, 1, G, 8)
+        Rows (image, label, instance, xmin, ymin, xmax, ymax, difficult); image -1 is no object.
+    top[0] : Blob, shape (1, 1, K + V, 5)
+        A row (-1, label, number of objects, -1, -1) for each of K classes but background, then a row (image, label, score,
+        right, wrong) for each of V detections by image, label and falling score.
+
+    With `name_size_file` boxes are mapped to the pixels of the original images first, undoing `resize_param`, and a box of n
+    pixels has n + 1, as in VOC. The file goes round.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For fields out of range or bottoms of other shapes.
+    DataError
+        For a label that is no class, or objects of the background; names the row.
+    """
+
+    exact_num_bottom_blobs = 2
+    exact_num_top_blobs = 1
+
+    cdef EvaluateRule rule
+    cdef list sizes        # (name, height, width) of the images, or None
+    cdef object resize
+    cdef long long seen    # images of sizes that went by
+
+    cpdef layer_setup(self, list bottom, list top):
+        param = self.param.detection_evaluate_param
+        if param.num_classes < 1:
+            raise ConfigError("must be given and at least 1, got 0", field="detection_evaluate_param.num_classes")
+        if not 0 < param.overlap_threshold <= 1:
+            raise ConfigError(f"must be above 0 and at most 1, got {param.overlap_threshold:g}",
+                              field="detection_evaluate_param.overlap_threshold")
+        self.rule.classes, self.rule.background = param.num_classes, min(param.background_label_id, param.num_classes)
+        self.rule.overlap_threshold, self.rule.difficult = param.overlap_threshold, param.evaluate_difficult_gt
+        self.sizes = self.resize = None
+        if param.name_size_file:
+            caffe.check_path(param.name_size_file, "detection_evaluate_param.name_size_file")
+            try:
+                self.sizes = read_name_sizes(param.name_size_file)
+            except Error as error:
+                raise in_field(error, "detection_evaluate_param.name_size_file")
+        if param.HasField("resize_param"):
+            check_resize(param.resize_param, "detection_evaluate_param.resize_param")
+            self.resize = param.resize_param
+        self.rule.pixels = self.sizes is not None
+        top[0].reshape(1, 1, self._objects_classes(), 5)
+
+    def _objects_classes(self):
+        return self.rule.classes - (1 if self.rule.background < self.rule.classes else 0)
+
+    cpdef reshape(self, list bottom, list top):
+        for i, width in enumerate((7, 8)):
+            if not bottom[i].num_axes or bottom[i].shape[bottom[i].num_axes - 1] != width:
+                raise ShapeError(f"must be rows of {width} numbers, got {list(bottom[i].shape)}", field=f"bottom[{i}]")
+
+    cpdef forward_cpu(self, list bottom, list top):
+        detections = bottom[0].cpu_data.reshape(-1, 7).astype(float)
+        objects = bottom[1].cpu_data.reshape(-1, 8).astype(float)
+        self._check(detections, 0, detections[:, 1] != -1)
+        self._check(objects, 1, objects[:, 0] != -1)
+        if self.sizes is not None:
+            self._to_pixels(detections[:, 3:], detections[:, 0], objects[:, 3:7], objects[:, 0])
+        cdef const double[::1] found = detections.reshape(-1), known = objects.reshape(-1)
+        cdef const double* at = &found[0] if found.shape[0] else NULL
+        cdef const double* there = &known[0] if known.shape[0] else NULL
+        cdef vector[double] rows
+        with nogil:
+            rows = evaluate(self.rule, at, found.shape[0] // 7, there, known.shape[0] // 8)
+        top[0].reshape(1, 1, rows.size() // 5, 5)
+        if rows.size():
+            top[0].data.reshape(-1)[...] = <double[:rows.size()]> rows.data()
+
+    def _check(self, rows, bottom, counts):
+        """Raise DataError for the first row that counts and has a wrong image or label."""
+        image, label = rows[:, 0], rows[:, 1]
+        wrong = counts & ~((image >= 0) & (image < 2**31) & (label >= 0) & (label < self.rule.classes)
+                           & (label.round() != self.rule.background))
+        if wrong.any():
+            i = int(wrong.argmax())
+            what = ("background" if label[i] == self.rule.background else
+                    f"outside 0..{self.rule.classes - 1}") if image[i] >= 0 else "of no image"
+            raise DataError(f"row {i}: label {label[i]:g} of image {image[i]:g} is {what}; mend the data or num_classes",
+                            field=f"bottom[{bottom}]")
+
+    def _to_pixels(self, found, found_images, known, known_images):
+        """Map boxes of this batch to pixels, in place; how many images it has shows in the rows."""
+        images = int(max(np.max(found_images, initial=-1), np.max(known_images, initial=-1))) + 1
+        for image in range(images):
+            _, height, width = self.sizes[(self.seen + image) % len(self.sizes)]
+            for boxes, of in ((found, found_images), (known, known_images)):
+                boxes[of == image] = boxes_to_pixels(self.resize, boxes[of == image], height, width)
+        self.seen += images
+
+    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        if any(propagate_down):
+            raise ConfigError("DetectionEvaluate has no gradient; it is a layer for the TEST phase")
+
+    def capture_obstacle(self):
+        return "it runs on the CPU"
+
+    def get_state(self):
+        return {"seen": self.seen} if self.sizes is not None else None
+
+    def set_state(self, state):
+        self.seen = state["seen"]
+
+
+register_layer("DetectionEvaluate", DetectionEvaluateLayer)

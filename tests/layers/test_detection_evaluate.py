@@ -1,0 +1,181 @@
+"""DetectionEvaluate, and the precisions made of its rows (minicaffe/solver/detection.py)."""
+
+import numpy as np
+import pytest
+from gradient import layer_net, run_backward, run_forward
+from ssd_boxes import overlap
+
+from minicaffe.blob import Dtype
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.solver.detection import MeanPrecision, average_precision
+
+CLASSES = 4
+
+
+def layer(param):
+    return ('layer { name: "l" type: "DetectionEvaluate" bottom: "d" bottom: "g" top: "y" detection_evaluate_param { '
+            f"{param} }} }}")
+
+
+def some(seed=1, images=3, objects=12, detections=40):
+    """Objects, and detections that are objects moved about."""
+    random = np.random.default_rng(seed)
+    corner, side = random.uniform(0, 0.6, (objects, 2)), random.uniform(0.1, 0.4, (objects, 2))
+    known = np.column_stack([random.integers(0, images, objects), random.integers(1, CLASSES, objects), np.arange(objects), corner,
+                             corner + side, random.random(objects) < 0.3])
+    of = random.integers(0, objects, detections)
+    found = np.column_stack([known[of, 0], np.where(random.random(detections) < 0.8, known[of, 1], 1), random.random(detections),
+                             known[of, 3:7] + random.normal(0, 0.03, (detections, 4))])
+    return found[None, None], known[None, None]
+
+
+def slow(found, known, background=0, threshold=0.5, difficult=True, sizes=None, mapped=lambda box, size: box):
+    """The definition."""
+    found, known = found.reshape(-1, 7), known.reshape(-1, 8)
+    rows = [(-1, c, sum(1 for g in known if g[0] >= 0 and g[1] == c and (difficult or not g[7])), -1, -1)
+            for c in range(CLASSES) if c != background]
+    taken = set()
+    for image in sorted({d[0] for d in found if d[1] >= 0}):
+        for label in range(CLASSES):
+            mine = sorted((d for d in found if d[0] == image and d[1] == label), key=lambda d: -d[2])
+            for d in mine:
+                size = sizes[int(image) % len(sizes)] if sizes else None
+                overlaps = [(overlap(mapped(d[3:], size), mapped(g[3:7], size), 1 if sizes else 0), -i) for i, g in enumerate(known)
+                            if g[0] == image and g[1] == label]
+                best, i = max(overlaps, default=(-1, 0))
+                if best < threshold:
+                    verdict = (0, 1)
+                elif known[-i][7] and not difficult:
+                    verdict = (0, 0)
+                else:
+                    verdict = (0, 1) if -i in taken else (1, 0)
+                    taken.add(-i)
+                rows.append((image, label, d[2], *verdict))
+    return np.array(rows, float)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("param, options", [
+    ("", {}), ("overlap_threshold: 0.75", {"threshold": 0.75}), ("evaluate_difficult_gt: false", {"difficult": False}),
+    ("background_label_id: 9", {"background": 9})])
+def test_against_the_definition(param, options, dtype):
+    for seed in range(4):
+        found, known = (np.float32(a) for a in some(seed))
+        net = layer_net(layer(f"num_classes: {CLASSES} {param}"), [found, known], dtype)
+        run_forward(net)
+        wanted = slow(found, known, **options)
+        assert wanted[3:, 3].sum() > 1 and wanted[3:, 4].sum() > 1
+        np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], wanted, rtol=1e-6)
+
+
+def test_nothing_found_and_nothing_there():
+    nothing, empty = np.array([[0, -1, -1, -1, -1, -1, -1], [1, -1, -1, -1, -1, -1, -1]], float), np.full((1, 8), -1.0)
+    found, known = some()
+    for d, g in ((nothing, known), (found, empty), (nothing, empty)):
+        net = layer_net(layer(f"num_classes: {CLASSES}"), [d.reshape(1, 1, -1, 7), g.reshape(1, 1, -1, 8)])
+        assert net.blob_by_name("y").shape == (1, 1, 3, 5)
+        run_forward(net)
+        rows = net.blob_by_name("y").data[0, 0]
+        assert rows[:3, 2].sum() == (0 if g is empty else known.shape[2])
+        assert len(rows) == (3 if d is nothing else 43) and (rows[3:, 3:] == [0, 1]).all()
+
+
+def test_only_background():
+    net = layer_net(layer("num_classes: 1"), [np.full((1, 1, 1, 7), -1.0), np.full((1, 1, 1, 8), -1.0)])
+    run_forward(net)
+    assert net.blob_by_name("y").shape == (1, 1, 0, 5)
+
+
+def test_pixels(tmp_path):
+    (tmp_path / "sizes").write_text("a 20 30\nb 8 9\nc 200 100\n")
+    found, known = some()
+    size = [(20, 30), (8, 9), (200, 100)]
+
+    def mapped(box, size):
+        return np.clip(box, 0, 1) * [size[1], size[0], size[1], size[0]]
+
+    net = layer_net(layer(f'num_classes: {CLASSES} name_size_file: "{tmp_path}/sizes"'), [found, known])
+    for _ in range(2):  # the file goes round
+        run_forward(net)
+        np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], slow(found, known, sizes=size, mapped=mapped), rtol=1e-6)
+    state = net.layers[-1].get_state()
+    assert state == {"seen": 6}
+    net.layers[-1].set_state({"seen": 1})
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], slow(found, known, sizes=size[1:] + size[:1], mapped=mapped), rtol=1e-6)
+
+
+def test_padding_is_undone(tmp_path):
+    (tmp_path / "sizes").write_text("a 100 200\n")
+    param = (f'num_classes: {CLASSES} name_size_file: "{tmp_path}/sizes" resize_param {{ resize_mode: FIT_LARGE_SIZE_AND_PAD '
+             "height: 50 width: 50 }")
+    # Half of the padded picture's height is the picture; in its pixels the boxes are 21 x 21, and overlap by 21 x 11.
+    found = np.array([0, 1, 0.5, 0.1, 0.3, 0.2, 0.4]).reshape(1, 1, 1, 7)
+    known = np.array([0, 1, 0, 0.1, 0.35, 0.2, 0.45, 0]).reshape(1, 1, 1, 8)
+    for threshold, right in ((231 / 651 - 0.001, 1), (231 / 651 + 0.001, 0)):
+        net = layer_net(layer(f"{param} overlap_threshold: {threshold}"), [found, known])
+        run_forward(net)
+        assert net.blob_by_name("y").data[0, 0, -1, 3] == right
+
+
+@pytest.mark.parametrize("param, message", [
+    ("", "num_classes: must be given and at least 1, got 0"),
+    ("num_classes: 2 overlap_threshold: 0", "overlap_threshold: must be above 0 and at most 1, got 0"),
+    ('num_classes: 2 name_size_file: "/nowhere/x"', "name_size_file: .*no such file"),
+    ("num_classes: 2 resize_param { width: 2 }", "resize_param.height: must be given"),
+])
+def test_wrong_prototxt(param, message):
+    with pytest.raises((ConfigError, RuntimeError), match=rf"layer 'l' \(DetectionEvaluate\): detection_evaluate_param.{message}"):
+        layer_net(layer(param), some())
+
+
+def test_wrong_bottoms():
+    found, known = some()
+    with pytest.raises(ShapeError, match=r"bottom\[0\]: must be rows of 7 numbers"):
+        layer_net(layer("num_classes: 4"), [known, known])
+    for change, message in (((0, 2, 1, 7), r"bottom\[0\]: row 2: label 7 of image .* is outside 0..3"),
+                            ((1, 2, 1, 0), r"bottom\[1\]: row 2: label 0 of image .* is background"),
+                            ((1, 4, 0, -3), r"bottom\[1\]: row 4: label . of image -3 is of no image")):
+        arrays = [found.copy(), known.copy()]
+        bottom, row, column, value = change
+        arrays[bottom][0, 0, row, column] = value
+        net = layer_net(layer("num_classes: 4"), arrays)
+        with pytest.raises(DataError, match=rf"layer 'l' \(DetectionEvaluate\): {message}"):
+            run_forward(net)
+    net = layer_net(layer("num_classes: 4"), [found, known])
+    run_forward(net)
+    with pytest.raises(ConfigError, match="DetectionEvaluate has no gradient"):
+        run_backward(net, [0])
+
+
+# ---- precisions
+
+def test_average_precision_by_hand():
+    # By score: right, wrong, right, wrong, right; 4 objects. Precisions at the hits: 1, 2/3, 3/5; recalls 1/4, 1/2, 3/4.
+    scores, right = [0.5, 0.9, 0.7, 0.8, 0.6], [1, 1, 1, 0, 0]
+    wrong = [0, 0, 0, 1, 1]
+    assert average_precision(scores, right, wrong, 4) == pytest.approx((1 + 2 / 3 + 3 / 5) / 4)
+    assert average_precision(scores, right, wrong, 4, "MaxIntegral") == pytest.approx((1 + 2 / 3 + 3 / 5) / 4)
+    assert average_precision(scores, right, wrong, 4, "11point") == pytest.approx((3 * 1 + 3 * 2 / 3 + 2 * 3 / 5) / 11)
+    # A late run of hits lifts the envelope: wrong, right, right with 2 objects.
+    assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2) == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2, "MaxIntegral") == pytest.approx(2 / 3)
+    assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2, "11point") == pytest.approx(2 / 3)
+    # What counts neither way changes nothing.
+    assert average_precision([4, 3, 2, 1], [0, 0, 1, 1], [0, 1, 0, 0], 2) == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert average_precision([], [], [], 3) == 0 and average_precision([1], [0], [1], 0) == 0
+    for version in ("Integral", "MaxIntegral", "11point"):
+        assert average_precision([2, 1], [1, 1], [0, 0], 2, version) == pytest.approx(1)
+    with pytest.raises(ConfigError, match="ap_version: must be one of Integral, MaxIntegral, 11point, got '12point'"):
+        average_precision([], [], [], 0, "12point")
+
+
+def test_mean_precision_over_batches():
+    precision = MeanPrecision()
+    assert np.isnan(precision.mean())
+    precision.add([[-1, 1, 1, -1, -1], [-1, 2, 1, -1, -1], [-1, 3, 0, -1, -1], [0, 1, 0.9, 1, 0], [0, 3, 0.5, 0, 1]])
+    precision.add(np.array([[-1, 1, 1, -1, -1], [-1, 2, 0, -1, -1], [-1, 3, 0, -1, -1], [0, 1, 0.95, 0, 1]])[None, None])
+    assert precision.objects == {1: 2, 2: 1, 3: 0}
+    assert precision.by_class() == {1: pytest.approx(0.25), 2: 0.0} and precision.mean() == pytest.approx(0.125)
+    with pytest.raises(DataError, match="rows of DetectionEvaluate have 5 numbers"):
+        precision.add(np.zeros((2, 7)))
