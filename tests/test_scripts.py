@@ -1,4 +1,4 @@
-"""Ten scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
+"""Eleven scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
 
 import os
 import subprocess
@@ -26,8 +26,8 @@ def test_script(name, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
-def test_there_are_ten():
-    assert len(NAMES) == 10
+def test_there_are_eleven():
+    assert len(NAMES) == 11
 
 
 ALIAS = """
