@@ -22,6 +22,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read by minicaffe and OpenCV when they are imported
 os.environ["OPENCV_LOG_LEVEL"] = "SILENT"
+os.environ.setdefault("MINICAFFE_MAX_BLOB_BYTES", "1MiB")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fuzzing import pool, targets  # noqa: E402

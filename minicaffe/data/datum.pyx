@@ -11,11 +11,16 @@ Stricter than Caffe: C x H x W must be exactly the number of bytes or floats. No
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcpy, memset
 
+import os
+import sys
 from collections import namedtuple
 
 import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, DependencyError
+from minicaffe.memory.budget import max_blob_bytes
+
+PIXELS = "OPENCV_IO_MAX_IMAGE_PIXELS"
 
 FAULTS = (
     "",
@@ -268,9 +273,21 @@ def decode_image(content, force_color=False, force_gray=False):
 
 
 def opencv():
-    """Import OpenCV on first use: the core works without it."""
+    """Import OpenCV on first use: the core works without it.
+
+    It refuses pictures of more pixels than fit into the budget (memory/budget.py), which it reads once, when it is loaded: a
+    picture file of a hundred bytes can say that it has 2^30 pixels.
+    """
+    if "cv2" in sys.modules:
+        return sys.modules["cv2"]
+    limit = str(min(1 << 30, max_blob_bytes() // 4))  # 2^30 is OpenCV's own
+    given = os.environ.get(PIXELS)
+    os.environ[PIXELS] = given or limit
     try:
         import cv2
     except ImportError as error:
         raise DependencyError('pictures need OpenCV: pip install "minicaffe[images]"') from error
+    finally:
+        if given is None:
+            del os.environ[PIXELS]
     return cv2

@@ -8,6 +8,7 @@ import numpy as np
 from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.errors import DataError, FileError, ShapeError
+from minicaffe.memory.budget import check_bytes
 
 
 class ImageBatches:
@@ -64,11 +65,13 @@ class ImageBatches:
 
     def _load(self, indices):
         """Read pictures of the list; return them as a Batch."""
-        pictures = []
+        pictures, held = [], 0
         for index in indices:
             try:
                 pictures.append(self._read(self.root + self.images.entries[index][0]))
-            except (DataError, FileError) as error:
+                held += pictures[-1].nbytes
+                check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # crop_size makes them small later
+            except (DataError, FileError, ShapeError) as error:
                 raise self.images.locate(error, index)
         try:
             return self.transformer.load_images(pictures, [self.images.entries[index][1] for index in indices])

@@ -25,6 +25,7 @@ import numpy as np
 from minicaffe.data.datum import decode_image
 from minicaffe.data.mean_file import read_mean
 from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
@@ -275,6 +276,7 @@ cdef class Batch:
         cdef Datum* datums = <Datum*>calloc(self.count, sizeof(Datum))
         cdef int reason = 0
         cdef Py_ssize_t raw = 0
+        held = 0  # bytes of decoded pictures
         cdef Transformer transformer = self.transformer
         if datums == NULL:
             raise MemoryError
@@ -301,7 +303,9 @@ cdef class Batch:
                             <const uint8_t[:datums[i].size]>datums[i].data if datums[i].size else b"",
                             transformer.force_color, transformer.force_gray,
                         )
-                    except DataError as error:
+                        held += image.nbytes
+                        check_bytes(held, f"the {i + 1} first decoded pictures of a batch")  # crop_size makes them small later
+                    except (DataError, ShapeError) as error:
                         raise _at_record(error, i)
                     self._take_image(i, image, datums[i].label)
                 else:

@@ -13,6 +13,11 @@ from minicaffe.data.prefetch import Prefetcher
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import Layer
 from minicaffe.layers.checks import state_numbers
+from minicaffe.memory.budget import check_bytes
+
+# What the thread holds beside the values themselves, at least: the place of a record and of a batch.
+RECORD_BYTES, BUFFER_BYTES = 512, 4096
+DEFAULT_DEPTH = 4  # of data_param.prefetch; as many batches are held whatever the budget
 
 
 class PrefetchingLayer(Layer):
@@ -50,9 +55,15 @@ class PrefetchingLayer(Layer):
             caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
         shape = self.prepare()
         try:
+            check_bytes(shape[0] * RECORD_BYTES, f"the records of a batch of {shape[0]}")
             top[0].reshape(*shape)
         except Error as error:
             raise error.at(field=self.batch_field)
+        if depth > DEFAULT_DEPTH:
+            try:
+                check_bytes(depth * max(BUFFER_BYTES, top[0].count * (4, 8)[self.dtype]), f"{depth} batches made ready")
+            except Error as error:
+                raise error.at(field="data_param.prefetch")
         if len(top) > 1:
             top[1].reshape(shape[0])
 

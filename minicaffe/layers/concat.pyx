@@ -155,9 +155,14 @@ cdef class TileLayer(DeviceLayer):
         axis = axis_of(x, self.param.tile_param.axis, "tile_param.axis")
         self.rows, self.inner = x.count_range(0, axis), x.count_range(axis, x.num_axes)
         shape = x.shape
-        top[0].reshape_to((*shape[:axis], shape[axis] * self.tiles, *shape[axis + 1:]))
+        try:
+            top[0].reshape_to((*shape[:axis], shape[axis] * self.tiles, *shape[axis + 1:]))
+        except ShapeError as error:
+            raise error.at(field="tile_param.tiles")
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        if (<Blob> top[0]).count == 0:
+            return 0    # the loop over tiles may be long
         cdef long long strip = self.inner * (8 if self.dtype == DOUBLE else 4), t
         cdef const void* x = (<Blob> bottom[0]).data_on(on)
         cdef char* y = <char*> (<Blob> top[0]).mutable_data_on(on)

@@ -45,7 +45,10 @@ class HDF5DataLayer(Layer):
 
     def reshape(self, bottom, top):
         for blob, array in zip(top, self.arrays):
-            blob.reshape(self.batch_size, *array.shape[1:])
+            try:
+                blob.reshape(self.batch_size, *array.shape[1:])
+            except Error as error:
+                raise error.at(field="hdf5_data_param.batch_size")
 
     def _random(self, *path):
         """A generator that depends on the seed and a place in the run only, so that a resumed run shuffles alike."""

@@ -11,8 +11,8 @@ from minicaffe.data.transform import Transformer, draw
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
 from minicaffe.layers.base_data import PrefetchingLayer, in_field
+from minicaffe.memory.budget import check_bytes
 
-MOST_ELEMENTS = 2**31 - 1
 NO_RECORD = 2**64 - 1  # a number that no record has: the draw where to start
 
 
@@ -33,9 +33,10 @@ class ImageDataLayer(PrefetchingLayer):
         if (param.new_height > 0) != (param.new_width > 0):
             raise ConfigError(f"give new_height and new_width, or neither, got {param.new_height} and {param.new_width}",
                               field="image_data_param.new_height")
-        if 3 * param.new_height * param.new_width > MOST_ELEMENTS:
-            raise ConfigError(f"a picture of {param.new_height} x {param.new_width} has more than 2^31 - 1 elements",
-                              field="image_data_param.new_height")
+        try:
+            check_bytes(3 * param.new_height * param.new_width, f"a picture of {param.new_height} x {param.new_width}")
+        except Error as error:
+            raise error.at(field="image_data_param.new_height")
         caffe.check_path(param.source, "image_data_param.source")
         if param.root_folder:
             caffe.check_path(param.root_folder, "image_data_param.root_folder")

@@ -65,7 +65,6 @@ cdef class LRNLayer(DeviceLayer):
         self.engine = param.engine
         self.within = param.norm_region == WITHIN_CHANNEL
         self.s.half_rows = (param.local_size - 1) // 2
-        self.s.half_columns = self.s.half_rows if self.within else 0
         self.s.k = 1 if self.within else param.k
         self.s.alpha = param.alpha / (param.local_size ** 2 if self.within else param.local_size)
         self.s.beta = param.beta
@@ -79,7 +78,9 @@ cdef class LRNLayer(DeviceLayer):
         if self.within:
             self.s.groups, self.s.rows, self.s.width = x.dims[0] * x.dims[1], x.dims[2], x.dims[3]
             self.s.block = max(x.dims[3], 1)
+            self.s.half_columns = min(self.s.half_rows, x.dims[3])  # the loop over columns goes that far, whatever is there
         else:
+            self.s.half_columns = 0
             self.s.groups, self.s.rows, self.s.width = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
             self.s.block = PIXELS
 

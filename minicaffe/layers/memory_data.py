@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import Layer, register_layer
 
 
@@ -25,8 +25,11 @@ class MemoryDataLayer(Layer):
         self.item_shape = (param.channels, param.height, param.width)
         self.data = self.labels = None
         self.position = 0
-        top[0].reshape(self.batch_size, *self.item_shape)
-        top[1].reshape(self.batch_size)
+        try:
+            top[0].reshape(self.batch_size, *self.item_shape)
+            top[1].reshape(self.batch_size)
+        except Error as error:
+            raise error.at(field="memory_data_param.batch_size")
 
     def reshape(self, bottom, top):
         """Nothing to do: the shapes are those of layer_setup for good."""

@@ -4,6 +4,8 @@ The formulas stand in kernels/activation.hpp. In-place works where the gradient 
 computes a wrong gradient in place without a word, setting the layer up in place raises if it would have to go backward.
 """
 
+from libc.math cimport exp
+
 import math
 
 from minicaffe.blob cimport Blob
@@ -244,7 +246,7 @@ cdef class ExpLayer(NeuronLayer):
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.exp_param
         log_base = _log_of_base(param.base, "exp_param.base")
-        self.inner, self.outer = log_base * param.scale, math.exp(log_base * param.shift)
+        self.inner, self.outer = log_base * param.scale, exp(log_base * param.shift)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         self.begin_forward(on, bottom, top)

@@ -129,8 +129,11 @@ cdef class PoolingLayer(DeviceLayer):
                              f"{self.s.width} with padding {self.s.pad_h}x{self.s.pad_w}; the output would be "
                              f"{sizes[0]}x{sizes[1]}", field="pooling_param.kernel_size")
         self.s.out_height, self.s.out_width = [max(size, 0) for size in sizes]
-        for blob in top:
-            blob.reshape_to((x.dims[0], x.dims[1], self.s.out_height, self.s.out_width))
+        try:
+            for blob in top:
+                blob.reshape_to((x.dims[0], x.dims[1], self.s.out_height, self.s.out_width))
+        except ShapeError as error:
+            raise error.at(field="pooling_param.pad")
         if self.mask is not None or len(top) > 1:
             if self.dtype == FLOAT and self.s.height * self.s.width > 2**24:
                 raise ShapeError(f"planes of {self.s.height}x{self.s.width} have more pixels than a float32 mask can count, "

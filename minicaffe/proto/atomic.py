@@ -26,7 +26,7 @@ def replacing(path):
         If the file cannot be written whole; the temporary file is removed and what `path` held before stays.
     """
     path = os.fspath(path)
-    target = os.path.realpath(path)
+    target = _target(path)
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.tmp")
     try:
@@ -63,13 +63,28 @@ def hdf5_in_memory(file):
 
 def check_writable(path):
     """Raise FileError if no file can be made at `path`, by making and removing one beside it."""
-    folder, name = os.path.split(os.path.realpath(path))
+    folder, name = os.path.split(_target(path))
     probe = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.tmp")
     try:
         open(probe, "xb").close()
         os.unlink(probe)
     except OSError as cause:
         raise write_error(path, cause) from cause
+
+
+def _target(path):
+    """Return the path behind links; FileError if it can be none, or if a device is there, which a rename would remove."""
+    try:
+        target = os.path.realpath(path)
+        status = os.stat(target)
+    except OSError:
+        return target  # nothing is there, or opening the file will say what
+    except ValueError as cause:  # a NUL inside the path
+        raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise FileError("cannot be written: a device or pipe is there, and files are put in place by renaming; name another path",
+                        file=path)
+    return target
 
 
 def sync_folder(folder):

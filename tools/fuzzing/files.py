@@ -5,14 +5,16 @@ import os
 import struct
 from pathlib import Path
 
-import cv2
 import h5py
 import lmdb
 import numpy as np
 
 import minicaffe
+from minicaffe.data.datum import opencv
 from minicaffe.layers.python import Layer
 from minicaffe.proto import caffe_pb2
+
+cv2 = opencv()
 
 NETS = Path(__file__).resolve().parents[2] / "tests/fuzz/nets"
 TRAINED = (NETS / "chain.prototxt").read_text()  # what weights and solver states belong to

@@ -125,7 +125,6 @@ def _work(place, home, pipe, all_kinds, chosen, seed, cases, given):
     faulthandler.register(signal.SIGUSR1, fault)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    os.environ["MINICAFFE_MAX_BLOB_BYTES"] = os.environ.get("MINICAFFE_MAX_BLOB_BYTES") or "1MiB"
     minicaffe.set_random_seed(1)
     folder = files.Folder(home / "work")
     os.dup2(fault.fileno(), 2)  # libpng and others write there what is in the errors too

@@ -7,6 +7,8 @@ import re
 
 from google.protobuf.descriptor import FieldDescriptor
 
+from minicaffe.proto import caffe_pb2
+
 TOKEN = re.compile(r'\s*(?:#[^\n]*\n\s*)*([A-Za-z_][\w]*|"(?:[^"\\]|\\.)*"|[-+.\w]+|[{}:<>\[\],;])')
 WHOLE = [0, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33, 64, 100, 255, 1000, 4097, 65535, 65536, 1 << 20, 1 << 24, 10**9, (1 << 31) - 1,
          1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 10**30]
@@ -19,6 +21,7 @@ STRINGS = ["", " ", "x", "y", "data", "label", "layer", "loss", "a/b", "a,b", "%
 NUMBERS = {FieldDescriptor.CPPTYPE_INT32: (-(1 << 31), (1 << 31) - 1), FieldDescriptor.CPPTYPE_UINT32: (0, (1 << 32) - 1),
            FieldDescriptor.CPPTYPE_INT64: (-(1 << 63), (1 << 63) - 1), FieldDescriptor.CPPTYPE_UINT64: (0, (1 << 64) - 1)}
 MOST = 100_000  # characters of a case
+MESSAGES = list(caffe_pb2.DESCRIPTOR.message_types_by_name.values())
 
 
 def parse(text):
@@ -69,8 +72,8 @@ class TextMutator:
         self.seeds = [parse(seed) for seed in seeds]
         self.descriptor = descriptor
         self.types = [f'"{name}"' for name in types]
-        self.steps = [self.number] * 8 + [self.add] * 6 + [self.string] * 3 + [
-            self.delete, self.delete, self.repeat, self.move, self.splice, self.rename, self.retype, self.retype, self.wrong_kind]
+        self.steps = [self.number] * 20 + [self.add] * 14 + [self.string] * 4 + [self.retype] * 6 + [self.delete] * 3 + [
+            self.repeat, self.repeat, self.move, self.splice, self.splice, self.rename, self.wrong_kind]
 
     def case(self, rng):
         """Return the bytes of a case."""
@@ -123,7 +126,7 @@ class TextMutator:
             name, value = siblings[index]
             known = descriptor.fields_by_name.get(name) if descriptor else None
             if known is not None and known.message_type and not isinstance(value, str):
-                messages += [(value, known.message_type)] * (3 if name.endswith("_param") else 1)
+                messages += [(value, known.message_type)] * (4 if name.endswith("_param") and name != "dummy_data_param" else 1)
         target, descriptor = rng.choice(messages)
         wanted = [f for f in descriptor.fields if not f.message_type or rng.random() < 0.3]
         # Of a layer's hundred parameter messages only those of its own type do anything.
@@ -133,6 +136,8 @@ class TextMutator:
         for _ in range(rng.choice((1, 1, 1, 2, 4, 40) if rng.random() < 0.3 else (1,))):
             if wanted:
                 field = rng.choice(wanted)
+                if not is_repeated(field) and rng.random() < 0.95:
+                    target[:] = [entry for entry in target if entry[0] != field.name]
                 target.insert(rng.randrange(len(target) + 1), [field.name, self.value(field, rng, 0)])
 
     def value(self, field, rng, depth):
@@ -150,8 +155,9 @@ class TextMutator:
             del place[0][place[1]]
 
     def repeat(self, fields, rng):
-        """Repeat a field."""
-        place = self.place(fields, rng)
+        """Repeat a field, most often one that may be."""
+        repeatable = {field.name for message in MESSAGES for field in message.fields if is_repeated(field)}
+        place = self.place(fields, rng, lambda name, value: name in repeatable or rng.random() < 0.05)
         if place:
             siblings, index, _ = place
             count = rng.choice((1, 1, 2, 3, 8, 64))
@@ -217,7 +223,9 @@ def value_of(field, rng):
     kind = field.cpp_type
     if kind in NUMBERS:
         low, high = NUMBERS[kind]
-        return str(rng.choice([n for n in WHOLE if low <= n <= high]))
+        if rng.random() < 0.4:
+            return str(rng.randrange(8))  # what may fit
+        return str(rng.choice([n for n in WHOLE if low <= n <= high and (n >= 0 or rng.random() < 0.3)]))
     if kind in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
         return rng.choice([*REAL, str(rng.choice(WHOLE))])
     if kind == FieldDescriptor.CPPTYPE_BOOL:
@@ -225,6 +233,11 @@ def value_of(field, rng):
     if kind == FieldDescriptor.CPPTYPE_ENUM:
         return rng.choice(field.enum_type.values).name
     return f'"{rng.choice(STRINGS)}"'
+
+
+def is_repeated(field):
+    """Tell whether a field holds any number of values."""
+    return field.default_value == []
 
 
 def harmless(data):
