@@ -4,12 +4,15 @@ Pictures are read with OpenCV and resized by `taps`, which give the numbers of p
 pycaffe: wrong input raises what minicaffe.errors names, and no function changes the arrays that it is given.
 """
 
+import math
 import os
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DependencyError, FileError, ShapeError
+from minicaffe.data.datum import opencv
+from minicaffe.errors import ConfigError, FileError, ShapeError
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import file_error
 
 
@@ -26,7 +29,7 @@ def blobproto_to_array(blob, return_diff=False):
         shape = (blob.num, blob.channels, blob.height, blob.width)
     else:
         shape = tuple(blob.shape.dim)
-    if values.size != np.prod(shape, dtype=np.int64):
+    if min(shape, default=1) < 0 or values.size != math.prod(shape):
         raise ShapeError(f"{values.size} values do not fit shape {list(shape)}", field="diff" if return_diff else "data")
     return values.reshape(shape)
 
@@ -49,7 +52,7 @@ def arraylist_to_blobprotovector_str(arraylist):
 
 def blobprotovector_str_to_arraylist(text):
     """Return the arrays of a serialized BlobProtoVector."""
-    return [blobproto_to_array(blob) for blob in caffe_pb2.BlobProtoVector.FromString(text).blobs]
+    return [blobproto_to_array(blob) for blob in parse_message(caffe_pb2.BlobProtoVector, text).blobs]
 
 
 def array_to_datum(arr, label=None):
@@ -78,7 +81,10 @@ def datum_to_array(datum):
     if datum.encoded:
         raise ConfigError("an encoded datum holds a picture file; decode it with OpenCV first", field="encoded")
     values = np.frombuffer(datum.data, np.uint8) if datum.data else np.array(datum.float_data, np.float64)
-    return values.reshape(datum.channels, datum.height, datum.width)
+    shape = datum.channels, datum.height, datum.width
+    if min(shape) < 0 or values.size != math.prod(shape):
+        raise ShapeError(f"{values.size} values do not fit channels x height x width = {' x '.join(map(str, shape))}", field="data")
+    return values.reshape(shape)
 
 
 def load_image(filename, color=True):
@@ -87,9 +93,12 @@ def load_image(filename, color=True):
     Grey pictures are repeated to three channels, an alpha channel is dropped, a turn noted by the camera is not made, and
     grey is 0.2125 R + 0.7154 G + 0.0721 B, all as scikit-image did it.
     """
-    cv2 = _opencv()
+    cv2 = opencv()
     filename = os.fspath(filename)
-    image = cv2.imread(filename, cv2.IMREAD_UNCHANGED)
+    try:
+        image = cv2.imread(filename, cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        raise FileError(f"OpenCV fails on the picture: {error.err}", file=filename) from None
     if image is None:
         if not os.path.exists(filename):
             raise file_error(filename, FileNotFoundError())
@@ -298,11 +307,3 @@ class Transformer:
         """Set the factor applied last."""
         self._check(in_)
         self.input_scale[in_] = scale
-
-
-def _opencv():
-    try:
-        import cv2
-    except ImportError:
-        raise DependencyError('pictures need OpenCV: pip install "minicaffe[images]"') from None
-    return cv2

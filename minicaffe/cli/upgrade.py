@@ -4,13 +4,13 @@ import functools
 import logging
 
 import click
-from google.protobuf.message import DecodeError
 
 from minicaffe.cli import options
 from minicaffe.data.db import check_free
-from minicaffe.errors import FileError
+from minicaffe.errors import DataError, FileError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import replacing
+from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.text import read_text, write_text
 from minicaffe.proto.upgrade import needs_upgrade, upgrade_net, upgrade_solver
@@ -71,6 +71,6 @@ class Losses(logging.Handler):
 def parse_binary(path):
     """Return the NetParameter of a binary file with all its weights."""
     try:
-        return caffe_pb2.NetParameter.FromString(read_bytes(path))
-    except DecodeError as error:
-        raise FileError(f"is no binary NetParameter: {error}; a prototxt is upgraded by net_text", file=path) from None
+        return parse_message(caffe_pb2.NetParameter, read_bytes(path))
+    except DataError:
+        raise FileError("is no binary NetParameter, or is damaged; a prototxt is upgraded by net_text", file=path) from None

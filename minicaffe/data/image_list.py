@@ -2,12 +2,12 @@
 
 import os
 import stat
-from pathlib import Path
 
 import numpy as np
 
 from minicaffe.data.datum import opencv
 from minicaffe.errors import DataError, FileError
+from minicaffe.proto.files import read_bytes
 
 
 class ImageList:
@@ -31,9 +31,10 @@ class ImageList:
     def __init__(self, path):
         self.path = str(path)
         try:
-            lines = Path(path).read_text(errors="surrogateescape").splitlines()
-        except OSError as error:
-            raise FileError(f"image list cannot be read: {error.strerror}; check the path", file=self.path) from error
+            lines = read_bytes(path).decode(errors="surrogateescape").splitlines()
+        except FileError as error:
+            error.message = f"image list cannot be read: {error.message}"
+            raise
         self.entries, self._blank = [], []
         for number, line in enumerate(lines, 1):
             name, space, label = line.rpartition(" ")

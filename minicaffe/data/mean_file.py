@@ -8,10 +8,11 @@ import os
 from pathlib import Path
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary import parse_message
+from minicaffe.proto.files import read_bytes
 
 
 def write_mean(path, mean):
@@ -44,10 +45,11 @@ def read_mean(path):
         Its shape does not fit its values.
     """
     try:
-        blob = caffe_pb2.BlobProto.FromString(Path(path).read_bytes())
-    except OSError as error:
-        raise FileError(f"mean file cannot be read: {error.strerror}; check the path", file=str(path)) from error
-    except DecodeError as error:
+        blob = parse_message(caffe_pb2.BlobProto, read_bytes(path))
+    except FileError as error:
+        error.message = f"mean file cannot be read: {error.message}"
+        raise
+    except DataError as error:
         raise FileError("is no binary BlobProto; make a mean file with 'minicaffe data mean'", file=str(path)) from error
     values = np.array(blob.double_data if blob.double_data else blob.data, np.float64)
     shape = tuple(blob.shape.dim) if blob.HasField("shape") else (blob.num, blob.channels, blob.height, blob.width)

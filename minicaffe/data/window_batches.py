@@ -4,6 +4,7 @@ Differs from Caffe: draws are a function of the seed and the window's number sin
 outside their picture are named instead of ending the process.
 """
 
+import io
 import math
 from itertools import islice
 
@@ -13,6 +14,7 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.transform import draw
 from minicaffe.errors import DataError, FileError
+from minicaffe.proto.files import read_bytes
 
 MIRROR, WINDOW = 0, 1                            # which random number of a record
 IMAGE, LABEL, X1, Y1, X2, Y2, LINE = range(7)    # columns of a table of windows
@@ -52,12 +54,13 @@ class WindowList:
         self._thresholds = np.float32(fg_threshold), np.float32(bg_threshold)
         foreground, background = [np.empty((0, 7), np.int32)], [np.empty((0, 7), np.int32)]
         try:
-            with open(path, errors="surrogateescape") as file:
-                lines = enumerate(file, 1)
-                while (start := _next(lines)) is not None:
-                    self._read_image(start, lines, root, foreground, background)
-        except OSError as error:
-            raise FileError(f"window file cannot be read: {error.strerror}; check the path", file=path) from None
+            content = io.TextIOWrapper(io.BytesIO(read_bytes(path)), "utf-8", "surrogateescape")
+        except FileError as error:
+            error.message = f"window file cannot be read: {error.message}"
+            raise
+        lines = enumerate(content, 1)
+        while (start := _next(lines)) is not None:
+            self._read_image(start, lines, root, foreground, background)
         if not self.images:
             raise DataError("the window file is empty", file=path)
         self.foreground, self.background = np.concatenate(foreground), np.concatenate(background)

@@ -55,8 +55,8 @@ class PrefetchingLayer(Layer):
             caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
         shape = self.prepare()
         try:
-            check_bytes(shape[0] * RECORD_BYTES, f"the records of a batch of {shape[0]}")
             top[0].reshape(*shape)
+            check_bytes(shape[0] * RECORD_BYTES, f"the records of a batch of {shape[0]}")
         except Error as error:
             raise error.at(field=self.batch_field)
         if depth > DEFAULT_DEPTH:

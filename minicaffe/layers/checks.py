@@ -54,7 +54,7 @@ def state_numbers(state, limits):
     for name, limit in limits.items():
         number = state.get(name) if isinstance(state, dict) else None
         if type(number) is not int or not 0 <= number < limit:
-            raise DataError(f"the stored state needs a '{name}' from 0 to {limit - 1}, it is {str(state)[:200]}; resume with the net "
-                            "and data that wrote it")
+            raise DataError(f"the stored state needs a '{name}' from 0 to {limit - 1}, it is {str(state)[:200]}; resume with the "
+                            "net and data that wrote it")
         numbers.append(number)
     return numbers

@@ -78,7 +78,7 @@ def read_net(path):
     data = map_bytes(path)
     try:
         parts, places = _split_net(data)
-        net = _parse(caffe_pb2.NetParameter, b"".join(parts))
+        net = parse_message(caffe_pb2.NetParameter, b"".join(parts))
     except DataError as error:
         error.message += _what_else(data)
         raise error.at(file=path)
@@ -158,7 +158,7 @@ def read_solver_state(path):
     data = map_bytes(path)
     try:
         fields, varints, rest = scan(data, 0, len(data), (STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP))
-        others = _parse(caffe_pb2.SolverState, b"".join(data[start:end] for start, end in rest))
+        others = parse_message(caffe_pb2.SolverState, b"".join(data[start:end] for start, end in rest))
         if STATE_ITER not in varints:
             raise DataError("holds no iteration count, so it is no solver state; was a .caffemodel given instead?")
     except DataError as error:
@@ -274,8 +274,8 @@ def varint(value):
     return bytes(out)
 
 
-def _parse(message_class, serialized):
-    """Parse the small part of a file by protobuf."""
+def parse_message(message_class, serialized):
+    """Return the message in bytes that protobuf reads, with all its strings as str; raise DataError if it is none."""
     try:
         message = message_class.FromString(serialized)
     except (DecodeError, UnicodeDecodeError) as cause:  # only protobuf's pure Python form checks UTF-8 here

@@ -21,7 +21,8 @@ TRAINED = (NETS / "chain.prototxt").read_text()  # what weights and solver state
 SOLVER = 'base_lr: 0.01 lr_policy: "step" gamma: 0.5 stepsize: 2 momentum: 0.9 display: 0 max_iter: 4 snapshot_prefix: "snap"\n'
 STATEFUL = """layer { name: "source" type: "Data" top: "pictures" data_param { source: "lmdb" batch_size: 2 backend: LMDB } }
 layer { name: "h5" type: "HDF5Data" top: "rows" hdf5_data_param { source: "h5.txt" batch_size: 2 shuffle: true } }
-layer { name: "time" type: "DummyData" top: "x" top: "cont" dummy_data_param { shape { dim: 3 dim: 2 dim: 4 } shape { dim: 3 dim: 2 } } }
+layer { name: "time" type: "DummyData" top: "x" top: "cont"
+  dummy_data_param { shape { dim: 3 dim: 2 dim: 4 } shape { dim: 3 dim: 2 } } }
 layer { name: "rnn" type: "RNN" bottom: "x" bottom: "cont" top: "h" recurrent_param { num_output: 2 } }
 """
 
@@ -62,7 +63,8 @@ class Folder:
         for i, shape in enumerate([(9, 7, 3), (8, 8, 3), (12, 10)]):
             cv2.imwrite(f"images/{i}.png", rng.integers(0, 255, shape, np.uint8))
         Path("list.txt").write_text("0.png 1\n1.png 0\n2.png 3\n")
-        Path("windows.txt").write_text("# 0\n0.png\n3\n9\n7\n2\n1 0.9 1 1 5 6\n0 0.1 0 0 3 3\n# 1\n1.png\n3\n8\n8\n1\n2 0.6 2 2 7 7\n")
+        Path("windows.txt").write_text("# 0\n0.png\n3\n9\n7\n2\n1 0.9 1 1 5 6\n0 0.1 0 0 3 3\n"
+                                       "# 1\n1.png\n3\n8\n8\n1\n2 0.6 2 2 7 7\n")
         Path("mean.binaryproto").write_bytes(mean_seed((3, 5, 6)))
         Path("mean8.binaryproto").write_bytes(mean_seed((3, 8, 8)))
         Path("h.binaryproto").write_bytes(mean_seed((1, 5, 5)))
@@ -137,7 +139,8 @@ def datum_seed(encoded, floats=False, kind=".png"):
 def bomb_png(width, height):
     """Return a PNG file that says it has `width` x `height` pixels and holds none."""
     import zlib
-    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(b"\0" * 100)), (b"IEND", b"")]
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(bytes(100))),
+              (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(content)) + name + content
                                             + struct.pack(">I", zlib.crc32(name + content)) for name, content in chunks)
 
@@ -165,7 +168,8 @@ def _odd(maker):
 
 
 ODD = (  # what may stand in an HDF5 file where numbers of some shape should
-    {}, {"0": np.float32(1)}, np.zeros((0, 3)), np.float32(3), np.zeros(3), np.full((2, 3), np.nan), np.int64(2**62), np.bool_(True),
+    {}, {"0": np.float32(1)}, np.zeros((0, 3)), np.float32(3), np.zeros(3), np.full((2, 3), np.nan), np.int64(2**62),
+    np.bool_(True),
     np.array([1 + 2j]), np.array([b"text"]), b"text", "text", np.zeros(2, [("a", "f4"), ("b", "i8")]), np.arange(5, dtype="u1"),
     np.zeros((1,) * 32, "f4"), np.zeros(4, ">f8"), np.zeros(3, "f2"),
     _odd(lambda g, n: g.create_dataset(n, (1 << 40,), "f4", chunks=(1 << 16,))),

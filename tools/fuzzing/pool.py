@@ -22,9 +22,8 @@ import traceback
 import warnings
 from pathlib import Path
 
-from fuzzing import files, targets
-
 import minicaffe
+from fuzzing import files, targets
 from minicaffe.errors import Error
 
 ADDRESSES = 3 << 30  # bytes of address space that a worker may add to what it has

@@ -12,21 +12,24 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from fuzzing import files, octets
-from fuzzing.text import TextMutator, harmless
 
 import minicaffe
+from fuzzing import files, octets
+from fuzzing.text import TextMutator, harmless
+from minicaffe.cli.upgrade import parse_binary
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.mean_file import read_mean
 from minicaffe.layer import layer_types
 from minicaffe.proto import binary, caffe_pb2, upgrade
+from minicaffe.proto.text import write_text
 from minicaffe.solver import load_solver
 
 DATA_NET = """layer { name: "d" type: "Data" top: "data" top: "label" transform_param { %s }
   data_param { source: "%s" batch_size: 3 backend: LMDB prefetch: 1 } }"""
 HDF5_NET = (files.NETS / "HDF5Data.prototxt").read_text()
 SOLVERS = [files.SOLVER + 'net: "trained.prototxt"\nrandom_seed: 1\n'] + [
-    f'type: "{kind}" {files.SOLVER.replace("momentum: 0.9", momentum)} test_iter: 2 test_interval: 1 net_param {{ {files.TRAINED} }}\n'
+    f'type: "{kind}" {files.SOLVER.replace("momentum: 0.9", momentum)} test_iter: 2 test_interval: 1\n'
+    f'net_param {{ {files.TRAINED} }}\n'
     'iter_size: 1 average_loss: 3 weight_decay: 0.01 regularization_type: "L1" clip_gradients: 5 weights: "model.caffemodel"'
     for kind, momentum in (("SGD", "momentum: 0.9"), ("Nesterov", "momentum: 0.9"), ("AdaGrad", ""), ("RMSProp", "rms_decay: 0.9"),
                            ("AdaDelta", "momentum: 0.9"), ("Adam", "momentum: 0.9 momentum2: 0.99"))]
@@ -108,8 +111,8 @@ class Weights(Kind):
         if self.net is None:
             self.net = minicaffe.Net("trained.prototxt", minicaffe.TRAIN)
         Path("case.caffemodel").write_bytes(data)
-        self.net.copy_from("case.caffemodel")
-        self.net.forward()
+        attempt(lambda: self.net.copy_from("case.caffemodel"), self.net.forward,
+                lambda: write_text(upgrade.upgrade_net(parse_binary("case.caffemodel"))[0]))
 
 
 class HDF5Weights(Weights):
@@ -362,17 +365,19 @@ def _old_weights(version):
 
 
 RESUME_STATES = (
-    "", "{", "null", "[]", "7", "[" * 100_000, '{"generator": {}}', '{"generator": {"seed": 1, "offset": 2}, "train": {}, "test": []}',
+    "", "{", "null", "[]", "7", "[" * 100_000, '{"generator": {}}',
+    '{"generator": {"seed": 1, "offset": 2}, "train": {}, "test": []}',
     '{"generator": {"seed": -1, "offset": 2}, "train": {}, "test": []}', '{"generator": 5, "train": {}, "test": 4}',
-    *('{"generator": {"seed": 1, "offset": 2}, "train": {"%s": %s}, "test": []}' % pair for pair in (
-        (layer, state) for layer in ("source", "h5", "rnn", "ip", "nobody") for state in (
+    *(f'{{"generator": {{"seed": 1, "offset": 2}}, "train": {{"{layer}": {state}}}, "test": []}}'
+      for layer in ("source", "h5", "rnn", "ip", "nobody") for state in (
             "null", "5", "[]", "{}", '"x"', '{"seed": 1, "position": -5}', '{"seed": "a", "position": 1}',
             '{"seed": 1, "position": 99999999999999999999999}', '{"seed": 1.5, "position": 1e400}', '{"seed": 1, "position": NaN}',
-            '{"seed": 1, "epoch": -1, "place": -3, "row": 77, "offset": -9}', '{"seed": 1, "epoch": 0, "place": 9, "row": 0, "offset": 0}',
+            '{"seed": 1, "epoch": -1, "place": -3, "row": 77, "offset": -9}',
+            '{"seed": 1, "epoch": 0, "place": 9, "row": 0, "offset": 0}',
             '{"seed": -1, "epoch": [], "place": 0.5, "row": true, "offset": null}',
             '{"seed": 1, "epoch": 0, "place": 0, "row": -2, "offset": 1}',
             '{"h": 5}', '{"h": {"shape": 5, "data": ""}}', '{"h": {"shape": [1, 2, 2], "data": "????"}}',
-            '{"h": {"shape": [[]], "data": "AAAA"}}', '{"h": {"shape": [1, 2, 2], "data": "AAAAAAAAAAAAAAAAAAAAAA=="}}'))))
+            '{"h": {"shape": [[]], "data": "AAAA"}}', '{"h": {"shape": [1, 2, 2], "data": "AAAAAAAAAAAAAAAAAAAAAA=="}}')))
 
 
 def _with_resume_state(data, rng):

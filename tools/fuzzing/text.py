@@ -207,7 +207,7 @@ class TextMutator:
         if kind == 0:
             return text[:at]
         if kind == 1:
-            return text[:at] + rng.choice(["\0", "\x1c", "\u2028", "\xa0", "'", '"', "{", "}", "\udcff", "\\", "#", "\r", "["]) + text[at:]
+            return text[:at] + rng.choice([*"\0\x1c\u2028\xa0'\"{}\udcff\\#\r["]) + text[at:]
         if kind == 2:
             return "layer {" * rng.choice((3, 101, 10_000)) + text
         if kind == 3:
