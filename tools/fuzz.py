@@ -36,7 +36,9 @@ def main():
     all_kinds = targets.kinds()
     options = parse_options(list(all_kinds))
     if options.replay:
-        return replay(all_kinds, options.replay)
+        return replay(all_kinds, options)
+    if options.seeds:
+        return run_seeds(all_kinds, options)
     return search(all_kinds, options)
 
 
@@ -50,6 +52,8 @@ def parse_options(names):
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--output", type=Path, default=Path("fuzz-failures"), help="folder for what failed")
     parser.add_argument("--replay", type=Path, nargs="+", metavar="FILE", help="run these cases; the kind is the name up to '-'")
+    parser.add_argument("--seeds", action="store_true", help="run the nets and solvers as they are, which must work")
+    parser.add_argument("--patience", type=float, default=pool.CPU_SECONDS, help="seconds of processor time of a case")
     options = parser.parse_args()
     options.kind = options.kind or names
     if options.seconds is None and options.cases is None:
@@ -62,7 +66,8 @@ def search(all_kinds, options):
     started = time.monotonic()
     counts, places = collections.Counter(), collections.Counter()
     slowest, largest = {"seconds": -1}, {"growth": -1}
-    for result in pool.results(all_kinds, options.kind, options.seed, options.jobs, options.seconds, options.cases):
+    for result in pool.results(all_kinds, options.kind, options.seed, options.jobs, options.seconds, options.cases,
+                               options.patience):
         counts[result["kind"], result["outcome"]] += 1
         slowest = max(slowest, result, key=lambda r: r["seconds"])
         largest = max(largest, result, key=lambda r: r["growth"])
@@ -102,20 +107,32 @@ def tell(counts, places, slowest, largest, seconds):
         print(f"FAILED {n:5} {outcome}: {where}")
 
 
-def replay(all_kinds, paths):
+def replay(all_kinds, options):
     """Run the cases of files; return 1 if one fails."""
-    failed = 0
-    for path in paths:
+    given = []
+    for path in options.replay:
         kind = path.name.partition("-")[0]
         if kind not in all_kinds:
             print(f"{path}: the name must begin with a kind and '-': {', '.join(all_kinds)}")
             return 2
-        result = pool.replay(all_kinds, kind, path.read_bytes())
-        bad = result["outcome"] in FAILURES
-        failed |= bad
-        print(f"{path}: {'FAILED ' if bad else ''}{result['outcome']} {result['where']}\n    {result['detail'].strip()}\n"
-              f"    {result['seconds']:.2f} s, {result['growth'] >> 20} MiB")
-    return int(failed)
+        given.append((kind, path.read_bytes()))
+    bad = 0
+    for result in pool.replay(all_kinds, given, options.patience):
+        failed = result["outcome"] in FAILURES
+        bad += failed
+        print(f"{options.replay[result['number']]}: {'FAILED ' if failed else ''}{result['outcome']} {result['where']}\n"
+              f"    {result['detail'].strip()}\n    {result['seconds']:.2f} s, {result['growth'] >> 20} MiB")
+    return int(bad > 0)
+
+
+def run_seeds(all_kinds, options):
+    """Run the seeds that are text without a change; return 1 if one does not work."""
+    seeds = [(name, kind, data) for kind in all_kinds for name, data in all_kinds[kind].seeds]
+    bad = 0
+    for result in pool.replay(all_kinds, [(kind, data) for _, kind, data in seeds], options.patience):
+        bad += result["outcome"] != "ok"
+        print(seeds[result["number"]][0], result["outcome"], result["detail"])
+    return int(bad > 0)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,22 @@ class Twice(Layer):
             x.diff[...] = 2 * y.diff
 
 
+class Broken(Layer):
+    """Does what the fuzzer is there to find, as its `param_str` says; for the tests of the fuzzer."""
+
+    def setup(self, bottom, top):
+        if self.param_str == "raise":
+            raise KeyError(self.param_str)
+        if self.param_str == "die":
+            os.abort()
+        while self.param_str == "hang":
+            pass
+        self.memory = np.ones(9 << 27 if self.param_str == "memory" else 1, np.uint8)
+
+    def reshape(self, bottom, top):
+        """Nothing to do: it has no tops."""
+
+
 class Folder:
     """A folder that is put back as it was after each case, whatever the case wrote into it.
 

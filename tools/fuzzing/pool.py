@@ -35,15 +35,15 @@ IDLE = 2**64 - 1
 
 
 class Worker:
-    """A process that runs cases `first`, `first` + `step`, ... of `seed`, or those given.
+    """A process that runs cases of `seed`, or those given.
 
     Parameters
     ----------
     chosen : list of str
         Names of the kinds.
     cases : iterable of int
-    given : (str, bytes), optional
-        One kind and case to run instead.
+    given : list of (str, bytes), optional
+        Kinds and cases, of which those with the numbers `cases` are run instead.
     """
 
     def __init__(self, all_kinds, chosen, seed, cases, given=None):
@@ -80,13 +80,13 @@ class Worker:
         *lines, self.rest = (self.rest + chunk).split(b"\n")
         return [json.loads(line) for line in lines], not chunk
 
-    def overdue(self):
-        """Tell whether the present case takes too long."""
+    def overdue(self, patience=CPU_SECONDS):
+        """Tell whether the present case takes more than `patience` seconds of processor time."""
         number, now = self.number, time.monotonic()
         if number != self.seen[0]:
             self.seen = number, self.cpu_seconds(), now
             return False
-        return self.cpu_seconds() - self.seen[1] > CPU_SECONDS or now - self.seen[2] > WALL_SECONDS
+        return self.cpu_seconds() - self.seen[1] > patience or now - self.seen[2] > WALL_SECONDS
 
     def cpu_seconds(self):
         """Return the processor time that the worker used."""
@@ -134,7 +134,7 @@ def _work(place, home, pipe, all_kinds, chosen, seed, cases, given):
         minicaffe.set_random_seed(1)
         started = time.process_time()
         try:
-            kind, data = given or targets.make(all_kinds, chosen, seed, number)
+            kind, data = given[number] if given else targets.make(all_kinds, chosen, seed, number)
         except Exception:
             kind, data, result = "making", b"", {"outcome": "exception", "where": "tools/fuzzing", "detail": traceback.format_exc(),
                                                  "growth": 0}
@@ -184,7 +184,7 @@ def _status(name):
     raise OSError(f"/proc/self/status has no {name}")
 
 
-def results(all_kinds, chosen, seed, jobs, seconds=None, cases=None):
+def results(all_kinds, chosen, seed, jobs, seconds=None, cases=None, patience=CPU_SECONDS):
     """Yield the result of each case, a dict, until the time is over or all cases are run.
 
     A result has number, kind, outcome (``ok``, the name of one of minicaffe's errors, or ``exception``, ``memory``, ``signal``,
@@ -207,7 +207,7 @@ def results(all_kinds, chosen, seed, jobs, seconds=None, cases=None):
                     for result in found:
                         nexts[job] = result["number"] + jobs
                         yield result
-                slow = not ended and worker.overdue()
+                slow = not ended and worker.overdue(patience)
                 if slow:
                     worker.kill()
                 if not ended and not slow:
@@ -228,21 +228,27 @@ def results(all_kinds, chosen, seed, jobs, seconds=None, cases=None):
             worker.bury()
 
 
-def replay(all_kinds, kind, data):
-    """Run one case in a worker of its own and return its result."""
-    worker = Worker(all_kinds, [kind], 0, [0], (kind, data))
-    while True:
-        ready, _, _ = select.select([worker.pipe], [], [], 0.25)
-        if ready:
-            found, ended = worker.results()
-            if found:
-                worker.bury()
-                return found[0]
-            if ended:
-                return worker.bury()
-        elif worker.overdue():
-            worker.kill()
-            return worker.bury(True)
+def replay(all_kinds, given, patience=CPU_SECONDS):
+    """Yield the result of each (kind, data) of the list `given`; a worker runs them in turn, until one ends it."""
+    done = 0
+    while done < len(given):
+        worker = Worker(all_kinds, [], 0, range(done, len(given)), given)
+        ended = False
+        while not ended:
+            ready, _, _ = select.select([worker.pipe], [], [], 0.25)
+            if ready:
+                found, ended = worker.results()
+                yield from found
+                done += len(found)
+                fallen = worker.bury() if ended else None
+            elif ended := worker.overdue(patience):
+                worker.kill()
+                fallen = worker.bury(True)
+            if ended and fallen is not None:
+                yield fallen
+                if fallen["number"] == IDLE:
+                    return
+                done = fallen["number"] + 1
 
 
 def _cause(slow, status, words):

@@ -44,6 +44,7 @@ class Kind:
 
     extension = "bin"
     share = 1.0  # of all cases, against the other kinds
+    seeds = ()   # (name, bytes) of those that must work as they are
 
     def case(self, rng):
         """Return the bytes of a new case."""
@@ -60,10 +61,11 @@ class Nets(Kind):
     extension, share = "prototxt", 10
 
     def __init__(self):
-        seeds = [path.read_text() for path in sorted(files.NETS.glob("*.prototxt"))]
-        covered = {path.stem for path in files.NETS.glob("*.prototxt")}
-        seeds += [_general_net(name, kind) for name, kind in layer_types().items() if name not in covered]
-        self.mutator = TextMutator(seeds, caffe_pb2.NetParameter.DESCRIPTOR, [*layer_types(), "Nonsense"])
+        seeds = {path.stem: path.read_text() for path in sorted(files.NETS.glob("*.prototxt"))}
+        # HDF5Output refuses a second forward.
+        self.seeds = [(name, text.encode()) for name, text in seeds.items() if name != "HDF5Output"]
+        general = [_general_net(name, kind) for name, kind in layer_types().items() if name not in seeds]
+        self.mutator = TextMutator([*seeds.values(), *general], caffe_pb2.NetParameter.DESCRIPTOR, [*layer_types(), "Nonsense"])
 
     def case(self, rng):
         return self.mutator.case(rng)
@@ -80,6 +82,7 @@ class Solvers(Kind):
     extension, share = "prototxt", 2
 
     def __init__(self):
+        self.seeds = [(f"solver {i}", text.encode()) for i, text in enumerate(SOLVERS)]
         self.mutator = TextMutator(SOLVERS, caffe_pb2.SolverParameter.DESCRIPTOR, [])
 
     def case(self, rng):
@@ -100,12 +103,12 @@ class Weights(Kind):
 
     def __init__(self):
         self.net = None
-        self.seeds = None
+        self.originals = None  # made in the worker's folder
 
     def case(self, rng):
-        if self.seeds is None:
-            self.seeds = [Path("model.caffemodel").read_bytes(), _old_weights(1), _old_weights(0)]
-        return octets.mutate_wire(rng.choice(self.seeds), rng) if rng.random() < 0.8 else octets.mutate(rng.choice(self.seeds), rng)
+        if self.originals is None:
+            self.originals = [Path("model.caffemodel").read_bytes(), _old_weights(1), _old_weights(0)]
+        return (octets.mutate_wire if rng.random() < 0.8 else octets.mutate)(rng.choice(self.originals), rng)
 
     def run(self, data):
         if self.net is None:
@@ -120,11 +123,11 @@ class HDF5Weights(Weights):
     share = 0.5
 
     def case(self, rng):
-        if self.seeds is None:
+        if self.originals is None:
             net = minicaffe.Net("trained.prototxt", minicaffe.TRAIN)
             tree = {"data": {name: {str(i): blob.cpu_data for i, blob in enumerate(blobs)} for name, blobs in net.params.items()}}
-            self.seeds = [tree, Path("model.h5").read_bytes()]
-        return files.hdf5(files.odd_tree(self.seeds[0], rng)) if rng.random() < 0.5 else octets.mutate(self.seeds[1], rng)
+            self.originals = [tree, Path("model.h5").read_bytes()]
+        return files.hdf5(files.odd_tree(self.originals[0], rng)) if rng.random() < 0.5 else octets.mutate(self.originals[1], rng)
 
 
 class States(Kind):
@@ -134,7 +137,7 @@ class States(Kind):
 
     def __init__(self):
         self.solver = None
-        self.seeds = {}
+        self.originals = {}
 
     def stateful(self, hdf5=False):
         Path("stateful.prototxt").write_text(files.TRAINED + files.STATEFUL)
@@ -142,15 +145,15 @@ class States(Kind):
             f'net: "stateful.prototxt" {files.SOLVER} snapshot_format: {"HDF5" if hdf5 else "BINARYPROTO"}')
         return load_solver("stateful_solver.prototxt")
 
-    def seed(self, hdf5):
-        if hdf5 not in self.seeds:
+    def original(self, hdf5):
+        if hdf5 not in self.originals:
             solver = self.stateful(hdf5)
             solver.step(1)
-            self.seeds[hdf5] = Path(solver.snapshot()[1]).read_bytes()
-        return self.seeds[hdf5]
+            self.originals[hdf5] = Path(solver.snapshot()[1]).read_bytes()
+        return self.originals[hdf5]
 
     def case(self, rng):
-        data = self.seed(False)
+        data = self.original(False)
         if rng.random() < 0.3:
             return _with_resume_state(data, rng)
         return octets.mutate_wire(data, rng)
@@ -171,7 +174,7 @@ class HDF5States(States):
 
     def case(self, rng):
         if rng.random() < 0.5:
-            return octets.mutate(self.seed(True), rng)
+            return octets.mutate(self.original(True), rng)
         history = {str(i): blob.cpu_data for i, blob in enumerate(self.stateful().history)}
         tree = {"iter": np.array([1], np.int32), "current_step": np.array([0], np.int32), "learned_net": "snap_iter_1.caffemodel",
                 "resume_state": rng.choice(RESUME_STATES), "history": history}
@@ -272,7 +275,7 @@ class Lists(Kind):
 def kinds():
     """Return an instance of each kind by name."""
     module = types.ModuleType("fuzz_python_layer")
-    module.Twice = files.Twice
+    module.Twice, module.Broken = files.Twice, files.Broken
     sys.modules[module.__name__] = module
     return {"net": Nets(), "solver": Solvers(), "weights": Weights(), "hdf5weights": HDF5Weights(), "state": States(),
             "hdf5state": HDF5States(), "mean": Means(), "datum": Datums(), "hdf5data": HDF5Files(), "list": Lists()}

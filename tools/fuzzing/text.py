@@ -78,6 +78,8 @@ class TextMutator:
     def case(self, rng):
         """Return the bytes of a case."""
         fields = _copy(rng.choice(self.seeds))
+        if rng.random() < 0.3:
+            _with_inputs(fields)
         for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 5))):
             rng.choice(self.steps)(fields, rng)
         text = write(fields)
@@ -233,6 +235,17 @@ def value_of(field, rng):
     if kind == FieldDescriptor.CPPTYPE_ENUM:
         return rng.choice(field.enum_type.values).name
     return f'"{rng.choice(STRINGS)}"'
+
+
+def _with_inputs(fields):
+    """Make layers of type DummyData into Inputs, whose blobs may be empty."""
+    for _, layer in fields:
+        if ["type", '"DummyData"'] in layer:
+            for field in layer:
+                if field == ["type", '"DummyData"']:
+                    field[1] = '"Input"'
+                elif field[0] == "dummy_data_param":
+                    field[:] = ["input_param", [entry for entry in field[1] if entry[0] == "shape"]]
 
 
 def is_repeated(field):

@@ -1,0 +1,53 @@
+"""The fuzzer itself: its seeds work, it sees what it is there to see, what it once found stays mended, and a short search."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+FUZZ = HERE.parents[1] / "tools/fuzz.py"
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the fuzzer measures by /proc, which Linux has")
+
+
+def fuzz(*arguments):
+    """Run the fuzzer on the CPU; return its exit status and what it printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MINICAFFE")}
+    done = subprocess.run([sys.executable, FUZZ, *map(str, arguments)], capture_output=True, text=True, env=environment)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_seeds_work():
+    status, output = fuzz("--seeds")
+    assert status == 0, output
+    assert output.count(" ok") > 60
+
+
+@pytest.mark.parametrize("deed, outcome", [
+    ("raise", "FAILED exception KeyError at"), ("die", "FAILED signal SIGABRT at"), ("hang", "FAILED timeout"),
+    ("memory", "FAILED memory a growth of more than 1 GiB")])
+def test_sees_what_goes_wrong(tmp_path, deed, outcome):
+    case = tmp_path / "net-broken.prototxt"
+    case.write_text('layer { name: "l" type: "Python" python_param { module: "fuzz_python_layer" layer: "Broken" '
+                    f'param_str: "{deed}" }} }}')
+    good = tmp_path / "net-good.prototxt"
+    good.write_text((HERE / "nets/ReLU.prototxt").read_text())
+    status, output = fuzz("--patience", 1 if deed == "hang" else 10, "--replay", case, good)
+    assert status == 1 and outcome in output, output
+    assert f"{good}: ok" in output  # a new worker goes on
+
+
+def test_what_was_found_stays_mended():
+    corpus = sorted((HERE / "corpus").iterdir())
+    assert len(corpus) > 20
+    status, output = fuzz("--replay", *corpus)
+    assert status == 0, output
+
+
+def test_short_search(tmp_path):
+    status, output = fuzz("--cases", 1000, "--seed", 1, "--output", tmp_path / "failures")
+    assert status == 0, output
+    assert "1000 cases in" in output
