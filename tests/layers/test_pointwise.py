@@ -1,0 +1,151 @@
+"""The element-wise layers: values against NumPy in both types, gradients by differences, edge values, in place, wrong fields."""
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.errors import ConfigError
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+# name: type, its parameter, the function in NumPy, where the gradient jumps (None: nowhere)
+CASES = {
+    "relu": ("ReLU", "", lambda x: np.maximum(x, 0), 0),
+    "leaky relu": ("ReLU", "relu_param { negative_slope: 0.25 }", lambda x: np.where(x > 0, x, 0.25 * x), 0),
+    "sigmoid": ("Sigmoid", "", sigmoid, None),
+    "tanh": ("TanH", "", np.tanh, None),
+    "abs": ("AbsVal", "", np.abs, 0),
+    "bnll": ("BNLL", "", lambda x: np.log1p(np.exp(x)), None),
+    "clip": ("Clip", "clip_param { min: -0.5 max: 0.75 }", lambda x: np.clip(x, -0.5, 0.75), (-0.5, 0.75)),
+    "elu": ("ELU", "", lambda x: np.where(x > 0, x, np.expm1(x)), None),
+    "elu alpha": ("ELU", "elu_param { alpha: 0.5 }", lambda x: np.where(x > 0, x, 0.5 * np.expm1(x)), 0),
+    "exp": ("Exp", "", np.exp, None),
+    "exp of 2": ("Exp", "exp_param { base: 2 scale: 0.5 shift: -1 }", lambda x: 2 ** (0.5 * x - 1), None),
+    "log": ("Log", "log_param { scale: 0.25 shift: 3 }", lambda x: np.log(0.25 * x + 3), None),
+    "log of 10": ("Log", "log_param { base: 10 shift: 5 }", lambda x: np.log10(x + 5), None),
+    "power": ("Power", "power_param { power: 3 scale: 0.5 shift: 0.25 }", lambda x: (0.5 * x + 0.25) ** 3, None),
+    "square": ("Power", "power_param { power: 2 }", np.square, None),
+    "line": ("Power", "power_param { scale: -2 shift: 1 }", lambda x: 1 - 2 * x, None),
+    "constant": ("Power", "power_param { power: 0 }", np.ones_like, None),
+    "root": ("Power", "power_param { power: 0.5 shift: 5 }", lambda x: np.sqrt(x + 5), None),
+    "swish": ("Swish", "", lambda x: x * sigmoid(x), None),
+    "swish beta": ("Swish", "swish_param { beta: -0.5 }", lambda x: x * sigmoid(-0.5 * x), None),
+    "threshold": ("Threshold", "threshold_param { threshold: 0.25 }", lambda x: (x > 0.25) * 1.0, None),
+}
+# Whether a net may go backward through it in place: its gradient can be had from the top alone, or it keeps the bottom.
+IN_PLACE = {"relu", "leaky relu", "sigmoid", "tanh", "elu", "elu alpha", "exp", "exp of 2", "line", "constant", "swish", "swish beta"}
+
+
+def text_of(name, top="y"):
+    kind, param, _, _ = CASES[name]
+    return f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "{top}" {param} }}'
+
+
+def values(shape, seed=5):
+    return np.random.default_rng(seed).uniform(-2.5, 2.5, shape)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5, 7), (4, 4099), (0, 3)], ids=str)
+def test_values(name, shape, dtype):
+    """float32 is right to a few units in the last place of what enters the last rounding."""
+    x = values(shape).astype("f4" if dtype == Dtype.FLOAT else "f8")
+    net = layer_net(text_of(name), [x], dtype)
+    run_forward(net)
+    np.testing.assert_allclose(net.tops[-1][0].cpu_data, CASES[name][2](x.astype("f8")), rtol=4e-6 if dtype == Dtype.FLOAT else 1e-14,
+                               atol=1e-6 if dtype == Dtype.FLOAT else 1e-15)
+    np.testing.assert_array_equal(net.bottoms[-1][0].cpu_data, x)   # it was not written to
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "threshold"])
+def test_gradient(name):
+    kinks = CASES[name][3]
+    kinks = () if kinks is None else np.atleast_1d(kinks)
+    x = values((3, 17))
+    for kink in kinks:  # away from every kink, as differences across one mean nothing
+        x[np.abs(x - kink) < 0.01] += 0.02
+    check_gradient(text_of(name), [x])
+
+
+@pytest.mark.parametrize("name", sorted(IN_PLACE))
+def test_in_place(name):
+    x, seed = values((5, 33)), values((5, 33), 6)
+    results = []
+    for top in "yx":
+        net = layer_net(text_of(name, top), [x])
+        run_forward(net)
+        y = net.tops[-1][0].cpu_data.copy()
+        run_backward(net, [0], [seed])
+        results.append((y, net.bottoms[-1][0].cpu_diff.copy()))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - IN_PLACE - {"abs", "threshold"}))
+def test_no_gradient_in_place(name):
+    net = layer_net(text_of(name, "x"), [values((4,))])
+    run_forward(net)
+    with pytest.raises(ConfigError, match=r"layer 'f' \(\w+\): top\[0\]: \w+ cannot go backward in place"):
+        run_backward(net, [0], [np.ones(4)])
+
+
+@pytest.mark.parametrize(("kind", "param"), [("ReLU", "relu_param { negative_slope: -0.5 }"), ("ELU", "elu_param { alpha: -1 }")])
+def test_no_gradient_in_place_where_the_sign_is_lost(kind, param):
+    net = layer_net(f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "x" {param} }}', [values((4,))])
+    run_forward(net)
+    with pytest.raises(ConfigError, match="cannot go backward in place"):
+        run_backward(net, [0], [np.ones(4)])
+
+
+@pytest.mark.parametrize(("name", "expected"), {
+    "relu": [np.nan, np.inf, np.nan, 0, 0],  # Caffe's slope of 0 times -inf
+    "sigmoid": [np.nan, 1, 0, 0.5, 0.5],
+    "tanh": [np.nan, 1, -1, 0, -0.0],
+    "abs": [np.nan, np.inf, np.inf, 0, 0],
+    "bnll": [np.nan, np.inf, 0, np.log(2), np.log(2)],
+    "clip": [np.nan, 0.75, -0.5, 0, 0],
+    "elu": [np.nan, np.inf, -1, 0, 0],
+    "exp": [np.nan, np.inf, 0, 1, 1],
+    "threshold": [0, 1, 0, 0, 0],
+}.items())
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_edges(name, expected, dtype):
+    """Not a number stays one, but for a comparison, which it fails."""
+    net = layer_net(text_of(name), [np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])], dtype)
+    run_forward(net)
+    np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "gradient"), {"relu": [0, 1], "abs": [0, 1], "elu": [1, 1], "clip": [1, 1]}.items())
+def test_gradient_at_the_kink(name, gradient):
+    """At 0 as Caffe has it; and of the largest number below the next kink."""
+    net = layer_net(text_of(name), [np.array([0.0, 0.75])])
+    run_forward(net)
+    run_backward(net, [0], [np.ones(2)])
+    np.testing.assert_array_equal(net.bottoms[-1][0].cpu_diff, gradient)
+
+
+def test_large_values_do_not_overflow():
+    x = np.array([-800.0, -90.0, 90.0, 800.0])
+    for name, expected in (("bnll", [0, 8.194e-40, 90, 800]), ("sigmoid", [0, 8.194e-40, 1, 1]), ("swish", [0, -7.37e-38, 90, 800])):
+        net = layer_net(text_of(name), [x])
+        run_forward(net)
+        y = net.tops[-1][0].cpu_data
+        assert np.isfinite(y).all()
+        np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-15)
+
+
+@pytest.mark.parametrize(("kind", "param", "message"), [
+    ("Log", "log_param { base: 1 }", "log_param.base: must not be 1"),
+    ("Log", "log_param { base: 0 }", "log_param.base: must be -1"),
+    ("Exp", "exp_param { base: -2 }", "exp_param.base: must be -1"),
+    ("AbsVal", "", "top.0.: AbsVal cannot go backward in place"),
+])  # fmt: skip
+def test_what_is_refused(kind, param, message):
+    with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'f' \({kind}\): {message}"):
+        layer_net(f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "x" {param} }}', [np.ones(3)])
