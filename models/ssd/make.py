@@ -6,6 +6,7 @@ Layer names and shapes are those of the public models, so that their weights fit
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from minicaffe import layers as L
@@ -13,7 +14,9 @@ from minicaffe import params as P
 from minicaffe.errors import Error
 from minicaffe.net_spec import NetSpec
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import write_text
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import making  # noqa: E402
 
 SIDE = 300
 MEAN = [104, 117, 123]
@@ -165,7 +168,8 @@ def solver(folder, test_pictures, batch):
         test_initialization=False, eval_type="detection", ap_version="11point")
 
 
-def main():
+def options(args=()):
+    """Return the options of the command line `args`."""
     parser = argparse.ArgumentParser(description="Write an SSD300 on VGG16.")
     parser.add_argument("folder", nargs="?", default="models/ssd", type=Path)
     parser.add_argument("--train", default="data/voc_trainval_lmdb", help="LMDB of AnnotatedDatum")
@@ -175,18 +179,26 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--test-batch", type=int, default=8)
     parser.add_argument("--test-pictures", type=int, default=4952, help="in the test database")
-    o = parser.parse_args()
-    o.folder.mkdir(parents=True, exist_ok=True)
-    messages = {
-        "train": ssd300("train", o.classes, o.train, o.batch, o.label_map),
-        "test": ssd300("test", o.classes, o.test, o.test_batch, o.label_map),
-        "deploy": ssd300("deploy", o.classes),
-        "solver": solver(o.folder, o.test_pictures, o.test_batch),
+    return parser.parse_args(args)
+
+
+def nets(o=None):
+    """Return the messages by file name; those in models/ssd are of the default options."""
+    o = options() if o is None else o
+    return {
+        "train.prototxt": ssd300("train", o.classes, o.train, o.batch, o.label_map),
+        "test.prototxt": ssd300("test", o.classes, o.test, o.test_batch, o.label_map),
+        "deploy.prototxt": ssd300("deploy", o.classes),
+        "solver.prototxt": solver(o.folder, o.test_pictures, o.test_batch),
     }
-    for name, message in messages.items():
-        path = o.folder / f"{name}.prototxt"
-        path.write_text(f"# Written by models/ssd/make.py.\n{write_text(message)}")
-        print(path)
+
+
+def main():
+    o = options(sys.argv[1:])
+    o.folder.mkdir(parents=True, exist_ok=True)
+    for name, content in making.contents(__file__, nets(o)).items():
+        (o.folder / name).write_text(content)
+        print(o.folder / name)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from minicaffe.net.net import Net, read_net  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 from minicaffe.proto.text import read_text  # noqa: E402
 
-MAKE = Path(__file__).parents[1] / "models" / "ssd" / "make.py"
+MAKE = Path(__file__).parents[2] / "models" / "ssd" / "make.py"
 
 
 @pytest.fixture(scope="module")
