@@ -193,7 +193,13 @@ def watched(net):
 
 
 def relative(a, b):
-    """Return the largest difference of two arrays by the largest absolute value of the second."""
+    """Return the largest difference of two arrays by the largest absolute value of the second.
+
+    Rows of detections are ordered by score, so that near ties change places: each is compared with the nearest of the others.
+    """
+    if np.ndim(b) == 4 and np.shape(b)[:2] == (1, 1) and np.shape(b)[3] == 7:
+        apart = np.abs(np.asarray(a, np.float64)[0, 0, :, np.newaxis] - b[0, 0]).max(axis=2)
+        return float(max(apart.min(axis=0).max(), apart.min(axis=1).max()) / np.abs(b).max())
     return float(np.abs(np.asarray(a, np.float64) - b).max() / max(np.abs(b).max(), 1e-30))
 
 
@@ -252,7 +258,7 @@ def page(version, models, layers):
         "and was given the same input. *Difference* is the largest of all outputs (and of what goes into a last Softmax), divided",
         "by the largest value. *Half precision*: OpenCV's `shrinkCaffeModel` wrote the weights of convolutions and inner products",
         "in 16 bits, minicaffe read that file, and its own outputs moved by so much; a 16-bit number is right to 0.0005, and nets",
-        "with many BatchNorms multiply that as long as their weights are random. OpenCV writes no other file of Caffe's:",
+        "with many BatchNorms multiply that as long as their weights are random, as does SSD's choice of boxes. OpenCV writes no other file of Caffe's:",
         "`cv2.dnn.writeTextGraph` is for TensorFlow's. \"otherwise\": OpenCV reads the net and computes something else than",
         "Caffe; it looks neither at `transpose` of InnerProduct nor at `base`, `scale` and `shift` of Log.",
     ]
