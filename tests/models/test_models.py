@@ -74,7 +74,7 @@ def suits_the_device(request, device):
     """Skip what would take a simulated device minutes, and free each net before the next one is made."""
     case = getattr(request.node, "callspec", SimpleNamespace(params={})).params.get("model", "")
     if device == "sim" and case.partition("/")[0] not in FOR_THE_SIMULATOR:
-        pytest.skip("too large for the simulated device; the models run on the CPU and on a GPU")
+        pytest.skip("too large for the simulated device; run it with --device cpu or gpu")
     yield
     gc.collect()
 
@@ -291,8 +291,7 @@ def own_solver(model, monkeypatch, steps=None, **sources):
     return create_solver(param)
 
 
-@pytest.mark.parametrize("model", ["siamese"])
-def test_siamese_trains_on_its_pairs(model, tmp_path, monkeypatch):
+def test_siamese_trains_on_its_pairs(tmp_path, monkeypatch):
     """The pairs hold what the pictures hold, and the loss falls."""
     pairs = script(MODELS / "siamese" / "make_pairs.py")
     source = MODELS / "data" / "fashion_mnist_test_lmdb"
@@ -309,7 +308,7 @@ def test_siamese_trains_on_its_pairs(model, tmp_path, monkeypatch):
             assert label == bool(classes[pair[0].tobytes()] & classes[pair[1].tobytes()])
             same += label
         assert 60 < same < 150
-    solver = own_solver(model, monkeypatch, train=tmp_path / "pairs", test=tmp_path / "pairs")
+    solver = own_solver("siamese", monkeypatch, train=tmp_path / "pairs", test=tmp_path / "pairs")
     solver.step(1)
     first = float(solver.net.blob_list[-1].cpu_data)
     solver.step(40)
@@ -318,10 +317,9 @@ def test_siamese_trains_on_its_pairs(model, tmp_path, monkeypatch):
         np.testing.assert_array_equal(solver.net.layer_dict[one].blobs[0].cpu_data, solver.net.layer_dict[other].blobs[0].cpu_data)
 
 
-@pytest.mark.parametrize("model", ["autoencoder"])
-def test_autoencoder_trains_on_the_bundled_pictures(model, monkeypatch):
+def test_autoencoder_trains_on_the_bundled_pictures(monkeypatch):
     """Both test nets run, and the cross entropy falls."""
-    solver = own_solver(model, monkeypatch)
+    solver = own_solver("autoencoder", monkeypatch)
     assert len(solver.test_nets) == 2
     index = solver.net.blob_names.index("cross_entropy_loss")
     solver.step(1)
@@ -347,13 +345,12 @@ def test_text_becomes_streams_and_back(tmp_path):
         np.testing.assert_array_equal(file["label"], label)
 
 
-@pytest.mark.parametrize("model", ["lstm_text"])
-def test_lstm_learns_a_text_and_writes(model, tmp_path, monkeypatch):
+def test_lstm_learns_a_text_and_writes(tmp_path, monkeypatch):
     """After some steps on a text of one repeated word the samples hold little but its letters."""
     data, sample = (script(MODELS / "lstm_text" / f"{name}.py") for name in ("make_data", "sample"))
     for split in ("train", "test"):
         data.write(tmp_path, split, data.encode("caffe " * 1000), 4)
-    solver = own_solver(model, monkeypatch, steps=8, train=tmp_path / "text_train.txt", test=tmp_path / "text_test.txt")
+    solver = own_solver("lstm_text", monkeypatch, steps=8, train=tmp_path / "text_train.txt", test=tmp_path / "text_test.txt")
     solver.step(60)
     weights = tmp_path / "text.caffemodel"
     solver.net.save(weights)
