@@ -1,0 +1,90 @@
+"""Batches of the frames of a video or a camera, for the prefetch thread (SSD's video_data_layer.cpp). Needs OpenCV."""
+
+import os
+
+from minicaffe.data.datum import opencv
+from minicaffe.errors import DataError, FileError
+
+
+class VideoBatches:
+    """Make batches of transformed frames; a file starts over at its end, a camera goes on for ever.
+
+    Parameters
+    ----------
+    video : str or int
+        A file, or the number of a camera.
+    batch_size : int
+    transformer : Transformer
+    augmenter : Augmenter
+        What happens to a frame before the transformer's steps.
+    skip : int
+        Frames left out between two that are used.
+    """
+
+    def __init__(self, video, batch_size, transformer, augmenter, skip=0):
+        self.video, self.step, self.transformer, self.augmenter, self.skip = video, batch_size, transformer, augmenter, skip
+        self.source = video if isinstance(video, str) else f"camera {video}"
+        self._capture = None
+
+    def infer_shape(self):
+        """Return (C, height, width) of what the first frame gives."""
+        self.open(0)
+        try:
+            return self._load([self._next()], 0).shape[1:]
+        finally:
+            self.close()
+
+    def open(self, number):
+        """Open the video and step to frame number x (skip + 1); a camera is just opened."""
+        self._capture = self._opened()
+        self._fresh = True
+        if isinstance(self.video, str):
+            for _ in range(number):
+                self._next(decode=False)
+
+    def fill(self, number, buffer):
+        """Put the next frames into `buffer`; they are records `number` and following for what is drawn."""
+        batch = self._load([self._next() for _ in range(self.step)], number)
+        batch.write(*buffer.room(batch.shape), number)
+
+    def close(self):
+        """Let go of the video."""
+        if self._capture is not None:
+            self._capture.release()
+            self._capture = None
+
+    def _opened(self):
+        if isinstance(self.video, str) and not os.path.isfile(self.video):
+            raise FileError("no such video file; check the path, which is relative to the working directory", file=self.video)
+        capture = opencv().VideoCapture(self.video)
+        if not capture.isOpened():
+            remedy = "check its format" if isinstance(self.video, str) else "check device_id, and whether another program has it"
+            raise FileError(f"OpenCV cannot open it; {remedy}", file=self.source)
+        return capture
+
+    def _next(self, decode=True):
+        """Go on to the next frame that is used; return it unless told otherwise."""
+        for _ in range(0 if self._fresh else self.skip):
+            self._grab()
+        self._fresh = False
+        self._grab()
+        if not decode:
+            return None
+        found, frame = self._capture.retrieve()
+        if not found:
+            raise DataError("holds a frame that OpenCV cannot decode", file=self.source)
+        return frame if frame.ndim == 3 else frame[:, :, None]
+
+    def _grab(self):
+        if self._capture.grab():
+            return
+        if not isinstance(self.video, str):
+            raise DataError("gives no more frames; check the camera", file=self.source)
+        self._capture.release()
+        self._capture = self._opened()
+        if not self._capture.grab():
+            raise DataError("holds no frame that OpenCV can read; check its format", file=self.source)
+
+    def _load(self, frames, number):
+        pictures = [self.augmenter.picture(frame, number + i) for i, frame in enumerate(frames)]
+        return self.transformer.load_images(pictures)

@@ -1,0 +1,59 @@
+"""VideoData: batches of the frames of a video file or a camera (SSD's video_data_layer.cpp). Needs OpenCV.
+
+Different from Caffe: a file starts over at its end, as databases do (Caffe ended the process); a resumed run goes on where the
+file was left.
+"""
+
+from minicaffe.common import caffe
+from minicaffe.data.augment import Augmenter
+from minicaffe.data.transform import Transformer
+from minicaffe.data.video_batches import VideoBatches
+from minicaffe.errors import ConfigError, Error
+from minicaffe.layer import register_layer
+from minicaffe.layers.base_data import PrefetchingLayer, in_field
+from minicaffe.proto import caffe_pb2
+
+
+class VideoDataLayer(PrefetchingLayer):
+    """Tops: data (batch, channels, height, width), BGR, and if it is named label (batch,), all 0.
+
+    Frames come from the file `video_data_param.video_file`, or from camera `device_id` for the type WEBCAM; `skip_frames` are
+    left out between two. They go through `transform_param` with SSD's resize_param, noise_param, distort_param and expand_param.
+    """
+
+    min_top_blobs = 1
+    max_top_blobs = 2
+    batch_field = "data_param.batch_size"
+
+    def prepare(self):
+        param = self.param.video_data_param
+        size = self.param.data_param.batch_size
+        if size < 1:
+            raise ConfigError(f"must be at least 1, got {size}", field=self.batch_field)
+        self.field = "video_data_param.video_file"
+        if param.video_type == caffe_pb2.VideoDataParameter.VIDEO:
+            if not param.video_file:
+                raise ConfigError("must be given for video_type: VIDEO", field=self.field)
+            caffe.check_path(param.video_file, self.field)
+        else:
+            self.field = "video_data_param.device_id"
+            if param.device_id < 0:
+                raise ConfigError(f"must be at least 0, got {param.device_id}", field=self.field)
+            if not caffe.trusted:
+                raise ConfigError("the net is not trusted, and asks for a camera; load it without trusted=False if you trust it",
+                                  field=self.field)
+        try:
+            return size, *self.make_batches().infer_shape()
+        except ConfigError:
+            raise
+        except Error as error:
+            raise in_field(error, self.field)
+
+    def make_batches(self):
+        param, transform = self.param.video_data_param, self.param.transform_param
+        video = param.video_file if param.video_type == caffe_pb2.VideoDataParameter.VIDEO else param.device_id
+        return VideoBatches(video, self.param.data_param.batch_size, Transformer(transform, self.phase, self.seed),
+                            Augmenter(transform, seed=self.seed), param.skip_frames)
+
+
+register_layer("VideoData", VideoDataLayer)

@@ -1,0 +1,107 @@
+"""VideoData: frames of a file that the test writes; a camera only in that there is none."""
+
+import numpy as np
+import pytest
+
+cv2 = pytest.importorskip("cv2")
+
+from pictures import batch, planes, source_net  # noqa: E402
+
+from minicaffe.blob import Dtype  # noqa: E402
+from minicaffe.common import TEST  # noqa: E402
+from minicaffe.errors import ConfigError, DataError, Error, FileError  # noqa: E402
+
+
+def text(fields, size=1, transform="", top='top: "data" top: "label"'):
+    return (f'layer {{ name: "v" type: "VideoData" {top} data_param {{ batch_size: {size} }} video_data_param {{ {fields} }} '
+            f"transform_param {{ {transform} }} }}")
+
+
+@pytest.fixture
+def video(tmp_path, monkeypatch):
+    """Seven frames of 32 x 48 in ``film.avi`` in the working directory, as OpenCV reads them."""
+    monkeypatch.chdir(tmp_path)
+    writer = cv2.VideoWriter("film.avi", cv2.VideoWriter_fourcc(*"MJPG"), 10.0, (48, 32))
+    assert writer.isOpened()
+    for i in range(7):
+        frame = np.full((32, 48, 3), 30 * i, np.uint8)
+        frame[:, :24, 2] = 200
+        writer.write(frame)
+    writer.release()
+    capture = cv2.VideoCapture("film.avi")
+    frames = [capture.read()[1] for _ in range(7)]
+    assert not capture.read()[0] and [round(frame[:, 24:].mean() / 30) for frame in frames] == list(range(7))
+    return frames
+
+
+FILE = 'video_type: VIDEO video_file: "film.avi"'
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_frames_in_order_round_and_round(video, dtype):
+    net = source_net(text(FILE, 3), dtype)
+    assert net.tops[0][0].shape == (3, 3, 32, 48) and net.tops[0][1].shape == (3,)
+    for k in range(5):
+        data, labels = batch(net)
+        np.testing.assert_array_equal(data, planes([video[(3 * k + i) % 7] for i in range(3)]))
+        assert (labels == 0).all()
+
+
+def test_skipped_frames(video):
+    net = source_net(text(f"{FILE} skip_frames: 2", 2))
+    for k in range(4):
+        np.testing.assert_array_equal(batch(net)[0], planes([video[3 * (2 * k + i) % 7] for i in range(2)]))
+
+
+def test_transformed(video):
+    net = source_net(text(FILE, 2, "scale: 0.5 mean_value: 10 crop_size: 16 resize_param { height: 20 width: 30 } "
+                                   "noise_param { inverse: true }", 'top: "data"'), phase=TEST)
+    net.forward_from_to(0, 0)
+    wanted = [(255 - cv2.resize(frame, (30, 20)))[2:18, 7:23] for frame in video[:2]]
+    np.testing.assert_array_equal(net.tops[0][0].cpu_data, (planes(wanted) - 10) * 0.5)
+
+
+def test_a_resumed_run_goes_on(video):
+    net = source_net(text(f"{FILE} skip_frames: 1", 2, "mirror: true"))
+    batch(net)
+    state = net.layers[0].get_state()
+    wanted = [batch(net)[0] for _ in range(4)]
+    other = source_net(text(f"{FILE} skip_frames: 1", 2, "mirror: true"), seed=9)
+    other.layers[0].set_state(state)
+    for data in wanted:
+        np.testing.assert_array_equal(batch(other)[0], data)
+
+
+@pytest.mark.parametrize("fields, size, error, message", [
+    (FILE, 0, ConfigError, "data_param.batch_size: must be at least 1, got 0"),
+    ("video_type: VIDEO", 1, ConfigError, "video_data_param.video_file: must be given for video_type: VIDEO"),
+    ('video_type: VIDEO video_file: "nowhere.avi"', 1, FileError, "video_data_param.video_file: nowhere.avi: no such video file"),
+    ('video_type: VIDEO video_file: "text.avi"', 1, FileError, "video_data_param.video_file: text.avi: OpenCV cannot open it; check its format"),
+    ("device_id: -1", 1, ConfigError, "video_data_param.device_id: must be at least 0, got -1"),
+    ("device_id: 63", 1, FileError, "video_data_param.device_id: camera 63: OpenCV cannot open it; check device_id"),
+])
+def test_wrong(video, fields, size, error, message):
+    with open("text.avi", "w") as file:
+        file.write("no film")
+    with pytest.raises(error, match=rf"test.prototxt.*layer 'v' \(VideoData\): {message}"):
+        source_net(text(fields, size))
+
+
+def test_wrong_transform(video):
+    with pytest.raises(Error, match=r"layer 'v' \(VideoData\): transform_param.crop_size: must be at most height and width"):
+        source_net(text(FILE, 1, "crop_size: 40"))
+
+
+def test_a_file_that_goes_away(video, tmp_path):
+    net = source_net(text(FILE, 4))
+    (tmp_path / "film.avi").write_bytes(b"")
+    with pytest.raises((FileError, DataError), match="film.avi.*OpenCV cannot open it"):
+        batch(net)
+
+
+def test_untrusted(video):
+    source_net(text(FILE), trusted=False)
+    with pytest.raises(ConfigError, match="video_data_param.video_file: the net is not trusted"):
+        source_net(text('video_type: VIDEO video_file: "/film.avi"'), trusted=False)
+    with pytest.raises(ConfigError, match="video_data_param.device_id: the net is not trusted, and asks for a camera"):
+        source_net(text(""), trusted=False)
