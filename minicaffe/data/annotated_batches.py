@@ -3,8 +3,7 @@
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from minicaffe.data.datum import datum_array, decode_image
-from minicaffe.data.record_batches import RecordBatches
+from minicaffe.data.record_batches import RecordBatches, picture
 from minicaffe.errors import DataError, Error
 from minicaffe.proto import caffe_pb2
 
@@ -16,36 +15,33 @@ class AnnotatedBatches(RecordBatches):
 
     Parameters
     ----------
-    source, backend, batch_size, transformer, solver_count, solver_rank
-        As for `RecordBatches`.
-    augmenter : Augmenter
-        What happens before the transformer crops and mirrors.
+    source, backend, batch_size, transformer, augmenter, colours, solver_count, solver_rank
+        As for `RecordBatches`; there is an augmenter.
     boxes : bool
         The labels are boxes, else the class of each picture.
     names : dict, optional
         The labels that exist; others are errors.
-    colours : (bool, bool)
-        force_color, force_gray.
     """
 
     def __init__(self, source, backend, batch_size, transformer, augmenter, *, boxes, names=None, colours=(False, False),
                  solver_count=1, solver_rank=0):
-        super().__init__(source, backend, batch_size, transformer, solver_count=solver_count, solver_rank=solver_rank)
-        self.augmenter, self.boxes, self.names, self.colours = augmenter, boxes, names, colours
+        super().__init__(source, backend, batch_size, transformer, augmenter=augmenter, colours=colours,
+                         solver_count=solver_count, solver_rank=solver_rank)
+        self.boxes, self.names = boxes, names
 
     def shapes(self, value):
         """Return the shapes of the data, without its axis 0, and of the labels that one record gives as first of a batch."""
-        batch, labels = self._load([value], 0)
+        batch, labels = self._labelled([value], 0)
         return batch.shape[1:], labels.shape
 
     def _fill(self, values, first, buffer):
-        batch, labels = self._load(values, first)
+        batch, labels = self._labelled(values, first)
         data, room = buffer.room(batch.shape, labels.shape)
         batch.write(data, None, first, self.solver_count)
         if room is not None:
             room[...] = labels
 
-    def _load(self, values, first):
+    def _labelled(self, values, first):
         """Return the pictures as a Batch, and the labels: (1, 1, B, 8) boxes or (N, 1, 1, 1) classes."""
         pictures, classes, rows = [], [], []
         for i, value in enumerate(values):
@@ -93,13 +89,6 @@ def parse(value):
     if not record.HasField("datum"):
         raise DataError("is an AnnotatedDatum without a picture; a database of plain Datum is for the layer Data")
     return record
-
-
-def picture(datum, force_color, force_gray):
-    """Return the picture of a Datum as (height, width, channels), uint8, or float32 for float_data."""
-    if datum.encoded:
-        return decode_image(datum.data, force_color, force_gray)
-    return np.ascontiguousarray(datum_array(datum.SerializeToString()).transpose(1, 2, 0))
 
 
 def read_objects(record):

@@ -68,8 +68,8 @@ class Augmenter:
         return np.random.Generator(np.random.Philox(key=np.array([self.seed, number & 0xFFFFFFFFFFFFFFFF], np.uint64)))
 
     def picture(self, image, number):
-        """Return a picture without objects after all steps; the batch samplers need objects and are left out."""
-        return self._steps(image, np.zeros((0, 7)), number, None)[0]
+        """Return a picture without objects, (H, W) or (H, W, C), after all steps but the batch samplers, which need objects."""
+        return self._steps(image.reshape(*image.shape[:2], -1), np.zeros((0, 7)), number, None)[0]
 
     def __call__(self, image, objects, number):
         """Return the picture and the objects that are left after all steps; boxes may reach over the edge."""

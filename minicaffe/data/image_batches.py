@@ -29,25 +29,28 @@ class ImageBatches:
         Height and width to resize to (bilinear).
     color : bool
         BGR, else gray.
+    augmenter : Augmenter, optional
+        What happens to a picture after that and before the transformer's steps.
     """
 
-    def __init__(self, images, root, batch_size, transformer, seed, *, shuffle=False, size=None, color=True):
+    def __init__(self, images, root, batch_size, transformer, seed, *, shuffle=False, size=None, color=True,
+                 augmenter=None):
         self.images, self.root, self.step, self.transformer = images, root, batch_size, transformer
         self.source = images.path
-        self.shuffle, self.size, self.color = shuffle, size, color
+        self.shuffle, self.size, self.color, self.augmenter = shuffle, size, color, augmenter
         self._seed = seed & 0xFFFFFFFFFFFFFFFF
         self._epoch = self._order = None
 
     def infer_shape(self, number):
         """Return (C, height, width) of what record `number` gives, counted from the start of training."""
-        return self._load([self._index(number)]).shape[1:]
+        return self._load(number, 1).shape[1:]
 
     def open(self, number):
         """Nothing to open: each picture is a file."""
 
     def fill(self, number, buffer):
         """Put the batch that begins at record `number` into `buffer`."""
-        batch = self._load([self._index(number + i) for i in range(self.step)])
+        batch = self._load(number, self.step)
         batch.write(*buffer.room(batch.shape), number)
 
     def close(self):
@@ -63,12 +66,13 @@ class ImageBatches:
             self._epoch, self._order = epoch, np.random.Generator(counter_based).permutation(len(self.images.entries))
         return int(self._order[place])
 
-    def _load(self, indices):
-        """Read pictures of the list; return them as a Batch."""
-        pictures, held = [], 0
-        for index in indices:
+    def _load(self, number, count):
+        """Read the pictures of `count` records; return them as a Batch."""
+        pictures, indices, held = [], [self._index(number + i) for i in range(count)], 0
+        for i, index in enumerate(indices):
             try:
-                pictures.append(self._read(self.root + self.images.entries[index][0]))
+                image = self._read(self.root + self.images.entries[index][0])
+                pictures.append(image if self.augmenter is None else self.augmenter.picture(image, number + i))
                 held += pictures[-1].nbytes
                 check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # crop_size makes them small later
             except (DataError, FileError, ShapeError) as error:

@@ -14,6 +14,7 @@ from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
 from minicaffe.layers.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.data import check_database
 from minicaffe.proto import caffe_pb2
 
 
@@ -40,7 +41,7 @@ class AnnotatedDataLayer(PrefetchingLayer):
         if resize.resize_mode == caffe_pb2.ResizeParameter.FIT_SMALL_SIZE and param.batch_size > 1:
             raise ConfigError(f"FIT_SMALL_SIZE gives each picture its own size; it needs batch_size 1, got {param.batch_size}",
                               field="transform_param.resize_param.resize_mode")
-        caffe.check_path(param.source, "data_param.source")
+        check_database(param)
         self.names = None
         if annotated.label_map_file:
             caffe.check_path(annotated.label_map_file, "annotated_data_param.label_map_file")

@@ -3,6 +3,7 @@
 import os
 
 from minicaffe.common import TRAIN, caffe
+from minicaffe.data.augment import Augmenter
 from minicaffe.data.db import open_db
 from minicaffe.data.record_batches import RecordBatches
 from minicaffe.data.transform import Transformer
@@ -13,7 +14,10 @@ from minicaffe.proto import caffe_pb2
 
 
 class DataLayer(PrefetchingLayer):
-    """Tops: data (batch, channels, height, width), and label (batch,) unless only one top is named."""
+    """Tops: data (batch, channels, height, width), and label (batch,) unless only one top is named.
+
+    SSD's resize_param, noise_param, distort_param and expand_param of `transform_param` come before crop and mirror.
+    """
 
     min_top_blobs = 1
     max_top_blobs = 2
@@ -24,19 +28,23 @@ class DataLayer(PrefetchingLayer):
         if param.batch_size < 1:
             raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
         check_database(param)
-        transformer = self.transformer()
+        self.transformer()  # what is wrong with its fields is no fault of the database
         try:
             db = open_db(param.source, param.backend)
             cursor = db.cursor()
             (key, record), = cursor.take(1)
             try:
-                shape = transformer.infer_shape(record)
+                shape = self._first_shape(record)
+            except ConfigError:
+                raise
             except Error as error:
                 raise db.locate(error, 0, key)
             finally:
                 del record  # it points into the database
                 cursor.close()
                 db.close()
+        except ConfigError:
+            raise
         except Error as error:
             raise in_field(error, "data_param.source")
         return param.batch_size, *shape
@@ -45,11 +53,20 @@ class DataLayer(PrefetchingLayer):
         """Return what crops and mirrors, for the present seed."""
         return Transformer(self.param.transform_param, self.phase, self.seed)
 
+    def _first_shape(self, record):
+        maker = self.make_batches()
+        try:
+            return maker.load([record], 0).shape[1:]
+        finally:
+            maker.close()
+
     def make_batches(self):
-        param = self.param.data_param
+        param, transform = self.param.data_param, self.param.transform_param
+        augmenter = Augmenter(transform, seed=self.seed)
         count, rank = (caffe.solver_count, caffe.solver_rank) if self.phase == TRAIN else (1, 0)
-        return RecordBatches(param.source, param.backend, param.batch_size, self.transformer(), solver_count=count,
-                             solver_rank=rank)
+        return RecordBatches(param.source, param.backend, param.batch_size, self.transformer(),
+                             augmenter=augmenter if augmenter.active else None,
+                             colours=(transform.force_color, transform.force_gray), solver_count=count, solver_rank=rank)
 
 
 def check_database(param):

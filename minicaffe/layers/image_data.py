@@ -5,6 +5,7 @@ which then goes round.
 """
 
 from minicaffe.common import caffe
+from minicaffe.data.augment import Augmenter
 from minicaffe.data.image_batches import ImageBatches
 from minicaffe.data.image_list import ImageList
 from minicaffe.data.transform import Transformer, draw
@@ -20,7 +21,8 @@ class ImageDataLayer(PrefetchingLayer):
     """Tops: data (batch, channels, height, width) and label (batch,).
 
     Each line of `image_data_param.source` is a path, which `root_folder` is put before, a space and a label. Pictures are
-    BGR, or gray with ``is_color: false``, resized to `new_height` x `new_width` if given, then go through `transform_param`.
+    BGR, or gray with ``is_color: false``, resized to `new_height` x `new_width` if given, then go through `transform_param`,
+    with SSD's resize_param, noise_param, distort_param and expand_param before crop and mirror.
     """
 
     exact_num_top_blobs = 2
@@ -54,11 +56,12 @@ class ImageDataLayer(PrefetchingLayer):
         return param.batch_size, *shape
 
     def make_batches(self):
-        param = self.param.image_data_param
+        param, transform = self.param.image_data_param, self.param.transform_param
+        augmenter = Augmenter(transform, seed=self.seed)
         return ImageBatches(
-            self.images, param.root_folder, param.batch_size, Transformer(self.param.transform_param, self.phase, self.seed),
-            self.seed, shuffle=param.shuffle, size=(param.new_height, param.new_width) if param.new_height else None,
-            color=param.is_color)
+            self.images, param.root_folder, param.batch_size, Transformer(transform, self.phase, self.seed), self.seed,
+            shuffle=param.shuffle, size=(param.new_height, param.new_width) if param.new_height else None, color=param.is_color,
+            augmenter=augmenter if augmenter.active else None)
 
 
 register_layer("ImageData", ImageDataLayer)
