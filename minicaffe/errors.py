@@ -35,9 +35,13 @@ class Error(Exception):
         self.layer_type = layer_type
 
     def at(self, *, file=None, line=None, layer=None, layer_type=None, field=None):
-        """Fill in the parts of the place that are still unknown and return the error itself."""
+        """Fill in the parts of the place that are still unknown and return the error itself.
+
+        A line counts in its own file: an error that names another file already does not get it.
+        """
+        if self.line is None and (file is None or self.file in (None, file)):
+            self.line = line
         self.file = self.file if self.file is not None else file
-        self.line = self.line if self.line is not None else line
         self.layer = self.layer if self.layer is not None else layer
         self.layer_type = self.layer_type if self.layer_type is not None else layer_type
         self.field = self.field if self.field is not None else field

@@ -16,6 +16,7 @@ import base64
 import collections
 import hashlib
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -33,6 +34,7 @@ EXAMPLES = 2  # files kept of failures at one place
 
 def main():
     """Run the command; return the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers and their folders go too
     all_kinds = targets.kinds()
     options = parse_options(list(all_kinds))
     if options.replay:

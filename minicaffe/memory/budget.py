@@ -2,7 +2,7 @@
 
 A prototxt of twenty bytes can ask for gigabytes. Whoever takes memory whose size a file gives calls `check_bytes` first: the
 error then names the size, where the operating system would end the process much later. The sum over all arrays is not
-looked at here; ``--allocator limit:SIZE`` (minicaffe.memory.use) limits that.
+looked at here; an allocator ``limit:SIZE`` (minicaffe.memory.use) limits that.
 """
 
 import functools

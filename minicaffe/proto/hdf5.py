@@ -7,7 +7,7 @@ Here all of them become errors that name the file, and sizes are compared with t
 import contextlib
 import math
 
-from minicaffe.errors import DataError, Error, FileError
+from minicaffe.errors import Error, FileError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.proto.files import file_error
 
@@ -49,8 +49,6 @@ def read_array(dataset, field=None):
     ------
     ShapeError
         If it, or one of the pieces in which the file stores it, exceeds the budget; names `field`.
-    DataError
-        If its numbers are of a type that NumPy lacks.
     """
     name = dataset.name
     try:
@@ -58,6 +56,4 @@ def read_array(dataset, field=None):
             check_bytes(math.prod(shape) * dataset.dtype.itemsize, f"{what} of shape {list(shape)}")
     except Error as error:
         raise error.at(field=field)
-    if dataset.dtype.itemsize > 16:
-        raise DataError(f"dataset '{name}' has numbers of {dataset.dtype.itemsize} bytes; store float32 or float64", field=field)
     return dataset[()]

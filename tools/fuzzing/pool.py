@@ -118,6 +118,7 @@ class Worker:
 
 
 def _work(place, home, pipe, all_kinds, chosen, seed, cases, given):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     fault = open(home / "fault", "w")  # noqa: SIM115  (open until the process ends)
     faulthandler.enable(fault)

@@ -240,7 +240,7 @@ def value_of(field, rng):
 def _with_inputs(fields):
     """Make layers of type DummyData into Inputs, whose blobs may be empty."""
     for _, layer in fields:
-        if ["type", '"DummyData"'] in layer:
+        if isinstance(layer, list) and ["type", '"DummyData"'] in layer:
             for field in layer:
                 if field == ["type", '"DummyData"']:
                     field[1] = '"Input"'

@@ -1,0 +1,209 @@
+"""Hostile files by name: what each of them is told. That nothing worse happens with others is the fuzzer's business."""
+
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+
+import minicaffe
+from minicaffe.data.db import open_db
+from minicaffe.data.mean_file import read_mean
+from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
+from minicaffe.proto import binary, caffe_pb2
+from minicaffe.proto.atomic import check_writable, replacing
+from minicaffe.proto.files import is_hdf5, map_bytes, read_bytes
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import load_solver
+
+INPUT = 'layer {{ name: "d" type: "Input" top: "x" input_param {{ shape {{ {} }} }} }}\n'
+RECORDS = 3
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, on_cpu):
+    """A folder with an LMDB of three records, an HDF5 file and its list."""
+    h5py = pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)
+    with open_db("lmdb", "LMDB", "w") as db:
+        for i in range(RECORDS):
+            db.put(b"%d" % i, caffe_pb2.Datum(channels=1, height=2, width=2, data=b"abcd", label=i).SerializeToString())
+    with h5py.File("data.h5", "w") as file:
+        file["data"] = np.zeros((4, 2), np.float32)
+    (tmp_path / "h5.txt").write_text("data.h5")
+    return tmp_path
+
+
+def build(text):
+    """Build the net of a prototxt and run it forward."""
+    with open("net.prototxt", "w") as file:
+        file.write(text)
+    net = minicaffe.Net("net.prototxt", minicaffe.TRAIN)
+    net.forward()
+    return net
+
+
+def data_layer(fields):
+    return f'layer {{ name: "d" type: "Data" top: "x" data_param {{ source: "lmdb" backend: LMDB {fields} }} }}'
+
+
+@pytest.mark.parametrize("text, words", [
+    (data_layer("batch_size: 4294967295"), r"\(Data\): data_param.batch_size: axis 0 must have a size"),
+    (data_layer("batch_size: 500000000"), r"\(Data\): data_param.batch_size: .* would take \d+ bytes"),
+    (data_layer("batch_size: 100000000"), r"\(Data\): data_param.batch_size: the records of a batch of 100000000 would take"),
+    (data_layer("batch_size: 1 prefetch: 4294967295"), r"\(Data\): data_param.prefetch: 4294967295 batches made ready would take"),
+    ('layer { name: "d" type: "HDF5Data" top: "data" hdf5_data_param { source: "h5.txt" batch_size: 4294967295 } }',
+     r"\(HDF5Data\): hdf5_data_param.batch_size: axis 0"),
+    (INPUT.format("dim: 2 dim: 3") + 'layer { name: "t" type: "Tile" bottom: "x" top: "y" tile_param { tiles: 1000000000 } }',
+     r"2: layer 't' \(Tile\): tile_param.tiles: axis 1"),
+    (INPUT.format("dim: 2 dim: 3") + 'layer { name: "c" type: "Concat" bottom: "x" top: "y" concat_param { concat_dim: 4294967295 } }',
+     r"2: layer 'c' \(Concat\): concat_param.concat_dim: axis 4294967295 is out of range"),
+    (INPUT.format("dim: 2 dim: 3") + 'layer { name: "s" type: "Slice" bottom: "x" top: "y" slice_param { slice_dim: 2147483648 } }',
+     r"2: layer 's' \(Slice\): slice_param.slice_dim: axis 2147483648 is out of range"),
+    ('layer { name: "d" type: "HDF5Data" top: "data" hdf5_data_param { source: "a\\000b" batch_size: 1 } }',
+     r"\(HDF5Data\): hdf5_data_param.source: .*is no usable path"),
+    (INPUT.format("dim: 2 dim: 3") + INPUT.format("dim: 2").replace('"x"', '"l"')
+     + 'layer { name: "o" type: "HDF5Output" bottom: "x" bottom: "l" hdf5_output_param { file_name: "a\\000b" } }',
+     r"3: layer 'o' \(HDF5Output\): hdf5_output_param.file_name: .*is no usable path"),
+])
+def test_told(here, text, words):
+    with pytest.raises((ConfigError, ShapeError, FileError), match=r"net.prototxt:.*" + words):
+        build(text)
+
+
+@pytest.mark.parametrize("text", [
+    INPUT.format("dim: 0 dim: 3") + 'layer { name: "t" type: "Tile" bottom: "x" top: "y" tile_param { tiles: 700000000 axis: 1 } }',
+    INPUT.format("dim: 1 dim: 2 dim: 30 dim: 30")
+    + 'layer { name: "n" type: "LRN" bottom: "x" top: "y" lrn_param { local_size: 2147483647 norm_region: WITHIN_CHANNEL } }'])
+def test_long_loops_over_nothing_are_short(here, text):
+    started = time.process_time()
+    build(text)
+    assert time.process_time() - started < 5
+
+
+def test_exponential_overflows_as_in_c(here):
+    net = build(INPUT.format("dim: 2") + 'layer { name: "e" type: "Exp" bottom: "x" top: "y" exp_param { shift: 1e30 } }')
+    assert np.isinf(net.blobs["y"].data).all()
+
+
+def test_window_beyond_the_plane_is_the_plane(here):
+    net = build(INPUT.format("dim: 1 dim: 1 dim: 4 dim: 5")
+                + 'layer { name: "n" type: "LRN" bottom: "x" top: "y" lrn_param { local_size: 21 norm_region: WITHIN_CHANNEL } }')
+    x = net.blobs["x"].data
+    x[...] = np.arange(20).reshape(x.shape)
+    net.forward()
+    np.testing.assert_allclose(net.blobs["y"].data, x * (1 + np.square(x).sum() / 21**2) ** -0.75, rtol=1e-5)
+
+
+@pytest.mark.parametrize("text", [
+    "9" * 200_000 + "x", "1e" * 100_000, "." * 200_000, '"\\' * 100_000, "'\"\\" * 70_000, "layer {" * 10_000, "#" * 200_000,
+    "input_dim: 0x" + "f" * 5000, "input_dim: 0" + "7" * 5000, "\x1c", "name: \u2028"], ids=lambda text: ascii(text[:12]))
+def test_prototxt_that_is_slow_to_reject(text):
+    started = time.process_time()
+    try:
+        parse_text(text, caffe_pb2.NetParameter)
+    except ConfigError:
+        pass
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="there is no /dev/zero")
+@pytest.mark.parametrize("read", [read_bytes, map_bytes, read_mean, binary.read_net, binary.read_blob])
+def test_devices_are_not_read(read):
+    with pytest.raises(FileError, match="neither a file nor a pipe"):
+        read("/dev/zero")
+
+
+@pytest.mark.parametrize("use", [read_bytes, map_bytes, is_hdf5, read_mean, check_writable, lambda path: replacing(path).__enter__()])
+def test_zero_bytes_in_paths(use):
+    with pytest.raises(FileError, match="is no usable path"):
+        use("a\0b")
+
+
+def test_devices_are_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="a device or pipe is there"), replacing(tmp_path / "pipe") as file:
+        file.write(b"x")
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+@pytest.mark.parametrize("layer, state, words", [
+    ("d", {"seed": 1}, "'position' from 0"), ("d", {"seed": "1", "position": 0}, "'seed' from 0"),
+    ("d", {"seed": 1, "position": -1}, "'position' from 0"), ("d", [], "'seed' from 0"),
+    ("h", {"seed": 1, "epoch": 0, "place": 7, "row": 0, "offset": 0}, "'place' from 0 to 0"),
+    ("h", {"seed": 1, "epoch": 0, "place": 0, "row": 9, "offset": 0}, "'row' from 0 to 4"),
+    ("h", {"seed": 1, "epoch": 0, "place": 0, "row": True, "offset": 0}, "'row' from 0"),
+    ("h", {"seed": 1, "epoch": 0, "place": 0, "row": 1.5, "offset": 0}, "'row' from 0")])
+def test_states_of_layers(here, layer, state, words):
+    build('layer { name: "h" type: "HDF5Data" top: "data" hdf5_data_param { source: "h5.txt" batch_size: 3 } }' + data_layer("batch_size: 1"))
+    (here / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 1 lr_policy: "fixed" snapshot_prefix: "s"')
+    solver = load_solver("solver.prototxt")
+    stored = caffe_pb2.SolverState.FromString((here / solver.snapshot()[1]).read_bytes())
+    resume = json.loads(stored.resume_state)
+    before = {one.name: one.get_state() for one in solver.net.layers}
+    resume["train"][layer] = state
+    stored.resume_state = json.dumps(resume)
+    (here / "bad.solverstate").write_bytes(stored.SerializeToString())
+    with pytest.raises(DataError, match=rf"bad.solverstate: layer '{layer}' .*{words}"):
+        solver.restore("bad.solverstate")
+    assert {one.name: one.get_state() for one in solver.net.layers} == before
+
+
+def test_deep_resume_state(here):
+    build(data_layer("batch_size: 1"))
+    (here / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 1 lr_policy: "fixed" snapshot_prefix: "s"')
+    solver = load_solver("solver.prototxt")
+    stored = caffe_pb2.SolverState.FromString((here / solver.snapshot()[1]).read_bytes())
+    stored.resume_state = "[" * 100_000
+    (here / "bad.solverstate").write_bytes(stored.SerializeToString())
+    with pytest.raises(DataError, match="bad.solverstate: resume_state: is not what minicaffe writes"):
+        solver.restore("bad.solverstate")
+
+
+def test_pictures_that_say_they_are_large(here, monkeypatch):
+    cv2 = pytest.importorskip("cv2")
+    picture = cv2.imencode(".png", np.zeros((300, 300), np.uint8))[1].tobytes()
+    with open_db("pictures", "LMDB", "w") as db:
+        for i in range(5):
+            db.put(b"%d" % i, caffe_pb2.Datum(encoded=True, data=picture).SerializeToString())
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "200KiB")
+    layer = ('layer { name: "d" type: "Data" top: "x" transform_param { crop_size: 5 } '
+             'data_param { source: "pictures" backend: LMDB batch_size: %d } }')
+    build(layer % 2)
+    with pytest.raises(ShapeError, match="pictures: layer 'd' .*record 2 .*: the 3 first decoded pictures of a batch would take 270000 bytes"):
+        build(layer % 5)
+
+
+def test_names_that_hdf5_has_no_group_for(here):
+    for name in ("", ".", "a/b", "a\\000b"):
+        net = build(INPUT.format("dim: 2").replace('"d"', f'"{name}"'))
+        with pytest.raises(FileError, match="cannot be saved as HDF5: layer names must be"):
+            net.save_hdf5("x.h5")
+
+
+def test_old_binary_net_with_strings_that_are_not_utf8(here):
+    from minicaffe.cli.upgrade import parse_binary
+    from minicaffe.proto.upgrade import upgrade_net
+    net = caffe_pb2.NetParameter()
+    net.layers.add(name="AAAA", type=caffe_pb2.V1LayerParameter.RELU)
+    (here / "old").write_bytes(net.SerializeToString().replace(b"AAAA", b"\xff\xfeAA"))
+    assert upgrade_net(parse_binary("old"))[0].layer[0].name == "\\xff\\xfeAA"
+    (here / "old").write_bytes(b"\xff\xff")
+    with pytest.raises(FileError, match="old: is no binary NetParameter"):
+        parse_binary("old")
+
+
+@pytest.mark.parametrize("shape", [(-1, -1), (2**32, 2**32), (2**63 - 1, 2)])
+def test_blob_protos_of_impossible_shape(shape):
+    blob = caffe_pb2.BlobProto(data=[1])
+    blob.shape.dim.extend(shape)
+    with pytest.raises(Error):
+        minicaffe.io.blobproto_to_array(blob)
+
+
+def test_datums_of_impossible_shape():
+    with pytest.raises(ShapeError, match="4 values do not fit channels x height x width = -2 x -1 x 2"):
+        minicaffe.io.datum_to_array(caffe_pb2.Datum(channels=-2, height=-1, width=2, data=b"abcd"))
+    with pytest.raises(DataError):
+        minicaffe.io.blobprotovector_str_to_arraylist(b"\xff\xff")

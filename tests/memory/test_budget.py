@@ -1,0 +1,77 @@
+"""The byte budget: what it compares, what its error says, and that nothing is taken before it."""
+
+import pytest
+
+import minicaffe
+from minicaffe.blob import Blob, Dtype
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.memory.budget import DEFAULT, check_bytes, max_blob_bytes
+
+
+@pytest.fixture
+def budget(monkeypatch):
+    """A function that sets the budget for one test."""
+    return lambda text: monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", text)
+
+
+def test_default_holds_what_caffe_could_count(monkeypatch):
+    monkeypatch.delenv("MINICAFFE_MAX_BLOB_BYTES", raising=False)
+    assert DEFAULT == 4 * 2**31
+    assert 0 < max_blob_bytes() <= DEFAULT
+
+
+@pytest.mark.parametrize("text, bytes_", [("4000", 4000), ("1KiB", 1024), ("1.5MiB", 3 << 19), ("20GiB", 20 << 30)])
+def test_sizes(budget, text, bytes_):
+    budget(text)
+    assert max_blob_bytes() == bytes_
+
+
+def test_wrong_size_names_the_variable(budget):
+    budget("much")
+    with pytest.raises(ConfigError, match="MINICAFFE_MAX_BLOB_BYTES: 'much' is no size"):
+        max_blob_bytes()
+
+
+@pytest.mark.parametrize("dtype, most", [(Dtype.FLOAT, 256), (Dtype.DOUBLE, 128), (Dtype.INT, 256)])
+def test_blob_counts_bytes_of_its_type(budget, dtype, most):
+    budget("1KiB")
+    Blob((most,), dtype)
+    with pytest.raises(ShapeError, match="would take"):
+        Blob((most + 1,), dtype)
+
+
+def test_refused_blob_stays_as_it_was(budget):
+    budget("1KiB")
+    blob = Blob((2, 3), Dtype.FLOAT, "b")
+    blob.data[...] = 5
+    stamp = blob.stamp
+    with pytest.raises(ShapeError) as caught:
+        blob.reshape(1000, 2)
+    assert str(caught.value) == (
+        "blob 'b' of shape [1000, 2] would take 8000 bytes, the budget for one blob is 1024; make it smaller, or if the file is "
+        "right, set the environment variable MINICAFFE_MAX_BLOB_BYTES=8000 or more")
+    assert blob.shape == (2, 3) and (blob.data == 5).all() and blob.stamp == stamp
+
+
+def test_memory_that_is_there_is_used(budget):
+    blob = Blob((1000,))
+    budget("1KiB")
+    blob.reshape(10, 100)
+    assert blob.count == 1000
+
+
+def test_no_wrap_around():
+    with pytest.raises(ShapeError, match=str(2**200)):
+        check_bytes(2**200, "x")
+
+
+def test_net_names_layer_and_line(budget, tmp_path):
+    budget("1MiB")
+    file = tmp_path / "net.prototxt"
+    file.write_text('layer { name: "d" type: "Input" top: "x" input_param { shape { dim: 10 dim: 10 } } }\n'
+                    'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 100000 } }\n')
+    with pytest.raises(ShapeError, match=r"net.prototxt:2: layer 'ip' \(InnerProduct\): inner_product_param.num_output: blob "
+                                         r"'ip\[0\]' of shape \[100000, 10\] would take 4000000 bytes"):
+        minicaffe.Net(str(file), minicaffe.TEST)
+    budget("8MiB")
+    minicaffe.Net(str(file), minicaffe.TEST)
