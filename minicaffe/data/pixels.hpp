@@ -1,7 +1,9 @@
-// The loops of transform.pyx: crop, mirror, mean and scale of checked pictures, without the GIL. Plain rows vectorise.
+// The loops of transform.pyx: crop, mirror, mean and scale of checked pictures, without the GIL. Plain rows vectorise, and those
+// of decoded pictures, whose three colours lie side by side.
 #pragma once
 #include <cstdint>
 
+#include "minicaffe/cpu/apply.hpp"
 #include "minicaffe/kernels/random.hpp"
 
 namespace mc {
@@ -52,20 +54,88 @@ inline Window window_of(const Rule& rule, int64_t height, int64_t width, uint64_
   return window;
 }
 
-/// out[i] = (source - mean) * scale. `mean` goes along with the source if `mean_row`, else it is one value or null.
+constexpr int64_t kPiece = 256;  // pixels that are turned round at once
+
+/// out[i] = (source - mean) * scale. `mean` goes along with the source if `mean_row`, else it is one value.
 template <class S, class T>
-void copy_row(const S* source, int64_t step, bool flip, const T* mean, bool mean_row, T scale, T* __restrict out,
-              int64_t n) {
-  const T value = mean && !mean_row ? *mean : T(0);
-  if (step == 1 && !flip && !mean_row) {
+void shift_row(const S* source, int64_t step, const T* mean, bool mean_row, T scale, T* __restrict out, int64_t n) {
+  const T value = *mean;
+  if (step == 1 && !mean_row) {
     for (int64_t i = 0; i < n; ++i) out[i] = (T(source[i]) - value) * scale;
-  } else if (step == 1 && !flip) {
+  } else if (step == 1) {
     for (int64_t i = 0; i < n; ++i) out[i] = (T(source[i]) - mean[i]) * scale;
+  } else if (!mean_row) {
+    for (int64_t i = 0; i < n; ++i) out[i] = (T(source[i * step]) - value) * scale;
   } else {
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t j = flip ? n - 1 - i : i;
-      out[i] = (T(source[j * step]) - (mean_row ? mean[j] : value)) * scale;
-    }
+    for (int64_t i = 0; i < n; ++i) out[i] = (T(source[i * step]) - mean[i]) * scale;
+  }
+}
+
+/// The same for the three colours of n pixels that lie side by side, each with an output of its own.
+template <bool kMeanRow, class T>
+inline __attribute__((always_inline)) void shift_colours_body(const uint8_t* __restrict source, const T* const* mean, T scale,
+                                                              T* const* out, int64_t n) {
+  const T *b = mean[0], *g = mean[1], *r = mean[2];
+  const T blue = *b, green = *g, red = *r;
+  T *__restrict x = out[0], *__restrict y = out[1], *__restrict z = out[2];
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] = (T(source[3 * i]) - (kMeanRow ? b[i] : blue)) * scale;
+    y[i] = (T(source[3 * i + 1]) - (kMeanRow ? g[i] : green)) * scale;
+    z[i] = (T(source[3 * i + 2]) - (kMeanRow ? r[i] : red)) * scale;
+  }
+}
+template <bool kMeanRow, class T>
+void shift_colours_baseline(const uint8_t* s, const T* const* mean, T scale, T* const* out, int64_t n) {
+  shift_colours_body<kMeanRow>(s, mean, scale, out, n);
+}
+#ifdef MC_X86
+template <bool kMeanRow>
+MC_AVX2 void shift_colours_avx2(const uint8_t* s, const float* const* mean, float scale, float* const* out, int64_t n) {
+  shift_colours_body<kMeanRow>(s, mean, scale, out, n);
+}
+template <bool kMeanRow>
+MC_AVX512 void shift_colours_avx512(const uint8_t* s, const float* const* mean, float scale, float* const* out, int64_t n) {
+  shift_colours_body<kMeanRow>(s, mean, scale, out, n);
+}
+#endif
+template <bool kMeanRow, class T>
+void shift_colours(const uint8_t* s, const T* const* mean, T scale, T* const* out, int64_t n) {
+#ifdef MC_X86
+  if constexpr (std::is_same<T, float>::value) {
+    if (cpu::isa() == cpu::kAvx512) return shift_colours_avx512<kMeanRow>(s, mean, scale, out, n);
+    if (cpu::isa() == cpu::kAvx2) return shift_colours_avx2<kMeanRow>(s, mean, scale, out, n);
+  }
+#endif
+  shift_colours_baseline<kMeanRow>(s, mean, scale, out, n);
+}
+
+template <class T> void reverse_row(const T* __restrict from, T* __restrict to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[n - 1 - i] = from[i];
+}
+
+template <class S, class T>
+void copy_row(const S* source, int64_t step, bool flip, const T* mean, bool mean_row, T scale, T* out, int64_t n) {
+  if (!flip) return shift_row(source, step, mean, mean_row, scale, out, n);
+  T piece[kPiece];
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t m = std::min(kPiece, n - i);
+    shift_row(source + i * step, step, mean_row ? mean + i : mean, mean_row, scale, piece, m);
+    reverse_row(piece, out + n - i - m, m);
+  }
+}
+
+/// As copy_row, for three colours that lie side by side; their outputs are `plane` elements apart.
+template <class T>
+void copy_colours(const uint8_t* source, bool flip, const T* const* mean, bool mean_row, T scale, T* out, int64_t plane, int64_t n) {
+  T piece[3][kPiece];
+  for (int64_t i = 0; i < n; i += flip ? kPiece : n) {
+    const int64_t m = flip ? std::min(kPiece, n - i) : n;
+    const T* const means[3] = {mean[0] + (mean_row ? i : 0), mean[1] + (mean_row ? i : 0), mean[2] + (mean_row ? i : 0)};
+    T* const plain[3] = {out, out + plane, out + 2 * plane};
+    T* const turned[3] = {piece[0], piece[1], piece[2]};
+    if (mean_row) shift_colours<true>(source + 3 * i, means, scale, flip ? turned : plain, m);
+    else shift_colours<false>(source + 3 * i, means, scale, flip ? turned : plain, m);
+    for (int c = 0; flip && c < 3; ++c) reverse_row(piece[c], out + c * plane + n - i - m, m);
   }
 }
 
@@ -75,14 +145,25 @@ void copy_picture(const Picture& p, const S* source, const Rule& rule, const T* 
   int64_t rows = window.rows, columns = window.columns;
   const int64_t top = window.top, left = window.left;
   const bool flip = window.flip, mean_row = mean && rule.mean_row;
+  const T none = T(0);
   if (!rule.crop_h && !flip && p.row == columns * p.pixel) columns *= rows, rows = 1;  // a plane is one long row
-  for (int64_t c = 0; c < p.channels; ++c) {
-    for (int64_t h = 0; h < rows; ++h, out += columns) {
-      const T* m = mean ? mean + c * rule.mean_plane + (mean_row ? (top + h) * rule.mean_row + left : 0) : nullptr;
-      const S* s = source + c * p.plane + (top + h) * p.row + left * p.pixel;
-      copy_row(s, p.pixel, flip, m, mean_row, T(rule.scale), out, columns);
+  auto mean_at = [&](int64_t c, int64_t h) {
+    return mean ? mean + c * rule.mean_plane + (mean_row ? (top + h) * rule.mean_row + left : 0) : &none;
+  };
+  if constexpr (std::is_same<S, uint8_t>::value)
+    if (p.channels == 3 && p.pixel == 3 && p.plane == 1) {
+      for (int64_t h = 0; h < rows; ++h) {
+        const T* const means[3] = {mean_at(0, h), mean_at(1, h), mean_at(2, h)};
+        copy_colours(source + (top + h) * p.row + left * 3, flip, means, mean_row, T(rule.scale), out + h * columns, rows * columns,
+                     columns);
+      }
+      return;
     }
-  }
+  for (int64_t c = 0; c < p.channels; ++c)
+    for (int64_t h = 0; h < rows; ++h, out += columns) {
+      const S* s = source + c * p.plane + (top + h) * p.row + left * p.pixel;
+      copy_row(s, p.pixel, flip, mean_at(c, h), mean_row, T(rule.scale), out, columns);
+    }
 }
 
 /// Write n pictures of `size` elements each and, unless null, their labels; picture i is record first + i * stride.
