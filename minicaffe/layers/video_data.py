@@ -34,7 +34,7 @@ class VideoDataLayer(PrefetchingLayer):
         if param.video_type == caffe_pb2.VideoDataParameter.VIDEO:
             if not param.video_file:
                 raise ConfigError("must be given for video_type: VIDEO", field=self.field)
-            caffe.check_path(param.video_file, self.field)
+            caffe.check_path(param.video_file, "video_data_param.video_file")
         else:
             self.field = "video_data_param.device_id"
             if param.device_id < 0:

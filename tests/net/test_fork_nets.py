@@ -211,6 +211,18 @@ def test_what_changes_training_is_left_out_of_test_nets_only(net_file):
         caffe.Net(text, caffe.TRAIN, skip_unknown_fields=True)
 
 
+@pytest.mark.parametrize("name", ["fork_fields", "name"])
+def test_fields_that_hold_unknown_fields_are_not_for_files(net_file, name):
+    """Neither in a text, nor known fields in a message that was made up."""
+    param, _ = parse_text(INPUT + 'layer { name: "s" type: "Silence" bottom: "a" }', caffe_pb2.NetParameter)
+    param.layer[1].fork_fields = f'{name}: "x"'
+    with pytest.raises(ConfigError, match=rf"layer 's' \(Silence\): {name}: unknown field in LayerParameter"):
+        Net(param)
+    if name == "fork_fields":
+        with pytest.raises(ConfigError, match="net.prototxt:1.*fork_fields: unknown field in LayerParameter"):
+            caffe.Net(net_file('layer { name: "s" type: "Silence" fork_fields: "a: 1" }'), caffe.TEST)
+
+
 def test_layers_that_the_rules_leave_out_are_not_looked_at(net_file):
     caffe.Net(net_file(INPUT + 'layer { name: "t" type: "ImageGtData" top: "x" include { phase: TRAIN } image_gt_data_param { a: 1 } }'),
               caffe.TEST)
