@@ -55,9 +55,9 @@ HELP = {
     "momentum2": "beta2 of Adam.",
     "type": "SGD, Nesterov, AdaGrad, RMSProp, AdaDelta or Adam.",
     "layer_wise_reduce": "Overlap of work in training on several GPUs.",
-    "eval_type": "Of the SSD fork: what its tests compute; not used.",
-    "ap_version": "Of the SSD fork: how it computes precision; not used.",
-    "show_per_class_result": "Of the SSD fork: log each class; not used.",
+    "eval_type": "Of the SSD fork: detection, for tests that report mean average precision.",
+    "ap_version": "Of the SSD fork: Integral, MaxIntegral or 11point.",
+    "show_per_class_result": "Of the SSD fork: with detection, the precision of each class too.",
     "plateau_winsize": "Of the SSD fork: windows of policy plateau; not used.",
     "weights": "Weights to start from, several with commas; repeatable.",
 }
