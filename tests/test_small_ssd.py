@@ -10,12 +10,15 @@ from layers.ssd_boxes import overlap  # noqa: E402
 from small_ssd import CLASSES, SIDE, net, picture, write_database  # noqa: E402
 
 import minicaffe  # noqa: E402
+from minicaffe import cli  # noqa: E402
 from minicaffe.common import TEST  # noqa: E402
 from minicaffe.cpu.threads import set_num_threads  # noqa: E402
 from minicaffe.errors import ConfigError  # noqa: E402
 from minicaffe.net.net import Net  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
+from minicaffe.proto.text import write_text  # noqa: E402
 from minicaffe.solver import create_solver  # noqa: E402
+from minicaffe.solver.detection import MeanPrecision  # noqa: E402
 
 ITERATIONS = 80
 
@@ -75,6 +78,22 @@ def test_it_learns(databases, on_cpu, tmp_path):
         objects += len(boxes)
         hits += sum(any(row[1] == label and row[2] > 0.5 and overlap(row[3:], box) > 0.5 for row in rows) for label, *box in boxes)
     assert hits > 0.6 * objects, (hits, objects)
+
+
+def test_the_command_prints_precisions(databases, tmp_path, capsys, on_cpu):
+    param = net(databases[1], 8, train=False)
+    (tmp_path / "test.prototxt").write_text(write_text(param))
+    untrained = Net(param)
+    untrained.save(str(tmp_path / "w.caffemodel"))
+    wanted = MeanPrecision("11point")
+    for _ in range(5):
+        untrained.forward_from_to(0, len(untrained.layers) - 1)
+        wanted.add(untrained.blob_by_name("detection_eval").cpu_data)
+    assert cli.main(["test", str(tmp_path / "test.prototxt"), "--weights", str(tmp_path / "w.caffemodel"), "--iterations", "5",
+                     "--ap-version", "11point"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["Loss: 0", f"detection_eval = {wanted.mean():g}",
+                       *(f"detection_eval[{label}] = {value:g}" for label, value in wanted.by_class().items())]
 
 
 def test_a_device_takes_the_same_steps(databases, device):

@@ -10,6 +10,7 @@ from minicaffe.cli import log, options
 from minicaffe.errors import Error
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
+from minicaffe.solver.detection import VERSIONS, DetectionOutputs
 from minicaffe.solver.report import OutputMeans, output_records
 
 logger = logging.getLogger("minicaffe.cli")
@@ -20,12 +21,14 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--model", metavar="FILE", help="FILE in Caffe's way.")
 @click.option("--weights", required=True, metavar="FILE", help="A .caffemodel, or HDF5.")
 @click.option("--iterations", type=click.IntRange(min=1), default=50, show_default=True, help="Batches to run.")
+@click.option("--ap-version", type=click.Choice(VERSIONS), default=VERSIONS[0], show_default=True,
+              help="How precision is computed, where the net ends in DetectionEvaluate.")
 @options.net_state
 @options.threads
 @options.model_file
 @options.common
-def test(file, model, weights, iterations, level, stage):
-    """Run the net of FILE with its test data and print the means of its outputs."""
+def test(file, model, weights, iterations, ap_version, level, stage):
+    """Run the net of FILE with its test data and print the means of its outputs, or mean average precisions of detections."""
     file = options.one_file(file, model, "--model", "net")
     param, positions = read_net(file, caffe_pb2.TEST, level, stage,
                                 options.net_options()["skip_unknown_fields"])
@@ -37,12 +40,17 @@ def test(file, model, weights, iterations, level, stage):
         raise
     net.copy_from(weights)
     logger.info("Running for %d iterations.", iterations)
-    means, loss = OutputMeans(net), 0.0
+    ends = {layer.type for layer, ids in zip(net.layers, net.top_ids) if set(ids) & set(net.output_ids)}
+    finds = ends == {"DetectionEvaluate"}
+    means = OutputMeans(net)
+    if finds:
+        means = DetectionOutputs(net, caffe_pb2.SolverParameter(ap_version=ap_version, show_per_class_result=True))
+    loss = 0.0
     with progress(iterations) as advance:
         for i in range(iterations):
             loss += net.forward_from_to(0, len(net.layers) - 1)
             means.add()
-            for record in output_records(net) if logger.isEnabledFor(logging.INFO) else ():
+            for record in output_records(net) if logger.isEnabledFor(logging.INFO) and not finds else ():
                 logger.info("Batch %d, %s = %g", i, record["name"], record["value"])
             advance()
     for line in (f"Loss: {loss / iterations:g}", *map(options.output_text, means.records())):

@@ -3,7 +3,7 @@
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from minicaffe.data.record_batches import RecordBatches, picture
+from minicaffe.data.record_batches import RecordBatches, at_record, picture
 from minicaffe.errors import DataError, Error
 from minicaffe.proto import caffe_pb2
 
@@ -48,8 +48,7 @@ class AnnotatedBatches(RecordBatches):
             try:
                 picture, label, objects = self._one(bytes(value), first + i * self.solver_count)
             except Error as error:
-                error.record = i
-                raise
+                raise at_record(error, i)
             pictures.append(picture)
             classes.append(label)
             rows.append(np.column_stack([np.full(len(objects), i), objects]))

@@ -11,8 +11,8 @@ import numpy as np
 
 from minicaffe.data.datum import opencv
 from minicaffe.data.mean_file import read_mean
-from minicaffe.data.resize import boxes_into, boxes_within, check_probability, check_resize, inside, resize_picture
-from minicaffe.errors import ConfigError, DataError
+from minicaffe.data.resize import MOST_PIXELS, boxes_into, boxes_within, check_probability, check_resize, inside, resize_picture
+from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.proto import caffe_pb2
 
 BOX = slice(2, 6)
@@ -102,6 +102,9 @@ class Augmenter:
         ratio = random.uniform(1, param.max_expand_ratio)
         height, width, channels = image.shape
         rows, columns = int(height * ratio), int(width * ratio)
+        if rows * columns > MOST_PIXELS:
+            raise ShapeError(f"a picture of {height} x {width} would become {rows} x {columns}; lower max_expand_ratio",
+                             field="transform_param.expand_param")
         top, left = int(random.integers(rows - height + 1)), int(random.integers(columns - width + 1))
         larger = np.empty((rows, columns, channels), image.dtype)
         larger[...] = self.surroundings if len(self.surroundings) in (1, channels) else self.surroundings.mean()

@@ -86,8 +86,7 @@ class RecordBatches:
                     raise DataError("is no Datum: protobuf cannot read it") from None
                 pictures.append(self.augmenter.picture(picture(datum, *self.colours), first + i * self.solver_count))
             except Error as error:
-                error.record = i
-                raise
+                raise at_record(error, i)
             labels.append(datum.label)
         return self.transformer.load_images(pictures, labels)
 
@@ -103,3 +102,11 @@ def picture(datum, force_color=False, force_gray=False):
     if datum.encoded:
         return decode_image(datum.data, force_color, force_gray)
     return np.ascontiguousarray(datum_array(datum.SerializeToString()).transpose(1, 2, 0))
+
+
+def at_record(error, index):
+    """Note in an error that it is about record `index` of a batch; its field moves into the message; return it."""
+    if error.field is not None:
+        error.message, error.field = f"{error.field}: {error.message}", None
+    error.record = index
+    return error

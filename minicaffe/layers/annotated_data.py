@@ -74,11 +74,8 @@ class AnnotatedDataLayer(PrefetchingLayer):
         maker = self.make_batches()
         try:
             return maker.shapes(record)
-        except ConfigError:
-            raise
         except Error as error:
-            error.field = None if (error.field or "").startswith("record ") else error.field
-            raise in_field(maker.db.locate(error, 0, key) if error.field is None else error, "data_param.source")
+            raise in_field(maker.db.locate(error, 0, key), "data_param.source")
         finally:
             maker.close()
 

@@ -2,7 +2,7 @@
 //
 // Axes are sorted by the strides of y and joined where all tensors step from one into the next (THC's collapseDims). What is
 // left decides: a single axis of stride 1 is contiguous data and takes the vectorised path; where an input is contiguous along
-// another axis than y, the device goes by tiles; the rest computes offsets from indices.
+// another axis than y, both machines go by tiles; the rest computes offsets from indices.
 #pragma once
 #include "minicaffe/kernels/strided.hpp"
 #include "minicaffe/ops/context.hpp"
@@ -75,18 +75,69 @@ template <int N> struct Strides {
   }
 };
 
+/// Find the axes p, along which y is contiguous, and q, along which an input is that is not so along p; whether there are such,
+/// long enough that tiles are not nearly empty.
+template <int N> bool tile_axes(const Strides<N + 1>& s, int* p, int* q) {
+  *p = s.axes - 1, *q = -1;
+  if (s.axes < 2 || s.stride[*p][0] != 1) return false;
+  for (int a = 0; a < *p && *q < 0; ++a)
+    for (int k = 0; k < N; ++k)
+      if (s.stride[a][k + 1] == 1 && s.stride[*p][k + 1] != 1) *q = a;
+  return *q >= 0 && s.size[*p] >= 8 && s.size[*q] >= 8;
+}
+
+namespace cpu {
+
+/// One tile: the cache lines of a turned input stay in the cache until all of each is used.
+template <class F, class T, int N> struct TileLoop {
+  F f;
+  index_t p_size, q_size, p_tiles, q_tiles, p_stride[N + 1], q_stride[N + 1];
+  OffsetInfo<unsigned long long, N + 1> others;  // the other axes
+  const T* x[N];
+  T* y;
+  MC_HD void operator()(index_t i) const {
+    const index_t rest = i / p_tiles, other = rest / q_tiles;
+    const index_t p0 = (i - rest * p_tiles) * kTile, q0 = (rest - other * q_tiles) * kTile;
+    const index_t p1 = min_<index_t>(p0 + kTile, p_size), q1 = min_<index_t>(q0 + kTile, q_size);
+    index_t start[N + 1];
+    others.offsets(other, start);
+    for (index_t q = q0; q < q1; ++q)
+      for (index_t p = p0; p < p1; ++p) {
+        T value[N];
+        for (int k = 0; k < N; ++k) value[k] = x[k][start[k + 1] + p * p_stride[k + 1] + q * q_stride[k + 1]];
+        y[start[0] + p * p_stride[0] + q * q_stride[0]] = apply_(f, value);
+      }
+  }
+};
+
+/// Run by tiles if that is better; return whether.
+template <class F, class T, int N>
+bool map_tiles(int threads, Strides<N + 1> s, const F& f, const T* const (&x)[N], T* y) {
+  int p, q;
+  if (!tile_axes<N>(s, &p, &q)) return false;
+  TileLoop<F, T, N> loop = {f, s.size[p], s.size[q], (s.size[p] + kTile - 1) / kTile, (s.size[q] + kTile - 1) / kTile,
+                            {}, {}, {}, {}, y};
+  std::copy(s.stride[p], s.stride[p] + N + 1, loop.p_stride);
+  std::copy(s.stride[q], s.stride[q] + N + 1, loop.q_stride);
+  std::copy(x, x + N, loop.x);
+  const index_t tiles = loop.p_tiles * loop.q_tiles * (s.count() / (loop.p_size * loop.q_size));
+  s.remove(p);  // the last axis, so that q keeps its number
+  s.remove(q);
+  loop.others = s.template offset_info<unsigned long long>();
+  for_each(threads, tiles, loop, kTile * kTile);
+  return true;
+}
+
+}  // namespace cpu
+
 namespace cuda {
 
 /// Run by tiles if that is better; return whether.
 template <class F, class T, int N>
 bool map_tiles(Stream& stream, Strides<N + 1> s, const F& f, const T* const (&x)[N], T* y) {
-  int p = s.axes - 1, q = -1;
-  if (s.axes < 2 || s.stride[p][0] != 1 || !s.narrow()) return false;
+  int p, q;
+  if (!s.narrow() || !tile_axes<N>(s, &p, &q)) return false;
   auto turned = [&](int axis, int k) { return s.stride[axis][k + 1] == 1 && s.stride[p][k + 1] != 1; };
-  for (int a = 0; a < p && q < 0; ++a)
-    for (int k = 0; k < N; ++k)
-      if (turned(a, k)) q = a;
-  if (q < 0 || s.size[p] < 8 || s.size[q] < 8) return false;  // a tile would be nearly empty
   index_t p_tiles = (s.size[p] + kTile - 1) / kTile, q_tiles = (s.size[q] + kTile - 1) / kTile;
   index_t blocks = p_tiles * q_tiles * (s.count() / (s.size[p] * s.size[q]));
   TiledMap<F, T, N> map = {};
@@ -127,7 +178,7 @@ void map_collapsed(const Context& on, Strides<N + 1> s, const F& f, const T* con
     }
     return;
   }
-  if (on.stream && cuda::map_tiles(*on.stream, s, f, x, y)) return;
+  if (on.stream ? cuda::map_tiles(*on.stream, s, f, x, y) : cpu::map_tiles(on.threads, s, f, x, y)) return;
   auto run = [&](auto index) {
     using Index = decltype(index);
     StridedMap<F, T, N, Index> map = {f, s.template offset_info<Index>(), {}, y};

@@ -229,6 +229,16 @@ def test_no_objects(mining, expected):
         assert loss == expected and (net.blob_by_name("b1").diff == 0).all()
 
 
+@pytest.mark.parametrize("images, priors", [(0, 5), (3, 0), (0, 0)])
+def test_nothing_at_all(images, priors):
+    arrays = [np.zeros((images, priors * 4)), np.zeros((images, priors * 4)), np.zeros((1, 2, priors * 4)), np.zeros((1, 1, 0, 8))]
+    arrays[2][:, 1] = 1
+    for mining in ("NONE", "MAX_NEGATIVE", "HARD_EXAMPLE"):
+        net = layer_net(layer(f"num_classes: 4 mining_type: {mining}"), arrays)
+        assert run_forward(net) == 0
+        run_backward(net, [0, 1])
+
+
 def test_an_object_that_nothing_overlaps():
     loc, conf, priors, _ = inputs()
     rows = np.array([[0, 1, 0, 5, 5, 6, 6, 0], [2, 1, 0, 0.5, 0.5, 0.5, 0.5, 0]], float)[None, None]  # far off, and without size
