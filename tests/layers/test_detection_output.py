@@ -10,7 +10,7 @@ from ssd_boxes import CODES, decode, some_priors, suppress
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST
 from minicaffe.cpu.threads import set_num_threads
-from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.errors import ConfigError, DataError, DependencyError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -273,6 +273,23 @@ def test_pictures(tmp_path, end):
     plain, edge = frames[2][60, 60].astype(int), frames[2][48, 32].astype(int)
     # -50 / 2 + mean, but for what the video's compression changes
     assert abs(plain - [75, 85, 95]).max() < (1 if end == ".png" else 12) and abs(edge - plain).max() > 60
+
+
+def test_a_window(monkeypatch):
+    cv2 = pytest.importorskip("cv2")
+    shown = []
+    monkeypatch.setattr(cv2, "imshow", lambda name, image: shown.append(image.copy()))
+    monkeypatch.setattr(cv2, "waitKey", lambda _: -1)
+    loc, conf, priors = inputs()
+    net = layer_net(layer("num_classes: 4 visualize: true", 4), [loc, conf, priors, np.full((3, 1, 40, 50), 7.0)])
+    run_forward(net)
+    assert [image.shape for image in shown] == [(40, 50, 3)] * 3 and (shown[0][0, 0] == 7).all()
+
+    def without_windows(name, image):
+        raise cv2.error("no windows")
+    monkeypatch.setattr(cv2, "imshow", without_windows)
+    with pytest.raises(DependencyError, match="visualize: this OpenCV has no windows; name a file in save_file"):
+        run_forward(net)
 
 
 def test_pictures_need_the_fourth_bottom():
