@@ -126,6 +126,8 @@ cdef class Layer:
         """Check the numbers of blobs, then layer_setup, reshape, and the loss weights (Caffe Layer::SetUp)."""
         self.check_blob_counts(len(bottom), len(top))
         self.layer_setup(bottom, top)
+        if len(self.param.blobs) not in (0, len(self.blobs)):
+            raise ConfigError(f"give none or {len(self.blobs)}, got {len(self.param.blobs)}", field="blobs")
         self.reshape(bottom, top)
         self.seen = _stamps(bottom, top)
         self._set_loss_weights(top)

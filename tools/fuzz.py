@@ -28,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fuzzing import pool, targets  # noqa: E402
 
-FAILURES = ("exception", "memory", "signal", "timeout")
 EXAMPLES = 2  # files kept of failures at one place
 
 
@@ -37,6 +36,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers and their folders go too
     all_kinds = targets.kinds()
     options = parse_options(list(all_kinds))
+    os.environ["MINICAFFE_DEVICE"] = options.device
     if options.replay:
         return replay(all_kinds, options)
     if options.seeds:
@@ -55,6 +55,8 @@ def parse_options(names):
     parser.add_argument("--output", type=Path, default=Path("fuzz-failures"), help="folder for what failed")
     parser.add_argument("--replay", type=Path, nargs="+", metavar="FILE", help="run these cases; the kind is the name up to '-'")
     parser.add_argument("--seeds", action="store_true", help="run the nets and solvers as they are, which must work")
+    parser.add_argument("--device", choices=["cpu", "sim"], default="cpu",
+                        help="sim: the simulated GPU, which finds every access beyond a block; much slower")
     parser.add_argument("--patience", type=float, default=pool.CPU_SECONDS, help="seconds of processor time of a case")
     options = parser.parse_args()
     options.kind = options.kind or names
@@ -73,7 +75,7 @@ def search(all_kinds, options):
         counts[result["kind"], result["outcome"]] += 1
         slowest = max(slowest, result, key=lambda r: r["seconds"])
         largest = max(largest, result, key=lambda r: r["growth"])
-        if result["outcome"] in FAILURES:
+        if result["outcome"] in pool.FAILURES:
             place = result["outcome"], result["where"]
             places[place] += 1
             if places[place] <= EXAMPLES:
@@ -120,7 +122,7 @@ def replay(all_kinds, options):
         given.append((kind, path.read_bytes()))
     bad = 0
     for result in pool.replay(all_kinds, given, options.patience):
-        failed = result["outcome"] in FAILURES
+        failed = result["outcome"] in pool.FAILURES
         bad += failed
         print(f"{options.replay[result['number']]}: {'FAILED ' if failed else ''}{result['outcome']} {result['where']}\n"
               f"    {result['detail'].strip()}\n    {result['seconds']:.2f} s, {result['growth'] >> 20} MiB")

@@ -7,7 +7,7 @@ layer and field, and a layer's reshape runs only when a blob changed (see layer.
 
 import logging
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from minicaffe.blob cimport Blob, Dtype, FLOAT
 from minicaffe.ops.context cimport Context, context
@@ -113,8 +113,9 @@ cdef class Net:
         self.output_ids = [available[name] for name in sorted(available, key=str.encode) if name != "(automatic)"]
         for i in self.output_ids:
             log.info("This network produces output %s", self.blob_names[i])
-        written = [i for ids in self.top_ids for i in ids]
-        self.loss_at_once = any(weight and written.count(i) > 1 for i, weight in enumerate(self.blob_loss_weight_list))
+        self.blob_of = dict(zip(self.blob_names, self.blob_list))
+        written = Counter([i for ids in self.top_ids for i in ids])
+        self.loss_at_once = any(weight and written[i] > 1 for i, weight in enumerate(self.blob_loss_weight_list))
         self.share_weights()
         self.learnable_params = [self.param_table.params[i] for i in self.param_table.learnable]
         given = {i for bottoms, ids in zip(self.bottoms, self.top_ids) if not bottoms for i in ids}
@@ -453,9 +454,9 @@ cdef class Net:
         MissingNameError
             Lists near names.
         """
-        if name not in self.blob_names:
+        if name not in self.blob_of:
             raise MissingNameError(f"the net has no blob '{name}'{close_matches(name, self.blob_names)}")
-        return self.blob_list[len(self.blob_names) - 1 - self.blob_names[::-1].index(name)]
+        return self.blob_of[name]
 
     def layer_index(self, name):
         """Return the index of the layer called `name`, the last of several.

@@ -26,7 +26,7 @@ class ParamTable:
         self.learnable = []
         self._named = {}   # param name -> index of its owner
         self._places = []  # "layer 'conv1' blobs[0]" for messages
-        self._mults = []   # {"lr_mult": given or None, "decay_mult": ...} one for each learnable
+        self._mults = {}   # index of an owner -> {"lr_mult": given or None, "decay_mult": ...}
 
     def append(self, layer_name, index, blob, spec):
         """Add parameter `index` of a layer; `spec` is its ParamSpec or None.
@@ -48,7 +48,7 @@ class ParamTable:
                 self._named[spec.name] = position
             self.owners.append(position)
             self.learnable.append(position)
-            self._mults.append(given)
+            self._mults[position] = given
             return
         owner = self._named[spec.name]
         self.owners.append(owner)
@@ -62,7 +62,7 @@ class ParamTable:
             raise ShapeError(f"shares '{spec.name}' with {self._places[owner]} but has shape {list(blob.shape)} against "
                              f"{list(owner_blob.shape)}; make them equal, or set share_mode: PERMISSIVE for equal counts",
                              field=field)
-        mults = self._mults[self.learnable.index(owner)]
+        mults = self._mults[owner]
         for name, value in given.items():
             if value is not None and mults[name] is not None and value != mults[name]:
                 raise ConfigError(f"shares '{spec.name}' with {self._places[owner]}, which has {mults[name]:g}, got {value:g}",
@@ -71,7 +71,7 @@ class ParamTable:
 
     def multipliers(self, name):
         """Return ``lr_mult`` or ``decay_mult`` of each learnable parameter, 1 where nobody gives one."""
-        return [1.0 if m[name] is None else m[name] for m in self._mults]
+        return [1.0 if m[name] is None else m[name] for m in self._mults.values()]
 
     def share(self):
         """Point the data and diff of every sharer at its owner's memory."""

@@ -1,6 +1,7 @@
 """Weights into and out of a net: .caffemodel and HDF5 files, and sharing with another net (Caffe net.cpp, hdf5.cpp)."""
 
 import logging
+from collections import Counter
 
 import numpy as np
 
@@ -35,11 +36,12 @@ def copy_layers(net, stored):
         If the number of blobs or a shape differs.
     """
     plan = []
+    first = _first_layers(net)
     for layer in stored:
-        if layer.name not in net.layer_names:
+        if layer.name not in first:
             log.info("Ignoring source layer %s", layer.name)
             continue
-        target = net.layers[net.layer_names.index(layer.name)]
+        target = first[layer.name]
         if len(layer.blobs) != len(target.blobs):
             raise ShapeError(f"the file has {len(layer.blobs)} parameter blobs, the net needs {len(target.blobs)}; rename the "
                              "layer to train it anew", field="blobs", layer=target.name, layer_type=target.type)
@@ -75,8 +77,8 @@ def save_hdf5(net, file, write_diff=False):
     FileError
         If two layers have one name, or one that HDF5 has no group for: empty, ``.``, or with a ``/`` or NUL.
     """
-    for name in net.layer_names:
-        if name in ("", ".") or "/" in name or "\0" in name or net.layer_names.count(name) > 1:
+    for name, repeats in Counter(net.layer_names).items():
+        if name in ("", ".") or "/" in name or "\0" in name or repeats > 1:
             raise FileError("cannot be saved as HDF5: layer names must be unique, not empty, and without '/' and NUL; save a "
                             ".caffemodel instead",
                             layer=name)
@@ -103,27 +105,25 @@ def load_hdf5(net, path):
     with reading(path) as file:
         if not isinstance(file.get("data"), h5py.Group):
             raise DataError("has no group 'data'; it is no weights file of Caffe")
-        plan = []
+        plan, layers, table = [], net.layer_dict, net.param_table
+        sharers = {id(table.params[i]) for i, owner in enumerate(table.owners) if owner != i}
         for name, group in file["data"].items():
-            plan += _hdf5_layer(net, name, group)
+            if name in layers:
+                plan += _hdf5_layer(layers[name], name, group, sharers)
+            else:
+                log.info("Ignoring source layer %s", name)
     for values, blob in plan:
         blob.data[...] = values
 
 
-def _hdf5_layer(net, name, group):
-    """Return the pairs (values, blob) of one stored layer."""
+def _hdf5_layer(target, name, group, sharers):
+    """Return the pairs (values, blob) of one stored layer; it may leave out the blobs whose id is in `sharers`."""
     import h5py
-    if name not in net.layer_names:
-        log.info("Ignoring source layer %s", name)
-        return []
-    target = net.layer_dict[name]
     place = {"layer": name, "layer_type": target.type}
     if not isinstance(group, h5py.Group):
         raise DataError("is no group of datasets", **place)
     if len(group) > len(target.blobs):
         raise ShapeError(f"the file has {len(group)} parameter blobs, the net needs {len(target.blobs)}", field="blobs", **place)
-    table = net.param_table
-    sharers = {id(table.params[i]) for i, owner in enumerate(table.owners) if owner != i}
     pairs = []
     for i, blob in enumerate(target.blobs):
         field = f"blobs[{i}]"
@@ -143,17 +143,23 @@ def _hdf5_layer(net, name, group):
 
 def share(net, other):
     """Let the parameters of `net` use the data memory of the layers of `other` with the same name (diffs stay apart)."""
+    first = _first_layers(net)
     for name, layer in zip(other.layer_names, other.layers):
-        if name not in net.layer_names:
+        if name not in first:
             log.info("Ignoring source layer %s", name)
             continue
-        target = net.layers[net.layer_names.index(name)]
+        target = first[name]
         shapes, theirs = [b.shape for b in target.blobs], [b.shape for b in layer.blobs]
         if shapes != theirs:
             raise ShapeError(f"cannot share parameters of shapes {theirs} with {shapes}", field="blobs", layer=name,
                              layer_type=target.type)
         for blob, source in zip(target.blobs, layer.blobs):
             blob.share_data(source)
+
+
+def _first_layers(net):
+    """Return the layers of a net by name, the first of those with one name."""
+    return dict(zip(reversed(net.layer_names), reversed(net.layers)))
 
 
 def _times(shape):

@@ -207,3 +207,21 @@ def test_datums_of_impossible_shape():
         minicaffe.io.datum_to_array(caffe_pb2.Datum(channels=-2, height=-1, width=2, data=b"abcd"))
     with pytest.raises(DataError):
         minicaffe.io.blobprotovector_str_to_arraylist(b"\xff\xff")
+
+
+def test_many_layers_take_time_in_proportion(here):
+    """A text of 400 KB: what looked every name up in a list took minutes."""
+    started = time.process_time()
+    net = build(INPUT.format("dim: 2") + "".join(
+        f'layer {{ name: "l{i}" type: "EuclideanLoss" bottom: "x" bottom: "x" top: "y{i}" }}\n' for i in range(6000)))
+    net.save_hdf5("many.h5")
+    net.copy_from("many.h5")
+    net.save("many.caffemodel")
+    net.copy_from("many.caffemodel")
+    assert time.process_time() - started < 15
+
+
+def test_blobs_that_the_layer_does_not_have(here):
+    blob = "blobs { shape { dim: 1 } data: 1 } "
+    with pytest.raises(ConfigError, match=r"2: layer 'r' \(ReLU\): blobs: give none or 0, got 2"):
+        build(INPUT.format("dim: 1") + f'layer {{ name: "r" type: "ReLU" bottom: "x" top: "y" {blob * 2} }}')

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import minicaffe
 from fuzzing import files, targets
-from minicaffe.errors import Error
+from minicaffe import memory
+from minicaffe.errors import DeviceError, Error
 
 ADDRESSES = 3 << 30  # bytes of address space that a worker may add to what it has
 GROWTH = 1 << 30     # bytes of memory that one case may add
@@ -32,6 +33,7 @@ CPU_SECONDS = 10.0   # of one case
 WALL_SECONDS = 30.0  # of one case: it waits for something that does not come
 LIVES = 1000         # cases of a worker
 IDLE = 2**64 - 1
+FAILURES = ("exception", "memory", "signal", "timeout", "device")
 
 
 class Worker:
@@ -128,8 +130,12 @@ def _work(place, home, pipe, all_kinds, chosen, seed, cases, given):
     minicaffe.set_random_seed(1)
     folder = files.Folder(home / "work")
     os.dup2(fault.fileno(), 2)  # libpng and others write there what is in the errors too
-    limit = _status("VmSize") + ADDRESSES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    if os.environ.get("MINICAFFE_DEVICE") == "sim":  # it reserves addresses, and watches over each block of the driver
+        minicaffe.set_mode_gpu()
+        memory.use(memory.CUDAPlace(0), "plain")
+    else:
+        limit = _status("VmSize") + ADDRESSES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for number in cases:
         place[:] = struct.pack("<Q", number)
         minicaffe.set_random_seed(1)
@@ -143,10 +149,12 @@ def _work(place, home, pipe, all_kinds, chosen, seed, cases, given):
             (home / "case").write_bytes(kind.encode() + b"\n" + data)
             folder.restore()
             result = run(all_kinds[kind], data)
-            if result["where"]:
+            if result["outcome"] in FAILURES:
                 result["data"] = base64.b64encode(data).decode()
         result.update(number=number, kind=kind, seconds=time.process_time() - started)
         os.write(pipe, json.dumps(result).encode() + b"\n")
+        if result["outcome"] == "device":
+            return  # the context is lost
     place[:] = struct.pack("<Q", IDLE)
 
 
@@ -161,6 +169,8 @@ def run(kind, data):
         outcome, detail = type(error).__name__, str(error)
         if isinstance(error, MemoryError):
             outcome, where = "memory", _where(error)
+        elif isinstance(error, DeviceError):  # only the simulated device's watch over its memory raises it here
+            outcome, where = "device", error.layer_type or "?"
     except BaseException as error:
         outcome = "memory" if isinstance(error, MemoryError) else "exception"
         where, detail = f"{type(error).__name__} at {_where(error)}", traceback.format_exc()
@@ -189,7 +199,7 @@ def results(all_kinds, chosen, seed, jobs, seconds=None, cases=None, patience=CP
     """Yield the result of each case, a dict, until the time is over or all cases are run.
 
     A result has number, kind, outcome (``ok``, the name of one of minicaffe's errors, or ``exception``, ``memory``, ``signal``,
-    ``timeout``), where, detail, seconds and growth (bytes).
+    ``timeout``, ``device``), where, detail, seconds and growth (bytes).
     """
     end = None if seconds is None else time.monotonic() + seconds
     last = cases if cases is not None else 1 << 62

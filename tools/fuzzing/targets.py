@@ -114,13 +114,15 @@ class Weights(Kind):
         if self.net is None:
             self.net = minicaffe.Net("trained.prototxt", minicaffe.TRAIN)
         Path("case.caffemodel").write_bytes(data)
-        attempt(lambda: self.net.copy_from("case.caffemodel"), self.net.forward,
-                lambda: write_text(upgrade.upgrade_net(parse_binary("case.caffemodel"))[0]))
+        attempt(lambda: self.net.copy_from("case.caffemodel"), self.net.forward, *self.further)
+
+    further = (lambda: write_text(upgrade.upgrade_net(parse_binary("case.caffemodel"))[0]),)
 
 
 class HDF5Weights(Weights):
     extension = "h5"
     share = 0.5
+    further = ()
 
     def case(self, rng):
         if self.originals is None:
