@@ -63,7 +63,8 @@ def load_mean(path):
 def load_npy(path):
     """Return the array of a .npy file."""
     try:
-        return np.load(path)
+        # Mapped first: its size is then compared with its shape before memory is taken, and it may hold no objects.
+        return np.array(np.lib.format.open_memmap(path, mode="r"))
     except OSError as error:
         raise file_error(path, error) from error
     except ValueError as error:

@@ -63,7 +63,7 @@ def detect(input_file, output_file, model_def, pretrained_model, mean_file, inpu
 def read_windows(path, crop_mode):
     """Return the pictures of a .txt as a list, or the windows of each picture of a .csv as a dict."""
     try:
-        with open(path, newline="") as file:
+        with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
             if path.lower().endswith(".txt") and crop_mode == "selective_search":
                 return [line.strip() for line in file if line.strip()]
             if not path.lower().endswith(".csv"):
@@ -72,6 +72,8 @@ def read_windows(path, crop_mode):
             rows = list(csv.DictReader(file))
     except OSError as error:
         raise file_error(path, error) from error
+    except csv.Error as error:
+        raise DataError(f"is no table of windows: {error}", file=path) from None
     windows = {}
     for number, row in enumerate(rows, 2):
         try:

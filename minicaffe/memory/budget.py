@@ -18,7 +18,8 @@ DEFAULT = 8 << 30
 
 
 def max_blob_bytes():
-    """Return the budget in bytes: that of the environment, by default 8 GiB, or all the machine's memory where that is less.
+    """Return the budget in bytes: that of the environment, by default 8 GiB, or all memory of the machine or container where
+    that is less.
 
     Raises
     ------
@@ -51,4 +52,14 @@ def _budget(text):
             return parse_size(text)
         except ConfigError as error:
             raise error.at(field=VARIABLE)
-    return min(DEFAULT, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(DEFAULT, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _container())
+
+
+def _container():
+    """Return the bytes that the control group of this process may take, the default where nothing limits it."""
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            limit = file.read().strip()
+    except OSError:
+        return DEFAULT
+    return int(limit) if limit.isdecimal() else DEFAULT

@@ -225,3 +225,21 @@ def test_blobs_that_the_layer_does_not_have(here):
     blob = "blobs { shape { dim: 1 } data: 1 } "
     with pytest.raises(ConfigError, match=r"2: layer 'r' \(ReLU\): blobs: give none or 0, got 2"):
         build(INPUT.format("dim: 1") + f'layer {{ name: "r" type: "ReLU" bottom: "x" top: "y" {blob * 2} }}')
+
+
+@pytest.mark.parametrize("content, words", [
+    (b"", "no .npy file"), (b"\x93NUMPY\x01\x00" + b"\xff" * 80, "no .npy file"), (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', "
+     b"'fortran_order': False, 'shape': (1099511627776,), }".ljust(128) + b"\n", "no .npy file")])
+def test_npy_files(tmp_path, content, words):
+    from minicaffe.cli.classify import load_npy
+    (tmp_path / "mean.npy").write_bytes(content)
+    with pytest.raises(DataError, match="mean.npy: is " + words):
+        load_npy(str(tmp_path / "mean.npy"))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"filename,xmin,ymin,xmax,ymax\n\xff,1,2,3,x\n", b"a" * 200_000 + b",b\n1,2\n"])
+def test_window_tables(tmp_path, content):
+    from minicaffe.cli.detect import read_windows
+    (tmp_path / "windows.csv").write_bytes(content)
+    with pytest.raises(DataError, match="windows.csv:"):
+        read_windows(str(tmp_path / "windows.csv"), "list")
