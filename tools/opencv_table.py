@@ -259,8 +259,8 @@ def page(version, models, layers):
         "by the largest value. *Half precision*: OpenCV's `shrinkCaffeModel` wrote the weights of convolutions and inner products",
         "in 16 bits, minicaffe read that file, and its own outputs moved by so much; a 16-bit number is right to 0.0005, and nets",
         "with many BatchNorms multiply that as long as their weights are random, as does SSD's choice of boxes. OpenCV writes no",
-        "other file of Caffe's: `cv2.dnn.writeTextGraph` is for TensorFlow's. \"otherwise\": OpenCV reads the net and computes something else than",
-        "Caffe; it looks neither at `transpose` of InnerProduct nor at `base`, `scale` and `shift` of Log.",
+        "other file of Caffe's: `cv2.dnn.writeTextGraph` is for TensorFlow's. \"otherwise\": OpenCV reads the net and computes",
+        "something else than Caffe; it looks neither at `transpose` of InnerProduct nor at `base`, `scale` and `shift` of Log.",
     ]
     for title, rows in (("Models", models), ("Single layers", layers)):
         equal = sum(row.difference is not None and row.difference <= LARGEST for row in rows)
