@@ -1,7 +1,7 @@
 """``minicaffe convert``: databases from files, by the names and arguments of Caffe's converters.
 
 ``data`` makes the same sets from a folder or a download; here every file is named (Caffe convert_imageset.cpp,
-convert_mnist_data.cpp, convert_cifar_data.cpp, convert_mnist_siamese_data.cpp).
+convert_mnist_data.cpp, convert_cifar_data.cpp, convert_mnist_siamese_data.cpp; SSD's convert_annoset.cpp).
 """
 
 import random
@@ -12,6 +12,7 @@ import numpy as np
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.data import backend_option, images
+from minicaffe.data.annosets import convert_annotated
 from minicaffe.data.datasets import raw_datum, read_cifar, read_idx
 from minicaffe.data.db import new_database
 from minicaffe.errors import DataError
@@ -23,6 +24,34 @@ def convert():
 
 
 convert.add_command(images)
+
+
+@convert.command(cls=options.CaffeCommand)
+@click.argument("root")
+@click.argument("list_file", metavar="LIST")
+@click.argument("db")
+@click.option("--label_map_file", "--label-map-file", "label_map", metavar="FILE", help="A LabelMap: numbers of the names.")
+@click.option("--label_type", "--label-type", type=click.Choice(["xml", "json", "txt"]), default="xml", show_default=True)
+@click.option("--gray", is_flag=True, help="One channel instead of three.")
+@click.option("--shuffle", is_flag=True, help="Shuffle the list.")
+@backend_option
+@click.option("--min_dim", "--min-dim", default=0, help="Scale the shorter side to this.")
+@click.option("--max_dim", "--max-dim", default=0, help="The longer side gets no longer than this.")
+@click.option("--resize_width", "--resize-width", default=0, help="With --resize_height: resize the pictures.")
+@click.option("--resize_height", "--resize-height", default=0)
+@click.option("--encoded", is_flag=True, help="Store picture files instead of pixels.")
+@click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded.")
+@options.force
+@options.debug
+def annoset(root, list_file, db, **more):
+    """Make DB of pictures and the boxes on them, for AnnotatedData (SSD's convert_annoset).
+
+    Each line of LIST is the path of a picture, a space and that of its annotation: VOC's xml, COCO's json, or lines of a label's
+    number and four corners in pixels. ROOT is put before both as it stands.
+    """
+    with bars.progress() as progress:
+        written, skipped = convert_annotated(root, list_file, db, progress=progress, **more)
+    click.echo(f"{db}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
 
 
 @convert.command(cls=options.CaffeCommand)

@@ -87,7 +87,7 @@ def convert_images(
                 raise DataError(f"is {_size(image.shape)}, the first picture is {_size(first_size)} (--check_size)", file=file)
             if encoded or encode_type:
                 keep = not width and not height
-                value = _encoded_datum(cv2, file, image, label, encode_type or _suffix(file), keep)
+                value = encoded_datum(cv2, file, image, label, encode_type or suffix(file), keep)
             else:
                 planes = image[np.newaxis] if image.ndim == 2 else image.transpose(2, 0, 1)
                 value = raw_datum(planes, label)
@@ -100,8 +100,8 @@ def convert_images(
     return written, len(entries) - written
 
 
-def _encoded_datum(cv2, file, image, label, kind, keep):
-    same_kind = {_suffix(file), kind.lower()} in ({kind.lower()}, {"jpg", "jpeg"})
+def encoded_datum(cv2, file, image, label, kind, keep):
+    same_kind = {suffix(file), kind.lower()} in ({kind.lower()}, {"jpg", "jpeg"})
     if keep and same_kind:
         content = Path(file).read_bytes()
     else:
@@ -112,7 +112,7 @@ def _encoded_datum(cv2, file, image, label, kind, keep):
     return caffe_pb2.Datum(data=content, label=label, encoded=True).SerializeToString()
 
 
-def _suffix(file):
+def suffix(file):
     return file.rpartition(".")[2].lower()
 
 

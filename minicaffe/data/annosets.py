@@ -1,0 +1,208 @@
+"""Pictures with boxes to a database of AnnotatedDatum (SSD's convert_annoset.cpp).
+
+Different from Caffe: an annotation that cannot be read, a box turned inside out and a name that the label map lacks are errors
+that name the file.
+"""
+
+import json
+import logging
+import math
+import random
+from collections import namedtuple
+from xml.etree import ElementTree
+
+from minicaffe.data.convert import encoded_datum, suffix
+from minicaffe.data.datasets import raw_datum
+from minicaffe.data.datum import opencv
+from minicaffe.data.db import new_database
+from minicaffe.data.label_map import read_label_map
+from minicaffe.errors import ConfigError, DataError
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.files import read_bytes
+
+log = logging.getLogger(__name__)
+
+Object = namedtuple("Object", "label box difficult")
+Object.__doc__ = "A label, the corners (xmin, ymin, xmax, ymax) in pixels, and whether it is marked difficult."
+
+
+def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml", backend="lmdb", gray=False, shuffle=False,
+                      min_dim=0, max_dim=0, resize_width=0, resize_height=0, encoded=False, encode_type="", force=False,
+                      progress=None):
+    """Make a database from a list of pictures and their annotations.
+
+    Parameters
+    ----------
+    root : str
+        Put before each path of the list as it stands.
+    list_file, path : str or Path
+        Lines of the list are the path of a picture, a space and that of its annotation.
+    label_map : str or Path, optional
+        A LabelMap in text format: the numbers of the names in xml and json files.
+    label_type : {"xml", "json", "txt"}
+        VOC's files; objects as COCO has them (``{"image": {...}, "annotation": [{"category_id", "bbox", "iscrowd"}]}``); or
+        lines of a label's number and four corners in pixels.
+    min_dim, max_dim : int
+        If above 0: scale the picture, keeping its ratio, so that its shorter side is `min_dim`, its longer one at most `max_dim`.
+    resize_width, resize_height : int
+        Resize to this, if both are above 0.
+    backend, gray, shuffle, encoded, encode_type, force, progress
+        As for `convert_images`.
+
+    Returns
+    -------
+    (int, int)
+        Records written, pictures that could not be read.
+
+    Raises
+    ------
+    DataError, FileError, ConfigError
+        A list, label map or annotation is wrong; names the file.
+    """
+    cv2 = opencv()
+    if label_type not in READERS:
+        raise ConfigError(f"must be one of {', '.join(READERS)}, got '{label_type}'", field="label_type")
+    if label_map is None and label_type != "txt":
+        raise ConfigError(f"annotations in {label_type} name their labels; give a label map", field="label_map_file")
+    labels = None if label_map is None else {name: number for number, (name, _) in read_label_map(label_map).items()}
+    entries = _read_pairs(list_file)
+    if shuffle:
+        random.shuffle(entries)
+    written = 0
+    with new_database(path, backend, force=force) as db:
+        for i, (picture, annotation) in enumerate(entries):
+            file = root + picture
+            image = cv2.imread(file, cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR)
+            if image is None:
+                log.warning("%s: cannot be read as a picture; skipped", file)
+                continue
+            objects, height, width = READERS[label_type](root + annotation, labels, *image.shape[:2])
+            resized = _resize(cv2, image, min_dim, max_dim, resize_width, resize_height)
+            if encoded or encode_type:
+                datum = encoded_datum(cv2, file, resized, 0, encode_type or suffix(file), resized is image and not gray)
+            else:
+                datum = raw_datum(resized[None] if resized.ndim == 2 else resized.transpose(2, 0, 1), 0)
+            db.put(b"%08d_" % i + picture.encode(errors="surrogateescape"), _record(datum, objects, height, width))
+            written += 1
+            if progress:
+                progress("pictures", i + 1, len(entries))
+        if not written:
+            raise DataError(f"none of its {len(entries)} pictures can be read; is ROOT ('{root}') right?", file=str(list_file))
+    return written, len(entries) - written
+
+
+def _read_pairs(list_file):
+    pairs = []
+    for number, line in enumerate(read_bytes(list_file).decode("utf-8", "surrogateescape").splitlines(), 1):
+        picture, _, annotation = line.strip().rpartition(" ")
+        if not line.strip():
+            continue
+        if not picture:
+            raise DataError("a line must be the path of a picture, a space and that of its annotation", file=str(list_file),
+                            line=number)
+        pairs.append((picture, annotation))
+    if not pairs:
+        raise DataError("the list is empty", file=str(list_file))
+    return pairs
+
+
+def _resize(cv2, image, min_dim, max_dim, width, height):
+    """Return `image` itself if nothing is asked for."""
+    rows, columns = image.shape[:2]
+    if width > 0 and height > 0:
+        return cv2.resize(image, (width, height))
+    if min_dim <= 0 and max_dim <= 0:
+        return image
+    scale = min_dim / min(rows, columns) if min_dim > 0 else 1.0
+    if max_dim > 0:
+        scale = min(scale, max_dim / max(rows, columns))
+    size = max(1, round(columns * scale)), max(1, round(rows * scale))
+    return image if size == (columns, rows) else cv2.resize(image, size)
+
+
+def _record(datum, objects, height, width):
+    """Return the serialized AnnotatedDatum: boxes in units of the picture, instances counted for each label."""
+    record = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX)
+    record.datum.ParseFromString(datum)
+    groups = {}
+    for label, (xmin, ymin, xmax, ymax), difficult in objects:
+        if label not in groups:
+            groups[label] = record.annotation_group.add(group_label=label)
+        one = groups[label].annotation.add(instance_id=len(groups[label].annotation))
+        one.bbox.xmin, one.bbox.ymin, one.bbox.xmax, one.bbox.ymax = xmin / width, ymin / height, xmax / width, ymax / height
+        one.bbox.difficult = difficult
+    return record.SerializeToString()
+
+
+# ---- the three forms of annotations: each reader returns the objects, and the height and width that their boxes refer to
+
+def _object(file, labels, name, corners, difficult=False):
+    """Check an object; `name` is looked up, or the number itself without `labels`."""
+    try:
+        box = tuple(float(corner) for corner in corners)
+        if len(box) != 4 or not all(map(math.isfinite, box)):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise DataError(f"the box of '{name}' must be four numbers, got {list(corners)}", file=file) from None
+    if box[2] < box[0] or box[3] < box[1]:
+        raise DataError(f"the box of '{name}' is turned inside out: {list(box)}", file=file)
+    if labels is not None and name not in labels:
+        raise DataError(f"names '{name}', which the label map lacks", file=file)
+    return Object(labels[name] if labels is not None else name, box, difficult)
+
+
+def _read_xml(file, labels, height, width):
+    try:
+        tree = ElementTree.fromstring(read_bytes(file))
+    except ElementTree.ParseError as error:
+        raise DataError(f"is no XML: {error}", file=file) from None
+    objects = []
+    for item in tree.iter("object"):
+        corners = [item.findtext(f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax")]
+        difficult = (item.findtext("difficult") or "0").strip() not in ("0", "")
+        objects.append(_object(file, labels, (item.findtext("name") or "").strip(), corners, difficult))
+    return objects, *_size(file, tree.findtext("size/height"), tree.findtext("size/width"), height, width)
+
+
+def _read_json(file, labels, height, width):
+    try:
+        content = json.loads(read_bytes(file))
+        image = content.get("image", {})
+        objects = []
+        for item in content["annotation"]:
+            x, y, w, h = map(float, item["bbox"])
+            objects.append(_object(file, labels, str(item["category_id"]), (x, y, x + w, y + h), bool(item.get("iscrowd"))))
+        return objects, *_size(file, image.get("height"), image.get("width"), height, width)
+    except DataError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"is no annotation in JSON: {type(error).__name__}: {error}", file=file) from None
+
+
+def _read_txt(file, labels, height, width):
+    objects = []
+    for number, line in enumerate(read_bytes(file).decode(errors="replace").splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        if len(words) != 5 or not words[0].lstrip("-").isdigit():
+            raise DataError(f"a line must be a label's number and four corners, got '{line[:80]}'", file=file, line=number)
+        label = int(words[0])
+        if labels is not None and label not in labels.values():
+            raise DataError(f"has label {label}, which the label map lacks", file=file, line=number)
+        objects.append(_object(file, None, label, words[1:]))
+    return objects, height, width
+
+
+def _size(file, said_height, said_width, height, width):
+    """The size that an annotation says the picture has, or the picture's where it says none or 0."""
+    try:
+        size = [int(float(said or 0)) or own for said, own in ((said_height, height), (said_width, width))]
+    except (TypeError, ValueError, OverflowError):
+        size = [-1, -1]
+    if min(size) < 1:
+        raise DataError(f"says that the picture is {said_height} x {said_width}", file=file)
+    return size
+
+
+READERS = {"xml": _read_xml, "json": _read_json, "txt": _read_txt}

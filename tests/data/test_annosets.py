@@ -1,0 +1,130 @@
+"""Pictures with boxes to a database: the three forms of annotations, and what is wrong with them."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+
+from minicaffe import cli
+from minicaffe.data.annosets import convert_annotated
+from minicaffe.data.datum import datum_array
+from minicaffe.data.db import open_db
+from minicaffe.errors import ConfigError, DataError, Error, FileError
+from minicaffe.proto import caffe_pb2
+
+XML = """<annotation><size><width>{width}</width><height>{height}</height><depth>3</depth></size>
+<object><name>cat</name><difficult>1</difficult><bndbox><xmin>4</xmin><ymin>2</ymin><xmax>20</xmax><ymax>10</ymax></bndbox></object>
+<object><name>dog</name><bndbox><xmax>40</xmax><ymin>0.5</ymin><xmin>0</xmin><ymax>20</ymax></bndbox></object>
+<object><name>cat</name><difficult>0</difficult><bndbox><xmin>0</xmin><ymin>0</ymin><xmax>4</xmax><ymax>4</ymax></bndbox></object>
+</annotation>"""
+JSON = {"image": {"height": 20, "width": 40}, "annotation": [
+    {"category_id": "cat", "bbox": [4, 2, 16, 8], "iscrowd": 1}, {"category_id": "dog", "bbox": [0, 0.5, 40, 19.5]},
+    {"category_id": "cat", "bbox": [0, 0, 4, 4], "iscrowd": 0}]}
+TXT = "1 4 2 20 10\n\n2 0 0.5 40 20\n1 0 0 4 4\n"
+# (label, instance, box, difficult), by groups
+WANTED = [(1, 0, (0.1, 0.1, 0.5, 0.5), True), (1, 1, (0, 0, 0.1, 0.2), False), (2, 0, (0, 0.025, 1, 1), False)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two pictures of 20 x 40 and one that is none, their annotations in three forms, and a label map."""
+    random = np.random.default_rng(3)
+    for name in ("a b.png", "c.jpg"):
+        cv2.imwrite(str(tmp_path / name), random.integers(0, 256, (20, 40, 3), np.uint8))
+    (tmp_path / "none.png").write_bytes(b"nothing")
+    (tmp_path / "one.xml").write_text(XML.format(width=40, height=20))
+    (tmp_path / "one.json").write_text(json.dumps(JSON))
+    (tmp_path / "one.txt").write_text(TXT)
+    (tmp_path / "labels").write_text('item { name: "none" label: 0 } item { name: "cat" label: 1 } item { name: "dog" label: 2 }')
+    for end in ("xml", "json", "txt"):
+        (tmp_path / f"list_{end}").write_text(f"a b.png one.{end}\nnone.png one.{end}\n\nc.jpg one.{end}\n")
+    return tmp_path
+
+
+def convert(folder, kind="xml", **options):
+    counts = convert_annotated(f"{folder}/", folder / f"list_{kind}", folder / "db", label_type=kind, force=True,
+                               **{"label_map": folder / "labels", **options})
+    with open_db(folder / "db", "lmdb") as db:
+        return counts, {bytes(k).decode(): caffe_pb2.AnnotatedDatum.FromString(bytes(v)) for k, v in db.cursor().take(len(db))}
+
+
+def objects(record):
+    return [(group.group_label, one.instance_id, tuple(round(edge, 6) for edge in (one.bbox.xmin, one.bbox.ymin, one.bbox.xmax, one.bbox.ymax)),
+             one.bbox.difficult) for group in record.annotation_group for one in group.annotation]
+
+
+@pytest.mark.parametrize("kind", ["xml", "json", "txt"])
+def test_three_forms(folder, kind, caplog):
+    counts, records = convert(folder, kind)
+    assert counts == (2, 1) and list(records) == ["00000000_a b.png", "00000002_c.jpg"]
+    assert "none.png: cannot be read as a picture; skipped" in caplog.text
+    wanted = WANTED if kind != "txt" else [(*row[:3], False) for row in WANTED]
+    for record in records.values():
+        assert record.type == caffe_pb2.AnnotatedDatum.BBOX and record.HasField("type") and objects(record) == wanted
+    pixels = datum_array(records["00000000_a b.png"].datum.SerializeToString())
+    np.testing.assert_array_equal(pixels, cv2.imread(str(folder / "a b.png")).transpose(2, 0, 1))
+
+
+def test_sizes_and_encoding(folder):
+    for options, shape in (({"min_dim": 10}, (10, 20)), ({"min_dim": 40, "max_dim": 60}, (30, 60)), ({"max_dim": 20}, (10, 20)),
+                           ({"max_dim": 99}, (20, 40)), ({"resize_width": 7, "resize_height": 9, "min_dim": 3}, (9, 7))):
+        _, records = convert(folder, **options)
+        for record in records.values():
+            assert (record.datum.height, record.datum.width) == shape and objects(record) == WANTED
+    _, records = convert(folder, encoded=True)
+    assert records["00000002_c.jpg"].datum.data == (folder / "c.jpg").read_bytes() and records["00000002_c.jpg"].datum.encoded
+    _, records = convert(folder, encode_type="png", gray=True)
+    gray = cv2.imdecode(np.frombuffer(records["00000000_a b.png"].datum.data, np.uint8), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(gray, cv2.imread(str(folder / "a b.png"), cv2.IMREAD_GRAYSCALE))
+
+
+def test_the_size_of_the_annotation_counts(folder):
+    (folder / "one.xml").write_text(XML.format(width=80, height=20))
+    assert objects(convert(folder)[1]["00000002_c.jpg"])[0][2] == (0.05, 0.1, 0.25, 0.5)
+    (folder / "one.xml").write_text(XML.format(width=0, height=0))  # as some files have it: that of the picture
+    assert objects(convert(folder)[1]["00000002_c.jpg"]) == WANTED
+    (folder / "one.xml").write_text("<annotation/>")
+    assert objects(convert(folder)[1]["00000002_c.jpg"]) == []
+
+
+def test_the_command(folder, capsys):
+    arguments = [f"{folder}/", str(folder / "list_xml"), str(folder / "out"), "--label_map_file", str(folder / "labels"), "--encoded"]
+    assert cli.main(["convert", "annoset", *arguments]) == 0
+    assert capsys.readouterr().out == f"{folder}/out: 2 records, 1 pictures could not be read\n"
+    assert cli.main(["convert", "annoset", *arguments]) == 1 and "exists already" in capsys.readouterr().err
+    assert cli.main(["convert", "annoset", *arguments, "--force", "--label-type", "yaml"]) == 2
+
+
+@pytest.mark.parametrize("name, content, message", [
+    ("one.xml", "<annotation", "one.xml: is no XML"), ("one.xml", XML.format(width=-3, height=5), "says that the picture is 5 x -3"),
+    ("one.xml", XML.format(width=40, height=20).replace(">dog<", ">cow<"), "names 'cow', which the label map lacks"),
+    ("one.xml", XML.format(width=40, height=20).replace("<xmax>20", "<xmax>2"), r"the box of 'cat' is turned inside out: \[4.0, 2.0, 2.0"),
+    ("one.xml", XML.format(width=40, height=20).replace("<xmax>20</xmax>", ""), "the box of 'cat' must be four numbers"),
+    ("one.json", "{", "one.json: is no annotation in JSON"), ("one.json", "{}", "is no annotation in JSON: KeyError: 'annotation'"),
+    ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, 3]}]}', "is no annotation in JSON"), ("one.json", "[]", "is no annotation"),
+    ("one.txt", "cat 1 2 3 4", "one.txt:1: a line must be a label's number and four corners"), ("one.txt", "7 1 2 3 4", "has label 7, which the label map lacks"),
+    ("one.txt", "1 1 2 3 x", "the box of '1' must be four numbers"),
+])
+def test_wrong_annotations(folder, name, content, message):
+    (folder / name).write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        convert(folder, name[4:])
+    assert str(folder / name) in str(caught.value) and not (folder / "db").exists()
+
+
+def test_wrong_arguments(folder):
+    with pytest.raises(ConfigError, match="label_map_file: annotations in xml name their labels; give a label map"):
+        convert(folder, label_map=None)
+    assert convert(folder, "txt", label_map=None)[0] == (2, 1)
+    with pytest.raises(ConfigError, match="label_type: must be one of xml, json, txt, got 'yaml'"):
+        convert_annotated("", folder / "list_xml", folder / "db2", label_type="yaml")
+    (folder / "list_xml").write_text("alone\n")
+    with pytest.raises(DataError, match="list_xml:1: a line must be the path of a picture"):
+        convert(folder)
+    (folder / "list_xml").write_text("none.png one.xml\n")
+    with pytest.raises(Error, match="none of its 1 pictures can be read"):
+        convert(folder)
+    (folder / "list_xml").write_text("c.jpg two.xml\n")
+    with pytest.raises(FileError, match="two.xml.*no such file"):
+        convert(folder)
