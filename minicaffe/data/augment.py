@@ -11,7 +11,16 @@ import numpy as np
 
 from minicaffe.data.datum import opencv
 from minicaffe.data.mean_file import read_mean
-from minicaffe.data.resize import MOST_PIXELS, boxes_into, boxes_within, check_probability, check_resize, inside, resize_picture
+from minicaffe.data.resize import (
+    MOST_PIXELS,
+    boxes_into,
+    boxes_within,
+    check_probability,
+    check_resize,
+    inside,
+    resize_picture,
+    surround,
+)
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.proto import caffe_pb2
 
@@ -106,9 +115,8 @@ class Augmenter:
             raise ShapeError(f"a picture of {height} x {width} would become {rows} x {columns}; lower max_expand_ratio",
                              field="transform_param.expand_param")
         top, left = int(random.integers(rows - height + 1)), int(random.integers(columns - width + 1))
-        larger = np.empty((rows, columns, channels), image.dtype)
-        larger[...] = self.surroundings if len(self.surroundings) in (1, channels) else self.surroundings.mean()
-        larger[top:top + height, left:left + width] = image
+        colour = self.surroundings if len(self.surroundings) in (1, channels) else self.surroundings.mean(keepdims=True)
+        larger = surround(image, top, rows - height - top, left, columns - width - left, np.resize(colour, channels))
         return larger, self.project(objects, np.array([-left / width, -top / height, (columns - left) / width,
                                                        (rows - top) / height]))
 

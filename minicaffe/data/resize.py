@@ -70,9 +70,27 @@ def resize_picture(param, image, random):
         top, left = (param.height - height) // 2, (param.width - width) // 2
         borders = {Resize.CONSTANT: cv2.BORDER_CONSTANT, Resize.MIRRORED: cv2.BORDER_REFLECT101,
                    Resize.REPEAT_NEAREST: cv2.BORDER_REPLICATE}
-        result = cv2.copyMakeBorder(result, top, param.height - height - top, left, param.width - width - left,
-                                    borders[param.pad_mode], value=_pad_value(param, image.shape[2]))
-    return result.reshape(*result.shape[:2], -1)
+        return surround(result.reshape(height, width, -1), top, param.height - height - top, left, param.width - width - left,
+                        _pad_value(param, image.shape[2]), borders[param.pad_mode])
+    return result.reshape(height, width, -1)
+
+
+def surround(image, top, bottom, left, right, colour, border=0):
+    """Return `image`, (height, width, channels), with so many pixels more at each edge.
+
+    Parameters
+    ----------
+    colour : sequence of float
+        One value for each channel.
+    border : int
+        OpenCV's kind of border, by default (0) the constant one, which has `colour`.
+    """
+    cv2, planes = opencv(), []
+    for first in range(0, image.shape[2], 4):  # OpenCV's colours have four values at most
+        part = np.ascontiguousarray(image[:, :, first:first + 4])
+        made = cv2.copyMakeBorder(part, top, bottom, left, right, border, value=[float(c) for c in colour[first:first + 4]])
+        planes.append(made.reshape(*made.shape[:2], -1))
+    return planes[0] if len(planes) == 1 else np.concatenate(planes, 2)
 
 
 def _pad_value(param, channels):
@@ -80,7 +98,7 @@ def _pad_value(param, channels):
     if len(values) not in (1, channels):
         raise ConfigError(f"give one, or one for each of the {channels} channels, got {len(values)}",
                           field="resize_param.pad_value")
-    return values if len(values) == channels else values * min(channels, 4)
+    return values if len(values) == channels else values * channels
 
 
 def inside(param, height, width):
