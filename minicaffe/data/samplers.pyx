@@ -103,4 +103,4 @@ def _check(place, sampler, name, largest):
         raise ConfigError(f"must be above 0{end}, got {least:g}", field=f"{place}.sampler.min_{name}")
     if not least <= most <= largest or math.isinf(most):
         end = f" and at most {largest:g}" if largest < math.inf else ""
-        raise ConfigError(f"must be at least min_{name}, {least:g},{end} got {most:g}", field=f"{place}.sampler.max_{name}")
+        raise ConfigError(f"must be at least min_{name}, {least:g}{end}, got {most:g}", field=f"{place}.sampler.max_{name}")

@@ -4,8 +4,8 @@
 
 Mirrored, w counts from the right.
 
-Crop (crop_size, or SSD's crop_h and crop_w): TRAIN takes a random place, TEST floor((H - crop) / 2) and the same for W. Mirror: with probability 1/2, in
-TEST too, as Caffe does.
+Crop (crop_size, or SSD's crop_h and crop_w): TRAIN takes a random place, TEST floor((H - crop) / 2) and the same for
+W. Mirror: with probability 1/2, in TEST too, as Caffe does.
 
 Differs from Caffe: random draws are a pure function of (seed, number of the record since the start of training), see
 `draw` (Philox); Caffe takes them one after another from a Mersenne Twister (mt19937), so its crops are others. In

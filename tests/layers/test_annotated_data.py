@@ -246,7 +246,7 @@ def test_a_resumed_run_gives_the_same(some):
 
 @pytest.mark.parametrize("transform, fields, message", [
     ("", "batch_sampler { sampler { min_scale: 0 } }", r"annotated_data_param.batch_sampler\[0\].sampler.min_scale: must be above 0 and at most 1, got 0"),
-    ("", "batch_sampler { sampler { max_scale: 2 } }", r"batch_sampler\[0\].sampler.max_scale: must be at least min_scale, 1, and at most 1 got 2"),
+    ("", "batch_sampler { sampler { max_scale: 2 } }", r"batch_sampler\[0\].sampler.max_scale: must be at least min_scale, 1 and at most 1, got 2"),
     ("", "batch_sampler { sampler { min_aspect_ratio: 2 } }", r"sampler.max_aspect_ratio: must be at least min_aspect_ratio, 2, got 1"),
     ("", "batch_sampler { sample_constraint { min_jaccard_overlap: 0.5 max_jaccard_overlap: 0.25 } }",
      r"sample_constraint.max_jaccard_overlap: must be at least min_jaccard_overlap, 0.5, got 0.25"),
