@@ -45,7 +45,7 @@ def multistep(param, t, current_step):
 def poly(param, t, current_step):
     """``base_lr (1 - t / max_iter)^power``"""
     left = 1 - t / param.max_iter
-    if left < 0 and param.power != int(param.power):
+    if left < 0 and param.power % 1:  # of inf it is nan, which is true too
         raise ConfigError(f"poly with power {param.power:g} has no rate beyond max_iter {param.max_iter}, got iteration {t}; "
                           "raise max_iter", field="max_iter")
     if left == 0 and param.power < 0:

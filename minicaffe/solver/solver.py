@@ -7,6 +7,7 @@ whoever wants to watch adds a listener instead of reading the log.
 
 import functools
 import logging
+import math
 import time
 
 from minicaffe.blob import Dtype
@@ -145,6 +146,9 @@ class Solver:
             Names the field.
         """
         param = self.param
+        for field, value in param.ListFields():
+            if isinstance(value, float) and math.isnan(value):
+                raise ConfigError("must be a number, got nan, which would make every weight nan", field=field.name)
         check_policy(param)
         for field in ("average_loss", "iter_size"):
             if getattr(param, field) < 1:

@@ -243,3 +243,14 @@ def test_window_tables(tmp_path, content):
     (tmp_path / "windows.csv").write_bytes(content)
     with pytest.raises(DataError, match="windows.csv:"):
         read_windows(str(tmp_path / "windows.csv"), "list")
+
+
+@pytest.mark.parametrize("fields, words", [
+    ('lr_policy: "fixed" base_lr: nan', "solver.prototxt:1: base_lr: must be a number, got nan"),
+    ('lr_policy: "fixed" base_lr: 1 momentum: nan', "momentum: must be a number"),
+    ('lr_policy: "poly" base_lr: 1 power: inf max_iter: 1', "poly with power inf has no rate beyond max_iter 1, got iteration 2")])
+def test_solver_numbers(here, fields, words):
+    build(INPUT.format("dim: 1") + 'layer { name: "l" type: "EuclideanLoss" bottom: "x" bottom: "x" top: "y" }')
+    (here / "solver.prototxt").write_text(f'{fields} net: "net.prototxt"')
+    with pytest.raises(ConfigError, match=words):
+        load_solver("solver.prototxt").step(3)
