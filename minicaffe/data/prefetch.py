@@ -28,7 +28,7 @@ from collections import deque
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError, Error, OutOfMemoryError
 
 JOIN_SECONDS = 5.0  # a batch in the making ends long before; a dead disk must not stop the exit
 
@@ -159,7 +159,13 @@ class _Memory:
         count = int(np.prod(shape, dtype=np.int64))
         if self._array is None or self._array.size < count:
             self._array = None
-            self._array = self._allocate((count,), self._dtype)
+            try:
+                self._array = self._allocate((count,), self._dtype)
+            except MemoryError as error:
+                if isinstance(error, Error):
+                    raise
+                raise OutOfMemoryError(f"no memory for a batch of shape {list(shape)}, {count * self._dtype.itemsize} bytes "
+                                       f"({error}); make batch_size or prefetch smaller") from None
         return self._array[:count].reshape(shape)
 
 

@@ -7,7 +7,7 @@ Here all of them become errors that name the file, and sizes are compared with t
 import contextlib
 import math
 
-from minicaffe.errors import Error, FileError
+from minicaffe.errors import Error, FileError, OutOfMemoryError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.proto.files import file_error
 
@@ -49,6 +49,8 @@ def read_array(dataset, field=None):
     ------
     ShapeError
         If it, or one of the pieces in which the file stores it, exceeds the budget; names `field`.
+    OutOfMemoryError
+        If the system has no memory for it.
     """
     name = dataset.name
     try:
@@ -56,4 +58,8 @@ def read_array(dataset, field=None):
             check_bytes(math.prod(shape) * dataset.dtype.itemsize, f"{what} of shape {list(shape)}")
     except Error as error:
         raise error.at(field=field)
-    return dataset[()]
+    try:
+        return dataset[()]
+    except MemoryError as cause:
+        raise OutOfMemoryError(f"no memory for dataset '{name}' of shape {list(dataset.shape)}; make the file smaller",
+                               field=field) from cause

@@ -16,7 +16,7 @@ from records import datum
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.record_batches import RecordBatches
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, DataError, Error, FileError
+from minicaffe.errors import ConfigError, DataError, Error, FileError, OutOfMemoryError
 from minicaffe.proto import caffe_pb2
 
 
@@ -145,7 +145,7 @@ def test_a_fault_of_the_allocator_reaches_the_caller(make_db):
     def allocate(shape, dtype):
         raise MemoryError("no more")
 
-    with pytest.raises(MemoryError, match="no more"):
+    with pytest.raises(OutOfMemoryError, match=r"no memory for a batch of shape .* bytes \(no more\)"):
         over(make_db(numbered(2)), "LMDB", 2, transformer(), allocate=allocate).next()
 
 
