@@ -40,6 +40,7 @@ class HDF5DataLayer(Layer):
         self.seed = self.generator.take() ^ self.generator.seed
         self.names = list(self.param.top)
         self.epoch = self.place = self.row = self.offset = 0
+        self.arrays, self.loaded = (), None  # the datasets of the file that is in memory, and its path
         self._load()
         self.reshape(bottom, top)
 
@@ -55,22 +56,27 @@ class HDF5DataLayer(Layer):
         return np.random.default_rng([self.seed, *path])
 
     def _load(self):
-        """Read the file at `place` of this epoch's order into memory."""
+        """Read the file at `place` of this epoch's order into memory, unless it is there, and order its rows."""
         order = range(len(self.files))
         if self.shuffle:
             order = self._random(self.epoch).permutation(len(self.files))
-        try:
-            self.arrays = _read_file(self.files[order[self.place]], self.names, self.may_follow)
-        except Error as error:
-            raise in_field(error, "hdf5_data_param.source")
-        for array, before in zip(self.arrays, getattr(self, "item_shapes", [None] * len(self.arrays))):
-            if before is not None and array.shape[1:] != before:
-                raise in_field(DataError(f"rows have shape {array.shape[1:]}, those of the file before {before}",
-                                         file=self.files[order[self.place]]), "hdf5_data_param.source")
-        self.item_shapes = [array.shape[1:] for array in self.arrays]
+        path = self.files[order[self.place]]
+        if path != self.loaded:
+            self._read(path)
         self.rows = np.arange(len(self.arrays[0]))
         if self.shuffle:
             self.rows = self._random(self.epoch, self.place + 1).permutation(len(self.rows))
+
+    def _read(self, path):
+        try:
+            arrays = _read_file(path, self.names, self.may_follow)
+        except Error as error:
+            raise in_field(error, "hdf5_data_param.source")
+        for array, before in zip(arrays, self.arrays):
+            if array.shape[1:] != before.shape[1:]:
+                raise in_field(DataError(f"rows have shape {array.shape[1:]}, those of the file before {before.shape[1:]}", file=path),
+                               "hdf5_data_param.source")
+        self.arrays, self.loaded = arrays, path
 
     def forward_cpu(self, bottom, top):
         filled = 0
