@@ -64,7 +64,7 @@ def constant(Blob blob, filler, Generator generator):
 
 def uniform(Blob blob, filler, Generator generator):
     """U[min, max), by default [0, 1)."""
-    if filler.min > filler.max:
+    if not filler.min <= filler.max:  # nan is neither
         raise ConfigError(f"must be at most max, got min {filler.min:g} and max {filler.max:g}", field="min")
     fill_uniform(blob, generator, filler.min, filler.max)
 

@@ -72,6 +72,14 @@ def test_told(here, text, words):
         build(text)
 
 
+@pytest.mark.parametrize("fields, words", [
+    ('type: "uniform" min: nan', "min: must be at most max, got min nan"), ('type: "gaussian" std: nan', "std: must be more than 0"),
+    ('type: "uniform" max: -inf', "min: must be at most max"), ('type: "gaussian" sparse: 2147483647', "sparse: must be at most")])
+def test_fillers(here, fields, words):
+    with pytest.raises(ConfigError, match=r"net.prototxt:1: layer 'd' \(DummyData\): dummy_data_param.data_filler\[0\]." + words):
+        build(f'layer {{ name: "d" type: "DummyData" top: "x" dummy_data_param {{ shape {{ dim: 2 }} data_filler {{ {fields} }} }} }}')
+
+
 @pytest.mark.parametrize("text", [
     INPUT.format("dim: 0 dim: 3") + 'layer { name: "t" type: "Tile" bottom: "x" top: "y" tile_param { tiles: 700000000 axis: 1 } }',
     INPUT.format("dim: 1 dim: 2 dim: 30 dim: 30")
