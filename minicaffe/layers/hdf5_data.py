@@ -74,8 +74,8 @@ class HDF5DataLayer(Layer):
             raise in_field(error, "hdf5_data_param.source")
         for array, before in zip(arrays, self.arrays):
             if array.shape[1:] != before.shape[1:]:
-                raise in_field(DataError(f"rows have shape {array.shape[1:]}, those of the file before {before.shape[1:]}", file=path),
-                               "hdf5_data_param.source")
+                raise in_field(DataError(f"rows have shape {array.shape[1:]}, those of the file before {before.shape[1:]}",
+                                         file=path), "hdf5_data_param.source")
         self.arrays, self.loaded = arrays, path
 
     def forward_cpu(self, bottom, top):
