@@ -260,7 +260,7 @@ def decode_image(content, force_color=False, force_gray=False):
     flag = cv2.IMREAD_COLOR if force_color else cv2.IMREAD_GRAYSCALE if force_gray else cv2.IMREAD_UNCHANGED
     pixels = np.frombuffer(content, np.uint8)
     image = None
-    if pixels.size:
+    if pixels.size and not png_is_cut(pixels):
         try:
             image = cv2.imdecode(pixels, flag)
         except cv2.error as error:
@@ -270,6 +270,25 @@ def decode_image(content, force_color=False, force_gray=False):
     if image.dtype != np.uint8:
         raise DataError(f"holds a picture of {image.dtype} samples; only 8 bits a sample are supported, convert it")
     return image if image.ndim == 3 else image[:, :, np.newaxis]
+
+
+def png_is_cut(content):
+    """Tell whether `content` is a PNG file with a chunk longer than what is left of it.
+
+    OpenCV takes as much memory as the chunk says, up to 2 GiB, before it looks whether it is there.
+    """
+    content = memoryview(content)
+    at = 8
+    if bytes(content[:at]) != b"\x89PNG\r\n\x1a\n":
+        return False
+    while at + 8 <= len(content):  # length, name, what the length counts, checksum
+        size, name = int.from_bytes(content[at:at + 4], "big"), bytes(content[at + 4:at + 8])
+        if size > len(content) - at - 8:
+            return True
+        if name == b"IEND":
+            break
+        at += 12 + size
+    return False
 
 
 def opencv():

@@ -5,7 +5,7 @@ import stat
 
 import numpy as np
 
-from minicaffe.data.datum import opencv
+from minicaffe.data.datum import opencv, png_is_cut
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto.files import read_bytes
 
@@ -97,7 +97,7 @@ def decode_picture(content, path, color=True):
     """
     cv2 = opencv()
     image = None
-    if content:
+    if content and not png_is_cut(content):
         try:
             image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR if color else cv2.IMREAD_GRAYSCALE)
         except cv2.error as error:

@@ -183,6 +183,22 @@ def test_pictures_that_say_they_are_large(here, monkeypatch):
         build(layer % 5)
 
 
+def test_png_chunks_beyond_the_file(here):
+    from minicaffe.data.datum import decode_image, png_is_cut
+    from minicaffe.data.image_list import decode_picture
+    cv2 = pytest.importorskip("cv2")
+    whole = cv2.imencode(".png", np.arange(900, dtype=np.uint8).reshape(30, 30))[1].tobytes()
+    assert not png_is_cut(whole) and not png_is_cut(whole + b"more") and not png_is_cut(b"") and not png_is_cut(b"BM")
+    np.testing.assert_array_equal(decode_image(whole)[:, :, 0], decode_picture(whole, "x", color=False))
+    at = whole.index(b"IDAT")
+    for content in (whole[:at - 4] + b"\x7f\xff\xff\xff" + whole[at:], whole[:at + 20]):
+        assert png_is_cut(content)
+        with pytest.raises(DataError, match="OpenCV knows no picture in its"):
+            decode_image(content)
+        with pytest.raises(DataError, match="OpenCV knows no picture in 'x'"):
+            decode_picture(content, "x")
+
+
 def test_names_that_hdf5_has_no_group_for(here):
     for name in ("", ".", "a/b", "a\\000b"):
         net = build(INPUT.format("dim: 2").replace('"d"', f'"{name}"'))
