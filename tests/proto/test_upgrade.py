@@ -157,6 +157,17 @@ def test_what_caffe_dies_of(text, words):
         upgraded(text)
 
 
+@pytest.mark.parametrize(("text", "words"), [
+    ("input: 'a' input_dim: [1, 2, 3, 4, 5]", "5 input_dim for 1 inputs: those from input_dim[4] on are not used"),
+    ("input: 'a' input_shape { dim: 2 } input_shape { dim: 3 }", "2 input_shape for 1 inputs: those from input_shape[1] on are not used"),
+])  # fmt: skip
+def test_shapes_that_no_input_uses_are_told(text, words, caplog):
+    """Caffe passed over them without a word."""
+    net = upgraded(text)
+    assert len(net.layer[0].input_param.shape) == 1
+    assert words in [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_solver_file(tmp_path):
     path = tmp_path / "lenet_solver.prototxt"
     path.write_text("solver_type: RMSPROP\nnet_param {\n  layers { name: 'a' type: RELU }\n layers { name: 'b' type: 99 }\n}\n")
