@@ -128,6 +128,8 @@ cdef class PoolingLayer(DeviceLayer):
             raise ShapeError(f"a kernel of {self.s.kernel_h}x{self.s.kernel_w} does not fit planes of {self.s.height}x"
                              f"{self.s.width} with padding {self.s.pad_h}x{self.s.pad_w}; the output would be "
                              f"{sizes[0]}x{sizes[1]}", field="pooling_param.kernel_size")
+        if not self.s.height * self.s.width:
+            sizes = [0, 0]  # planes without pixels have no windows, whatever the padding
         self.s.out_height, self.s.out_width = [max(size, 0) for size in sizes]
         try:
             for blob in top:
@@ -151,6 +153,8 @@ cdef class PoolingLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
+        if not x.count:
+            return 0
         cdef long long planes = x.dims[0] * x.dims[1]
         cdef const void* x_data = x.data_on(on)
         cdef void* y = (<Blob> top[0]).mutable_data_on(on)
@@ -171,7 +175,7 @@ cdef class PoolingLayer(DeviceLayer):
                 stochastic_mean_forward(on, self.dtype, self.s, planes, x_data, y, NULL)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0]:
+        if not propagate_down[0] or not (<Blob> bottom[0]).count:
             return 0
         if self.pool == STOCHASTIC and not self.drawn:
             raise ConfigError("STOCHASTIC pooling has a gradient in phase TRAIN only; use AVE, or propagate_down: false",

@@ -262,7 +262,8 @@ class _Upgrade:
             field, each = ("input_shape", 1) if net.input_shape else ("input_dim", 4)
             given, used = len(getattr(net, field)), each * len(net.input)
             if given > used:
-                self.note(logging.WARNING, f"{given} {field} for {len(net.input)} inputs: those from {field}[{used}] on are not used")
+                self.note(logging.WARNING,
+                          f"{given} {field} for {len(net.input)} inputs: those from {field}[{used}] on are not used")
             for index, name in enumerate(net.input):
                 path = f"{self.prefix}input[{index}]"
                 if net.input_shape:

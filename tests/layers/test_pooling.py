@@ -151,6 +151,16 @@ def test_infinity_and_minus_zero():
     np.testing.assert_array_equal(net.blob_by_name("mask").cpu_data.ravel(), [0, 2])
 
 
+@pytest.mark.parametrize("method", ["MAX", "AVE"])
+@pytest.mark.parametrize("shape", [(2, 3, 0, 4), (2, 3, 4, 0), (2, 3, 0, 0)])
+def test_planes_without_pixels(method, shape):
+    """They have no windows, though the padding alone would have room for one."""
+    net = layer_net(layer_text(f"pool: {method} kernel_size: 3 stride: 2 pad: 1"), [np.zeros(shape)])
+    run_forward(net)
+    run_backward(net, [0])
+    assert net.tops[-1][0].shape == (2, 3, 0, 0)
+
+
 def test_window_beyond_the_image_is_empty():
     x = np.ones((1, 1, 6, 6))
     for planes in (1, 4):

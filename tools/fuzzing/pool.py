@@ -31,6 +31,7 @@ ADDRESSES = 3 << 30  # bytes of address space that a worker may add to what it h
 GROWTH = 1 << 30     # bytes of memory that one case may add
 CPU_SECONDS = 10.0   # of one case
 WALL_SECONDS = 30.0  # of one case: it waits for something that does not come
+START_SECONDS = 120.0  # until the first case
 LIVES = 1000         # cases of a worker
 IDLE = 2**64 - 1
 FAILURES = ("exception", "memory", "signal", "timeout", "device")
@@ -69,7 +70,7 @@ class Worker:
         os.close(write)
         self.pipe = read
         self.rest = b""
-        self.seen = (IDLE, 0.0, 0.0)  # number of the case, and when it was first seen: processor time and time of day
+        self.seen = (IDLE, 0.0, time.monotonic())  # number of the case, and when it was first seen: processor time and time of day
 
     @property
     def number(self):
@@ -88,6 +89,8 @@ class Worker:
         if number != self.seen[0]:
             self.seen = number, self.cpu_seconds(), now
             return False
+        if number == IDLE:  # it makes the files to start from
+            return now - self.seen[2] > START_SECONDS
         return self.cpu_seconds() - self.seen[1] > patience or now - self.seen[2] > WALL_SECONDS
 
     def cpu_seconds(self):
@@ -224,12 +227,12 @@ def results(all_kinds, chosen, seed, jobs, seconds=None, cases=None, patience=CP
                 if not ended and not slow:
                     continue
                 fallen = worker.bury(slow)
+                del workers[job]
                 if fallen is not None:
                     yield fallen
                     if fallen["number"] == IDLE:
                         return
                     nexts[job] = fallen["number"] + jobs
-                del workers[job]
                 if nexts[job] < last:
                     first = nexts[job]
                     workers[job] = Worker(all_kinds, chosen, seed, range(first, min(last, first + LIVES * jobs), jobs))
