@@ -80,6 +80,8 @@ cdef class NormalizeLayer(DeviceLayer):
             blob.reshape(self.shape.outer, 1 if self.shape.whole else self.shape.inner)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        if not (<Blob> bottom[0]).count:
+            return 0
         cdef const void* x = (<Blob> bottom[0]).data_on(on)
         cdef const void* scale = (<Blob> self.blobs[0]).data_on(on)
         cdef void* positions = self.positions.mutable_data_on(on)
@@ -91,6 +93,8 @@ cdef class NormalizeLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef UnitShape s = self.shape
+        if not (<Blob> bottom[0]).count:
+            return 0
         cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef const void* unit = self.unit.data_on(on)
         cdef const void* norm = self.norm.data_on(on)

@@ -161,7 +161,7 @@ def _one_of(enum):
 
 def no_value(enum, value):
     """Return the error for a value that an enum lacks."""
-    near = close_matches(value, enum.values_by_name)
+    near = close_matches(str(value), enum.values_by_name)  # a number or a message may stand there
     return f"{_one_of(enum)}, got {value}{forks.about_value(enum_name(enum), value) or near}"
 
 

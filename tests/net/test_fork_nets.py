@@ -223,6 +223,13 @@ def test_fields_that_hold_unknown_fields_are_not_for_files(net_file, name):
             caffe.Net(net_file('layer { name: "s" type: "Silence" fork_fields: "a: 1" }'), caffe.TEST)
 
 
+@pytest.mark.parametrize("value", ["true", '"SUM"', "-1.5", "{ a: 1 }"])
+def test_what_is_no_name_of_an_enums_value(net_file, value):
+    text = 'layer { name: "e" type: "Eltwise" bottom: "a" bottom: "a" top: "e" eltwise_param { operation%s } }'
+    with pytest.raises(ConfigError, match=r"net.prototxt:2.*layer 'e' \(Eltwise\).*eltwise_param.operation"):
+        caffe.Net(net_file(INPUT + text % (f" {value}" if value[0] == "{" else f": {value}")), caffe.TEST)
+
+
 def test_layers_that_the_rules_leave_out_are_not_looked_at(net_file):
     caffe.Net(net_file(INPUT + 'layer { name: "t" type: "ImageGtData" top: "x" include { phase: TRAIN } image_gt_data_param { a: 1 } }'),
               caffe.TEST)
