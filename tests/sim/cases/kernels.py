@@ -1,6 +1,7 @@
 """Launches: results, limits, arguments, and kernels that go where they must not."""
 
 import ctypes
+import mmap
 import re
 
 import numpy as np
@@ -238,7 +239,10 @@ def arguments():
     places = (ctypes.c_void_p * 1)(0x123456789000)
     with raises("INVALID_VALUE", "kernel scale: argument 0 is at 0x123456789000"):
         cu.LaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, ctypes.addressof(places), 0)
-    x = np.ones(16, "float32")
+    # Mapped memory lies beyond 4 GiB; below, where a heap may be, an address looks like a number and is not checked.
+    memory = mmap.mmap(-1, 4096)
+    x = np.frombuffer(memory, "float32", 16)
+    x[:] = 1
     with raises("INVALID_VALUE", "kernel scale, argument 0, byte 8: 0x", "is a host address"):
         scale(f, 1, x.ctypes.data, p, 16)
     pinned = cu.MemHostAlloc(64, 0)  # which the device can reach
