@@ -143,6 +143,7 @@ def _work(place, home, pipe, all_kinds, chosen, seed, cases, given):
         place[:] = struct.pack("<Q", number)
         minicaffe.set_random_seed(1)
         started = time.process_time()
+        folder.restore()  # the case before may have written over what this one is made of
         try:
             kind, data = given[number] if given else targets.make(all_kinds, chosen, seed, number)
         except Exception:
