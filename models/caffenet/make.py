@@ -3,62 +3,14 @@
 import sys
 from pathlib import Path
 
-import minicaffe as caffe
-from minicaffe import layers as L
-from minicaffe import params as P
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import making  # noqa: E402
 
 
-def weights(std, bias):
-    return dict(param=making.WEIGHT_AND_BIAS, weight_filler=dict(type="gaussian", std=std),
-                bias_filler=dict(type="constant", value=bias))
-
-
-def convolution(n, number, bottom, bias, **fields):
-    n[f"conv{number}"] = L.Convolution(bottom, **fields, **weights(0.01, bias))
-    n[f"relu{number}"] = L.ReLU(n[f"conv{number}"], in_place=True)
-    return n[f"relu{number}"]
-
-
-def pool_and_norm(n, number, bottom):
-    """Add what makes CaffeNet differ from AlexNet: pooling comes before normalization, which has less to do then."""
-    n[f"pool{number}"] = L.Pooling(bottom, pool=P.Pooling.MAX, kernel_size=3, stride=2)
-    n[f"norm{number}"] = L.LRN(n[f"pool{number}"], local_size=5, alpha=0.0001, beta=0.75)
-    return n[f"norm{number}"]
-
-
-def fully_connected(n, number, bottom):
-    n[f"fc{number}"] = L.InnerProduct(bottom, num_output=4096, **weights(0.005, 1))
-    n[f"relu{number}"] = L.ReLU(n[f"fc{number}"], in_place=True)
-    n[f"drop{number}"] = L.Dropout(n[f"relu{number}"], in_place=True, dropout_ratio=0.5)
-    return n[f"drop{number}"]
-
-
-def body(n):
-    """Add the layers from n.data to the scores n.fc8."""
-    x = pool_and_norm(n, 1, convolution(n, 1, n.data, 0, num_output=96, kernel_size=11, stride=4))
-    x = pool_and_norm(n, 2, convolution(n, 2, x, 1, num_output=256, pad=2, kernel_size=5, group=2))
-    x = convolution(n, 3, x, 0, num_output=384, pad=1, kernel_size=3)
-    x = convolution(n, 4, x, 1, num_output=384, pad=1, kernel_size=3, group=2)
-    x = convolution(n, 5, x, 1, num_output=256, pad=1, kernel_size=3, group=2)
-    n.pool5 = L.Pooling(x, pool=P.Pooling.MAX, kernel_size=3, stride=2)
-    n.fc8 = L.InnerProduct(fully_connected(n, 7, fully_connected(n, 6, n.pool5)), num_output=1000, **weights(0.01, 0))
-
-
 def nets():
     """Return the NetParameters by file name."""
-    n = caffe.NetSpec()
-    n.data, n.label = making.pictures(227, 256, mean_file=making.MEAN_FILE)
-    body(n)
-    making.score(n, n.fc8)
-    deploy = caffe.NetSpec()
-    deploy.data = making.one_picture(227)
-    body(deploy)
-    deploy.prob = L.Softmax(deploy.fc8)
-    return {"net.prototxt": making.named(making.with_test_pictures(n.to_proto(), 50), "CaffeNet"),
-            "deploy.prototxt": making.named(deploy.to_proto(), "CaffeNet")}
+    return making.train_and_deploy("CaffeNet", lambda n: making.alexnet(n, bias=1, norm_first=False), 227, 256, 50,
+                                   mean_file=making.MEAN_FILE)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import minicaffe as caffe
 from minicaffe import layers as L
 from minicaffe import params as P
 
@@ -34,20 +33,12 @@ def body(n):
         x, width = convolution(n, f"conv{pair}/sep", f"relu{pair}/sep", x, num_output=num_output, kernel_size=1), num_output
     n.pool6 = L.Pooling(x, pool=P.Pooling.AVE, global_pooling=True)
     n.fc7 = L.Convolution(n.pool6, num_output=1000, kernel_size=1, param=making.WEIGHT_AND_BIAS, weight_filler=dict(type="msra"))
+    return n.fc7
 
 
 def nets():
     """Return the NetParameters by file name."""
-    n = caffe.NetSpec()
-    n.data, n.label = making.pictures(224, 64, mean_value=MEAN, scale=SCALE)
-    body(n)
-    making.score(n, n.fc7)
-    deploy = caffe.NetSpec()
-    deploy.data = making.one_picture(224)
-    body(deploy)
-    deploy.prob = L.Softmax(deploy.fc7)
-    return {"net.prototxt": making.named(making.with_test_pictures(n.to_proto(), 50), "MOBILENET"),
-            "deploy.prototxt": making.named(deploy.to_proto(), "MOBILENET")}
+    return making.train_and_deploy("MOBILENET", body, 224, 64, 50, mean_value=MEAN, scale=SCALE)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import minicaffe as caffe
 from minicaffe import layers as L
 from minicaffe import params as P
 
@@ -27,20 +26,12 @@ def body(n):
         n[f"relu{number}"] = L.ReLU(n[f"fc{number}"], in_place=True)
         x = n[f"drop{number}"] = L.Dropout(n[f"relu{number}"], in_place=True, dropout_ratio=0.5)
     n.fc8 = L.InnerProduct(x, num_output=1000, **WEIGHTS)
+    return n.fc8
 
 
 def nets():
     """Return the NetParameters by file name."""
-    n = caffe.NetSpec()
-    n.data, n.label = making.pictures(224, 32, mean_value=(103.939, 116.779, 123.68))
-    body(n)
-    making.score(n, n.fc8)
-    deploy = caffe.NetSpec()
-    deploy.data = making.one_picture(224)
-    body(deploy)
-    deploy.prob = L.Softmax(deploy.fc8)
-    return {"net.prototxt": making.named(making.with_test_pictures(n.to_proto(), 25), "VGG_ILSVRC_16_layers"),
-            "deploy.prototxt": making.named(deploy.to_proto(), "VGG_ILSVRC_16_layers")}
+    return making.train_and_deploy("VGG_ILSVRC_16_layers", body, 224, 32, 25, mean_value=(103.939, 116.779, 123.68))
 
 
 if __name__ == "__main__":
