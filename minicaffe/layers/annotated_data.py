@@ -7,14 +7,13 @@ Different from Caffe: draws depend on the seed and the record's number only, so 
 from minicaffe.common import TRAIN, caffe
 from minicaffe.data.annotated_batches import AnnotatedBatches, parse
 from minicaffe.data.augment import Augmenter
-from minicaffe.data.db import open_db
 from minicaffe.data.label_map import read_label_map
 from minicaffe.data.samplers import Samplers
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
 from minicaffe.layers.base_data import PrefetchingLayer, in_field
-from minicaffe.layers.data import check_database
+from minicaffe.layers.data import check_database, first_record
 from minicaffe.proto import caffe_pb2
 
 
@@ -54,30 +53,18 @@ class AnnotatedDataLayer(PrefetchingLayer):
 
     def _first_shapes(self, annotated):
         """Read the first record: whether it has boxes, and the shapes that it gives."""
-        param = self.param.data_param
         self.boxes = annotated.HasField("anno_type")
-        try:
-            db = open_db(param.source, param.backend)
-            cursor = db.cursor()
-            (key, value), = cursor.take(1)
+
+        def shapes(record):
+            record = bytes(record)
+            self.boxes = self.boxes or parse(record).HasField("type")
+            maker = self.make_batches()
             try:
-                record = bytes(value)
-                self.boxes = self.boxes or parse(record).HasField("type")
-            except Error as error:
-                raise db.locate(error, 0, key)
+                return maker.shapes(record)
             finally:
-                del value  # it points into the database
-                cursor.close()
-                db.close()
-        except Error as error:
-            raise in_field(error, "data_param.source")
-        maker = self.make_batches()
-        try:
-            return maker.shapes(record)
-        except Error as error:
-            raise in_field(maker.db.locate(error, 0, key), "data_param.source")
-        finally:
-            maker.close()
+                maker.close()
+
+        return first_record(self.param.data_param, shapes)
 
     def layer_setup(self, bottom, top):
         super().layer_setup(bottom, top)

@@ -29,24 +29,7 @@ class DataLayer(PrefetchingLayer):
             raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
         check_database(param)
         self.transformer()  # what is wrong with its fields is no fault of the database
-        try:
-            db = open_db(param.source, param.backend)
-            cursor = db.cursor()
-            (key, record), = cursor.take(1)
-            try:
-                shape = self._first_shape(record)
-            except ConfigError:
-                raise
-            except Error as error:
-                raise db.locate(error, 0, key)
-            finally:
-                del record  # it points into the database
-                cursor.close()
-                db.close()
-        except ConfigError:
-            raise
-        except Error as error:
-            raise in_field(error, "data_param.source")
+        shape = first_record(param, self._first_shape)
         return param.batch_size, *shape
 
     def transformer(self):
@@ -67,6 +50,28 @@ class DataLayer(PrefetchingLayer):
         return RecordBatches(param.source, param.backend, param.batch_size, self.transformer(),
                              augmenter=augmenter if augmenter.active else None,
                              colours=(transform.force_color, transform.force_gray), solver_count=count, solver_rank=rank)
+
+
+def first_record(param, look):
+    """Return look(record) of the first record of a DataParameter's database; an error of `look` names the record."""
+    try:
+        db = open_db(param.source, param.backend)
+        cursor = db.cursor()
+        (key, record), = cursor.take(1)
+        try:
+            return look(record)
+        except ConfigError:
+            raise
+        except Error as error:
+            raise db.locate(error, 0, key)
+        finally:
+            del record  # it points into the database
+            cursor.close()
+            db.close()
+    except ConfigError:
+        raise
+    except Error as error:
+        raise in_field(error, "data_param.source")
 
 
 def check_database(param):
