@@ -3,13 +3,16 @@
 The names here are pycaffe's; what is minicaffe's own stands last.
 """
 
+import sys as _sys
+
 try:
     from minicaffe.common import TEST, TRAIN
-except ModuleNotFoundError as _error:
+except ModuleNotFoundError as _error:  # Python was started in a checkout's top folder
     if _error.name != "minicaffe.common":
         raise
-    raise ImportError("this is minicaffe's source, not an installed minicaffe: install it with `pip install .`, "
-                      "then start Python in another folder") from None
+    from minicaffe.checkout import use_installed
+    use_installed(_sys.modules[__name__])
+    from minicaffe.common import TEST, TRAIN
 from minicaffe import cuda, errors, io, memory
 from minicaffe.alias import install_as_caffe
 from minicaffe.classifier import Classifier
@@ -48,7 +51,6 @@ from minicaffe.solvers import (
 )
 from minicaffe.workspace import Workspace
 
-__version__ = "0.1.0"
 __all__ = [
     "AdaDeltaSolver", "AdaGradSolver", "AdamSolver", "Classifier", "Detector", "Layer", "NCCL", "NesterovSolver", "Net", "NetSpec",
     "RMSPropSolver", "SGDSolver", "TEST", "TRAIN", "Timer", "get_solver", "get_solver_from_file", "has_nccl", "init_log", "io",
@@ -56,3 +58,10 @@ __all__ = [
     "set_random_seed", "set_solver_count", "set_solver_rank", "solver_count", "solver_rank", "to_proto", "Workspace",
     "allow_python_layers", "cuda", "errors", "get_num_threads", "install_as_caffe", "memory", "register_layer", "set_num_threads",
 ]
+
+
+def __getattr__(name):
+    if name == "__version__":
+        from importlib.metadata import version
+        return version("minicaffe")
+    raise AttributeError(f"module 'minicaffe' has no attribute '{name}'", name=name, obj=_sys.modules[__name__])

@@ -12,7 +12,6 @@ import traceback
 
 import click
 
-from minicaffe import __version__
 from minicaffe.errors import ConfigError, Error, ShapeError, close_matches
 
 # Command: module that defines it, and the line that `minicaffe --help` shows without importing that module.
@@ -75,7 +74,7 @@ def command_first(args):
 
 @click.group(cls=Commands, invoke_without_command=True,
              context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": lambda s: s.replace("_", "-")})
-@click.version_option(__version__, "--version", prog_name="minicaffe")
+@click.version_option(package_name="minicaffe", prog_name="minicaffe")
 @click.pass_context
 def minicaffe(ctx):
     """Caffe, small and alive: train, run and look inside Caffe networks."""

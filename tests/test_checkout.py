@@ -1,0 +1,97 @@
+"""A checkout: Python in its top folder runs the installed package, a machine without a compiler gets a sentence, one version."""
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import minicaffe
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = Path(importlib.import_module("minicaffe.common").__file__).parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with a whole minicaffe, made of links to the one that the tests run on."""
+    site = tmp_path_factory.mktemp("site")
+    for path in (ROOT / "minicaffe").rglob("*.*"):
+        link = site / path.relative_to(ROOT)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if "__pycache__" not in path.parts and path.is_file():
+            link.symlink_to(path)
+        spec = importlib.util.find_spec(".".join(path.relative_to(ROOT).with_suffix("").parts)) if path.suffix == ".pyx" else None
+        if spec:
+            (link.parent / Path(spec.origin).name).symlink_to(spec.origin)
+    return site
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    shutil.copytree(ROOT / "minicaffe", tmp_path / "checkout" / "minicaffe", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "checkout"
+
+
+def run(*arguments, cwd, installed=""):
+    """Run Python, with no other minicaffe to find than those of the present folder and of `installed`."""
+    others = [p for p in sys.path if p and not (Path(p) / "minicaffe").exists() and Path(p) != ROOT]
+    environment = os.environ | {"PYTHONSAFEPATH": "", "PYTHONPATH": os.pathsep.join([str(installed), *others]), "MESONPY_EDITABLE_SKIP": str(BUILD)}
+    environment["PYTHONPATH"] = environment["PYTHONPATH"].lstrip(os.pathsep)
+    return subprocess.run([sys.executable, "-S", *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("arguments", [
+    ["-c", "import minicaffe as caffe; from minicaffe.cli import train; print(caffe.__file__, caffe.Net, caffe.layers.ReLU)"],
+    ["-m", "minicaffe", "--help"],
+    ["-m", "minicaffe.as_caffe", "script.py"],
+], ids=["python -c", "-m minicaffe", "-m minicaffe.as_caffe"])
+def test_the_installed_package_runs(checkout, installed, arguments):
+    (checkout / "script.py").write_text("import caffe; print(caffe.Net)")
+    done = run(*arguments, cwd=checkout, installed=installed)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert arguments[0] != "-c" or done.stdout.startswith(f"{installed}/minicaffe/__init__.py")
+
+
+def test_a_source_that_differs_is_told(checkout, installed):
+    (checkout / "minicaffe" / "net_spec.py").write_text("")
+    done = run("-c", "import minicaffe; print(minicaffe.NetSpec)", cwd=checkout, installed=installed)
+    assert done.returncode == 0 and "NetSpec" in done.stdout
+    assert done.stderr.count("\n") == 1 and "net_spec.py differs from the checkout" in done.stderr and "pip install ." in done.stderr
+
+
+def test_without_an_installed_package(checkout):
+    done = run("-c", "import minicaffe", cwd=checkout)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (f"ImportError: {checkout}/minicaffe holds the source of minicaffe, which is not compiled, and "
+                                            f"{sys.executable} has no minicaffe installed: run `pip install .` in {checkout}")
+
+
+def test_without_a_compiler(tmp_path):
+    meson = shutil.which("meson")
+    if meson is None:
+        pytest.skip("meson is not installed: pip install meson")
+    for tool in ("python3", "python", "ninja", "cython"):
+        if shutil.which(tool):
+            (tmp_path / tool).symlink_to(shutil.which(tool))
+    environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, meson, "setup", tmp_path / "build", ROOT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "no C++ compiler was found: install g++ or clang++" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_version_has_one_place():
+    version = re.search(r"version: '([\d.]+)'", (ROOT / "meson.build").read_text())[1]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert minicaffe.__version__ == version and "version" not in project and project["dynamic"] == ["version"]
+    assert project["license"] == "BSD-2-Clause" and project["authors"] and project["classifiers"]
+
+
+def test_the_wheel_takes_every_source():
+    suffixes = re.search(r"foreach source : run_command\(py, 'tools/sources.py', ('\.py', .*?), check", (ROOT / "meson.build").read_text())[1]
+    kinds = {p.suffix for p in (ROOT / "minicaffe").rglob("*.*") if "__pycache__" not in p.parts} - {".pyc", ".typed", ".cpp", ".so"}
+    assert kinds == {part.strip(" '") for part in suffixes.split(",")} - {"py.typed"}
