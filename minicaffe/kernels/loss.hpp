@@ -99,14 +99,14 @@ template <class T> struct InfogainBackward {
   }
 };
 
-/// The margin of element i: max(0, 1 - x) for the true class, max(0, 1 + x) for the others; squared for L2.
+/// The margin of element i: max(0, 1 - x) for the true class, max(0, 1 + x) for the others; squared for L2. NaN stays NaN.
 template <class T> struct HingeTerm {
   Labels s;  // inner is 1
   const T *x, *label;
   bool squared;
   MC_HD T margin(index_t i) const {
     bool mine = class_at(s, label, i / s.classes) == i % s.classes;
-    return max_(T(0), T(1) + (mine ? -x[i] : x[i]));
+    return max_(T(1) + (mine ? -x[i] : x[i]), T(0));
   }
   MC_HD T operator()(index_t i) const {
     T m = margin(i);
@@ -191,8 +191,8 @@ template <class T> struct ContrastiveBackward {
   }
 };
 
-/// Whether position i counts as right: fewer than `top_k` other classes score at least as high as the true one. 1 or 0, and
-/// 0 if it is ignored.
+/// Whether position i counts as right: fewer than `top_k` other classes score at least as high as the true one, whose score is
+/// a number. 1 or 0, and 0 if it is ignored.
 template <class T> struct CorrectTerm {
   Labels s;
   const T *score, *label;
@@ -203,7 +203,7 @@ template <class T> struct CorrectTerm {
     T mine = score[element_of(s, i, c)];
     index_t better = 0;
     for (index_t l = 0; l < s.classes; ++l) better += l != c && score[element_of(s, i, l)] >= mine;
-    return T(better < top_k);
+    return T(mine == mine && better < top_k);
   }
 };
 

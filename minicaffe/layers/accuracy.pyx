@@ -1,6 +1,7 @@
 """Accuracy and ArgMax: which classes score highest (Caffe accuracy_layer.cpp, argmax_layer.cpp). Neither has a gradient.
 
-Different from Caffe: labels of Accuracy are range-checked; NaN comes last in ArgMax.
+Different from Caffe: labels of Accuracy are range-checked; a true class whose score is NaN is wrong, where Caffe, to whom no
+other class is above it, counts it as right; NaN comes last in ArgMax.
 """
 
 import numpy as np
@@ -30,7 +31,8 @@ cdef extern from "minicaffe/ops/ranking.hpp" nogil:
 
 cdef class AccuracyLayer(DeviceLayer):
     """The fraction of positions, not counting those labelled `ignore_label`, whose true class is among the `top_k` best; 0 if
-    there are none. A position is right if fewer than top_k other classes score at least as high as the true one.
+    there are none. A position is right if fewer than top_k other classes score at least as high as the true one, and that
+    score is no NaN.
 
     Parameters
     ----------

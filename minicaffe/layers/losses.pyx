@@ -2,7 +2,7 @@
 
 The terms stand in kernels/loss.hpp. Different from Caffe: labels are range-checked and the record is named; nothing of the
 bottoms is stored between forward and backward but the probabilities of the softmax; SoftmaxWithLoss and InfogainLoss take a
-second top with one loss weight or none; a batch of none has loss 0.
+second top with one loss weight or none; a batch of none has loss 0; HingeLoss of NaN is NaN and not 0.
 """
 
 from minicaffe.blob cimport Blob

@@ -48,10 +48,13 @@ def test_all_ignored_and_empty_give_zero():
         assert net.blob_by_name("y").cpu_data == 0
 
 
-def test_nan_score_of_the_true_class_counts_as_right():
-    net = layer_net(accuracy(), [np.array([[1.0, np.nan], [np.nan, 1.0]]), np.array([1, 1])])
-    run_forward(net)
-    assert net.blob_by_name("y").cpu_data == 1
+@pytest.mark.parametrize("top_k, right", [(1, 1 / 3), (2, 1 / 3)])
+def test_nan_score_of_the_true_class_is_wrong(top_k, right):
+    x = np.array([[1.0, np.nan], [np.nan, 1.0], [np.nan, np.nan]])
+    for tops in (1, 2):  # the second form counts on the host
+        net = layer_net(accuracy(f"top_k: {top_k}", tops), [x, np.array([1, 1, 0])])
+        run_forward(net)
+        assert net.blob_by_name("y").cpu_data == pytest.approx(right)
 
 
 @pytest.mark.parametrize("label", [5, -1, np.nan, 1e20])

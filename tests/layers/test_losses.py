@@ -69,8 +69,19 @@ def test_probability_zero_is_cut_at_the_smallest_float():
     assert loss_of(layer_text("SoftmaxWithLoss"), [x, [0]]) == pytest.approx(-np.log(1.17549435e-38), rel=1e-7)
 
 
-def test_nan_shows():
-    assert np.isnan(loss_of(layer_text("SoftmaxWithLoss"), [np.array([[0.0, np.nan]]), [0]]))
+@pytest.mark.parametrize("kind, target", [
+    ("SoftmaxWithLoss", [0]), ("HingeLoss", [0]), ("MultinomialLogisticLoss", [1]), ("EuclideanLoss", [[0, 0]]),
+    ("SigmoidCrossEntropyLoss", [[0, 1]]),
+])
+def test_nan_shows(kind, target):
+    assert np.isnan(loss_of(layer_text(kind), [np.array([[0.5, np.nan]]), target]))
+
+
+@pytest.mark.parametrize("fields", ["", "legacy_version: true"])
+@pytest.mark.parametrize("similar", [0, 1])
+def test_nan_shows_in_a_pair(similar, fields):
+    pair = [np.array([[0.5, np.nan]]), np.zeros((1, 2)), [similar]]
+    assert np.isnan(loss_of(layer_text("ContrastiveLoss", f"contrastive_loss_param {{ {fields} }}", 3), pair))
 
 
 def test_all_ignored_and_empty():
