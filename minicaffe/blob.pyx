@@ -7,11 +7,13 @@ blob grew or went away.
 
 import numpy as np
 
+from minicaffe.memory.allocator cimport Buffer
 from minicaffe.memory.synced cimport HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
-from minicaffe.ops.context cimport Context, context, cpu_context, kScratch, settle
+from minicaffe.ops.context cimport Context, context, cpu_context, settle
 
 from minicaffe.errors import DataError, ShapeError
 from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.registry import registry
 from minicaffe.ops.context import device_lock
 
 cdef extern from "minicaffe/ops/sums.hpp" nogil:
@@ -462,8 +464,12 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
         raise ShapeError("an integer blob has no arithmetic")
     cdef Context on = context() if memory.head == HEAD_AT_GPU else cpu_context()
     cdef double total = 0
-    cdef double* out = &total if on.stream == NULL else on.stream.scratch + kScratch - 1
+    cdef double* out = &total
     cdef const void* x = memory.cpu_data() if on.stream == NULL else memory.gpu_data()
+    cdef Buffer on_device
+    if on.stream != NULL:
+        on_device = Buffer(registry.allocator(memory.place), sizeof(double), "sum")
+        out = <double*> on_device.ptr
     with device_lock:
         if square:
             square_sum(on, blob.dtype, blob.count, x, out)

@@ -1,17 +1,19 @@
 """CUDA graphs: the launches of a stretch of work, recorded once and started as one.
 
-While a graph is recorded nothing runs. Numbers that change from one replay to the next lie on the device: the learning rate,
-and how many random numbers were drawn before (cuda/stream.hpp: rate, drawn).
+While a graph is recorded nothing runs. Numbers that change from one replay to the next lie on the device, in memory of the
+graph's own: the learning rate, and how many random numbers were drawn before (cuda/stream.hpp: rate, drawn).
 """
 
 from cuda.bindings cimport cydriver
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint64_t
 
 from minicaffe.cuda.device cimport Device
 from minicaffe.cuda.driver cimport check, may_call
-from minicaffe.ops.context cimport kScratch
+from minicaffe.memory.allocator cimport Buffer
 
 from minicaffe.errors import DeviceError
+from minicaffe.memory.place import CUDAPlace
+from minicaffe.memory.registry import registry
 
 cdef struct Inputs:
     double rate
@@ -25,6 +27,11 @@ cdef class Graph:
     ----------
     device : Device
 
+    Raises
+    ------
+    OutOfMemoryError
+        If the device has no memory for the inputs.
+
     Attributes
     ----------
     nodes : int
@@ -35,12 +42,11 @@ cdef class Graph:
     cdef readonly size_t nodes
     cdef cydriver.CUgraphExec executable
     cdef Inputs inputs
-    cdef uintptr_t place    # of the inputs on the device
+    cdef Buffer on_device   # the inputs that the recorded launches read
 
     def __init__(self, Device device not None):
         self.device = device
-        # The last two words of the scratch memory but one, which sums use (blob.pyx).
-        self.place = <uintptr_t> (device.stream.scratch + kScratch - 3)
+        self.on_device = Buffer(registry.allocator(CUDAPlace(device.index)), sizeof(Inputs), "CUDA graph inputs")
 
     def __dealloc__(self):
         if self.executable != NULL and may_call():
@@ -51,8 +57,9 @@ cdef class Graph:
         cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
         self.device.activate()
         check(cydriver.cuStreamBeginCapture(stream, cydriver.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture")
-        self.device.stream.rate = <double*> self.place
-        self.device.stream.drawn = <const unsigned long long*> (self.place + sizeof(double))
+        cdef Inputs* inputs = <Inputs*> self.on_device.ptr
+        self.device.stream.rate = &inputs.rate
+        self.device.stream.drawn = <const unsigned long long*> &inputs.drawn
         return self
 
     def __exit__(self, kind, error, trace):
@@ -62,16 +69,16 @@ cdef class Graph:
         self.device.stream.rate = NULL
         self.device.stream.drawn = NULL
         code = cydriver.cuStreamEndCapture(stream, &graph)
-        if kind is not None:
+        if code != cydriver.CUDA_SUCCESS and is_capturing(stream):  # once more, or nothing on the stream would ever run again
+            cydriver.cuStreamEndCapture(stream, &graph)
+        try:
+            if kind is None:
+                check(code, "cuStreamEndCapture")
+                check(cydriver.cuGraphGetNodes(graph, NULL, &self.nodes), "cuGraphGetNodes")
+                check(cydriver.cuGraphInstantiate(&self.executable, graph, 0), "cuGraphInstantiate", (f"{self.nodes} nodes",))
+        finally:
             if graph != NULL:
                 cydriver.cuGraphDestroy(graph)
-            return False
-        check(code, "cuStreamEndCapture")
-        try:
-            check(cydriver.cuGraphGetNodes(graph, NULL, &self.nodes), "cuGraphGetNodes")
-            check(cydriver.cuGraphInstantiate(&self.executable, graph, 0), "cuGraphInstantiate", (f"{self.nodes} nodes",))
-        finally:
-            cydriver.cuGraphDestroy(graph)
         return False
 
     def replay(self, double rate, unsigned long long drawn):
@@ -95,6 +102,12 @@ cdef class Graph:
         self.device.activate()
         self.inputs.rate, self.inputs.drawn = rate, drawn
         # From ordinary memory, which the driver has read when the call returns.
-        check(cydriver.cuMemcpyHtoDAsync(self.place, &self.inputs, sizeof(Inputs), stream), "cuMemcpyHtoDAsync",
-              (hex(self.place), sizeof(Inputs)))
+        check(cydriver.cuMemcpyHtoDAsync(self.on_device.address, &self.inputs, sizeof(Inputs), stream), "cuMemcpyHtoDAsync",
+              (hex(self.on_device.address), sizeof(Inputs)))
         check(cydriver.cuGraphLaunch(self.executable, stream), "cuGraphLaunch", (f"{self.nodes} nodes",))
+
+
+cdef bint is_capturing(cydriver.CUstream stream) noexcept:
+    cdef cydriver.CUstreamCaptureStatus status = cydriver.CU_STREAM_CAPTURE_STATUS_NONE
+    cydriver.cuStreamIsCapturing(stream, &status)
+    return status != cydriver.CU_STREAM_CAPTURE_STATUS_NONE

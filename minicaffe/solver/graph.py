@@ -7,7 +7,7 @@ solver goes on with single launches, and the log says why at level debug (``--ve
 import logging
 
 from minicaffe import cuda
-from minicaffe.errors import DeviceError
+from minicaffe.errors import DeviceError, OutOfMemoryError
 from minicaffe.ops.context import device_lock
 
 log = logging.getLogger(__name__)
@@ -87,14 +87,14 @@ class TrainingGraph:
         solver, net = self.solver, self.solver.net
         generator = net.layers[0].generator
         self.first_draw = generator.offset
-        graph = cuda.Graph(cuda.current())
         net.own_on_device(solver.history)
         try:
+            graph = cuda.Graph(cuda.current())
             with device_lock, graph:
                 net.clear_param_diffs()
                 net.forward_backward(run_sources=False, read_loss=False)
                 solver.update(1.0)
-        except DeviceError as error:
+        except (DeviceError, OutOfMemoryError) as error:
             generator.offset = self.first_draw
             self._leave(f"recording failed: {error}")
             solver.use_graphs = False

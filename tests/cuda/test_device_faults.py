@@ -12,7 +12,7 @@ from processes import run
 from training import NET, losses, make_solver
 
 import minicaffe
-from minicaffe import memory
+from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.errors import DeviceError, OutOfMemoryError
 
@@ -79,13 +79,25 @@ def test_a_call_that_fails_in_an_iteration(sim, call, nth, graphs):
         assert np.isfinite(blob.cpu_data).all() and np.isfinite(blob.cpu_diff).all()
 
 
-@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuGraphInstantiate", "cuGraphGetNodes"])
+@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphGetNodes"])
 def test_a_graph_that_cannot_be_recorded_costs_only_the_graph(sim, call):
     expected = losses(make_solver(), 8)
     solver = make_solver()
     losses(solver, 2)
     sim(f"fail={call}:1")
     np.testing.assert_allclose(losses(solver, 6), expected[2:], rtol=1e-5)
+
+
+def test_an_error_while_a_graph_is_recorded_ends_the_recording(sim):
+    """Also where the driver fails to end it at the first call: what runs afterwards runs at once, and is not recorded."""
+    blob = Blob((100,))
+    blob.data[...] = 3
+    blob.gpu_data  # noqa: B018
+    sim("fail=cuStreamEndCapture:1")
+    with pytest.raises(ZeroDivisionError), cuda.Graph(cuda.current()) as graph:
+        raise ZeroDivisionError
+    blob.scale_data(2)
+    assert (blob.cpu_data == 6).all() and graph.nodes == 0
 
 
 @pytest.mark.parametrize(("call", "nth"), [*(("cuMemAlloc", n) for n in (1, 2, 3, 7, 15)), ("cuMemHostAlloc", 1)])

@@ -117,6 +117,30 @@ def test_solver_fields(fields):
     np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=TOLERANCE)
 
 
+WIDE = """
+layer {{ name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param {{
+  shape {{ dim: {batch} dim: 4 }} shape {{ dim: {batch} dim: {channels} }}
+  data_filler {{ type: "gaussian" std: 1 }} data_filler {{ type: "uniform" }} }} }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{
+  num_output: {channels} weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "label" top: "loss" }}
+"""
+
+
+@pytest.mark.parametrize(("channels", "batch"), [(64, 4096), (256, 2048), (512, 1024), (1024, 64), (1024, 512), (2048, 256),
+                                                 (4096, 64)])  # fmt: skip
+def test_sums_of_every_size_beside_the_learning_rate(channels, batch):
+    """Sums over many channels fill the scratch memory, and the rate of a recorded iteration stays what it is."""
+    def make(graphs=True):
+        solver = make_solver(WIDE.format(channels=channels, batch=batch), base_lr=0.001, lr_policy="step", gamma=0.7, stepsize=2)
+        solver.use_graphs = graphs
+        return solver
+
+    device, cpu, *_ = on_both(make, 6)
+    np.testing.assert_allclose(device, losses(make(graphs=False), 6), rtol=1e-6)
+    np.testing.assert_allclose(device, cpu, rtol=TOLERANCE)
+
+
 def test_testing_between_iterations(monkeypatch):
     """A test net shares the parameters; it runs between replays of the training's graph."""
     def run():
