@@ -4,6 +4,7 @@ import numpy as np
 
 from minicaffe import io
 from minicaffe.common import TEST
+from minicaffe.errors import ConfigError
 from minicaffe.pycaffe import Net
 
 
@@ -12,7 +13,8 @@ class Classifier(Net):
 
     Parameters
     ----------
-    model_file, pretrained_file : str
+    model_file : str, or NetParameter
+    pretrained_file : str
     image_dims : (height, width), optional
         Pictures are resized to this before the crops are taken; by default the size of the input.
     mean, input_scale, raw_scale, channel_swap : optional
@@ -29,9 +31,8 @@ class Classifier(Net):
     def __init__(self, model_file, pretrained_file, image_dims=None, mean=None, input_scale=None, raw_scale=None,
                  channel_swap=None, **options):
         super().__init__(model_file, TEST, weights=pretrained_file, **options)
-        in_ = self.inputs[0]
         self.transformer = picture_transformer(self, mean, input_scale, raw_scale, channel_swap)
-        self.crop_dims = np.array(self.blobs[in_].shape[2:])
+        self.crop_dims = np.array(self.blobs[self.inputs[0]].shape[2:])
         self.image_dims = np.array(image_dims if image_dims else self.crop_dims)
 
     def predict(self, inputs, oversample=True):
@@ -60,8 +61,20 @@ class Classifier(Net):
 
 
 def picture_transformer(net, mean=None, input_scale=None, raw_scale=None, channel_swap=None):
-    """Return a Transformer of (H, W, K) pictures for the first input of `net`; what is None is left out."""
+    """Return a Transformer of (H, W, K) pictures for the first input of `net`; what is None is left out.
+
+    Raises
+    ------
+    ConfigError
+        If the net has no input of four axes.
+    """
+    if not net.inputs:
+        raise ConfigError("the net has no input, as it reads its data itself; give its deploy net, which has an Input layer",
+                          file=net.file)
     in_ = net.inputs[0]
+    if len(net.blobs[in_].shape) != 4:
+        raise ConfigError(f"the input '{in_}' is {list(net.blobs[in_].shape)}; pictures need (batch, channels, height, width)",
+                          file=net.file)
     transformer = io.Transformer({in_: net.blobs[in_].shape})
     transformer.set_transpose(in_, (2, 0, 1))
     for value, setter in ((mean, transformer.set_mean), (input_scale, transformer.set_input_scale),

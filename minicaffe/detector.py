@@ -18,7 +18,8 @@ class Detector(Net):
 
     Parameters
     ----------
-    model_file, pretrained_file : str
+    model_file : str, or NetParameter
+    pretrained_file : str
     mean, input_scale, raw_scale, channel_swap : optional
         Preprocessing, see `minicaffe.io.Transformer`.
     context_pad : int, optional
@@ -49,7 +50,7 @@ class Detector(Net):
         name = self.inputs[0]
         found, inputs = [], []
         for filename, windows in images_windows:
-            image = io.load_image(filename).astype(np.float32)
+            image = io.load_image(filename, color=self.crop_dims[2] != 1)
             for window in windows:
                 try:
                     inputs.append(self.transformer.preprocess(name, self.crop(image, window)))

@@ -277,6 +277,8 @@ class Transformer:
         if len(order) != self.inputs[in_][1]:
             raise ConfigError(f"must have one entry for each of the {self.inputs[in_][1]} channels, got {list(order)}",
                               field="channel_swap")
+        if not all(0 <= channel < len(order) for channel in order):
+            raise ConfigError(f"channels are counted from 0 to {len(order) - 1}, got {list(order)}", field="channel_swap")
         self.channel_swap[in_] = list(order)
 
     def set_raw_scale(self, in_, scale):

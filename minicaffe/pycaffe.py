@@ -84,13 +84,14 @@ class Net(net_room.Net):
                 raise ConfigError("Net takes network_file, phase, level, stages and weights")
         if phase not in (TRAIN, TEST):
             raise ConfigError(f"must be TRAIN (0) or TEST (1), got {phase!r}", field="phase")
-        if not isinstance(network_file, (str, os.PathLike)):  # a NetParameter, from a solver
-            super().__init__(network_file, **options)
-            return
         if weights is not None and not os.path.exists(weights):
             raise FileError("no such weights file; check the path", file=str(weights))
-        param, positions = net_room.read_net(network_file, phase, level, stages, options.get("skip_unknown_fields", False))
-        super().__init__(param, file=str(network_file), positions=positions, **options)
+        if isinstance(network_file, (str, os.PathLike)):
+            param, positions = net_room.read_net(network_file, phase, level, stages, options.get("skip_unknown_fields", False))
+            options.update(file=str(network_file), positions=positions)
+        else:  # a NetParameter, from a solver or the command line
+            param = network_file
+        super().__init__(param, **options)
         if weights is not None:
             self.copy_from(weights)
 

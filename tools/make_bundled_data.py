@@ -3,13 +3,15 @@
     python tools/make_bundled_data.py --from DIR [--out models/data]
 
 Takes the first pictures of each class, 900 from the training files and 100 from the test files, in the order of the
-files. The same files give the same bytes on every run.
+files. The same files give the same bytes on every run. Beside them stand the names of the classes, and the first ankle boot of the
+test files as a picture.
 """
 
 import argparse
 import tempfile
 from pathlib import Path
 
+import cv2
 import lmdb
 import numpy as np
 
@@ -17,6 +19,8 @@ from minicaffe.data.datasets import CLASSES, raw_datum, read_mnist
 from minicaffe.data.db import open_db
 
 PER_CLASS = {"train": 900, "test": 100}
+NAMES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+PICTURE = "ankle boot"
 
 
 def first_of_each_class(labels, count):
@@ -42,6 +46,9 @@ def main():
             with lmdb.open(f"{scratch}/db", readonly=True, lock=False) as grown:
                 grown.copy(str(target), compact=True)
         print(f"{target}: {per_class * CLASSES} records, {(target / 'data.mdb').stat().st_size} bytes")
+    (arguments.out / "labels.txt").write_text("".join(f"{name}\n" for name in NAMES))
+    first = images[np.flatnonzero(labels == NAMES.index(PICTURE))[0]]
+    cv2.imwrite(str(arguments.out / f"{PICTURE.replace(' ', '_')}.png"), np.squeeze(first))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,10 @@
-"""``minicaffe classify``: scores of pictures by a Classifier (Caffe python/classify.py)."""
+"""``minicaffe classify``: scores of pictures by a Classifier (Caffe python/classify.py).
 
+Different from Caffe: the best classes are printed, the file of scores may be left out, and `as_trained` says how pictures are made.
+"""
+
+import functools
+import os
 import time
 from pathlib import Path
 
@@ -9,66 +14,14 @@ import numpy as np
 from minicaffe import io
 from minicaffe.classifier import Classifier
 from minicaffe.cli import bars, options
-from minicaffe.data.mean_file import read_mean
+from minicaffe.cli.as_trained import Numbers, load_npy, load_picture, open_net, picture_net
+from minicaffe.common import caffe
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto.atomic import replacing
-from minicaffe.proto.files import file_error
+from minicaffe.proto.files import read_bytes
 
-CAFFENET = "models/bvlc_reference_caffenet"
-IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)  # BGR means of Caffe's ilsvrc_2012_mean.npy
 CHUNK = 64  # pictures between two steps of the progress bar
-
-
-class Numbers(click.ParamType):
-    """Whole numbers with commas."""
-
-    name = "A,B"
-
-    def convert(self, value, param, ctx):
-        try:
-            return value if isinstance(value, tuple) else tuple(int(part) for part in value.split(",")) if value else None
-        except ValueError:
-            self.fail(f"must be whole numbers with commas, got '{value}'", param, ctx)
-
-
-def picture_net(command):
-    """Give a command the options of `picture_options`: model, weights and preprocessing."""
-    for option in (
-        click.option("--channel_swap", "--channel-swap", type=Numbers(), default="2,1,0", show_default=True,
-                     help="Order of channels; pictures are read as RGB, Caffe's nets want BGR."),
-        click.option("--raw_scale", "--raw-scale", type=float, default=255.0, show_default=True, help="Factor before the mean."),
-        click.option("--input_scale", "--input-scale", type=float, help="Factor after the mean."),
-        click.option("--mean_file", "--mean-file", metavar="FILE", help="A .npy or mean file to subtract, '' for none; by default "
-                     "the channel means of ImageNet."),
-        click.option("--pretrained_model", "--pretrained-model", metavar="FILE", show_default=True,
-                     default=f"{CAFFENET}/bvlc_reference_caffenet.caffemodel", help="Weights."),
-        click.option("--model_def", "--model-def", metavar="FILE", default=f"{CAFFENET}/deploy.prototxt", show_default=True,
-                     help="Net."),
-    ):
-        command = option(command)
-    return command
-
-
-def load_mean(path):
-    """Return the mean that --mean_file names: an array, or None for ''."""
-    if path is None:
-        return np.array(IMAGENET_MEAN)
-    if not path:
-        return None
-    if path.endswith(".npy"):
-        return load_npy(path)
-    return read_mean(path)
-
-
-def load_npy(path):
-    """Return the array of a .npy file."""
-    try:
-        # Mapped first: its size is then compared with its shape before memory is taken, and it may hold no objects.
-        return np.array(np.lib.format.open_memmap(path, mode="r"))
-    except OSError as error:
-        raise file_error(path, error) from error
-    except ValueError as error:
-        raise DataError(f"is no .npy file of numbers: {error}", file=path) from None
+BEST = 5  # classes shown for each picture
 
 
 def save_npy(path, array):
@@ -79,34 +32,74 @@ def save_npy(path, array):
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("input_file", metavar="INPUT")
-@click.argument("output_file", metavar="OUTPUT")
+@click.argument("output_file", metavar="[OUTPUT]", required=False)
 @picture_net
-@click.option("--center_only", "--center-only", is_flag=True, help="The centre crop alone instead of the average of ten crops.")
-@click.option("--images_dim", "--images-dim", type=Numbers(), default="256,256", show_default=True,
-              help="Height and width that pictures are resized to.")
+@click.option("--labels", metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the model or beside "
+              "the training database.")
+@click.option("--center_only", "--center-only", is_flag=True, help="The centre crop alone, where --images_dim asks for ten.")
+@click.option("--images_dim", "--images-dim", type=Numbers(2), help="Height and width that pictures get before ten crops are "
+              "averaged, as in Caffe's tool; by default pictures are made as in training.")
 @click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures, if INPUT is a folder.")
 @options.threads
 @options.model_file
 @options.common
-def classify(input_file, output_file, model_def, pretrained_model, mean_file, input_scale, raw_scale, channel_swap, center_only,
-             images_dim, ext):
-    """Classify INPUT, a picture, a folder of pictures or a .npy array of them; write the scores (N x classes) to OUTPUT, a .npy."""
-    net = Classifier(model_def, pretrained_model, image_dims=images_dim, mean=load_mean(mean_file), input_scale=input_scale,
-                     raw_scale=raw_scale, channel_swap=channel_swap, **options.net_options())
+def classify(input_file, output_file, labels, center_only, images_dim, ext, **given):
+    """Classify INPUT, a picture, a folder of pictures or a .npy array of them: print the best classes, and with OUTPUT, a .npy,
+    write all scores (N x classes)."""
+    net, training = open_net(Classifier, given, images_dim)
     if input_file.endswith(".npy"):
-        pictures, load = list(load_npy(input_file)), np.asarray
+        names, pictures, load = None, list(load_npy(input_file)), np.asarray
     else:
         pictures = [input_file] if not Path(input_file).is_dir() else sorted(map(str, Path(input_file).glob(f"*.{ext}")))
-        load = io.load_image
+        names = pictures
+        load = io.load_image if net.ten_crops else functools.partial(load_picture, net=net)
         if not pictures:
             raise FileError(f"holds no *.{ext}; --ext names another extension", file=input_file)
-    click.echo(f"Classifying {len(pictures)} inputs.")
+    if output_file:
+        click.echo(f"Classifying {len(pictures)} inputs.")
     begin, scores = time.perf_counter(), []
     with bars.progress() as report:
         for first in range(0, len(pictures), CHUNK):
             chunk = [load(picture) for picture in pictures[first:first + CHUNK]]
-            scores.append(net.predict(chunk, not center_only))
+            scores.append(net.predict(chunk, net.ten_crops and not center_only))
             report("pictures", first + len(chunk), len(pictures))
-    click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
-    save_npy(output_file, np.concatenate(scores))
-    click.echo(f"Saving results into {output_file}")
+    scores = np.concatenate(scores)
+    if output_file:
+        click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
+        save_npy(output_file, scores)
+        click.echo(f"Saving results into {output_file}")
+    if scores[0].size != scores.shape[1]:
+        options.tell(f"each picture has {' x '.join(map(str, scores.shape[1:]))} scores, so no best class is shown")
+        return
+    classes = read_labels(labels, given["model"], training, scores.shape[1])
+    for number, row in enumerate(scores.reshape(len(pictures), -1)):
+        click.echo(f"{names[number] if names else f'{input_file}[{number}]'}:")
+        for best in np.argsort(-row, kind="stable")[:BEST]:
+            click.echo(f"{row[best]:12.4f}  {classes[best] if classes else f'class {best}'}")
+
+
+def read_labels(path, model, training, count):
+    """Return the names of `count` classes, from `path` or where they are usually kept; None if there are none.
+
+    Raises
+    ------
+    DataError
+        If the file `path` holds another number of names.
+    """
+    folders = [os.path.dirname(model or "")] + ([training.folder()] if training and training.folder() is not None else [])
+    for file in [path] if path else [os.path.join(folder, "labels.txt") for folder in folders]:
+        if not path and not os.path.isfile(file):
+            continue
+        if not path:
+            with caffe.trusting(options.net_options()["trusted"]):
+                caffe.check_path(file, "data_param.source")
+        names = [line.strip() for line in read_bytes(file).decode(errors="replace").splitlines() if line.strip()]
+        if len(names) == count:
+            if not path:
+                options.tell(f"names of the classes: {file}")
+            return names
+        wrong = f"holds {len(names)} names, the net gives {count} scores"
+        if path:
+            raise DataError(f"{wrong}; one line for each", file=file)
+        options.tell(f"{file}: {wrong}; not used")
+    return None

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.classify import load_mean, picture_net
+from minicaffe.cli.as_trained import open_net, picture_net
 from minicaffe.detector import Detector
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto.atomic import hdf5_in_memory, replacing
@@ -31,8 +31,7 @@ COORDINATES = ("ymin", "xmin", "ymax", "xmax")
 @options.threads
 @options.model_file
 @options.common
-def detect(input_file, output_file, model_def, pretrained_model, mean_file, input_scale, raw_scale, channel_swap, crop_mode,
-           context_pad):
+def detect(input_file, output_file, crop_mode, context_pad, **given):
     """Score windows of pictures; write them to OUTPUT, .csv or .h5.
 
     INPUT is a .csv with the header filename,xmin,ymin,xmax,ymax (with --crop_mode list), or a .txt with a picture a line.
@@ -40,11 +39,8 @@ def detect(input_file, output_file, model_def, pretrained_model, mean_file, inpu
     if not output_file.lower().endswith((".csv", ".h5")):
         raise ConfigError(f"must end in .csv or .h5, got {output_file}", field="OUTPUT")
     windows = read_windows(input_file, crop_mode)
-    mean = load_mean(mean_file)
-    if mean is not None and mean.ndim == 3:
-        mean = mean.mean(axis=(1, 2))
-    net = Detector(model_def, pretrained_model, mean=mean, input_scale=input_scale, raw_scale=raw_scale,
-                   channel_swap=channel_swap, context_pad=context_pad, **options.net_options())
+    net, _ = open_net(Detector, given, windows=True)
+    net.configure_crop(context_pad)
     begin = time.perf_counter()
     if crop_mode == "selective_search":
         found = net.detect_selective_search(windows)

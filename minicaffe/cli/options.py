@@ -196,6 +196,12 @@ def _choose_allocator(ctx, param, name):
             memory.use(memory.CUDAPlace(index), name)
 
 
+def tell(line):
+    """Say on standard error what the user did not ask for and should know, also on a terminal; --quiet leaves it out."""
+    if not click.get_current_context().meta.get("quiet"):
+        click.echo(line, err=True)
+
+
 def tell_mode(logger):
     """Log where the command computes, in Caffe's words."""
     from minicaffe.common import caffe

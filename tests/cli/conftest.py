@@ -1,11 +1,14 @@
-"""A folder with the tiny net and its solver."""
+"""A folder with the tiny net and its solver; commands run in this process."""
 
+import logging
 import os
+import re
 import signal
 
 import pytest
 from tiny import NET, SOLVER, Process
 
+from minicaffe.cli import app
 from minicaffe.common import caffe
 
 
@@ -16,6 +19,31 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(caffe, "allow_python_layers", None)  # commands set it for their process
     return tmp_path
+
+
+@pytest.fixture
+def minicaffe(tmp_path, monkeypatch, capsys):
+    """Run a command in this process and in `tmp_path`; returns its standard output, or for another `status` its standard error.
+
+    ``told`` holds what the last one wrote on standard error besides the log.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(caffe, "allow_python_layers", None)
+    log = logging.getLogger("minicaffe")
+    for name in ("propagate", "level"):
+        monkeypatch.setattr(log, name, getattr(log, name))
+    monkeypatch.setattr(log, "handlers", list(log.handlers))
+
+    def run(*arguments, status=0):
+        capsys.readouterr()
+        got = app.run([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        assert got == status, err
+        assert status == 0 or err.strip().splitlines()[-1].startswith("minicaffe: "), err
+        run.told = "".join(line for line in err.splitlines(keepends=True) if not re.match(r"[IWEF]\d{4} ", line))
+        return out if status == 0 else err
+
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import logging
 import re
 import struct
 
@@ -52,27 +51,6 @@ def there(tmp_path, monkeypatch):
         file.write(struct.pack(">4I", 0x803, 6, 4, 4) + digits.tobytes())
     (tmp_path / "labels").write_bytes(struct.pack(">2I", 0x801, 6) + bytes([0, 1, 2, 0, 1, 2]))
     return tmp_path
-
-
-@pytest.fixture
-def minicaffe(there, monkeypatch, capsys):
-    """Run a command in this process; returns its standard output, or for another `status` its standard error."""
-    from minicaffe.common import caffe as state
-    monkeypatch.setattr(state, "allow_python_layers", None)
-    log = logging.getLogger("minicaffe")
-    for name in ("propagate", "level"):
-        monkeypatch.setattr(log, name, getattr(log, name))
-    monkeypatch.setattr(log, "handlers", list(log.handlers))
-
-    def run(*arguments, status=0):
-        capsys.readouterr()
-        got = app.run([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        assert got == status, err
-        assert status == 0 or err.strip().splitlines()[-1].startswith("minicaffe: "), err
-        return out if status == 0 else err
-
-    return run
 
 
 def records(path, backend="lmdb"):
@@ -128,8 +106,7 @@ def test_classify(minicaffe, there):
     out = minicaffe("classify", ".", "out.npy", *common, "--ext", "png")
     assert "Classifying 3 inputs." in out and "Saving results into out.npy" in out
     scores = np.load("out.npy")
-    net = caffe.Classifier("deploy.prototxt", "w.caffemodel", image_dims=(10, 10), mean=np.array([104.00698793, 116.66876762, 122.67891434]),
-                           raw_scale=255, channel_swap=(2, 1, 0))
+    net = caffe.Classifier("deploy.prototxt", "w.caffemodel", image_dims=(10, 10), raw_scale=255, channel_swap=(2, 1, 0))
     np.testing.assert_allclose(scores, net.predict([caffe.io.load_image(f"{i}.png") for i in range(3)]), rtol=1e-5)
     minicaffe("classify", "0.png", "one.npy", *common, "--center_only", "--mean_file=", "--channel_swap=0,1,2", "--raw_scale=1")
     assert np.load("one.npy").shape == (1, 5)
@@ -138,6 +115,8 @@ def test_classify(minicaffe, there):
     assert np.load("two.npy").shape == (2, 5)
     assert "holds no *.jpg" in minicaffe("classify", ".", "x.npy", *common, status=1)
     assert "whole numbers" in minicaffe("classify", ".", "x.npy", *common, "--channel_swap", "a", status=2)
+    assert "2 whole numbers" in minicaffe("classify", ".", "x.npy", *common[:2], "--images_dim", "256", status=2)
+    assert "counted from 0 to 2" in minicaffe("classify", "0.png", "x.npy", *common, "--channel_swap", "0,1,7", status=2)
     assert "no such" in minicaffe("classify", "9.png", "x.npy", *common, status=1)
 
 

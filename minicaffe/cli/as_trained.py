@@ -1,0 +1,311 @@
+"""The nets of ``classify`` and ``detect``, and how their pictures are made: as in training, where the training net is known.
+
+Caffe's tools resize every picture to 256 x 256, cut crops and subtract the mean of ImageNet. That is right for nets of ImageNet
+only, so here it holds only for those (three channels in, 1000 scores out; 200 for detect) and for what the options ask for. For any
+other net size and channels are the input's, and crop, mean and scale those of the training net.
+"""
+
+import os
+import re
+from collections import namedtuple
+from pathlib import Path
+
+import click
+import numpy as np
+
+from minicaffe.classifier import picture_transformer
+from minicaffe.cli import options
+from minicaffe.cli.training_file import is_net
+from minicaffe.common import caffe
+from minicaffe.data.datum import opencv
+from minicaffe.data.image_list import decode_picture, read_content
+from minicaffe.data.mean_file import read_mean
+from minicaffe.data.transform import Transformer
+from minicaffe.errors import ConfigError, DataError, Error
+from minicaffe.layers.data import check_database, first_record
+from minicaffe.net.deploy import deploy_net, source_layer
+from minicaffe.net.net import read_net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.files import file_error
+
+CAFFENET = "models/bvlc_reference_caffenet"
+IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)  # BGR means of Caffe's ilsvrc_2012_mean.npy
+IMAGENET_SIZE = (256, 256)
+IMAGENET_CLASSES, IMAGENET_OBJECTS = 1000, 200  # of ILSVRC's classification and detection
+LARGEST_PROTOTXT = 8 << 20  # bytes of a file beside the net that is looked at
+HAS_WEIGHTS = ("Convolution", "InnerProduct", "Deconvolution", "Scale", "BatchNorm", "Embed", "LSTM", "RNN")
+
+
+class Numbers(click.ParamType):
+    """Whole numbers with commas; '' for none."""
+
+    name = "A,B"
+
+    def __init__(self, count=None):
+        self.count = count
+
+    def convert(self, value, param, ctx):
+        try:
+            numbers = value if isinstance(value, tuple) else tuple(int(part) for part in value.split(",")) if value else ()
+        except ValueError:
+            self.fail(f"must be whole numbers with commas, got '{value}'", param, ctx)
+        if self.count is not None and len(numbers) not in (0, self.count):
+            self.fail(f"must be {self.count} whole numbers with a comma, got '{value}'", param, ctx)
+        return numbers
+
+
+def picture_net(command):
+    """Give a command the options of `open_net`: model, weights and preprocessing."""
+    for option in (
+        click.option("--channel_swap", "--channel-swap", type=Numbers(), help="Order of channels; pictures are read as RGB. By "
+                     "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."),
+        click.option("--raw_scale", "--raw-scale", type=float, default=255.0, show_default=True, help="Factor before the mean."),
+        click.option("--input_scale", "--input-scale", type=float, help="Factor after the mean; by default the training net's."),
+        click.option("--mean_file", "--mean-file", metavar="FILE", help="A .npy or mean file to subtract, '' for none; by default "
+                     "the training net's mean, and for nets of ImageNet without one the means of its channels."),
+        click.option("--like", metavar="FILE", help="The training net; by default one beside the model with the same layers."),
+        click.option("--weights", "--pretrained_model", "--pretrained-model", "weights", metavar="FILE",
+                     help=f"A .caffemodel, or HDF5; without --model {CAFFENET}/bvlc_reference_caffenet.caffemodel."),
+        click.option("--model", "--model_def", "--model-def", "model", metavar="FILE",
+                     help=f"A deploy net or a training net; by default {CAFFENET}/deploy.prototxt."),
+    ):
+        command = option(command)
+    return command
+
+
+def open_net(kind, given, images_dim=None, windows=False):
+    """Return the net that the options of `picture_net` ask for, ready for pictures, and its `Training` or None.
+
+    One line on standard error says how pictures are made.
+
+    Parameters
+    ----------
+    kind : type
+        Classifier or Detector.
+    given : dict
+        The values of the options of `picture_net`.
+    images_dim : (height, width), optional
+        That pictures are resized to, over what is known otherwise.
+    windows : bool
+        Windows of pictures are to be warped to the input's size; the mean is that of each channel.
+    """
+    model, weights, like = given["model"], given["weights"], given["like"]
+    if model is None and weights is None:
+        model, weights = f"{CAFFENET}/deploy.prototxt", f"{CAFFENET}/bvlc_reference_caffenet.caffemodel"
+    elif model is None or weights is None:
+        raise click.UsageError("give --model and --weights, or neither for Caffe's CaffeNet", click.get_current_context())
+    about = options.net_options()
+    param, positions = read_net(model, caffe_pb2.TEST, skip_unknown_fields=about["skip_unknown_fields"])
+    with caffe.trusting(about["trusted"]):
+        own = Training.of(param, model)
+        training, why = (own, "") if own and like is None else find_training(param, model, like)
+        if own is not None:
+            param, positions = deploy_net(param, (1, *training.shape()), model), None
+    net = kind(param, weights, file=model, positions=positions, **about)
+    with caffe.trusting(about["trusted"]):
+        set_up(net, training, why, given, images_dim, windows)
+    return net, training
+
+
+def set_up(net, training, why, given, images_dim, windows):
+    """Give `net` the preprocessing that the options ask for, and that of its training where they ask for nothing; say which."""
+    channels, height, width = net.transformer.inputs[net.inputs[0]][1:]
+    scores = int(np.prod(net.blobs[net.outputs[0]].shape[1:]))
+    imagenet = training is None and channels == 3 and scores == (IMAGENET_OBJECTS if windows else IMAGENET_CLASSES)
+    size = images_dim or (height, width)
+    if images_dim is None and not windows:
+        size = training.size(size) if training else IMAGENET_SIZE if imagenet else size
+    mean, of_mean = None, ""
+    if given["mean_file"]:
+        mean, of_mean = load_mean(given["mean_file"]), f"mean of {given['mean_file']}"
+    elif given["mean_file"] is None and training:
+        mean, of_mean = training.mean(channels)
+    elif given["mean_file"] is None and imagenet:
+        mean, of_mean = np.array(IMAGENET_MEAN), "the channel means of ImageNet"
+    if mean is not None and windows and mean.ndim == 3:
+        mean = mean.mean(axis=(1, 2))
+    elif mean is not None and mean.shape[1:] == tuple(size):  # the part that the centre crop sees, as in training
+        top, left = (size[0] - height) // 2, (size[1] - width) // 2
+        mean = mean[:, top:top + height, left:left + width]
+    scale = given["input_scale"] if given["input_scale"] is not None else training.scale if training else None
+    swap = given["channel_swap"]
+    if swap is None:
+        swap = () if channels != 3 or training and training.is_rgb() else (2, 1, 0)
+    net.transformer = picture_transformer(net, mean, scale, given["raw_scale"], swap or None)
+    net.image_dims = np.array(size)
+    net.ten_crops = imagenet or images_dim is not None  # as Caffe's tool has it
+    order = {(2, 1, 0): " (BGR)", (): "" if channels == 1 else " (RGB)"}.get(tuple(swap), "")
+    crop = "" if tuple(size) == (height, width) else f", resized to {size[0]} x {size[1]}"
+    about = (f"pictures: {channels} channel{'s' * (channels != 1)}{order}, {height} x {width}{crop}, "
+             f"{'minus ' + of_mean if mean is not None else 'no mean'}, {f'times {scale:g}' if scale is not None else 'no scale'}")
+    options.tell(f"{about}; {f'as in {training.file}' if training else why}")
+
+
+class Training(namedtuple("Training", "file layer")):
+    """The layer of a training net that brings its pictures, and the net's file."""
+
+    @classmethod
+    def of(cls, param, file):
+        """Return what brings the pictures of a NetParameter, None if it is no training net."""
+        for phase in (caffe_pb2.TEST, caffe_pb2.TRAIN):
+            param = _with_phase(param, phase)
+            layer = source_layer(param, file)
+            if layer is not None and layer.type in ("Data", "ImageData", "MemoryData"):
+                return cls(file, layer)
+        return None
+
+    @property
+    def scale(self):
+        """The factor after the mean, None for 1."""
+        return self.layer.transform_param.scale if self.layer.transform_param.scale != 1 else None
+
+    def crop(self):
+        """Return (height, width) of what is cut out of the pictures, or None."""
+        param = self.layer.transform_param
+        sides = (param.crop_size or param.crop_h, param.crop_size or param.crop_w)
+        return sides if min(sides) else None
+
+    def is_rgb(self):
+        """Whether the channels are red, green, blue, as in the databases that are made of CIFAR-10's files."""
+        return re.search(r"cifar10_(train|test)_(lmdb|leveldb)/*$", self.layer.data_param.source) is not None
+
+    def whole(self):
+        """Return (channels, height, width) of the pictures before the crop; what is not known is None."""
+        if self.layer.type == "MemoryData":
+            param = self.layer.memory_data_param
+            return param.channels, param.height, param.width
+        if self.layer.type == "ImageData":
+            param = self.layer.image_data_param
+            return 3 if param.is_color else 1, param.new_height or None, param.new_width or None
+        check_database(self.layer.data_param)
+        return first_record(self.layer.data_param, self._record_shape)
+
+    def _record_shape(self, record):
+        param = self.layer.transform_param
+        uncropped = caffe_pb2.TransformationParameter(force_color=param.force_color, force_gray=param.force_gray)
+        return Transformer(uncropped, caffe_pb2.TEST).load([record]).shape[1:]
+
+    def shape(self):
+        """Return (channels, height, width) of the net's input.
+
+        Raises
+        ------
+        ConfigError, FileError
+            If it is not known.
+        """
+        try:
+            channels, *size = self.whole()
+        except Error as error:
+            raise error.at(file=self.file, layer=self.layer.name, layer_type=self.layer.type)
+        size = self.crop() or size
+        if None in size:
+            raise ConfigError("new_height and new_width are not set, so the input's size is open; set them, or give a deploy net",
+                              file=self.file, layer=self.layer.name, layer_type=self.layer.type, field="image_data_param")
+        return channels, *size
+
+    def size(self, input_size):
+        """Return (height, width) that pictures get before the crop."""
+        if self.crop() is None:
+            return input_size
+        if self.layer.transform_param.mean_file:
+            return read_mean(self._mean_file()).shape[1:]
+        try:
+            size = self.whole()[1:]
+        except Error:
+            size = (None, None)
+        if None in size:
+            options.tell(f"{self.file} cuts {input_size[0]} x {input_size[1]} out of pictures whose size is not known here, so "
+                         "they are resized to just that; --mean_file FILE of that database, or the database itself, would tell")
+            return input_size
+        return size
+
+    def mean(self, channels):
+        """Return the mean, (C,) or (C, H, W), and its name; None if there is none."""
+        param = self.layer.transform_param
+        if param.mean_file:
+            return read_mean(self._mean_file()), f"mean of {param.mean_file}"
+        if param.mean_value:
+            values = np.array(param.mean_value, np.float64)
+            return np.resize(values, channels) if len(values) == 1 else values, "mean " + ", ".join(f"{v:g}" for v in values)
+        return None, ""
+
+    def _mean_file(self):
+        caffe.check_path(self.layer.transform_param.mean_file, "transform_param.mean_file")
+        return self.layer.transform_param.mean_file
+
+    def folder(self):
+        """Return the folder that the training database is in, or None."""
+        return os.path.dirname(self.layer.data_param.source.rstrip("/")) if self.layer.type == "Data" else None
+
+
+def find_training(param, model, like):
+    """Return the `Training` of `like`, or of the nets beside `model` that have its layers; and why there is none."""
+    if like is not None:
+        if not is_net(like):
+            raise ConfigError("is a solver; give the net that it trains", file=like, field="--like")
+        found = Training.of(read_net(like, caffe_pb2.TEST)[0], like)
+        if found is None:
+            raise ConfigError("has no layer that reads pictures (Data, ImageData, MemoryData), so it cannot say how they are made",
+                              file=like, field="--like")
+        return found, ""
+    layers = {(layer.name, layer.type) for layer in param.layer if layer.type in HAS_WEIGHTS}
+    found = {}
+    for path in sorted(Path(model).absolute().parent.glob("*.prototxt")):
+        path = os.path.join(os.path.dirname(model), path.name)
+        try:
+            if os.path.samefile(path, model) or os.path.getsize(path) > LARGEST_PROTOTXT or not is_net(path):
+                continue
+            other = read_net(path, caffe_pb2.TEST)[0]
+            training = Training.of(other, path)
+        except (Error, OSError):
+            continue  # whatever else is there
+        if training is not None and layers <= {(layer.name, layer.type) for layer in other.layer}:
+            same = caffe_pb2.TransformationParameter()
+            same.CopyFrom(training.layer.transform_param)
+            same.ClearField("mirror")
+            found.setdefault((same.SerializeToString(), training.layer.image_data_param.new_height), []).append(training)
+    if len(found) == 1:  # one whose database is there can tell more
+        return max(*found.values(), key=lambda training: os.path.exists(training.layer.data_param.source)), ""
+    if not found:
+        return None, (f"no training net is beside {model}: name it by --like FILE, or give --mean_file and --input_scale, where "
+                      "the net was trained otherwise")
+    files = " and ".join(same[0].file for same in found.values())
+    return None, f"{files} make pictures differently: name one by --like FILE"
+
+
+def load_mean(path):
+    """Return the array that --mean_file names."""
+    return load_npy(path) if path.endswith(".npy") else read_mean(path)
+
+
+def load_npy(path):
+    """Return the array of a .npy file."""
+    try:
+        # Mapped first: its size is then compared with its shape before memory is taken, and it may hold no objects.
+        return np.array(np.lib.format.open_memmap(path, mode="r"))
+    except OSError as error:
+        raise file_error(path, error) from error
+    except ValueError as error:
+        raise DataError(f"is no .npy file of numbers: {error}", file=path) from None
+
+
+def load_picture(path, net):
+    """Return a picture in [0, 1], RGB or grey, in the size that `net` wants, read and resized as by `minicaffe data images`."""
+    channels = net.transformer.inputs[net.inputs[0]][1]
+    try:
+        image = decode_picture(read_content(path), path, color=channels != 1)
+    except Error as error:
+        raise error.at(file=None)
+    height, width = map(int, net.image_dims)
+    image = opencv().resize(image, (width, height)) if image.shape[:2] != (height, width) else image
+    image = image[:, :, np.newaxis] if image.ndim == 2 else image[:, :, ::-1]
+    return image.astype(np.float32) / 255
+
+
+def _with_phase(param, phase):
+    if param.state.phase == phase:
+        return param
+    other = caffe_pb2.NetParameter()
+    other.CopyFrom(param)
+    other.state.phase = phase
+    return other

@@ -1,0 +1,64 @@
+"""From a training net to the net that answers for one picture, which Caffe's users write by hand as deploy.prototxt."""
+
+from minicaffe.errors import ConfigError
+from minicaffe.net.build import LayerDef, filter_layers
+from minicaffe.proto import caffe_pb2
+
+ANSWERS = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
+
+
+def source_layer(param, file=None):
+    """Return the LayerParameter of the layer that brings a net's pictures under its state: the first without bottoms, or None."""
+    return next((layer for layer in _layers(param, file) if layer.top and not layer.bottom), None)
+
+
+def deploy_net(param, shape, file=None):
+    """Return the NetParameter that computes what a training net predicts, from an Input of `shape`.
+
+    Everything that needs a label is left out; the last loss that has a prediction (`ANSWERS`) becomes that prediction, ``prob``.
+    Without one the last layer that needs no label gives the answer. What the answer does not need is left out as well.
+
+    Parameters
+    ----------
+    param : caffe_pb2.NetParameter
+        In today's form, with the state that its layers are chosen by.
+    shape : sequence of int
+    file : str, optional
+        For errors.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is left.
+    """
+    source = source_layer(param, file)
+    unknown = set(source.top[1:])  # blobs that need a label
+    known, answer = [], None
+    for layer in _layers(param, file):
+        if layer == source or not layer.bottom and layer.type != "Parameter":
+            unknown.update(layer.top if layer != source else ())
+        elif layer.type in ANSWERS and layer.bottom[0] not in unknown:
+            answer = caffe_pb2.LayerParameter(name="prob", type=ANSWERS[layer.type], bottom=layer.bottom[:1], top=["prob"])
+            if layer.HasField("softmax_param"):
+                answer.softmax_param.CopyFrom(layer.softmax_param)
+            unknown.update(layer.top)
+        elif unknown.intersection(layer.bottom):
+            unknown.update(layer.top)
+        else:
+            known.append(layer)
+    if answer is None and not known:
+        raise ConfigError("no layer is left that gives an answer for a picture; write a deploy net", file=file)
+    kept = [answer or known.pop()]
+    needed = set(kept[0].bottom)
+    for layer in reversed(known):
+        if needed.intersection(layer.top):
+            kept.append(layer)
+            needed.update(layer.bottom)
+    made = caffe_pb2.NetParameter(name=param.name, state=param.state)
+    made.layer.add(name="data", type="Input", top=source.top[:1]).input_param.shape.add(dim=shape)
+    made.layer.extend(reversed(kept))
+    return made
+
+
+def _layers(param, file):
+    return [layer.param for layer in filter_layers([LayerDef(layer, None) for layer in param.layer], param.state, file)]

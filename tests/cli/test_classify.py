@@ -1,0 +1,165 @@
+"""``minicaffe classify`` gives a picture the scores that the net gives it in training's own tests, and says what it did."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.data.convert import compute_mean, convert_images
+from minicaffe.data.db import open_db
+from minicaffe.data.mean_file import write_mean
+
+cv2 = pytest.importorskip("cv2")
+COUNT, CLASSES = 3, 4
+TRAINING = """layer { name: "in" type: "Data" top: "data" top: "label" transform_param { %s } data_param { source: "db" batch_size: 3 backend: LMDB } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "right" type: "Accuracy" bottom: "ip" bottom: "label" top: "right" include { phase: TEST } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+DEPLOY = """layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 dim: %d dim: %d dim: %d } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 4 } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Three pictures, their list, and a function that makes the database, the training net and weights of it."""
+    random = np.random.default_rng(0)
+    for i in range(COUNT):
+        cv2.imwrite(str(tmp_path / f"{i}.png"), random.integers(0, 255, (9, 14, 3)).astype(np.uint8))
+    (tmp_path / "list.txt").write_text("".join(f"{i}.png {i}\n" for i in range(COUNT)))
+
+    def make(transform, gray=False):
+        convert_images(f"{tmp_path}/", tmp_path / "list.txt", tmp_path / "db", gray=gray, resize_width=8, resize_height=7)
+        with open_db(tmp_path / "db", "lmdb") as db:
+            write_mean(tmp_path / "mean.binaryproto", compute_mean(db))
+        (tmp_path / "net.prototxt").write_text(TRAINING % transform)
+        caffe.set_random_seed(3)
+        net = caffe.Net("net.prototxt", caffe.TEST)
+        net.save("w.caffemodel")
+        net.forward()
+        score = net.blobs["ip"].data - net.blobs["ip"].data.max(axis=1, keepdims=True)
+        return np.exp(score) / np.exp(score).sum(axis=1, keepdims=True), net.blobs["data"].shape[1:]
+
+    return make
+
+
+@pytest.mark.parametrize("gray", [False, True])
+@pytest.mark.parametrize("transform", ["", "scale: 0.004", "scale: 0.01 crop_size: 5 mean_value: 90",
+                                       'crop_size: 6 scale: 0.02 mean_file: "mean.binaryproto"', 'scale: 0.02 mean_file: "mean.binaryproto"'])
+def test_scores_are_those_of_the_training_net(minicaffe, pictures, tmp_path, transform, gray):
+    want, shape = pictures(transform, gray)
+    weights = ("--ext=png", "--weights", "w.caffemodel")
+    minicaffe("classify", ".", "own.npy", *weights, "--model", "net.prototxt")
+    np.testing.assert_allclose(np.load("own.npy"), want, rtol=2e-4, atol=1e-6)
+    assert f"{shape[1]} x {shape[2]}" in minicaffe.told and "as in net.prototxt" in minicaffe.told
+    (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
+    minicaffe("classify", ".", "deploy.npy", *weights, "--model", "deploy.prototxt")
+    np.testing.assert_allclose(np.load("deploy.npy"), want, rtol=2e-4, atol=1e-6)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "deploy.prototxt").rename("elsewhere/deploy.prototxt")
+    minicaffe("classify", ".", "like.npy", *weights, "--model", "elsewhere/deploy.prototxt", "--like=net.prototxt")
+    np.testing.assert_allclose(np.load("like.npy"), want, rtol=2e-4, atol=1e-6)
+
+
+def test_the_best_classes_are_printed(minicaffe, pictures, tmp_path):
+    scores = pictures("scale: 0.004")[0]
+    common = ("classify", "1.png", "--model", "net.prototxt", "--weights", "w.caffemodel")
+    best = np.argsort(-scores[1])
+    lines = minicaffe(*common).splitlines()
+    assert lines[0] == "1.png:" and lines[1:] == [f"{scores[1][k]:12.4f}  class {k}" for k in best]
+    (tmp_path / "names").write_text("cat\ndog\nnewt\ngreat auk\n")
+    names = ["cat", "dog", "newt", "great auk"]
+    assert [line[14:] for line in minicaffe(*common, "--labels", "names").splitlines()[1:]] == [names[k] for k in best]
+    (tmp_path / "names").rename("labels.txt")
+    assert names[best[0]] in minicaffe(*common) and "names of the classes: labels.txt" in minicaffe.told
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    assert "class 3" in minicaffe(*common) and "holds 2 names, the net gives 4 scores; not used" in minicaffe.told
+    assert "holds 2 names" in minicaffe(*common, "--labels", "labels.txt", status=1)
+    assert minicaffe(*common, "--quiet") and minicaffe.told == ""
+
+
+def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
+    _, shape = pictures("scale: 0.004")
+    (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
+    common = ("classify", "1.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
+    for option, text in ((), "times 0.004; as in net.prototxt"), (("--input_scale=2",), "times 2; as in"), \
+            (("--mean_file", "mean.binaryproto"), "minus mean of mean.binaryproto"), (("--channel_swap=",), "(RGB)"):
+        minicaffe(*common, *option)
+        assert text in minicaffe.told
+    (tmp_path / "other.prototxt").write_text(TRAINING % "scale: 0.1")
+    minicaffe(*common)
+    assert "net.prototxt and other.prototxt make pictures differently: name one by --like" in minicaffe.told.replace(
+        "other.prototxt and net.prototxt", "net.prototxt and other.prototxt")
+    (tmp_path / "net.prototxt").unlink()
+    (tmp_path / "other.prototxt").write_text("net: 'nowhere.prototxt' base_lr: 1")
+    minicaffe(*common)
+    assert "no mean, no scale; no training net is beside deploy.prototxt" in minicaffe.told
+    assert "is a solver" in minicaffe(*common, "--like", "other.prototxt", status=2)
+    assert "has no layer that reads pictures" in minicaffe(*common, "--like", "deploy.prototxt", status=2)
+    assert "give --model and --weights" in minicaffe(*common[:-2], status=2)
+
+
+def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path):
+    pictures("")
+    (tmp_path / "net.prototxt").unlink()
+    (tmp_path / "deploy.prototxt").write_text((DEPLOY % (3, 8, 8)).replace("num_output: 4", "num_output: 1000"))
+    caffe.Net("deploy.prototxt", caffe.TEST).save("big.caffemodel")
+    minicaffe("classify", "1.png", "out.npy", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
+    assert "resized to 256 x 256, minus the channel means of ImageNet" in minicaffe.told
+    net = caffe.Classifier("deploy.prototxt", "big.caffemodel", image_dims=(256, 256), raw_scale=255, channel_swap=(2, 1, 0),
+                           mean=np.array([104.00698793, 116.66876762, 122.67891434]))
+    np.testing.assert_allclose(np.load("out.npy"), net.predict([caffe.io.load_image("1.png")]), rtol=1e-5)
+
+
+def test_detect_takes_channels_and_transform_of_its_net(minicaffe, pictures, tmp_path):
+    want, shape = pictures('scale: 0.02 mean_file: "mean.binaryproto"', gray=True)
+    (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,14,9\n")
+    (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
+    minicaffe("detect", "w.csv", "out.csv", "--model", "deploy.prototxt", "--weights", "w.caffemodel", "--crop_mode=list", "--context_pad=0")
+    assert "1 channel, 7 x 8, minus mean of mean.binaryproto, times 0.02; as in net.prototxt" in minicaffe.told
+    net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
+    picture = caffe.io.resize_image(caffe.io.load_image("0.png", color=False), (7, 8))[:, :, 0] * 255
+    mean = caffe.io.blobproto_to_array(_blob("mean.binaryproto")).mean()
+    net.blobs["data"].data[...] = (picture - mean) * 0.02
+    scores = [float(cell) for cell in (tmp_path / "out.csv").read_text().splitlines()[1].split(",")[5:]]
+    np.testing.assert_allclose(scores, net.forward()["prob"][0], rtol=1e-3)
+
+
+def _blob(path):
+    return caffe.proto.caffe_pb2.BlobProto.FromString(Path(path).read_bytes())
+
+
+def test_an_untrusted_net_names_no_file_outside(minicaffe, pictures, tmp_path):
+    pictures("")
+    outside = tmp_path.parent / f"{tmp_path.name}_outside"
+    outside.mkdir()
+    (tmp_path / "mean.binaryproto").rename(outside / "mean.binaryproto")
+    shape = (3, 7, 8)
+    (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
+    (tmp_path / "net.prototxt").write_text(TRAINING % f'mean_file: "{outside}/mean.binaryproto"')
+    common = ("classify", "1.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
+    minicaffe(*common)
+    assert "outside the working directory" in minicaffe(*common, "--untrusted", status=2)
+    (tmp_path / "net.prototxt").write_text((TRAINING % "").replace('"db"', f'"{outside}/db"'))
+    (outside / "labels.txt").write_text("a\nb\nc\nd\n")
+    minicaffe(*common)
+    assert "names of the classes" in minicaffe.told
+    assert "outside the working directory" in minicaffe(*common, "--untrusted", status=2)
+
+
+def test_a_training_net_needs_a_deploy_net_elsewhere(minicaffe, pictures):
+    pictures("")
+    with pytest.raises(caffe.errors.ConfigError, match="net.prototxt: the net has no input"):
+        caffe.Classifier("net.prototxt", "w.caffemodel")
+
+
+def test_bundled_picture(minicaffe, monkeypatch, tmp_path):
+    """The quick start's command, with weights of another training: names come from models/data."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    caffe.Net("models/lenet/deploy.prototxt", caffe.TEST).save(str(tmp_path / "w.caffemodel"))
+    out = minicaffe("classify", "models/data/ankle_boot.png", "--model", "models/lenet/deploy.prototxt", "--weights", tmp_path / "w.caffemodel")
+    assert "1 channel, 28 x 28, no mean, times 0.00390625" in minicaffe.told
+    assert len(out.splitlines()) == 6 and "class" not in out
