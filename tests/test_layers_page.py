@@ -40,7 +40,7 @@ def test_the_check_notices_a_change(tool, page, tmp_path, monkeypatch):
         tool.main()
     (tmp_path / "layers.md").write_text(page)
     tool.main()
-    (tmp_path / "layers.md").write_text(page.replace("same text", "CPU", 1))
+    (tmp_path / "layers.md").write_text(page.replace("kernels", "CPU", 1))
     with pytest.raises(SystemExit, match="run tools/layers_table.py"):
         tool.main()
 
@@ -56,13 +56,17 @@ def test_every_type_of_the_package_has_a_row(page):
 
 
 @pytest.mark.parametrize("name, cells", [
-    ("Convolution", ["yes", "yes", "yes", "same text", "cuDNN"]),
-    ("Threshold", ["yes", "no gradient", "yes", "same text", ""]),
+    ("Convolution", ["yes", "yes", "yes", "kernels", "cuDNN"]),
+    ("Threshold", ["yes", "no gradient", "yes", "kernels", ""]),
     ("Data", ["yes", "source", "yes", "no computing", ""]),
     ("HDF5Output", ["yes", "sink", "yes", "no computing", ""]),
     ("Flatten", ["yes", "shared memory", "yes", "no computing", ""]),
+    ("DetectionOutput", ["yes", "no gradient", "yes", "CPU", ""]),
+    ("DetectionEvaluate", ["yes", "no gradient", "yes", "CPU", ""]),
+    ("MultiBoxLoss", ["yes", "yes", "yes", "inner net", ""]),
+    ("PriorBox", ["yes", "zero", "yes", "CPU", ""]),
     ("LSTM", ["yes", "yes", "yes", "inner net", ""]),
-    ("InfogainLoss", ["yes", "yes", "yes", "same text", ""]),
+    ("InfogainLoss", ["yes", "yes", "yes", "kernels", ""]),
 ])
 def test_facts_of_some_classes(tool, name, cells):
     assert tool.facts(layer_types()[name]) == cells

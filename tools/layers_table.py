@@ -25,9 +25,10 @@ HEAD = """# Layer types
 
 Written by `tools/layers_table.py` from the registry and the sources; do not edit.
 
-- *backward*: yes; "shared memory": bottom and top are one memory, so the gradient is there already; or why there is none: a
-  source has nothing to give a gradient to, a sink nothing to take one from.
-- *GPU*: "same text" is one implementation for CPU, GPU and the simulated device, compiled from the same functors; "inner net": the
+- *backward*: yes; "zero": the gradient is zero; "shared memory": bottom and top are one memory, so the gradient is there already; or
+  why there is none: a source has nothing to give a gradient to, a sink nothing to take one from, and "no gradient" is an error where
+  one is asked for.
+- *GPU*: "kernels" are compiled from the same functors as the CPU's loops, for GPUs and for the simulated device; "inner net": the
   layers that it is made of decide; "no computing": it reads, names or reshapes memory; "CPU": it computes on the host, and its
   blobs are copied there and back.
 - *fast engine*: a library that engine CAFFE is exchanged for on request (`engine: CUDNN`, `cuda.use_cudnn()`).
@@ -71,15 +72,17 @@ def facts(cls):
     bodies = [body_of(base) for base in chain]
     forward = method(bodies, "forward_on", "forward_cpu")
     backward = method(bodies, "backward_on", "backward_cpu")
-    if backward is None:
+    if backward is None or re.fullmatch(r"if any\(propagate_down\):\s*raise .*", backward, re.S):
         backward = "no gradient"
+    elif re.fullmatch(r"for .*:\s*if wanted:\s*blob\.fill_diff\(0\)", backward):
+        backward = "zero"
     elif backward:
         backward = "yes"
     else:  # it is defined, and has nothing to do
         backward = "source" if cls.exact_num_bottom_blobs == 0 else "sink" if cls.exact_num_top_blobs == 0 else "shared memory"
     inner = any(re.search(rf"\b{InnerNet.__name__}\(", body) for body in bodies)
     if issubclass(cls, DeviceLayer):
-        gpu = "same text"
+        gpu = "kernels"
     else:
         gpu = "inner net" if inner else "no computing" if cls.host_only or not forward else "CPU"
     engines = [name for name, call in ENGINES.items() if any(re.search(call, body) for body in bodies)]
@@ -87,7 +90,7 @@ def facts(cls):
 
 
 def tested_in_double():
-    """Return the names that stand in quotes in tests which compute in float64."""
+    """Return the names in quotes in tests which compute in float64."""
     names = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         text = path.read_text()

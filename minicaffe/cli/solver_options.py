@@ -30,7 +30,7 @@ HELP = {
     "snapshot": "Snapshot every N iterations; 0: never.",
     "snapshot_prefix": "Begin of the names of snapshots; a folder: inside it.",
     "snapshot_diff": "Keep gradients in snapshots.",
-    "solver_mode": "CPU or GPU (none in this build yet).",
+    "solver_mode": "CPU or GPU; --device and --gpu take precedence.",
     "device_id": "GPU to use.",
     "test_compute_loss": "Report the loss of the whole net in tests.",
     "random_seed": "Seed of all random numbers; -1: by chance.",

@@ -1,4 +1,4 @@
-"""What the layers with a prefetch thread share: Data, ImageData, WindowData (Caffe base_data_layer.cpp).
+"""What the layers with a prefetch thread share: Data, AnnotatedData, ImageData, WindowData, VideoData (Caffe base_data_layer.cpp).
 
 The arrays of the thread become the tops' memory; nothing is copied on the way. In GPU mode they are page-locked, and the
 next batch goes to the device on a stream of its own while the present one is computed (data/ahead.py). Different from

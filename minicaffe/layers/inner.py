@@ -1,4 +1,4 @@
-"""A net inside a layer: what SPP, LSTM and RNN are made of (Caffe recurrent_layer.cpp, spp_layer.cpp).
+"""A net inside a layer: what SPP, LSTM, RNN and MultiBoxLoss are made of (Caffe recurrent_layer.cpp, spp_layer.cpp).
 
 The layers of the inner net run where the outer net does. Its inputs take the memory of the layer's bottoms, and the tops
 that of its outputs, so nothing is copied on the way in or out.

@@ -1,8 +1,8 @@
 """Layers with parameters broadcast along axes: Scale, Bias, PReLU; and Reduction, whose gradient is such a broadcast.
 
-A blob is seen as outer x channels x inner: parameter k meets all elements whose middle index is k. Formulas stand in
-kernels/broadcast.hpp, the loops in cpu/broadcast.hpp (Caffe scale_layer.cpp, bias_layer.cpp, prelu_layer.cpp,
-reduction_layer.cpp). Different from Caffe: the gradient of a scale is added to its diff in every case; there a scale that
+A blob is seen as outer x channels x inner: parameter k meets all elements whose middle index is k. Formulas are defined in
+kernels/broadcast.hpp and kernels/reduce.hpp; ops/broadcast.hpp and ops/sums.hpp run them on CPU or device (Caffe scale_layer.cpp,
+bias_layer.cpp, prelu_layer.cpp, reduction_layer.cpp). Different from Caffe: the gradient of a scale is added to its diff in every case; there a scale that
 covers all of x, or a batch of one, overwrites it.
 """
 
