@@ -8,9 +8,8 @@ import numpy as np
 
 from minicaffe.errors import ConfigError
 from minicaffe.net_spec import layers as L
+from minicaffe.proto.crop import PASS_THROUGH_LAYERS
 
-PASS_THROUGH_LAYERS = ["AbsVal", "BatchNorm", "Bias", "BNLL", "Dropout", "Eltwise", "ELU", "Log", "LRN", "Exp", "MVN", "Power",
-                       "ReLU", "PReLU", "Scale", "Sigmoid", "Split", "TanH", "Threshold"]
 TWO_SIDED = {"pad_h", "pad_w", "kernel_h", "kernel_w", "stride_h", "stride_w"}
 IDENTITY = (None, 1, 0)
 

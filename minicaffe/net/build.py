@@ -58,7 +58,7 @@ def _check_fields(layer, phase, skip, file, positions, layer_path):
         if known is None or known.enum_type is None:  # a known one may stand in a `fork_fields` that somebody else made up
             found = forks.find_field(message.name, name)
             names = [other for other in message.fields_by_name if other != "fork_fields"]
-            text = f"unknown field in {message.name}{forks.about_field(message.name, name, names)}"
+            text = f"unknown field in {message.name}{forks.about_field(message.name, name, value, names)}"
         else:
             found, text = forks.find_value(enum_name(known.enum_type), value), no_value(known.enum_type, value)
         line, column = positions.place_of(f"{layer_path}.{path}") if positions is not None else (None, None)

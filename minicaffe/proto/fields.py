@@ -113,6 +113,11 @@ class Fields:
         return " ".join(line.strip() for line in lines_of(self)) or "no fields"
 
 
+def take(fields, name):
+    """Remove a field from `fields` and return its values as a list."""
+    return fields._values.pop(name, [])
+
+
 def lines_of(fields, indent=""):
     """Yield the lines of a prototxt that holds `fields`."""
     for name in fields:

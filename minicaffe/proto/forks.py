@@ -56,34 +56,46 @@ def find_layer(name):
     return _table().get(("layer", name))
 
 
-def about_field(message, name, known):
+def layer_named(word):
+    """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling, LOCAL is Local."""
+    plain = word.replace("_", "").lower()
+    known = (key[1] for key in _table() if key[0] == "layer" and key[1].lower() == plain)
+    return next(known, "".join(map(str.capitalize, word.split("_"))) if word.isupper() else word)
+
+
+def about_field(message, name, value, known):
     """Return what an error says about a field that a message lacks: who has it, and what to do.
 
     Parameters
     ----------
     message, name : str
+    value : object
+        What the file gives it, as `minicaffe.proto.fields.Fields` holds it: advice for one value is wrong for another.
     known : collection of str
         The fields that the message has.
     """
     found = find_field(message, name)
     if found is None:
         return close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")
-    text = f"; {_have(found.forks, 'it')}"
-    if found.skip == "default":
-        return text + f"; with its default, {found.default}, it changes nothing, and skip_unknown_fields leaves it out"
-    return text + {
-        "yes": "; it changes no result, and skip_unknown_fields leaves it out",
-        "test": "; it changes training only, and skip_unknown_fields leaves it out of a net of phase TEST",
-    }.get(found.skip, "; results depend on it, so it cannot be skipped: see docs/forks.md")
+    return f"; {_have(found.forks, 'it')}; {_advice(found, value)}"
 
 
 def about_value(enum, name):
     """Return what an error says about a value that an enum lacks; the empty string if nothing is known."""
     found = find_value(enum, name)
-    if found is None:
-        return ""
-    remedy = "it changes no result, and skip_unknown_fields leaves it out" if found.skip else "see docs/forks.md"
-    return f"; {_have(found.forks, name)}; {remedy}"
+    return f"; {_have(found.forks, name)}; {_advice(found, name)}" if found is not None else ""
+
+
+def _advice(found, value):
+    """Return what can be done about a `Known` field or value that the file has with `value`."""
+    if found.skip == "yes":
+        return "it changes no result, and skip_unknown_fields leaves it out"
+    if found.skip == "test":
+        return "it changes training only, and skip_unknown_fields leaves it out of a net of phase TEST"
+    if may_skip(found, value):
+        return f"at {found.default}, its default, it changes nothing, and skip_unknown_fields leaves it out"
+    but = f" unless it is {found.default}, its default" if found.skip == "default" else ", so it cannot be skipped"
+    return f"results depend on it{but}: see docs/forks.md"
 
 
 def about_layer(name, types):
@@ -95,14 +107,14 @@ def about_layer(name, types):
     types : collection of str
         The types that are.
     """
-    near = close_matches(name, types)  # comes last: a type of a fork is no typing error
+    near = close_matches(name, types)
     found = find_layer(name)
     if found is not None:
         return f"; {_have(found.forks, 'it')}{USES.get(found.use, '')}; {SUPPLY.format(name)}"
     field, forks = _own_field(name)
     if field is not None:
         return f"; {_have(forks, f'a field {field}')}; {SUPPLY.format(name)}"
-    return near or f"; {SUPPLY.format(name)}; known are {', '.join(sorted(types))}"
+    return f"{near} If it is a type of its own, {SUPPLY.format(name)}" if near else f"; {SUPPLY.format(name)}"
 
 
 def _own_field(layer_type):

@@ -38,6 +38,8 @@ TOKEN = re.compile(
 ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 SIMPLE_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True))
 CLOSING = {"{": "}", "<": ">"}
+# Strings of a solver that MyCaffe, which has enums there, writes without quotes.
+NAMES_OF_SOLVERS = ("lr_policy", "regularization_type", "type", "eval_type")
 INTEGER_RANGES = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
@@ -55,8 +57,8 @@ def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fiel
     message_class : type
         Class of the message that the file holds, such as ``caffe_pb2.NetParameter``.
     keep_layer_fields : bool
-        Whether fields of a `LayerParameter` that the messages lack are no error here: they are kept in its `fork_fields`, for
-        whoever knows which layer reads them (net/build.py).
+        Whether fields of a layer that the messages lack, and a V1 layer's type, are no error here: they are kept in the layer's
+        `fork_fields`, for whoever knows which layer reads them (net/build.py).
     skip_unknown_fields : bool
         Whether other fields that are missing in the messages are left out with a warning, where a net is known to compute the
         same without them (proto/forks.py). Any other unknown field is an error even so.
@@ -120,9 +122,8 @@ class _Table:
         self.fields = {field.name: _Field(field) for field in descriptor.fields if field.name != "fork_fields"}
         self.required = [field.name for field in descriptor.fields if _is_required(field)]
         self.is_layer = descriptor.name in ("LayerParameter", "V1LayerParameter")
-        self.keeps = descriptor.name == "LayerParameter"  # its fork_fields hold what the messages lack
-        # A rule that is read in part would let layers in or out by chance.
-        self.is_rule = descriptor.name == "NetStateRule"
+        # A rule that is read in part would let layers in or out by chance; upgrading reads every field of a V0 layer itself.
+        self.is_strict = descriptor.name in ("NetStateRule", "V0LayerParameter")
 
 
 class _Field:
@@ -144,6 +145,8 @@ class _Field:
             FieldDescriptor.CPPTYPE_FLOAT: _Reader.float,
             FieldDescriptor.CPPTYPE_DOUBLE: _Reader.float,
         }.get(descriptor.cpp_type, _Reader.integer)
+        if descriptor.containing_type.name == "SolverParameter" and self.name in NAMES_OF_SOLVERS:
+            self.read = _Reader.name
 
 
 _table = functools.cache(_Table)
@@ -191,7 +194,7 @@ class _Reader:
     def fields(self, message, table, path, depth, close, opened):
         """Read the fields of `message` up to the mark `close` (END for the file), whose opening is token `opened`."""
         try:
-            if self.keep and table.keeps:
+            if self.keep and (table.is_layer or table.is_strict):
                 self._kept_fields(message, table, path, depth, close, opened)
             else:
                 self._fields(message, table, path, depth, close, opened)
@@ -204,11 +207,11 @@ class _Reader:
                 raise self.error(f"required field '{name}' of {table.name} is missing; add it", path, opened)
 
     def _kept_fields(self, message, table, path, depth, close, opened):
-        """As `_fields`, for a layer; what its messages lack goes into its `fork_fields`."""
+        """As `_fields`: what the messages of a layer lack goes into its `fork_fields`; a strict message has nowhere to keep it."""
         before = self.kept, self.kept_path
-        self.kept, self.kept_path = Fields(), path
+        self.kept, self.kept_path = Fields() if table.is_layer else None, path
         self._fields(message, table, path, depth, close, opened)
-        if len(self.kept):
+        if self.kept:
             message.fork_fields = "\n".join(lines_of(self.kept))
         self.kept, self.kept_path = before
 
@@ -250,26 +253,25 @@ class _Reader:
 
     def unknown(self, table, name, path, depth, value=None):
         """Keep, skip or refuse a field that a message lacks, or one whose enum lacks its `value`; it is the next token."""
-        keep = self.kept is not None and not table.is_rule
-        if not keep:
-            if value is None:
-                known = forks.find_field(table.name, name)
-                error = self.error(f"unknown field in {table.name}{forks.about_field(table.name, name, table.fields)}", path)
-            else:
-                enum = table.fields[name].descriptor.enum_type
-                known = forks.find_value(enum_name(enum), value)
-                error = self.error(no_value(enum, value), path, self.at + 2)  # the name and a colon stand before it
-            if not self.skip or known is None or not known.skip:
-                raise error
-        self.starts.setdefault(path, self.offsets[self.at])
+        start = self.at
+        self.starts.setdefault(path, self.offsets[start])
         read = Fields()
         self.one(read, path, depth)
-        if keep:
+        if self.kept is not None:
             self.kept.inside(path[len(self.kept_path):]).extend(name, read.all(name))
-        elif all(forks.may_skip(known, value) for value in read.all(name)):
-            logger.warning("%s; skipped", error)
+            return
+        values = read.all(name) or [None]
+        enum = table.fields[name].descriptor.enum_type if value is not None else None
+        known = forks.find_value(enum_name(enum), value) if enum is not None else forks.find_field(table.name, name)
+        refused = [each for each in values if not forks.may_skip(known, each)]
+        if enum is not None:
+            error = self.error(no_value(enum, value), path, start + 2)  # the name and a colon stand before it
         else:
+            about = forks.about_field(table.name, name, (refused or values)[0], table.fields)
+            error = self.error(f"unknown field in {table.name}{about}", path, start)
+        if refused or not self.skip:
             raise error
+        logger.warning("%s; skipped", error)
 
     def anything(self, into, path, depth, close, opened):
         """Read fields of any name into `into`, up to the mark `close`; return `into`."""
@@ -467,6 +469,15 @@ class _Reader:
             return value.decode("utf-8")
         except UnicodeDecodeError:
             raise self.error("is not valid UTF-8; save the file as UTF-8", path, start) from None
+
+    def name(self, field, path):
+        """Read a string that may stand without its quotes."""
+        if self.kinds[self.at] != WORD:
+            return self.string(field, path)
+        word = self.words[self.at]
+        logger.warning("%s", self.error(f'{word} is read as "{word}"; BVLC Caffe needs the quotes', path))
+        self.at += 1
+        return word
 
     def unescaped(self, path, match):
         """Return the bytes that a backslash and what follows stand for."""

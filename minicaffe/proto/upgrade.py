@@ -13,7 +13,10 @@ import os
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_net
-from minicaffe.proto.text import read_text
+from minicaffe.proto.crop import crop_offset, producers_of
+from minicaffe.proto.fields import Fields, lines_of, take
+from minicaffe.proto.forks import layer_named
+from minicaffe.proto.text import parse_fields, read_text
 from minicaffe.proto.v0 import is_v0, upgrade_v0, v0_type
 
 logger = logging.getLogger(__name__)
@@ -24,6 +27,7 @@ V1_TYPES = {
     "ABSVAL": "AbsVal",
     "ARGMAX": "ArgMax",
     "BNLL": "BNLL",
+    "CROP": "Crop",  # of a fork, see proto/crop.py
     "HDF5_DATA": "HDF5Data",
     "HDF5_OUTPUT": "HDF5Output",
     "LRN": "LRN",
@@ -115,7 +119,8 @@ def read_weights(path):
 
 def needs_upgrade(net):
     """Tell whether anything in `net` is not in today's form. Never true of what `upgrade_net` returned."""
-    return bool(net.layers or net.input or net.input_dim or net.input_shape or any(map(_is_old_batch_norm, net.layer)))
+    return bool(net.layers or net.input or net.input_dim or net.input_shape or any(map(_is_old_batch_norm, net.layer))
+                or any(_ceil_mode(layer) is not None for layer in net.layer))
 
 
 def upgrade_net(net, positions=None, prefix=""):
@@ -197,8 +202,12 @@ class _Upgrade:
             self.paths = [self.paths[index] for index in kept]
             self.note(logging.INFO, "Upgraded a net of version 0")
         self.data_to_transform()
+        crops = []
         if self.net.layers:
+            crops = [index for index, layer in enumerate(self.net.layers) if _fork_type(layer) == "CROP"]
             self.layers_from_v1()
+        self.crops(crops)
+        self.ceil_modes()
         if self.net.input or self.net.input_dim or self.net.input_shape:
             self.input_layer()
         for layer in filter(_is_old_batch_norm, self.net.layer):
@@ -238,6 +247,11 @@ class _Upgrade:
             for field, value in old.ListFields():
                 if field.name == "type":
                     layer.type = _type_of(value)
+                elif field.name == "fork_fields":
+                    fields = parse_fields(value)
+                    for word in take(fields, "type"):
+                        layer.type = V1_TYPES.get(word) or layer_named(word)
+                    _set_fork_fields(layer, fields)
                 elif field.name in V1_PARAM:
                     for index, item in enumerate(value):
                         while len(layer.param) <= index:
@@ -253,6 +267,35 @@ class _Upgrade:
                     getattr(layer, field.name).extend(value)
         self.net.ClearField("layers")
         self.note(logging.INFO, "Upgraded a net of version 1")
+
+    def crops(self, indices):
+        """Give the layers that were CROP in V1 their offsets."""
+        layers, producers = self.net.layer, producers_of(self.net.layer) if indices else {}
+        for index in indices:
+            try:
+                offset = crop_offset(layers, producers, index)
+            except ConfigError as error:
+                raise _located(error.at(layer=layers[index].name, layer_type="Crop"), self.positions, self.paths[index])
+            layers[index].crop_param.axis = 2
+            layers[index].crop_param.offset[:] = offset
+            self.note(logging.INFO, f"The layers between the bottoms of Crop layer '{layers[index].name}' give it offset {offset}")
+
+    def ceil_modes(self):
+        """Turn ceil_mode, which some forks' Pooling layers have, into round_mode; where both are given, round_mode counts."""
+        for layer in self.net.layer:
+            ceil = _ceil_mode(layer)
+            if ceil is None:
+                continue
+            fields, param = parse_fields(layer.fork_fields), layer.pooling_param
+            take(fields.pooling_param, "ceil_mode")
+            if not len(fields.pooling_param):
+                take(fields, "pooling_param")
+            _set_fork_fields(layer, fields)
+            mode = caffe_pb2.PoolingParameter.CEIL if ceil else caffe_pb2.PoolingParameter.FLOOR
+            if not param.HasField("round_mode"):
+                param.round_mode = mode
+            elif param.round_mode != mode:
+                self.note(logging.WARNING, f"Ignored ceil_mode of layer '{layer.name}', whose round_mode says otherwise")
 
     def input_layer(self):
         """Turn the net's own input fields into an Input layer in front of all others."""
@@ -290,6 +333,28 @@ def _is_old_batch_norm(layer):
     """Tell whether a layer is a BatchNorm with the three `param` entries of old files, and one of them would be learned."""
     old = layer.type == "BatchNorm" and len(layer.param) == 3
     return old and any(param.lr_mult != 0 or param.decay_mult != 0 for param in layer.param)
+
+
+def _ceil_mode(layer):
+    """Return the ``ceil_mode`` of a Pooling layer, which only forks have, as a bool; None if it is not given or is none."""
+    if layer.type != "Pooling" or "ceil_mode" not in layer.fork_fields:
+        return None
+    for param in parse_fields(layer.fork_fields).all("pooling_param"):
+        for value in param.all("ceil_mode") if isinstance(param, Fields) else ():
+            return bool(value) if value in (0, 1) else None
+    return None
+
+
+def _fork_type(layer):
+    """Return the type of a V1 layer where the enum lacks it: the word in the file; None otherwise."""
+    return parse_fields(layer.fork_fields).get("type") if "type" in layer.fork_fields else None
+
+
+def _set_fork_fields(layer, fields):
+    """Keep `fields` as what the messages of a layer lack."""
+    layer.ClearField("fork_fields")
+    if fields:
+        layer.fork_fields = "\n".join(lines_of(fields))
 
 
 def _type_of(number):

@@ -181,7 +181,7 @@ def test_inside_a_solver(types, net_file, device):
 @pytest.mark.parametrize("field, place", [
     ("submanifold_sparse: false", "results depend on it"),
     ("kernel_sizes: 3", "did you mean 'kernel_size'"),
-    ("negative_slope: 0.5", "with its default, 0"),
+    ("negative_slope: 0.5", "results depend on it unless it is 0, its default"),
     ("engine: MKL2", "must be one of DEFAULT, CAFFE, CUDNN, got MKL2"),
     ("weight_filler { scale: 2 }", "unknown field in FillerParameter; the fork intel has it"),
 ])
@@ -237,12 +237,40 @@ def test_layers_that_the_rules_leave_out_are_not_looked_at(net_file):
 
 @pytest.mark.parametrize("kind, hint", [
     ("MultiStageMeanfield", "the fork crfasrnn has it"), ("ProposalTarget", "for training and scoring"), ("Convolutoin", "'Convolution'"),
+    ("NdConvolution", r"'Deconvolution'.*register_layer\('NdConvolution', Class\)"),
 ])
 def test_unknown_types_name_place_and_forks(net_file, kind, hint):
     text = INPUT + f'layer {{ name: "m" type: "{kind}" bottom: "a" top: "b"\n  some_param {{ a: 1 }} }}'
     for definition in (text, text.replace("some_param { a: 1 }", "")):
         with pytest.raises(ConfigError, match=rf"net.prototxt:2: layer 'm' \({kind}\): type: unknown layer type '{kind}'.*{hint}"):
             caffe.Net(net_file(definition), caffe.TEST)
+
+
+V1 = """input: "a" input_dim: [1, 2, 5, 5]
+layers { name: "s" type: %s bottom: "a" top: "b" times_param { k: 3 } }
+"""
+
+
+def test_a_type_of_ones_own_in_a_v1_net(types, net_file):
+    class Scaled(Times):
+        pass
+
+    caffe.register_layer("Local", Scaled)
+    net = caffe.Net(net_file(V1 % "LOCAL"), caffe.TEST)
+    net.blobs["a"].data[...] = 2
+    assert (net.forward()["b"] == 6).all()
+    for kind, hint in (("BN", r"unknown layer type 'BN'; the forks segnet, .* call minicaffe.register_layer\('BN'"), ("SILENCE", "times_param: unknown field")):
+        with pytest.raises(ConfigError, match=rf"net.prototxt:2\b.*: layer 's' \(\w+\): .*{hint}"):
+            caffe.Net(net_file((V1 % kind).replace('top: "b"', 'top: "b"' * (kind == "BN"))), caffe.TEST)
+
+
+@pytest.mark.parametrize("ceil, side", [("true", 3), ("false", 2)])
+def test_ceil_mode_rounds(net_file, ceil, side):
+    text = "layer { name: 'p' type: 'Pooling' bottom: 'a' top: 'p' pooling_param { kernel_size: 2 stride: 2 ceil_mode: %s } }"
+    net = caffe.Net(net_file(INPUT.replace("dim: 4", "dim: 5") + text % ceil), caffe.TEST)
+    assert net.blobs["p"].shape == (1, 2, side, side)
+    net_file(f"base_lr: 0.1 lr_policy: fixed net_param {{ {INPUT.replace('dim: 4', 'dim: 5')} {text % ceil} }}", "solver.prototxt")
+    assert caffe.SGDSolver("solver.prototxt").net.blobs["p"].shape == (1, 2, side, side)
 
 
 @pytest.mark.parametrize("command", [

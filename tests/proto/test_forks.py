@@ -77,13 +77,16 @@ def test_few_fields_may_be_skipped():
     ("layer {\n pooling_param { torch_pooling: false } }", caffe_pb2.NetParameter,
      r"net.prototxt:2:\d+: .*unknown field in PoolingParameter; the forks nvcaffe-0.16 and nvcaffe-0.17 have it; it changes no result, "
      "and skip_unknown_fields leaves it out"),
-    ("layer { relu_param { maximum: 4 } }", caffe_pb2.NetParameter, "with its default, 0, it changes nothing"),
+    ("layer { relu_param { maximum: 4 } }", caffe_pb2.NetParameter, "results depend on it unless it is 0, its default: see docs/forks.md$"),
+    ("layer { relu_param { maximum: 0 } }", caffe_pb2.NetParameter, "at 0, its default, it changes nothing, and skip_unknown_fields leaves"),
+    ("layer { batch_norm_param { scale_bias: true } }", caffe_pb2.NetParameter, "results depend on it unless it is false, its default"),
     ("layer { dropout_param { sqrt_scale: true } }", caffe_pb2.NetParameter, "changes training only"),
     ("\n\nlarc: true", caffe_pb2.SolverParameter, "net.prototxt:3:1: larc: unknown field in SolverParameter; the forks nvcaffe"),
     ("mem_param { }", caffe_pb2.NetParameter, "unknown field in NetParameter; the forks tsn and tsn-interp have it; it changes no result"),
     ("layer { convolution_param { num_outputs: 3 } }", caffe_pb2.NetParameter, "did you mean 'num_output'"),
     ("layer { pooling_param { pool: DEF_ALL2 } }", caffe_pb2.NetParameter,
-     "pooling_param.pool: must be one of MAX, AVE, STOCHASTIC, got DEF_ALL2; the fork caffe-windows has DEF_ALL2; see docs/forks.md"),
+     "pooling_param.pool: must be one of MAX, AVE, STOCHASTIC, got DEF_ALL2; the fork caffe-windows has DEF_ALL2; "
+     "results depend on it, so it cannot be skipped: see docs/forks.md"),
     ("layer { convolution_param { engine: MKLDNN } }", caffe_pb2.NetParameter, "the fork intel has MKLDNN; it changes no result"),
     ("layers { name: 'a' type: LOCAL }", caffe_pb2.NetParameter, "must be a name of LayerType, got LOCAL; the fork caffe-windows has LOCAL"),
     ("layer { fork_fields: 'a: 1' }", caffe_pb2.NetParameter, "unknown field in LayerParameter"),
@@ -155,11 +158,25 @@ def test_read_text_passes_the_options_on(tmp_path):
     ("ImageGtData", "it is a source of data: for inference put a layer of type Input"),
     ("LabelSpecificAdd", "it does nothing at inference"),
     ("SeluDropout", "have a field selu_dropout_param"),
-    ("Convolutoin", "; did you mean 'Convolution'"),
-    ("NobodyHasThis", "; write it in Python .* known are Convolution, ReLU"),
+    ("Convolutoin", r"^; did you mean 'Convolution'\? If it is a type of its own, write it in Python and call .*'Convolutoin', Class"),
+    ("NobodyHasThis", r"^; write it in Python and call [^;]*$"),
 ])
 def test_layer_types(name, message):
     assert re.search(message, forks.about_layer(name, ["Convolution", "ReLU"]))
+
+
+def test_advice_that_the_reader_gives_is_advice_that_it_takes():
+    """Whatever the value: an error that names skip_unknown_fields is gone with it, any other stays."""
+    for field in ("relu_param { maximum: 0 }", "relu_param { maximum: 4 }", "batch_norm_param { scale_bias: true }",
+                  "batch_norm_param { scale_bias: false }", "pooling_param { torch_pooling: true }", "pooling_param { pool: DEF_ALL2 }",
+                  "convolution_param { engine: MKLDNN }", "relu_param { maximum: [0, 4] }", "relu_param { maximum: [] }"):
+        with pytest.raises(ConfigError) as error:
+            parse(f"layer {{ {field} }}")
+        if "skip_unknown_fields" in str(error.value):
+            parse(f"layer {{ {field} }}", skip_unknown_fields=True)
+        else:
+            with pytest.raises(ConfigError, match=re.escape(str(error.value))):
+                parse(f"layer {{ {field} }}", skip_unknown_fields=True)
 
 
 def test_defaults_are_compared_as_values():

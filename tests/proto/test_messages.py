@@ -17,7 +17,7 @@ FieldProto = descriptor_pb2.FieldDescriptorProto
 # SSD's numbers 41 and 42 of SolverParameter are BVLC's layer_wise_reduce and weights.
 MOVED = {("SolverParameter", "eval_type"): 241, ("SolverParameter", "ap_version"): 242}
 # Fields of minicaffe's own.
-OURS = [("SolverState", "resume_state"), ("LayerParameter", "fork_fields")]
+OURS = [("SolverState", "resume_state"), ("LayerParameter", "fork_fields"), ("V1LayerParameter", "fork_fields")]
 
 
 def table(name):
@@ -63,7 +63,7 @@ def test_fields_are_those_of_the_tables():
             kind = type_name(field)
             default = default_of(kind, field.default_value)
             found[message.name, field.name] = (field.number, label, kind, default, field.options.packed)
-    assert [found.pop(field) for field in OURS] == [(1000, "optional", "string", None, False)] * 2
+    assert [found.pop(field) for field in OURS] == [(1000, "optional", "string", None, False)] * len(OURS)
     assert found == expected
 
 

@@ -194,3 +194,15 @@ def test_faster_than_protobuf():
 
     ours = best(lambda: parse_text(text, caffe_pb2.NetParameter))
     assert ours < best(lambda: text_format.Parse(text, caffe_pb2.NetParameter()))
+
+
+def test_names_of_a_solver_without_quotes_are_read_and_told(caplog):
+    text = "lr_policy: fixed\ntype: Adam regularization_type: L1 eval_type: 'detection'"
+    solver = parse_text(text, caffe_pb2.SolverParameter, "s.prototxt")[0]
+    assert (solver.lr_policy, solver.type, solver.regularization_type, solver.eval_type) == ("fixed", "Adam", "L1", "detection")
+    assert [record.getMessage() for record in caplog.records] == [
+        f's.prototxt:{place}: {name}: {word} is read as "{word}"; BVLC Caffe needs the quotes'
+        for place, name, word in (("1:12", "lr_policy", "fixed"), ("2:7", "type", "Adam"), ("2:33", "regularization_type", "L1"))]
+    for other in ("net: lenet", "snapshot_prefix: x", "lr_policy: 3", "lr_policy: {}"):
+        with pytest.raises(ConfigError, match="must be a quoted string"):
+            parse_text(other, caffe_pb2.SolverParameter)

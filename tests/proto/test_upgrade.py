@@ -13,6 +13,7 @@ from minicaffe.proto import (
     read_solver_file,
     upgrade_net,
     upgrade_solver,
+    write_text,
 )
 
 V0 = """
@@ -189,3 +190,121 @@ def test_solver_types():
     assert names == ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
     with pytest.raises(ConfigError, match="solver_type: is given together with type"):
         upgrade_solver(caffe_pb2.SolverParameter(type="SGD", solver_type=0))
+
+
+def read(tmp_path, text):
+    path = tmp_path / "fork.prototxt"
+    path.write_text(text)
+    return read_net_file(path)
+
+
+@pytest.mark.parametrize("word, today", [
+    ("BN", "BN"), ("LOCAL", "Local"), ("CONVOLUTION3D", "Convolution3D"), ("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"),
+    ("TRIPLET_LOSS", "TripletLoss"), ("NobodysType", "NobodysType"), ("NOBODYS_TYPE", "NobodysType"),
+])
+def test_v1_types_of_forks_get_todays_names(tmp_path, word, today):
+    """Who builds the net asks the registry for them; their fields go with them."""
+    text = f"""layers {{ name: "a" type: RELU bottom: "x" top: "a" }}
+        layers {{ name: "b" type: {word} bottom: "a" top: "b" blobs_lr: 2 own_param {{ size: 3 }} convolution_param {{ num_output: 2 kernel_depth: 3 }} }}"""
+    net, positions = read(tmp_path, text)
+    assert net == parse_text(f"""layer {{ name: "a" type: "ReLU" bottom: "x" top: "a" }}
+        layer {{ name: "b" type: "{today}" bottom: "a" top: "b" param {{ lr_mult: 2 }} own_param {{ size: 3 }}
+                 convolution_param {{ num_output: 2 kernel_depth: 3 }} }}""", caffe_pb2.NetParameter, keep_layer_fields=True)[0]
+    assert positions.place_of("layer[1].own_param") == (2, text.splitlines()[1].index("own_param") + 1)
+
+
+def test_unknown_fields_of_v0_are_errors_at_once(tmp_path):
+    for field in ("colour: 1", "weight_filler { colour: 1 }"):
+        with pytest.raises(ConfigError, match=r"fork.prototxt:1:\d+: .*colour: unknown field in"):
+            read(tmp_path, f'layers {{ layer {{ name: "c" type: "conv" num_output: 1 kernelsize: 1 {field} }} bottom: "x" top: "c" }}')
+
+
+def v1_net(layers):
+    """Return a V1 net; each line gives name, type, bottoms after a ``<``, and sizes after a ``|``."""
+    net = 'input: "data" input_dim: [1, 3, 300, 500]\n'
+    for line in layers.strip().splitlines():
+        head, _, sizes = line.partition("|")
+        (name, kind), bottoms = (part.split() for part in head.split("<"))
+        param = {"CONVOLUTION": "convolution_param { num_output: 2 %s }", "DECONVOLUTION": "convolution_param { num_output: 2 %s }",
+                 "POOLING": "pooling_param { pool: MAX kernel_size: 2 stride: 2 %s }"}.get(kind, "%s") % sizes.strip()
+        net += f'layers {{ name: "{name}" type: {kind} ' + " ".join(f'bottom: "{each}"' for each in bottoms) + f' top: "{name}" {param} }}\n'
+    return net
+
+
+VGG = """conv1 CONVOLUTION < data | kernel_size: 3 pad: 100
+relu1 RELU < conv1
+pool1 POOLING < relu1
+pool2 POOLING < pool1
+pool3 POOLING < pool2
+pool4 POOLING < pool3
+pool5 POOLING < pool4
+fc6 CONVOLUTION < pool5 | kernel_size: 7
+fc7 CONVOLUTION < fc6 | kernel_h: 1 kernel_w: 1
+"""
+# The published nets have offset 19, and 5, 9 and 31.
+FCN_32 = v1_net(VGG + """big DECONVOLUTION < fc7 | kernel_size: 64 stride: 32
+out CROP < big data""")
+FCN_8 = v1_net(VGG + """score2 DECONVOLUTION < fc7 | kernel_size: 4 stride: 2
+s4 CONVOLUTION < pool4 | kernel_size: 1
+c4 CROP < s4 score2
+f4 ELTWISE < score2 c4
+score4 DECONVOLUTION < f4 | kernel_size: 4 stride: 2
+s3 CONVOLUTION < pool3 | kernel_size: 1
+c3 CROP < s3 score4
+f3 ELTWISE < score4 c3
+big DECONVOLUTION < f3 | kernel_size: 16 stride: 8
+out CROP < big data""")
+
+
+@pytest.mark.parametrize("text, offsets", [
+    (FCN_32, {"out": [19, 19]}), (FCN_8, {"c4": [5, 5], "c3": [9, 9], "out": [31, 31]}),
+    (FCN_32.replace("kernel_size: 3 pad: 100", "kernel_h: 3 kernel_w: 5 pad_h: 100 pad_w: 102"), {"out": [19, 20]}),
+])
+def test_crop_of_v1_gets_its_offset_from_the_net(tmp_path, text, offsets, caplog):
+    with caplog.at_level(logging.INFO):
+        net, _ = read(tmp_path, text)
+    crops = {layer.name: layer for layer in net.layer if layer.type == "Crop"}
+    assert {name: list(layer.crop_param.offset) for name, layer in crops.items()} == offsets
+    assert all(layer.crop_param.axis == 2 and not layer.fork_fields for layer in crops.values())
+    assert f"Crop layer 'out' give it offset {offsets['out']}" in caplog.text
+    assert 'type: "Crop"' in write_text(net)
+
+
+@pytest.mark.parametrize("change, message", [
+    (("stride: 32", "stride: 16"), r"coordinate x of 'big' is 2 x [+-] .* of 'data', which is not x less a whole number; write the layer"),
+    (("kernel_size: 64", "kernel_size: 63"), "not x less a whole number"),
+    (("pad: 100", "pad: 2"), "not x less a whole number"),
+    (("POOLING", "SOFTMAX"), r"'big' and 'data' have no common ancestor, and coordinates do not pass through layer 'pool5' \(Softmax\)"),
+    (('bottom: "big" bottom: "data"', 'bottom: "big"'), "bottom: Crop takes exactly 2, got 1"),
+])
+def test_a_crop_whose_offset_the_net_does_not_tell(tmp_path, change, message):
+    with pytest.raises(ConfigError, match=rf"fork.prototxt:12: layer 'out' \(Crop\): .*{message}"):
+        read(tmp_path, FCN_32.replace(*change))
+
+
+POOL = 'layer { name: "p" type: "Pooling" bottom: "a" top: "p" pooling_param { pool: AVE kernel_size: 3 stride: 2 %s } }'
+
+
+@pytest.mark.parametrize("given, read_as", [
+    ("ceil_mode: false", "round_mode: FLOOR"), ("ceil_mode: true", "round_mode: CEIL"), ("ceil_mode: 0", "round_mode: FLOOR"),
+    ("ceil_mode: false round_mode: FLOOR", "round_mode: FLOOR"), ("ceil_mode: true round_mode: FLOOR", "round_mode: FLOOR"),
+    ("ceil_mode: false shade: 1", "round_mode: FLOOR shade: 1"),
+])
+def test_ceil_mode_of_forks_is_round_mode(tmp_path, given, read_as, caplog):
+    expected = parse_text(POOL % read_as, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
+    net, _ = read(tmp_path, POOL % given)
+    assert net == expected and not needs_upgrade(net)
+    assert ("Ignored ceil_mode of layer 'p'" in caplog.text) == (given == "ceil_mode: true round_mode: FLOOR")
+    old = (POOL % given).replace('layer {', 'layers {').replace('"Pooling"', "POOLING")
+    assert read(tmp_path, old)[0] == expected
+
+
+@pytest.mark.parametrize("given", ["ceil_mode: maybe", "ceil_mode: 2", "ceil_mode { }", "ceil_mode: '1'"])
+def test_a_ceil_mode_that_is_none_stays_an_unknown_field(tmp_path, given):
+    net, _ = read(tmp_path, POOL % given)
+    assert "ceil_mode" in net.layer[0].fork_fields and not needs_upgrade(net)
+
+
+def test_other_types_keep_their_ceil_mode(tmp_path):
+    net, _ = read(tmp_path, (POOL % "ceil_mode: false").replace('"Pooling"', '"Own"'))
+    assert "ceil_mode: false" in net.layer[0].fork_fields
