@@ -11,9 +11,9 @@ import os
 import threading
 
 from minicaffe.errors import ConfigError
+from minicaffe.proto.files import REMEDY, is_below, working_directory
 
 TRAIN, TEST = 0, 1  # minicaffe.proto Phase
-REMEDY = "load it without trusted=False (--untrusted) if you trust it"
 
 
 cdef class Generator:
@@ -59,19 +59,31 @@ class Caffe:
         return self._local.generator
 
     @property
+    def within(self):
+        """The folder that files named by the net that the calling thread is building must lie in; None if it is trusted.
+
+        A layer that opens files later, in forward or in a thread of its own, keeps it for them (minicaffe/proto/files.py).
+        """
+        return getattr(self._local, "within", None)
+
+    @property
     def trusted(self):
         """Whether the net that the calling thread is building may touch what its file names: see `check_path`."""
-        return getattr(self._local, "trusted", True)
+        return self.within is None
 
-    @contextlib.contextmanager
     def trusting(self, trusted):
         """Let `trusted` hold for nets built inside; a net within a net is trusted no further than the outer one."""
-        before = self.trusted
-        self._local.trusted = before and trusted
+        return self.confined(None if trusted else working_directory())
+
+    @contextlib.contextmanager
+    def confined(self, within):
+        """Let nets built inside be not trusted outside the folder `within`, unless it is None."""
+        before = self.within
+        self._local.within = within if before is None else before
         try:
             yield
         finally:
-            self._local.trusted = before
+            self._local.within = before
 
     def check_path(self, path, field, writes=False, who="net"):
         """Raise unless the net being built may use a path that its file names.
@@ -88,7 +100,7 @@ class Caffe:
             return
         if writes:
             raise ConfigError(f"the {who} is not trusted, and asks to write the file '{path}'; {REMEDY}", field=field)
-        if not _is_below(os.path.realpath(path), os.path.realpath(os.curdir)):
+        if not is_below(os.path.realpath(path), self.within):
             raise ConfigError(f"the {who} is not trusted, and asks to read '{path}' outside the working directory; {REMEDY}",
                               field=field)
 
@@ -101,7 +113,6 @@ class Caffe:
         """
         if self.trusted:
             return
-        root = os.path.realpath(os.curdir)
         folders = {}  # a list has many files in few folders
         for path in paths:
             folder, name = os.path.split(path)
@@ -110,7 +121,7 @@ class Caffe:
             real = os.path.join(folders[folder], name)
             if name in ("", ".", "..") or os.path.islink(real):
                 real = os.path.realpath(real)
-            if not _is_below(real, root):
+            if not is_below(real, self.within):
                 raise ConfigError(f"the net is not trusted, and '{source}' names '{path}' outside the working directory; "
                                   f"{REMEDY}", field=field)
 
@@ -126,11 +137,6 @@ class Caffe:
             raise ConfigError(f"a random seed must be 0 or more, got {seed}", field="random_seed")
         self.generator.seed = seed
         self.generator.offset = 0
-
-
-def _is_below(path, root):
-    """Whether a real path is `root` or lies in it."""
-    return os.path.commonpath([root, path]) == root
 
 
 caffe = Caffe()

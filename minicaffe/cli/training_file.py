@@ -3,9 +3,9 @@
 import os
 import re
 
-from minicaffe.common import caffe
 from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, Error
+from minicaffe.layers.data import check_database
 from minicaffe.net.build import LayerDef, filter_layers
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.files import read_bytes
@@ -65,7 +65,7 @@ def _test_batches(layers):
     for layer in layers:
         if layer.type == "Data" and layer.data_param.batch_size:
             try:
-                caffe.check_path(layer.data_param.source, "data_param.source")
+                check_database(layer.data_param)
                 with open_db(layer.data_param.source, layer.data_param.backend) as db:
                     return min(TEST_ITER, max(1, len(db) // layer.data_param.batch_size))
             except Error:

@@ -31,11 +31,13 @@ class ImageBatches:
         BGR, else gray.
     augmenter : Augmenter, optional
         What happens to a picture after that and before the transformer's steps.
+    within : str, optional
+        The folder that pictures must lie in (`minicaffe.proto.files.check_below`).
     """
 
     def __init__(self, images, root, batch_size, transformer, seed, *, shuffle=False, size=None, color=True,
-                 augmenter=None):
-        self.images, self.root, self.step, self.transformer = images, root, batch_size, transformer
+                 augmenter=None, within=None):
+        self.images, self.root, self.step, self.transformer, self.within = images, root, batch_size, transformer, within
         self.source = images.path
         self.shuffle, self.size, self.color, self.augmenter = shuffle, size, color, augmenter
         self._seed = seed & 0xFFFFFFFFFFFFFFFF
@@ -88,7 +90,7 @@ class ImageBatches:
             raise self.images.locate(error, indices[record])
 
     def _read(self, path):
-        image = decode_picture(read_content(path), path, self.color)
+        image = decode_picture(read_content(path, self.within), path, self.color)
         if self.size is None:
             return image
         height, width = self.size

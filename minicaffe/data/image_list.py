@@ -7,7 +7,7 @@ import numpy as np
 
 from minicaffe.data.datum import opencv, png_is_cut
 from minicaffe.errors import DataError, FileError
-from minicaffe.proto.files import read_bytes
+from minicaffe.proto.files import check_below, read_bytes
 
 
 class ImageList:
@@ -66,18 +66,20 @@ def read_list(path):
     return ImageList(path).entries
 
 
-def read_content(path):
+def read_content(path, within=None):
     """Return the bytes of a picture file.
 
     Raises
     ------
     FileError
-        It cannot be read, or is no ordinary file (a pipe or a device might never end).
+        It cannot be read, is no ordinary file (a pipe or a device might never end), or lies outside the folder `within`
+        (`minicaffe.proto.files.check_below`).
     """
     try:
         with open(path, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileError(f"'{path}' is no ordinary file")
+            check_below(file.fileno(), path, within)
             return file.read()
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise FileError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}; check the path") from None

@@ -159,14 +159,16 @@ class WindowBatches:
     scale : float
     cache : bool
         Keep the picture files in memory.
+    within : str, optional
+        The folder that pictures must lie in (`minicaffe.proto.files.check_below`).
     """
 
     def __init__(self, windows, batch_size, objects, crop_size, seed, *, context=0, square=False, mirror=False, mean=None,
-                 scale=1.0, cache=False):
+                 scale=1.0, cache=False, within=None):
         self.windows, self.step, self.objects, self.crop = windows, batch_size, objects, crop_size
         self.source = windows.path
         self.context, self.square, self.mirror, self.scale, self.seed = context, square, mirror, scale, seed
-        self.mean = mean
+        self.mean, self.within = mean, within
         self._files = {} if cache else None
 
     def open(self, number):
@@ -243,9 +245,9 @@ class WindowBatches:
     def _picture(self, index):
         path = self.windows.images[index]
         if self._files is None:
-            return decode_picture(read_content(path), path)
+            return decode_picture(read_content(path, self.within), path)
         if index not in self._files:
-            self._files[index] = read_content(path)
+            self._files[index] = read_content(path, self.within)
         return decode_picture(self._files[index], path)
 
 

@@ -32,6 +32,10 @@ class AnnotatedDataLayer(PrefetchingLayer):
     max_top_blobs = 2
     batch_field = "data_param.batch_size"
 
+    def check_files(self):
+        super().check_files()
+        check_database(self.param.data_param)
+
     def prepare(self):
         param, annotated = self.param.data_param, self.param.annotated_data_param
         if param.batch_size < 1:
@@ -40,7 +44,6 @@ class AnnotatedDataLayer(PrefetchingLayer):
         if resize.resize_mode == caffe_pb2.ResizeParameter.FIT_SMALL_SIZE and param.batch_size > 1:
             raise ConfigError(f"FIT_SMALL_SIZE gives each picture its own size; it needs batch_size 1, got {param.batch_size}",
                               field="transform_param.resize_param.resize_mode")
-        check_database(param)
         self.names = None
         if annotated.label_map_file:
             caffe.check_path(annotated.label_map_file, "annotated_data_param.label_map_file")

@@ -29,11 +29,18 @@ class PrefetchingLayer(Layer):
     ----------
     seed : int
         Of the layer's random draws, known before `prepare`.
+    within : str or None
+        The folder that files must lie in, if the net is not trusted.
     """
 
     host_only = True
     exact_num_bottom_blobs = 0
     batch_field = None  # the field that says the batch's size, for errors
+
+    def check_files(self):
+        """Raise ConfigError unless the net may read what `make_batches` opens; called again before it, as links may change."""
+        if self.param.transform_param.mean_file:
+            caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
 
     def prepare(self):
         """Read and check the parameters; return the shape of the first batch's data."""
@@ -51,8 +58,8 @@ class PrefetchingLayer(Layer):
         self.start = 0
         self.ahead = None  # in GPU mode: the next batch, under way to the device
         self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
-        if self.param.transform_param.mean_file:
-            caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
+        self.within = caffe.within
+        self.check_files()
         shape = self.prepare()
         try:
             top[0].reshape(*shape)
@@ -87,8 +94,11 @@ class PrefetchingLayer(Layer):
     def next_batch(self, allocate, hold):
         """Return data, and labels if they are wanted, of the next batch; start the thread if there is none."""
         if self.prefetcher is None:
+            with caffe.confined(self.within):
+                self.check_files()
+                maker = self.make_batches()
             self.prefetcher = Prefetcher(
-                self.make_batches(), self.param.data_param.prefetch, self.start, (np.float32, np.float64)[self.dtype],
+                maker, self.param.data_param.prefetch, self.start, (np.float32, np.float64)[self.dtype],
                 labels=len(self.param.top) > 1, allocate=allocate, hold=hold)
         data, labels = self.prefetcher.next()
         return (data,) if labels is None else (data, labels)

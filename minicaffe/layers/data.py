@@ -23,11 +23,14 @@ class DataLayer(PrefetchingLayer):
     max_top_blobs = 2
     batch_field = "data_param.batch_size"
 
+    def check_files(self):
+        super().check_files()
+        check_database(self.param.data_param)
+
     def prepare(self):
         param = self.param.data_param
         if param.batch_size < 1:
             raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
-        check_database(param)
         self.transformer()  # what is wrong with its fields is no fault of the database
         shape = first_record(param, self._first_shape)
         return param.batch_size, *shape

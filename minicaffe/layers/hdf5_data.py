@@ -15,7 +15,7 @@ from minicaffe.layer import Layer, register_layer
 from minicaffe.layers.base_data import in_field
 from minicaffe.layers.checks import state_numbers
 from minicaffe.proto.files import read_bytes
-from minicaffe.proto.hdf5 import is_numbers, read_array, reading
+from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 
 
 class HDF5DataLayer(Layer):
@@ -34,7 +34,7 @@ class HDF5DataLayer(Layer):
         caffe.check_path(param.source, "hdf5_data_param.source")
         self.batch_size = param.batch_size
         self.shuffle = param.shuffle
-        self.may_follow = caffe.trusted
+        self.within = caffe.within
         self.files = _read_list(param.source)
         caffe.check_listed(self.files, param.source, "hdf5_data_param.source")
         self.seed = self.generator.take() ^ self.generator.seed
@@ -69,7 +69,7 @@ class HDF5DataLayer(Layer):
 
     def _read(self, path):
         try:
-            arrays = _read_file(path, self.names, self.may_follow)
+            arrays = _read_file(path, self.names, self.within)
         except Error as error:
             raise in_field(error, "hdf5_data_param.source")
         for array, before in zip(arrays, self.arrays):
@@ -127,17 +127,14 @@ def _read_list(source):
     return files
 
 
-def _read_file(path, names, may_follow=True):
-    """The datasets `names` of an HDF5 file as arrays with equal first dimensions; other files are read only if `may_follow`."""
-    with reading(path) as file:
+def _read_file(path, names, within):
+    """The datasets `names` of an HDF5 file, which must lie below `within`, as arrays with equal first dimensions."""
+    with reading(path, within) as file:
         arrays = []
         for name in names:
-            if not may_follow and _leaves(file, name):
-                raise DataError(f"dataset '{name}' lies in another file, and the net is not trusted; load it without "
-                                "trusted=False (--untrusted) if you trust it")
-            if name not in file:
+            dataset = find(file, name, within is None)
+            if dataset is None:
                 raise DataError(f"has no dataset '{name}' for the top of that name; it has {', '.join(file)}")
-            dataset = file[name]
             if not is_numbers(dataset) or dataset.ndim < 1:
                 raise DataError(f"dataset '{name}' must hold numbers and have at least one axis")
             arrays.append(read_array(dataset))
@@ -145,28 +142,6 @@ def _read_file(path, names, may_follow=True):
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise DataError(f"datasets must have equally many rows and at least one, got {lengths}", file=path)
     return arrays
-
-
-def _leaves(file, name):
-    """Tell whether a name, a soft link of it, or the storage of its dataset leads into another file."""
-    import h5py
-    group, parts, links = file, name.split("/"), 0
-    while parts:
-        part, *parts = parts
-        link = group.get(part, getlink=True) if part and isinstance(group, h5py.Group) else None
-        if isinstance(link, h5py.ExternalLink):
-            return True
-        if isinstance(link, h5py.SoftLink):
-            links += 1
-            if links > 16:  # as many as HDF5 itself follows
-                return True
-            group = file if link.path.startswith("/") else group
-            parts = link.path.split("/") + parts
-        elif link is not None:
-            group = group[part]
-        elif part not in ("", "."):
-            return False  # there is no such thing
-    return isinstance(group, h5py.Dataset) and bool(group.external or group.is_virtual)
 
 
 register_layer("HDF5Data", HDF5DataLayer)

@@ -61,7 +61,7 @@ class ImageDataLayer(PrefetchingLayer):
         return ImageBatches(
             self.images, param.root_folder, param.batch_size, Transformer(transform, self.phase, self.seed), self.seed,
             shuffle=param.shuffle, size=(param.new_height, param.new_width) if param.new_height else None, color=param.is_color,
-            augmenter=augmenter if augmenter.active else None)
+            augmenter=augmenter if augmenter.active else None, within=self.within)
 
 
 register_layer("ImageData", ImageDataLayer)

@@ -8,7 +8,8 @@ Exceptions of user code pass through unchanged.
 
 A model file that names a module makes Python run that module, so it does not run every module:
 
-- A module that the program imported already is used in every case.
+- A module that the program imported already is used in every case: the classes that it has, since asking some modules for a name
+  makes them import others.
 - A program that builds nets itself has put together its ``sys.path``. A module that lies there, but neither in the
   standard library nor among the installed packages, is the program's own, and is imported. So a script beside its layers
   works as it does in Caffe.
@@ -160,14 +161,23 @@ def find_class(python_param):
     """Return the class that a PythonParameter names."""
     module = find_module(python_param.module)
     name = python_param.layer
-    found = getattr(module, name, None) if name else None
-    if not (isinstance(found, type) and issubclass(found, Layer)):
-        known = [n for n, value in vars(module).items()
-                 if isinstance(value, type) and issubclass(value, Layer) and value is not Layer]
+    # What the module has already: asking it for more makes some import further modules.
+    known = {n: value for n, value in _contents(module).items() if issubclass(type(value), type) and issubclass(value, Layer)}
+    found = known.get(name)
+    if found is None:
+        known = [n for n, value in known.items() if value is not Layer]
         near = close_matches(name, known) or f"; it has {', '.join(known) or 'none'}"
         raise ConfigError(f"'{name}' is no class of module '{python_param.module}' derived from minicaffe.Layer{near}",
                           field="python_param.layer")
     return found
+
+
+def _contents(module):
+    """Return what stands in a module, without a call of anything that the module defines."""
+    try:
+        return object.__getattribute__(module, "__dict__")
+    except AttributeError:  # a program may put any object, or None, in the place of a module
+        return {}
 
 
 def find_module(name):
@@ -178,10 +188,13 @@ def find_module(name):
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(f"must be the name of a Python module, got '{name}'", field=field)
     top = name.partition(".")[0]
-    importlib.invalidate_caches()  # the file may be younger than the last listing of its folder
-    spec = importlib.util.find_spec(top)
+    if top in sys.modules:
+        spec = _contents(sys.modules[top]).get("__spec__")  # None for __main__
+    else:
+        importlib.invalidate_caches()  # the file may be younger than the last listing of its folder
+        spec = importlib.util.find_spec(top)
     if spec is None:
-        raise ConfigError(f"no module '{top}' on Python's path; add its folder to PYTHONPATH", field=field)
+        raise ConfigError(f"no module '{name}' on Python's path; add its folder to PYTHONPATH", field=field)
     if not (caffe.trusted and _is_own(spec) if caffe.allow_python_layers is None else caffe.allow_python_layers):
         raise ConfigError(f"the model file asks to run module '{name}' ({spec.origin}); if you trust it, import it before, "
                           "call minicaffe.allow_python_layers(), or give --allow-python-layers", field=field)

@@ -1,7 +1,8 @@
 """VideoData: batches of the frames of a video file or a camera (SSD's video_data_layer.cpp). Needs OpenCV.
 
 Different from Caffe: a file starts over at its end, as databases do (Caffe ended the process); a resumed run goes on where the
-file was left.
+file was left. A net that came with ``trusted=False`` reads no video: FFmpeg follows playlists, whatever their name is, and takes
+``p_%03d.png`` for all files of that pattern.
 """
 
 from minicaffe.common import caffe
@@ -12,6 +13,7 @@ from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
 from minicaffe.layers.base_data import PrefetchingLayer, in_field
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.files import REMEDY
 
 
 class VideoDataLayer(PrefetchingLayer):
@@ -39,9 +41,9 @@ class VideoDataLayer(PrefetchingLayer):
             self.field = "video_data_param.device_id"
             if param.device_id < 0:
                 raise ConfigError(f"must be at least 0, got {param.device_id}", field=self.field)
-            if not caffe.trusted:
-                raise ConfigError("the net is not trusted, and asks for a camera; load it without trusted=False if you trust it",
-                                  field=self.field)
+        if not caffe.trusted:
+            asks = "a video, which may be a playlist of other files" if self.field.endswith("file") else "a camera"
+            raise ConfigError(f"the net is not trusted, and asks for {asks}; {REMEDY}", field=self.field)
         try:
             return size, *self.make_batches().infer_shape()
         except ConfigError:

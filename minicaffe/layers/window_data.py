@@ -86,7 +86,7 @@ class WindowDataLayer(PrefetchingLayer):
         return WindowBatches(
             self.windows, param.batch_size, self.objects, self.param.transform_param.crop_size, self.seed,
             context=param.context_pad, square=param.crop_mode == "square", mirror=self.param.transform_param.mirror,
-            mean=self.mean, scale=param.scale, cache=param.cache_images)
+            mean=self.mean, scale=param.scale, cache=param.cache_images, within=self.within)
 
 
 register_layer("WindowData", WindowDataLayer)

@@ -5,6 +5,7 @@ cdef class Net:
     cdef readonly int phase
     cdef readonly Dtype dtype
     cdef readonly str file
+    cdef readonly bint trusted
     cdef readonly object workspace         # owns the blobs by name
     cdef readonly object parameters        # the workspace that owns the parameter blobs
     cdef readonly object state             # the NetState it was built for

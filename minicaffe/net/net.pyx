@@ -78,6 +78,7 @@ cdef class Net:
 
         layers = chosen_layers(param, positions, file, skip_unknown_fields)
         with caffe.trusting(trusted):
+            self.trusted = caffe.trusted
             self._build(insert_splits(layers, file), param.force_backward)
         log.info("Network initialization done.")
 

@@ -9,7 +9,7 @@ from minicaffe.errors import DataError, Error, FileError, ShapeError
 from minicaffe.layer import Layer
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.atomic import hdf5_in_memory
-from minicaffe.proto.hdf5 import is_numbers, read_array, reading
+from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 
 log = logging.getLogger("minicaffe.net")
 
@@ -103,21 +103,25 @@ def load_hdf5(net, path):
     """
     import h5py
     with reading(path) as file:
-        if not isinstance(file.get("data"), h5py.Group):
+        data = find(file, "data", net.trusted)
+        if not isinstance(data, h5py.Group):
             raise DataError("has no group 'data'; it is no weights file of Caffe")
         plan, layers, table = [], net.layer_dict, net.param_table
         sharers = {id(table.params[i]) for i, owner in enumerate(table.owners) if owner != i}
-        for name, group in file["data"].items():
+        for name in data:
             if name in layers:
-                plan += _hdf5_layer(layers[name], name, group, sharers)
+                plan += _hdf5_layer(layers[name], name, find(data, name, net.trusted), sharers, net.trusted)
             else:
                 log.info("Ignoring source layer %s", name)
     for values, blob in plan:
         blob.data[...] = values
 
 
-def _hdf5_layer(target, name, group, sharers):
-    """Return the pairs (values, blob) of one stored layer; it may leave out the blobs whose id is in `sharers`."""
+def _hdf5_layer(target, name, group, sharers, follow):
+    """Return the pairs (values, blob) of one stored layer; it may leave out the blobs whose id is in `sharers`.
+
+    `follow` is that of `find`.
+    """
     import h5py
     place = {"layer": name, "layer_type": target.type}
     if not isinstance(group, h5py.Group):
@@ -127,11 +131,11 @@ def _hdf5_layer(target, name, group, sharers):
     pairs = []
     for i, blob in enumerate(target.blobs):
         field = f"blobs[{i}]"
-        if str(i) not in group:
+        dataset = find(group, str(i), follow)
+        if dataset is None:
             if id(blob) not in sharers:
                 raise ShapeError("is missing in the file and not shared from another layer", field=field, **place)
             continue
-        dataset = group[str(i)]
         if not is_numbers(dataset):
             raise DataError("must be a dataset of numbers", field=field, **place)
         if dataset.shape != blob.shape:

@@ -9,7 +9,37 @@ import stat
 
 from minicaffe.errors import FileError, close_matches
 
+# What an error says of a file that a net or solver may not touch (minicaffe/common.pyx, Caffe.check_path).
+REMEDY = "load it without trusted=False (--untrusted) if you trust it"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def working_directory():
+    """Return the real path of the working directory; raise `FileError` if somebody deleted it."""
+    try:
+        return os.path.realpath(os.getcwd())
+    except FileNotFoundError:
+        raise FileError("the working directory was deleted; change to one that exists (cd)") from None
+
+
+def is_below(path, folder):
+    """Tell whether the real path `path` is the folder with the real path `folder`, or lies in it."""
+    return os.path.commonpath([folder, path]) == folder
+
+
+def check_below(descriptor, path, within):
+    """Raise `FileError` unless an open file lies in the folder `within`; None is anywhere.
+
+    The system is asked where the descriptor leads, since a link in `path` may have changed before it was opened, or since.
+    """
+    if within is None:
+        return
+    try:
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:  # a system without /proc
+        place = os.path.realpath(path)
+    if not is_below(place, within):
+        raise FileError(f"'{path}' lies outside {within}, and the net is not trusted; {REMEDY}")
 
 
 def file_error(path, cause):
@@ -19,7 +49,10 @@ def file_error(path, cause):
     """
     path = os.fspath(path)
     if isinstance(cause, FileNotFoundError):
-        folder, name = os.path.split(os.path.abspath(path))
+        try:
+            folder, name = os.path.split(os.path.abspath(path))
+        except FileNotFoundError:
+            return FileError("no such file: the working directory was deleted; change to one that exists (cd)", file=path)
         if not os.path.isdir(folder):
             return FileError(f"no such file: the folder {folder} does not exist; correct the path", file=path)
         hint = close_matches(name, os.listdir(folder)) if os.access(folder, os.R_OK) else ""

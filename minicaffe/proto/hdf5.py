@@ -1,20 +1,27 @@
 """Read HDF5 files that may come from a stranger: weights, solver states, data.
 
 h5py meets what is wrong in a file with half a dozen kinds of exceptions, and takes whatever memory a dataset's shape says.
-Here all of them become errors that name the file, and sizes are compared with the budget (memory/budget.py) first.
+Here all of them become errors that name the file, and sizes are compared with the budget (memory/budget.py) first. HDF5 itself
+opens whatever other files a file points at; `find` is the way to what stands in a file that may not do so.
 """
 
 import contextlib
 import math
 
-from minicaffe.errors import Error, FileError, OutOfMemoryError
+from minicaffe.errors import DataError, Error, FileError, OutOfMemoryError
 from minicaffe.memory.budget import check_bytes
-from minicaffe.proto.files import file_error
+from minicaffe.proto.files import REMEDY, check_below, file_error
 
 
 @contextlib.contextmanager
-def reading(path):
+def reading(path, within=None):
     """Give the h5py.File of `path`, open for reading.
+
+    Parameters
+    ----------
+    path : str or Path
+    within : str, optional
+        The folder that the file must lie in, see `minicaffe.proto.files.check_below`.
 
     Raises
     ------
@@ -26,6 +33,7 @@ def reading(path):
     path = str(path)
     try:
         with open(path, "rb"), h5py.File(path, "r") as file:
+            check_below(file.id.get_vfd_handle(), path, within)
             yield file
     except Error as error:
         raise error.at(file=path)
@@ -34,6 +42,52 @@ def reading(path):
     # What h5py raises where links lead nowhere, types are unknown, filters fail, or names are no text.
     except (OSError, KeyError, RuntimeError, TypeError, ValueError, NotImplementedError, OverflowError) as cause:
         raise FileError(f"cannot read the HDF5 file: {cause}; check the path, or fetch the file again", file=path) from cause
+
+
+def find(group, name, follow=True):
+    """Return what `name`, which may be a path, leads to in an open file or group; None if there is nothing.
+
+    Parameters
+    ----------
+    follow : bool
+        Whether it may stand in another file: behind an external link, or a dataset whose numbers are kept elsewhere (external
+        storage, a virtual dataset). The files of nets that are not trusted may not lead there.
+
+    Raises
+    ------
+    DataError
+        If it does, and may not.
+    """
+    if not follow and _leaves(group, name):
+        path = f"{group.name}/{name}".lstrip("/")
+        raise DataError(f"'{path}' lies in another file, and the net is not trusted; {REMEDY}")
+    return group.get(name)
+
+
+def _leaves(group, name):
+    """Tell whether a name, a soft link of it, or the storage of its dataset leads into another file."""
+    import h5py
+    top, thing, parts, links = group["/"], group, name.split("/"), 0
+    if name.startswith("/"):
+        thing = top
+    while parts:
+        part, *parts = parts
+        if part in ("", "."):
+            continue
+        link = thing.get(part, getlink=True) if isinstance(thing, h5py.Group) else None
+        if link is None:
+            return False  # there is no such thing
+        if isinstance(link, h5py.ExternalLink):
+            return True
+        if isinstance(link, h5py.SoftLink):
+            links += 1
+            if links > 16:  # as many as HDF5 itself follows
+                return True
+            thing = top if link.path.startswith("/") else thing
+            parts = link.path.split("/") + parts
+        else:
+            thing = thing[part]
+    return isinstance(thing, h5py.Dataset) and bool(thing.external or thing.is_virtual)
 
 
 def is_numbers(thing):

@@ -18,7 +18,7 @@ from minicaffe.net import weights
 from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, hdf5_in_memory, replacing
 from minicaffe.proto.files import is_hdf5
-from minicaffe.proto.hdf5 import read_array, reading
+from minicaffe.proto.hdf5 import find, read_array, reading
 
 log = logging.getLogger("minicaffe.solver")
 
@@ -130,7 +130,7 @@ def restore(solver, path):
 def _read_hdf5_state(path):
     import h5py
     with reading(path) as file:
-        history = file.get("history")
+        history = find(file, "history", caffe.trusted)
         if not isinstance(history, h5py.Group):
             raise DataError("is no group of datasets; the file is no solver state of Caffe", field="history")
         arrays = [read_array(_dataset(history, str(i), "fiu"), f"history[{i}]") for i in range(len(history))]
@@ -143,7 +143,7 @@ def _read_hdf5_state(path):
 def _dataset(group, name, kinds):
     """Return a dataset whose NumPy type is of one of `kinds`; DataError if it is missing or something else."""
     import h5py
-    dataset = group.get(name)
+    dataset = find(group, name, caffe.trusted)
     if not isinstance(dataset, h5py.Dataset) or dataset.shape is None or dataset.dtype.kind not in kinds:
         what = "numbers" if "f" in kinds or "i" in kinds else "text"
         raise DataError(f"is missing or no dataset of {what}; the file is no solver state of Caffe",
@@ -164,7 +164,7 @@ def _number(file, name):
 
 def _string(file, name):
     """Return a text, of fixed length as Caffe writes it or of variable length as h5py does; None if there is none."""
-    if name not in file:
+    if find(file, name, caffe.trusted) is None:
         return None
     dataset = _dataset(file, name, "SO")
     check_bytes(dataset.size * dataset.dtype.itemsize, name)

@@ -3,6 +3,7 @@
 import io
 import sys
 import textwrap
+import types
 
 import numpy as np
 import pytest
@@ -226,6 +227,35 @@ def test_several_solvers_in_one_process_are_refused(monkeypatch):
         layer_net(python("Weighted"), [X])
     monkeypatch.setattr(caffe, "multiprocess", True)
     layer_net(python("Weighted"), [X])
+
+
+def test_a_layer_is_looked_up_without_running_the_module(monkeypatch):
+    """What a module makes or imports when it is asked for a name is no layer of a net."""
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name):
+            asked.append(name)
+            return super().__getattribute__(name)
+
+    asked = []
+    module = Lazy("lazy_layers")
+    module.Weighted = Weighted
+    monkeypatch.setitem(sys.modules, "lazy_layers", module)
+    asked.clear()
+    layer_net(python("Weighted", module="lazy_layers"), [X])
+    for name in ("lazy_layers", "lazy_layers.more"):
+        with pytest.raises(ConfigError, match=r"python_param"):
+            layer_net(python("submodule", module=name), [X])
+    assert not asked
+    with pytest.raises(ConfigError, match="'f2py' is no class of module 'numpy' derived from minicaffe.Layer; it has none"):
+        layer_net(python("f2py", module="numpy"), [X])
+
+
+@pytest.mark.parametrize("name", ["script.more", "in_the_way", "in_the_way.more"])
+def test_a_module_that_is_none(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "in_the_way", None)  # what Python keeps for an import that shall fail
+    monkeypatch.setitem(sys.modules, "script", types.ModuleType("script"))  # without a spec, as __main__ is
+    with pytest.raises(ConfigError, match=f"no module '{name}' on Python's path|'X' is no class of module"):
+        layer_net(python("X", module=name), [X])
 
 
 def test_an_untrusted_net_imports_nothing_new(tmp_path, monkeypatch):

@@ -99,9 +99,12 @@ def test_a_file_that_goes_away(video, tmp_path):
         batch(net)
 
 
-def test_untrusted(video):
-    source_net(text(FILE), trusted=False)
-    with pytest.raises(ConfigError, match="video_data_param.video_file: the net is not trusted"):
-        source_net(text('video_type: VIDEO video_file: "/film.avi"'), trusted=False)
+def test_untrusted(video, tmp_path):
+    (tmp_path / "list.avi").write_text(f"ffconcat version 1.0\nfile '{tmp_path}/film.avi'\n")
+    cv2.imwrite("p_001.png", video[1])
+    for name, rule in (("film.avi", "asks for a video, which may be a playlist"), ("list.avi", "asks for a video"),
+                       ("p_%03d.png", "asks for a video"), ("/film.avi", "asks to read '/film.avi' outside the working")):
+        with pytest.raises(ConfigError, match=f"video_data_param.video_file: the net is not trusted, and {rule}"):
+            source_net(text(f'video_type: VIDEO video_file: "{name}"'), trusted=False)
     with pytest.raises(ConfigError, match="video_data_param.device_id: the net is not trusted, and asks for a camera"):
         source_net(text(""), trusted=False)

@@ -106,28 +106,41 @@ def test_files_that_a_list_names(place):
             net(text.format(listed("x.h5", path)), trusted=False)
 
 
-@pytest.mark.parametrize("kind", ["external", "soft", "group", "stored", "virtual"])
+POINTS = ("external", "soft", "group", "stored", "virtual")
+
+
+def point(kind, group, name, far):
+    """Put into an HDF5 group what leads, each kind in its way, to the dataset `name` of the file `far`; return its path there."""
+    with h5py.File(far) as file:
+        shape, dtype, offset = file[name].shape, file[name].dtype, file[name].id.get_offset()
+        size = file[name].nbytes
+    if kind == "external":
+        group[name] = h5py.ExternalLink(far, f"/{name}")
+    elif kind == "soft":
+        group.file["far"] = h5py.ExternalLink(far, "/")
+        group[name] = h5py.SoftLink(f"/far/{name}")
+    elif kind == "group":
+        group["far"] = h5py.ExternalLink(far, "/")
+        return f"far/{name}"
+    elif kind == "stored":
+        group.create_dataset(name, shape, dtype, external=[(far, offset, size)])
+    else:
+        layout = h5py.VirtualLayout(shape, dtype)
+        layout[...] = h5py.VirtualSource(far, name, shape)
+        group.create_virtual_dataset(name, layout)
+    return name
+
+
+@pytest.mark.parametrize("kind", POINTS)
 def test_what_an_hdf5_file_points_at(place, kind):
     with h5py.File("points.h5", "w") as file:
         file["own"] = np.ones((4, 3), np.float32)
         file["near"] = h5py.SoftLink("/own")
-        if kind == "external":
-            file["x"] = h5py.ExternalLink("../outside/x.h5", "/x")
-        elif kind == "soft":
-            file["far"] = h5py.ExternalLink("../outside/x.h5", "/")
-            file["x"] = h5py.SoftLink("/far/x")
-        elif kind == "group":
-            file["far"] = h5py.ExternalLink("../outside/x.h5", "/")
-        elif kind == "stored":
-            file.create_dataset("x", (4, 3), np.float32, external=[("../outside/infogain.binaryproto", 0, 48)])
-        else:
-            layout = h5py.VirtualLayout((4, 3), np.float32)
-            layout[:] = h5py.VirtualSource("../outside/x.h5", "x", (4, 3))
-            file.create_virtual_dataset("x", layout)
+        point(kind, file, "x", "../outside/x.h5")
     text = LAYERS["hdf5_data_param.source"][0].format(listed("points.h5"))
     text = text.replace('top: "x"', 'top: "far/x"') if kind == "group" else text
     net(text)
-    with pytest.raises(DataError, match=r"net.prototxt:2: .* hdf5_data_param.source: points.h5: dataset '(far/)?x' lies in another file"):
+    with pytest.raises(DataError, match=r"net.prototxt:2: .* hdf5_data_param.source: points.h5: '(far/)?x' lies in another file"):
         net(text, trusted=False)
     for name in ("own", "near"):
         net(text.replace('"far/x"', f'"{name}"').replace('top: "x"', f'top: "{name}"'), trusted=False)
@@ -165,7 +178,36 @@ def test_pictures_of_lists(place):
             net(text.format(listed(entry.format("./outside/p.png")), "."), trusted=False)
 
 
-def test_leveldb_is_refused_as_it_writes(place):
+@pytest.mark.parametrize("layer, swapped", [
+    ('type: "HDF5Data" top: "x" hdf5_data_param { source: "list.txt" batch_size: 4 }', "y.h5"),
+    ('type: "ImageData" top: "x" top: "y" image_data_param { source: "pictures.txt" batch_size: 1 }', "q.png"),
+    ('type: "WindowData" top: "x" top: "y" transform_param { crop_size: 2 } window_data_param { source: "windows.txt" batch_size: 1 '
+     'fg_fraction: 0 }', "q.png"),
+    ('type: "WindowData" top: "x" top: "y" transform_param { crop_size: 2 } window_data_param { source: "windows.txt" batch_size: 1 '
+     'fg_fraction: 0 cache_images: true }', "q.png"),
+    ('type: "Data" top: "x" data_param { source: "lmdb" backend: LMDB batch_size: 1 }', "lmdb/data.mdb"),
+    ('type: "Data" top: "x" data_param { source: "lmdb" backend: LMDB batch_size: 1 } transform_param { mean_file: "mean.binaryproto" }',
+     "mean.binaryproto")])
+def test_a_file_that_becomes_a_link_after_the_build(place, layer, swapped):
+    cv2 = pytest.importorskip("cv2")
+    for folder in (place / "tree", place / "outside"):
+        (folder / "y.h5").write_bytes((folder / "x.h5").read_bytes())
+        for name in ("p.png", "q.png"):
+            cv2.imwrite(str(folder / name), np.zeros((9, 9, 3), np.uint8))
+    Path("list.txt").write_text("x.h5 y.h5\n")
+    Path("pictures.txt").write_text("p.png 0\nq.png 0\n")
+    Path("windows.txt").write_text("# 0\nq.png\n3\n9\n9\n1\n1 0.1 0 0 5 5\n")
+    nets = {trusted: net(f'layer {{ name: "d" {layer} }}', trusted=trusted) for trusted in (True, False)}
+    os.unlink(swapped)
+    os.symlink(place / "outside" / swapped, swapped)
+    nets[True].forward()
+    nets[True].forward()
+    with pytest.raises(Error, match=r"layer 'd' \(\w+\): .*the net is not trusted"):
+        for _ in range(3):
+            nets[False].forward()
+
+
+def test_leveldb_is_refused_as_it_writes(place, capsys):
     try:
         with new_database("level", "LEVELDB") as db:
             db.put(b"0", caffe_pb2.Datum(channels=1, height=3, width=3, data=bytes(9)).SerializeToString())
@@ -173,8 +215,16 @@ def test_leveldb_is_refused_as_it_writes(place):
         pytest.skip(str(error))
     text = LAYERS["data_param.source"][0].replace("LMDB", "LEVELDB").format("level")
     net(text)
+    before = {path: path.read_bytes() for path in Path("level").iterdir()}
     with pytest.raises(ConfigError, match="data_param.backend: the net is not trusted, and LevelDB writes into 'level'"):
         net(text, trusted=False)
+    with open("net.prototxt", "w") as file:  # for such a net the command counts the records first
+        file.write(TRAINED + text.replace('name: "x"', 'name: "x" include { phase: TEST }').replace('top: "x"', 'top: "far"'))
+    assert main(["train", "net.prototxt", "--max-iter", "1", "--untrusted"]) == 2
+    assert "LevelDB writes into 'level'" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in Path("level").iterdir()} == before
+    assert main(["train", "net.prototxt", "--max-iter", "1"]) == 0
+    assert {path: path.read_bytes() for path in Path("level").iterdir()} != before
 
 
 def test_nothing_is_written_and_nothing_run(place, monkeypatch):
@@ -278,6 +328,43 @@ def test_a_state_names_a_model_elsewhere(trained):
     load_solver("solver.prototxt").restore("moved.solverstate")
     with pytest.raises(ConfigError, match=r"moved.solverstate: learned_net: the solver state is not trusted, and asks to read"):
         load_solver("solver.prototxt", trusted=False).restore("moved.solverstate")
+
+
+STORED = [("model", "data/ip/0"), ("state", "history/0"), ("state", "iter")]
+NAMED = [("model", "data"), ("model", "data/ip"), ("state", "history"), ("state", "current_step"), ("state", "learned_net"),
+         ("state", "resume_state")]
+
+
+@pytest.mark.parametrize("which, name, kind", [(*entry, kind) for entry in STORED for kind in ("external", "soft", "stored", "virtual")]
+                         + [(*entry, "link") for entry in NAMED])
+def test_what_hdf5_weights_and_states_point_at(trained, which, name, kind):
+    """Neither parameters nor the state of a solver are taken from a file that the HDF5 file leads to."""
+    given = trained('net: "train.prototxt"\nsnapshot_format: HDF5')
+    paths = dict(zip(("model", "state"), load_solver(given).snapshot()))
+    group, _, last = name.rpartition("/")
+    far = f"{trained.place}/outside/far.h5"
+    with h5py.File(far, "w") as outside, h5py.File(paths[which], "a") as file:
+        file.copy(name, outside, last)
+        del file[name]
+        if kind == "link":
+            file[name] = h5py.ExternalLink(far, last)
+    if kind != "link":
+        with h5py.File(paths[which], "a") as file:
+            point(kind, file[group or "/"], last, far)
+
+    def load(trusted):
+        net, solver = caffe.Net("train.prototxt", caffe.TRAIN, trusted=trusted), load_solver(given, trusted=trusted)
+        for target, use in [(net, net.copy_from), (net, net.load_hdf5), (solver.net, solver.net.copy_from)] if which == "model" else [
+                (solver.net, solver.restore)]:
+            before = [blob.data.copy() for blob in target.learnable_params]
+            try:
+                use(paths[which])
+            finally:
+                assert trusted or all((blob.data == old).all() for blob, old in zip(target.learnable_params, before))
+
+    load(True)
+    with pytest.raises(DataError, match=rf"{paths[which]}: .*'{name}' lies in another file, and the net is not trusted; load it"):
+        load(False)
 
 
 # ---- the command line
