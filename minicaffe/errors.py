@@ -77,6 +77,23 @@ class DataError(Error, ValueError):
     """A record, weights file or label whose content is wrong."""
 
 
+class NotFiniteError(Error, ArithmeticError):
+    """Parameters that a training left with NaN or infinity.
+
+    Attributes
+    ----------
+    remedy : str
+        What may help, which the message says too; one of `minicaffe.solver.finite`.
+    since : int
+        Number of iterations after which all was still well.
+    """
+
+    def __init__(self, message, *, remedy, since, **place):
+        super().__init__(f"{message}; {remedy}", **place)
+        self.remedy = remedy
+        self.since = since
+
+
 class FileError(Error, RuntimeError):
     """A file that cannot be opened, read whole or written (pycaffe raises RuntimeError there too)."""
 

@@ -16,6 +16,7 @@ class _Solver:
     action: Callable[[], str] | None
     callbacks: list[tuple[Callable[[], Any], Callable[[], Any]]]
     listeners: list[Any]
+    nan: str
     exact_resume: bool
     def __init__(self, solver_file: str | PathLike[str], *, skip_unknown_fields: bool = False, trusted: bool = True) -> None: ...
     @property

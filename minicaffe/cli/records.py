@@ -79,7 +79,7 @@ class Result:
         self.outputs = []
         self.files = []
         self.stopped = False
-        self.state = None
+        self.states = []  # path and iteration of each solver state that was written
         self.seconds = 0.0
 
     def on_start(self, solver):
@@ -94,7 +94,7 @@ class Result:
 
     def on_snapshot(self, solver, model_path, state_path):
         self.files += [path for path in (model_path, state_path) if path not in self.files]
-        self.state = state_path, solver.iter
+        self.states.append((state_path, solver.iter))
 
     def on_end(self, solver, stopped):
         self.stopped = stopped
@@ -125,8 +125,8 @@ class Result:
                 yield f"{name} total loss = {record['loss']:g}" + stale(record, solver)
         for path in self.files:
             yield f"wrote {path}"
-        if self.stopped and self.state:
-            state, iteration = self.state
+        if self.stopped and self.states:
+            state, iteration = self.states[-1]
             yield f"resume{stale({'iteration': iteration}, solver)} with: {resume_command(state)}"
 
 

@@ -15,8 +15,9 @@ from minicaffe.cli import log, options, solver_options, training_file
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
-from minicaffe.errors import DependencyError, Error
+from minicaffe.errors import DependencyError, Error, NotFiniteError
 from minicaffe.proto import caffe_pb2, text, upgrade
+from minicaffe.solver import finite
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -36,6 +37,8 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
 @effect("--sigint-effect", default="stop", help="What Ctrl-C does.")
 @effect("--sighup-effect", default="snapshot", help="What a hang-up does.")
+@click.option("--nan", type=click.Choice(finite.EFFECTS), default="stop", show_default=True,
+              help="What happens when parameters are no longer finite: stop ends the run with exit status 1.")
 @options.net_state
 @options.threads
 @options.model_file
@@ -123,17 +126,31 @@ def run(ctx, solver, given):
             return signals.poll()
 
         solver.action = action
+        solver.nan = given["nan"]
         try:
             if given["state"]:
                 logger.info("Resuming from %s", given["state"])
             logger.info("Starting Optimization")
             solver.solve(given["state"])
             logger.info("Optimization Done.")
+        except NotFiniteError as error:
+            if error.remedy != finite.LOOK_AT_START:  # else the same would come of it
+                state = next((path for path, iteration in reversed(result.states) if iteration <= error.since), given["state"])
+                rate = [f"--base-lr={solver.param.base_lr / 10:g}"] if error.remedy == finite.LOWER_RATE else []
+                error.message += f"; {'go on' if state else 'no snapshot was written before, begin anew'} with: " + again(ctx, state, *rate)
+            raise
         finally:
             if display is not None:
                 display.close()
             if records is not None:
                 records.close()
-    arguments = [word for word in ctx.meta["arguments"] if not word.startswith(("--snapshot=", "--weights="))]
-    for line in result.lines(solver, lambda state: shlex.join(["minicaffe", "train", *arguments, f"--snapshot={state}"])):
+    for line in result.lines(solver, functools.partial(again, ctx)):
         click.echo(line)
+
+
+def again(ctx, state, *options):
+    """Return the command that goes on from a solver state, or begins anew if that is None, with `options` besides its own."""
+    gone = ("--snapshot=", "--weights=") if state else ()
+    gone += tuple(option.partition("=")[0] + "=" for option in options)
+    arguments = [word for word in ctx.meta["arguments"] if not word.startswith(gone)]
+    return shlex.join(["minicaffe", "train", *arguments, *options, *([f"--snapshot={state}"] if state else [])])

@@ -13,6 +13,8 @@ class ParamTable:
         All parameters, layer by layer.
     names : list of str
         What each is called in displays: its `name`, or its index in the layer.
+    places : list of str
+        ``layer 'conv1' blobs[0]``, for messages.
     owners : list of int
         For each parameter the index into `params` of the one whose memory it uses; itself for an owner.
     learnable : list of int
@@ -24,8 +26,8 @@ class ParamTable:
         self.names = []
         self.owners = []
         self.learnable = []
+        self.places = []
         self._named = {}   # param name -> index of its owner
-        self._places = []  # "layer 'conv1' blobs[0]" for messages
         self._mults = {}   # index of an owner -> {"lr_mult": given or None, "decay_mult": ...}
 
     def append(self, layer_name, index, blob, spec):
@@ -41,7 +43,7 @@ class ParamTable:
         place = f"layer '{layer_name}' blobs[{index}]"
         self.params.append(blob)
         self.names.append(spec.name or str(index))
-        self._places.append(place)
+        self.places.append(place)
         given = {f: getattr(spec, f) if spec.HasField(f) else None for f in ("lr_mult", "decay_mult")}
         if not spec.name or spec.name not in self._named:
             if spec.name:
@@ -56,16 +58,16 @@ class ParamTable:
         field = f"param[{index}]"
         if spec.share_mode == caffe_pb2.ParamSpec.PERMISSIVE:
             if blob.count != owner_blob.count:
-                raise ShapeError(f"shares '{spec.name}' with {self._places[owner]} but has {blob.count} values against "
+                raise ShapeError(f"shares '{spec.name}' with {self.places[owner]} but has {blob.count} values against "
                                  f"{owner_blob.count}", field=field)
         elif blob.shape != owner_blob.shape:
-            raise ShapeError(f"shares '{spec.name}' with {self._places[owner]} but has shape {list(blob.shape)} against "
+            raise ShapeError(f"shares '{spec.name}' with {self.places[owner]} but has shape {list(blob.shape)} against "
                              f"{list(owner_blob.shape)}; make them equal, or set share_mode: PERMISSIVE for equal counts",
                              field=field)
         mults = self._mults[owner]
         for name, value in given.items():
             if value is not None and mults[name] is not None and value != mults[name]:
-                raise ConfigError(f"shares '{spec.name}' with {self._places[owner]}, which has {mults[name]:g}, got {value:g}",
+                raise ConfigError(f"shares '{spec.name}' with {self.places[owner]}, which has {mults[name]:g}, got {value:g}",
                                   field=f"{field}.{name}")
             mults[name] = value if mults[name] is None else mults[name]
 

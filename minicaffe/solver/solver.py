@@ -17,6 +17,7 @@ from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import nets, snapshot
 from minicaffe.solver.detection import DetectionOutputs
+from minicaffe.solver.finite import FiniteWatch
 from minicaffe.solver.policy import check_policy
 from minicaffe.solver.report import OutputMeans, batch_size, log_outputs, output_records
 from minicaffe.workspace import Workspace
@@ -65,7 +66,9 @@ class Solver:
     listeners : list of object
         Each may have the methods on_start(solver) and on_end(solver, stopped) around `solve`, on_iteration(solver) after
         each update, on_display(solver, record), on_test(solver, record), on_snapshot(solver, model_path, state_path).
-
+    nan : str
+        What happens when parameters or their history are not finite: "warn", or "stop", which raises NotFiniteError from `step`
+        and `solve`. In both cases the first loss that is not finite is told in the log, and no snapshot is written.
     exact_resume : bool
         Whether `restore` takes random numbers and data positions too, if the state holds them. Caffe does not: its data
         layers begin anew.
@@ -95,6 +98,7 @@ class Solver:
         self.action = None
         self.callbacks = []
         self.listeners = []
+        self._watch = FiniteWatch()
         self._stop = False       # an action asked to stop
         self._losses = []        # the window of smoothed_loss
         self._first_iter = 0     # where the running step() began
@@ -157,6 +161,14 @@ class Solver:
             if getattr(param, field) < 0:
                 raise ConfigError(f"must be at least 0, got {getattr(param, field)}", field=field)
 
+    @property
+    def nan(self):
+        return self._watch.effect
+
+    @nan.setter
+    def nan(self, effect):
+        self._watch = FiniteWatch(effect, self._watch.begin)
+
     # ---- what a subclass defines
 
     def make_net(self, param, **options):
@@ -186,8 +198,9 @@ class Solver:
             self.restore(resume_file)
         self._tell("on_start")
         self.step(param.max_iter - self.iter)
+        self._watch.parameters(self)
         if param.snapshot_after_train and not (param.snapshot and self.iter % param.snapshot == 0):
-            self.snapshot()
+            self._snapshot_if_finite()
         if self._stop:
             log.info("Optimization stopped early.")
         else:
@@ -218,7 +231,8 @@ class Solver:
                 on_start()
             display = param.display and self.iter % param.display == 0
             net.debug_info = bool(display and param.debug_info)
-            self._smooth(self.gradients() / param.iter_size)
+            loss = self.gradients() / param.iter_size
+            self._smooth(loss)
             record = self._display() if display else None
             for _, on_gradients_ready in self.callbacks:
                 on_gradients_ready()
@@ -227,9 +241,12 @@ class Solver:
                 self._tell("on_display", {**record, "lr": rate})
             if self.listeners:
                 self._tell("on_iteration")
+            self._watch.loss(self, loss, rate)
+            if record:
+                self._watch.parameters(self)
             action = self.action() if self.action is not None else "none"
             if action == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
-                self.snapshot()
+                self._snapshot_if_finite()
             if action == "stop":
                 self._stop = True
                 break
@@ -270,6 +287,7 @@ class Solver:
 
     def test_all(self):
         """Test every test net in turn, until `action` says "stop"."""
+        self._watch.parameters(self)
         for i in range(len(self.test_nets)):
             if self._stop:
                 break
@@ -292,7 +310,7 @@ class Solver:
         loss = 0.0
         for _ in range(batches):
             while (action := self.action() if self.action is not None else "none") == "snapshot":
-                self.snapshot()
+                self._snapshot_if_finite()
             if action == "stop":
                 self._stop = True
                 log.info("Test interrupted.")
@@ -318,10 +336,17 @@ class Solver:
             If snapshot_prefix is not set.
         FileError
             If a file cannot be written; training can go on.
+        NotFiniteError
+            If parameters are not finite: nobody could go on from there.
         """
+        self._watch.parameters(self, "stop")
         paths = snapshot.write(self)
         self._tell("on_snapshot", *paths)
         return paths
+
+    def _snapshot_if_finite(self):
+        if self._watch.parameters(self):
+            self.snapshot()
 
     def restore(self, path):
         """Take iteration, weights and history from a solver state, with `exact_resume` random numbers and data positions too.
@@ -333,6 +358,7 @@ class Solver:
         """
         with caffe.trusting(self.trusted):
             snapshot.restore(self, str(path))
+        self._watch = FiniteWatch(self.nan, self.iter)
 
     def share_weights(self, net):
         """Let `net` use the parameters of this solver's train net."""

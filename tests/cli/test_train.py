@@ -9,9 +9,10 @@ import shlex
 import signal
 import time
 
+import numpy as np
 import pytest
 from rich.console import Console
-from tiny import Process, run
+from tiny import NET, Process, run
 
 from minicaffe import cli
 from minicaffe.cli import training_file
@@ -133,9 +134,39 @@ def test_json_on_a_full_disk_costs_only_the_records(folder):
 
 
 def test_not_a_number_is_null_in_json(folder):
-    assert run("train", "solver.prototxt", "--base-lr", "1e30", "--json", "log.jsonl", cwd=folder).returncode == 0
+    assert run("train", "solver.prototxt", "--base-lr", "1e30", "--nan=warn", "--json", "log.jsonl", cwd=folder).returncode == 0
     last = [json.loads(line, parse_constant=pytest.fail) for line in (folder / "log.jsonl").read_text().splitlines()][-1]
     assert last["outputs"][0]["value"] is None
+
+
+# ---- numbers that are not finite
+
+def test_a_training_that_diverges_fails_and_says_how_to_go_on(folder):
+    result = run("train", "solver.prototxt", "--snapshot-interval", "1", "--base-lr", "1e15", "--quiet", cwd=folder)
+    told, error = result.stderr.splitlines()
+    assert result.returncode == 1 and re.search("Iteration [1-9]: the loss is inf, .* 'loss' of layer 'loss' \\(EuclideanLoss\\)", told)
+    assert error.startswith("minicaffe: solver.prototxt: iteration ") and "the first is layer 'scale' blobs[0]" in error
+    bad = int(re.search(r"Iteration (\d)", told)[1])
+    command = shlex.split(error.partition("go on with: ")[2])
+    assert command[-2:] == ["--base-lr=1e+14", f"--snapshot=tiny_iter_{bad}.solverstate"]
+    for path in folder.glob("*.caffemodel"):
+        assert all(np.isfinite(blob.data).all() for layer in binary.read_net(str(path))[1] for blob in layer.blobs)
+    again = run(*command[1:], "--max-iter", bad, cwd=folder)  # nothing is left to do: the state is read
+    assert again.returncode == 0 and f"Finished at iteration {bad} of {bad}" in again.stdout
+
+
+def test_without_a_snapshot_it_begins_anew(folder, capsys):
+    assert cli.main(["train", "solver.prototxt", "--base-lr=1e30", "--quiet"]) == 1
+    assert capsys.readouterr().err.endswith("no snapshot was written before, begin anew with: minicaffe train solver.prototxt --quiet "
+                                            "--base-lr=1e+29\n")
+    assert not list(folder.glob("*.solverstate"))
+
+
+def test_what_no_rate_mends_is_not_answered_with_a_rate(folder, capsys):
+    (folder / "net.prototxt").write_text(NET.replace('data_filler { type: "gaussian" std: 1 }', "data_filler { value: inf }"))
+    assert cli.main(["train", "solver.prototxt", "--quiet"]) == 1
+    err = capsys.readouterr().err
+    assert "layer 'in' (DummyData)" in err and "mend the data" in err and "--base-lr" not in err
 
 
 # ---- what is wrong

@@ -9,10 +9,10 @@ from bowl import BOWL, make_solver, solver_param, weights
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN
-from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError
+from minicaffe.errors import ConfigError, FileError, MissingNameError, NotFiniteError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
-from minicaffe.solver import AdamSolver, NesterovSolver, Solver, create_solver, load_solver, solver_types
+from minicaffe.solver import AdamSolver, NesterovSolver, Solver, create_solver, finite, load_solver, solver_types
 from minicaffe.solver.report import batch_size
 from minicaffe.workspace import Workspace
 
@@ -254,6 +254,126 @@ def test_snapshot_action(tmp_path):
     solver.action = lambda: next(answers, "none")
     solver.step(1)  # asked before the first test batch, twice
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s_iter_0.caffemodel", "s_iter_0.solverstate"]
+
+
+# ---- numbers that are not finite
+
+LINE = """
+layer { name: "in" type: "DummyData" top: "x" top: "t" dummy_data_param {
+  shape { dim: 8 dim: 4 } shape { dim: 8 dim: 4 } data_filler { type: "gaussian" } data_filler { value: 1 } } }
+layer { name: "scale" type: "Scale" bottom: "x" top: "y" }
+layer { name: "half" type: "Power" bottom: "y" top: "y" power_param { scale: 0.5 } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" }
+"""
+DIVERGES = "base_lr: 1e20 max_iter: 12"
+
+
+def all_finite(arrays):
+    return all(np.isfinite(array).all() for array in arrays)
+
+
+def warnings_of(log):
+    return [record.getMessage() for record in log.records if record.levelno == logging.WARNING]
+
+
+def test_the_first_loss_that_is_not_finite_is_told_once(log):
+    solver, losses = make_solver("base_lr: 100 momentum: 0.9", LINE), []  # no hooks: a device replays a graph
+    solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: losses.append(s.smoothed_loss)})())
+    solver.step(60)
+    first = next(i for i, loss in enumerate(losses) if not np.isfinite(loss))
+    told, lost = warnings_of(log)
+    assert told == (f"Iteration {first}: the loss is {losses[first]:g}, with learning rate 100; the first blob that is not finite is "
+                    "'loss' of layer 'loss' (EuclideanLoss); try a lower base_lr, or clip_gradients")
+    assert "parameters are no longer finite, the first is layer 'scale' blobs[0]" in lost and solver.iter == 60
+
+
+def test_the_blob_is_named_with_all_layers_that_write_it(log):
+    solver = make_solver(net=LINE.replace('scale: 0.5', "scale: 1e30").replace('type: "gaussian"', "value: 1e30"))
+    solver.step(1)
+    assert "'y' of layer 'scale' (Scale) and layer 'half' (Power); no update was made before" in warnings_of(log)[0]
+
+
+def test_data_that_are_not_finite_are_told_apart(log):
+    solver = make_solver(net=LINE.replace('type: "gaussian"', "value: inf"))
+    solver.step(1)
+    assert "is 'x' of layer 'in' (DummyData); mend the data" in warnings_of(log)[0]
+
+
+def test_a_batch_of_iter_size_that_the_next_one_covers(log):
+    solver = make_solver("iter_size: 2", LINE)
+    passes = []
+    solver.net.add_hook(0, lambda layer: passes.append(layer) if layer == 0 else None)
+    solver.net.add_hook(1, lambda layer: solver.net.blob_by_name("loss").data.fill(np.inf) if (layer, len(passes)) == (3, 1) else None)
+    solver.step(1)
+    assert "no blob holds such a value any more" in warnings_of(log)[0]
+
+
+def test_parameters_are_looked_at_only_when_there_is_a_reason(monkeypatch, tmp_path):
+    looked = []
+    monkeypatch.setattr(finite, "first_parameter", lambda solver: looked.append(solver.iter))
+    make_solver("base_lr: 0.01", LINE).step(9)
+    assert looked == []
+    make_solver(f"base_lr: 0.01 max_iter: 9 display: 4 test_iter: 1 test_interval: 7 snapshot: 6 snapshot_prefix: '{tmp_path}/s'",
+                LINE).solve()
+    assert sorted(set(looked)) == [0, 1, 5, 6, 7, 9]
+
+
+def test_no_snapshot_of_numbers_that_are_lost(log, tmp_path):
+    solver, recorder = recorded(f"snapshot: 1 snapshot_after_train: true snapshot_prefix: '{tmp_path}/s' {DIVERGES}", LINE)
+    solver.solve()
+    assert solver.iter == 12 and not all_finite(weights(solver))
+    written = sorted(tmp_path.glob("*.caffemodel"))
+    assert written and len(warnings_of(log)) == 2
+    for path in written:
+        solver.net.copy_from(path)
+        assert all_finite(weights(solver))
+    solver.net.learnable_params[0].data[1] = np.nan
+    with pytest.raises(NotFiniteError, match="parameters are no longer finite"):
+        solver.snapshot()
+    assert sorted(tmp_path.glob("*.caffemodel")) == written
+    solver.net.learnable_params[0].data[...] = 1  # put right, it goes on, and the next one is told again
+    for blob in solver.history:
+        blob.data[...] = 0
+    log.clear()
+    solver.snapshot()
+    solver.step(5)
+    assert len(warnings_of(log)) == 2
+
+
+def test_stop_raises(tmp_path):
+    solver = make_solver(f"snapshot: 1 snapshot_prefix: '{tmp_path}/s' {DIVERGES}", LINE, file="solver.prototxt")
+    solver.nan = "stop"
+    with pytest.raises(NotFiniteError, match="^solver.prototxt: iteration .: parameters are") as error:
+        solver.solve()
+    assert error.value.remedy == finite.LOWER_RATE and solver.iter < 12
+    solver.restore(max(tmp_path.glob("*.solverstate")))
+    assert solver.nan == "stop" and all_finite(weights(solver))
+
+
+@pytest.mark.parametrize("where", ["display: 1", "test_iter: 1 test_interval: 1", ""])
+def test_parameters_that_a_loss_does_not_show(where):
+    unused = LINE + 'layer { name: "aside" type: "Scale" bottom: "x" top: "aside" }'
+    solver = make_solver(f"max_iter: 1 {where}", unused)
+    solver.nan = "stop"
+    solver.net.layer_dict["aside"].blobs[0].data[0] = np.inf
+    with pytest.raises(NotFiniteError, match="layer 'aside' blobs"):
+        solver.solve()
+
+
+def test_history_counts_too():
+    """An infinite square of a gradient makes every further step 0, and nothing else shows that."""
+    solver = make_solver("type: 'Adam' display: 1", LINE)
+    solver.nan = "stop"
+    solver.history[1].data[2] = np.inf
+    with pytest.raises(NotFiniteError, match="the history of parameters is no longer finite, the first is layer 'scale' blobs"):
+        solver.step(1)
+
+
+def test_nan_must_be_known():
+    solver = make_solver()
+    assert solver.nan == "warn"
+    with pytest.raises(ConfigError, match="nan: must be one of warn, stop, got 'halt'"):
+        solver.nan = "halt"
 
 
 # ---- nets

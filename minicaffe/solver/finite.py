@@ -1,0 +1,106 @@
+"""Numbers that are no longer finite in a training: where it began, told once, and the end of the training where that is asked for.
+
+This costs an iteration nothing: its loss is read anyway. Parameters and history are looked at when a loss is not finite, at
+displays, tests and snapshots, and at the end; the sums that it takes are made where the numbers are, on the CPU or the device.
+"""
+
+import logging
+import math
+
+from minicaffe.errors import ConfigError, NotFiniteError
+
+log = logging.getLogger("minicaffe.solver")
+EFFECTS = ("warn", "stop")
+# What may help: where a layer without bottoms gave the value, before any update, and else.
+MEND_DATA = "mend the data, or what scales them"
+LOOK_AT_START = "no update was made before, so look at the data, the fillers and the weights"
+LOWER_RATE = "try a lower base_lr, or clip_gradients"
+
+
+class FiniteWatch:
+    """What a solver knows of its numbers; the solver is given to each call, so that neither keeps the other alive.
+
+    Parameters
+    ----------
+    effect : str
+        "warn", or "stop": parameters that are not finite raise NotFiniteError.
+    begin : int
+        The iteration before which no update was made.
+    """
+
+    def __init__(self, effect="warn", begin=0):
+        if effect not in EFFECTS:
+            raise ConfigError(f"must be one of {', '.join(EFFECTS)}, got {effect!r}", field="nan")
+        self.effect = effect
+        self.begin = begin
+        self.first = None   # since the first loss that was not finite: its iteration, and the remedy
+        self.lost = None    # what `parameters` has told
+
+    def loss(self, solver, loss, rate):
+        """Look at the loss of the iteration that `solver` has just finished with the learning rate `rate`."""
+        if math.isfinite(loss):
+            return
+        if self.first is None:
+            place, from_data = first_blob(solver.net)
+            iteration = solver.iter - 1
+            self.first = iteration, MEND_DATA if from_data else self._remedy(iteration)
+            log.warning("Iteration %d: the loss is %g, with learning rate %g; %s; %s", iteration, loss, rate, place, self.first[1])
+        self.parameters(solver)
+
+    def parameters(self, solver, effect=None):
+        """Return whether all parameters and their history are finite.
+
+        Raises
+        ------
+        NotFiniteError
+            If they are not and `effect`, by default the watch's own, is "stop".
+        """
+        lost = first_parameter(solver)
+        if lost is not None:
+            since, remedy = self.first or (solver.iter - 1, self._remedy(solver.iter))
+            error = NotFiniteError(f"iteration {solver.iter}: {lost}", remedy=remedy, since=since, file=solver.file)
+            if (effect or self.effect) == "stop":
+                raise error
+            if self.lost is None:
+                log.warning("%s; no snapshots are written as long as that is so", error)
+        elif self.lost is not None:
+            self.first = None  # someone has put them right
+        self.lost = lost
+        return lost is None
+
+    def _remedy(self, iteration):
+        return LOWER_RATE if iteration > self.begin else LOOK_AT_START
+
+
+def is_finite(blob):
+    """Whether every value of the data of `blob` is finite."""
+    return math.isfinite(blob.asum_data())
+
+
+def first_blob(net):
+    """Find the first top, in the order of the layers, that the last forward pass left with a value that is not finite.
+
+    Returns
+    -------
+    text : str
+        Names the blob and the layers that write it; several do where layers work in place.
+    from_data : bool
+        Whether a layer without bottoms gave it.
+    """
+    for ids in net.top_ids:
+        for i in ids:
+            if not is_finite(net.blob_list[i]):
+                writers = [k for k, tops in enumerate(net.top_ids) if i in tops]
+                layers = " and ".join(f"layer '{net.layer_names[k]}' ({net.layers[k].type})" for k in writers)
+                return f"the first blob that is not finite is '{net.blob_names[i]}' of {layers}", not net.bottoms[writers[0]]
+    return "no blob holds such a value any more", False  # an earlier batch of iter_size gave it, or a layer overwrote it in place
+
+
+def first_parameter(solver):
+    """Return as text which parameter or which history is the first with a value that is not finite; None if all are finite."""
+    params, table = solver.net.learnable_params, solver.net.param_table
+    for k, blob in enumerate(params + solver.history):
+        if not is_finite(blob):
+            what = "parameters" if k < len(params) else "the history of parameters"
+            return f"{what} {'are' if k < len(params) else 'is'} no longer finite, the first is {table.places[table.learnable[k % len(params)]]}"
+    return None
