@@ -11,6 +11,8 @@ class _Solver:
     iter: int
     param: Any
     current_step: int
+    minimum_loss: float
+    iter_last_event: int
     smoothed_loss: float
     history: list[Blob]
     action: Callable[[], str] | None

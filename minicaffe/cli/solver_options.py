@@ -21,7 +21,7 @@ HELP = {
     "base_lr": "Learning rate at the start.",
     "display": "Report every N iterations; 0: never.",
     "max_iter": "Iterations in all.",
-    "lr_policy": "fixed, step, exp, inv, multistep, poly or sigmoid.",
+    "lr_policy": "fixed, step, exp, inv, multistep, plateau, poly or sigmoid.",
     "gamma": "Constant of the policy.",
     "power": "Exponent of the policies inv and poly.",
     "momentum": "Momentum; beta1 of Adam.",
@@ -58,7 +58,7 @@ HELP = {
     "eval_type": "Of the SSD fork: detection, for tests that report mean average precision.",
     "ap_version": "Of the SSD fork: Integral, MaxIntegral or 11point.",
     "show_per_class_result": "Of the SSD fork: with detection, the precision of each class too.",
-    "plateau_winsize": "Of the SSD fork: windows of policy plateau; not used.",
+    "plateau_winsize": "Of the SSD fork: iterations without a lower loss after which policy plateau lowers the rate; repeatable.",
     "weights": "Weights to start from, several with commas; repeatable.",
 }
 METAVARS = {

@@ -177,6 +177,8 @@ def read_solver_state(path):
         current_step=int32(varints.get(STATE_CURRENT_STEP, 0)),
         resume_state=others.resume_state if others.HasField("resume_state") else None,
         history=history,
+        minimum_loss=others.minimum_loss,
+        iter_last_event=others.iter_last_event,
     )
 
 
@@ -217,9 +219,9 @@ def write_net(file, net, layers):
     _write(file, parts)
 
 
-def write_solver_state(file, iter, learned_net, current_step, history, resume_state=None):
-    """Write a .solverstate; parameters as in `StoredState`, `file` and errors as in `write_net`."""
-    state = caffe_pb2.SolverState(iter=iter, current_step=current_step)
+def write_solver_state(file, iter, learned_net, current_step, history, resume_state=None, **plateau):
+    """Write a .solverstate; parameters as in `StoredState`, those of policy plateau only where given; else as `write_net`."""
+    state = caffe_pb2.SolverState(iter=iter, current_step=current_step, **plateau)
     if learned_net is not None:
         state.learned_net = learned_net
     if resume_state is not None:

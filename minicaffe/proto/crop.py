@@ -49,17 +49,15 @@ def _offset(layers, producers, index, axis):
     """Return the offset along height (`axis` 0) or width (1)."""
     cropped, reference = layers[index].bottom
     maps = {place: step for place, *step in _ancestors(layers, producers, index, reference, axis)}
-    last = None
-    for place, *step in _ancestors(layers, producers, index, cropped, axis):
-        if place in maps:
-            break
-        last = layers[place[0]] if place[0] is not None else None
-    else:
+    way = list(_ancestors(layers, producers, index, cropped, axis))
+    common = next(((step, maps[place]) for place, *step in way if place in maps), None)
+    if common is None:
+        last = layers[way[-1][0][0]] if way[-1][0][0] is not None else None
         why = f", and coordinates do not pass through layer '{last.name}' ({last.type})" if last is not None and last.bottom else ""
         raise ConfigError(f"its offset is not known: '{cropped}' and '{reference}' have no common ancestor{why}; {REMEDY}",
                           field="crop_param")
     # The ancestor's x is `scale x + shift` of the cropped bottom and `to_scale x + to_shift` of the reference.
-    (scale, shift), (to_scale, to_shift) = step, maps[place]
+    (scale, shift), (to_scale, to_shift) = common
     ratio = to_scale / scale
     offset = ratio * shift - to_shift
     if ratio != 1 or offset < 0 or offset.denominator != 1:

@@ -74,6 +74,8 @@ class StoredState:
     current_step: int
     resume_state: str | None
     history: list
+    minimum_loss: float
+    iter_last_event: int
 
 
 def shown(shape):

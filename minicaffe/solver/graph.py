@@ -36,6 +36,7 @@ class TrainingGraph:
         for there, reason in (
             (param.iter_size > 1, "iter_size is more than 1"),
             (param.clip_gradients >= 0, "clip_gradients needs the gradients' norm on the host"),
+            (param.lr_policy == "plateau", "the rate of policy plateau follows from the loss of the same iteration"),
             (bool(solver.callbacks), "callbacks run in the middle of an iteration"),
             (cuda.current().recording, "launches are being recorded one by one"),
         ):

@@ -1,4 +1,4 @@
-"""Learning-rate policies: from iteration to rate (Caffe sgd_solver.cpp, GetLearningRate).
+"""Learning-rate policies: from iteration to rate (Caffe sgd_solver.cpp, GetLearningRate; plateau is of the SSD fork).
 
 Different from Caffe: constants are checked when the solver is built, not at the first update. A power that overflows is
 infinite, as in C.
@@ -42,6 +42,11 @@ def multistep(param, t, current_step):
     return param.base_lr * _pow(param.gamma, current_step)
 
 
+def plateau(param, t, current_step):
+    """``base_lr gamma^current_step``; `current_step` counts the windows that ended without a lower loss (`watch_plateau`)."""
+    return param.base_lr * _pow(param.gamma, current_step)
+
+
 def poly(param, t, current_step):
     """``base_lr (1 - t / max_iter)^power``"""
     left = 1 - t / param.max_iter
@@ -59,7 +64,7 @@ def sigmoid(param, t, current_step):
     return param.base_lr / (1 + math.exp(min(700.0, -param.gamma * (t - param.stepsize))))
 
 
-POLICIES = {f.__name__: f for f in (fixed, step, exp, inv, multistep, poly, sigmoid)}
+POLICIES = {f.__name__: f for f in (fixed, step, exp, inv, multistep, plateau, poly, sigmoid)}
 
 
 def check_policy(param):
@@ -78,6 +83,9 @@ def check_policy(param):
         raise ConfigError(f"policy '{policy}' needs a stepsize of at least 1, got {param.stepsize}", field="stepsize")
     if policy not in ("fixed", "poly") and not param.gamma >= 0:
         raise ConfigError(f"policy '{policy}' needs a gamma of at least 0, got {param.gamma:g}", field="gamma")
+    if policy == "plateau" and not (param.plateau_winsize and all(window >= 1 for window in param.plateau_winsize)):
+        raise ConfigError("policy 'plateau' needs a plateau_winsize for each time that the rate may fall, all of them at least 1, "
+                          f"got {list(param.plateau_winsize)}", field="plateau_winsize")
     if policy == "poly" and param.max_iter <= 0:
         raise ConfigError(f"policy 'poly' needs a max_iter of at least 1, got {param.max_iter}", field="max_iter")
 
@@ -89,6 +97,33 @@ def next_step(param, t, current_step):
     if param.lr_policy == "multistep" and current_step < len(param.stepvalue) and t >= param.stepvalue[current_step]:
         return current_step + 1
     return current_step
+
+
+def watch_plateau(param, t, loss, current_step, minimum_loss, last_event):
+    """Look at the loss of iteration `t` for policy plateau.
+
+    An event is a loss lower than all before it, or a fall of the rate. When ``plateau_winsize[current_step]`` iterations have gone
+    by without one, the rate falls; after the last window it stays.
+
+    Parameters
+    ----------
+    loss : float
+        Mean of the last `average_loss` losses.
+    current_step, last_event : int
+        How often the rate has fallen, and the iteration of the last event.
+    minimum_loss : float
+        The lowest loss so far.
+
+    Returns
+    -------
+    current_step, minimum_loss, last_event : int, float, int
+        As they are for this iteration's update.
+    """
+    if loss < minimum_loss:
+        minimum_loss, last_event = loss, t
+    if current_step < len(param.plateau_winsize) and t >= last_event + param.plateau_winsize[current_step]:
+        current_step, last_event = current_step + 1, t
+    return current_step, minimum_loss, last_event
 
 
 def rate(param, t, current_step):

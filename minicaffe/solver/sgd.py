@@ -6,6 +6,8 @@ The arithmetic on elements stands in kernels/update.hpp. All types derive from S
 import logging
 import math
 
+import numpy as np
+
 from minicaffe.blob import Blob
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError
@@ -48,12 +50,26 @@ class SGDSolver(Solver):
         """Return the rate that the rule multiplies with, and its momentum, momentum2 and delta (kernels/update.hpp)."""
         return rate, self.param.momentum, 0.0, 0.0
 
+    def _watch_plateau(self):
+        """Take the loss of this iteration into what policy plateau remembers."""
+        loss = float(np.float32(self.smoothed_loss))  # as a snapshot holds it, so that a resumed training does the same
+        step, self.minimum_loss, self.iter_last_event = policy.watch_plateau(
+            self.param, self.iter, loss, self.current_step, self.minimum_loss, self.iter_last_event)
+        if step != self.current_step:
+            self.current_step = step
+            log.info("Plateau Status: Iteration %d, step = %d", self.iter, step)
+        display = self.param.display
+        if display and self.iter % display == 0 and self.iter_last_event > self.iter - display:
+            log.info("Plateau Status: Iteration %d, current minimum_loss = %g", self.iter, self.minimum_loss)
+
     def apply_update(self):
         """Update every learnable parameter from its diff, count the iteration, and return the learning rate.
 
         Each diff holds afterwards what was subtracted from the data.
         """
         param = self.param
+        if param.lr_policy == "plateau":
+            self._watch_plateau()
         rate = self.learning_rate()
         if param.display and self.iter % param.display == 0:
             log.info("Iteration %d, lr = %g", self.iter, rate)

@@ -21,6 +21,7 @@ from minicaffe.proto.files import is_hdf5
 from minicaffe.proto.hdf5 import find, read_array, reading
 
 log = logging.getLogger("minicaffe.solver")
+NO_LOSS = caffe_pb2.SolverState().minimum_loss  # the SSD fork's default: higher than any loss
 
 
 def check_trust(param):
@@ -69,7 +70,7 @@ def write(solver):
             else:
                 binary.write_solver_state(file, solver.iter, model_path, solver.current_step,
                                           [binary.StoredBlob(blob.shape, blob.cpu_data) for blob in solver.history],
-                                          json.dumps(resume_state(solver)))
+                                          json.dumps(resume_state(solver)), **_plateau_state(solver))
     except Error as error:
         error.file = path  # not the temporary file or the memory that was written to
         error.message += f". Training stands at iteration {solver.iter} and can go on"
@@ -89,9 +90,18 @@ def _write_hdf5_state(solver, file, model_path):
             string.set_size(len(content))
             dataset = h5py.h5d.create(hdf5.id, name.encode(), string, h5py.h5s.create(h5py.h5s.SCALAR))
             dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(content), string)
+        for name, value in _plateau_state(solver).items():
+            hdf5.create_dataset(name, data=np.array([value], np.float32 if name == "minimum_loss" else np.int32))
         group = hdf5.create_group("history")
         for i, blob in enumerate(solver.history):
             group.create_dataset(str(i), data=blob.cpu_data)
+
+
+def _plateau_state(solver):
+    """Return what a state file holds of policy plateau, as a dict; other policies write none, as in BVLC Caffe."""
+    if solver.param.lr_policy != "plateau":
+        return {}
+    return {"minimum_loss": min(solver.minimum_loss, NO_LOSS), "iter_last_event": solver.iter_last_event}
 
 
 def resume_state(solver):
@@ -125,6 +135,7 @@ def restore(solver, path):
         solver.generator.seed, solver.generator.offset = resume["generator"]["seed"], resume["generator"]["offset"]
     solver.iter = state.iter
     solver.current_step = state.current_step
+    solver.minimum_loss, solver.iter_last_event = state.minimum_loss, state.iter_last_event
 
 
 def _read_hdf5_state(path):
@@ -137,6 +148,8 @@ def _read_hdf5_state(path):
         return binary.StoredState(
             iter=_number(file, "iter"), current_step=_number(file, "current_step"),
             learned_net=_string(file, "learned_net"), resume_state=_string(file, "resume_state"),
+            minimum_loss=_number(file, "minimum_loss", "f") if "minimum_loss" in file else NO_LOSS,
+            iter_last_event=_number(file, "iter_last_event") if "iter_last_event" in file else 0,
             history=[binary.StoredBlob(array.shape, array) for array in arrays])
 
 
@@ -151,13 +164,13 @@ def _dataset(group, name, kinds):
     return dataset
 
 
-def _number(file, name):
-    """Return the one number of a dataset, which Caffe reads as int32."""
-    dataset = _dataset(file, name, "iu")
+def _number(file, name, kinds="iu"):
+    """Return the one number of a dataset; a whole one Caffe reads as int32."""
+    dataset = _dataset(file, name, kinds)
     if dataset.size != 1:
         raise DataError(f"must hold one number, holds {dataset.size}", field=name)
-    number = int(dataset[()].item())
-    if not -2**31 <= number < 2**31:
+    number = dataset[()].item()
+    if kinds == "iu" and not -2**31 <= number < 2**31:
         raise DataError(f"must be from -2^31 to 2^31 - 1, got {number}; fetch the file again", field=name)
     return number
 
@@ -175,10 +188,9 @@ def _string(file, name):
 
 
 def _check(solver, state):
-    if state.iter < 0:
-        raise DataError(f"must be at least 0, got {state.iter}", field="iter")
-    if state.current_step < 0:
-        raise DataError(f"must be at least 0, got {state.current_step}", field="current_step")
+    for field in ("iter", "current_step", "iter_last_event"):
+        if getattr(state, field) < 0:
+            raise DataError(f"must be at least 0, got {getattr(state, field)}", field=field)
     got, needed = len(state.history), len(solver.history)
     if got != needed:
         raise ShapeError(f"the file has {got} blobs, {type(solver).__name__} with this net needs {needed}; resume with the "

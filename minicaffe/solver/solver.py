@@ -54,7 +54,9 @@ class Solver:
     iter : int
         Number of updates done.
     current_step : int
-        Of the policies step and multistep.
+        Of the policies step, multistep and plateau.
+    minimum_loss, iter_last_event : float, int
+        What policy plateau remembers: the lowest loss, and when it was met or the rate fell last.
     smoothed_loss : float
         Mean loss of the last `average_loss` iterations of the running `step`.
     history : list of Blob
@@ -93,6 +95,8 @@ class Solver:
         self.own_fields = frozenset(own_fields)
         self.iter = 0
         self.current_step = 0
+        self.minimum_loss = math.inf
+        self.iter_last_event = 0
         self.smoothed_loss = 0.0
         self.history = []
         self.action = None

@@ -14,6 +14,7 @@ FORMULAS = {
     "exp": ("gamma: 0.75", lambda t: 0.5 * 0.75**t),
     "inv": ("gamma: 0.25 power: 0.75", lambda t: 0.5 * (1 + 0.25 * t) ** -0.75),
     "multistep": ("gamma: 0.5 stepvalue: 10 stepvalue: 15", lambda t: 0.5 * 0.5 ** ((t >= 10) + (t >= 15))),
+    "plateau": ("gamma: 0.5 plateau_winsize: 100", lambda t: 0.5),
     "poly": ("power: 1.5 max_iter: 100", lambda t: 0.5 * (1 - t / 100) ** 1.5),
     "sigmoid": ("gamma: -0 stepsize: 20", lambda t: 0.25),
 }
@@ -57,6 +58,42 @@ def test_multistep_takes_one_step_an_evaluation(caplog):
     assert "MultiStep Status: Iteration 2, step = 1" in caplog.messages
 
 
+def test_plateau_falls_after_each_window_without_a_lower_loss(caplog):
+    """By hand: an event is a lower loss or a fall; windows of 3 and 2 iterations are counted from the last one."""
+    losses = [5, 4, 4, 4, 4, 3, 3, 3, 2, 2, 9, 1, 9, 9, 9, 9]
+    falls = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    events = [0, 1, 1, 1, 4, 5, 5, 7, 8, 8, 8, 11, 11, 11, 11, 11]
+    solver = make_solver("lr_policy: 'plateau' base_lr: 1 gamma: 0.5 plateau_winsize: 3 plateau_winsize: 2 display: 2")
+    coming = iter(losses)
+    solver.gradients = lambda: next(coming)
+    seen, rates = [], []
+    solver.listeners.append(type("Listener", (), {
+        "on_iteration": lambda self, s: seen.append((s.current_step, s.iter_last_event, s.minimum_loss)),
+        "on_display": lambda self, s, record: rates.append(record["lr"])})())
+    with caplog.at_level("INFO", "minicaffe.solver"):
+        solver.step(len(losses))
+    assert seen == list(zip(falls, events, [min(losses[:t + 1]) for t in range(len(losses))], strict=True))
+    assert rates == [0.5 ** fall for fall in falls[::2]]
+    assert [line for line in caplog.messages if "Plateau" in line and "step" in line] == [
+        "Plateau Status: Iteration 4, step = 1", "Plateau Status: Iteration 7, step = 2"]
+    assert "Plateau Status: Iteration 8, current minimum_loss = 2" in caplog.messages
+    assert not any("Iteration 10, current" in line for line in caplog.messages)
+
+
+def test_plateau_looks_at_the_mean_loss():
+    solver = make_solver("lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 9 average_loss: 2")
+    coming = iter([4.0, 2.0, 8.0])
+    solver.gradients = lambda: next(coming)
+    solver.step(3)
+    assert (solver.minimum_loss, solver.iter_last_event) == (3.0, 1)
+
+
+def test_plateau_asked_for_its_rate_does_not_fall():
+    solver = make_solver("lr_policy: 'plateau' base_lr: 1 gamma: 0.5 plateau_winsize: 1")
+    assert [solver.learning_rate() for _ in range(3)] == [1, 1, 1]
+    assert solver.current_step == 0 and solver.minimum_loss == math.inf
+
+
 def test_poly_beyond_its_end():
     param = solver_param("lr_policy: 'poly' base_lr: 1 power: 1 max_iter: 10")
     assert rate(param, 10, 0) == 0
@@ -78,6 +115,9 @@ def test_poly_beyond_its_end():
     ("lr_policy: 'multistep' gamma: -1", "gamma"),
     ("lr_policy: 'sigmoid' gamma: 1", "stepsize"),
     ("lr_policy: 'poly' power: 1", "max_iter"),
+    ("lr_policy: 'plateau' gamma: 0.5", "plateau_winsize"),
+    ("lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 3 plateau_winsize: 0", "plateau_winsize"),
+    ("lr_policy: 'plateau' gamma: -0.5 plateau_winsize: 3", "gamma"),
 ])
 def test_checked_when_the_solver_is_built(fields, named):
     with pytest.raises(ConfigError) as error:

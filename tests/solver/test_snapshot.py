@@ -52,6 +52,34 @@ def test_a_resumed_training_computes_the_same_bits(tmp_path, kind, form):
 
 
 @pytest.mark.parametrize("form", FORMATS)
+def test_a_resumed_plateau_computes_the_same_bits(tmp_path, form, device):
+    fields = "lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 2 plateau_winsize: 3 plateau_winsize: 3"
+    through = built(tmp_path, fields, form)
+    through.step(5)
+    _, state = through.snapshot()
+    remembered = through.current_step, through.minimum_loss, through.iter_last_event
+    assert 0 < through.current_step < 3 and remembered[2] > 0
+    through.step(9)
+    resumed = built(tmp_path, fields, form)
+    resumed.restore(state)
+    assert (resumed.current_step, resumed.minimum_loss, resumed.iter_last_event) == remembered
+    resumed.step(9)
+    assert resumed.current_step == through.current_step > remembered[0] and same(weights(resumed), weights(through))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_other_policies_write_nothing_of_a_plateau(tmp_path, form):
+    _, path = built(tmp_path, form=form).snapshot()
+    if form == "HDF5":
+        with h5py.File(path) as file:
+            assert "minimum_loss" not in file and "iter_last_event" not in file
+    else:
+        with open(path, "rb") as file:
+            state = caffe_pb2.SolverState.FromString(file.read())
+        assert not state.HasField("minimum_loss") and not state.HasField("iter_last_event")
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_solve_resumes(tmp_path, form):
     fields = "max_iter: 9 snapshot: 4 momentum: 0.5 snapshot_after_train: true"
     through = built(tmp_path, fields, form)
