@@ -178,7 +178,11 @@ class _Work:
         self.stop = False
 
     def run(self):
-        """Fill free buffers until told to stop; an exception goes to the consumer instead of a buffer."""
+        """Fill free buffers until told to stop; an exception goes to the consumer instead of a buffer.
+
+        It goes when the maker is closed: the consumer may open the same database at once.
+        """
+        failed = None
         try:
             number = self.first
             self.maker.open(number)
@@ -187,11 +191,14 @@ class _Work:
                 number += self.maker.step
                 self.full.put(buffer)
         except Error as error:
-            self.full.put(error.with_traceback(None))  # its frames hold values of the cursor
+            failed = error.with_traceback(None)  # its frames hold values of the cursor
         except BaseException as error:  # noqa: BLE001  (whatever it is, the consumer must hear of it)
-            self.full.put(error)
-        finally:
+            failed = error
+        try:
             self.maker.close()
+        finally:
+            if failed is not None:
+                self.full.put(failed)
 
 
 def _finish(work, thread):

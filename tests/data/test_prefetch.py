@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 
+import lmdb
 import numpy as np
 import pytest
 from records import datum
@@ -161,6 +162,22 @@ def test_a_fault_of_the_allocator_reaches_the_caller(make_db):
 def test_wrong_arguments(make_db, options, message):
     with pytest.raises(ConfigError, match=message):
         over(make_db(numbered(2)), "LMDB", **{"batch_size": 1, "transformer": transformer(), **options})
+
+
+@pytest.mark.parametrize("error", [DataError("no device"), MemoryError("none left"), RuntimeError("no device")])
+def test_the_database_is_closed_when_an_error_is_heard_of(make_db, monkeypatch, error):
+    """While the error and the Prefetcher are still held, and however long closing takes."""
+    close = RecordBatches.close
+    monkeypatch.setattr(RecordBatches, "close", lambda maker: (time.sleep(0.1), close(maker)))
+
+    def allocate(shape, dtype):
+        raise error
+
+    path = make_db(numbered(3))
+    prefetcher = over(path, "LMDB", 2, transformer(), allocate=allocate)
+    with pytest.raises((Error, RuntimeError), match="no device|none left"):
+        prefetcher.next()
+    lmdb.open(str(path), readonly=True, lock=False).close()  # it refuses what is open in this process
 
 
 def test_a_missing_database_is_an_error_at_once(tmp_path):
