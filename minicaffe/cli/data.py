@@ -15,6 +15,7 @@ from minicaffe.data.convert import compute_mean, convert_images
 from minicaffe.data.datasets import DATA_SETS, make_data_set
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import check_free, open_db
+from minicaffe.data.from_folders import convert_folders
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, Error
 
@@ -64,9 +65,12 @@ for _name in DATA_SETS:
 
 
 @data.command(cls=options.CaffeCommand)
-@click.argument("root")
-@click.argument("list_file", metavar="LIST")
-@click.argument("db")
+@click.argument("paths", nargs=-1, metavar="[ROOT LIST] DB")
+@click.option("--from_folders", "--from-folders", metavar="DIR", help="Instead of ROOT and LIST: a folder with one folder of "
+              "pictures for each class.")
+@click.option("--test_share", "--test-share", default=0.2, show_default=True, help="With --from-folders: what part of each class "
+              "is for tests.")
+@click.option("--seed", default=1, show_default=True, help="With --from-folders: of the shuffling.")
 @click.option("--gray", is_flag=True, help="One channel instead of three.")
 @click.option("--shuffle", is_flag=True, help="Shuffle the list.")
 @backend_option
@@ -76,14 +80,38 @@ for _name in DATA_SETS:
 @click.option("--encoded", is_flag=True, help="Store picture files instead of pixels.")
 @click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded.")
 @force_option
-def images(root, list_file, db, **options):
+@click.pass_context
+def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, **how):
     """Make the database DB from pictures (convert_imageset).
 
     Each line of LIST is a path, a space and an integer label; ROOT is put before the path as it stands.
+
+    With --from-folders DB is a folder that gets train_lmdb, test_lmdb, labels.txt and mean.binaryproto.
     """
+    if len(paths) != (1 if from_folders else 3):
+        wanted = "DB alone with --from-folders DIR" if from_folders else "ROOT, LIST and DB, or --from-folders DIR and DB"
+        raise click.UsageError(f"give {wanted}; got {' '.join(paths) or 'nothing'}", ctx)
     with bars.progress() as progress:
-        written, skipped = convert_images(root, list_file, db, progress=progress, **options)
-    click.echo(f"{db}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
+        if from_folders:
+            made = convert_folders(from_folders, paths[0], test_share=test_share, seed=seed, progress=progress, **how)
+        else:
+            written, skipped = convert_images(*paths, shuffle=shuffle, check_size=check_size, progress=progress, **how)
+    if from_folders:
+        _tell_folders(paths[0], made, how["backend"])
+    else:
+        click.echo(f"{paths[2]}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
+
+
+def _tell_folders(db, made, backend):
+    click.echo(f"{db}/train_{backend}: {made.train} records of {' x '.join(map(str, made.shape))}")
+    click.echo(f"{db}/test_{backend}: {made.test} records")
+    click.echo(f"{db}/labels.txt: {len(made.classes)} classes: {', '.join(made.classes[:10])}{', ...' * (len(made.classes) > 10)}")
+    click.echo(f"{db}/mean.binaryproto: {', '.join(f'{value:g}' for value in made.mean)}")
+    if made.unread:
+        click.echo(f"{made.unread} pictures could not be read")
+    if made.left_out:
+        few = ", ".join(made.left_out[:5]) + ", ..." * (len(made.left_out) > 5)
+        click.echo(f"{len(made.left_out)} left out, as they lie in no class or are folders inside one: {few}")
 
 
 @data.command(cls=options.CaffeCommand)

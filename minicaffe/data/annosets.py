@@ -5,13 +5,12 @@ that name the file.
 """
 
 import json
-import logging
 import math
 import random
 from collections import namedtuple
 from xml.etree import ElementTree
 
-from minicaffe.data.convert import encoded_datum, suffix
+from minicaffe.data.convert import encoded_datum, readable, resize_size, suffix
 from minicaffe.data.datasets import raw_datum
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
@@ -19,8 +18,6 @@ from minicaffe.data.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import read_bytes
-
-log = logging.getLogger(__name__)
 
 Object = namedtuple("Object", "label box difficult")
 Object.__doc__ = "A label, the corners (xmin, ymin, xmax, ymax) in pixels, and whether it is marked difficult."
@@ -45,7 +42,7 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
     min_dim, max_dim : int
         If above 0: scale the picture, keeping its ratio, so that its shorter side is `min_dim`, its longer one at most `max_dim`.
     resize_width, resize_height : int
-        Resize to this, if both are above 0.
+        Resize to this; give both or neither (0).
     backend, gray, shuffle, encoded, encode_type, force, progress
         As for `convert_images`.
 
@@ -65,19 +62,15 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
     if label_map is None and label_type != "txt":
         raise ConfigError(f"annotations in {label_type} name their labels; give a label map", field="label_map_file")
     labels = None if label_map is None else {name: number for number, (name, _) in read_label_map(label_map).items()}
+    size = resize_size(resize_width, resize_height)
     entries = _read_pairs(list_file)
     if shuffle:
         random.shuffle(entries)
     written = 0
     with new_database(path, backend, force=force) as db:
-        for i, (picture, annotation) in enumerate(entries):
-            file = root + picture
-            image = cv2.imread(file, cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR)
-            if image is None:
-                log.warning("%s: cannot be read as a picture; skipped", file)
-                continue
+        for i, (picture, annotation), file, image in readable(root, entries, gray, str(list_file)):
             objects, height, width = READERS[label_type](root + annotation, labels, *image.shape[:2])
-            resized = _resize(cv2, image, min_dim, max_dim, resize_width, resize_height)
+            resized = _resize(cv2, image, min_dim, max_dim, size)
             if encoded or encode_type:
                 datum = encoded_datum(cv2, file, resized, 0, encode_type or suffix(file), resized is image and not gray)
             else:
@@ -86,8 +79,6 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
             written += 1
             if progress:
                 progress("pictures", i + 1, len(entries))
-        if not written:
-            raise DataError(f"none of its {len(entries)} pictures can be read; is ROOT ('{root}') right?", file=str(list_file))
     return written, len(entries) - written
 
 
@@ -106,11 +97,11 @@ def _read_pairs(list_file):
     return pairs
 
 
-def _resize(cv2, image, min_dim, max_dim, width, height):
+def _resize(cv2, image, min_dim, max_dim, size):
     """Return `image` itself if nothing is asked for."""
     rows, columns = image.shape[:2]
-    if width > 0 and height > 0:
-        return cv2.resize(image, (width, height))
+    if size:
+        return cv2.resize(image, size)
     if min_dim <= 0 and max_dim <= 0:
         return image
     scale = min_dim / min(rows, columns) if min_dim > 0 else 1.0

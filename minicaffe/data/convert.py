@@ -1,7 +1,10 @@
 """Pictures to a database and a database to its mean (Caffe convert_imageset.cpp, compute_image_mean.cpp)."""
 
+import contextlib
 import logging
+import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +12,9 @@ import numpy as np
 from minicaffe.data.datasets import raw_datum
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
-from minicaffe.data.image_list import read_list
+from minicaffe.data.image_list import decode_picture, read_content, read_list
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, DataError
+from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
@@ -37,7 +40,8 @@ def convert_images(
     """Make a database from the pictures of a list.
 
     Differs from Caffe: `check_size` compares height and width of the pictures, encoded ones too (Caffe compares bytes,
-    and fails on the second encoded picture); a list without one readable picture is an error.
+    and fails on the second encoded picture); a list without one readable picture is an error; pictures of several sizes are told
+    of, since a net reads them only with a crop; `encoded` and `gray` together give grey picture files (Caffe keeps the colours).
 
     Parameters
     ----------
@@ -50,7 +54,7 @@ def convert_images(
     shuffle : bool
         Shuffle the list; unseeded.
     resize_width, resize_height : int
-        Resize (bilinear) if both are above 0.
+        Resize (bilinear) to this; give both or neither (0).
     check_size : bool
         All pictures must have the size of the first.
     encoded : bool
@@ -67,37 +71,102 @@ def convert_images(
     (int, int)
         Records written, pictures that could not be read.
     """
-    cv2 = opencv()
     entries = read_list(list_file)
     if shuffle:
         random.shuffle(entries)
-    width, height = max(0, resize_width), max(0, resize_height)
-    first_size, written = None, 0
+    size = resize_size(resize_width, resize_height)
+    return write_pictures(root, entries, path, str(list_file), backend=backend, gray=gray, size=size, check_size=check_size,
+                          encoded=encoded, encode_type=encode_type, force=force, progress=progress)
+
+
+def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, size=None, check_size=False, encoded=False,
+                   encode_type="", force=False, progress=None):
+    """As `convert_images`, for `entries` (path, label) that `source` lists, and `size` (width, height) or None."""
+    cv2 = opencv()
+    sizes = Counter()
     with new_database(path, backend, force=force) as db:
-        for i, (name, label) in enumerate(entries):
-            file = root + name
-            image = cv2.imread(file, cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR)
-            if image is None:
-                log.warning("%s: cannot be read as a picture; skipped", file)
-                continue
-            if width and height:
-                image = cv2.resize(image, (width, height))
-            first_size = first_size or image.shape[:2]
-            if check_size and image.shape[:2] != first_size:
-                raise DataError(f"is {_size(image.shape)}, the first picture is {_size(first_size)} (--check_size)", file=file)
+        for i, (name, label), file, image in readable(root, entries, gray, source):
+            if size:
+                image = cv2.resize(image, size)
+            sizes[image.shape[:2]] += 1
+            if check_size and len(sizes) > 1:
+                raise DataError(f"is {_size(image.shape)}, the first picture is {_size(next(iter(sizes)))}; --resize_width and "
+                                "--resize_height make all of one size", file=file)
             if encoded or encode_type:
-                keep = not width and not height
-                value = encoded_datum(cv2, file, image, label, encode_type or suffix(file), keep)
+                value = encoded_datum(cv2, file, image, label, encode_type or suffix(file), size is None and not gray)
             else:
                 planes = image[np.newaxis] if image.ndim == 2 else image.transpose(2, 0, 1)
                 value = raw_datum(planes, label)
             db.put(b"%08d_" % i + name.encode(errors="surrogateescape"), value)
-            written += 1
             if progress:
                 progress("pictures", i + 1, len(entries))
-        if not written:
-            raise DataError(f"none of its {len(entries)} pictures can be read; is ROOT ('{root}') right?", file=str(list_file))
-    return written, len(entries) - written
+    if len(sizes) > 1:
+        few = ", ".join(f"{_size(shape)} ({count})" for shape, count in sizes.most_common(3)) + ", ..." * (len(sizes) > 3)
+        log.warning("%s: its pictures have %d sizes: %s; a batch takes one: make it with --resize_width and --resize_height, or "
+                    "let the net's crop_size cut one out", path, len(sizes), few)
+    return sizes.total(), len(entries) - sizes.total()
+
+
+def resize_size(width, height):
+    """Return (width, height), None for neither.
+
+    Raises
+    ------
+    ConfigError
+        If one alone is given, or below 0.
+    """
+    if min(width, height) < 0 or (width > 0) != (height > 0):
+        raise ConfigError(f"give both above 0, or neither, got {width} and {height}", field="resize_width and resize_height")
+    return (width, height) if width else None
+
+
+def readable(root, entries, gray, source):
+    """Yield (number, entry, file, picture) of the entries whose picture can be read; a warning names each of the others.
+
+    Parameters
+    ----------
+    root : str
+        Put before the path of an entry, its first part.
+    source : str
+        What lists the entries, for the error.
+
+    Raises
+    ------
+    FileError
+        The first picture would be there if `root` ended with a slash.
+    DataError
+        No picture can be read.
+    """
+    first = root + entries[0][0]
+    if not os.path.exists(first) and os.path.exists(os.path.join(root, entries[0][0])):
+        raise FileError(f"no such picture: ROOT ('{root}') is put before the paths of {source} as it stands; end it with a slash: "
+                        f"'{root}/'", file=first)
+    found = 0
+    for number, entry in enumerate(entries):
+        file = root + entry[0]
+        try:
+            with quiet_opencv():
+                image = decode_picture(read_content(file), file, not gray)
+        except (FileError, DataError) as error:
+            log.warning("%s; skipped", error)
+            continue
+        found += 1
+        yield number, entry, file, image
+    if not found:
+        raise DataError(f"none of its {len(entries)} pictures can be read, the first would be '{first}'; is ROOT ('{root}') right?",
+                        file=source)
+
+
+@contextlib.contextmanager
+def quiet_opencv():
+    """Keep OpenCV from writing of files that are no pictures: who reads them tells it in the user's terms."""
+    logging_of = opencv().utils.logging
+    level = logging_of.getLogLevel()
+    logging_of.setLogLevel(0)
+    try:
+        yield
+    finally:
+        logging_of.setLogLevel(level)
 
 
 def encoded_datum(cv2, file, image, label, kind, keep):

@@ -76,7 +76,14 @@ def backend_class(backend):
 
 @contextlib.contextmanager
 def new_database(path, backend, *, force=False):
-    """Create the database `path` whole or not at all.
+    """Create the database `path` whole or not at all, as `new_folder`."""
+    with new_folder(path, force) as growing, open_db(growing, backend, "w") as db:
+        yield db
+
+
+@contextlib.contextmanager
+def new_folder(path, force=False):
+    """Make the folder `path` whole or not at all; yields the path under which whoever uses this makes it.
 
     It grows under a temporary name beside `path` and gets its own name at the end of the ``with`` block; an exception
     (Ctrl-C too) removes it and leaves what was there before.
@@ -84,7 +91,6 @@ def new_database(path, backend, *, force=False):
     Parameters
     ----------
     path : str or Path
-    backend : str
     force : bool
         Replace what stands at `path`; otherwise that is a FileError.
     """
@@ -93,8 +99,7 @@ def new_database(path, backend, *, force=False):
     path.parent.mkdir(parents=True, exist_ok=True)
     growing = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with open_db(growing, backend, "w") as db:
-            yield db
+        yield growing
         if os.path.lexists(path):
             old = path.with_name(f".{path.name}.{os.getpid()}.old")
             path.rename(old)

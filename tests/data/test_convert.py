@@ -40,7 +40,7 @@ def test_raw_pictures(folder, backend, caplog):
     for (_, value), name, label in zip(records.items(), ("a.png", "my cats/b.png", "c.jpg"), (3, -2, 0), strict=True):
         assert (datum_array(value) == cv2.imread(str(folder / name)).transpose(2, 0, 1)).all()
         assert datum_info(value).label == label
-    assert "broken.png: cannot be read as a picture; skipped" in caplog.text
+    assert "no picture in" in caplog.text and "broken.png' (10 bytes); make the file anew or drop it; skipped" in caplog.text
 
 
 def test_gray_and_resize(folder):
@@ -49,9 +49,40 @@ def test_gray_and_resize(folder):
     assert (datum_array(records["00000000_a.png"]) == want[None]).all()
 
 
-def test_one_size_alone_does_not_resize(folder):
-    _, records = convert(folder, resize_width=3)
-    assert datum_info(records["00000000_a.png"])[:3] == (3, 6, 4)
+@pytest.mark.parametrize("sizes", [(3, 0), (0, 3), (-1, 3), (-2, -2)])
+def test_one_size_alone_is_refused(folder, sizes):
+    with pytest.raises(ConfigError, match=f"give both above 0, or neither, got {sizes[0]} and {sizes[1]}"):
+        convert(folder, resize_width=sizes[0], resize_height=sizes[1])
+
+
+def test_several_sizes_are_told(folder, caplog):
+    convert(folder)
+    assert "its pictures have" not in caplog.text
+    cv2.imwrite(str(folder / "a.png"), np.zeros((4, 6, 3), np.uint8))
+    assert convert(folder, force=True)[0] == (3, 1)
+    assert "db: its pictures have 2 sizes: 6 x 4 (2), 4 x 6 (1); a batch takes one: make it with --resize_width" in caplog.text
+    caplog.clear()
+    convert(folder, force=True, resize_width=3, resize_height=3)
+    assert "its pictures have" not in caplog.text
+
+
+def test_a_root_without_its_slash_is_shown_joined(folder):
+    with pytest.raises(FileError, match=f"{folder}a.png: no such picture: ROOT .* end it with a slash: '{folder}/'"):
+        convert_images(str(folder), folder / "list.txt", folder / "db")
+    assert not (folder / "db").exists()
+
+
+def test_opencv_keeps_quiet(folder, capfd):
+    (folder / "broken.png").write_bytes(b"BM" + bytes(100))
+    level = cv2.utils.logging.getLogLevel()
+    convert(folder)
+    assert capfd.readouterr() == ("", "") and cv2.utils.logging.getLogLevel() == level
+
+
+def test_gray_and_encoded_gives_grey_files(folder):
+    _, records = convert(folder, gray=True, encoded=True)
+    want = cv2.imread(str(folder / "a.png"), cv2.IMREAD_GRAYSCALE)
+    assert (datum_array(records["00000000_a.png"]) == want).all() and datum_array(records["00000000_a.png"]).shape[0] == 1
 
 
 def test_encoded_keeps_the_files_as_they_are(folder):
@@ -113,7 +144,7 @@ def test_lists(tmp_path, folder):
     (tmp_path / "list").write_text("a 4294967296\n")
     with pytest.raises(DataError, match="list:1: label 4294967296 does not fit"):
         read_list(tmp_path / "list")
-    with pytest.raises(DataError, match=r"none of its 4 pictures can be read; is ROOT \('/nowhere/'\) right"):
+    with pytest.raises(DataError, match=r"none of its 4 pictures can be read, the first would be '/nowhere/a.png'; is ROOT \('/nowhere/'\)"):
         convert_images("/nowhere/", folder / "list.txt", folder / "db")
     assert not (folder / "db").exists()
 

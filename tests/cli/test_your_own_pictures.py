@@ -1,0 +1,52 @@
+"""docs/your_own_pictures.md: its commands, in their order, lead from a folder of pictures to the name of a class."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import PATIENCE
+
+from minicaffe.cli import app
+
+cv2 = pytest.importorskip("cv2")
+PAGE = Path(__file__).parents[2] / "docs" / "your_own_pictures.md"
+MOST = 6  # commands
+
+
+def test_the_commands_of_the_page(tmp_path):
+    random = np.random.default_rng(0)
+    for shift, name in enumerate(("rose", "tulip")):  # stripes that lie or stand, of any width, colour and size
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(1, 41):
+            height, width = random.integers(40, 60, 2)
+            wave = np.sin(np.arange(60) * 2 * np.pi / random.integers(10, 16) + random.uniform(0, 6))
+            stripes = wave[:height, None] * np.ones(width) if shift else wave[None, :width] * np.ones((height, 1))
+            picture = 120 + 80 * stripes[:, :, None] * random.uniform(0.5, 1, 3) + random.normal(0, 5, (height, width, 3))
+            cv2.imwrite(str(tmp_path / "pictures" / name / f"{i}.jpg"), picture.clip(0, 255).astype(np.uint8))
+    commands = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert 4 <= len(commands) <= MOST
+    for command in commands:
+        if command.startswith("minicaffe train"):
+            command = command.rstrip() + " --seed 1"
+        done = subprocess.run(["bash", "-c", command.replace("minicaffe ", f"{sys.executable} -m minicaffe ", 1)], cwd=tmp_path,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, f"{command}: {done.stderr[-2000:]}"
+    assert "as in net.prototxt" in done.stderr and "flowers/labels.txt" in done.stderr
+    picture, best, second = done.stdout.splitlines()
+    assert picture == "pictures/rose/1.jpg:" and best.split()[1] == "rose" and second.split()[1] == "tulip"
+    assert float(best.split()[0]) > 0.8
+    assert cv2.imread(str(tmp_path / "sheet.png")) is not None
+
+
+def test_a_root_without_its_slash(tmp_path, capsys):
+    (tmp_path / "pictures").mkdir()
+    cv2.imwrite(str(tmp_path / "pictures" / "1.png"), np.zeros((4, 4, 3), np.uint8))
+    (tmp_path / "list").write_text("1.png 0\n")
+    root = tmp_path / "pictures"
+    assert app.run(["data", "images", str(root), str(tmp_path / "list"), str(tmp_path / "db")]) == 1
+    error = capsys.readouterr().err
+    assert f"{root}1.png: no such picture" in error and f"end it with a slash: '{root}/'" in error

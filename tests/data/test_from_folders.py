@@ -1,0 +1,102 @@
+"""``minicaffe data images --from-folders``: a folder for each class becomes databases, names and a mean."""
+
+import os
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from minicaffe.cli import data as command
+from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.db import open_db
+from minicaffe.data.mean_file import read_mean
+
+KINDS = {"ant": 5, "bee": 10, "cow": 1}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    for name, count in KINDS.items():
+        (tmp_path / "zoo" / name).mkdir(parents=True)
+        for i in range(count):
+            cv2.imwrite(f"zoo/{name}/{i}.png", random.integers(0, 256, (6, 5, 3), np.uint8))
+    return tmp_path
+
+
+def run(*arguments, status=0):
+    result = CliRunner().invoke(command.data, ["images", *map(str, arguments)])
+    assert result.exit_code == status, result.output
+    return result.stdout if status == 0 else result.stderr
+
+
+def records(path, backend="lmdb"):
+    with open_db(path, backend) as db:
+        return [(bytes(key).decode(), datum_info(value).label, datum_array(value)) for key, value in db.records()]
+
+
+def test_what_is_made(folder):
+    (folder / "zoo" / "bee" / "broken.png").write_bytes(b"nothing")
+    (folder / "zoo" / "bee" / ".hidden").write_bytes(b"nothing")
+    (folder / "zoo" / "notes.txt").write_text("x")
+    (folder / "zoo" / "ant" / "more").mkdir()
+    out = run("--from-folders", "zoo", "db")
+    assert "1 pictures could not be read" in out and "2 left out" in out and "zoo/notes.txt" in out and "zoo/ant/more" in out
+    assert sorted(os.listdir("db")) == ["labels.txt", "mean.binaryproto", "test_lmdb", "train_lmdb"]
+    assert (folder / "db" / "labels.txt").read_text() == "ant\nbee\ncow\n"
+    train, test = records("db/train_lmdb"), records("db/test_lmdb")
+    assert len(train) + len(test) == sum(KINDS.values())
+    assert f"db/train_lmdb: {len(train)} records of 3 x 6 x 5" in out and f"db/test_lmdb: {len(test)} records" in out
+    for split in (train, test):
+        for key, label, pixels in split:
+            name = key.split("_", 1)[1]
+            assert ["ant", "bee", "cow"][label] == name.split("/")[0]
+            assert (pixels == cv2.imread(f"zoo/{name}").transpose(2, 0, 1)).all()
+        labels = [label for _, label, _ in split]
+        assert labels != sorted(labels)
+    assert {key.split("_", 1)[1] for key, _, _ in train}.isdisjoint(key.split("_", 1)[1] for key, _, _ in test)
+    assert sorted({label for _, label, _ in test}) == [0, 1] and sum(label == 0 for _, label, _ in test) == 1
+    np.testing.assert_allclose(read_mean("db/mean.binaryproto"), np.mean([pixels for _, _, pixels in train], axis=0), rtol=1e-6)
+
+
+def test_size_seed_and_share(folder):
+    how = ("--from-folders", "zoo", "--resize-width", 3, "--resize-height", 4, "--gray")
+    run(*how, "one")
+    run(*how, "two")
+    assert [key for key, _, _ in records("one/train_lmdb")] == [key for key, _, _ in records("two/train_lmdb")]
+    assert records("one/train_lmdb")[0][2].shape == (1, 4, 3)
+    assert "exists already" in run(*how, "two", status=1)
+    run(*how, "two", "--force", "--seed", 2, "--test-share", 0.5)
+    assert [key for key, _, _ in records("one/train_lmdb")] != [key for key, _, _ in records("two/train_lmdb")]
+    assert len(records("two/test_lmdb")) == 2 + 5  # of 5 and 10
+    run(*how, "three", "--test-share", 0.99)
+    assert len(records("three/train_lmdb")) == 3  # one of each class stays
+
+
+def test_leveldb(folder, leveldb):
+    run("--from-folders", "zoo", "db", "--backend", "leveldb")
+    assert len(records("db/train_leveldb", "leveldb")) + len(records("db/test_leveldb", "leveldb")) == 16
+
+
+@pytest.mark.parametrize(("arguments", "status", "text"), [
+    (("--from-folders", "nowhere", "db"), 1, "nowhere: must be a folder with a folder of pictures for each class"),
+    (("--from-folders", "zoo/ant", "db"), 1, "zoo/ant: holds no folders"),
+    (("--from-folders", ".", "db"), 1, "./zoo: holds folders and no pictures; name the folder whose folders are the classes"),
+    (("--from-folders", "zoo", "db", "--test-share", "1"), 2, "test_share: must be above 0 and below 1, got 1"),
+    (("--from-folders", "zoo", "db", "--resize-width", "4"), 2, "give both above 0, or neither, got 4 and 0"),
+    (("--from-folders", "zoo", "list", "db"), 2, "give DB alone with --from-folders DIR"),
+    (("zoo", "db"), 2, "give ROOT, LIST and DB, or --from-folders DIR and DB; got zoo db"),
+])
+def test_faults(folder, arguments, status, text):
+    assert text in " ".join(run(*arguments, status=status).replace("│", " ").split())
+    assert not (folder / "db").exists()
+
+
+def test_faults_of_the_pictures(folder):
+    (folder / "zoo" / "dog").mkdir()
+    assert "zoo/dog: holds no pictures; remove it" in run("--from-folders", "zoo", "db", status=1)
+    cv2.imwrite("zoo/dog/a.png", np.zeros((9, 9, 3), np.uint8))
+    assert "--resize_width and --resize_height make all of one size" in run("--from-folders", "zoo", "db", status=1)
+    assert sorted(os.listdir(".")) == ["zoo"]  # nothing half done
