@@ -15,7 +15,6 @@ cdef class Blob:
     cdef readonly Dtype dtype
     cdef readonly int num_axes
     cdef readonly long long count
-    cdef readonly long long capacity
     # Moves whenever the shape or one of the two memories changes; a layer's reshape depends on nothing else of its blobs.
     cdef readonly unsigned long long stamp
     cdef long long dims[32]

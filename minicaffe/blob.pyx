@@ -96,19 +96,24 @@ cdef class Blob:
             same = same and dims[axis] == self.dims[axis]
         if same:
             return 0
-        if count > self.capacity:
-            check_bytes(count * ITEMSIZE[<int> self.dtype],
-                        (f"blob '{self.name}'" if self.name else "a blob") + f" of shape {[dims[i] for i in range(num_axes)]}")
+        cdef size_t size = count * ITEMSIZE[<int> self.dtype]
+        if size > self.data_memory.size or size > self.diff_memory.size:
+            check_bytes(size, (f"blob '{self.name}'" if self.name else "a blob") + f" of shape {[dims[i] for i in range(num_axes)]}")
         for axis in range(num_axes):
             self.dims[axis] = dims[axis]
         self.num_axes = num_axes
         self.count = count
         self.stamp += 1
-        if count > self.capacity:
-            self.capacity = count
-            self.data_memory = SyncedMemory(count * ITEMSIZE[<int> self.dtype], self.name + " data")
-            self.diff_memory = SyncedMemory(count * ITEMSIZE[<int> self.dtype], self.name + " diff")
+        if size > self.data_memory.size:    # each by itself: either may be shared with a smaller or larger blob
+            self.data_memory = SyncedMemory(size, self.name + " data")
+        if size > self.diff_memory.size:
+            self.diff_memory = SyncedMemory(size, self.name + " diff")
         return 0
+
+    @property
+    def capacity(self):
+        """int: how many elements a reshape can ask for and keep both memories."""
+        return min(self.data_memory.size, self.diff_memory.size) // ITEMSIZE[<int> self.dtype]
 
     cpdef reshape_like(self, Blob other):
         """Take the shape of `other`."""
@@ -292,7 +297,6 @@ cdef class Blob:
         """Take memory of exactly the count where it is larger, for data that come with memory of their own."""
         cdef long long size = self.count * ITEMSIZE[<int> self.dtype]
         if self.data_memory.size != size:
-            self.capacity = self.count
             self.data_memory = SyncedMemory(size, self.name + " data")
             self.diff_memory = SyncedMemory(size, self.name + " diff")
             self.stamp += 1

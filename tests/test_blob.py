@@ -61,6 +61,10 @@ def test_stamp_moves_only_when_something_changed():
     assert moved()
     blob.share_data(other)
     assert not moved()
+    blob.share_diff(other)
+    assert moved()
+    blob.share_diff(other)
+    assert not moved()
     blob.set_cpu_data(np.zeros(6, np.float32))
     assert not moved()
 
@@ -108,6 +112,32 @@ def test_axes_offsets_and_legacy_names():
                   lambda: Blob((1,) * 5).num, lambda: blob.count_from(3, 2)):
         with pytest.raises(ShapeError):
             wrong()
+
+
+@pytest.mark.parametrize("part", ["data", "diff"])
+def test_a_blob_that_shares_smaller_memory_grows_out_of_it(part):
+    """The capacity is that of the memories, not of those that the blob once had."""
+    blob, small = Blob((1 << 20,)), Blob((4,))
+    blob.reshape(4)
+    getattr(small, part)[:] = 7
+    getattr(blob, "share_" + part)(small)
+    assert blob.capacity == 4
+    blob.reshape(1 << 20)
+    assert blob.capacity == 1 << 20 and blob.data.size == blob.diff.size == 1 << 20
+    assert blob.data_memory.size == blob.diff_memory.size == 4 << 20
+    getattr(blob, part)[:] = 1
+    assert (getattr(small, part) == 7).all()
+
+
+@pytest.mark.parametrize("part", ["data", "diff"])
+def test_a_blob_that_shares_larger_memory_keeps_it_as_far_as_it_goes(part):
+    blob, large = Blob((4,)), Blob((100,))
+    large.reshape(4)
+    getattr(blob, "share_" + part)(large)
+    assert blob.capacity == 4  # that of the memory that is its own
+    blob.reshape(100)
+    getattr(blob, part)[:] = 3
+    assert (getattr(large, part) == 3).all() and blob.data.size == blob.diff.size == 100
 
 
 def test_share_and_copy():
