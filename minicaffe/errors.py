@@ -65,6 +65,13 @@ class ConfigError(Error, ValueError):
     """A prototxt, option or argument says something that cannot be."""
 
 
+class ConfigWarning(ConfigError, UserWarning):
+    """What Caffe does without a word and hardly anyone can mean: a warning in Python, an error on the command line.
+
+    ``warnings.warn(ConfigWarning(...))`` shows or raises it, as the filters of the module warnings say.
+    """
+
+
 class MissingFieldError(ConfigError, AttributeError):
     """A field that a message does not have (pycaffe's NetSpec raises AttributeError there)."""
 

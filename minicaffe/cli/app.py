@@ -9,10 +9,11 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 
 import click
 
-from minicaffe.errors import ConfigError, Error, ShapeError, close_matches
+from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 
 # Command: module that defines it, and the line that `minicaffe --help` shows without importing that module.
 COMMANDS = {
@@ -86,7 +87,9 @@ def run(args=None):
     """Run the command line `args` and return the exit status; see `minicaffe.cli.main`."""
     args = list(sys.argv[1:] if args is None else args)
     try:
-        status = minicaffe.main(args, prog_name="minicaffe", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConfigWarning)
+            status = minicaffe.main(args, prog_name="minicaffe", standalone_mode=False)
         sys.stdout.flush()  # a full disk behind a redirection is noticed here, not in the interpreter's last breath
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as leave:

@@ -137,7 +137,8 @@ def run(ctx, solver, given):
             if error.remedy != finite.LOOK_AT_START:  # else the same would come of it
                 state = next((path for path, iteration in reversed(result.states) if iteration <= error.since), given["state"])
                 rate = [f"--base-lr={solver.param.base_lr / 10:g}"] if error.remedy == finite.LOWER_RATE else []
-                error.message += f"; {'go on' if state else 'no snapshot was written before, begin anew'} with: " + again(ctx, state, *rate)
+                how = "go on" if state else "no snapshot was written before, begin anew"
+                error.message += f"; {how} with: {again(ctx, state, *rate)}"
             raise
         finally:
             if display is not None:

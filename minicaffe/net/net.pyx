@@ -503,12 +503,15 @@ cdef class Net:
     # ---- weights (net/weights.py)
 
     def copy_from(self, path):
-        """Load weights by layer name from a .caffemodel or an HDF5 file; layers the file lacks keep theirs."""
-        weights.load(self, path)
+        """Load weights by layer name from a .caffemodel or an HDF5 file; layers the file lacks keep theirs.
+
+        The log says which layers got weights, and which did not; ConfigWarning if none did.
+        """
+        weights.load(self, path).tell()
 
     def load_hdf5(self, path):
         """Load weights from an HDF5 file; every parameter of a layer that it names must be there."""
-        weights.load_hdf5(self, path)
+        weights.load_hdf5(self, path).tell()
 
     def save(self, path, write_diff=False):
         """Write a .caffemodel; a file of that name is replaced when the new one is whole."""

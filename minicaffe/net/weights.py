@@ -1,28 +1,79 @@
 """Weights into and out of a net: .caffemodel and HDF5 files, and sharing with another net (Caffe net.cpp, hdf5.cpp)."""
 
+import difflib
 import logging
+import warnings
 from collections import Counter
 
 import numpy as np
 
-from minicaffe.errors import DataError, Error, FileError, ShapeError
+from minicaffe.errors import ConfigWarning, DataError, Error, FileError, ShapeError
 from minicaffe.layer import Layer
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.atomic import hdf5_in_memory
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 
 log = logging.getLogger("minicaffe.net")
+SHOWN = 5  # names in a list
+
+
+class Loaded:
+    """What a file of weights had for a net.
+
+    Attributes
+    ----------
+    file : str
+    net : list of str
+        The layers of the net that have parameters.
+    taken, unused : list of str
+        The layers of the file that have some: those that the net knows, and the others.
+    """
+
+    def __init__(self, file, net, stored):
+        self.file = str(file)
+        self.net = list(dict.fromkeys(name for name, layer in zip(net.layer_names, net.layers) if layer.blobs))
+        there = set(self.net)
+        self.taken = [name for name in stored if name in there]
+        self.unused = [name for name in stored if name not in there]
+
+    def tell(self, given=()):
+        """Say in one line what was taken; `given` are layers that another file has given weights.
+
+        Warns
+        -----
+        ConfigWarning
+            If nothing was, although the net has parameters.
+        """
+        if self.net and not self.taken:
+            reason = f"the file has {_listed(self.unused)}" if self.unused else "the file holds no parameters"
+            warnings.warn(ConfigWarning(f"no layer of the net got weights: {reason}, the net has {self._new(self.net)}; a layer "
+                                        "takes the weights of the layer with its name", file=self.file), stacklevel=2)
+            return
+        new = [name for name in self.net if name not in self.taken and name not in given]
+        log.log(logging.WARNING if new or self.unused else logging.INFO, "%s: took %d of %d layers%s%s", self.file, len(self.taken),
+                len(self.net), f"; new here: {self._new(new)}" if new else "",
+                f"; not used: {_listed(self.unused)}" if self.unused else "")
+
+    def _new(self, names):
+        """List layers of the net, each with the layer of the file whose name is near."""
+        near = {name: difflib.get_close_matches(name, self.unused, n=1) for name in names[:SHOWN]}
+        return _listed(names, lambda name: f"{name} (near {near[name][0]})" if near[name] else name)
+
+
+def _listed(names, text=str):
+    return ", ".join(map(text, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def load(net, path):
-    """Copy the weights of the layers that `net` knows by name, from a caffemodel of any age or an HDF5 file."""
+    """Copy the weights of the layers that `net` knows by name, from a caffemodel of any age or an HDF5 file; return a Loaded."""
     if binary.is_hdf5(path):
-        load_hdf5(net, path)
-        return
+        return load_hdf5(net, path)
     try:
-        copy_layers(net, upgrade.read_weights(path))
+        stored = upgrade.read_weights(path)
+        copy_layers(net, stored)
     except Error as error:
         raise error.at(file=str(path))
+    return Loaded(path, net, [layer.name for layer in stored if layer.blobs])
 
 
 def copy_layers(net, stored):
@@ -97,7 +148,7 @@ def save_hdf5(net, file, write_diff=False):
 
 
 def load_hdf5(net, path):
-    """Copy weights from an HDF5 file; shapes must match exactly, unknown layers are ignored.
+    """Copy weights from an HDF5 file; shapes must match exactly, unknown layers are ignored. Return a Loaded.
 
     All of it is read before the first value is written, so that a net keeps its weights when the file is damaged.
     """
@@ -108,13 +159,18 @@ def load_hdf5(net, path):
             raise DataError("has no group 'data'; it is no weights file of Caffe")
         plan, layers, table = [], net.layer_dict, net.param_table
         sharers = {id(table.params[i]) for i, owner in enumerate(table.owners) if owner != i}
+        stored = []
         for name in data:
+            group = find(data, name, net.trusted)
+            if isinstance(group, h5py.Group) and len(group):
+                stored.append(name)
             if name in layers:
-                plan += _hdf5_layer(layers[name], name, find(data, name, net.trusted), sharers, net.trusted)
+                plan += _hdf5_layer(layers[name], name, group, sharers, net.trusted)
             else:
                 log.info("Ignoring source layer %s", name)
     for values, blob in plan:
         blob.data[...] = values
+    return Loaded(path, net, stored)
 
 
 def _hdf5_layer(target, name, group, sharers, follow):

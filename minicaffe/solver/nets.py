@@ -10,6 +10,7 @@ from collections import namedtuple
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError
+from minicaffe.net import weights
 from minicaffe.proto import caffe_pb2, upgrade
 
 log = logging.getLogger("minicaffe.solver")
@@ -98,14 +99,17 @@ def build_test_nets(param, file, positions, make_net, skip_unknown_fields=False,
     return nets
 
 
-def load_weights(net, param, own_fields=()):
-    """Load the files of the `weights` field; an entry may list several with commas."""
+def load_weights(nets, param, own_fields=()):
+    """Load the files of the `weights` field into `nets`, the train net first; an entry may list several with commas."""
+    loaded = []
     for i, entry in enumerate(param.weights):
         for path in map(str.strip, entry.split(",")):
             if "weights" not in own_fields:
                 caffe.check_path(path, f"weights[{i}]", who="solver")
             log.info("Finetuning from %s", path)
-            net.copy_from(path)
+            loaded.append([weights.load(net, path) for net in nets][0])
+    for one in loaded:
+        one.tell(given={name for other in loaded for name in other.taken})
 
 
 def _source(param, field, index, file, positions, skip_unknown_fields, own_fields):

@@ -132,10 +132,8 @@ class Solver:
         make_net = functools.partial(self.make_net, dtype=dtype, workspace=self.workspace)
         source = param, self.file, self.positions, make_net, self.skip_unknown_fields, self.own_fields
         self.net = nets.build_train_net(*source)
-        nets.load_weights(self.net, param, self.own_fields)
         self.test_nets = nets.build_test_nets(*source)
-        for net in self.test_nets:
-            nets.load_weights(net, param, self.own_fields)
+        nets.load_weights([self.net, *self.test_nets], param, self.own_fields)
         # Parameters that a test net has for itself, such as those of layers whose definition holds blobs.
         train = {layer.key: layer for layer in self.net.layers}
         self._unshared = [[(blob, source) for layer in net.layers if layer.key in train

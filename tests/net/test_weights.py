@@ -1,0 +1,104 @@
+"""Loading weights: what a net takes of a file, and the line that says so."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe import cli
+from minicaffe.errors import ConfigWarning
+
+NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+layer { name: "ip1" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 weight_filler { type: "gaussian" } } }
+layer { name: "relu" type: "ReLU" bottom: "a" top: "a" }
+layer { name: "ip2" type: "InnerProduct" bottom: "a" top: "b" inner_product_param { num_output: 3 weight_filler { type: "gaussian" } } }
+"""
+NEW = NET.replace('"ip2"', '"ip2_new"')
+OTHER = NET.replace('"ip', '"fc')
+SOLVER = 'net: "train.prototxt" lr_policy: "fixed" base_lr: 0.1 snapshot_after_train: false '
+
+
+@pytest.fixture(params=["w.caffemodel", "w.caffemodel.h5"])
+def weights(tmp_path, monkeypatch, request):
+    """The weights of NET; NEW and OTHER are files beside them."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("net", NET), ("new", NEW), ("other", OTHER), ("bare", NET.splitlines()[0])):
+        (tmp_path / f"{name}.prototxt").write_text(text)
+    target = 'layer { name: "t" type: "DummyData" top: "t" dummy_data_param { shape { dim: 2 dim: 3 } } }\n'
+    (tmp_path / "train.prototxt").write_text(
+        NEW.replace('type: "Input"', 'type: "DummyData"').replace("input_param", "dummy_data_param") + target
+        + 'layer { name: "loss" type: "EuclideanLoss" bottom: "b" bottom: "t" top: "loss" }')
+    net = caffe.Net("net.prototxt", caffe.TEST)
+    net.save_hdf5(request.param) if request.param.endswith(".h5") else net.save(request.param)
+    return request.param
+
+
+def lines(log):
+    return [(record.levelname, record.getMessage()) for record in log.records if ": took " in record.getMessage()]
+
+
+@pytest.mark.parametrize("net, line", [
+    ("net", ("INFO", "took 2 of 2 layers")),
+    ("new", ("WARNING", "took 1 of 2 layers; new here: ip2_new (near ip2); not used: ip2")),
+])
+def test_a_line_says_what_was_taken(weights, net, line, caplog):
+    caplog.set_level(logging.INFO, "minicaffe.net")
+    caffe.Net(f"{net}.prototxt", caffe.TEST, weights=weights)
+    assert lines(caplog) == [(line[0], f"{weights}: {line[1]}")]
+
+
+def test_long_lists_are_cut(weights, caplog):
+    many = "".join(f'layer {{ name: "scale{i}" type: "Scale" bottom: "x" top: "y{i}" }}\n' for i in range(8))
+    with open("new.prototxt", "a") as file:
+        file.write(many)
+    caffe.Net("new.prototxt", caffe.TEST, weights=weights)
+    assert lines(caplog) == [("WARNING", f"{weights}: took 1 of 10 layers; new here: ip2_new (near ip2), scale0, scale1, scale2, scale3 and 4 "
+                              "more; not used: ip2")]
+
+
+def test_none_taken_is_a_warning_in_python(weights):
+    with pytest.warns(ConfigWarning, match=f"^{weights}: no layer of the net got weights: the file has ip1, ip2, the net has fc1, fc2; "):
+        net = caffe.Net("other.prototxt", caffe.TEST, weights=weights)
+    assert np.any(net.params["fc1"][0].data)
+
+
+def test_a_file_without_parameters(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET)
+    (tmp_path / "bare.prototxt").write_text(NET.splitlines()[0])
+    caffe.Net("bare.prototxt", caffe.TEST).save("empty.caffemodel")
+    with pytest.warns(ConfigWarning, match="got weights: the file holds no parameters, the net has ip1, ip2"):
+        caffe.Net("net.prototxt", caffe.TEST, weights="empty.caffemodel")
+
+
+def test_a_net_without_parameters_needs_none(weights, caplog, recwarn):
+    caffe.Net("bare.prototxt", caffe.TEST, weights=weights)
+    assert lines(caplog) == [("WARNING", f"{weights}: took 0 of 0 layers; not used: ip1, ip2")] and not recwarn.list
+
+
+@pytest.mark.parametrize("command", [
+    ["test", "other.prototxt", "--weights", "WEIGHTS"],
+    ["extract_features", "WEIGHTS", "other.prototxt", "b", "features", "1"],
+    ["train", "solver.prototxt", "--weights", "WEIGHTS"],
+    ["classify", "picture.npy", "out.npy", "--model_def", "other.prototxt", "--pretrained_model", "WEIGHTS"],
+    ["detect", "windows.csv", "out.csv", "--model_def", "other.prototxt", "--pretrained_model", "WEIGHTS"],
+])
+def test_none_taken_is_an_error_on_the_command_line(weights, command, tmp_path, capsys):
+    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    text = (tmp_path / "train.prototxt").read_text()
+    (tmp_path / "train.prototxt").write_text(text.replace('"ip', '"fc'))
+    (tmp_path / "other.prototxt").write_text(OTHER.replace("dim: 2 dim: 3", "dim: 1 dim: 3 dim: 8 dim: 8"))
+    np.save("picture.npy", np.zeros((8, 8, 3), np.float32))
+    (tmp_path / "windows.csv").write_text("filename,ymin,xmin,ymax,xmax\npicture.npy,0,0,8,8\n")
+    assert cli.main([word.replace("WEIGHTS", weights) for word in command] + ["--quiet"]) == 2
+    assert f"{weights}: no layer of the net got weights" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out.*")) and not (tmp_path / "features").exists()
+
+
+def test_several_files_of_a_solver_are_told_together(weights, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "minicaffe.net")
+    caffe.Net("new.prototxt", caffe.TEST).save("new.caffemodel")
+    (tmp_path / "solver.prototxt").write_text(SOLVER + f'test_iter: 1 test_interval: 1 weights: "{weights},new.caffemodel"')
+    caffe.get_solver("solver.prototxt")
+    assert lines(caplog) == [("WARNING", f"{weights}: took 1 of 2 layers; not used: ip2"), ("INFO", "new.caffemodel: took 2 of 2 layers")]
