@@ -11,7 +11,7 @@ from minicaffe.memory.allocator cimport Buffer
 from minicaffe.memory.synced cimport HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
 from minicaffe.ops.context cimport Context, context, cpu_context, settle
 
-from minicaffe.errors import DataError, ShapeError
+from minicaffe.errors import DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.registry import registry
 from minicaffe.ops.context import device_lock
@@ -54,6 +54,9 @@ cdef class Blob:
 
     def __repr__(self):
         return f"<Blob '{self.name}' {self.shape_string()} {NUMPY_TYPES[self.dtype].name}>"
+
+    def __reduce__(self):
+        raise WrongTypeError("a blob cannot be copied or pickled: it is a place in a net; copy its values: blob.data.copy()")
 
     # ---- shape
 

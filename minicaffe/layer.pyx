@@ -16,7 +16,7 @@ from minicaffe.cpu.threads cimport num_threads
 from minicaffe.ops.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.errors import ConfigError, Error, ShapeError, WrongTypeError
 from minicaffe.filler import fill
 from minicaffe.ops.context import device_lock
 from minicaffe.proto import forks
@@ -247,6 +247,9 @@ cdef class Layer:
     def new_blob(self, shape=(0,), str what="scratch"):
         """Return a blob of the layer's own for scratch memory."""
         return Blob(shape, self.dtype, f"{self.name} {what}")
+
+    def __reduce__(self):
+        raise WrongTypeError("a layer cannot be copied or pickled: it is part of its net; build a second net from the same file")
 
 
 cdef class DeviceLayer(Layer):

@@ -177,6 +177,8 @@ class Function:
 
     def _unknown(self, name, own):
         """Return the error for a field that neither the layer's own message nor LayerParameter has."""
+        if self.type_name not in layer_types() and (near := close_matches(self.type_name, layer_types())):
+            return MissingFieldError(f"there is no layer type {self.type_name}{near}", field=name)
         known = [*LAYER_FIELDS, *(LAYER_FIELDS[own].message_type.fields_by_name if own else ())]
         near = close_matches(name, known)
         homes = [f for f, field in LAYER_FIELDS.items() if f.endswith("_param") and name in field.message_type.fields_by_name]

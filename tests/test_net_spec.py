@@ -75,6 +75,7 @@ def test_where_fields_go():
     (lambda x: L.Convolution((x, x), num_output=1), TypeError, "Convolution input 0 is not a Top .type is <class 'tuple'>"),
     (lambda x: L.Deconvolution(x, num_output=3).to_proto(), AttributeError, r"convolution_param=dict\(num_output"),
     (lambda x: L.Convolution(x, num_outptu=3).to_proto(), AttributeError, "did you mean 'num_output'"),
+    (lambda x: L.Convolutoin(x, num_output=3).to_proto(), AttributeError, "there is no layer type Convolutoin; did you mean 'Convolution'"),
     (lambda x: L.Convolution(x, num_output="x").to_proto(), ConfigError, "layer 'Convolution1' .Convolution.: num_output: 'x'"),
     (lambda x: L.Input(shape=dict(dmi=3)).to_proto(), ConfigError, "shape.dmi: BlobShape has no field 'dmi'"),
     (lambda x: P.Pooling.MAXIMUM, AttributeError, "MAXIMUM"),

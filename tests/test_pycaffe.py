@@ -1,6 +1,8 @@
 """The pycaffe face: constructors, feeding, partial runs, weights both ways, and what it refuses."""
 
+import copy
 import gc
+import pickle
 
 import numpy as np
 import pytest
@@ -120,3 +122,22 @@ def test_timer(caplog):
     assert "never been run" in caplog.text
     timer.start()
     assert timer.ms == timer.ms > 0
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
+@pytest.mark.parametrize("what, remedy", [(lambda net: net, "share_with"), (lambda net: net.blobs["data"], r"blob.data.copy\(\)"),
+                                          (lambda net: net.layers[0], "second net")], ids=["net", "blob", "layer"])
+def test_what_holds_memory_is_not_copied(tmp_path, what, remedy, how):
+    (tmp_path / "net.prototxt").write_text('layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
+    with pytest.raises(TypeError, match=f"cannot be copied or pickled.*{remedy}"):
+        how(what(caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)))
+
+
+def test_a_net_and_a_solver_are_told_apart(tmp_path):
+    (tmp_path / "net.prototxt").write_text('name: "n" layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
+    (tmp_path / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1')
+    for make in (caffe.SGDSolver, caffe.get_solver):
+        with pytest.raises(ConfigError, match="net.prototxt:1:1: name: .*nets have it: if this file is a net, give a solver's file"):
+            make(str(tmp_path / "net.prototxt"))
+    with pytest.raises(ConfigError, match="solver.prototxt:1:1: net: .*solvers have it: .* give the net that its field net names"):
+        caffe.Net(str(tmp_path / "solver.prototxt"), caffe.TEST)

@@ -212,3 +212,5 @@ def tell_mode(logger):
     device = cuda.current()
     logger.info("Use GPU with device ID %d", device.index)
     logger.info("GPU %d: %s", device.index, device.name)
+    if click.get_current_context().meta.get("device") == "sim":
+        logger.warning("The simulated GPU checks every access and is some 100 times slower than the CPU: for learning and tests")

@@ -14,7 +14,7 @@ from minicaffe.ops.context cimport Context, context
 from minicaffe.layer cimport Layer
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, MissingNameError, close_matches
+from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches
 from minicaffe.layer import layer_class
 from minicaffe.net import weights
 from minicaffe.net.build import chosen_layers, cut_backward, insert_splits
@@ -529,6 +529,11 @@ cdef class Net:
     def share_with(self, other):
         """Use the parameter memory of `other` for layers with the same name."""
         weights.share(self, other)
+
+    def __reduce__(self):
+        raise WrongTypeError("a net cannot be copied or pickled: it holds memory that others may share; build a second one from the "
+                             "same file, then other.share_with(net) for the same weights, or net.save(path) and other.copy_from(path) "
+                             "for a copy of them")
 
 
 def _mean(blob, total):

@@ -10,6 +10,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from minicaffe.errors import close_matches
+from minicaffe.proto import caffe_pb2
 
 TABLE = Path(__file__).with_name("forks.tsv")
 MANY = 6  # forks named in an error; more are counted
@@ -25,6 +26,15 @@ USES = {
     "data": "; it is a source of data: for inference put a layer of type Input in its place",
 }
 SUPPLY = "write it in Python and call minicaffe.register_layer('{}', Class) before the net is made (docs/forks.md)"
+
+
+# What is told of a field that belongs to the other kind of file.
+OTHER_FILE = {
+    "SolverParameter": (caffe_pb2.NetParameter, "; nets have it: if this file is a net, give a solver's file, whose field net names "
+                        "it (minicaffe train takes nets too)"),
+    "NetParameter": (caffe_pb2.SolverParameter, "; solvers have it: if this file is a solver's, give the net that its field net "
+                     "names"),
+}
 
 
 @functools.cache
@@ -75,6 +85,9 @@ def about_field(message, name, value, known):
         The fields that the message has.
     """
     found = find_field(message, name)
+    other, remedy = OTHER_FILE.get(message, (None, ""))
+    if other is not None and name in other.DESCRIPTOR.fields_by_name:
+        return remedy
     if found is None:
         return close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")
     return f"; {_have(found.forks, 'it')}; {_advice(found, value)}"
