@@ -228,8 +228,9 @@ cdef class Layer:
         elif self.parameters is not None and self.parameters.has(key):
             blob = self.parameters.blob(key)
             if blob.shape != tuple(shape) or blob.dtype != self.dtype:
-                raise ShapeError(f"has shape {list(shape)}, another net of this workspace has {list(blob.shape)}; give the "
-                                 "layer another name to train it anew", field=f"blobs[{index}]")
+                raise ShapeError(f"has shape {list(shape)}, and {list(blob.shape)} in the net that it shares its parameters with, as the "
+                                 "train and test nets of a solver do; give both nets inputs of one size and this layer the same "
+                                 "parameters", field=f"blobs[{index}]")
             self.blobs.append(blob)
             return blob
         else:

@@ -101,6 +101,6 @@ def first_parameter(solver):
     params, table = solver.net.learnable_params, solver.net.param_table
     for k, blob in enumerate(params + solver.history):
         if not is_finite(blob):
-            what = "parameters" if k < len(params) else "the history of parameters"
-            return f"{what} {'are' if k < len(params) else 'is'} no longer finite, the first is {table.places[table.learnable[k % len(params)]]}"
+            what = "parameters are" if k < len(params) else "the history of parameters is"
+            return f"{what} no longer finite, the first is {table.places[table.learnable[k % len(params)]]}"
     return None

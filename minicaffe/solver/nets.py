@@ -6,10 +6,11 @@ ConfigError with the field.
 
 import logging
 import os
+import warnings
 from collections import namedtuple
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, ConfigWarning
 from minicaffe.net import weights
 from minicaffe.proto import caffe_pb2, upgrade
 
@@ -49,6 +50,11 @@ def build_train_net(param, file, positions, make_net, skip_unknown_fields=False,
     ------
     ConfigError
         Unless exactly one of net, net_param, train_net and train_net_param is given; and whatever `Net` raises.
+
+    Warns
+    -----
+    ConfigWarning
+        If the net has no loss.
     """
     given = [name for name in TRAIN_FIELDS if param.HasField(name)]
     if len(given) != 1:
@@ -57,7 +63,11 @@ def build_train_net(param, file, positions, make_net, skip_unknown_fields=False,
     source = _source(param, given[0], None, file, positions, skip_unknown_fields, own_fields)
     place = f"specified in {given[0]}." if given[0].endswith("_param") else f"from {source.words}"
     log.info("Creating training net %s", place)
-    return _build(source, caffe_pb2.TRAIN, param.train_state, make_net, skip_unknown_fields)
+    net = _build(source, caffe_pb2.TRAIN, param.train_state, make_net, skip_unknown_fields)
+    if not any(net.blob_loss_weight_list):
+        warnings.warn(ConfigWarning("the net has no loss in its TRAIN phase, so it learns nothing; give it a loss layer, such as "
+                                    "SoftmaxWithLoss, or a layer a loss_weight; a deploy net cannot be trained", file=net.file))
+    return net
 
 
 def build_test_nets(param, file, positions, make_net, skip_unknown_fields=False, own_fields=()):

@@ -193,6 +193,15 @@ def test_faults_are_one_line(folder, capsys, arguments, status, texts):
     assert err.count("\n") == 1 and err.startswith("minicaffe: ") and all(text in err for text in texts), err
 
 
+def test_a_net_without_a_loss_is_not_trained(folder, capsys):
+    (folder / "deploy.prototxt").write_text(NET.replace("DummyData", "Input").replace("dummy_data_param", "input_param")
+                                            .partition("    data_filler")[0] + "} }")
+    for file in ("deploy.prototxt", "solver.prototxt"):
+        assert cli.main(["train", file, "--net", "deploy.prototxt", "--quiet"]) == 2
+        assert capsys.readouterr().err.startswith("minicaffe: deploy.prototxt: the net has no loss in its TRAIN phase")
+    assert not list(folder.glob("*.caffemodel"))
+
+
 def test_faults_in_a_file_name_its_line(folder, capsys):
     (folder / "bad.prototxt").write_text("max_iter: 3\nlr_policy: \"fixed\"\nbase_lrr: 1\n")
     assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2

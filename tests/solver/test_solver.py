@@ -9,7 +9,7 @@ from bowl import BOWL, make_solver, solver_param, weights
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN
-from minicaffe.errors import ConfigError, FileError, MissingNameError, NotFiniteError, ShapeError
+from minicaffe.errors import ConfigError, ConfigWarning, FileError, MissingNameError, NotFiniteError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver import AdamSolver, NesterovSolver, Solver, create_solver, finite, load_solver, solver_types
@@ -421,6 +421,29 @@ def test_the_parent_workspace_holds_the_parameters():
     solver = make_solver(workspace=workspace, dtype=Dtype.DOUBLE)
     assert workspace.blob("bowl[0]") is solver.net.learnable_params[0]
     assert solver.history[0].dtype == Dtype.DOUBLE
+
+
+def test_a_net_without_a_loss_is_a_warning(tmp_path):
+    net = LINE.partition('layer { name: "loss"')[0]
+    with pytest.warns(ConfigWarning, match="^solver.prototxt: the net has no loss in its TRAIN phase, so it learns nothing"):
+        make_solver(net=net, file="solver.prototxt")
+    path = write(tmp_path / "net.prototxt", net)
+    with pytest.warns(ConfigWarning, match=f"^{path}: the net has no loss"):
+        make_solver(f"net: '{path}'", None)
+
+
+def test_a_loss_weight_makes_a_loss(recwarn):
+    make_solver(net=LINE.partition('layer { name: "half"')[0].replace('top: "y" }', 'top: "y" loss_weight: 1 }'))
+    assert not recwarn.list
+
+
+def test_nets_whose_inputs_differ_in_size_are_told_to_agree():
+    net = """layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: %d } } include { phase: %s } }"""
+    both = net % (4, "TRAIN") + net % (3, "TEST") + """
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" loss_weight: 1 inner_product_param { num_output: 2 } }"""
+    with pytest.raises(ShapeError, match=r"layer 'ip' .*blobs\[0\]: has shape \[2, 3\], and \[2, 4\] in the net that it shares its "
+                                         "parameters with.*; give both nets inputs of one size"):
+        make_solver("test_iter: 1 test_interval: 1", both)
 
 
 @pytest.mark.parametrize(("fields", "net", "named"), [
