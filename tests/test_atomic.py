@@ -4,12 +4,21 @@ import errno
 import os
 import resource
 import stat
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
+from minicaffe import TEST, Net
+from minicaffe.common import caffe as state
+from minicaffe.data.db import new_database
+from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import FileError
 from minicaffe.proto import atomic
 from minicaffe.proto.atomic import check_writable, replacing
+from minicaffe.proto.files import is_hdf5, map_bytes, read_bytes
+from minicaffe.proto.hdf5 import reading
 
 
 def put(path, content):
@@ -101,6 +110,74 @@ def test_a_full_disk(tmp_path, monkeypatch, call):
         put(path, b"new")
     assert error.value.file == str(path)
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
+    """Of files of any name, and of databases; what a living process writes stays, and so does what is none of ours."""
+    script = """
+import os, signal, sys
+from minicaffe.data.db import new_database
+from minicaffe.proto.atomic import replacing
+with new_database("db", "LMDB"), replacing("ä" * 120) as file:
+    file.write(b"half")
+    file.flush()
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+    def writer():
+        process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    os.mkfifo(tmp_path / ".pipe.00000000.minicaffe.tmp")
+    (tmp_path / ".other.01234567.tmp").touch()
+    (tmp_path / ".link.01234567.minicaffe.tmp").symlink_to(tmp_path / ".other.01234567.tmp")
+    others = {".other.01234567.tmp", ".link.01234567.minicaffe.tmp"}
+    with writer() as killed:
+        killed.kill()
+    left = set(os.listdir(tmp_path)) - others - {".pipe.00000000.minicaffe.tmp"}
+    assert len(left) == 2
+    with writer() as living:
+        theirs = set(os.listdir(tmp_path)) - others
+        assert len(theirs) == 2 and not left & theirs
+        check_writable(tmp_path / "a")
+        put(tmp_path / "a", b"x")
+        with replacing(tmp_path / "b"):
+            put(tmp_path / "c", b"x")
+        with new_database(tmp_path / "d", "LMDB"):
+            put(tmp_path / "e", b"x")
+        assert set(os.listdir(tmp_path)) == others | theirs | {*"abcde"}
+        living.stdin.close()
+        assert living.wait() == 0
+    assert set(os.listdir(tmp_path)) == others | {*"abcde", "db", "ä" * 120}
+
+
+def test_a_temporary_file_that_is_taken_for_a_leftover_is_made_anew(tmp_path, monkeypatch):
+    """Another process may see it between its making and its lock."""
+    lock, early = atomic.lock, []
+
+    def late(descriptor):
+        if not early:
+            early.append(os.listdir(tmp_path))
+            atomic.remove_leftovers(tmp_path)
+        lock(descriptor)
+
+    monkeypatch.setattr(atomic, "lock", late)
+    put(tmp_path / "a", b"x")
+    assert len(early[0]) == 1 and os.listdir(tmp_path) == ["a"]
+
+
+def test_a_deleted_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    os.rmdir(tmp_path / "gone")
+    for use in (lambda: put("a", b""), lambda: check_writable("a"), lambda: read_bytes("a"), lambda: map_bytes("a"), lambda: is_hdf5("a"),
+                lambda: put("a/b", b""), lambda: reading("a").__enter__(), lambda: state.trusting(False),
+                lambda: Net("a", TEST), lambda: new_database("a", "LMDB").__enter__(),
+                lambda: write_mean("a", np.zeros((1, 1, 1)))):
+        with pytest.raises(FileError, match="working directory was deleted; change to one that exists"):
+            use()
+    put(tmp_path / "a", b"x")
 
 
 def test_a_missing_folder(tmp_path):

@@ -1,14 +1,12 @@
 """Pictures for people: a PNG file without any library, and half-block characters for a terminal."""
 
-import os
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 from rich.text import Text
 
-from minicaffe.errors import FileError
+from minicaffe.proto.atomic import replacing
 
 GAP = 1  # pixels between pictures
 
@@ -79,12 +77,5 @@ def write_png(path, image):
     content = b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
     )
-    path = Path(path)
-    growing = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        growing.write_bytes(content)
-        growing.replace(path)
-    except OSError as error:
-        raise FileError(f"cannot be written: {error.strerror}", file=str(path)) from error
-    finally:
-        growing.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(content)

@@ -15,6 +15,8 @@ from pathlib import Path
 from minicaffe.data.db_leveldb import LevelDB
 from minicaffe.data.db_lmdb import LMDB
 from minicaffe.errors import ConfigError, FileError
+from minicaffe.proto.atomic import temporary_folder
+from minicaffe.proto.files import absolute
 
 BACKENDS = ("LEVELDB", "LMDB")  # index: caffe_pb2.DataParameter.DB
 
@@ -86,7 +88,7 @@ def new_folder(path, force=False):
     """Make the folder `path` whole or not at all; yields the path under which whoever uses this makes it.
 
     It grows under a temporary name beside `path` and gets its own name at the end of the ``with`` block; an exception
-    (Ctrl-C too) removes it and leaves what was there before.
+    (Ctrl-C too) removes it and leaves what was there before. What a killed process left goes with the next call.
 
     Parameters
     ----------
@@ -94,11 +96,10 @@ def new_folder(path, force=False):
     force : bool
         Replace what stands at `path`; otherwise that is a FileError.
     """
-    path = Path(path)
     check_free(path, force)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    growing = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    path = Path(absolute(path))
+    with temporary_folder(path) as folder:
+        growing = folder / path.name
         yield growing
         if os.path.lexists(path):
             old = path.with_name(f".{path.name}.{os.getpid()}.old")
@@ -107,9 +108,6 @@ def new_folder(path, force=False):
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
         else:
             growing.rename(path)
-    finally:
-        if growing.exists():
-            shutil.rmtree(growing)
 
 
 def check_free(path, force=False):

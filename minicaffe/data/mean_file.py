@@ -4,13 +4,11 @@ Written with the old dimensions num = 1, channels, height, width, which every Ca
 as well.
 """
 
-import os
-from pathlib import Path
-
 import numpy as np
 
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.atomic import replacing
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import read_bytes
 
@@ -19,15 +17,8 @@ def write_mean(path, mean):
     """Write `mean`, shape (C, H, W), to the file `path`; a failure leaves what was there before."""
     blob = caffe_pb2.BlobProto(num=1, channels=mean.shape[0], height=mean.shape[1], width=mean.shape[2])
     blob.data.extend(mean.ravel().tolist())
-    path = Path(path)
-    growing = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        growing.write_bytes(blob.SerializeToString())
-        growing.replace(path)
-    except OSError as error:
-        raise FileError(f"cannot be written: {error.strerror}", file=str(path)) from error
-    finally:
-        growing.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(blob.SerializeToString())
 
 
 def read_mean(path):

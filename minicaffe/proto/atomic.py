@@ -1,17 +1,28 @@
 """Write a file so that under its name there is always a whole one: the old until the last moment, then the new.
 
 The bytes go to a hidden temporary file in the same folder, which is synced and renamed. A process killed in between
-leaves at most the temporary file, ``.<name>.<8 hex digits>.tmp``, which nothing reads. Caffe writes in place.
+leaves at most the temporary file, ``.<name>.<8 hex digits>.minicaffe.tmp``, which nothing reads, and which the next write into
+that folder removes: its writer had locked it, and a lock ends with its process. Caffe writes in place.
 """
 
 import contextlib
 import errno
+import fcntl
 import io
+import logging
 import os
+import re
 import secrets
+import shutil
 import stat
+from pathlib import Path
 
 from minicaffe.errors import FileError
+from minicaffe.proto.files import absolute
+
+log = logging.getLogger("minicaffe.proto")
+
+LEFTOVER = re.compile(r"\..*\.[0-9a-f]{8}\.minicaffe\.tmp", re.DOTALL)
 
 
 @contextlib.contextmanager
@@ -27,23 +38,21 @@ def replacing(path):
     """
     path = os.fspath(path)
     target = _target(path)
-    folder, name = os.path.split(target)
-    temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.tmp")
     try:
-        file = open(temporary, "xb")
-        try:
-            with file:
+        file, temporary = _open_temporary(target)
+        with file:  # until it has its name: the lock ends with the file
+            try:
                 if os.path.exists(target):
                     os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
-        sync_folder(folder)
+                os.replace(temporary, target)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
+        sync_folder(os.path.dirname(target))
     except OSError as cause:
         raise write_error(path, cause) from cause
 
@@ -63,19 +72,84 @@ def hdf5_in_memory(file):
 
 def check_writable(path):
     """Raise FileError if no file can be made at `path`, by making and removing one beside it."""
-    folder, name = os.path.split(_target(path))
-    probe = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.tmp")
+    target = _target(path)
     try:
-        open(probe, "xb").close()
-        os.unlink(probe)
+        file, probe = _open_temporary(target)
+        with file:
+            os.unlink(probe)
     except OSError as cause:
         raise write_error(path, cause) from cause
+
+
+def lock(descriptor):
+    """Mark an open file or folder as one that a living process writes, where the file system has locks."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def remove_leftovers(folder):
+    """Remove the temporary files and folders that killed processes left in `folder`."""
+    with contextlib.suppress(OSError):  # a folder that may not be listed
+        for name in filter(LEFTOVER.fullmatch, os.listdir(folder or os.curdir)):
+            _remove_leftover(os.path.join(folder, name))
+
+
+def _remove_leftover(path):
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+            log.info("Removed %s, which a process that was killed had left", path)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        pass  # it is being written, or is another user's
+
+
+@contextlib.contextmanager
+def temporary_folder(target):
+    """Give a new hidden folder, a Path, beside `target`; it goes with what it holds when the block is left."""
+    try:
+        folder = Path(_new_name(target))
+        folder.mkdir(parents=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as cause:
+        raise write_error(target, cause) from cause
+    try:
+        lock(descriptor)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+        os.close(descriptor)
+
+
+def _open_temporary(target):
+    """Return a new file beside `target`, locked, and its path."""
+    while True:
+        path = _new_name(target)
+        file = open(path, "xb")
+        lock(file.fileno())
+        if os.path.exists(path):
+            return file, path
+        file.close()  # it was taken for a leftover before it was locked
+
+
+def _new_name(target):
+    """Return a new name for what becomes `target`; leftovers beside it go first."""
+    folder, name = os.path.split(target)
+    remove_leftovers(folder)
+    start = os.fsdecode(os.fsencode(name)[:200])  # a name has 255 bytes at most
+    return os.path.join(folder, f".{start}.{secrets.token_hex(4)}.minicaffe.tmp")
 
 
 def _target(path):
     """Return the path behind links; FileError if it can be none, or if a device is there, which a rename would remove."""
     try:
-        target = os.path.realpath(path)
+        target = os.path.realpath(absolute(path))
         status = os.stat(target)
     except OSError:
         return target  # nothing is there, or opening the file will say what

@@ -11,6 +11,7 @@ from minicaffe.errors import FileError, close_matches
 
 # What an error says of a file that a net or solver may not touch (minicaffe/common.pyx, Caffe.check_path).
 REMEDY = "load it without trusted=False (--untrusted) if you trust it"
+NO_DIRECTORY = "the working directory was deleted; change to one that exists (cd)"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
@@ -19,7 +20,13 @@ def working_directory():
     try:
         return os.path.realpath(os.getcwd())
     except FileNotFoundError:
-        raise FileError("the working directory was deleted; change to one that exists (cd)") from None
+        raise FileError(NO_DIRECTORY) from None
+
+
+def absolute(path):
+    """Return a path from the root on; raise `FileError` if it counts from a working directory that was deleted."""
+    path = os.fspath(path)
+    return path if os.path.isabs(path) else os.path.join(working_directory(), path)
 
 
 def is_below(path, folder):
@@ -52,7 +59,7 @@ def file_error(path, cause):
         try:
             folder, name = os.path.split(os.path.abspath(path))
         except FileNotFoundError:
-            return FileError("no such file: the working directory was deleted; change to one that exists (cd)", file=path)
+            return FileError(NO_DIRECTORY, file=path)
         if not os.path.isdir(folder):
             return FileError(f"no such file: the folder {folder} does not exist; correct the path", file=path)
         hint = close_matches(name, os.listdir(folder)) if os.access(folder, os.R_OK) else ""
