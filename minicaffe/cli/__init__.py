@@ -7,7 +7,8 @@ Nothing else of minicaffe imports this package, and nothing is imported before i
 def main(args=None):
     """Run ``minicaffe`` with `args` (by default those of the process) and return the exit status.
 
-    0: done, also when stopped by Ctrl-C; 1: the run failed; 2: the command line or a prototxt is wrong.
+    0: done, also when stopped by Ctrl-C; 1: the run failed; 2: the command line or a prototxt is wrong;
+    143: a training was stopped by SIGTERM.
     """
     from minicaffe.cli import app
     return app.run(args)

@@ -86,6 +86,7 @@ def minicaffe(ctx):
 def run(args=None):
     """Run the command line `args` and return the exit status; see `minicaffe.cli.main`."""
     args = list(sys.argv[1:] if args is None else args)
+    _open_streams()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConfigWarning)
@@ -128,6 +129,17 @@ def _report(line, status):
         sys.stderr.write(f"minicaffe: {line}\n")
         sys.stderr.flush()
     return status
+
+
+def _open_streams():
+    """Give standard streams that are closed, as a daemon has them, the null device; a file opened later would get their number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
 
 
 def _forget_stdout():

@@ -128,6 +128,8 @@ class Result:
         if self.stopped and self.states:
             state, iteration = self.states[-1]
             yield f"resume{stale({'iteration': iteration}, solver)} with: {resume_command(state)}"
+        elif self.stopped:
+            yield "wrote no snapshot: snapshot_after_train is false"
 
 
 def stale(record, solver):

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGHUP during a training (Caffe signal_handler.cpp): the handlers only note the signal, the solver asks."""
+"""Ctrl-C, SIGTERM and SIGHUP during a training: the handlers only note the signal, the solver asks.
+
+Different from Caffe (signal_handler.cpp): SIGTERM, with which systemd, Docker and SLURM end a process, stops like Ctrl-C.
+"""
 
 import signal
 
@@ -6,16 +9,23 @@ EFFECTS = ("stop", "snapshot", "none")
 
 
 class Signals:
-    """A context in which SIGINT and SIGHUP become actions of a solver.
+    """A context in which SIGINT, SIGHUP and SIGTERM become actions of a solver.
 
     Parameters
     ----------
     sigint_effect, sighup_effect : str
-        "stop", "snapshot" or "none".
+        "stop", "snapshot" or "none"; SIGTERM stops.
+
+    Attributes
+    ----------
+    terminated : bool
+        Whether SIGTERM has stopped the solver.
     """
 
     def __init__(self, sigint_effect="stop", sighup_effect="snapshot"):
-        self.effects = {signal.SIGHUP: sighup_effect, signal.SIGINT: sigint_effect}  # SIGHUP is asked first
+        # In the order in which they are asked.
+        self.effects = {signal.SIGTERM: "stop", signal.SIGHUP: sighup_effect, signal.SIGINT: sigint_effect}
+        self.terminated = False
         self.pending = set()
         self.before = {}
 
@@ -34,5 +44,6 @@ class Signals:
             for number, effect in self.effects.items():
                 if number in self.pending:
                     self.pending.discard(number)
+                    self.terminated |= number == signal.SIGTERM
                     return effect
         return "none"

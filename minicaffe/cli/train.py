@@ -6,6 +6,7 @@ Different from Caffe: FILE may be a net, every field of the solver can be set by
 import functools
 import logging
 import shlex
+import signal
 import sys
 
 import click
@@ -36,7 +37,8 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @click.option("--test-batch-size", type=click.IntRange(min=1), help="The same of the test nets.")
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
 @effect("--sigint-effect", default="stop", help="What Ctrl-C does.")
-@effect("--sighup-effect", default="snapshot", help="What a hang-up does.")
+@effect("--sighup-effect", default="snapshot",
+        help="What SIGHUP does, which comes when the terminal is closed; after snapshot and none the training goes on without it.")
 @click.option("--nan", type=click.Choice(finite.EFFECTS), default="stop", show_default=True,
               help="What happens when parameters are no longer finite: stop ends the run with exit status 1.")
 @options.net_state
@@ -47,8 +49,9 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 def train(ctx, **params):
     """Train the net of FILE, the prototxt of a solver or of a net.
 
-    For a net alone a solver is made (SGD, momentum 0.9) and shown. Ctrl-C stops after the running iteration, writes a
-    snapshot and says how to go on.
+    For a net alone a solver is made (SGD, momentum 0.9) and shown. Ctrl-C and SIGTERM stop after the running iteration,
+    write a snapshot (unless the solver says snapshot_after_train: false) and say how to go on; the exit status is 0 after
+    Ctrl-C, 143 after SIGTERM. A training whose terminal is closed goes on: --sighup-effect stop ends it.
     """
     fields, given = solver_options.given_fields(params)
     file = options.one_file(given["file"], given["solver"], "--solver", "solver or net")
@@ -63,7 +66,7 @@ def train(ctx, **params):
             error.file = error.line = error.column = None
             error.field = solver_options.option_names(name)[0]
         raise
-    run(ctx, solver, given)
+    return run(ctx, solver, given)
 
 
 for field in solver_options.FIELDS:
@@ -108,7 +111,7 @@ def try_gpu(file, device):
 
 
 def run(ctx, solver, given):
-    """Train with display, signals and records, and print the result."""
+    """Train with display, signals and records, print the result, and return the exit status."""
     result = Result()
     solver.listeners.append(result)
     records = display = None
@@ -147,6 +150,7 @@ def run(ctx, solver, given):
                 records.close()
     for line in result.lines(solver, functools.partial(again, ctx)):
         click.echo(line)
+    return 128 + signal.SIGTERM if signals.terminated else 0
 
 
 def again(ctx, state, *options):

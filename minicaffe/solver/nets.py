@@ -66,7 +66,8 @@ def build_train_net(param, file, positions, make_net, skip_unknown_fields=False,
     net = _build(source, caffe_pb2.TRAIN, param.train_state, make_net, skip_unknown_fields)
     if not any(net.blob_loss_weight_list):
         warnings.warn(ConfigWarning("the net has no loss in its TRAIN phase, so it learns nothing; give it a loss layer, such as "
-                                    "SoftmaxWithLoss, or a layer a loss_weight; a deploy net cannot be trained", file=net.file))
+                                    "SoftmaxWithLoss, or a layer a loss_weight; a deploy net cannot be trained", file=net.file),
+                      stacklevel=2)
     return net
 
 

@@ -1,5 +1,6 @@
 """The ``minicaffe`` command itself: finding commands, exit statuses, one line for every error."""
 
+import json
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from minicaffe.cli import app
 from minicaffe.cli.options import tidy
 from minicaffe.cli.train import train
 from minicaffe.errors import ConfigError, FileError, ShapeError
+from minicaffe.proto import binary
 
 
 def failed(capsys, arguments, status, *texts):
@@ -132,6 +134,17 @@ def test_broken_pipe_and_full_disk(tmp_path):
         result = subprocess.run([*COMMAND, "device_query"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     assert result.returncode == 1
     assert result.stderr == "minicaffe: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "<&-", ">&-", "2>&-"])
+def test_closed_standard_streams(folder, closed):
+    """A daemon may have none; files must not get their numbers, or lines for them end in a file."""
+    result = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, "train", "solver.prototxt", "--json", "log.jsonl"],
+                            cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
+    assert result.returncode == 0 and "Traceback" not in result.stderr
+    assert {json.loads(line)["event"] for line in (folder / "log.jsonl").read_text().splitlines()} == {"train", "test"}
+    assert binary.read_solver_state(str(folder / "tiny_iter_30.solverstate")).iter == 30
+    assert ("Finished" in result.stdout) == (">&-" not in closed.split()) and ("lr = " in result.stderr) == ("2>&-" not in closed)
 
 
 def test_runs_as_a_module(tmp_path):

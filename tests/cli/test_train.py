@@ -254,6 +254,30 @@ def test_ctrl_c_stops_snapshots_and_says_how_to_resume(folder):
     assert resumed.returncode == 0 and iteration(folder / f"tiny_iter_{stopped + 5}.solverstate") == stopped + 5
 
 
+def test_sigterm_stops_like_ctrl_c_with_its_own_status(folder):
+    process = Process("train", "solver.prototxt", "--sigint-effect=none", "--sighup-effect=none", *LONG, cwd=folder)
+    process.read_until("Iteration 1000 ")
+    process.signal(signal.SIGTERM)
+    status, out = process.finish()
+    state, = folder.glob("*.solverstate")
+    assert status == 143 and f"Stopped at iteration {iteration(state)} of" in out and f"--snapshot={state.name}" in out
+
+
+def test_a_stop_without_a_snapshot_says_so(folder):
+    process = Process("train", "solver.prototxt", "--snapshot-after-train=false", *LONG, cwd=folder)
+    process.read_until("Iteration 1000 ")
+    process.signal(signal.SIGTERM)
+    status, out = process.finish()
+    assert status == 143 and out.endswith("wrote no snapshot: snapshot_after_train is false\n")
+    assert not list(folder.glob("*.solverstate"))
+
+
+def test_help_says_what_signals_do(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "What SIGHUP does, which comes when the terminal is closed" in text and "143 after SIGTERM" in text
+
+
 def test_many_ctrl_c_corrupt_nothing(folder):
     process = Process("train", "solver.prototxt", *LONG, cwd=folder)
     process.read_until("Iteration 1000 ")
