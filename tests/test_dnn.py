@@ -55,6 +55,20 @@ def test_net(files):
     assert not np.array_equal(net.forward(), kept) and kept.shape == (2, 5)
 
 
+def test_outputs_are_what_no_layer_reads_and_none_overwrites():
+    net = dnn.readNetFromCaffe(b"""input: "data" input_dim: 1 input_dim: 4 input_dim: 2 input_dim: 2
+        layer { name: "cut" type: "Slice" bottom: "data" top: "left" top: "right" slice_param { axis: 1 } }
+        layer { name: "halves" type: "Slice" bottom: "right" top: "up" top: "down" slice_param { axis: 2 } }
+        layer { name: "ip" type: "InnerProduct" bottom: "left" top: "ip" inner_product_param { num_output: 2 } }
+        layer { name: "relu" type: "ReLU" bottom: "ip" top: "ip" }
+        layer { name: "quiet" type: "Silence" bottom: "up" }
+        layer { name: "both" type: "Slice" bottom: "down" top: "l" top: "r" slice_param { axis: 3 } }
+        layer { name: "half" type: "Slice" bottom: "l" top: "first" top: "second" slice_param { axis: 1 } }
+        layer { name: "reads one" type: "ReLU" bottom: "first" top: "positive" }""")
+    # One top of half is read; the ReLU overwrites what ip made; Silence has no output.
+    assert net.getUnconnectedOutLayersNames() == ("relu", "reads one")
+
+
 def test_buffers(files):
     contents = [open(path, "rb").read() for path in files]
     x = np.ones((1, 3, 8, 8), np.float32)

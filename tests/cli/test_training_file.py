@@ -7,6 +7,7 @@ from tiny import NET, SOLVER
 from minicaffe.cli import solver_options, training_file
 from minicaffe.cli.options import name_data_command
 from minicaffe.cli.train import train
+from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto import caffe_pb2
 
@@ -39,6 +40,16 @@ def test_default_solver_tests_a_net_with_a_test_phase(folder):
     assert (param.net, param.snapshot_prefix, param.type, param.lr_policy) == ("net.prototxt", "net", "SGD", "inv")
     assert list(param.test_iter) == [training_file.UNKNOWN_TEST_ITER] and param.max_iter == training_file.MAX_ITER
     assert training_file.default_solver("net.prototxt").test_interval == training_file.TEST_INTERVAL
+
+
+@pytest.mark.parametrize(("records", "batch_size", "batches"), [(7, 2, 3), (7, 8, 1), (7, 7, 1), (300, 2, training_file.TEST_ITER)])
+def test_default_solver_counts_the_test_data(folder, records, batch_size, batches):
+    with open_db("db", "LMDB", "w") as db:
+        for i in range(records):
+            db.put(b"%03d" % i, b"x")
+    (folder / "data.prototxt").write_text(f"""layer {{ name: "in" type: "Input" top: "data" include {{ phase: TRAIN }} }}
+        layer {{ name: "test" type: "Data" top: "data" include {{ phase: TEST }} data_param {{ source: "db" backend: LMDB batch_size: {batch_size} }} }}""")
+    assert list(training_file.default_solver("data.prototxt").test_iter) == [batches]
 
 
 @pytest.mark.parametrize("max_iter", [0, 1, 7, 97, 200, 700, 1300, 2000, 3001])

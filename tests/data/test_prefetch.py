@@ -92,6 +92,14 @@ def test_solvers_share_the_stream_across_the_wrap(open_prefetcher, count):
     assert labels_of(resumed, 3) == labels_of(solvers[1], 3)
 
 
+@pytest.mark.parametrize("start", range(7))
+def test_solvers_share_the_stream_from_any_number(open_prefetcher, start):
+    """A run may be resumed with another number of solvers: each gets the numbers that are its rank modulo their count."""
+    for rank in range(3):
+        taken = labels_of(open_prefetcher(2, solver_count=3, solver_rank=rank, start_record=start), 4)
+        assert taken == [number % 10 for number in range(start, start + 24) if number % 3 == rank]
+
+
 def test_the_former_batch_stays_until_the_next_call(open_prefetcher):
     prefetcher = open_prefetcher(5, depth=3)
     data, labels = prefetcher.next()

@@ -84,6 +84,26 @@ def test_images_are_interleaved_and_may_be_strided(pixels):
     assert gray.shape == (1, 1, 2, 3)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("mean", ["none", "one", "each", "file"])
+def test_images_like_the_slow_version(tmp_path, dtype, kind, channels, mean):
+    """Pixels that lie side by side, of any number of channels: crop, mirror, mean, then scale."""
+    images = np.random.default_rng(4).integers(0, 256, (6, channels, 7, 5)).astype(kind)
+    values = {"none": None, "one": np.array([3.5]), "each": np.arange(channels) * 2.5 + 1,
+              "file": np.round(images.mean(axis=0), 1).astype(np.float32)}[mean]
+    fields = {"scale": 0.25, "crop_size": 4, "mirror": True}
+    if mean == "file":
+        write_mean(tmp_path / "mean", values)
+        transformer = Transformer(param(mean_file=str(tmp_path / "mean"), **fields), TRAIN, seed=11)
+    else:
+        transformer = Transformer(param(mean_value=[] if values is None else values, **fields), TRAIN, seed=11)
+    out = np.empty((6, channels, 4, 4), dtype)
+    transformer.load_images([np.ascontiguousarray(image.transpose(1, 2, 0)) for image in images]).write(out, None, 1000, 3)
+    assert (out == [slow(image, 1000 + 3 * i, TRAIN, 11, dtype, mean=values, **fields) for i, image in enumerate(images)]).all()
+
+
 def test_images_have_eight_bits_or_are_float32():
     floats = np.random.default_rng(2).random((2, 3, 1), np.float32)
     data = np.empty((1, 1, 2, 3))

@@ -12,6 +12,7 @@ from pictures import batch, source_net, write_pictures  # noqa: E402
 from minicaffe.blob import Dtype  # noqa: E402
 from minicaffe.common import TEST  # noqa: E402
 from minicaffe.data.mean_file import write_mean  # noqa: E402
+from minicaffe.data.window_batches import LINE, WindowList  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError  # noqa: E402
 
 HEIGHT, WIDTH, CROP = 20, 24, 8
@@ -49,6 +50,14 @@ def test_background_first_then_objects(picture, dtype):
     data, labels = batch(net)
     assert labels.tolist() == [0, 0, 0, 2] and data.dtype == (np.float32, np.float64)[dtype]
     np.testing.assert_array_equal(data, [warped(picture, *BACKGROUND)] * 3 + [warped(picture, *OBJECT)])
+
+
+def test_a_threshold_belongs_to_the_objects_and_not_to_the_background(tmp_path):
+    rows = [(1, overlap, 0, 0, 1, 1) for overlap in (0.8, 0.7, 0.5, 0.3, 0.2)]
+    (tmp_path / "windows.txt").write_text(windows_of("0.png", *rows))
+    windows = WindowList(str(tmp_path / "windows.txt"), "", 0.7, 0.3)
+    assert windows.foreground[:, LINE].tolist() == [7, 8]  # the lines of 0.8 and 0.7
+    assert windows.background[:, LINE].tolist() == [11]
 
 
 @pytest.mark.parametrize("phase", [0, TEST])
