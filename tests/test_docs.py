@@ -24,7 +24,7 @@ from minicaffe.proto import caffe_pb2, parse_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md")))]
+PAGES = [path.relative_to(ROOT).as_posix() for path in (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")))]
 RUNNABLE = ("python", "minicaffe", "session", "prototxt")
 SHELL = re.compile(r"([A-Z_]+=|minicaffe |pip |python |pytest|ninja |git |tools/)")
 
@@ -48,6 +48,19 @@ def test_links_lead_somewhere(page):
 
 
 SHORT = {"train": ["--max-iter", "2"], "time": ["--iterations", "1"], "test": ["--iterations", "1"]}
+
+
+def test_the_index_has_every_page():
+    links = set(re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text()))
+    assert links == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+
+
+def test_environment_variables():
+    """docs/environment.md has the variables that the code reads, and no others."""
+    sources = [ROOT / "meson.build", *(p for folder in ("minicaffe", "tests", "tools") for p in (ROOT / folder).rglob("*.*"))]
+    texts = (p.read_text() for p in sources if p.suffix in (".py", ".pyx", ".hpp", ".cpp", ".build"))
+    read = set(itertools.chain(*(re.findall(r"\bMINICAFFE_[A-Z_]*[A-Z]\b", text) for text in texts)))
+    assert set(re.findall(r"MINICAFFE_[A-Z_]+", (DOCS / "environment.md").read_text())) == read
 
 
 class Block(NamedTuple):
