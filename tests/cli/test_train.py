@@ -127,6 +127,15 @@ def test_json_lines_and_resume(folder, capsys):
     assert "20 iterations" in capsys.readouterr().out
 
 
+def test_a_resumed_training_does_not_load_the_weights_it_began_with(folder, capsys):
+    assert cli.main(["train", "solver.prototxt"]) == 0
+    with open("solver.prototxt", "a") as file:
+        file.write('weights: "gone.caffemodel"')
+    assert cli.main(["train", "solver.prototxt", "--snapshot=tiny_iter_30.solverstate", "--max-iter=40", "--quiet"]) == 0
+    assert cli.main(["train", "solver.prototxt", "--quiet"]) == 1
+    assert "gone.caffemodel: no such" in capsys.readouterr().err
+
+
 def test_json_on_a_full_disk_costs_only_the_records(folder):
     result = run("train", "solver.prototxt", "--json", "/dev/full", cwd=folder)
     assert result.returncode == 0 and iteration(folder / "tiny_iter_30.solverstate") == 30

@@ -83,11 +83,12 @@ def test_a_resumed_run_sees_the_same_pixels(make_db, pixels, dtype):
     assert seen[0].dtype == dtype
 
 
+@pytest.mark.parametrize("start", [0, 7])  # 7 is where a run with another number of solvers may have stopped
 @pytest.mark.parametrize("count", [2, 3])
-def test_solvers_share_the_stream_across_the_wrap(open_prefetcher, count):
-    solvers = [open_prefetcher(2, solver_count=count, solver_rank=rank) for rank in range(count)]
+def test_solvers_share_the_stream_across_the_wrap(open_prefetcher, count, start):
+    solvers = [open_prefetcher(2, solver_count=count, solver_rank=rank, start_record=start) for rank in range(count)]
     for rank, solver in enumerate(solvers):
-        assert labels_of(solver, 12) == [i % 10 for i in range(24 * count) if i % count == rank]
+        assert labels_of(solver, 12) == [i % 10 for i in range(start, start + 24 * count) if i % count == rank]
     resumed = open_prefetcher(2, solver_count=count, solver_rank=1, start_record=solvers[1].position)
     assert labels_of(resumed, 3) == labels_of(solvers[1], 3)
 

@@ -161,6 +161,9 @@ def test_average_precision_by_hand():
     assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2) == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2, "MaxIntegral") == pytest.approx(2 / 3)
     assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2, "11point") == pytest.approx(2 / 3)
+    # A level of recall is met to within a millionth: 200,000 of 2,000,001 are a tenth, 199,990 of 2,000,000 are not.
+    for hits, objects, levels in ((200_000, 2_000_001, 2), (199_990, 2_000_000, 1)):
+        assert average_precision(np.ones(hits), np.ones(hits), np.zeros(hits), objects, "11point") == pytest.approx(levels / 11)
     # What counts neither way changes nothing.
     assert average_precision([4, 3, 2, 1], [0, 0, 1, 1], [0, 1, 0, 0], 2) == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert average_precision([], [], [], 3) == 0 and average_precision([1], [0], [1], 0) == 0

@@ -16,7 +16,7 @@ FORMULAS = {
     "multistep": ("gamma: 0.5 stepvalue: 10 stepvalue: 15", lambda t: 0.5 * 0.5 ** ((t >= 10) + (t >= 15))),
     "plateau": ("gamma: 0.5 plateau_winsize: 100", lambda t: 0.5),
     "poly": ("power: 1.5 max_iter: 100", lambda t: 0.5 * (1 - t / 100) ** 1.5),
-    "sigmoid": ("gamma: -0 stepsize: 20", lambda t: 0.25),
+    "sigmoid": ("gamma: 0.25 stepsize: 20", lambda t: 0.5 / (1 + math.exp(-0.25 * (t - 20)))),
 }
 
 

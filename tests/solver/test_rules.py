@@ -153,8 +153,14 @@ def test_bad_constants(fields, named):
     assert error.value.field == named
 
 
-def test_unknown_regularization_is_no_matter_without_decay():
-    make_solver("regularization_type: 'L3'").step(1)
+@pytest.mark.parametrize("decay", ["", "weight_decay: 0"])
+def test_unknown_regularization_is_no_matter_without_decay(decay):
+    results = []
+    for fields in (f"regularization_type: 'L3' {decay}", ""):
+        solver = make_solver(fields)
+        solver.step(3)
+        results.append(weights(solver))
+    assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_history_of_another_net():

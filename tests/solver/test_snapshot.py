@@ -14,7 +14,7 @@ from minicaffe.proto import atomic, binary, caffe_pb2
 
 FORMATS = {"BINARYPROTO": "", "HDF5": ".h5"}
 KINDS = {
-    "SGD": "momentum: 0.9 lr_policy: 'multistep' gamma: 0.5 stepvalue: 3 stepvalue: 9",
+    "SGD": "momentum: 0.9 lr_policy: 'multistep' gamma: 0.5 stepvalue: 3 stepvalue: 5 stepvalue: 9",  # two are passed at 7
     "RMSProp": "rms_decay: 0.9",
     "Adam": "momentum: 0.9 weight_decay: 0.01",
 }
@@ -218,6 +218,33 @@ def test_the_model_may_have_moved_with_the_state(tmp_path):
     fresh = built(tmp_path)
     fresh.restore(moved[1])
     assert same(weights(fresh), weights(solver))
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_of_two_models_the_named_one_counts_or_without_trust_the_one_beside(tmp_path, monkeypatch, trusted):
+    monkeypatch.chdir(tmp_path)
+    named, beside = (make_solver("snapshot_prefix: 's'", trusted=trusted, own_fields=["snapshot_prefix"]) for _ in range(2))
+    beside.step(2)
+    (tmp_path / "there").mkdir()
+    for path in beside.snapshot():
+        os.rename(path, tmp_path / "there" / path)
+    named.step(1)
+    named.iter = 2
+    named.snapshot()
+    fresh = make_solver(trusted=trusted)
+    fresh.restore("there/s_iter_2.solverstate")
+    assert same(weights(fresh), weights(named if trusted else beside))
+
+
+def test_history_of_more_than_ten_parameters(tmp_path):
+    """Names of datasets sort as text, where 10 comes before 2; the parameters have one shape, so no check would see it."""
+    many = BOWL[:BOWL.index("dummy_data_param")] + "dummy_data_param {" + " shape { dim: 2 }" * 12 + "} }"
+    for form in FORMATS:
+        solver = built(tmp_path, "momentum: 0.9", form, net=many)
+        solver.step(2)
+        fresh = built(tmp_path, "momentum: 0.9", form, net=many)
+        fresh.restore(solver.snapshot()[1])
+        assert same(histories(fresh), histories(solver))
 
 
 def test_a_state_without_model_keeps_the_weights(tmp_path):

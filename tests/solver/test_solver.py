@@ -76,8 +76,10 @@ def test_loss_is_the_mean_over_iter_size():
     assert solver.smoothed_loss == pytest.approx(np.mean(losses))
 
 
-def test_smoothing_follows_caffes_window():
+@pytest.mark.parametrize("begin", [0, 1, 2])
+def test_smoothing_follows_caffes_window(begin):
     solver = make_solver("average_loss: 3 base_lr: 0")
+    solver.step(begin)
     losses, window, shown, smoothed = [], [], [], 0
     solver.net.add_hook(1, lambda layer: losses.append(float(solver.net.blob_by_name("loss").cpu_data)))
     solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: shown.append(s.smoothed_loss)})())
