@@ -231,12 +231,10 @@ ctypedef int (*start_function)(void*, unsigned, unsigned, unsigned, unsigned, un
 
 cdef start_function launch_function() except NULL:
     """Give cuLaunchKernel itself, without the wrapper around it: the shortest way to start a kernel."""
-    cdef void* address = NULL
-    cdef cydriver.CUdriverProcAddressQueryResult status
-    check(cydriver.cuGetProcAddress("cuLaunchKernel", &address, 12000, 0, &status), "cuGetProcAddress", ("cuLaunchKernel",))
-    if address == NULL:
+    cdef uintptr_t address = driver.entry_point("cuLaunchKernel")
+    if not address:
         raise DeviceError("the driver has no cuLaunchKernel; update the NVIDIA driver")
-    return <start_function> address
+    return <start_function> <void*> address
 
 
 cdef Device device_of(CudaStream* stream):

@@ -10,6 +10,7 @@ import os
 import threading
 
 from cuda.bindings cimport cydriver
+from libc.stdint cimport uintptr_t
 
 from minicaffe.cuda import sim
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, OutOfMemoryError
@@ -120,6 +121,15 @@ def count():
     start()
     check(cydriver.cuDeviceGetCount(&number), "cuDeviceGetCount")
     return number
+
+
+def entry_point(str name):
+    """Give the address of a function of the driver, 0 if it has none of that name."""
+    cdef void* address = NULL
+    cdef cydriver.CUdriverProcAddressQueryResult status
+    encoded = name.encode()
+    cydriver.cuGetProcAddress(encoded, &address, 12000, 0, &status)
+    return <uintptr_t> address
 
 
 def close():

@@ -3,6 +3,8 @@
 These are the lowest allocators of a CUDAPlace and of PinnedPlace; those of minicaffe/memory stand on them.
 """
 
+import mmap
+
 cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
@@ -13,8 +15,10 @@ from minicaffe.memory.allocator cimport Allocator, out_of_memory
 from minicaffe.memory.streams cimport StreamOrder
 from minicaffe.memory.synced cimport DeviceSide
 
+from minicaffe.cuda import driver
 from minicaffe.cuda.device import selected
 from minicaffe.memory.place import CUDAPlace, PinnedPlace
+from minicaffe.memory.red_zones import RedZones
 from minicaffe.memory.registry import registry
 from minicaffe.ops.context import device_lock
 
@@ -44,6 +48,11 @@ cdef class DriverAllocator(Allocator):
             self.device.activate()
             check(cydriver.cuMemFree(<uintptr_t> ptr), "cuMemFree", (hex(<uintptr_t> ptr),))
         return 0
+
+    def red_zones(self):
+        """Give pages that the simulated device keeps closed; a GPU's driver has no such functions, and no zones."""
+        poison, unpoison = driver.entry_point("mcsim_poison"), driver.entry_point("mcsim_unpoison")
+        return RedZones(mmap.PAGESIZE if poison and unpoison else 0, poison, unpoison)
 
     def memory_info(self):
         """Return the bytes of device memory that are free, and all there are."""

@@ -22,6 +22,7 @@ from time import perf_counter_ns
 
 from minicaffe.errors import ConfigError, Error, OutOfMemoryError, PointerError, WrongTypeError
 from minicaffe.memory.place import CPUPlace
+from minicaffe.memory.red_zones import RedZones
 from minicaffe.memory.reporter import Stats, live, reporter
 
 cdef enum:
@@ -74,6 +75,10 @@ cdef class Allocator:
         self.usage.give(dereference(known).second)
         self.sizes.erase(known)
         return 0
+
+    def red_zones(self):
+        """Give the `RedZones` of the memory; wrappers ask `upstream`."""
+        return RedZones() if self.upstream is None else self.upstream.red_zones()
 
     def memory_info(self):
         """Give ``(free, total)`` bytes of the device itself, or None where nobody can say; wrappers ask `upstream`."""

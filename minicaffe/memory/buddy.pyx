@@ -23,6 +23,7 @@ from libc.string cimport memcpy, memset
 from libcpp.map cimport map as ordered_map
 
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
+from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
 
 from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
@@ -73,7 +74,9 @@ cdef class BuddyAllocator(Allocator):
     """
     cdef readonly size_t min_chunk
     cdef ordered_map[size_t, Pool] pools    # base -> pool
-    cdef size_t guard                       # bytes of the word behind each block; 0 on a device
+    cdef RedZones zones
+    cdef size_t guard                       # bytes behind each block: a word on the host, a red zone on a device that has them
+    cdef bint words                         # whether words are kept in the memory, as only the host can
     cdef size_t held                        # bytes of all pools and large blocks
     cdef int shift                          # min_chunk is 1 << shift
     cdef int next_order                     # of the pool to be taken next
@@ -90,7 +93,9 @@ cdef class BuddyAllocator(Allocator):
                                   field=f"BuddyAllocator.{field}")
         self.min_chunk = min_chunk
         self.shift = min_chunk.bit_length() - 1
-        self.guard = sizeof(uint64_t) if self.place.on_host else 0
+        self.zones = upstream.red_zones()
+        self.words = self.place.on_host
+        self.guard = sizeof(uint64_t) if self.words else self.zones.nbytes
         self.next_order = (pool // min_chunk).bit_length() - 1
         self.max_order = (max_pool // min_chunk).bit_length() - 1
         if self.max_order >= ORDERS:
@@ -132,7 +137,8 @@ cdef class BuddyAllocator(Allocator):
             raise PointerError(f"BuddyAllocator: the free block at {address:#x} was overwritten after it was freed")
         self.empty_pools -= largest[1] == pool.order + 1
         pool.asked[leaf] = nbytes + 1
-        if self.guard != 0:
+        self.zones.open(address, nbytes)
+        if self.words:
             write_guard(address, nbytes)
         largest[node] = 0
         while node > 1:
@@ -154,7 +160,7 @@ cdef class BuddyAllocator(Allocator):
             return self.free_large(ptr)
         cdef size_t leaf = self.leaf_of(pool, address)
         cdef size_t nbytes = pool.asked[leaf] - 1
-        if self.guard != 0 and not guard_stands(address, nbytes):
+        if self.words and not guard_stands(address, nbytes):
             raise PointerError(f"BuddyAllocator: the block of {nbytes:,} bytes at {address:#x} was written beyond its "
                                "end; it is not given back")
         cdef uint8_t* largest = pool.largest
@@ -164,6 +170,7 @@ cdef class BuddyAllocator(Allocator):
         cdef size_t node = (leaf >> order) + (<size_t>1 << (pool.order - order))
         cdef size_t start = leaf            # of that chunk
         cdef int value = order + 1
+        self.zones.close(address, self.min_chunk << first)
         pool.asked[leaf] = 0
         largest[node] = value
         while node > 1:
@@ -179,7 +186,7 @@ cdef class BuddyAllocator(Allocator):
             if largest[node] == value:
                 break
             largest[node] = value
-        if self.guard != 0 and start == leaf:
+        if self.words and start == leaf:
             (<uint64_t*>address)[0] = FREED ^ address
             pool.asked[leaf] = FREED_HERE
         self.usage.give(nbytes)
@@ -261,6 +268,7 @@ cdef class BuddyAllocator(Allocator):
             memset(pool.largest + (<size_t>1 << level), order - level + 1, <size_t>1 << level)
         self.next_order = min(order + 1, self.max_order)
         self.pools[base] = pool
+        self.zones.close(base, self.min_chunk << order)
         self.held += self.min_chunk << order
         self.empty_pools += 1
         if _reporter.recording:

@@ -28,6 +28,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
+from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.streams cimport StreamOrder, StreamUses
 
@@ -103,6 +104,8 @@ cdef class CachingAllocator(Allocator):
     -----
     Source: THCCachingAllocator.cpp, CUDACachingAllocator.cpp. Left out: expandable segments, private pools for graphs.
     """
+    cdef RedZones zones
+    cdef size_t grain                           # GRAIN, or more where red zones lie between blocks
     cdef StreamOrder streams
     cdef StreamUses uses
     cdef unordered_map[size_t, Block] blocks    # address -> block, of all states; a Block stays where it is until erased
@@ -113,6 +116,8 @@ cdef class CachingAllocator(Allocator):
 
     def __init__(self, Allocator upstream not None, StreamOrder streams=None, limit=None):
         super().__init__(upstream.place, upstream)
+        self.zones = upstream.red_zones()
+        self.grain = max(<size_t>GRAIN, self.zones.nbytes)
         self.streams = streams
         self.uses = StreamUses(streams)
         self.cached.resize(POOLS)
@@ -127,8 +132,8 @@ cdef class CachingAllocator(Allocator):
 
     cdef void* alloc(self, size_t nbytes) except NULL:
         cdef size_t stream = 0
-        cdef size_t size = max((nbytes + GRAIN - 1) & ~<size_t>(GRAIN - 1), <size_t>GRAIN)
-        cdef int pool = SMALL if size <= SMALL_REQUEST else LARGE
+        cdef size_t size = max((nbytes + self.grain - 1) & ~(self.grain - 1), self.grain) + self.zones.nbytes
+        cdef int pool = SMALL if nbytes <= SMALL_REQUEST else LARGE
         cdef size_t rest = 0
         cdef bint hit
         cdef Block* block
@@ -149,8 +154,9 @@ cdef class CachingAllocator(Allocator):
         block.asked = nbytes
         self.usage.take(nbytes)
         rest = block.nbytes - size
-        if rest > SMALL_REQUEST or pool == SMALL and rest >= GRAIN:
+        if rest > SMALL_REQUEST or pool == SMALL and rest >= self.grain:
             self.split(block, size)
+        self.zones.open(block.address, nbytes)
         if _reporter.recording:
             if hit:
                 self.tell("cache hit", block.address, size, "")
@@ -163,6 +169,7 @@ cdef class CachingAllocator(Allocator):
         if known == self.blocks.end() or dereference(known).second.state != LIVE:
             raise self.no_block(<size_t>ptr)
         cdef Block* block = &dereference(known).second
+        self.zones.close(block.address, block.nbytes)
         if block.shared:
             block.state = WAITING       # first, so that a second free by another thread is found
             try:
@@ -276,6 +283,7 @@ cdef class CachingAllocator(Allocator):
             raise
         self.peak_held = max(self.peak_held, self.held)
         self.upstream_allocations += 1
+        self.zones.close(address, nbytes)
         block = &self.blocks[address]
         block.address = address
         block.nbytes = nbytes

@@ -32,7 +32,7 @@ Span resolve(const char* call, const char* which, const End& end, size_t size) {
     fail(CUDA_ERROR_INVALID_VALUE, "%s: %s must be host memory, 0x%llx is a device address: %s", call, which,
          (unsigned long long)p, describe(p).c_str());
   if (device) {
-    auto a = find_allocation(p);
+    auto a = find_block(p);
     if (!a || size > a->address + a->size - p)
       fail(CUDA_ERROR_INVALID_VALUE, "%s: %s: %zu bytes at 0x%llx are out of bounds: %s is %s", call, which, size,
            (unsigned long long)p, a ? "the first outside" : "it", describe(a ? a->address + a->size : p).c_str());

@@ -47,7 +47,7 @@ Touching access(const void* context) {
 
 /// Open what holds `address` one step further. False where there is nothing to open.
 bool open_allocation(Guard& g, uintptr_t address, Touching kind) {
-  auto a = find_allocation(address);
+  auto a = find_block(address);
   if (!a || a->open == (PROT_READ | PROT_WRITE)) return false;
   if (a->device != g.device && !g.device->context.peers.count(a->device->ordinal)) return false;
   const bool write = kind == Touching::Write || (kind == Touching::Unknown && a->open == PROT_READ);

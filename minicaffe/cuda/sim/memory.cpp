@@ -1,5 +1,5 @@
-// Device memory: one reserved range per device, allocations with closed pages around them, pinned host memory, and what can be
-// said about an address.
+// Device memory: one reserved range per device, allocations with closed pages around them, blocks that an allocator of the
+// program cuts from one, pinned host memory, and what can be said about an address.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -51,6 +51,15 @@ size_t find_room(Device& device, size_t pages) {
   }
 }
 
+/// Fill what lies around a new allocation, up to whole pages, with a pattern; and itself where reads of it are to be found.
+void mark_new(const Allocation& a) {
+  char* begin = backing(a) + front(a);
+  memset(backing(a), kCanary, front(a));
+  memset(begin + a.size, kCanary, a.rounded - a.size);
+  if (state().settings.uninitialized)
+    for (size_t i = 0; i < a.size; i += 4) memcpy(begin + i, &kPoison, std::min<size_t>(4, a.size - i));
+}
+
 CUdeviceptr allocate(Device& device, size_t size) {
   const size_t rounded = round_up(size, kGranule), memory = state().settings.memory;
   if (size > memory || device.used + rounded > memory)
@@ -72,12 +81,7 @@ CUdeviceptr allocate(Device& device, size_t size) {
   if (it != device.freed.begin() && std::prev(it)->first + std::prev(it)->second.pages > a->start) --it;
   while (it != device.freed.end() && it->first < a->start + a->pages) it = device.freed.erase(it);
   device.live[a->start] = a;
-
-  char* begin = backing(*a) + front(*a);
-  memset(backing(*a), kCanary, front(*a));
-  memset(begin + size, kCanary, rounded - size);
-  if (state().settings.uninitialized)
-    for (size_t i = 0; i < size; i += 4) memcpy(begin + i, &kPoison, std::min<size_t>(4, size - i));
+  mark_new(*a);
   return a->address;
 }
 
@@ -117,6 +121,7 @@ void free_device(CUdeviceptr address) {
 }  // namespace
 
 std::string Allocation::text() const {
+  if (is_block) return print("a block of %zu bytes at 0x%llx in allocation #%u on device %d", size, address, number, device->ordinal);
   return print("allocation #%u (%zu bytes at 0x%llx on device %d)", number, size, address, device->ordinal);
 }
 
@@ -163,6 +168,26 @@ std::shared_ptr<Allocation> find_allocation(CUdeviceptr address) {
   return a && address - a->address < a->size ? a : nullptr;
 }
 
+std::shared_ptr<Allocation> find_block(CUdeviceptr address) {
+  auto a = find_allocation(address);
+  if (!a || !a->divided) return a;
+  auto after = a->blocks.upper_bound(address);
+  if (after == a->blocks.begin()) return nullptr;
+  auto block = std::prev(after)->second;
+  return address - block->address < block->size ? block : nullptr;
+}
+
+namespace {
+
+/// The nearer one of what ends before `address` and what begins after it; either may be null, not both.
+std::string beside(CUdeviceptr address, const Allocation* before, const Allocation* after) {
+  size_t past = before ? address - before->address - before->size : SIZE_MAX, ahead = after ? after->address - address : SIZE_MAX;
+  return ahead < past ? print("%zu bytes before %s", ahead, after->text().c_str())
+                      : print("%zu bytes past the end of %s", past, before->text().c_str());
+}
+
+}  // namespace
+
 std::string describe(CUdeviceptr address) {
   Device* device = device_of(address);
   if (!device) {
@@ -172,17 +197,20 @@ std::string describe(CUdeviceptr address) {
     return is_mapped_host(address) ? "a host address, which the device cannot reach" : "an address of neither device nor host";
   }
   std::shared_ptr<Allocation> a = before(*device, address);
-  if (a && address - a->address < a->size) return print("byte %zu of %s", size_t(address - a->address), a->text().c_str());
+  if (auto found = find_block(address)) return print("byte %zu of %s", size_t(address - found->address), found->text().c_str());
+  if (a && address - a->address < a->size) {
+    auto next = a->blocks.upper_bound(address);
+    if (a->blocks.empty()) return print("in %s, of which no block is in use", a->text().c_str());
+    return beside(address, next == a->blocks.begin() ? nullptr : std::prev(next)->second.get(),
+                  next == a->blocks.end() ? nullptr : next->second.get());
+  }
   if (const Freed* freed = find_freed(*device, address))
     return print("in allocation #%u (%zu bytes at 0x%llx on device %d), freed before", freed->number, freed->size,
                  freed->address, device->ordinal);
   auto after = device->live.upper_bound(address - CUdeviceptr(device->base));
-  size_t past = a && address >= a->address ? address - a->address - a->size : SIZE_MAX;
   if (a && address < a->address) return print("%zu bytes before %s", size_t(a->address - address), a->text().c_str());
-  size_t ahead = after == device->live.end() ? SIZE_MAX : after->second->address - address;
-  if (past == SIZE_MAX && ahead == SIZE_MAX) return print("in no allocation of device %d", device->ordinal);
-  if (ahead < past) return print("%zu bytes before %s", ahead, after->second->text().c_str());
-  return print("%zu bytes past the end of %s", past, a->text().c_str());
+  if (!a && after == device->live.end()) return print("in no allocation of device %d", device->ordinal);
+  return beside(address, a.get(), after == device->live.end() ? nullptr : after->second.get());
 }
 
 bool is_mapped_host(uintptr_t address) {
@@ -288,6 +316,59 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
     forbid_in_capture("cuMemFree");
     free_device(address);
   });
+}
+
+/// Not of CUDA: an allocator of the program closes `size` bytes of an allocation that it cuts blocks from. The first time that
+/// is all of it. With deferred=1 nothing is closed, since work on a block may run after it was freed.
+void mcsim_poison(CUdeviceptr address, size_t size) {
+  if (state().forked) return;
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
+  auto a = find_allocation(address);
+  if (!a) return;
+  if (state().settings.deferred) {
+    a->divided = false;
+    a->blocks.clear();
+  } else if (address == a->address && size == a->size) {
+    a->divided = true;
+  }
+  for (auto it = a->blocks.lower_bound(address); it != a->blocks.end() && it->first < address + size; it = a->blocks.erase(it))
+    for (Access use : it->second->history) {  // whoever gets these bytes next must come after
+      use.begin += it->first - a->address;
+      use.end += it->first - a->address;
+      a->history.push_back(use);
+    }
+}
+
+/// Not of CUDA: the allocator gives out a block of `size` bytes, which begins a page. Up to the next page it is guarded by a
+/// pattern, and a whole page after that has to stay closed.
+void mcsim_unpoison(CUdeviceptr address, size_t size) {
+  if (state().forked) return;
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
+  auto a = find_allocation(address);
+  if (!a || !a->divided || !size) return;
+  auto block = std::make_shared<Allocation>();
+  block->device = a->device;
+  block->address = address;
+  block->size = size;
+  block->rounded = block->pages = round_up(size, page_size());
+  block->start = size_t(address - CUdeviceptr(a->device->base));
+  block->number = a->number;
+  block->is_block = true;
+  mark_new(*block);
+  const size_t begin = address - a->address, end = begin + size;
+  std::vector<Access> elsewhere;
+  auto keep = [](std::vector<Access>& to, const Access& use, size_t from, size_t until, size_t origin) {
+    from = std::max(from, use.begin);
+    until = std::min(until, use.end);
+    if (from < until) to.push_back({from - origin, until - origin, use.write, use.lane, use.tick, use.who});
+  };
+  for (const Access& use : a->history) {
+    keep(elsewhere, use, 0, begin, 0);
+    keep(block->history, use, begin, end, begin);
+    keep(elsewhere, use, end, a->size, 0);
+  }
+  a->history = std::move(elsewhere);
+  a->blocks[address] = block;
 }
 
 CUresult CUDAAPI cuMemGetInfo(size_t* available, size_t* total) {

@@ -202,6 +202,9 @@ struct Allocation {
   bool written = false;         // whether anything was ever written to it
   int open = 0;                 // mprotect's flags while a kernel runs
   std::vector<Access> history;  // kept only with race=1
+  bool divided = false;         // by mcsim_poison: of all its bytes only those of `blocks` may be touched
+  bool is_block = false;        // one of those; `number` is that of the allocation it lies in
+  std::map<CUdeviceptr, std::shared_ptr<Allocation>> blocks;  // by address
   std::string text() const;     // "allocation #3 (400 bytes at 0x... on device 0)"
 };
 
@@ -246,7 +249,8 @@ struct Device {
 
 std::unique_ptr<Device> make_device(int ordinal, size_t memory);
 Device* device_of(CUdeviceptr address);
-std::shared_ptr<Allocation> find_allocation(CUdeviceptr address);   // null where there is none
+std::shared_ptr<Allocation> find_allocation(CUdeviceptr address);   // of cuMemAlloc; null where there is none
+std::shared_ptr<Allocation> find_block(CUdeviceptr address);        // what may be touched there: an allocation, or a block of one
 std::string describe(CUdeviceptr address);                          // "4 bytes past the end of allocation #3 ..."
 bool is_mapped_host(uintptr_t address);                             // without touching it
 const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address);
@@ -254,6 +258,8 @@ void release_memory(Device& device, const std::shared_ptr<Allocation>& allocatio
 void release_pinned(Context& context);
 size_t damaged(const Allocation& allocation);                       // bytes of the slack around it that lost their pattern
 constexpr uint32_t kPoison = 0xfff5a5f5;
+extern "C" void mcsim_poison(CUdeviceptr address, size_t size);
+extern "C" void mcsim_unpoison(CUdeviceptr address, size_t size);
 
 // ---- kernels.cpp, fibers.cpp, faults.cpp
 
