@@ -6,6 +6,9 @@ net a layer) adds it with :meth:`Error.at` while the error passes by. Caffe ende
 """
 
 import difflib
+import itertools
+
+LONGEST = 2000  # characters that are shown of a message or name: a hostile file has names of a million
 
 
 class Error(Exception):
@@ -55,10 +58,11 @@ class Error(Exception):
         elif self.line:
             parts.append(f"line {self.line}")
         if self.layer is not None:
-            parts.append(f"layer '{self.layer}'" + (f" ({self.layer_type})" if self.layer_type else ""))
+            parts.append(f"layer '{_shortened(self.layer)}'" + (f" ({_shortened(self.layer_type)})" if self.layer_type else ""))
         if self.field is not None:
-            parts.append(self.field)
-        return ": ".join([*parts, self.message])
+            parts.append(_shortened(self.field))
+        # A compiler's log stays whole.
+        return ": ".join([*parts, self.message if isinstance(self, DeviceError) else _shortened(self.message)])
 
 
 class ConfigError(Error, ValueError):
@@ -141,8 +145,21 @@ class DeviceError(Error, RuntimeError):
         self.code = code
 
 
+def _shortened(text):
+    """Return a text whose middle is left out where it is longer than an error should be."""
+    left_out = len(text) - LONGEST
+    half = LONGEST // 2
+    return text if left_out <= 0 else f"{text[:half]} ... ({left_out} characters are left out) ... {text[-half:]}"
+
+
 def close_matches(name, known):
-    """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`, whatever the case."""
-    by_lower = {k.lower(): k for k in known}
+    """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`, whatever the case.
+
+    Comparing takes time in proportion to all lengths: nothing is near a name of more than 100 characters, and of long lists the
+    names first met are looked at.
+    """
+    if len(name) > 100:
+        return ""
+    by_lower = {k.lower(): k for k in itertools.islice(known, 2000) if len(k) <= 100}
     near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
     return "; did you mean " + " or ".join(f"'{by_lower[n]}'" for n in near) + "?" if near else ""

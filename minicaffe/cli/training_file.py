@@ -8,7 +8,7 @@ from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.data import check_database
 from minicaffe.net.build import LayerDef, filter_layers
 from minicaffe.proto import caffe_pb2, upgrade
-from minicaffe.proto.files import read_bytes
+from minicaffe.proto.files import MAX_TEXT, read_bytes
 from minicaffe.solver import create_solver, solver_types
 
 MAX_ITER, DISPLAY, TEST_INTERVAL = 1500, 100, 500  # of a solver made here: about 25 s for LeNet on two cores
@@ -30,7 +30,7 @@ def is_net(path):
         If no field of either stands in it.
     """
     names, depth = [], 0
-    text = read_bytes(path).decode("utf-8", "replace")
+    text = read_bytes(path, MAX_TEXT).decode("utf-8", "replace")
     for name, opening, closing in FIELD_OR_BRACE.findall(NOISE.sub('""', text)):
         if name and depth == 0:
             names.append(name)

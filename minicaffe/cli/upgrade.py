@@ -10,7 +10,7 @@ from minicaffe.data.db import check_free
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import replacing
-from minicaffe.proto.binary import parse_message
+from minicaffe.proto.binary import check_net, parse_message
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.text import read_text, write_text
 from minicaffe.proto.upgrade import needs_upgrade, upgrade_net, upgrade_solver
@@ -70,7 +70,9 @@ class Losses(logging.Handler):
 
 def parse_binary(path):
     """Return the NetParameter of a binary file with all its weights."""
+    data = read_bytes(path)
     try:
-        return parse_message(caffe_pb2.NetParameter, read_bytes(path))
+        check_net(data)
+        return parse_message(caffe_pb2.NetParameter, data)
     except DataError:
         raise FileError("is no binary NetParameter, or is damaged; a prototxt is upgraded by net_text", file=path) from None

@@ -17,7 +17,7 @@ from minicaffe.data.db import new_database
 from minicaffe.data.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.files import read_bytes
+from minicaffe.proto.files import read_bytes, read_lines
 
 Object = namedtuple("Object", "label box difficult")
 Object.__doc__ = "A label, the corners (xmin, ymin, xmax, ymax) in pixels, and whether it is marked difficult."
@@ -84,7 +84,7 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
 
 def _read_pairs(list_file):
     pairs = []
-    for number, line in enumerate(read_bytes(list_file).decode("utf-8", "surrogateescape").splitlines(), 1):
+    for number, line in enumerate(read_lines(list_file), 1):
         picture, _, annotation = line.strip().rpartition(" ")
         if not line.strip():
             continue

@@ -7,7 +7,7 @@ import numpy as np
 
 from minicaffe.data.datum import opencv, png_is_cut
 from minicaffe.errors import DataError, FileError
-from minicaffe.proto.files import check_below, read_bytes
+from minicaffe.proto.files import check_below, read_lines, read_whole
 
 
 class ImageList:
@@ -31,7 +31,7 @@ class ImageList:
     def __init__(self, path):
         self.path = str(path)
         try:
-            lines = read_bytes(path).decode(errors="surrogateescape").splitlines()
+            lines = read_lines(path)
         except FileError as error:
             error.message = f"image list cannot be read: {error.message}"
             raise
@@ -80,7 +80,7 @@ def read_content(path, within=None):
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileError(f"'{path}' is no ordinary file")
             check_below(file.fileno(), path, within)
-            return file.read()
+            return read_whole(file, path)
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise FileError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}; check the path") from None
 

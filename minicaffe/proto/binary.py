@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from minicaffe.errors import DataError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.files import HDF5_SIGNATURE, is_hdf5, map_bytes
+from minicaffe.proto.files import HDF5_SIGNATURE, MAX_LAYERS, is_hdf5, map_bytes
 from minicaffe.proto.stored import (
     DATA,
     DIFF,
@@ -26,12 +26,13 @@ from minicaffe.proto.stored import (
     parse_blob,
     shown,
 )
-from minicaffe.proto.wire import COUNTED, scan
+from minicaffe.proto.wire import COUNTED, MAX_PARTS, scan
 
 __all__ = [
     "LayerBlobs",
     "StoredBlob",
     "StoredState",
+    "check_net",
     "is_hdf5",
     "parse_blob",
     "read_blob",
@@ -44,6 +45,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
+MAX_DEFINITION = 32 << 20  # bytes of a net without its numbers; two of them make a message of 60
 
 # Field numbers of proto/caffe.proto.
 NET_LAYERS, NET_LAYER = 2, 100
@@ -96,6 +98,11 @@ def read_net(path):
     return net, layers
 
 
+def check_net(data):
+    """Raise DataError unless bytes are a serialized NetParameter within the bounds of `read_net`, whatever its blobs."""
+    _split_net(data)
+
+
 def _layer_blobs(layer):
     """Return an empty `LayerBlobs` with the name and type of a LayerParameter or V1LayerParameter."""
     if isinstance(layer, caffe_pb2.LayerParameter):
@@ -117,28 +124,48 @@ def _split_net(data):
     """
     places = {NET_LAYER: [], NET_LAYERS: []}
     fields, _, rest = scan(data, 0, len(data), places)
-    parts = [data[start:end] for start, end in rest]
+    if len(fields) > MAX_LAYERS:
+        raise DataError(f"has {len(fields)} layers, a net has at most {MAX_LAYERS}; fetch the file again")
+    found = _Found()
+    parts = found.copy(data, fields, rest)
     for number, wire, first, _, count in fields:
         if wire == COUNTED:
             blobs = []
             try:
-                parts += _message(number, _without_blobs(data, first, first + count, *BLOBS_IN[number], blobs))
+                parts += _message(number, _without_blobs(data, first, first + count, *BLOBS_IN[number], blobs, found))
             except DataError as error:
                 raise error.at(field=f"layer[{len(places[number])}]")
             places[number].append(blobs)
     return parts, places
 
 
-def _without_blobs(data, start, end, blob_field, nested, blobs):
+def _without_blobs(data, start, end, blob_field, nested, blobs, found):
     """Return a serialized layer, in parts, without its blobs, whose places are appended to `blobs`."""
     fields, _, rest = scan(data, start, end, (blob_field, *nested))
-    parts = [data[first:last] for first, last in rest]
+    parts = found.copy(data, fields, rest)
     for number, wire, first, _, count in fields:
         if wire == COUNTED and number in nested:
-            parts += _message(number, _without_blobs(data, first, first + count, *nested[number], blobs))
+            parts += _message(number, _without_blobs(data, first, first + count, *nested[number], blobs, found))
         elif wire == COUNTED:
             blobs.append((first, first + count))
     return parts
+
+
+class _Found:
+    """Counts what is found in all messages of one file, of which each alone may be within bounds."""
+
+    def __init__(self):
+        self.parts = self.bytes = 0
+
+    def copy(self, data, fields, rest):
+        """Return the bytes of `rest`, as `scan` gives it; raise DataError where the file becomes too much for a net."""
+        self.parts += len(fields) + len(rest)
+        self.bytes += sum(end - start for start, end in rest)
+        if self.parts > MAX_PARTS:
+            raise DataError(f"the net has more than {MAX_PARTS} parts; fetch the file again")
+        if self.bytes > MAX_DEFINITION:
+            raise DataError(f"the net would have more than {MAX_DEFINITION} bytes without its numbers; fetch the file again")
+        return [data[start:end] for start, end in rest]
 
 
 def read_blob(path):

@@ -8,11 +8,18 @@ import os
 import stat
 
 from minicaffe.errors import FileError, close_matches
+from minicaffe.memory.budget import VARIABLE, max_blob_bytes
 
 # What an error says of a file that a net or solver may not touch (minicaffe/common.pyx, Caffe.check_path).
 REMEDY = "load it without trusted=False (--untrusted) if you trust it"
 NO_DIRECTORY = "the working directory was deleted; change to one that exists (cd)"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+# Bounds on what one file may describe: a few bytes make a message or object of a hundred times their size, so the file's own length
+# says little. No published net comes near them; nets unrolled in time have thousands of layers.
+MAX_LAYERS = 50_000
+MAX_TEXT = 256 << 20  # bytes of a prototxt
+LINE = 256  # bytes that a line of a list takes in memory, its text and its number; longer ones are in the file's length
 
 
 def working_directory():
@@ -72,16 +79,45 @@ def file_error(path, cause):
     return FileError(f"cannot be read: {cause.strerror or cause}; check the disk and the path", file=path)
 
 
-def read_bytes(path):
-    """Return the content of a small file as bytes; raise `FileError` where that fails, or for a device, which may never end."""
+def read_bytes(path, most=None):
+    """Return the content of a small file as bytes.
+
+    Raises
+    ------
+    FileError
+        Where that fails, for a device, which may never end, and for more than `most` bytes, by default the budget.
+    """
     try:
         with open(path, "rb") as file:
             _check_kind(path, os.fstat(file.fileno()))
-            return file.read()
+            return read_whole(file, path, most)
     except OSError as cause:
         raise file_error(path, cause) from cause
     except ValueError as cause:  # a NUL inside the path
         raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
+
+
+def read_whole(file, path, most=None):
+    """Return the content of a file open for reading; raise `FileError` before more than `most` bytes, or the budget, are taken."""
+    limit = max_blob_bytes() if most is None else most
+    size = os.fstat(file.fileno()).st_size  # 0 of a pipe
+    content = file.read(limit + 1) if size <= limit else b""
+    if max(size, len(content)) <= limit:
+        return content
+    remedy = "correct the path" if most is not None else \
+        f"correct the path, or if the file is right, set the environment variable {VARIABLE} to more"
+    raise FileError(f"has more than {limit} bytes, the most that is read of such a file ({size or 'a pipe'}); {remedy}", file=path)
+
+
+def read_lines(path):
+    """Return the lines of a list of files as str, without line ends; raise `FileError` as `read_bytes`, and for more than fit."""
+    content = read_bytes(path)
+    count = len(content) - len(content.translate(None, b"\n\r\v\f\x1c\x1d\x1e\x85"))
+    limit = max_blob_bytes() // LINE
+    if count > limit:
+        raise FileError(f"has {count} lines, the budget is enough for {limit}; if the file is right, set the environment variable "
+                        f"{VARIABLE}={count * LINE} or more", file=os.fspath(path))
+    return content.decode(errors="surrogateescape").splitlines()
 
 
 def map_bytes(path):
@@ -96,7 +132,7 @@ def map_bytes(path):
             _check_kind(path, status)
             if stat.S_ISREG(status.st_mode) and status.st_size > 0:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return file.read()  # an empty file, or a pipe
+            return read_whole(file, path)  # an empty file, or a pipe
     except OSError as cause:
         raise file_error(path, cause) from cause
     except ValueError as cause:

@@ -7,8 +7,10 @@ extensions and ``Any``, which Caffe files do not use.
 """
 
 import functools
+import itertools
 import logging
 import re
+from array import array
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
@@ -16,12 +18,14 @@ from google.protobuf.descriptor import FieldDescriptor
 from minicaffe.errors import ConfigError, close_matches
 from minicaffe.proto import forks
 from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of, write_message
-from minicaffe.proto.files import read_bytes
+from minicaffe.proto.files import MAX_LAYERS, MAX_TEXT, read_bytes
 from minicaffe.proto.positions import Positions
 
 logger = logging.getLogger(__name__)
 
 MAX_DEPTH = 100  # protobuf's own limit on messages inside messages
+# Words, numbers and marks of a text. Each takes up to 100 bytes while the text is read, and what three of them describe up to 300.
+MAX_TOKENS = 2_000_000
 
 WORD, NUMBER, STRING, MARK, END, OTHER = range(1, 7)
 TOKEN = re.compile(
@@ -74,7 +78,7 @@ def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fiel
     ConfigError
         With file, line, column and the rule that is broken. Bytes that are not UTF-8 are accepted in comments only.
     """
-    text = read_bytes(path).decode("utf-8-sig", errors="surrogateescape")
+    text = read_bytes(path, MAX_TEXT).decode("utf-8-sig", errors="surrogateescape")
     return parse_text(text, message_class, str(path), keep_layer_fields=keep_layer_fields,
                       skip_unknown_fields=skip_unknown_fields)
 
@@ -183,13 +187,16 @@ class _Reader:
         self.kept_path = ""    # and its path
         self.starts = {}
         self.positions = Positions(filename, text, self.starts)
-        self.kinds, self.words, self.offsets = [], [], []
-        for match in TOKEN.finditer(text):
+        self.kinds, self.words, self.offsets = bytearray(), [], array("Q")
+        for match in itertools.islice(TOKEN.finditer(text), MAX_TOKENS + 1):
             kind = match.lastindex
             self.kinds.append(kind)
             self.words.append(match[kind])
             self.offsets.append(match.start(kind))
         self.at = 0
+        if len(self.kinds) > MAX_TOKENS:
+            raise self.error(f"the text has more than {MAX_TOKENS} words, numbers and marks; numbers in such quantity belong into "
+                             "a binary file, which --weights or weights= names", None, MAX_TOKENS)
 
     def fields(self, message, table, path, depth, close, opened):
         """Read the fields of `message` up to the mark `close` (END for the file), whose opening is token `opened`."""
@@ -358,6 +365,8 @@ class _Reader:
         path = f"{path}[{len(values)}]"
         self.starts[path] = self.offsets[start]
         if field.read is None:
+            if len(values) >= MAX_LAYERS and field.name in ("layer", "layers"):
+                raise self.error(f"a net has at most {MAX_LAYERS} layers", path, start)
             self.submessage(field, path, depth, values.add())
         else:
             values.append(field.read(self, field, path))

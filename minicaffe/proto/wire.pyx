@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from minicaffe.errors import DataError
 
-MAX_PARTS = 1_000_000
+MAX_PARTS = 500_000
 MAX_AXES = 32  # Caffe's kMaxBlobAxes
 
 cpdef enum:

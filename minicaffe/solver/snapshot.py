@@ -21,6 +21,7 @@ from minicaffe.proto.files import is_hdf5
 from minicaffe.proto.hdf5 import find, read_array, reading
 
 log = logging.getLogger("minicaffe.solver")
+MAX_RESUME_STATE = 16 << 20  # characters; a few of them become an object of a hundred bytes
 NO_LOSS = caffe_pb2.SolverState().minimum_loss  # the SSD fork's default: higher than any loss
 
 
@@ -205,6 +206,8 @@ def _parse_resume_state(text):
     """Return the checked content of `resume_state`, None for a file of Caffe."""
     if not text:
         return None
+    if len(text) > MAX_RESUME_STATE:
+        raise DataError(f"has {len(text)} characters, at most {MAX_RESUME_STATE} are read; fetch the file again", field="resume_state")
     try:
         resume = json.loads(text)
         generator = resume["generator"]

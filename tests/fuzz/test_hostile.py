@@ -2,19 +2,28 @@
 
 import json
 import os
+import resource
+import subprocess
 import time
 
 import numpy as np
 import pytest
 
 import minicaffe
+from minicaffe.cli.training_file import is_net
+from minicaffe.cli.upgrade import parse_binary
 from minicaffe.data.db import open_db
+from minicaffe.data.image_list import ImageList, read_content
 from minicaffe.data.mean_file import read_mean
-from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
+from minicaffe.errors import ConfigError, DataError, DeviceError, Error, FileError, ShapeError, close_matches
+from minicaffe.layers.hdf5_data import _read_list as hdf5_list
 from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, replacing
-from minicaffe.proto.files import is_hdf5, map_bytes, read_bytes
-from minicaffe.proto.text import parse_text
+from minicaffe.proto.binary import MAX_DEFINITION
+from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes, read_bytes, read_lines
+from minicaffe.proto.text import MAX_TOKENS, parse_text, read_text
+from minicaffe.proto.upgrade import read_net_file, read_weights
+from minicaffe.proto.wire import MAX_PARTS
 from minicaffe.solver import load_solver
 
 INPUT = 'layer {{ name: "d" type: "Input" top: "x" input_param {{ shape {{ {} }} }} }}\n'
@@ -121,6 +130,137 @@ def test_prototxt_that_is_slow_to_reject(text):
 def test_devices_are_not_read(read):
     with pytest.raises(FileError, match="neither a file nor a pipe"):
         read("/dev/zero")
+
+
+def window_file(path):
+    from minicaffe.data.window_batches import WindowList
+    return WindowList(path, "", 0.5, 0.5)
+
+
+@pytest.mark.parametrize("read", [
+    lambda path: read_text(path, caffe_pb2.NetParameter), is_net, read_net_file, parse_binary, read_bytes, read_lines, read_mean,
+    ImageList, read_content, hdf5_list, window_file])
+def test_files_larger_than_the_budget_are_not_read(tmp_path, read):
+    path = tmp_path / "huge"
+    path.touch()
+    os.truncate(path, 60 << 30)  # sparse: nothing of it is on the disk
+    before = resident()
+    with pytest.raises(FileError, match=r"has more than \d+ bytes, the most that is read of such a file \(64424509440\); correct the path"):
+        read(str(path))
+    assert resident() - before < 64 << 20
+
+
+def resident():
+    """Return the most memory that this process has held, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def test_a_pipe_without_end_is_read_up_to_the_budget(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1MiB")
+    os.mkfifo(tmp_path / "pipe")
+    writer = subprocess.Popen(["sh", "-c", 'exec cat /dev/zero > "$0"', str(tmp_path / "pipe")])
+    try:
+        for read in (read_bytes, map_bytes):
+            with pytest.raises(FileError, match=r"has more than 1048576 bytes, .*\(a pipe\).* MINICAFFE_MAX_BLOB_BYTES to more"):
+                read(tmp_path / "pipe")
+            writer.wait()
+            writer = subprocess.Popen(["sh", "-c", 'exec cat /dev/zero > "$0"', str(tmp_path / "pipe")])
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def test_lines_of_a_list_are_counted_before_they_are_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1MiB")
+    path = tmp_path / "list.txt"
+    for end in "\n", "\r", "\v", "\x1c":
+        path.write_text(f"a 1{end}" * 4096, newline="")
+        assert ImageList(path).entries == [("a", 1)] * 4096
+        path.write_text(f"a 1{end}" * 4097, newline="")
+        with pytest.raises(FileError, match="list.txt: image list cannot be read: has 4097 lines, the budget is enough for 4096; .*=1048832 or"):
+            ImageList(path)
+
+
+LAYER = b"\xa2\x06"  # the tag of NetParameter.layer
+
+
+@pytest.mark.parametrize("text, words", [
+    ("layer{}" * (MAX_LAYERS + 1), rf":1:{7 * MAX_LAYERS + 1}: layer\[{MAX_LAYERS}\]: a net has at most {MAX_LAYERS} layers"),
+    ("layers{}" * (MAX_LAYERS + 1), f"a net has at most {MAX_LAYERS} layers"),
+    ("net_param{" + "layer{}" * (MAX_LAYERS + 1) + "}", f"a net has at most {MAX_LAYERS} layers"),
+    ("input_dim:1 " * (MAX_TOKENS // 3 + 1), f"the text has more than {MAX_TOKENS} words, numbers and marks"),
+    ("input_dim:[" + "1," * (MAX_TOKENS // 2) + "1]", f"the text has more than {MAX_TOKENS} words, numbers and marks")])
+def test_a_text_with_more_than_any_net_has(tmp_path, text, words):
+    (tmp_path / "f").write_text(text)
+    started = time.process_time()
+    with pytest.raises(ConfigError, match=words):
+        read_text(tmp_path / "f", caffe_pb2.SolverParameter if "net_param" in text else caffe_pb2.NetParameter)
+    assert time.process_time() - started < 10
+
+
+def entry(content, tag=b"\xa2\x06"):
+    """Return a field of NetParameter, by default `layer`."""
+    return tag + binary.varint(len(content)) + content
+
+
+@pytest.mark.parametrize("content, words", [
+    (entry(b"") * (MAX_LAYERS + 1), f"has {MAX_LAYERS + 1} layers, a net has at most {MAX_LAYERS}"),
+    (entry(b"", b"\x12") * (MAX_LAYERS + 1), f"has {MAX_LAYERS + 1} layers, a net has at most {MAX_LAYERS}"),
+    (entry(b"") * 1_000_000, f"more than {MAX_PARTS} parts"),
+    (entry(b"\x3a\x00" * (MAX_PARTS + 1)), f"more than {MAX_PARTS} parts"),
+    (entry(b"\x3a\x00" * 1000) * (MAX_PARTS // 1000 + 1), f"the net has more than {MAX_PARTS} parts"),
+    (entry(b"\x32\x00" * (MAX_DEFINITION // 2 + 1)), f"more than {MAX_DEFINITION} bytes without its numbers"),
+    (entry(b"\x32\x00" * 1000) * (MAX_DEFINITION // 2000 + 1), f"more than {MAX_DEFINITION} bytes without its numbers")])
+def test_weights_with_more_than_any_net_has(tmp_path, content, words):
+    (tmp_path / "f").write_bytes(content)
+    before = resident()
+    with pytest.raises(DataError, match=words):
+        read_weights(tmp_path / "f")
+    assert resident() - before < 400 << 20
+
+
+def test_as_many_layers_as_a_net_may_have(tmp_path):
+    (tmp_path / "f").write_bytes(entry(b"\x0a\x01a") * MAX_LAYERS)
+    assert len(read_weights(tmp_path / "f")) == MAX_LAYERS
+    assert len(parse_text("layer{}" * MAX_LAYERS, caffe_pb2.NetParameter)[0].layer) == MAX_LAYERS
+
+
+def test_a_long_resume_state(here):
+    build(data_layer("batch_size: 1"))
+    (here / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 1 lr_policy: "fixed" snapshot_prefix: "s"')
+    solver = load_solver("solver.prototxt")
+    stored = caffe_pb2.SolverState.FromString((here / solver.snapshot()[1]).read_bytes())
+    stored.resume_state = "[" + "[]," * 6_000_000 + "[]]"
+    (here / "bad.solverstate").write_bytes(stored.SerializeToString())
+    with pytest.raises(DataError, match="bad.solverstate: resume_state: has 18000004 characters, at most 16777216 are read"):
+        solver.restore("bad.solverstate")
+
+
+@pytest.mark.parametrize("text", [
+    'layer { name: "NN" type: "TT" bottom: "BB" }'.replace("NN", "n" * 500_000).replace("TT", "t" * 500_000),
+    INPUT.format("dim: 2") + 'layer { name: "s" type: "Slice" bottom: "x" TOPS slice_param { POINTS } }'.replace(
+        "TOPS", "".join(f'top: "{i}"' for i in range(50_000))).replace("POINTS", "slice_point: 7 " * 49_990),
+    "a" * 1_000_000 + ": 1", 'layer { pooling_param { pool: "' + "p" * 1_000_000 + '" } }'])
+def test_errors_are_short(here, text):
+    started = time.process_time()
+    with pytest.raises(Error) as error:
+        build(text)
+    assert len(str(error.value)) < 10_000 and time.process_time() - started < 5
+
+
+def test_what_an_error_leaves_out():
+    assert str(Error("m" * 2000)) == "m" * 2000
+    error = Error("a" * 1500 + "b" * 1500, field="f" * 2001, layer="l" * 2001)
+    assert f"layer '{'l' * 1000} ... (1 characters are left out) ... {'l' * 1000}': {'f' * 1000} ... (1 char" in str(error)
+    assert str(error).endswith("a" * 1000 + " ... (1000 characters are left out) ... " + "b" * 1000)
+    assert str(DeviceError("m" * 5000)) == "m" * 5000  # a compiler's log
+
+
+def test_near_names_are_looked_for_among_short_ones():
+    started = time.process_time()
+    assert close_matches("ab" * 200_000, ["ba" * 200_000]) == close_matches("abc", ["c" * 200_000]) == ""
+    assert close_matches("abcd", ["abce", *map(str, range(1_000_000))]) == "; did you mean 'abce'?"
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize("use", [read_bytes, map_bytes, is_hdf5, read_mean, check_writable, lambda path: replacing(path).__enter__()])

@@ -29,6 +29,7 @@ from minicaffe.errors import DeviceError, Error
 
 ADDRESSES = 3 << 30  # bytes of address space that a worker may add to what it has
 GROWTH = 1 << 30     # bytes of memory that one case may add
+LONGEST = 10_000  # characters of an error
 CPU_SECONDS = 10.0   # of one case
 WALL_SECONDS = 30.0  # of one case: it waits for something that does not come
 START_SECONDS = 120.0  # until the first case
@@ -171,6 +172,8 @@ def run(kind, data):
         kind.run(data)
     except Error as error:
         outcome, detail = type(error).__name__, str(error)
+        if len(detail) > LONGEST:
+            outcome, where = "exception", f"an error of {len(detail)} characters at {_where(error)}"
         if isinstance(error, MemoryError):
             outcome, where = "memory", _where(error)
         elif isinstance(error, DeviceError):  # only the simulated device's watch over its memory raises it here

@@ -3,6 +3,7 @@
 A run may end well or with a minicaffe.errors.Error; anything else that it raises is a fault of the project.
 """
 
+import json
 import os
 import random
 import shutil
@@ -14,10 +15,12 @@ from pathlib import Path
 import numpy as np
 
 import minicaffe
-from fuzzing import files, octets
+from fuzzing import amplify, files, octets
 from fuzzing.text import TextMutator, harmless
+from minicaffe.cli.training_file import is_net
 from minicaffe.cli.upgrade import parse_binary
 from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.image_list import ImageList
 from minicaffe.data.mean_file import read_mean
 from minicaffe.layer import layer_types
 from minicaffe.proto import binary, caffe_pb2, upgrade
@@ -274,13 +277,39 @@ class Lists(Kind):
         attempt(*steps)
 
 
+class Amplified(Kind):
+    """Files that describe far more than they hold; nets of few layers are built."""
+
+    extension, share = "json", 0.05
+    seeds = [(f"amplified {name}", json.dumps({"file": name, "path": [field], "repeated": 0, "count": 10, "end": "\n"}).encode())
+             for name, field in (("net.prototxt", "input_dim"), ("solver.prototxt", "test_net"), ("list.txt", ""))]
+
+    def case(self, rng):
+        return amplify.description(rng)
+
+    def run(self, data):
+        name, content = amplify.expand(data)
+        path = f"amplified_{name}"  # beside the files of the folder
+        Path(path).write_bytes(content)
+        readers = {"net.prototxt": [upgrade.read_net_file, is_net], "solver.prototxt": [upgrade.read_solver_file, is_net],
+                   "case.caffemodel": [upgrade.read_weights, parse_binary], "case.solverstate": [binary.read_solver_state],
+                   "case.binaryproto": [binary.read_blob, read_mean], "list.txt": [ImageList]}[name]
+        if name == "net.prototxt" and content.count(b"layer") < 5000:
+            readers.append(lambda path: minicaffe.Net(path, minicaffe.TEST))
+        try:
+            attempt(*(lambda read=read: read(path) for read in readers))
+        finally:
+            os.remove(path)
+
+
 def kinds():
     """Return an instance of each kind by name."""
     module = types.ModuleType("fuzz_python_layer")
     module.Twice, module.Broken = files.Twice, files.Broken
     sys.modules[module.__name__] = module
     return {"net": Nets(), "solver": Solvers(), "weights": Weights(), "hdf5weights": HDF5Weights(), "state": States(),
-            "hdf5state": HDF5States(), "mean": Means(), "datum": Datums(), "hdf5data": HDF5Files(), "list": Lists()}
+            "hdf5state": HDF5States(), "mean": Means(), "datum": Datums(), "hdf5data": HDF5Files(), "list": Lists(),
+            "amplified": Amplified()}
 
 
 def make(all_kinds, chosen, seed, number):
