@@ -28,6 +28,7 @@ cdef extern from "minicaffe/ops/typed.hpp" nogil:
 NUMPY_TYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32))
 MAX_AXES = 32
 MAX_COUNT = 2**31 - 1
+cdef long long MAX_EXTENT = 2**63 - 1
 cdef int[3] ITEMSIZE = [4, 8, 4]
 
 
@@ -88,14 +89,15 @@ cdef class Blob:
         self.resize(dims, axis)
 
     cdef int resize(self, const long long* dims, int num_axes) except -1:
-        cdef long long count = 1
+        cdef long long count = 1, extent = 1  # extent: without sizes of 0, as the product of some axes is asked for too
         cdef bint same = num_axes == self.num_axes and self.stamp != 0
         cdef int axis
         for axis in range(num_axes):
-            if dims[axis] < 0 or (dims[axis] and count > MAX_COUNT // dims[axis]):
+            if dims[axis] < 0 or (dims[axis] and (count > MAX_COUNT // dims[axis] or extent > MAX_EXTENT // dims[axis])):
                 raise ShapeError(f"{[dims[i] for i in range(num_axes)]} is negative or has more than 2^31 - 1 elements; "
                                  "make the input, the batch or the layer smaller")
             count *= dims[axis]
+            extent *= dims[axis] or 1
             same = same and dims[axis] == self.dims[axis]
         if same:
             return 0
@@ -459,7 +461,11 @@ class DeviceArray:
 
 
 cdef _view(Blob blob, buffer, bint writable):
-    view = np.ndarray(blob.shape, NUMPY_TYPES[blob.dtype], buffer=buffer if blob.count else None)
+    try:
+        view = np.ndarray(blob.shape, NUMPY_TYPES[blob.dtype], buffer=buffer if blob.count else None)
+    except ValueError as error:
+        raise ShapeError(f"{list(blob.shape)} has no elements, but NumPy has no array of that shape ({error}); make the other "
+                         "sizes smaller") from None
     view.flags.writeable = writable
     return view
 

@@ -80,7 +80,22 @@ def test_impossible_shapes(shape, words):
 def test_zero_sized_axis():
     blob = Blob((0, 7))
     assert blob.count == 0 and blob.data.shape == (0, 7) and blob.asum_data() == 0
-    Blob((0, 2**31 - 1, 2**31 - 1))  # no product overflows while an axis is 0
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_no_elements_but_huge_sizes(axis):
+    """Such a blob is Caffe's, until a product of its sizes overflows; NumPy may have no array for it."""
+    sizes = [2**31 - 1] * 2
+    sizes.insert(axis, 0)
+    blob = Blob(sizes) if axis == 0 else Blob((0, 1))
+    if axis == 0:
+        assert blob.count == 0 and blob.count_from(1) == (2**31 - 1)**2
+        for view in ("data", "diff", "cpu_data", "cpu_diff"):
+            with pytest.raises(ShapeError, match=r"\[0, 2147483647, 2147483647\] has no elements, but NumPy"):
+                getattr(blob, view)
+    with pytest.raises(ShapeError, match="elements"):
+        blob.reshape(*sizes, 3)
+    Blob((2**31 - 1, 0)).data  # noqa: B018
 
 
 def test_views_keep_memory_alive():
@@ -233,6 +248,7 @@ def test_integer_blob_has_no_arithmetic():
             wrong()
 
 
-def test_number_of_threads_is_checked():
-    with pytest.raises(ConfigError, match="at least 1, got 0"):
-        set_num_threads(0)
+@pytest.mark.parametrize("number", [0, -1, 1025, 99999999999])
+def test_number_of_threads_is_checked(number):
+    with pytest.raises(ConfigError, match=f"number of threads must be 1 to 1024, got {number}"):
+        set_num_threads(number)

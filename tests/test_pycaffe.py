@@ -2,7 +2,10 @@
 
 import copy
 import gc
+import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -22,6 +25,15 @@ layer { name: "relu" type: "ReLU" bottom: "ip" top: "y" }
 def path(tmp_path):
     (tmp_path / "net.prototxt").write_text(NET)
     return str(tmp_path / "net.prototxt")
+
+
+@pytest.mark.parametrize("given, used", [(" 2,4", 2), ("99999999999", None), ("\N{SUPERSCRIPT TWO}", None)])
+def test_number_of_threads_from_the_environment(given, used):
+    done = subprocess.run([sys.executable, "-c", "import minicaffe; print(minicaffe.get_num_threads())"], capture_output=True, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": given})
+    assert done.returncode == 0, done.stderr
+    assert used is None or int(done.stdout) == used
+    assert ("OMP_NUM_THREADS must be a number, 1 to 1024, got '" in done.stderr) == (used is None)
 
 
 def test_names_and_forward(path):

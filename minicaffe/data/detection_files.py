@@ -199,6 +199,15 @@ class DetectionPictures:
                                       field="detection_output_param.visualize") from error
 
 
+def check_finite(rows):
+    """Raise DataError for the first of the detections `rows` whose score or edges are NaN or infinite."""
+    for row in rows[~np.isfinite(rows).all(1)][:1]:
+        image, label, score, *box = row.tolist()
+        edges = ", ".join(f"{edge:g}" for edge in box)
+        raise DataError(f"a box of picture {image:g} of the batch, label {label:g}, is ({edges}) with score {score:g}; it can be "
+                        "neither written nor drawn: look for NaN in the net's weights and data")
+
+
 def _read(read, path, name):
     """Read a file named by a field of save_output_param."""
     caffe.check_path(path, f"{PLACE}.{name}")

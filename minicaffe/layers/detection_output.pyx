@@ -13,7 +13,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.cpu.threads cimport num_threads
 from minicaffe.layer cimport Layer
 
-from minicaffe.data.detection_files import DetectionFiles, DetectionPictures
+from minicaffe.data.detection_files import DetectionFiles, DetectionPictures, check_finite
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
 
@@ -111,7 +111,7 @@ cdef class DetectionOutputLayer(Layer):
                              f"{list(conf.shape)}", field="bottom[1]")
         if self.pictures is not None:
             pictures = bottom[3]
-            if pictures.num_axes != 4 or pictures.shape[0] != self.rule.images or pictures.shape[1] not in (1, 3):
+            if pictures.num_axes != 4 or pictures.shape[0] != self.rule.images or pictures.shape[1] not in (1, 3) or not pictures.count:
                 raise ShapeError(f"must be {self.rule.images} pictures of 1 or 3 channels, got {list(pictures.shape)}",
                                  field="bottom[3]")
 
@@ -135,6 +135,8 @@ cdef class DetectionOutputLayer(Layer):
         with nogil:
             write_detections(self.dtype, found, self.rule.images, out)
         rows = y.cpu_data.reshape(-1, 7)[:found.size()]
+        if self.files is not None or self.pictures is not None:
+            check_finite(rows)
         if self.files is not None:
             self.files.add(self.rule.images, rows)
         if self.pictures is not None:

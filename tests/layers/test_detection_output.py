@@ -275,6 +275,27 @@ def test_pictures(tmp_path, end):
     assert abs(plain - [75, 85, 95]).max() < (1 if end == ".png" else 12) and abs(edge - plain).max() > 60
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("wanted", ["files", "pictures"])
+def test_boxes_that_are_no_numbers(lists, wanted, value):
+    """The top has them, as in Caffe; they are neither written nor drawn."""
+    loc, conf, priors = inputs()
+    loc[0, :4] = value
+    conf[0, :CLASSES] = 1
+    plain = layer_net(layer("num_classes: 4"), [loc, conf, priors])
+    run_forward(plain)
+    assert not np.isfinite(plain.blob_by_name("y").data).all()
+    if wanted == "files":
+        net = layer_net(layer(f"num_classes: 4 {save(lists, 'VOC')}"), [loc, conf, priors])
+    else:
+        pytest.importorskip("cv2")
+        text = layer(f'num_classes: 4 visualize: true save_file: "{lists}/p_.png"', 4)
+        net = layer_net(text, [loc, conf, priors, np.full((3, 3, 40, 50), 7.0)])
+    with pytest.raises(DataError, match=r"a box of picture 0 of the batch, label \d, is \(.*(nan|inf).*neither written nor drawn"):
+        run_forward(net)
+    assert not list(lists.rglob("p_*"))
+
+
 def test_a_window(monkeypatch):
     cv2 = pytest.importorskip("cv2")
     shown = []
@@ -297,6 +318,8 @@ def test_pictures_need_the_fourth_bottom():
         layer_net(layer("num_classes: 4 visualize: true"), inputs())
     with pytest.raises(ShapeError, match=r"bottom\[3\]: must be 3 pictures of 1 or 3 channels, got \[3, 2, 4, 4\]"):
         layer_net(layer("num_classes: 4 visualize: true save_file: 'a.png'", 4), [*inputs(), np.zeros((3, 2, 4, 4))])
+    with pytest.raises(ShapeError, match=r"bottom\[3\]: must be 3 pictures of 1 or 3 channels, got \[3, 1, 0, 4\]"):
+        layer_net(layer("num_classes: 4 visualize: true save_file: 'a.png'", 4), [*inputs(), np.zeros((3, 1, 0, 4))])
 
 
 # ---- what is wrong
