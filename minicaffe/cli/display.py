@@ -18,6 +18,7 @@ REDRAWS = 5  # a second
 SPEED_OVER = 3.0  # seconds over which speed is measured
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = "_.-=+*#@"  # for terminals that do not speak UTF-8
+LESSER = ("", "time left", "speed", "rate")  # rows that are left out first
 HISTORY = 60  # points that the sparkline can show
 
 
@@ -46,6 +47,10 @@ class LiveDisplay:
     def on_start(self, solver):
         self.images = (batch_size(solver.net) or 0) * solver.param.iter_size
         self.marks[0] = time.perf_counter(), solver.iter
+        self.size = self.console.size
+        self._start(solver)
+
+    def _start(self, solver):
         self.live = Live(console=self.console, auto_refresh=False, get_renderable=lambda: self.table(solver))
         self._guarded(self.live.start)
 
@@ -56,7 +61,7 @@ class LiveDisplay:
         self.tests[record["net"]] = record
 
     def on_snapshot(self, solver, model_path, state_path):
-        self.snapshot = f"{model_path} at {solver.iter}"
+        self.snapshot = f"at {solver.iter}: {model_path}"
 
     def on_iteration(self, solver):
         self.tick(solver)
@@ -74,6 +79,9 @@ class LiveDisplay:
         if now < self.next_draw or self.live is None:
             return
         self.next_draw = now + 1 / REDRAWS
+        self._clear_if_smaller(solver)
+        if self.live is None:
+            return
         if solver.iter != self.marks[-1][1]:
             self.losses.append(solver.smoothed_loss)
         self.marks.append((now, solver.iter))
@@ -84,6 +92,17 @@ class LiveDisplay:
         if self.live is not None:
             self._guarded(self.live.stop)
             self.live = None
+
+    def _clear_if_smaller(self, solver):
+        """Begin anew on an empty screen when the window shrank: the terminal has broken the lines that were drawn before."""
+        size, before = self.console.size, self.size
+        self.size = size
+        if size.width < before.width or size.height < before.height:
+            self.live.transient = True
+            self._guarded(self.live.stop)
+            self._guarded(self.console.clear)
+            if self.live is not None:
+                self._start(solver)
 
     def _guarded(self, draw):
         try:
@@ -99,20 +118,25 @@ class LiveDisplay:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(no_wrap=True, style="dim", min_width=9)  # "iteration", whole in the smallest window
         grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        grid.add_row("iteration", f"{solver.iter} of {param.max_iter} {self.state}")
-        grid.add_row("", ProgressBar(total=max(1, param.max_iter), completed=solver.iter, width=max(4, min(60, width - 12))))
         loss = Text(f"{solver.smoothed_loss:<8.4g} ")
-        grid.add_row("loss", loss.append(self.sparkline(width - 21), style="cyan"))
+        rows = [("iteration", f"{solver.iter} of {param.max_iter} {self.state}"),
+                ("", ProgressBar(total=max(1, param.max_iter), completed=solver.iter, width=max(4, min(60, width - 12)))),
+                ("loss", loss.append(self.sparkline(width - 21), style="cyan"))]
         if self.rate is not None:
-            grid.add_row("rate", f"{self.rate:g}")
-        grid.add_row("speed", speed)
+            rows.append(("rate", f"{self.rate:g}"))
+        rows.append(("speed", speed))
         if left:
-            grid.add_row("time left", left)
+            rows.append(("time left", left))
         for number, record in sorted(self.tests.items()):
             values = ", ".join(f"{output['name']} {output['value']:.4g}" for output in record["outputs"][:8])
-            grid.add_row(f"test {number}" if len(self.tests) > 1 else "test", Text(f"{values} at {record['iteration']}"))
+            rows.append((f"test {number}" if len(self.tests) > 1 else "test", Text(f"at {record['iteration']}: {values}")))
         if self.snapshot:
-            grid.add_row("snapshot", Text(self.snapshot))
+            rows.append(("snapshot", Text(self.snapshot)))
+        for name in LESSER:  # what a low window has no room for
+            if len(rows) > self.console.height:
+                rows = [row for row in rows if row[0] != name]
+        for row in rows:
+            grid.add_row(*row)
         return grid
 
     def sparkline(self, room):

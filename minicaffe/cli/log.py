@@ -3,6 +3,7 @@
 On a terminal only warnings are shown, unless --verbose asks for all: people get a display instead.
 """
 
+import contextlib
 import logging
 import os
 import sys
@@ -31,6 +32,49 @@ class StderrHandler(logging.Handler):
             sys.stderr.flush()
         except OSError:  # the terminal was hung up or the disk is full: the training is worth more than its log
             pass
+
+
+class FileHandler(logging.Handler):
+    """Writes to the text file `file`; when the disk is full it says so once and stops."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file = file
+        self.setFormatter(GlogFormatter())
+
+    def emit(self, record):
+        try:
+            self.file.write(self.format(record) + "\n")
+            self.file.flush()
+        except OSError as cause:
+            stop_keeping(self)
+            logging.getLogger(record.name).warning("%s: cannot be written: %s; no more log, the training goes on", self.file.name,
+                                                   cause.strerror)
+
+
+def keep(path, append):
+    """Write the whole log to the file `path` besides what standard error shows; return the handler for `stop_keeping`.
+
+    None, and a warning, where the file cannot be opened.
+    """
+    logger = logging.getLogger("minicaffe")
+    try:
+        handler = FileHandler(open(path, "a" if append else "w", encoding="utf-8"))
+    except OSError as cause:
+        logger.warning("%s: cannot be written: %s; the training leaves no log", path, cause.strerror)
+        return None
+    for shown in logger.handlers:
+        shown.setLevel(logger.level)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    return handler
+
+
+def stop_keeping(handler):
+    """End what `keep` began; harmless a second time."""
+    logging.getLogger("minicaffe").removeHandler(handler)
+    with contextlib.suppress(OSError):  # what could not be written; `emit` has told
+        handler.file.close()
 
 
 def is_terminal(stream):

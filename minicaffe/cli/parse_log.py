@@ -7,6 +7,8 @@ if no line says "Solving".
 import csv
 import datetime
 import io
+import json
+import math
 import os
 import re
 from pathlib import Path
@@ -35,13 +37,16 @@ COLUMNS = ("NumIters", "Seconds", "LearningRate")
 @options.force
 @options.debug
 def parse_log(log_file, folder, delimiter, verbose, force):
-    """Write FOLDER/<LOG>.train and FOLDER/<LOG>.test: iteration, seconds, learning rate and every output of the net."""
+    """Write FOLDER/<LOG>.train and FOLDER/<LOG>.test: iteration, seconds, learning rate and every output of the net.
+
+    LOG is the log of a training, by Caffe or minicaffe, or the lines that minicaffe train --json writes.
+    """
     if len(delimiter) != 1:
         raise ConfigError(f"must be one character, got '{delimiter}'", field="--delimiter")
     tables = read_log(log_file)
     if not any(tables.values()):
-        raise DataError("holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG)?",
-                        file=log_file)
+        raise DataError("holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or "
+                        "--json LOG)?", file=log_file)
     for phase, rows in tables.items():
         path = Path(folder) / f"{Path(log_file).name}.{phase}"
         if not rows:
@@ -59,13 +64,15 @@ def parse_log(log_file, folder, delimiter, verbose, force):
 
 
 def read_log(path):
-    """Return ``{"train": rows, "test": rows}`` of a log; a row is a dict with `COLUMNS` and the outputs."""
+    """Return ``{"train": rows, "test": rows}`` of a log or of lines of --json; a row is a dict with `COLUMNS` and the outputs."""
     try:
         with open(path, errors="replace") as file:
             lines = file.readlines()
         year = datetime.datetime.fromtimestamp(os.path.getctime(path)).year
     except OSError as error:
         raise file_error(path, error) from error
+    if next((line for line in lines if line.strip()), "").startswith("{"):
+        return _read_json(lines, path)
     tables = {"train": [], "test": []}
     iteration, rate, clock = None, None, Clock(year)
     begin = next((m for m in (Clock(year).read(line) for line in lines if "Solving" in line) if m), None)
@@ -85,6 +92,31 @@ def read_log(path):
                 seconds = (moment - begin).total_seconds() if moment and begin else None
                 rows.append({"NumIters": iteration, "Seconds": seconds, "LearningRate": rate})
             rows[-1][found[2]] = float(found[3])
+    return tables
+
+
+def _read_json(lines, path):
+    """Return what `read_log` does for the records of ``minicaffe train --json``."""
+    tables = {"train": [], "test": []}
+    begin = rate = None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            moment = record.get("time")
+            begin = moment if begin is None else begin
+            seconds = None if moment is None else moment - begin
+            rate = record.get("lr", rate)
+            row = {"NumIters": record["iteration"], "Seconds": seconds, "LearningRate": rate}
+            row.update((output["name"], math.nan if output["value"] is None else output["value"]) for output in record["outputs"])
+            tables[record["event"]].append(row)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines) and not line.endswith("\n"):
+                break  # the training was killed while it wrote this line
+            raise DataError(f"is no record of minicaffe train --json: {error}", file=path, line=number) from None
+        if record["event"] == "train":
+            _set_rate(tables, row["NumIters"], rate)
     return tables
 
 

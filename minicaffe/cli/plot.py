@@ -22,7 +22,7 @@ LIST = "  ".join(f"{i}: {table} {what} vs. {NAMES[along]}" for i, (table, what, 
 @click.option("--output", "column", metavar="NAME", help="The output of the net to draw; by default one whose name fits the chart.")
 @options.debug
 def plot(chart, picture, logs, column):
-    """Draw chart number CHART of training logs to PICTURE: png, svg or pdf."""
+    """Draw chart number CHART of training logs, or of what minicaffe train --json wrote, to PICTURE: png, svg or pdf."""
     table, what, along = CHARTS[chart]
     curves = [(os.path.basename(log), *curve(log, table, what, along, column)) for log in logs]
     try:

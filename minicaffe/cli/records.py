@@ -15,8 +15,8 @@ log = logging.getLogger("minicaffe.cli")
 class JsonLines:
     """Writes each display (``"event": "train"``) and each test (``"event": "test"``) as one line of JSON, at once.
 
-    What is no finite number becomes null, as JSON has no other word for it. If the disk fills up the file ends, with a
-    warning; the training goes on.
+    ``"time"`` is when, in seconds since 1970. What is no finite number becomes null, as JSON has no other word for it. If
+    the disk fills up the file ends, with a warning; the training goes on.
 
     Parameters
     ----------
@@ -38,10 +38,10 @@ class JsonLines:
             raise FileError(f"cannot be written: {cause.strerror}; correct the path of --json", file=path) from cause
 
     def on_display(self, solver, record):
-        self._write({"event": "train", **record})
+        self._write({"event": "train", "time": round(time.time(), 3), **record})
 
     def on_test(self, solver, record):
-        self._write({"event": "test", **record})
+        self._write({"event": "test", "time": round(time.time(), 3), **record})
 
     def _write(self, record):
         if self.file is None:
@@ -76,7 +76,7 @@ class Result:
 
     def __init__(self):
         self.tests = {}  # the last record of each test net
-        self.outputs = []
+        self.display = None  # the last record of the train net
         self.files = []
         self.stopped = False
         self.states = []  # path and iteration of each solver state that was written
@@ -87,7 +87,7 @@ class Result:
         self.first_iter = solver.iter
 
     def on_display(self, solver, record):
-        self.outputs = record["outputs"]
+        self.display = record
 
     def on_test(self, solver, record):
         self.tests[record["net"]] = record
@@ -113,10 +113,10 @@ class Result:
         rate = f", {images * solver.param.iter_size * done / self.seconds:,.0f} images/s" if images and self.seconds else ""
         yield f"{'Stopped' if self.stopped else 'Finished'} at iteration {solver.iter} of {solver.param.max_iter}"
         yield f"time: {self.seconds:.1f} s for {done} iterations{rate} (with tests and snapshots)"
-        if self.outputs:
+        if self.display:
             yield f"smoothed loss = {solver.smoothed_loss:g}"
-        for output in self.outputs:
-            yield f"train {output_text(output)}"
+            for output in self.display["outputs"]:
+                yield f"train {output_text(output)}" + stale(self.display, solver)
         for number, record in sorted(self.tests.items()):
             name = f"test net {number}" if len(self.tests) > 1 else "test"
             for output in record["outputs"]:

@@ -114,7 +114,7 @@ def run(ctx, solver, given):
     """Train with display, signals and records, print the result, and return the exit status."""
     result = Result()
     solver.listeners.append(result)
-    records = display = None
+    records = display = kept = None
     if given["json_path"]:
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
@@ -122,6 +122,8 @@ def run(ctx, solver, given):
         from minicaffe.cli.display import LiveDisplay
         display = LiveDisplay()
         solver.listeners.append(display)
+        if solver.param.snapshot_prefix and (solver.param.snapshot or solver.param.snapshot_after_train):
+            kept = log.keep(f"{solver.param.snapshot_prefix}.log", append=bool(given["state"]))
     with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
         def action():
             if display is not None:
@@ -148,8 +150,13 @@ def run(ctx, solver, given):
                 display.close()
             if records is not None:
                 records.close()
+            if kept is not None:
+                log.stop_keeping(kept)
     for line in result.lines(solver, functools.partial(again, ctx)):
         click.echo(line)
+    if kept is not None:
+        path = shlex.quote(kept.file.name)
+        click.echo(f"wrote {kept.file.name}; draw the loss: minicaffe plot 6 loss.png {path}")
     return 128 + signal.SIGTERM if signals.terminated else 0
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe.cli import app
+from minicaffe.cli.parse_log import read_log
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db
 from minicaffe.proto import caffe_pb2
@@ -200,6 +201,34 @@ def test_our_own_log_is_parsed(minicaffe, there):
     done = run("train", "solver.prototxt", cwd=there)
     (there / "own.log").write_text(done.stderr)
     assert "own.log.train: 3 rows" in minicaffe("parse_log", "own.log", ".") and (there / "own.log.test").exists()
+
+
+def test_json_records_are_read_as_the_log_is(minicaffe, there):
+    from tiny import NET, SOLVER, run
+    (there / "net.prototxt").write_text(NET)
+    (there / "solver.prototxt").write_text(SOLVER)
+    log = run("train", "solver.prototxt", "--json", "own.jsonl", "--lr-policy=exp", "--gamma=0.9", cwd=there).stderr
+    log += run("train", "solver.prototxt", "--json", "own.jsonl", "--snapshot=tiny_iter_30.solverstate", "--max-iter=50",
+               "--lr-policy=exp", "--gamma=0.9", cwd=there).stderr
+    (there / "own.log").write_text(log)
+    from_log, from_json = read_log("own.log"), read_log("own.jsonl")
+    assert [len(from_json[table]) for table in ("train", "test")] == [5, 7]
+    for table in ("train", "test"):
+        for text, record in zip(from_log[table], from_json[table], strict=True):
+            assert list(text) == list(record)
+            for name in text:
+                tolerance = {"abs": 1} if name == "Seconds" else {"rel": 1e-4, "abs": 1e-30}
+                assert record[name] == pytest.approx(text[name], **tolerance), (table, name)
+    assert "own.jsonl.train: 5 rows" in minicaffe("parse_log", "own.jsonl", ".")
+    text = (there / "own.jsonl").read_text()
+    lines = text.splitlines(keepends=True)
+    (there / "own.jsonl").write_text(text[:-20])  # killed while it wrote
+    assert len(read_log("own.jsonl")["test"]) == 6
+    (there / "own.jsonl").write_text(lines[0] + "{}\n" + lines[1])
+    assert "own.jsonl:2: is no record of minicaffe train --json" in minicaffe("parse_log", "own.jsonl", ".", status=1)
+    (there / "own.jsonl").write_text(re.sub('"time": [^,]*, ', "", lines[1]).replace(re.search('"value": ([^,]*)', lines[1])[1], "null"))
+    row, = read_log("own.jsonl")["train"]
+    assert row["Seconds"] is None and np.isnan(row["loss"])
 
 
 def test_resize_and_crop(minicaffe, there):

@@ -17,6 +17,7 @@ from tiny import NET, Process, run
 from minicaffe import cli
 from minicaffe.cli import training_file
 from minicaffe.cli.display import LiveDisplay
+from minicaffe.cli.parse_log import read_log
 from minicaffe.proto import binary
 
 
@@ -351,6 +352,72 @@ def test_live_display(folder, size, environment):
         assert [word for word in ("loss", "speed", "iterations/s", "time left", "test") if word not in shown] == []
     if environment.get("NO_COLOR"):
         assert not re.search(r"\x1b\[[0-9;]*3[0-7]", process.text)
+
+
+def test_a_training_on_a_terminal_leaves_its_log(folder):
+    process = Process("train", "solver.prototxt", cwd=folder, size=(24, 80))
+    assert process.finish()[0] == 0
+    assert process.text.count("wrote tiny.log") == 1 and "wrote tiny.log; draw the loss: minicaffe plot 6 loss.png tiny.log" in process.text
+    first = (folder / "tiny.log").read_text()
+    tables = read_log(folder / "tiny.log")
+    assert [row["NumIters"] for row in tables["train"]] == [0, 10, 20] and [row["NumIters"] for row in tables["test"]] == [0, 10, 20, 30]
+    process = Process("train", "solver.prototxt", "--max-iter=50", "--snapshot=tiny_iter_30.solverstate", cwd=folder, size=(24, 80))
+    assert process.finish()[0] == 0 and (folder / "tiny.log").read_text().startswith(first)
+    assert [row["NumIters"] for row in read_log(folder / "tiny.log")["train"]] == [0, 10, 20, 30, 40]
+    (folder / "tiny.log").unlink()
+    (folder / "tiny.log").mkdir()
+    process = Process("train", "solver.prototxt", cwd=folder, size=(24, 80))
+    assert process.finish()[0] == 0 and "tiny.log: cannot be written: Is a directory; the training leaves no log" in ESCAPES.sub("", process.text)
+    assert "wrote tiny.log" not in process.text
+
+
+def test_no_log_without_snapshots_or_terminal(folder):
+    assert Process("train", "solver.prototxt", "--snapshot-after-train=false", cwd=folder, size=(24, 80)).finish()[0] == 0
+    assert run("train", "solver.prototxt", cwd=folder).returncode == 0
+    assert not list(folder.glob("*.log"))
+
+
+def test_a_full_disk_ends_the_log_and_not_the_training(folder):
+    (folder / "tiny.log").symlink_to("/dev/full")
+    process = Process("train", "solver.prototxt", cwd=folder, size=(24, 80))
+    assert process.finish()[0] == 0
+    assert ESCAPES.sub("", process.text).count("tiny.log: cannot be written: No space left on device; no more log") == 1
+
+
+def test_a_smaller_window_is_cleared(folder):
+    process = Process("train", "solver.prototxt", *LONG, cwd=folder, size=(24, 80))
+    process.read_until("iteration")
+    process.resize(30, 100)
+    process.read_until("iteration")
+    process.read_until("iteration")
+    assert "\x1b[2J" not in process.text  # nothing to clear
+    process.resize(24, 50)
+    process.read_until("\x1b[2J")
+    process.read_until("iteration")
+    process.signal(signal.SIGINT)
+    assert process.finish()[0] == 0 and "Traceback" not in process.text and process.text.count("\x1b[2J") == 1
+
+
+def test_a_low_window_keeps_test_and_snapshot(folder):
+    solver = training_file.build_solver(training_file.default_solver("net.prototxt"))
+    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=40, height=4))
+    display.on_start(solver)
+    display.rate = 0.1
+    display.on_test(solver, {"net": 0, "iteration": 7, "outputs": [{"name": f"output{i}", "value": 0.5} for i in range(8)]})
+    display.on_snapshot(solver, "a_long_folder/and_a_long_name_iter_7.caffemodel", "x")
+    display.close()
+    display.console.file = io.StringIO()
+    display.console.print(display.table(solver))
+    lines = ESCAPES.sub("", display.console.file.getvalue()).splitlines()
+    assert [line.split()[0] for line in lines] == ["iteration", "loss", "test", "snapshot"]
+    assert "at 7: output0 0.5" in lines[2] and "at 0: a_long_folder" in lines[3]
+
+
+def test_figures_of_an_earlier_iteration_say_so(folder, capsys):
+    assert cli.main(["train", "solver.prototxt", "--max-iter=25", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^train loss = .*\(at iteration 20\)$", out, re.M) and re.search(r"^test loss = .*\(at iteration 20\)$", out, re.M)
+    assert re.search(r"^smoothed loss = [^(]*$", out, re.M)
 
 
 def test_dumb_terminal_gets_the_log(folder):
