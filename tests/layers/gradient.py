@@ -19,7 +19,7 @@ def layer_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
     layer_text : str
         ``layer { ... }``; its bottoms get the arrays in order, a name used twice takes one array.
     """
-    param, _ = parse_text(layer_text, caffe_pb2.NetParameter, FILE)
+    param, _ = parse_text(layer_text, caffe_pb2.NetParameter, FILE, keep_layer_fields=True)
     param.name = "test"
     layer = param.layer[0]
     names = list(dict.fromkeys(layer.bottom))

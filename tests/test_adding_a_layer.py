@@ -1,0 +1,70 @@
+"""docs/adding_a_layer.md works when typed in as it stands: every file of the page is written, built and tested."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import minicaffe
+from minicaffe import layer as registry
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "adding_a_layer.md"
+FILES = dict(re.findall(r"^```\w+\n(?:#|//) (\S+)\n(.*?)^```", PAGE.read_text(), re.M | re.S))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty working folder; what is registered or imported in it goes away with it."""
+    monkeypatch.setattr(registry, "_types", registry.layer_types())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cube", raising=False)
+    yield tmp_path
+    sys.modules.pop("cube", None)
+
+
+def load(path):
+    """Import a file."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_in_python(folder):
+    for name in ("cube.py", "cube.prototxt", "test_cube.py"):
+        Path(name).write_text(FILES[name])
+    load("test_cube.py").test_values_and_gradient()
+    Path("cube.prototxt").write_text(FILES["cube.prototxt"].replace("start: 2", "start: 0"))
+    with pytest.raises(minicaffe.errors.ConfigError, match=r"cube.prototxt:4: layer 'gain' \(Gain\): gain_param.start: must not be 0"):
+        minicaffe.Net("cube.prototxt", minicaffe.TEST)
+
+
+def test_in_cython(folder, monkeypatch):
+    if importlib.util.find_spec("Cython") is None:
+        pytest.skip("Cython is not installed: pip install Cython")
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler c++")
+    os.makedirs("minicaffe/kernels")
+    Path("minicaffe/kernels/cube.hpp").write_text(FILES["minicaffe/kernels/cube.hpp"])
+    Path("cube.pyx").write_text(FILES["minicaffe/layers/cube.pyx"])
+    Path("build_cube.py").write_text(FILES["build_cube.py"].replace('"-O2"', '"-O0"'))  # five times as quick
+    built = subprocess.run([sys.executable, "build_cube.py"], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    importlib.import_module("cube")
+    monkeypatch.syspath_prepend(PAGE.parents[1] / "tests" / "layers")
+    Path("test_in_cython.py").write_text(FILES["tests/layers/test_cube.py"])
+    tests = load("test_in_cython.py")
+    for case in tests.test_values_and_gradient.pytestmark[0].args[1]:
+        tests.test_values_and_gradient(*case)
+    tests.test_a_wrong_gain()
+
+
+def test_the_page_writes_every_file_once():
+    names = re.findall(r"^```\w+\n(?:#|//) (\S+)$", PAGE.read_text(), re.M)
+    assert len(names) == len(set(names)) == len(re.findall(r"^```\w+$", PAGE.read_text(), re.M))
