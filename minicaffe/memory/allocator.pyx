@@ -18,6 +18,7 @@ from posix.stdlib cimport posix_memalign
 
 from minicaffe.memory.reporter cimport Reporter, Usage
 
+import gc
 from time import perf_counter_ns
 
 from minicaffe.errors import ConfigError, Error, OutOfMemoryError, PointerError, WrongTypeError
@@ -263,13 +264,22 @@ cdef class Buffer:
     Raises
     ------
     OutOfMemoryError
-        From the allocator.
+        From the allocator, once more after a garbage collection that made memory free.
     """
 
     def __init__(self, Allocator allocator not None, size_t nbytes, str name=""):
         if self.place is not None:
             raise ConfigError("a Buffer is made once; __init__ was called again")
-        self.ptr = allocator.alloc(nbytes)
+        cdef size_t live
+        try:
+            self.ptr = allocator.alloc(nbytes)
+        except OutOfMemoryError:
+            # Memory may be held by reference cycles of objects that nobody uses any more.
+            live = allocator.usage.live
+            gc.collect()
+            if allocator.usage.live == live:
+                raise
+            self.ptr = allocator.alloc(nbytes)
         self.allocator = allocator
         self.nbytes = nbytes
         self.place = allocator.place

@@ -5,6 +5,7 @@ solver goes on with single launches, and the log says why at level debug (``--ve
 """
 
 import logging
+import weakref
 
 from minicaffe import cuda
 from minicaffe.errors import DeviceError, OutOfMemoryError
@@ -23,7 +24,7 @@ class TrainingGraph:
     """
 
     def __init__(self, solver):
-        self.solver = solver
+        self.solver = weakref.proxy(solver)  # which holds this object: memory goes with the last reference, not with a collection
         self.graph = None
         self.seen = 0  # iterations in a row with the same shapes
         self.stamp = None

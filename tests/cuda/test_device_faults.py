@@ -3,6 +3,7 @@
 What loses the context ends in a process of its own.
 """
 
+import gc
 import math
 from pathlib import Path
 
@@ -180,6 +181,24 @@ def test_out_of_memory_in_an_iteration_and_on_from_there():
     assert np.isfinite(losses(solver, 3)).all()
     """, "sim", "memory=64MiB")
     assert "bytes" in text.lower() or "MiB" in text, text
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_device_memory_goes_with_the_last_reference_to_its_solver(graphs):
+    """Not with a collection later: after an error the next solver, of a smaller batch, needs the memory at once."""
+    places = memory.CUDAPlace(0), memory.PinnedPlace()
+    gc.collect()
+    before = [memory.used(p) for p in places]
+    gc.disable()
+    try:
+        solver = make_solver()
+        solver.use_graphs = graphs
+        losses(solver, 4)
+        assert memory.used(places[0]) > before[0]
+        del solver
+        assert [memory.used(p) for p in places] == before
+    finally:
+        gc.enable()
 
 
 LOST = f"""

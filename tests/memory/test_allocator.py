@@ -232,3 +232,24 @@ def test_buffers_made_and_dropped_by_many_threads(host):
     assert memory.used(CPUPlace()) == before
     kinds = [event.kind for event in events]
     assert kinds.count("alloc") == kinds.count("free") == 1600
+
+
+def test_memory_of_unreachable_cycles_is_collected_before_a_request_fails():
+    """The request succeeds then; and where it still fails, the error names no holder that is gone."""
+    allocator = LimitAllocator(SystemAllocator(), 1000)
+    gc.disable()
+    try:
+        for kept, asked, fits in (0, 900, True), (500, 600, False):
+            blocks = [Buffer(allocator, kept, "kept")]
+            ring = [Buffer(allocator, 400, "unreachable")]
+            ring.append(ring)
+            del ring
+            if fits:
+                blocks.append(Buffer(allocator, asked))
+            else:
+                with pytest.raises(OutOfMemoryError, match="live are 500 bytes") as info:
+                    Buffer(allocator, asked)
+                assert "kept 500" in str(info.value) and "unreachable" not in str(info.value)
+            del blocks
+    finally:
+        gc.enable()
