@@ -151,5 +151,5 @@ def test_a_net_and_a_solver_are_told_apart(tmp_path):
     for make in (caffe.SGDSolver, caffe.get_solver):
         with pytest.raises(ConfigError, match="net.prototxt:1:1: name: .*nets have it: if this file is a net, give a solver's file"):
             make(str(tmp_path / "net.prototxt"))
-    with pytest.raises(ConfigError, match="solver.prototxt:1:1: net: .*solvers have it: .* give the net that its field net names"):
+    with pytest.raises(ConfigError, match="solver.prototxt:1:1: net: .*solvers have it: .* give the net of its field net"):
         caffe.Net(str(tmp_path / "solver.prototxt"), caffe.TEST)

@@ -30,10 +30,10 @@ SUPPLY = "write it in Python and call minicaffe.register_layer('{}', Class) befo
 
 # What is told of a field that belongs to the other kind of file.
 OTHER_FILE = {
-    "SolverParameter": (caffe_pb2.NetParameter, "; nets have it: if this file is a net, give a solver's file, whose field net names "
-                        "it (minicaffe train takes nets too)"),
-    "NetParameter": (caffe_pb2.SolverParameter, "; solvers have it: if this file is a solver's, give the net that its field net "
-                     "names"),
+    "SolverParameter": (caffe_pb2.NetParameter, "; nets have it: if this file is a net, give a solver's file whose field net "
+                        "names it, or let minicaffe train make one"),
+    "NetParameter": (caffe_pb2.SolverParameter, "; solvers have it: if this file is a solver's, give the net of its "
+                     "field net"),
 }
 
 
