@@ -269,6 +269,8 @@ class Solver:
             i = (self.iter - self._first_iter) % size
             self.smoothed_loss += (loss - window[i]) / size
             window[i] = loss
+        if not math.isfinite(self.smoothed_loss):  # a sum that was once infinite would stay so
+            self.smoothed_loss = sum(window) / len(window)
 
     def _display(self):
         """Log loss and outputs; return the record for listeners, still without the rate."""

@@ -7,7 +7,7 @@ from tiny import NET, SOLVER
 from minicaffe.cli import solver_options, training_file
 from minicaffe.cli.options import name_data_command
 from minicaffe.cli.train import train
-from minicaffe.data.db import new_database, open_db
+from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto import caffe_pb2
 
@@ -62,21 +62,6 @@ def test_default_solver_of_a_net_without_test_phase(folder):
     (folder / "plain.prototxt").write_text(NET.replace(" include { phase: TEST }", ""))
     param = training_file.default_solver("plain.prototxt")
     assert not param.test_iter and not param.test_interval
-
-
-@pytest.mark.parametrize("batch_size, batches", [(4, 3), (13, 1), (100, 1), (0, training_file.UNKNOWN_TEST_ITER)])
-def test_default_solver_tests_all_of_the_database_once(folder, batch_size, batches):
-    with new_database("db", "lmdb") as db:
-        for i in range(13):
-            db.put(b"%d" % i, caffe_pb2.Datum(channels=1, height=1, width=1, data=b"x").SerializeToString())
-    (folder / "data.prototxt").write_text(f"""layer {{ name: "d" type: "Data" top: "x" include {{ phase: TEST }}
-        data_param {{ source: "db" backend: LMDB batch_size: {batch_size} }} }}""")
-    assert list(training_file.default_solver("data.prototxt").test_iter) == [batches]
-
-
-def test_default_solver_takes_a_limited_part_of_a_large_database(folder, monkeypatch):
-    monkeypatch.setattr(training_file, "TEST_ITER", 2)
-    test_default_solver_tests_all_of_the_database_once(folder, 4, 2)
 
 
 def test_batch_size_of_every_kind_of_data_layer():

@@ -97,6 +97,15 @@ def test_smoothing_follows_caffes_window(begin):
     assert solver.smoothed_loss == pytest.approx(losses[-1])
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_loss_that_is_not_finite_leaves_the_mean_with_its_window(size):
+    solver, shown = make_solver(f"average_loss: {size} base_lr: 0"), []
+    solver.net.add_hook(1, lambda layer: solver.net.blob_by_name("loss").data.fill(np.inf if solver.iter == 4 else solver.iter))
+    solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: shown.append(s.smoothed_loss)})())
+    solver.step(10)
+    assert shown[4:4 + size] == [np.inf] * size and shown[9] == pytest.approx(np.mean(range(10)[-size:]))
+
+
 def test_callbacks_run_in_every_iteration_in_order():
     solver, calls = make_solver(), []
     solver.add_callback(lambda: calls.append("start"), lambda: calls.append("ready"))
