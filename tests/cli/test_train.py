@@ -18,6 +18,7 @@ from minicaffe import cli
 from minicaffe.cli import training_file
 from minicaffe.cli.display import LiveDisplay
 from minicaffe.cli.parse_log import read_log
+from minicaffe.cli.records import Result
 from minicaffe.proto import binary
 
 
@@ -123,9 +124,26 @@ def test_json_lines_and_resume(folder, capsys):
     assert cli.main(["train", "solver.prototxt", "--json", "log.jsonl", "--snapshot", "tiny_iter_30.solverstate",
                      "--max-iter", "50"]) == 0
     again = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert again[: len(records)] == records
+    assert again[: len(records)] == records  # what was there stays
     assert [record["iteration"] for record in again[len(records):] if record["event"] == "train"] == [30, 40]
     assert "20 iterations" in capsys.readouterr().out
+
+
+def test_json_of_a_new_training_begins_anew(folder):
+    for _ in range(2):
+        assert cli.main(["train", "solver.prototxt", "--json", "log.jsonl", "--quiet"]) == 0
+    assert [json.loads(line)["iteration"] for line in (folder / "log.jsonl").read_text().splitlines()].count(30) == 1
+
+
+def test_the_result_says_how_old_a_test_is_and_counts_all_batches(folder, capsys):
+    assert cli.main(["train", "solver.prototxt", "--max-iter=25", "--iter-size=3", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^test loss = .* \(at iteration 20\)$", out, re.M) and not re.search("^train.*at iteration", out, re.M)
+    solver = training_file.build_solver(training_file.default_solver("net.prototxt"))
+    solver.param.iter_size, solver.iter = 3, 25
+    result = Result()
+    result.first_iter, result.seconds = 5, 2.0
+    assert "20 iterations, 240 images/s" in list(result.lines(solver, None))[1]  # 8 pictures, 3 batches, 20 iterations, 2 seconds
 
 
 def test_a_resumed_training_does_not_load_the_weights_it_began_with(folder, capsys):
@@ -223,6 +241,12 @@ def test_faults_in_a_file_name_its_line(folder, capsys):
     assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
     err = capsys.readouterr().err
     assert "bad.prototxt:2: layer 'a' (Scal)" in err and "'Scale'" in err
+
+
+def test_a_fault_of_a_layer_is_not_blamed_on_an_option_of_that_name(folder, capsys):
+    (folder / "net.prototxt").write_text(NET.replace('"Scale"', '"Scal"'))
+    assert cli.main(["train", "solver.prototxt", "--type=Adam", "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("minicaffe: net.prototxt:5: layer 'scale' (Scal): type: ")
 
 
 def test_missing_database_names_the_command_that_makes_it(folder, capsys):

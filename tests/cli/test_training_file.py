@@ -58,6 +58,11 @@ def test_default_solver_ends_with_a_test(folder, max_iter):
     assert param.max_iter % param.test_interval == 0 and param.display >= 1
 
 
+@pytest.mark.parametrize("max_iter, display", [(0, 1), (10, 1), (60, 3), (training_file.MAX_ITER, 75), (10_000, training_file.DISPLAY)])
+def test_default_solver_displays_some_twenty_times(folder, max_iter, display):
+    assert training_file.default_solver("net.prototxt", max_iter).display == display
+
+
 def test_default_solver_of_a_net_without_test_phase(folder):
     (folder / "plain.prototxt").write_text(NET.replace(" include { phase: TEST }", ""))
     param = training_file.default_solver("plain.prototxt")
@@ -125,6 +130,12 @@ def test_every_field_has_an_option_that_sets_it(field):
         else:
             assert param.HasField(field.name)
             assert value is None or getattr(param, field.name) == value
+
+
+def test_the_old_solver_type_replaces_the_files_type():
+    param = caffe_pb2.SolverParameter(type="Adam")
+    solver_options.set_fields(param, {"solver_type": caffe_pb2.SolverParameter.NESTEROV})
+    assert not param.HasField("type") and param.solver_type == caffe_pb2.SolverParameter.NESTEROV
 
 
 def test_messages_are_given_as_prototxt():

@@ -7,7 +7,8 @@ from ssd_boxes import overlap
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.solver.detection import MeanPrecision, average_precision
+from minicaffe.proto import caffe_pb2
+from minicaffe.solver.detection import DetectionOutputs, MeanPrecision, average_precision
 
 CLASSES = 4
 
@@ -171,6 +172,16 @@ def test_average_precision_by_hand():
         assert average_precision([2, 1], [1, 1], [0, 0], 2, version) == pytest.approx(1)
     with pytest.raises(ConfigError, match="ap_version: must be one of Integral, MaxIntegral, 11point, got '12point'"):
         average_precision([], [], [], 0, "12point")
+
+
+def test_outputs_of_a_solver_are_numbered_through():
+    rows = 'layer { name: "d" type: "DummyData" top: "a" top: "b" dummy_data_param { shape { dim: 1 dim: 5 } data_filler { value: 1 } } }'
+    outputs = DetectionOutputs(layer_net(rows, []), caffe_pb2.SolverParameter(show_per_class_result=True))
+    for _, blob, _ in outputs.outputs:
+        blob.data[0, 0] = -1  # one object of class 1
+    outputs.add()
+    assert [(r["index"], r["name"], r["value"]) for r in outputs.records()] == [
+        (0, "a", 0), (1, "a[1]", 0), (2, "b", 0), (3, "b[1]", 0)]
 
 
 def test_mean_precision_over_batches():

@@ -49,7 +49,7 @@ CASES = {
     "Adam": "momentum: 0.9 momentum2: 0.99 delta: 1e-4",
 }
 EXTRAS = ["", "weight_decay: 0.05", "weight_decay: 0.05 regularization_type: 'L1'", "iter_size: 3 weight_decay: 0.01",
-          "clip_gradients: 1.5 iter_size: 2", "clip_gradients: 0"]
+          "clip_gradients: 1.5 iter_size: 2", "clip_gradients: 0", "clip_gradients: 7"]  # 7 is above some norms and below others
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])

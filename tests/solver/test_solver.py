@@ -8,7 +8,7 @@ import pytest
 from bowl import BOWL, make_solver, solver_param, weights
 
 from minicaffe.blob import Dtype
-from minicaffe.common import TEST, TRAIN
+from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.errors import ConfigError, ConfigWarning, FileError, MissingNameError, NotFiniteError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -132,6 +132,11 @@ def test_seed_decides_the_weights():
     assert np.array_equal(first[0], again[0]) and not np.array_equal(first[0], other[0])
 
 
+def test_each_rank_draws_numbers_of_its_own(monkeypatch):
+    monkeypatch.setattr(caffe, "solver_rank", 2)
+    assert make_solver("random_seed: 7").generator.seed == 9
+
+
 def test_debug_info_only_on_displays(log):
     log.set_level(logging.INFO, "minicaffe.net")
     solver = make_solver("debug_info: true display: 2 " + TESTED)
@@ -199,6 +204,18 @@ def test_images_per_second():
     solver.step(2)
     record = recorder.records("display")[1]
     assert record["images_per_second"] == pytest.approx(64 * record["iters_per_second"])
+
+
+def test_the_total_loss_of_a_test_is_a_mean():
+    solver, recorder = recorded("max_iter: 1 test_compute_loss: true " + TESTED)
+    solver.solve()
+    record, = recorder.records("test")
+    assert record["loss"] == pytest.approx(record["outputs"][0]["value"])
+
+
+def test_no_last_display_between_displays(log):
+    make_solver("max_iter: 5 display: 2").solve()
+    assert not any(message.startswith("Iteration 5") for message in log.messages)
 
 
 def test_no_test_at_first_without_test_initialization():
@@ -409,10 +426,10 @@ def test_nets_from_files_and_states(tmp_path):
 def test_the_order_of_test_nets(log, tmp_path):
     path = write(tmp_path / "t.prototxt", BOWL)
     solver = make_solver(f"test_net: '{path}' test_net_param {{ {BOWL} }} "
-                         "test_iter: 1 test_iter: 1 test_iter: 1 test_interval: 1")
+                         "test_iter: 1 test_iter: 1 test_iter: 1 test_iter: 1 test_interval: 1")
     sources = [m.split(" specified by ")[1] for m in log.messages if "Creating test net" in m]
-    assert sources == ["test_net_param", f"test_net file: {path}", "net_param"]
-    assert len(solver.test_nets) == 3
+    assert sources == ["test_net_param", f"test_net file: {path}", "net_param", "net_param"]
+    assert len(solver.test_nets) == 4
 
 
 def test_solver_state_stands_above_the_nets_own():
@@ -533,6 +550,10 @@ def test_weights_field(tmp_path):
     source.net.save_hdf5(second)
     solver = make_solver(f"weights: '{first} , {second}' {TESTED}")
     assert np.array_equal(weights(solver)[0], weights(source)[0])
+    other = str(tmp_path / "c.caffemodel")
+    make_solver("random_seed: 12").net.save(other)
+    for fields in (f"weights: '{other}' weights: '{first}'", f"weights: '{other},{first}'"):  # the later one counts
+        assert np.array_equal(weights(make_solver(fields))[0], weights(source)[0])
 
 
 def test_share_weights():
