@@ -107,9 +107,11 @@ def test_gradient_of_too_small_and_padded_inputs():
             check_gradient(layer(f"{case[2]} {FILLERS}"), [RANDOM.standard_normal(case[1])], tolerance=1e-9)
 
 
-def test_gradient_of_two_bottoms_without_bias():
+@pytest.mark.parametrize("bias", ["", "bias_term: false"])
+@pytest.mark.parametrize("layer_type", ["Convolution", "Deconvolution"])
+def test_gradient_of_two_bottoms(layer_type, bias):
     arrays = [RANDOM.standard_normal((2, 2, 4, 4)) for _ in "ab"]
-    check_gradient(layer(f"num_output: 3 kernel_size: 2 bias_term: false {FILLERS}", bottoms="ab"), arrays, tolerance=1e-9)
+    check_gradient(layer(f"num_output: 3 kernel_size: 2 {bias} {FILLERS}", layer_type, bottoms="ab"), arrays, tolerance=1e-9)
 
 
 def test_two_bottoms_share_the_weights():

@@ -69,6 +69,13 @@ def test_against_the_definition(param, options, dtype):
         np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], wanted, rtol=1e-6)
 
 
+def test_an_overlap_equal_to_the_threshold_is_enough():
+    found, known = (np.array(row).reshape(1, 1, 1, -1) for row in ([0, 1, 0.9, 0, 0, 0.5, 1], [0, 1, 0, 0, 0, 1, 1, 0]))
+    net = layer_net(layer(f"num_classes: {CLASSES}"), [found, known])
+    run_forward(net)
+    assert net.blob_by_name("y").data[0, 0, -1, 3:].tolist() == [1, 0]
+
+
 def test_nothing_found_and_nothing_there():
     nothing, empty = np.array([[0, -1, -1, -1, -1, -1, -1], [1, -1, -1, -1, -1, -1, -1]], float), np.full((1, 8), -1.0)
     found, known = some()

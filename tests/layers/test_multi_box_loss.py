@@ -145,9 +145,10 @@ def slow(loc, conf, priors, rows, **changes):
 
 CASES = [
     ("", "", {}),
-    ("code_type: CENTER_SIZE overlap_threshold: 0.3", "", {"code": "CENTER_SIZE", "threshold": np.float32(0.3)}),
+    ("code_type: CENTER_SIZE overlap_threshold: 0.0625", "", {"code": "CENTER_SIZE", "threshold": 0.0625}),
     ("code_type: CORNER_SIZE loc_weight: 2.5 loc_loss_type: L2", "", {"code": "CORNER_SIZE", "loc_weight": 2.5, "l2": True}),
-    ("match_type: BIPARTITE mining_type: NONE", "", {"per_prediction": False, "mining": "NONE"}),
+    ("match_type: BIPARTITE mining_type: NONE overlap_threshold: 0.0625", "",
+     {"per_prediction": False, "mining": "NONE", "threshold": 0.0625}),
     ("mining_type: NONE conf_loss_type: LOGISTIC do_neg_mining: false", "", {"mining": "NONE", "logistic": True}),
     ("conf_loss_type: LOGISTIC neg_pos_ratio: 1.5 do_neg_mining: true", "", {"logistic": True, "ratio": 1.5}),
     ("conf_loss_type: LOGISTIC background_label_id: 9", "", {"logistic": True, "background": 9}),
@@ -156,6 +157,8 @@ CASES = [
     ("share_location: false mining_type: NONE code_type: CENTER_SIZE", "", {"shared": False, "mining": "NONE", "code": "CENTER_SIZE"}),
     ("share_location: false mining_type: NONE use_prior_for_matching: false overlap_threshold: 0.25", "",
      {"shared": False, "mining": "NONE", "match_priors": False, "threshold": 0.25}),
+    ("share_location: false mining_type: NONE use_prior_for_matching: false overlap_threshold: 0.25 background_label_id: 3", "",
+     {"shared": False, "mining": "NONE", "match_priors": False, "threshold": 0.25, "background": 3}),
     ("use_prior_for_matching: false overlap_threshold: 0.25", "", {"match_priors": False, "threshold": 0.25}),
     ("encode_variance_in_target: true code_type: CENTER_SIZE", "", {"in_target": True, "code": "CENTER_SIZE"}),
     ("ignore_cross_boundary_bbox: true", "", {"skip_crossing": True}),
@@ -237,6 +240,43 @@ def test_nothing_at_all(images, priors):
         net = layer_net(layer(f"num_classes: 4 mining_type: {mining}"), arrays)
         assert run_forward(net) == 0
         run_backward(net, [0, 1])
+
+
+@pytest.mark.parametrize("use_prior", ["true", "false"])
+def test_an_edge_of_the_picture_is_inside(use_prior):
+    loc, conf, priors, rows = inputs()
+    np.clip(priors[:, 0], 0, 1, out=priors[:, 0])  # as PriorBox does with clip: true
+    loc[...] *= np.tile(priors[0, 0] % 1 != 0, (IMAGES, 1))  # codes of 0, so that predictions end there too
+    net = layer_net(layer(f"num_classes: 4 bp_inside: true overlap_threshold: 0.0625 use_prior_for_matching: {use_prior}"),
+                    [loc, conf, priors, rows])
+    assert (priors[0, 0] == 0).any() and (priors[0, 0] == 1).any()
+    assert run_forward(net) == pytest.approx(slow(loc, conf, priors, rows, inside=True, threshold=0.0625, match_priors=use_prior == "true"),
+                                             rel=1e-10)
+
+
+@pytest.mark.parametrize("param, options", [("", {}), ("match_type: BIPARTITE", {"per_prediction": False})])
+def test_among_equals_the_first_is_taken(param, options):
+    """Equal boxes and equal objects with other labels."""
+    loc, conf, priors, _ = inputs()
+    priors[0, 0].reshape(-1, 6, 4)[:] = priors[0, 0].reshape(-1, 6, 4)[:, :1]
+    box = priors[0, 0, :4]
+    rows = np.array([[n, label, 0, *box, 0] for n in (0, 2) for label in (3, 1, 2)])[None, None]
+    for reverse in (slice(None), slice(None, None, -1)):
+        arrays = [loc, conf, priors, rows[:, :, reverse]]
+        assert run_forward(layer_net(layer(f"num_classes: 4 {param}"), arrays)) == pytest.approx(slow(*arrays, **options), rel=1e-10)
+
+
+@pytest.mark.parametrize("param, options", [
+    ("overlap_threshold: 0.5", {}),  # learns the object
+    ("overlap_threshold: 0.75 neg_overlap: 0.5 neg_pos_ratio: 99", {"threshold": 0.75, "ratio": 99}),  # nor is it background
+])
+def test_an_overlap_equal_to_a_threshold(param, options):
+    loc, conf, priors, _ = inputs()
+    boxes = priors[0, 0].reshape(-1, 4)
+    boxes[:] = 5, 5, 6, 6
+    boxes[:2] = (0, 0, 0.5, 1), (0, 0, 1, 1)
+    arrays = [loc, conf, priors, np.array([0, 1, 0, 0, 0, 0.5, 1, 0]).reshape(1, 1, 1, 8)]
+    assert run_forward(layer_net(layer(f"num_classes: 4 {param}"), arrays)) == pytest.approx(slow(*arrays, **options), rel=1e-10)
 
 
 def test_an_object_that_nothing_overlaps():
