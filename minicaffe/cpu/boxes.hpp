@@ -24,16 +24,22 @@ template <class T> T area(const Box<T>& b, bool pixels = false) {
   return (b.width() + T(pixels)) * (b.height() + T(pixels));
 }
 
+/// Whether no point is in both; edges belong to a box.
+template <class T> bool apart(const Box<T>& a, const Box<T>& b) {
+  return b.xmin > a.xmax || b.xmax < a.xmin || b.ymin > a.ymax || b.ymax < a.ymin;
+}
+
+/// What is in both; turned inside out where they are apart.
 template <class T> Box<T> intersection(const Box<T>& a, const Box<T>& b) {
-  if (b.xmin > a.xmax || b.xmax < a.xmin || b.ymin > a.ymax || b.ymax < a.ymin) return {T(0), T(0), T(0), T(0)};
   return {std::max(a.xmin, b.xmin), std::max(a.ymin, b.ymin), std::min(a.xmax, b.xmax), std::min(a.ymax, b.ymax)};
 }
 
 /// Intersection over union; 0 where the intersection has no area, for boxes without area too.
 template <class T> T overlap(const Box<T>& a, const Box<T>& b, bool pixels = false) {
+  if (apart(a, b)) return T(0);  // also by less than a pixel
   const Box<T> both = intersection(a, b);
   const T width = both.width() + T(pixels), height = both.height() + T(pixels);
-  if (b.xmin > a.xmax || b.xmax < a.xmin || b.ymin > a.ymax || b.ymax < a.ymin || width <= T(0) || height <= T(0)) return T(0);
+  if (width <= T(0) || height <= T(0)) return T(0);
   const T inside = width * height;
   return inside / (area(a, pixels) + area(b, pixels) - inside);
 }

@@ -130,6 +130,8 @@ def test_boxes_of_a_fixed_size(some):
     plain = batch(source_net(text(some[0], transform.format(""))))[1][0, 0, 0, 3:7]
     scaled = batch(source_net(text(some[0], transform.format("height_scale: 48 width_scale: 64"))))[1][0, 0, 0, 3:7]
     np.testing.assert_allclose(scaled, plain * 2, rtol=1e-5)
+    warped = batch(source_net(text(some[0], "resize_param { height: 96 width: 128 height_scale: 48 width_scale: 64 }")))
+    np.testing.assert_allclose(warped[1][0, 0, 0, 3:7], plain, rtol=1e-5)  # only there has a picture another size
 
 
 @pytest.mark.parametrize("emit, left", [("", 2), ("emit_constraint { }", 1), ("emit_constraint { emit_type: CENTER }", 1),
@@ -143,6 +145,16 @@ def test_emit_constraint(tmp_path, emit, left):
     label = batch(net)[1][0, 0]
     assert label[:, 1].tolist() == [1, 2][:left]
     np.testing.assert_allclose(label[0, 3:7], [0.1, 0.1, 0.7, 0.7], atol=1e-6)
+
+
+@pytest.mark.parametrize("emit, labels", [("CENTER", [1, 2]), ("MIN_OVERLAP emit_overlap: 0.5", []),
+                                          ("MIN_OVERLAP emit_overlap: 0.49", [1, 2])])
+def test_emit_constraint_at_its_limit(tmp_path, emit, labels):
+    """The crop shows half of each box, whose centre is on its edge."""
+    boxes = [(1, 0.1875, 0.25, 0.3125, 0.75), (2, 0.6875, 0.25, 0.8125, 0.75)]
+    source = write_annotated(tmp_path / "db", [annotated(np.zeros((40, 40, 3), np.uint8), boxes)])
+    net = source_net(text(source, f"crop_size: 20 emit_constraint {{ emit_type: {emit} }}"), phase=TEST)
+    assert batch(net)[1][0, 0, :, 1].tolist() == (labels or [-1])
 
 
 def test_samplers_keep_their_word(tmp_path):
@@ -216,12 +228,35 @@ def test_colour_changes_in_colour(tmp_path):
 
 
 def test_half_the_pictures(some):
-    for transform, changed in (("resize_param { prob: 0.5 height: 48 width: 64 interp_mode: NEAREST } noise_param { prob: 0.5 inverse: true }",
-                                lambda data, image: (data == 255 - image).all()),
+    for transform, changed in (("noise_param { prob: 0.5 inverse: true }", lambda data, image: (data == 255 - image).all()),
+                               ("resize_param { prob: 0.5 height: 24 width: 24 }", lambda data, image: data.shape == (24, 24, 3)),
                                ("expand_param { prob: 0.5 max_expand_ratio: 3 }", lambda data, image: data.shape != image.shape)):
         net = source_net(text(some[0], transform))
         hits = [changed(batch(net)[0][0].transpose(1, 2, 0), some[1][k % 5][0]) for k in range(60)]
         assert 15 < sum(hits) < 45
+
+
+def test_surroundings(some):
+    """They have the mean of each channel, which the transformation makes 0; a ratio of 1 adds none."""
+    image = some[1][0][0]
+    means = "mean_value: 10 mean_value: 20 mean_value: 30"
+    data = batch(source_net(text(some[0], f"expand_param {{ max_expand_ratio: 4 }} {means}")))[0][0].transpose(1, 2, 0)
+    assert data.shape > image.shape and (data == 0).all(2).sum() == data[..., 0].size - image[..., 0].size
+    data = batch(source_net(text(some[0], f"expand_param {{ max_expand_ratio: 1 }} {means}")))[0][0].transpose(1, 2, 0)
+    np.testing.assert_array_equal(data, image - np.array([10.0, 20, 30]))
+
+
+def test_surroundings_that_would_be_huge(some, monkeypatch):
+    monkeypatch.setattr("minicaffe.data.augment.MOST_PIXELS", 48 * 64)
+    with pytest.raises(ShapeError, match="transform_param.expand_param: a picture of 48 x 64 would become .*; lower max_expand_ratio"):
+        source_net(text(some[0], "expand_param { max_expand_ratio: 9 }"))
+
+
+def test_a_part_has_a_pixel_at_least(tmp_path):
+    image = np.zeros((3, 4, 3), np.uint8)
+    source = write_annotated(tmp_path / "db", [annotated(image, [])])
+    net = source_net(text(source, "", "batch_sampler { sampler { min_scale: 0.1 max_scale: 0.1 } max_sample: 1 max_trials: 1 }"))
+    assert {batch(net)[0].shape for _ in range(10)} == {(1, 3, 1, 1)}
 
 
 # ---- resuming
@@ -259,6 +294,7 @@ def test_a_resumed_run_gives_the_same(some):
     ("resize_param { height: 99 width: 5 resize_mode: FIT_LARGE_SIZE_AND_PAD pad_value: 1 pad_value: 2 }", "",
      "resize_param.pad_value: give one, or one for each of the 3 channels, got 2"),
     ("expand_param { max_expand_ratio: 0.5 }", "", "expand_param.max_expand_ratio: must be at least 1"),
+    ("expand_param { prob: 2 }", "", "expand_param.prob: must be from 0 to 1, got 2"),
     ("distort_param { hue_prob: -1 }", "", "distort_param.hue_prob: must be from 0 to 1, got -1"),
     ("distort_param { brightness_delta: -1 }", "", "distort_param.brightness_delta: must be at least 0, got -1"),
     ("distort_param { contrast_lower: 2 contrast_upper: 1 }", "", "distort_param.contrast_upper: must be at least contrast_lower"),

@@ -95,22 +95,35 @@ def test_only_background():
 
 
 def test_pixels(tmp_path):
-    (tmp_path / "sizes").write_text("a 20 30\nb 8 9\nc 200 100\n")
+    (tmp_path / "sizes").write_text("a 20 30\nb 3 2\nc 200 100\n")
     found, known = some()
-    size = [(20, 30), (8, 9), (200, 100)]
+    size = [(20, 30), (3, 2), (200, 100)]
 
     def mapped(box, size):
         return np.clip(box, 0, 1) * [size[1], size[0], size[1], size[0]]
 
-    net = layer_net(layer(f'num_classes: {CLASSES} name_size_file: "{tmp_path}/sizes"'), [found, known])
+    net = layer_net(layer(f'num_classes: {CLASSES} overlap_threshold: 0.75 name_size_file: "{tmp_path}/sizes"'), [found, known])
+    tables = [slow(found, known, threshold=0.75, sizes=size[k:] + size[:k], mapped=mapped) for k in range(3)]
+    assert (tables[0] != tables[1]).any() and (tables[0] != tables[2]).any()
     for _ in range(2):  # the file goes round
         run_forward(net)
-        np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], slow(found, known, sizes=size, mapped=mapped), rtol=1e-6)
+        np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], tables[0], rtol=1e-6)
     state = net.layers[-1].get_state()
     assert state == {"seen": 6}
     net.layers[-1].set_state({"seen": 1})
     run_forward(net)
-    np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], slow(found, known, sizes=size[1:] + size[:1], mapped=mapped), rtol=1e-6)
+    np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], tables[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("gap, right", [(0, 1), (0.5, 0)])
+def test_boxes_in_pixels_share_an_edge_or_nothing(tmp_path, gap, right):
+    (tmp_path / "sizes").write_text("a 100 100\n")
+    box, shift = np.array([0.5, 0.5, 0.6, 0.6]), (10 + gap) / 100
+    for way in ((shift, 0), (-shift, 0), (0, shift), (0, -shift)):
+        arrays = [np.array([0, 1, 0.9, *box]).reshape(1, 1, 1, 7), np.array([0, 1, 0, *(box + np.tile(way, 2)), 0]).reshape(1, 1, 1, 8)]
+        net = layer_net(layer(f'num_classes: 4 overlap_threshold: 0.01 name_size_file: "{tmp_path}/sizes"'), arrays)
+        run_forward(net)
+        assert net.blob_by_name("y").data[0, 0, -1, 3] == right, way
 
 
 def test_padding_is_undone(tmp_path):
@@ -139,8 +152,9 @@ def test_wrong_prototxt(param, message):
 
 def test_wrong_bottoms():
     found, known = some()
-    with pytest.raises(ShapeError, match=r"bottom\[0\]: must be rows of 7 numbers"):
-        layer_net(layer("num_classes: 4"), [known, known])
+    for wrong in (known, np.array(1.0)):
+        with pytest.raises(ShapeError, match=r"bottom\[0\]: must be rows of 7 numbers"):
+            layer_net(layer("num_classes: 4"), [wrong, known])
     for change, message in (((0, 2, 1, 7), r"bottom\[0\]: row 2: label 7 of image .* is outside 0..3"),
                             ((1, 2, 1, 0), r"bottom\[1\]: row 2: label 0 of image .* is background"),
                             ((1, 4, 0, -3), r"bottom\[1\]: row 4: label . of image -3 is of no image")):

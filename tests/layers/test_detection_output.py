@@ -93,6 +93,13 @@ def test_equal_scores_come_in_the_order_of_the_priors():
     assert net.blob_by_name("y").data[0, 0, :, 3].tolist() == [0, 0, 2]
 
 
+def test_a_score_equal_to_the_threshold_is_left_out():
+    priors = np.stack([np.array([0.0, 0, 1, 1, 2, 2, 3, 3]), np.ones(8)])[None]
+    net = layer_net(layer("num_classes: 2 confidence_threshold: 0.5"), [np.zeros((1, 8)), np.array([[0.5, 0.5, 0.25, 0.75]]), priors])
+    run_forward(net)
+    assert net.blob_by_name("y").data[0, 0, :, 2].tolist() == [0.75]
+
+
 @pytest.mark.parametrize("what", ["threshold", "keep 0", "top 0", "no priors", "all background", "nan", "only background"])
 def test_nothing_found(what):
     loc, conf, priors = inputs(priors=0 if what == "no priors" else PRIORS)
@@ -316,10 +323,9 @@ def test_a_window(monkeypatch):
 def test_pictures_need_the_fourth_bottom():
     with pytest.raises(ConfigError, match=r"bottom: visualize needs the pictures as fourth bottom"):
         layer_net(layer("num_classes: 4 visualize: true"), inputs())
-    with pytest.raises(ShapeError, match=r"bottom\[3\]: must be 3 pictures of 1 or 3 channels, got \[3, 2, 4, 4\]"):
-        layer_net(layer("num_classes: 4 visualize: true save_file: 'a.png'", 4), [*inputs(), np.zeros((3, 2, 4, 4))])
-    with pytest.raises(ShapeError, match=r"bottom\[3\]: must be 3 pictures of 1 or 3 channels, got \[3, 1, 0, 4\]"):
-        layer_net(layer("num_classes: 4 visualize: true save_file: 'a.png'", 4), [*inputs(), np.zeros((3, 1, 0, 4))])
+    for shape in ((3, 2, 4, 4), (2, 3, 4, 4), (3, 3, 4), (3, 1, 0, 4)):
+        with pytest.raises(ShapeError, match=rf"bottom\[3\]: must be 3 pictures of 1 or 3 channels, got \[{str(shape)[1:-1]}\]"):
+            layer_net(layer("num_classes: 4 visualize: true save_file: 'a.png'", 4), [*inputs(), np.zeros(shape)])
 
 
 # ---- what is wrong
@@ -350,14 +356,18 @@ def test_wrong_bottoms():
             ([loc, conf[:, 4:], priors], r"bottom\[1\]: needs 40 prior boxes x 4 classes = 160 scores for each of 3 images"),
             ([loc, conf[:2], priors], r"bottom\[1\]: needs"),
             ([loc, conf, priors[:, :1]], r"bottom\[2\]: must be prior boxes and variances, \(1, 2, boxes x 4\), got \[1, 1, 160\]"),
-            ([loc, conf, priors[0]], r"bottom\[2\]: must be prior boxes")):
+            *(([loc, conf, wrong], r"bottom\[2\]: must be prior boxes")
+              for wrong in (priors[0], np.repeat(priors, 2, 0), priors[..., :-2], priors.reshape(1, 2 * 4 * PRIORS))),
+            ([np.array(1.0), conf, priors], r"bottom\[0\]: needs an axis for the images, got a scalar")):
         with pytest.raises(ShapeError, match=rf"layer 'l' \(DetectionOutput\): {message}"):
             layer_net(layer("num_classes: 4"), arrays)
-    priors[0, 0, 10] = priors[0, 0, 8]  # no width
-    net = layer_net(layer("num_classes: 4 code_type: CENTER_SIZE"), [loc, conf, priors])
-    with pytest.raises(DataError, match=r"bottom\[2\]: prior box 2, .* has no width or no height"):
-        run_forward(net)
-    run_forward(layer_net(layer("num_classes: 4"), [loc, conf, priors]))  # CORNER needs no sizes
+    for box, edge in ((0, 2), (2, 3), (PRIORS - 1, 2)):
+        flat = priors.copy()
+        flat[0, 0, 4 * box + edge] = flat[0, 0, 4 * box + edge - 2]
+        net = layer_net(layer("num_classes: 4 code_type: CENTER_SIZE"), [loc, conf, flat])
+        with pytest.raises(DataError, match=rf"bottom\[2\]: prior box {box}, .* has no width or no height"):
+            run_forward(net)
+    run_forward(layer_net(layer("num_classes: 4"), [loc, conf, flat]))  # CORNER needs no sizes
 
 
 def test_no_gradient():

@@ -176,6 +176,7 @@ CASES = [
     ("", "loss_param { normalization: BATCH_SIZE }", {"mode": "BATCH_SIZE"}),
     ("", "loss_param { normalization: NONE }", {"mode": "NONE"}),
     ("", "loss_param { normalize: false }", {"mode": "BATCH_SIZE"}),
+    ("", "loss_param { normalize: false normalization: FULL }", {"mode": "FULL"}),
     ("", "propagate_down: true propagate_down: false propagate_down: false propagate_down: false", {"terms": (True, False)}),
     ("", "propagate_down: false propagate_down: true propagate_down: false propagate_down: false", {"terms": (False, True)}),
 ]
@@ -361,7 +362,9 @@ def test_wrong_shapes():
             ([loc[:, 4:], conf, priors, rows], r"bottom\[0\]: needs 24 prior boxes x 1 locations x 4 = 96 codes"),
             ([loc, conf[:2], priors, rows], r"bottom\[1\]: needs 24 prior boxes x 4 classes = 96 scores for each of 3 images"),
             ([loc, conf, priors[:, :, 4:], rows], r"bottom\[0\]: needs 23 prior boxes"),
-            ([loc, conf, priors[0], rows], r"bottom\[2\]: must be prior boxes and variances"),
+            ([np.array(1.0), conf, priors, rows], r"bottom\[0\]: needs an axis for the images, got a scalar"),
+            *(([loc, conf, wrong, rows], r"bottom\[2\]: must be prior boxes and variances")
+              for wrong in (priors[0], np.repeat(priors, 2, 0), priors[..., :-2])),
             ([loc, conf, priors, rows[..., :7]], r"bottom\[3\]: must be rows of 8 numbers, \(1, 1, objects, 8\), got \[1, 1, 6, 7\]")):
         with pytest.raises(ShapeError, match=rf"layer 'l' \(MultiBoxLoss\): {message}"):
             layer_net(layer("num_classes: 4"), arrays)
