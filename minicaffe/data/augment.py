@@ -314,12 +314,14 @@ def _on_brightness(image, change):
 
 def _salt_and_pepper(param, image, random):
     height, width, channels = image.shape
-    if param.fraction > 0 and len(param.value) not in (1, channels):
+    count = int(param.fraction * height * width)
+    if not count:
+        return image
+    if len(param.value) not in (1, channels):
         raise ConfigError(f"give one, or one for each of the {channels} channels, got {len(param.value)}",
                           field="transform_param.noise_param.saltpepper_param.value")
-    count = int(param.fraction * height * width)
     image = image.copy()
-    image[random.integers(height, size=count), random.integers(width, size=count)] = np.clip(param.value or [0], 0, 255)
+    image[random.integers(height, size=count), random.integers(width, size=count)] = np.clip(param.value, 0, 255)
     return image
 
 

@@ -57,4 +57,6 @@ def test_boxes_there_and_back():
     np.testing.assert_allclose(boxes_to_pixels(param, np.array([[0.5, 0.5, 0.75, 2 / 3]]), 10, 30), [[15, 5, 22.5, 10]])
     param = Resize(resize_mode=Resize.FIT_SMALL_SIZE, height=30, width=30, height_scale=50, width_scale=60)
     np.testing.assert_allclose(boxes_to_pixels(param, np.array([[0.1, 0.1, 0.2, 3]]), 100, 200), [[6, 5, 12, 100]])
+    param.resize_mode = Resize.WARP
+    np.testing.assert_allclose(boxes_to_pixels(param, np.array([[0.1, 0.1, 0.2, 3]]), 100, 200), [[20, 10, 40, 100]])
     np.testing.assert_allclose(boxes_to_pixels(None, np.array([[-1, 0.5, 0.5, 2]]), 100, 200), [[0, 50, 100, 100]])

@@ -227,6 +227,41 @@ def test_colour_changes_in_colour(tmp_path):
                 assert {tuple(sorted(pixel)) for pixel in pixels} == {(40, 80, 200)}
 
 
+@pytest.mark.parametrize("transform, wanted", [
+    ("distort_param { brightness_delta: 32 contrast_lower: 0.5 contrast_upper: 0.5 saturation_lower: 0.5 saturation_upper: 0.5 "
+     "hue_delta: 40 }", (40, 80, 200)),  # without a probability nothing is done
+    ("noise_param { }", (40, 80, 200)), ("noise_param { jpeg: 0 }", (40, 80, 200)), ("noise_param { inverse: true }", (215, 175, 55)),
+    ("noise_param { posterize: true }", (32, 96, 224)), ("noise_param { decolorize: true }", (111, 111, 111)),
+    ("noise_param { saltpepper_param { fraction: 1 value: 9 } }", (40, 80, 200)),  # not asked for
+    ("noise_param { saltpepper: true saltpepper_param { fraction: 0 value: 9 value: 8 } }", (40, 80, 200)),
+    ("noise_param { convert_to_hsv: true }", (8, 204, 200)), ("resize_param { height: 1 width: 1 }", (40, 80, 200)),
+])
+def test_a_colour_becomes(tmp_path, transform, wanted):
+    image = np.full((6, 6, 3), (40, 80, 200), np.uint8)
+    data = batch(source_net(text(write_annotated(tmp_path / "db", [annotated(image, [])]), transform)))[0]
+    assert {tuple(pixel) for pixel in data[0].reshape(3, -1).T} == {wanted}
+
+
+def test_gray_pictures(tmp_path):
+    """Steps that need colour say so; the others work on one channel."""
+    image = np.full((6, 6, 1), 50, np.uint8)
+    image[:3] = 60
+    source = write_annotated(tmp_path / "db", [annotated(image, [])])
+
+    def first(transform):
+        return batch(source_net(text(source, transform)))[0][0, 0]
+
+    np.testing.assert_array_equal(first("noise_param { decolorize: true }"), image[..., 0])
+    np.testing.assert_array_equal(first("noise_param { hist_eq: true }"), np.where(image[..., 0] == 50, 0, 255))
+    assert first("noise_param { jpeg: 100 gauss_blur: true erode: true }").shape == (6, 6)
+    for transform, field in (("distort_param { saturation_prob: 1 }", "distort_param.saturation_prob"),
+                             ("distort_param { hue_prob: 1 }", "distort_param.hue_prob"),
+                             ("noise_param { convert_to_hsv: true }", "noise_param.convert_to_hsv"),
+                             ("noise_param { convert_to_lab: true }", "noise_param.convert_to_lab")):
+        with pytest.raises(DataError, match=f"holds a picture of 1 channels; {field} needs 3"):
+            first(transform)
+
+
 def test_half_the_pictures(some):
     for transform, changed in (("noise_param { prob: 0.5 inverse: true }", lambda data, image: (data == 255 - image).all()),
                                ("resize_param { prob: 0.5 height: 24 width: 24 }", lambda data, image: data.shape == (24, 24, 3)),
@@ -295,6 +330,9 @@ def test_a_resumed_run_gives_the_same(some):
      "resize_param.pad_value: give one, or one for each of the 3 channels, got 2"),
     ("expand_param { max_expand_ratio: 0.5 }", "", "expand_param.max_expand_ratio: must be at least 1"),
     ("expand_param { prob: 2 }", "", "expand_param.prob: must be from 0 to 1, got 2"),
+    ("resize_param { height: 100000 width: 100000 }", "", "resize_param.height: 100000 x 100000 pixels are too many for one picture"),
+    ("noise_param { prob: 2 }", "", "noise_param.prob: must be from 0 to 1, got 2"),
+    ("noise_param { saltpepper_param { fraction: 2 } }", "", "noise_param.saltpepper_param.fraction: must be from 0 to 1, got 2"),
     ("distort_param { hue_prob: -1 }", "", "distort_param.hue_prob: must be from 0 to 1, got -1"),
     ("distort_param { brightness_delta: -1 }", "", "distort_param.brightness_delta: must be at least 0, got -1"),
     ("distort_param { contrast_lower: 2 contrast_upper: 1 }", "", "distort_param.contrast_upper: must be at least contrast_lower"),
@@ -347,8 +385,9 @@ def test_float_pictures_take_no_distortion(tmp_path):
     record.datum.float_data.extend(np.arange(6) / 4)
     source = write_annotated(tmp_path / "db", [record.SerializeToString()])
     np.testing.assert_array_equal(batch(source_net(text(source, "scale: 2")))[0].ravel(), np.arange(6) / 2)
-    with pytest.raises(DataError, match="holds a picture of float32; distort_param works on pictures of bytes"):
-        source_net(text(source, "distort_param { brightness_prob: 1 }"))
+    for name in ("distort_param", "noise_param"):
+        with pytest.raises(DataError, match=f"holds a picture of float32; {name} works on pictures of bytes"):
+            source_net(text(source, f"{name} {{ }}"))
 
 
 def test_untrusted(some, tmp_path, monkeypatch):

@@ -48,6 +48,13 @@ def test_one_value_a_channel_is_not_divided_by_zero():
     assert [blob.data.tolist() for blob in net.layers[-1].blobs] == [[2, -3], [0, 0], [1]]
 
 
+def test_a_batch_of_none_leaves_the_sums():
+    net = layer_net(batch_norm(), [np.zeros((0, 3, 2))])
+    run_forward(net)
+    run_backward(net, [0])
+    assert [blob.data.tolist() for blob in net.layers[-1].blobs] == [[0, 0, 0], [0, 0, 0], [0]]
+
+
 @pytest.mark.parametrize("phase, param", [(TEST, ""), (TRAIN, "use_global_stats: true")])
 def test_global_statistics(phase, param):
     net = layer_net(batch_norm(param), [X], Dtype.DOUBLE, phase)

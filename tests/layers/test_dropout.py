@@ -56,6 +56,14 @@ def test_a_new_mask_each_time_and_the_same_when_resumed():
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, second)
 
 
+def test_the_mask_follows_the_seed():
+    net, masks = layer_net(layer_text(), [np.ones(64)]), []
+    for seed in (1, 2, 1):
+        run_forward(net, seed)
+        masks.append(net.blob_by_name("y").cpu_data.copy())
+    assert (masks[0] == masks[2]).all() and (masks[0] != masks[1]).any()
+
+
 def test_element_alone_and_in_a_vector_draw_the_same():
     """A count that is no multiple of the block takes its tail one by one: the numbers must be those of a longer blob."""
     masks = []

@@ -36,6 +36,15 @@ def test_sum_and_product_of_any_number_of_bottoms(inputs):
     check_gradient(eltwise("operation: PROD stable_prod_grad: false", inputs), arrays)
 
 
+def test_more_bottoms_than_a_maximum_takes():
+    names = " ".join(f'bottom: "b{i}"' for i in range(65))
+    net = layer_net(f'layer {{ name: "e" type: "Eltwise" {names} top: "y" }}', [np.array([float(i)]) for i in range(65)])
+    run_forward(net)
+    assert net.blob_by_name("y").data.tolist() == [64 * 65 / 2]
+    with pytest.raises(ConfigError, match=r"bottom: a maximum takes at most 64 bottoms, got 65"):
+        layer_net(f'layer {{ name: "e" type: "Eltwise" {names} top: "y" eltwise_param {{ operation: MAX }} }}', [np.zeros(1)] * 65)
+
+
 def test_maximum_sends_the_gradient_to_one_winner():
     a, b, c = np.array([1.0, 2, 3, 5]), np.array([1.0, 1, 4, 5]), np.array([1.0, 2, 4, 6])
     net = layer_net(eltwise("operation: MAX", 3), [a, b, c])

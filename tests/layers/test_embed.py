@@ -41,6 +41,16 @@ def test_batch_reindex():
     check_gradient(REINDEX, [x, index], check=[0])
 
 
+def test_numbers_instead_of_rows():
+    """One axis to pick from, one column, one row."""
+    net = layer_net(REINDEX, [np.array([5.0, 6, 7]), np.array([2, 0])])
+    run_forward(net)
+    assert net.blob_by_name("y").data.tolist() == [7, 5]
+    net = layer_net(embed("num_output: 1 input_dim: 1 bias_term: false weight_filler { value: 3 }"), [np.zeros(2)])
+    run_forward(net)
+    assert net.blob_by_name("y").data.tolist() == [[3], [3]]
+
+
 def test_batch_reindex_of_nothing():
     net = layer_net(REINDEX, [np.ones((4, 2)), np.zeros(0)])
     run_forward(net)
@@ -48,12 +58,15 @@ def test_batch_reindex_of_nothing():
     assert net.blob_by_name("y").shape == (0, 2) and not net.blob_by_name("x").diff.any()
 
 
+@pytest.mark.parametrize("place", [0, 2])
 @pytest.mark.parametrize("value", [-1, 4, np.nan, np.inf, 1e12])
-def test_an_index_out_of_range_names_its_place_value_and_range(value):
-    for text, arrays, field in ((embed("num_output: 2 input_dim: 4"), [np.array([0, 1, value])], r"\(Embed\): bottom\[0\]"),
-                                (REINDEX, [np.ones((4, 2)), np.array([0, 1, value])], r"\(BatchReindex\): bottom\[1\]")):
+def test_an_index_out_of_range_names_its_place_value_and_range(value, place):
+    index = np.array([0, 1.0, 2])
+    index[place] = value
+    for text, arrays, field in ((embed("num_output: 2 input_dim: 4"), [index], r"\(Embed\): bottom\[0\]"),
+                                (REINDEX, [np.ones((4, 2)), index], r"\(BatchReindex\): bottom\[1\]")):
         net = layer_net(text, arrays)
-        shown = re.escape(f"value 2 is {value:g}, an index must be from 0 to 3")
+        shown = re.escape(f"value {place} is {value:g}, an index must be from 0 to 3")
         with pytest.raises(DataError, match=f"{field}: {shown}"):
             run_forward(net)
 
@@ -107,6 +120,8 @@ def test_indices_have_no_gradient():
     (REINDEX, [(2, 2), (2, 1)], ShapeError, r"bottom\[1\]"),
     (REINDEX, [(), (2,)], ShapeError, r"bottom\[0\]"),
     (FILTER, [(2, 2), (3,), (2,)], ShapeError, r"bottom\[1\]"),
+    (FILTER, [(2, 2), (), (2,)], ShapeError, r"bottom\[1\]"),
+    (FILTER, [(1, 2), (1,), ()], ShapeError, r"bottom\[2\]"),
     (FILTER, [(2, 2), (2,), (2, 2)], ShapeError, r"bottom\[2\]"),
     (FILTER.replace('top: "tz"', ""), [(2, 2), (2,), (2,)], ConfigError, "top"),
 ])

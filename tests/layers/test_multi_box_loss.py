@@ -224,6 +224,8 @@ def test_no_objects(mining, expected):
     rows = np.full((1, 1, 1, 8), -1.0)
     net = layer_net(layer(f"num_classes: 4 mining_type: {mining}"), [loc, conf, priors, rows])
     loss = run_forward(net)
+    for name in ("b0", "b1"):
+        net.blob_by_name(name).diff[...] = 9
     run_backward(net, [0, 1])
     assert (net.blob_by_name("b0").diff == 0).all()
     if expected is None:
@@ -332,27 +334,30 @@ def test_wrong_prototxt(param, message):
         layer_net(layer(param), inputs())
 
 
+@pytest.mark.parametrize("row", [0, 2])
 @pytest.mark.parametrize("column, value, message", [
-    (0, 3, "object 2: image 3 is not in the batch of 3"), (1, 4, "object 2: label 4 is outside 0..3"),
-    (1, -1, "object 2: label -1 is outside"), (1, 0, "object 2: label 0 is background, which is no object"),
-    (1, np.nan, "object 2: label nan is outside"), (0, np.nan, "object 2: image nan is not in the batch"),
+    (0, 3, "image 3 is not in the batch of 3"), (1, 4, "label 4 is outside 0..3"),
+    (1, -1, "label -1 is outside"), (1, 0, "label 0 is background, which is no object"),
+    (1, np.nan, "label nan is outside"), (0, np.nan, "image nan is not in the batch"),
 ])
-def test_wrong_objects(column, value, message):
-    arrays = inputs()
-    arrays[3][0, 0, 2, column] = value
+def test_wrong_objects(column, value, message, row):
+    arrays = list(inputs())
+    arrays[3] = arrays[3][:, :, 1:].copy()  # all of them objects
+    arrays[3][0, 0, row, column] = value
     net = layer_net(layer("num_classes: 4"), arrays)
-    with pytest.raises(DataError, match=rf"layer 'l' \(MultiBoxLoss\): bottom\[3\]: {message}"):
+    with pytest.raises(DataError, match=rf"layer 'l' \(MultiBoxLoss\): bottom\[3\]: object {row}: {message}"):
         run_forward(net)
 
 
-def test_wrong_priors():
+@pytest.mark.parametrize("box", [0, 2, PRIORS - 1])
+def test_wrong_priors(box):
     loc, conf, priors, rows = inputs()
-    priors[0, 1, 9] = 0
-    with pytest.raises(DataError, match=r"bottom\[2\]: the variances of prior box 2 must be above 0"):
+    priors[0, 1, 4 * box + 1] = 0
+    with pytest.raises(DataError, match=rf"bottom\[2\]: the variances of prior box {box} must be above 0"):
         run_forward(layer_net(layer("num_classes: 4"), [loc, conf, priors, rows]))
-    priors[0, 1, 9] = 1
-    priors[0, 0, 10] = priors[0, 0, 8] - 1
-    with pytest.raises(DataError, match=r"bottom\[2\]: prior box 2, .* has no width or no height"):
+    priors[0, 1, 4 * box + 1] = 1
+    priors[0, 0, 4 * box + 2] = priors[0, 0, 4 * box] - 1
+    with pytest.raises(DataError, match=rf"bottom\[2\]: prior box {box}, .* has no width or no height"):
         run_forward(layer_net(layer("num_classes: 4 code_type: CORNER_SIZE"), [loc, conf, priors, rows]))
 
 
@@ -360,11 +365,14 @@ def test_wrong_shapes():
     loc, conf, priors, rows = inputs()
     for arrays, message in (
             ([loc[:, 4:], conf, priors, rows], r"bottom\[0\]: needs 24 prior boxes x 1 locations x 4 = 96 codes"),
+            ([loc, conf[:, 4:], priors, rows], r"bottom\[1\]: needs 24 prior boxes x 4 classes = 96 scores"),
             ([loc, conf[:2], priors, rows], r"bottom\[1\]: needs 24 prior boxes x 4 classes = 96 scores for each of 3 images"),
             ([loc, conf, priors[:, :, 4:], rows], r"bottom\[0\]: needs 23 prior boxes"),
             ([np.array(1.0), conf, priors, rows], r"bottom\[0\]: needs an axis for the images, got a scalar"),
             *(([loc, conf, wrong, rows], r"bottom\[2\]: must be prior boxes and variances")
-              for wrong in (priors[0], np.repeat(priors, 2, 0), priors[..., :-2])),
+              for wrong in (priors[0], np.repeat(priors, 2, 0), priors[..., :-2], priors[:, :1])),
+            ([loc, np.array(1.0), priors, rows], r"bottom\[1\]: needs an axis for the images, got a scalar"),
+            ([loc, conf, priors, np.array(1.0)], r"bottom\[3\]: must be rows of 8 numbers"),
             ([loc, conf, priors, rows[..., :7]], r"bottom\[3\]: must be rows of 8 numbers, \(1, 1, objects, 8\), got \[1, 1, 6, 7\]")):
         with pytest.raises(ShapeError, match=rf"layer 'l' \(MultiBoxLoss\): {message}"):
             layer_net(layer("num_classes: 4"), arrays)

@@ -1,0 +1,111 @@
+"""What every layer type with a gradient keeps to (minicaffe/layer.pyx): it overwrites the diffs that are asked for, adds to those of
+the parameters that learn, and touches no others."""
+
+import numpy as np
+import pytest
+from gradient import layer_net, run_forward
+
+from minicaffe.errors import ConfigError
+
+X, Y = (2, 4, 3, 3), (2, 5)
+LABEL = np.array([0.0, 3])
+BOXES = np.stack([np.array([0.1, 0.1, 0.5, 0.5, 0.4, 0.4, 0.9, 0.9]), np.full(8, 0.1)])[None]
+OBJECT = np.array([0, 1, 0, 0.1, 0.1, 0.5, 0.5, 0]).reshape(1, 1, 1, 8)
+FILL = 'weight_filler { type: "gaussian" std: 1 }'
+
+# type, its bottoms (a shape of random numbers from 0.2 to 0.8, or an array), how many tops, for which bottoms it has a gradient,
+# fields
+LAYERS = [
+    ("AbsVal", [Y], 1, [1], ""), ("BNLL", [Y], 1, [1], ""), ("Clip", [Y], 1, [1], "clip_param { min: 0 max: 1 }"),
+    ("Dropout", [Y], 1, [1], ""), ("ELU", [Y], 1, [1], ""), ("Exp", [Y], 1, [1], ""), ("Log", [Y], 1, [1], ""),
+    ("Power", [Y], 1, [1], "power_param { power: 2 }"), ("ReLU", [Y], 1, [1], ""), ("Sigmoid", [Y], 1, [1], ""),
+    ("Swish", [Y], 1, [1], ""), ("TanH", [Y], 1, [1], ""), ("Softmax", [Y], 1, [1], ""),
+    ("BatchNorm", [X], 1, [1], ""), ("MVN", [X], 1, [1], ""), ("LRN", [X], 1, [1], ""), ("Normalize", [X], 1, [1], ""),
+    ("PReLU", [np.full(X, -0.5)], 1, [1], ""), ("Scale", [X], 1, [1], "scale_param { bias_term: true }"),
+    ("Scale", [X, (4,)], 1, [1, 1], "scale_param { bias_term: true }"), ("Bias", [X], 1, [1], ""), ("Bias", [X, (4,)], 1, [1, 1], ""),
+    ("Reduction", [X], 1, [1], ""), ("Pooling", [X], 1, [1], "pooling_param { kernel_size: 2 }"),
+    ("Pooling", [X], 1, [1], "pooling_param { kernel_size: 2 pool: AVE }"),
+    ("Convolution", [X], 1, [1], f"convolution_param {{ num_output: 2 kernel_size: 2 {FILL} }}"),
+    ("Convolution", [X, X], 2, [1, 1], f"convolution_param {{ num_output: 2 kernel_size: 2 {FILL} }}"),
+    ("Deconvolution", [X, X], 2, [1, 1], f"convolution_param {{ num_output: 2 kernel_size: 2 {FILL} }}"),
+    ("Im2col", [X], 1, [1], "convolution_param { kernel_size: 2 }"),
+    ("InnerProduct", [X], 1, [1], f"inner_product_param {{ num_output: 3 {FILL} }}"),
+    ("Embed", [np.array([0.0, 2])], 1, [0], "embed_param { input_dim: 3 num_output: 2 }"),
+    ("BatchReindex", [X, np.array([1.0, 1, 0])], 1, [1, 0], ""),
+    ("Filter", [X, Y, np.array([1.0, 1])], 2, [1, 1, 0], ""),
+    ("Concat", [X, X], 1, [1, 1], ""), ("Slice", [X], 2, [1], ""), ("Tile", [Y], 1, [1], "tile_param { tiles: 2 }"),
+    ("Crop", [X, (2, 4, 2, 2)], 1, [1, 0], ""), ("Permute", [X], 1, [1], "permute_param { order: 1 }"), ("Split", [X], 2, [1], ""),
+    ("Silence", [X], 0, [1], ""), ("SPP", [X], 1, [1], "spp_param { pyramid_height: 2 }"),
+    *(("Eltwise", [Y, Y], 1, [1, 1], f"eltwise_param {{ operation: {operation} }}") for operation in ("SUM", "PROD", "MAX")),
+    ("LSTM", [(2, 3, 4), np.ones((2, 3)), (3, 2)], 1, [1, 0, 1], f"recurrent_param {{ num_output: 2 {FILL} }}"),
+    ("RNN", [(2, 3, 4), np.ones((2, 3)), (3, 2)], 1, [1, 0, 1], f"recurrent_param {{ num_output: 2 {FILL} }}"),
+    ("LSTMUnit", [(1, 3, 2), (1, 3, 8), np.ones((1, 3))], 2, [1, 1, 0], ""),
+    ("SoftmaxWithLoss", [Y, LABEL], 1, [1, 0], ""), ("HingeLoss", [Y, LABEL], 1, [1, 0], ""),
+    ("MultinomialLogisticLoss", [Y, LABEL], 1, [1, 0], ""), ("InfogainLoss", [Y, LABEL, (5, 5)], 1, [1, 0, 0], ""),
+    ("EuclideanLoss", [Y, Y], 1, [1, 1], ""), ("SigmoidCrossEntropyLoss", [Y, Y], 1, [1, 0], ""),
+    ("ContrastiveLoss", [Y, Y, LABEL], 1, [1, 1, 0], ""), ("SmoothL1Loss", [Y, Y, Y], 1, [1, 1, 0], ""),
+    ("MultiBoxLoss", [(1, 8), (1, 4), BOXES, OBJECT], 1, [1, 1, 0, 0], "multibox_loss_param { num_classes: 2 }"),
+]
+NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in LAYERS]
+
+
+def net_of(name, bottoms, tops, fields, top_names=None):
+    random = np.random.default_rng(1)
+    bottom_text = " ".join(f'bottom: "b{i}"' for i in range(len(bottoms)))
+    top_text = " ".join(f'top: "{top}"' for top in top_names or [f"t{i}" for i in range(tops)])
+    arrays = [random.uniform(0.2, 0.8, part) if isinstance(part, tuple) else part for part in bottoms]
+    return layer_net(f'layer {{ name: "l" type: "{name}" {bottom_text} {top_text} {fields} }}', arrays)
+
+
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)
+def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, fields):
+    net = net_of(name, bottoms, tops, fields)
+    layer, index = net.layers[-1], len(net.layers) - 1
+    asked = [(i, "bottom") for i, has in enumerate(gradient) if has] + [(i, "parameter") for i in range(len(layer.blobs))]
+    for which, kind in [(None, None), *asked]:
+        run_forward(net)
+        for blob in (*net.bottoms[-1], *layer.blobs):
+            blob.diff[...] = 7
+        for top, weight in zip(net.tops[-1], layer.loss_weights):
+            top.diff[...] = weight or 1
+        net.layer_need_backward[index] = True
+        net.bottom_need_backward[index] = [kind == "bottom" and i == which for i in range(len(bottoms))]
+        layer.param_propagate_down = [kind == "parameter" and i == which for i in range(len(layer.blobs))]
+        net.backward_from_to(index, index)
+        if name in ("LSTM", "RNN"):  # whose parameters always get a gradient
+            layer.param_propagate_down = [True] * len(layer.blobs)
+        for i, blob in enumerate(net.bottoms[-1]):
+            if kind == "bottom" and i == which:
+                assert not (blob.diff == 7).any(), f"bottom {i}"
+            elif kind is None or name != "LSTMUnit" or not gradient[i]:  # which computes both of its gradients at once
+                assert (blob.diff == 7).all(), f"bottom {i}, when asked for {kind} {which}"
+        for i, blob in enumerate(layer.blobs):
+            if name == "BatchNorm" or not layer.param_propagate_down[i]:
+                assert (blob.diff == 7).all(), f"parameter {i}, when asked for {kind} {which}"
+            elif kind == "parameter" and i == which:
+                assert (blob.diff != 7).any(), f"parameter {i}"
+
+
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)
+def test_force_backward_asks_only_where_there_is_a_gradient(name, bottoms, tops, gradient, fields):
+    layer = net_of(name, bottoms, tops, fields).layers[-1]
+    allowed = [layer.allow_force_backward(i) for i in range(len(bottoms))]
+    # SigmoidCrossEntropyLoss and its like refuse their labels, Crop gives its reference no gradient, and says nothing.
+    assert allowed == [bool(has) or name == "Crop" for has in gradient]
+
+
+@pytest.mark.parametrize("name, bottoms, fields", [(name, bottoms, fields) for name, bottoms, _, _, fields in LAYERS if name.endswith("Loss")])
+def test_a_loss_needs_no_top(name, bottoms, fields):
+    net = net_of(name, bottoms, 0, fields)
+    assert len(net.tops[-1]) == 1 and net.layers[-1].loss_weights == [1]
+    assert run_forward(net) == net.tops[-1][0].data.item()
+
+
+NOT_IN_PLACE = ["AbsVal", "BatchReindex", "Concat", "Convolution", "Crop", "Deconvolution", "Eltwise", "Embed", "Filter", "Im2col",
+                "InnerProduct", "LRN", "LSTM", "LSTMUnit", "Permute", "Pooling", "RNN", "Reduction", "Slice", "Split", "Tile"]
+
+
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", [layer for layer in LAYERS if layer[0] in NOT_IN_PLACE])
+def test_no_top_may_be_a_bottom(name, bottoms, tops, gradient, fields):
+    with pytest.raises(ConfigError, match=rf"top\[0\]: {name} cannot (work|go backward) in place"):
+        net_of(name, bottoms, tops, fields, ["b0", *(f"t{i}" for i in range(1, tops))])
