@@ -15,7 +15,7 @@ from minicaffe.cli import main
 from minicaffe.errors import ConfigError, MissingFieldError
 from minicaffe.layers.convolution import ConvolutionLayer
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, fields, parse_text, read_text, write_text
+from minicaffe.proto import caffe_pb2, fields, parse_text, write_text
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "forks.md"
 INPUT = 'layer { name: "in" type: "Input" top: "a" input_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }\n'
@@ -231,8 +231,10 @@ def test_what_is_no_name_of_an_enums_value(net_file, value):
 
 
 def test_layers_that_the_rules_leave_out_are_not_looked_at(net_file):
-    caffe.Net(net_file(INPUT + 'layer { name: "t" type: "ImageGtData" top: "x" include { phase: TRAIN } image_gt_data_param { a: 1 } }'),
-              caffe.TEST)
+    text = net_file(INPUT + 'layer { name: "t" type: "ImageGtData" top: "x" include { phase: TRAIN } image_gt_data_param { a: 1 } }')
+    assert [layer.name for layer in caffe.Net(text, caffe.TEST).layers] == ["in"]
+    with pytest.raises(ConfigError, match="unknown layer type 'ImageGtData'"):
+        caffe.Net(text, caffe.TRAIN)
 
 
 @pytest.mark.parametrize("kind, hint", [
@@ -266,7 +268,7 @@ def test_a_type_of_ones_own_in_a_v1_net(types, net_file):
 
 @pytest.mark.parametrize("ceil, side", [("true", 3), ("false", 2)])
 def test_ceil_mode_rounds(net_file, ceil, side):
-    text = "layer { name: 'p' type: 'Pooling' bottom: 'a' top: 'p' pooling_param { kernel_size: 2 stride: 2 ceil_mode: %s } }"
+    text = "layer { name: 'p' type: 'Pooling' bottom: 'a' top: 'p' loss_weight: 1 pooling_param { kernel_size: 2 stride: 2 ceil_mode: %s } }"
     net = caffe.Net(net_file(INPUT.replace("dim: 4", "dim: 5") + text % ceil), caffe.TEST)
     assert net.blobs["p"].shape == (1, 2, side, side)
     net_file(f"base_lr: 0.1 lr_policy: fixed net_param {{ {INPUT.replace('dim: 4', 'dim: 5')} {text % ceil} }}", "solver.prototxt")
@@ -310,8 +312,11 @@ def test_opencvs_door_takes_the_option(net_file):
 
 def test_a_caffemodel_with_unknown_fields_loads(net_file, tmp_path):
     net = caffe.Net(net_file(INPUT + CONVOLUTION % ""), caffe.TEST)
+    blob, = net.params["c"][:1]
+    blob.data[...] = np.arange(blob.count).reshape(blob.shape)
     net.save("net.caffemodel")
     with open("net.caffemodel", "ab") as file:
         file.write(b"\xa2\x7d\x03abc\x78\x05")  # fields 2004 and 15 of NetParameter
+    blob.data[...] = -1
     net.copy_from("net.caffemodel")
-    read_text("net.prototxt", caffe_pb2.NetParameter)
+    assert (blob.data.ravel() == np.arange(blob.count)).all()

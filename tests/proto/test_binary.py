@@ -104,6 +104,8 @@ def test_numbers_in_pieces():
         unpacked(5, range(6)),
         unpacked(5, [0]) + unpacked(6, range(6)) + unpacked(5, [1, 2, 3, 4, 5]),
         packed(5, [0, 1]) + unknown + packed(5, []) + unpacked(5, [2]) + packed(5, [3, 4, 5]),
+        unpacked(5, [0, 1, 2]) + unknown + unpacked(5, [3, 4, 5]),  # one run for the eye, two in the file
+        unpacked(5, [0]) + unknown + unpacked(5, [1]) + unknown[:6] + unpacked(5, [2, 3, 4, 5]),
         b"\x29" + b"\0" * 8 + packed(5, range(6)),  # eight bytes where floats should be: unknown to protobuf
     ]
     for content in pieces:

@@ -134,6 +134,45 @@ def test_batch_norm_of_three_params():
     assert upgrade_net(two) == (two, [])
 
 
+@pytest.mark.parametrize("learned", ["lr_mult: 1 decay_mult: 0", "lr_mult: 0 decay_mult: 1", "lr_mult: 0", "decay_mult: 0"])
+@pytest.mark.parametrize("place", range(3))
+def test_batch_norm_of_which_one_param_would_be_learned(place, learned):
+    """lr_mult and decay_mult are 1 where they are not given."""
+    fixed = "param { lr_mult: 0 decay_mult: 0 }"
+    params = [fixed] * 3
+    params[place] = f"param {{ {learned} }}"
+    assert upgraded(f"layer {{ type: 'BatchNorm' {' '.join(params)} }}") == net_of(f"layer {{ type: 'BatchNorm' {fixed * 3} }}")
+    assert not needs_upgrade(net_of(f"layer {{ type: 'BatchNorm' {fixed * 3} }}"))
+    assert not needs_upgrade(net_of(f"layer {{ type: 'Scale' {' '.join(params)} }}"))
+
+
+def test_every_net_inside_a_solver():
+    old = "{ input: 'x' input_dim: [1, 1, 1, 1] layers { name: 'NAME' type: RELU } }"
+    fields = ("net_param", "train_net_param", "test_net_param", "test_net_param")
+    text = " ".join(f"{field} {old.replace('NAME', f'{field}{i}')}" for i, field in enumerate(fields))
+    solver = upgrade_solver(parse_text(text, caffe_pb2.SolverParameter)[0])
+    nets = [solver.net_param, solver.train_net_param, *solver.test_net_param]
+    assert [[(layer.type, layer.name) for layer in net.layer] for net in nets] == [
+        [("Input", "input"), ("ReLU", f"{field}{i}")] for i, field in enumerate(fields)]
+    assert not any(map(needs_upgrade, nets))
+
+
+def test_padding_of_v0():
+    """Each consumer gets the pad of its padding layer, in place of its own, and the bottom below it."""
+    def padding(name, pad, bottom):
+        return f"layers {{ layer {{ name: '{name}' type: 'padding' pad: {pad} }} bottom: '{bottom}' top: '{name}' }}\n"
+
+    def window(name, kind, bottom, fields=""):
+        return f"layers {{ layer {{ name: '{name}' type: '{kind}' kernelsize: 3 {fields} }} bottom: '{bottom}' top: '{name}' }}\n"
+    net = upgraded("input: 'x' input_dim: [1, 1, 9, 9]\n" + padding("p", 2, "x") + padding("q", 1, "x")
+                   + window("own", "conv", "p", "pad: 5") + window("other", "conv", "q") + window("pool", "pool", "p")
+                   + window("none", "conv", "x") + padding("r", 3, "own") + window("last", "conv", "r"))
+    layers = {layer.name: layer for layer in net.layer[1:]}
+    assert {name: (list(layer.bottom), list(layer.convolution_param.pad)) for name, layer in layers.items()} == {
+        "own": (["x"], [2]), "other": (["x"], [1]), "pool": (["x"], []), "none": (["x"], []), "last": (["own"], [3])}
+    assert layers["pool"].pooling_param.pad == 2
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -1,0 +1,172 @@
+"""Parameters with one name, layers with one name: whose memory, gradients and multipliers they have, and what files hold of them."""
+
+import h5py
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.net.net import Net
+from minicaffe.proto import binary, caffe_pb2, parse_text
+from minicaffe.proto.upgrade import read_weights
+from minicaffe.solver import create_solver
+
+NET = """
+name: "twice" state { phase: TRAIN }
+layer { name: "in" type: "DummyData" top: "x" top: "t" dummy_data_param {
+  shape { dim: 4 dim: 3 } data_filler { type: "gaussian" } shape { dim: 4 dim: 3 } data_filler { type: "gaussian" } } }
+layer { name: "one" type: "InnerProduct" bottom: "x" top: "y" param { name: "w" OWNER } param { name: "b" }
+  inner_product_param { num_output: 3 weight_filler { type: "gaussian" } bias_filler { type: "gaussian" } } }
+layer { name: "two" type: "InnerProduct" bottom: "y" top: "z" param { name: "w" SHARER } param { name: "b" }
+  inner_product_param { num_output: 3 weight_filler { type: "gaussian" } bias_filler { type: "gaussian" } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "t" top: "loss" }
+"""
+
+
+def param(owner="", sharer="", text=NET):
+    return parse_text(text.replace("OWNER", owner).replace("SHARER", sharer), caffe_pb2.NetParameter)[0]
+
+
+def gradients(net):
+    """Return the gradients of weight and bias by hand; both layers add to them."""
+    x, t, w, b = (blob.cpu_data.astype(float) for blob in (net.blob_by_name("x"), net.blob_by_name("t"), *net.learnable_params))
+    y = x @ w.T + b
+    dz = (y @ w.T + b - t) / len(x)
+    dy = dz @ w
+    return dz.T @ y + dy.T @ x, (dz + dy).sum(0)
+
+
+def test_gradients_of_sharers_are_added(device):
+    net = Net(param())
+    assert [blob.shape for blob in net.learnable_params] == [(3, 3), (3,)]
+    net.clear_param_diffs()
+    net.forward_backward()
+    for blob, expected in zip(net.learnable_params, gradients(net), strict=True):
+        np.testing.assert_allclose(blob.cpu_diff, expected, rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(net.layers[1].blobs, net.layers[2].blobs, strict=True):
+        np.testing.assert_array_equal(mine.cpu_data, theirs.cpu_data)
+        np.testing.assert_array_equal(mine.cpu_diff, theirs.cpu_diff)
+
+
+def test_a_step_moves_what_is_shared_once(device):
+    solver = create_solver(caffe_pb2.SolverParameter(base_lr=0.5, lr_policy="fixed", snapshot_after_train=False, net_param=param()))
+    before = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
+    solver.step(1)
+    moved = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
+    for blob, start in zip(solver.net.learnable_params, before, strict=True):
+        blob.data[...] = start
+    for start, end, gradient in zip(before, moved, gradients(solver.net), strict=True):
+        np.testing.assert_allclose(start - end, 0.5 * gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("owner, sharer, lr, decay", [
+    ("", "", 1, 1), ("lr_mult: 3", "", 3, 1), ("", "lr_mult: 3", 3, 1), ("lr_mult: 3", "lr_mult: 3", 3, 1),
+    ("decay_mult: 2", "lr_mult: 3", 3, 2), ("", "lr_mult: 0 decay_mult: 0", 0, 0),
+])
+def test_multipliers_that_either_gives(owner, sharer, lr, decay):
+    net = Net(param(owner, sharer))
+    assert (list(net.params_lr), list(net.params_weight_decay)) == ([lr, 1], [decay, 1])
+
+
+@pytest.mark.parametrize("field", ["lr_mult", "decay_mult"])
+def test_multipliers_that_differ(field):
+    with pytest.raises(ConfigError, match=rf"layer 'two' \(InnerProduct\): param\[0\].{field}: shares 'w' with layer 'one' blobs\[0\], "
+                                          "which has 1, got 2"):
+        Net(param(f"{field}: 1", f"{field}: 2"))
+
+
+THIRD = NET.replace('layer { name: "loss"', """layer { name: "three" type: "InnerProduct" bottom: "z" top: "o" param { name: "w" MODE }
+  inner_product_param { num_output: COUNT bias_term: false } } layer { name: "quiet" type: "Silence" bottom: "o" } layer { name: "loss\"""")
+
+
+def test_a_third_sharer_has_the_multiplier_of_the_second():
+    """What the owner leaves open the first sharer that says something decides."""
+    text = THIRD.replace("COUNT", "3")
+    assert list(Net(param("", "lr_mult: 3", text.replace("MODE", ""))).params_lr) == [3, 1]
+    with pytest.raises(ConfigError, match=r"layer 'three' .*lr_mult: shares 'w' with layer 'one' blobs\[0\], which has 3, got 4"):
+        Net(param("", "lr_mult: 3", text.replace("MODE", "lr_mult: 4")))
+
+
+def test_shapes_of_sharers():
+    text = param().SerializeToString()
+    net = caffe_pb2.NetParameter.FromString(text)
+    reshape = net.layer[2].inner_product_param
+    reshape.num_output = 2
+    with pytest.raises(ShapeError, match=r"param\[0\]: shares 'w' with layer 'one' blobs\[0\] but has shape \[2, 3\] against \[3, 3\]"):
+        Net(net)
+    net.layer[2].param[0].share_mode = caffe_pb2.ParamSpec.PERMISSIVE
+    with pytest.raises(ShapeError, match=r"param\[0\]: shares 'w' with layer 'one' blobs\[0\] but has 6 values against 9"):
+        Net(net)
+
+
+def test_equal_counts_may_be_shared():
+    text = """layer { name: "in" type: "Input" top: "a" top: "b" input_param { shape { dim: 1 dim: 6 } shape { dim: 1 dim: 3 } } }
+      layer { name: "one" type: "InnerProduct" bottom: "a" top: "y" param { name: "w" }
+        inner_product_param { num_output: 2 bias_term: false weight_filler { type: "gaussian" } } }
+      layer { name: "two" type: "InnerProduct" bottom: "b" top: "z" param { name: "w" MODE }
+        inner_product_param { num_output: 4 bias_term: false } }"""
+    with pytest.raises(ShapeError, match="set share_mode: PERMISSIVE for equal counts"):
+        Net(param(text=text.replace("MODE", "")))
+    net = Net(param(text=text.replace("MODE", "share_mode: PERMISSIVE")))
+    one, two = (layer.blobs[0] for layer in net.layers[1:])
+    assert (one.shape, two.shape) == ((2, 6), (4, 3)) and one.cpu_data.any()
+    np.testing.assert_array_equal(one.cpu_data.ravel(), two.cpu_data.ravel())
+
+
+def test_hdf5_holds_what_is_shared_once(tmp_path):
+    net = Net(param())
+    net.forward_backward()
+    net.save_hdf5(str(tmp_path / "w.h5"), write_diff=True)
+    with h5py.File(tmp_path / "w.h5") as file:
+        assert {name: sorted(group) for name, group in file["data"].items() if len(group)} == {"one": ["0", "1"]}
+        assert {name: sorted(group) for name, group in file["diff"].items() if len(group)} == {"one": ["0", "1"], "two": ["0", "1"]}
+    other = Net(param())
+    other.load_hdf5(str(tmp_path / "w.h5"))
+    for mine, theirs in zip(net.layers[2].blobs, other.layers[2].blobs, strict=True):
+        np.testing.assert_array_equal(mine.cpu_data, theirs.cpu_data)
+
+
+SAME = """name: "same"
+layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 3 weight_filler { type: "gaussian" } } }
+layer { name: "ip" type: "InnerProduct" bottom: "y" top: "z" inner_product_param { num_output: 3 weight_filler { type: "gaussian" } } }
+"""
+
+
+def test_weights_go_to_the_first_layer_of_a_name(tmp_path):
+    net = Net(param(text=SAME))
+    second = [blob.cpu_data.copy() for blob in net.layers[2].blobs]
+    values = np.arange(9, dtype=np.float32).reshape(3, 3), np.arange(3, dtype=np.float32)
+    entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")])
+    with open(tmp_path / "w.caffemodel", "wb") as file:
+        binary.write_net(file, entry, [binary.LayerBlobs("ip", "InnerProduct", [binary.StoredBlob(v.shape, v) for v in values])])
+    net.copy_from(str(tmp_path / "w.caffemodel"))
+    for blob, expected in zip([*net.layers[1].blobs, *net.layers[2].blobs], [*values, *second], strict=True):
+        np.testing.assert_array_equal(blob.cpu_data, expected)
+
+
+def test_the_last_entry_of_a_name_counts(tmp_path):
+    net = Net(param(text=SAME))
+    net.save(str(tmp_path / "w.caffemodel"))
+    assert [layer.name for layer in read_weights(tmp_path / "w.caffemodel")] == ["in", "ip", "ip"]
+    other = Net(param(text=SAME))
+    other.copy_from(str(tmp_path / "w.caffemodel"))
+    np.testing.assert_array_equal(other.layers[1].blobs[0].cpu_data, net.layers[2].blobs[0].cpu_data)
+
+
+def test_sharing_with_another_net_begins_at_the_first_layer_of_a_name():
+    net, other = Net(param(text=SAME)), Net(param(text=SAME.replace('name: "ip" type: "InnerProduct" bottom: "y"',
+                                                                    'name: "last" type: "InnerProduct" bottom: "y"')))
+    second = net.layers[2].blobs[0].cpu_data.copy()
+    net.share_with(other)
+    other.layers[1].blobs[0].data[...] = 7
+    assert (net.layers[1].blobs[0].cpu_data == 7).all()
+    np.testing.assert_array_equal(net.layers[2].blobs[0].cpu_data, second)
+
+
+def test_files_of_old_pycaffe_scripts_share_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET.replace("OWNER", "").replace("SHARER", ""))
+    net = caffe.Net("net.prototxt", caffe.TRAIN)
+    net.params["one"][0].data[...] = 5
+    assert (net.params["two"][0].data == 5).all()
