@@ -3,9 +3,11 @@
 import errno
 import os
 import resource
+import signal
 import stat
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from minicaffe.data.db import new_database
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import FileError
 from minicaffe.proto import atomic
-from minicaffe.proto.atomic import check_writable, replacing
+from minicaffe.proto.atomic import check_writable, hdf5_in_memory, interrupts_held, replacing
 from minicaffe.proto.files import is_hdf5, map_bytes, read_bytes
 from minicaffe.proto.hdf5 import reading
 
@@ -206,3 +208,37 @@ def test_a_file_system_that_cannot_sync_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic.os, "fsync", fsync)
     put(tmp_path / "a", b"x")
     assert (tmp_path / "a").read_bytes() == b"x"
+
+
+def interrupt():
+    """Ctrl-C as it comes while Python runs the callback of a weak reference, as h5py has them: raised there it is lost."""
+    class Thing:
+        pass
+    thing = Thing()
+    thing.reference = weakref.ref(thing, lambda reference: signal.raise_signal(signal.SIGINT))
+    keep = thing.reference
+    del thing
+    return keep
+
+
+def test_ctrl_c_waits_for_the_end_of_hdf5(tmp_path):
+    path = tmp_path / "a.h5"
+    with open(path, "wb") as file:
+        with pytest.raises(KeyboardInterrupt):
+            with hdf5_in_memory(file) as hdf5:
+                interrupt()
+                hdf5["x"] = [1, 2, 3]
+    with pytest.raises(KeyboardInterrupt):
+        with reading(path) as hdf5:
+            interrupt()
+            assert list(hdf5["x"]) == [1, 2, 3]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    with pytest.raises(KeyboardInterrupt):
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("still waiting")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -14,7 +14,9 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import stat
+import threading
 from pathlib import Path
 
 from minicaffe.errors import FileError
@@ -58,6 +60,33 @@ def replacing(path):
 
 
 @contextlib.contextmanager
+def interrupts_held():
+    """Let Ctrl-C wait until the block is left, and raise it then; a second one does not wait.
+
+    h5py runs Python in callbacks of weak references, where an exception is printed and lost. In other threads than the main
+    one nothing is held: Python's signal handlers never run there.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came = []
+
+    def note(*arguments):
+        came.append(arguments)
+        if len(came) > 1:
+            handler(*arguments)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
+
+
+@contextlib.contextmanager
 def hdf5_in_memory(file):
     """Give an h5py.File to fill, and write its bytes to the open binary `file` when the block is left.
 
@@ -65,9 +94,10 @@ def hdf5_in_memory(file):
     """
     import h5py
     memory = io.BytesIO()
-    with h5py.File(memory, "w") as hdf5:
-        yield hdf5
-    file.write(memory.getbuffer())
+    with interrupts_held():
+        with h5py.File(memory, "w") as hdf5:
+            yield hdf5
+        file.write(memory.getbuffer())
 
 
 def check_writable(path):

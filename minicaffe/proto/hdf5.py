@@ -10,6 +10,7 @@ import math
 
 from minicaffe.errors import DataError, Error, FileError, OutOfMemoryError
 from minicaffe.memory.budget import check_bytes
+from minicaffe.proto.atomic import interrupts_held
 from minicaffe.proto.files import REMEDY, check_below, file_error
 
 
@@ -32,7 +33,7 @@ def reading(path, within=None):
     import h5py
     path = str(path)
     try:
-        with open(path, "rb"), h5py.File(path, "r") as file:
+        with interrupts_held(), open(path, "rb"), h5py.File(path, "r") as file:
             check_below(file.id.get_vfd_handle(), path, within)
             yield file
     except Error as error:

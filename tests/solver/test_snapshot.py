@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 
 import h5py
 import numpy as np
@@ -406,3 +407,13 @@ def test_layer_names_that_hdf5_cannot_hold(tmp_path):
 def test_snapshot_needs_a_prefix():
     with pytest.raises(ConfigError, match="snapshot_prefix"):
         make_solver().snapshot()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_ctrl_c_leaves_no_model_without_its_state(tmp_path, monkeypatch, form):
+    solver = built(tmp_path, form=form)
+    solver.step(1)
+    monkeypatch.setattr("minicaffe.solver.snapshot.resume_state", lambda solver: signal.raise_signal(signal.SIGINT) or {})
+    with pytest.raises(KeyboardInterrupt):
+        solver.snapshot()
+    assert sorted(os.listdir(tmp_path)) == [f"s_iter_1.{kind}{FORMATS[form]}" for kind in ("caffemodel", "solverstate")]
