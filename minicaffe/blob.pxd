@@ -1,3 +1,5 @@
+from cpython.pythread cimport PyThread_get_thread_ident
+
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.ops.context cimport Context
 
@@ -10,6 +12,9 @@ ctypedef fused real:
     float
     double
 
+cdef inline unsigned long long this_thread() noexcept:
+    return <unsigned long long> PyThread_get_thread_ident()
+
 cdef class Blob:
     cdef readonly str name
     cdef readonly Dtype dtype
@@ -20,6 +25,12 @@ cdef class Blob:
     cdef long long dims[32]
     cdef readonly SyncedMemory data_memory
     cdef readonly SyncedMemory diff_memory
+    cdef int uses                    # running nets and operations that need shape and memories to stay as they are
+    cdef unsigned long long user     # the thread of all of them; 0: they are in several threads
+    cdef void begin_use(self, unsigned long long thread) noexcept
+    cdef void end_use(self) noexcept
+    cdef int check_idle(self) except -1
+    cdef void put_memory(self, SyncedMemory data, SyncedMemory diff) noexcept
     # Valid until the next reshape that grows the blob; they stand for Caffe's cpu_data() and its sisters.
     cdef const void* cpu_data_ptr(self) except? NULL
     cdef void* mutable_cpu_data_ptr(self) except? NULL

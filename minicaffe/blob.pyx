@@ -1,8 +1,8 @@
 """Blob: an N-dimensional array with two equally sized memories, `data` and `diff` (Caffe blob.hpp, blob.cpp).
 
 Row-major, last axis fastest, up to 32 axes. Memory is taken on first access and replaced only when a reshape needs more
-than the capacity. Different from Caffe: what aborted there raises here, and a NumPy view keeps its memory alive after the
-blob grew or went away.
+than the capacity. Different from Caffe: what aborted there raises here, a NumPy view keeps its memory alive after the
+blob grew or went away, and a blob of a running net keeps shape and memory until its thread changes them (docs/threads.md).
 """
 
 import numpy as np
@@ -11,10 +11,10 @@ from minicaffe.memory.allocator cimport Buffer
 from minicaffe.memory.synced cimport HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
 from minicaffe.ops.context cimport Context, context, cpu_context, settle
 
-from minicaffe.errors import DataError, ShapeError, WrongTypeError
+from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.registry import registry
-from minicaffe.ops.context import device_lock
+from minicaffe.memory.synced import device_lock
 
 cdef extern from "minicaffe/ops/sums.hpp" nogil:
     void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, const void* x, double* out)
@@ -101,18 +101,22 @@ cdef class Blob:
             same = same and dims[axis] == self.dims[axis]
         if same:
             return 0
+        cdef SyncedMemory data = self.data_memory, diff = self.diff_memory
         cdef size_t size = count * ITEMSIZE[<int> self.dtype]
-        if size > self.data_memory.size or size > self.diff_memory.size:
+        if size > data.size or size > diff.size:
             check_bytes(size, (f"blob '{self.name}'" if self.name else "a blob") + f" of shape {[dims[i] for i in range(num_axes)]}")
+        if size > data.size:    # each by itself: either may be shared with a smaller or larger blob
+            data = SyncedMemory(size, self.name + " data")
+        if size > diff.size:
+            diff = SyncedMemory(size, self.name + " diff")
+        self.check_idle()
+        # From here on no other thread gets in, so that shape and memories fit each other for all who look.
         for axis in range(num_axes):
             self.dims[axis] = dims[axis]
         self.num_axes = num_axes
         self.count = count
         self.stamp += 1
-        if size > self.data_memory.size:    # each by itself: either may be shared with a smaller or larger blob
-            self.data_memory = SyncedMemory(size, self.name + " data")
-        if size > self.diff_memory.size:
-            self.diff_memory = SyncedMemory(size, self.name + " diff")
+        self.put_memory(data, diff)
         return 0
 
     @property
@@ -122,7 +126,8 @@ cdef class Blob:
 
     cpdef reshape_like(self, Blob other):
         """Take the shape of `other`."""
-        self.resize(other.dims, other.num_axes)
+        cdef long long[32] dims = other.dims    # a copy, as another thread may reshape `other` meanwhile
+        self.resize(dims, other.num_axes)
 
     cdef bint same_shape(self, Blob other):
         cdef int axis
@@ -214,6 +219,26 @@ cdef class Blob:
 
     # ---- memory
 
+    cdef void begin_use(self, unsigned long long thread) noexcept:
+        """Until `end_use` no thread but `thread` may change shape or memories, of which it has pointers."""
+        self.user = thread if self.uses == 0 or self.user == thread else 0
+        self.uses += 1
+
+    cdef void end_use(self) noexcept:
+        self.uses -= 1
+
+    cdef int check_idle(self) except -1:
+        """Raise BusyError if another thread uses the blob, so that its shape and memories must stay."""
+        if self.uses and self.user != this_thread():
+            raise BusyError(f"{f'blob {self.name!r}' if self.name else 'a blob'} cannot get another shape or memory now: another "
+                            "thread computes with it; change it inside `with net.lock:`, or give each thread a net of its own")
+        return 0
+
+    cdef void put_memory(self, SyncedMemory data, SyncedMemory diff) noexcept:
+        """Replace both memories; the old ones are freed when the new ones are in place, as freeing may let other threads in."""
+        old_data, old_diff = self.data_memory, self.diff_memory
+        self.data_memory, self.diff_memory = data, diff
+
     cdef const void* cpu_data_ptr(self) except? NULL:
         return self.data_memory.cpu_data()
 
@@ -251,38 +276,42 @@ cdef class Blob:
     def fill_diff(self, double value):
         """Set the gradient to `value` where the present mode computes, on the CPU or the device."""
         cdef Context on = context()
-        self.fill_diff_on(on, value)
-        settle(on)
+        self.begin_use(this_thread())
+        try:
+            self.fill_diff_on(on, value)
+            settle(on)
+        finally:
+            self.end_use()
 
     @property
     def data(self):
         """The values as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
-        return _view(self, self.data_memory.mutable_cpu_buffer(), True)
+        return _view(self, self.data_memory, True)
 
     @property
     def diff(self):
         """The gradient as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
-        return _view(self, self.diff_memory.mutable_cpu_buffer(), True)
+        return _view(self, self.diff_memory, True)
 
     @property
     def cpu_data(self):
         """The values as a read-only NumPy view; the device copy stays valid."""
-        return _view(self, self.data_memory.cpu_buffer(), False)
+        return _view(self, self.data_memory, False)
 
     @property
     def cpu_diff(self):
         """The gradient as a read-only NumPy view; the device copy stays valid."""
-        return _view(self, self.diff_memory.cpu_buffer(), False)
+        return _view(self, self.diff_memory, False)
 
     @property
     def gpu_data(self):
         """The values on the device, as a `DeviceArray`; takes mutable GPU access."""
-        return DeviceArray(self, self.data_memory.mutable_gpu_buffer())
+        return DeviceArray(self, self.data_memory)
 
     @property
     def gpu_diff(self):
         """The gradient on the device, as a `DeviceArray`; takes mutable GPU access."""
-        return DeviceArray(self, self.diff_memory.mutable_gpu_buffer())
+        return DeviceArray(self, self.diff_memory)
 
     @property
     def __cuda_array_interface__(self):
@@ -295,16 +324,19 @@ cdef class Blob:
         if source.dtype != NUMPY_TYPES[self.dtype] or source.size != self.count or not source.flags.c_contiguous:
             raise ShapeError(f"set_cpu_data needs {self.count} contiguous {NUMPY_TYPES[self.dtype].name} values, got "
                              f"{source.size} of {source.dtype.name}")
+        self.check_idle()
         self._fit_memory()
-        self.data_memory.set_cpu_data(source)
+        cdef SyncedMemory memory = self.data_memory     # a reference, as another thread may replace it
+        memory.set_cpu_data(source)
 
     def _fit_memory(self):
         """Take memory of exactly the count where it is larger, for data that come with memory of their own."""
         cdef long long size = self.count * ITEMSIZE[<int> self.dtype]
         if self.data_memory.size != size:
-            self.data_memory = SyncedMemory(size, self.name + " data")
-            self.diff_memory = SyncedMemory(size, self.name + " diff")
+            data, diff = SyncedMemory(size, self.name + " data"), SyncedMemory(size, self.name + " diff")
+            self.check_idle()
             self.stamp += 1
+            self.put_memory(data, diff)
 
     def take_pushed(self, Blob source):
         """Take the data of `source`, which `async_gpu_push` has put on the device: there a copy, on the host the same memory.
@@ -324,15 +356,17 @@ cdef class Blob:
         """Use the data memory of `other`, which must have the same count; the shapes may differ."""
         self._check_shareable(other)
         if self.data_memory is not other.data_memory:
-            self.data_memory = other.data_memory
+            self.check_idle()
             self.stamp += 1
+            self.put_memory(other.data_memory, self.diff_memory)
 
     cpdef share_diff(self, Blob other):
         """Use the diff memory of `other`, which must have the same count; the shapes may differ."""
         self._check_shareable(other)
         if self.diff_memory is not other.diff_memory:
-            self.diff_memory = other.diff_memory
+            self.check_idle()
             self.stamp += 1
+            self.put_memory(self.data_memory, other.diff_memory)
 
     def _check_shareable(self, Blob other):
         if self.count != other.count or self.dtype != other.dtype:
@@ -408,9 +442,15 @@ cdef class Blob:
         if self.dtype == INT:
             raise ShapeError("an integer blob has no arithmetic")
         cdef Context on = context()
-        cdef void* w = self.mutable_data_on(on)
-        minus(on, self.dtype, self.count, w, self.diff_on(on), w)
-        settle(on)
+        cdef void* w
+        self.begin_use(this_thread())
+        try:
+            with device_lock:
+                w = self.mutable_data_on(on)
+                minus(on, self.dtype, self.count, w, self.diff_on(on), w)
+                settle(on)
+        finally:
+            self.end_use()
 
     def asum_data(self):
         """Sum of absolute values of the data; 0 for memory that was never touched."""
@@ -449,29 +489,32 @@ class DeviceArray:
         Version 3.
     """
 
-    def __init__(self, blob, buffer):
+    def __init__(self, blob, memory):
         self.shape = blob.shape
         self._type = NUMPY_TYPES[blob.dtype]
-        self._buffer = buffer
-        self.address = buffer.address
+        self._buffer = memory.mutable_gpu_buffer()
+        self.address = self._buffer.address
 
     @property
     def __cuda_array_interface__(self):
         return {"shape": self.shape, "typestr": self._type.str, "data": (self.address, False), "version": 3}
 
 
-cdef _view(Blob blob, buffer, bint writable):
+cdef _view(Blob blob, SyncedMemory memory, bint writable):
+    shape, count = blob.shape, blob.count   # now, as another thread may change them while the memory is made ready
+    buffer = memory.mutable_cpu_buffer() if writable else memory.cpu_buffer()
     try:
-        view = np.ndarray(blob.shape, NUMPY_TYPES[blob.dtype], buffer=buffer if blob.count else None)
+        view = np.ndarray(shape, NUMPY_TYPES[blob.dtype], buffer=buffer if count else None)
     except ValueError as error:
-        raise ShapeError(f"{list(blob.shape)} has no elements, but NumPy has no array of that shape ({error}); make the other "
-                         "sizes smaller") from None
+        raise ShapeError(f"{list(shape)} has no elements, but NumPy has no array of that shape ({error}); make the other sizes "
+                         "smaller") from None
     view.flags.writeable = writable
     return view
 
 
 cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
-    if memory.head == UNINITIALIZED or blob.count == 0:
+    cdef long long count = blob.count   # now, as in `_view`
+    if memory.head == UNINITIALIZED or count == 0:
         return 0
     if blob.dtype == INT:
         raise ShapeError("an integer blob has no arithmetic")
@@ -485,9 +528,9 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
         out = <double*> on_device.ptr
     with device_lock:
         if square:
-            square_sum(on, blob.dtype, blob.count, x, out)
+            square_sum(on, blob.dtype, count, x, out)
         else:
-            absolute_sum(on, blob.dtype, blob.count, x, out)
+            absolute_sum(on, blob.dtype, count, x, out)
         if on.stream != NULL:
             settle(on)
             memory.side.copy_to_host(<size_t> &total, <size_t> out, sizeof(double))
@@ -495,11 +538,12 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
 
 
 cdef int _scale(Blob blob, SyncedMemory memory, double factor) except -1:
-    if memory.head == UNINITIALIZED or blob.count == 0:
+    cdef long long count = blob.count
+    if memory.head == UNINITIALIZED or count == 0:
         return 0
     if blob.dtype == INT:
         raise ShapeError("an integer blob has no arithmetic")
     cdef Context on = context()
     cdef void* x = memory.mutable_cpu_data() if on.stream == NULL else memory.mutable_gpu_data()
-    scaled(on, blob.dtype, blob.count, x, x, factor)
+    scaled(on, blob.dtype, count, x, x, factor)
     return settle(on)

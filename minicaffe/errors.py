@@ -123,6 +123,10 @@ class WrongTypeError(Error, TypeError):
     """An object or slot of another type than the one asked for."""
 
 
+class BusyError(Error, RuntimeError):
+    """Another thread computes with what this one would change (docs/threads.md)."""
+
+
 class PointerError(Error, ValueError):
     """A block that was never given out, is free already, or was written beyond its end."""
 

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from minicaffe.blob cimport DOUBLE, FLOAT, Blob, real
+from minicaffe.blob cimport DOUBLE, FLOAT, Blob, real, this_thread
 from minicaffe.common cimport Generator
 from minicaffe.cpu.threads cimport num_threads
 
@@ -130,7 +130,11 @@ def fill(Blob blob, filler, Generator generator):
         raise ConfigError(f"cannot fill an empty blob, shape {list(blob.shape)}")
     if filler.sparse != -1 and filler.type != "gaussian":
         raise ConfigError(f"only the gaussian filler knows it, the type is {filler.type}", field="sparse")
-    FILLERS[filler.type](blob, filler, generator)
+    blob.begin_use(this_thread())
+    try:
+        FILLERS[filler.type](blob, filler, generator)
+    finally:
+        blob.end_use()
 
 
 def fill_uniform(Blob blob, Generator generator, double lo, double hi):

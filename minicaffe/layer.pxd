@@ -16,6 +16,7 @@ cdef class Layer:
     cdef readonly str key                  # the layer's name there
     cdef readonly bint has_loss
     cdef unsigned long long seen           # the stamps of bottoms and tops at the last reshape, added up
+    cdef unsigned long long sized          # their counts at the last reshape or forward, for which backward has memory
     cpdef layer_setup(self, list bottom, list top)
     cpdef reshape(self, list bottom, list top)
     cpdef forward_cpu(self, list bottom, list top)

@@ -18,7 +18,7 @@ from minicaffe.ops.context cimport Context, context, cpu_context, on_device, set
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError, WrongTypeError
 from minicaffe.filler import fill
-from minicaffe.ops.context import device_lock
+from minicaffe.memory.synced import device_lock
 from minicaffe.proto import forks
 
 cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
@@ -129,7 +129,7 @@ cdef class Layer:
         if len(self.param.blobs) not in (0, len(self.blobs)):
             raise ConfigError(f"give none or {len(self.blobs)}, got {len(self.param.blobs)}", field="blobs")
         self.reshape(bottom, top)
-        self.seen = _stamps(bottom, top)
+        self.seen, self.sized = _stamps(bottom, top), _sizes(bottom, top)
         self._set_loss_weights(top)
 
     def check_blob_counts(self, int bottoms, int tops):
@@ -164,7 +164,7 @@ cdef class Layer:
         """Reshape if a blob changed since the last time."""
         if self.always_reshape or _stamps(bottom, top) != self.seen:
             self.reshape(bottom, top)
-            self.seen = _stamps(bottom, top)
+            self.seen, self.sized = _stamps(bottom, top), _sizes(bottom, top)
         return 0
 
     cdef int run_forward(self, list bottom, list top) except -1:
@@ -174,6 +174,7 @@ cdef class Layer:
             self.forward_gpu(bottom, top)
         else:
             self.forward_cpu(bottom, top)
+        self.sized = _sizes(bottom, top)
         return 0
 
     cdef double loss_of(self, list top) except? -1:
@@ -193,6 +194,9 @@ cdef class Layer:
         return loss
 
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
+        """Compute the gradients, unless a blob is no more what forward or reshape made ready for."""
+        if _sizes(bottom, top) != self.sized:
+            raise ShapeError("a bottom or top was reshaped since the last forward; run forward before backward")
         if on_device():
             self.backward_gpu(top, propagate_down, bottom)
         else:
@@ -294,6 +298,17 @@ cdef unsigned long long _stamps(list bottom, list top):
         total += blob.stamp
     for blob in top:
         total += blob.stamp
+    return total
+
+
+cdef unsigned long long _sizes(list bottom, list top):
+    """A number that hardly two lists of counts have in common (FNV-1a)."""
+    cdef unsigned long long total = 14695981039346656037ull
+    cdef Blob blob
+    for blob in bottom:
+        total = (total ^ <unsigned long long> blob.count) * 1099511628211ull
+    for blob in top:
+        total = (total ^ <unsigned long long> blob.count) * 1099511628211ull
     return total
 
 

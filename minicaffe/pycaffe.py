@@ -191,9 +191,10 @@ class Net(net_room.Net):
         first = 0 if start is None else self.layer_index(start)
         last = len(self.layers) - 1 if end is None else self.layer_index(end)
         wanted = self.outputs if end is None else self.top_names[end]
-        self._feed(kwargs, self.inputs, "inputs", "data")
-        self.forward_from_to(first, last)
-        return {name: self.blob_by_name(name).data for name in dict.fromkeys([*wanted, *(blobs or [])])}
+        with self.lock:
+            self._feed(kwargs, self.inputs, "inputs", "data")
+            self.forward_from_to(first, last)
+            return {name: self.blob_by_name(name).data for name in dict.fromkeys([*wanted, *(blobs or [])])}
 
     def backward(self, diffs=None, start=None, end=None, **kwargs):
         """Run the net backward, from layer `start` (the last) down to `end` (the first).
@@ -213,9 +214,10 @@ class Net(net_room.Net):
         first = len(self.layers) - 1 if start is None else self.layer_index(start)
         last = 0 if end is None else self.layer_index(end)
         wanted = self.inputs if end is None else self.bottom_names[end]
-        self._feed(kwargs, self.outputs, "outputs", "diff")
-        self.backward_from_to(first, last)
-        return {name: self.blob_by_name(name).diff for name in dict.fromkeys([*wanted, *(diffs or [])])}
+        with self.lock:
+            self._feed(kwargs, self.outputs, "outputs", "diff")
+            self.backward_from_to(first, last)
+            return {name: self.blob_by_name(name).diff for name in dict.fromkeys([*wanted, *(diffs or [])])}
 
     def _feed(self, arrays, names, what, part):
         """Copy arrays into the data or diff of the blobs `names`, which they must match exactly."""

@@ -20,7 +20,7 @@ from minicaffe.cuda.device import selected
 from minicaffe.memory.place import CUDAPlace, PinnedPlace
 from minicaffe.memory.red_zones import RedZones
 from minicaffe.memory.registry import registry
-from minicaffe.ops.context import device_lock
+from minicaffe.memory.synced import device_lock
 
 
 @cython.no_gc_clear     # __dealloc__ of those above may still free
@@ -122,8 +122,9 @@ cdef class CudaSide(DeviceSide):
 
     cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
         self.device.activate()
-        check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemcpyDtoDAsync",
-              (hex(dst), hex(src), nbytes))
+        with device_lock:
+            check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemcpyDtoDAsync",
+                  (hex(dst), hex(src), nbytes))
 
     cpdef push(self, size_t dst, size_t src, size_t nbytes, stream):
         cdef Stream line = stream

@@ -41,6 +41,7 @@ cdef class SyncedMemory:
     cpdef set_gpu_data(self, size_t address, owner=*)
     cpdef async_gpu_push(self, stream)
     cdef int act(self, int call, argument) except -1
+    cdef int carry_out(self, int call, argument) except -1
     cdef int count_copy(self, Buffer target, str direction) except -1
     cdef Buffer new_host(self)
     cdef Buffer new_device(self)

@@ -2,7 +2,8 @@
 
 Nothing is allocated or copied before somebody looks. The head says which side is valid; `TABLE` says what each call
 does in each state. Unlike Caffe's, a block outlives its SyncedMemory while a view shows it, a refused call raises
-instead of ending the process, and copies are counted. Like Caffe's, one object serves one thread at a time.
+instead of ending the process, and copies are counted. Several threads may look at one object (docs/threads.md): a call that has
+something to do holds `device_lock`. A pointer is valid as long as nobody puts other memory in its place.
 """
 
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -10,6 +11,8 @@ from libc.string cimport memset
 
 from minicaffe.memory.allocator cimport Buffer, foreign_buffer
 from minicaffe.memory.reporter cimport Reporter
+
+import threading
 
 from minicaffe.errors import ConfigError, Error, WrongTypeError
 from minicaffe.memory.place import CPUPlace
@@ -68,6 +71,10 @@ for _call, _row in TABLE.items():
         steps[<int>_call][<int>_state] = Step(_action, _head, _action == KEEP and _state == _head)
 
 cdef Reporter _reporter = reporter
+
+# The launches of one operation share the stream's scratch memory, and a graph that is recorded takes in whatever anyone
+# launches; a copy changes which side is valid. So threads take turns, an operation or a copy at a time.
+device_lock = threading.RLock()
 
 
 cdef class DeviceSide:
@@ -227,7 +234,12 @@ cdef class SyncedMemory:
 
     cdef int act(self, int call, argument) except -1:
         """Do what TABLE says; a failure leaves head and sides as they were."""
-        cdef Step step = steps[call][<int>self.head]
+        with device_lock:
+            self.carry_out(call, argument)
+        return 0
+
+    cdef int carry_out(self, int call, argument) except -1:
+        cdef Step step = steps[call][<int>self.head]     # another thread may have been here meanwhile
         cdef Buffer side
         cdef str change
         if step.action == ZERO_HOST:

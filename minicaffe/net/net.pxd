@@ -1,4 +1,5 @@
 from minicaffe.blob cimport Dtype
+from minicaffe.net.lock cimport NetLock
 
 cdef class Net:
     cdef readonly str name
@@ -27,6 +28,7 @@ cdef class Net:
     cdef readonly list learnable_params
     cdef readonly list params_lr
     cdef readonly list params_weight_decay
+    cdef readonly NetLock lock             # held by the thread that runs or changes the net
     cdef public bint debug_info
     cdef int device             # the GPU that it ran on first, -1 if none
     cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run

@@ -5,6 +5,7 @@ from typing import Any
 
 from minicaffe.blob import Blob, Dtype
 from minicaffe.layer import Layer
+from minicaffe.net.lock import NetLock
 
 BEFORE_FORWARD: int
 AFTER_FORWARD: int
@@ -13,6 +14,8 @@ AFTER_BACKWARD: int
 
 class Net:
     debug_info: bool
+    @property
+    def lock(self) -> NetLock: ...
     def __init__(self, param: Any, dtype: Dtype = ..., workspace: Any = None, file: str | None = None,
                  positions: Any = None, trusted: bool = True, skip_unknown_fields: bool = False) -> None: ...
     @property

@@ -2,7 +2,7 @@
 
 Building: rules, splits, then layer by layer: create, connect, set up. The blobs live in a workspace of the net's own, the
 parameters in its parent, which several nets may share. Different from Caffe: every fault raises and names file, line,
-layer and field, and a layer's reshape runs only when a blob changed (see layer.pyx).
+layer and field, a layer's reshape runs only when a blob changed (see layer.pyx), and threads take turns at a net (lock.pyx).
 """
 
 import logging
@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from minicaffe.blob cimport Blob, Dtype, FLOAT
 from minicaffe.ops.context cimport Context, context
 from minicaffe.layer cimport Layer
+from minicaffe.net.lock cimport NetLock
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches
@@ -80,6 +81,7 @@ cdef class Net:
         with caffe.trusting(trusted):
             self.trusted = caffe.trusted
             self._build(insert_splits(layers, file), param.force_backward)
+        self.lock = NetLock([*self.blob_list, *self.param_table.params])
         log.info("Network initialization done.")
 
     def _build(self, layers, bint force_backward):
@@ -227,8 +229,8 @@ cdef class Net:
         """
         if start < 0 or end >= len(self.layers):
             raise ConfigError(f"layers {start}..{end} are out of range, the net has {len(self.layers)}")
-        cdef double loss = self._compute(start, end, True)
-        return loss + self._losses(start, end)
+        with self.lock:
+            return self._compute(start, end, True) + self._losses(start, end)
 
     cdef double _compute(self, int start, int end, bint sources) except? -1:
         """Run layers forward, those without bottoms only if `sources`; return the losses that cannot be read later."""
@@ -283,28 +285,30 @@ cdef class Net:
         cdef int i
         if end < 0 or start >= len(self.layers):
             raise ConfigError(f"layers {start}..{end} are out of range, the net has {len(self.layers)}")
-        self._check_device()
-        for i in range(start, end - 1, -1):
-            if self.hooks[2]:
-                self._call_hooks(BEFORE_BACKWARD, i)
-            if self.layer_need_backward[i]:
-                layer = <Layer> self.layers[i]
-                try:
-                    layer.run_backward(<list> self.tops[i], <list> self.bottom_need_backward[i], <list> self.bottoms[i])
-                except Error as error:
-                    raise self._place(error, i)
-                if self.debug_info:
-                    self._log_backward(i)
-            if self.hooks[3]:
-                self._call_hooks(AFTER_BACKWARD, i)
+        with self.lock:
+            self._check_device()
+            for i in range(start, end - 1, -1):
+                if self.hooks[2]:
+                    self._call_hooks(BEFORE_BACKWARD, i)
+                if self.layer_need_backward[i]:
+                    layer = <Layer> self.layers[i]
+                    try:
+                        layer.run_backward(<list> self.tops[i], <list> self.bottom_need_backward[i], <list> self.bottoms[i])
+                    except Error as error:
+                        raise self._place(error, i)
+                    if self.debug_info:
+                        self._log_backward(i)
+                if self.hooks[3]:
+                    self._call_hooks(AFTER_BACKWARD, i)
 
     def backward_layer(self, int index):
         """Run the backward of one layer, whether the net needs it or not."""
         cdef Layer layer = <Layer> self.layers[index]
-        try:
-            layer.run_backward(<list> self.tops[index], <list> self.bottom_need_backward[index], <list> self.bottoms[index])
-        except Error as error:
-            raise self._place(error, index)
+        with self.lock:
+            try:
+                layer.run_backward(<list> self.tops[index], <list> self.bottom_need_backward[index], <list> self.bottoms[index])
+            except Error as error:
+                raise self._place(error, index)
 
     def forward_backward(self, bint run_sources=True, bint read_loss=True):
         """Run the whole net forward and backward.
@@ -322,13 +326,15 @@ cdef class Net:
             The loss.
         """
         cdef int last = len(self.layers) - 1
-        cdef double loss = self._compute(0, last, run_sources)
-        if read_loss:
-            loss += self._losses(0, last)
-        self.backward_from_to(last, 0)
-        if self.debug_info:
-            self._log_norms()
-        return loss
+        cdef double loss
+        with self.lock:
+            loss = self._compute(0, last, run_sources)
+            if read_loss:
+                loss += self._losses(0, last)
+            self.backward_from_to(last, 0)
+            if self.debug_info:
+                self._log_norms()
+            return loss
 
     # ---- for CUDA graphs (solver/graph.py)
 
@@ -405,24 +411,27 @@ cdef class Net:
     def reshape_all(self):
         """Propagate changed input shapes through the layers without computing (Caffe Net::Reshape)."""
         cdef Layer layer
-        for i in range(len(self.layers)):
-            layer = self.layers[i]
-            try:
-                layer.refresh(self.bottoms[i], self.tops[i])
-            except Error as error:
-                raise self._place(error, i)
+        with self.lock:
+            for i in range(len(self.layers)):
+                layer = self.layers[i]
+                try:
+                    layer.refresh(self.bottoms[i], self.tops[i])
+                except Error as error:
+                    raise self._place(error, i)
 
     def clear_param_diffs(self):
         """Set the gradient of every learnable parameter to zero."""
         cdef Blob blob
         cdef Context on = context()
-        for blob in self.learnable_params:
-            blob.fill_diff_on(on, 0)
+        with self.lock:
+            for blob in self.learnable_params:
+                blob.fill_diff_on(on, 0)
 
     def update(self):
         """Subtract each learnable parameter's diff from its data."""
-        for blob in self.learnable_params:
-            blob.update()
+        with self.lock:
+            for blob in self.learnable_params:
+                blob.update()
 
     def share_weights(self):
         """Point parameters that share a name at their owner's memory."""
@@ -507,28 +516,31 @@ cdef class Net:
 
         The log says which layers got weights, and which did not; ConfigWarning if none did.
         """
-        weights.load(self, path).tell()
+        with self.lock:
+            weights.load(self, path).tell()
 
     def load_hdf5(self, path):
         """Load weights from an HDF5 file; every parameter of a layer that it names must be there."""
-        weights.load_hdf5(self, path).tell()
+        with self.lock:
+            weights.load_hdf5(self, path).tell()
 
     def save(self, path, write_diff=False):
         """Write a .caffemodel; a file of that name is replaced when the new one is whole."""
-        with replacing(path) as file:
+        with self.lock, replacing(path) as file:
             weights.save(self, file, write_diff)
 
     def save_hdf5(self, path, write_diff=False):
         """Write the weights as HDF5; a file of that name is replaced when the new one is whole."""
         try:
-            with replacing(path) as file:
+            with self.lock, replacing(path) as file:
                 weights.save_hdf5(self, file, write_diff)
         except Error as error:
             raise error.at(file=str(path))
 
     def share_with(self, other):
         """Use the parameter memory of `other` for layers with the same name."""
-        weights.share(self, other)
+        with self.lock:
+            weights.share(self, other)
 
     def __reduce__(self):
         raise WrongTypeError("a net cannot be copied or pickled: it holds memory that others may share; build a second one from the "

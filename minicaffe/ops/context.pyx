@@ -1,7 +1,5 @@
 """Where operations run now: the CPU, or the stream of a device. One choice for the process, so that new threads inherit it."""
 
-import threading
-
 from minicaffe.cpu.threads cimport num_threads
 
 cdef extern from *:
@@ -15,10 +13,6 @@ cdef extern from *:
     void activate_once(CudaStream* stream) noexcept nogil
 
 cdef CudaStream* _stream = NULL     # NULL: the CPU
-
-# The launches of one operation share the stream's scratch memory, and a graph that is recorded takes in whatever anyone
-# launches: so threads take turns, an operation at a time.
-device_lock = threading.RLock()
 
 
 cdef Context cpu_context() noexcept nogil:

@@ -9,7 +9,7 @@ import weakref
 
 from minicaffe import cuda
 from minicaffe.errors import DeviceError, OutOfMemoryError
-from minicaffe.ops.context import device_lock
+from minicaffe.memory.synced import device_lock
 
 log = logging.getLogger(__name__)
 WARM_UP = 2  # iterations by single launches first: they take memory and compile kernels, which a recording must not

@@ -32,6 +32,7 @@ class SGDSolver(Solver):
         super()._build(dtype)
         params, param = self.net.learnable_params, self.param
         self.history = [Blob(blob.shape, blob.dtype, f"{blob.name} history") for _ in range(self.histories) for blob in params]
+        self.net.lock.add(self.history)
         known = param.regularization_type in ("L1", "L2")
         if not known and param.weight_decay and any(self.net.params_weight_decay):
             raise ConfigError(f"unknown regularization type '{param.regularization_type}'; known are L1 and L2",

@@ -15,6 +15,7 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
+from minicaffe.proto.atomic import interrupts_held
 from minicaffe.solver import nets, snapshot
 from minicaffe.solver.detection import DetectionOutputs
 from minicaffe.solver.finite import FiniteWatch
@@ -229,16 +230,17 @@ class Solver:
                 self.test_all()
                 if self._stop:
                     break
-            for on_start, _ in self.callbacks:
-                on_start()
-            display = param.display and self.iter % param.display == 0
-            net.debug_info = bool(display and param.debug_info)
-            loss = self.gradients() / param.iter_size
-            self._smooth(loss)
-            record = self._display() if display else None
-            for _, on_gradients_ready in self.callbacks:
-                on_gradients_ready()
-            rate = self.apply_update()
+            with net.lock:  # so that no other thread sees half an iteration
+                for on_start, _ in self.callbacks:
+                    on_start()
+                display = param.display and self.iter % param.display == 0
+                net.debug_info = bool(display and param.debug_info)
+                loss = self.gradients() / param.iter_size
+                self._smooth(loss)
+                record = self._display() if display else None
+                for _, on_gradients_ready in self.callbacks:
+                    on_gradients_ready()
+                rate = self.apply_update()
             if record:
                 self._tell("on_display", {**record, "lr": rate})
             if self.listeners:
@@ -343,8 +345,10 @@ class Solver:
         NotFiniteError
             If parameters are not finite: nobody could go on from there.
         """
-        self._watch.parameters(self, "stop")
-        paths = snapshot.write(self)
+        with self.net.lock:
+            self._watch.parameters(self, "stop")
+            with interrupts_held():  # Ctrl-C leaves no model without its state
+                paths = snapshot.write(self)
         self._tell("on_snapshot", *paths)
         return paths
 
@@ -360,7 +364,7 @@ class Solver:
         FileError, DataError, ShapeError, ConfigError
             If the state cannot be read or does not fit; the solver is as it was.
         """
-        with caffe.trusting(self.trusted):
+        with self.net.lock, caffe.trusting(self.trusted):
             snapshot.restore(self, str(path))
         self._watch = FiniteWatch(self.nan, self.iter)
 

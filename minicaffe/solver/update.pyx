@@ -10,7 +10,7 @@ from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.ops.context cimport Context, context, settle
 
 from minicaffe.errors import ShapeError
-from minicaffe.ops.context import device_lock
+from minicaffe.memory.synced import device_lock
 
 cdef extern from "minicaffe/ops/update.hpp" nogil:
     struct Parameter "mc::Parameter":
@@ -73,24 +73,26 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
     if len(history) != (2 * n if two else n) or len(lr_mults) != n or len(decay_mults) != n:
         raise ShapeError(f"{n} parameters with {len(history)} history blobs, {len(lr_mults)} lr_mults and {len(decay_mults)} "
                          "decay_mults; they must belong to one net")
-    for i in range(n):
-        blob, first = params[i], history[i]
-        second = history[n + i] if two else first
-        if first.count != blob.count or second.count != blob.count or first.dtype != blob.dtype or second.dtype != blob.dtype:
-            raise ShapeError(f"history of {first.shape_string()} for the parameter of {blob.shape_string()}", field=f"history[{i}]")
-        if blob.dtype != (<Blob> params[0]).dtype:
-            raise ShapeError("the parameters of one net must have one type", field=f"params[{i}]")
-        if blob.count == 0:
-            continue
-        dtype = blob.dtype
-        entry.w, entry.g = blob.mutable_data_on(on), blob.mutable_diff_on(on)
-        entry.h, entry.h2 = first.mutable_data_on(on), second.mutable_data_on(on)
-        entry.count, entry.rate = blob.count, rate * <double> lr_mults[i]
-        decay = weight_decay * <double> decay_mults[i]
-        entry.l1, entry.l2 = (decay, 0.0) if l1 else (0.0, decay)
-        table.push_back(entry)
-    cdef int count = table.size()
-    with device_lock:
+    cdef int count
+    with device_lock:   # from the first pointer on: who reads a blob meanwhile would make the host's copy the valid one
+        for i in range(n):
+            blob, first = params[i], history[i]
+            second = history[n + i] if two else first
+            if first.count != blob.count or second.count != blob.count or first.dtype != blob.dtype or second.dtype != blob.dtype:
+                raise ShapeError(f"history of {first.shape_string()} for the parameter of {blob.shape_string()}",
+                                 field=f"history[{i}]")
+            if blob.dtype != (<Blob> params[0]).dtype:
+                raise ShapeError("the parameters of one net must have one type", field=f"params[{i}]")
+            if blob.count == 0:
+                continue
+            dtype = blob.dtype
+            entry.w, entry.g = blob.mutable_data_on(on), blob.mutable_diff_on(on)
+            entry.h, entry.h2 = first.mutable_data_on(on), second.mutable_data_on(on)
+            entry.count, entry.rate = blob.count, rate * <double> lr_mults[i]
+            decay = weight_decay * <double> decay_mults[i]
+            entry.l1, entry.l2 = (decay, 0.0) if l1 else (0.0, decay)
+            table.push_back(entry)
+        count = table.size()
         with nogil:
             if rule == SGD:
                 sgd_update(on, dtype, count, table.data(), scale, momentum)

@@ -3,6 +3,8 @@
 import copy
 import ctypes
 import pickle
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -392,6 +394,26 @@ def test_a_failure_changes_nothing(host, device, state, call, fault):
     device.broken = False
     perform(mem, call, keep)
     assert SyncedHead(mem.head).name == new_state
+
+
+def test_two_threads_look_for_the_first_time(device):
+    """One of them copies, the other waits, and both get the same memory."""
+    inside, sides = threading.Event(), []
+
+    def slow_copy(dst, src, nbytes, copy=device.copy_to_host):
+        inside.set()
+        time.sleep(0.02)  # Python lets the other thread in
+        copy(dst, src, nbytes)
+
+    device.copy_to_host = slow_copy
+    mem = SyncedMemory(N, "shared")
+    mem.mutable_gpu_buffer()
+    thread = threading.Thread(target=lambda: sides.append(mem.cpu_buffer()))
+    thread.start()
+    inside.wait()
+    sides.append(mem.cpu_buffer())
+    thread.join()
+    assert sides[0] is sides[1] and mem.copies == 1
 
 
 class SyncedMachine(RuleBasedStateMachine):

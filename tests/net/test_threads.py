@@ -1,11 +1,16 @@
-"""Nets and solvers in several threads at once: one net for each thread is safe, and a net that runs lets Python go on."""
+"""Nets and solvers in several threads at once (docs/threads.md): a net for each thread, one net or blob for all of them."""
 
+import signal
 import threading
+import time
 
 import numpy as np
+import pytest
 
 import minicaffe as caffe
-from minicaffe.net.net import Net
+from minicaffe.blob import Blob
+from minicaffe.errors import BusyError, ShapeError
+from minicaffe.net.net import BEFORE_FORWARD, Net
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import create_solver
 
@@ -105,3 +110,187 @@ def test_python_runs_while_a_layer_does(on_cpu):
         counted += 1
     thread.join()
     assert counted > 1000   # with the lock held it is a handful
+
+
+# ---- one blob or net for several threads
+
+
+def test_threads_reshape_and_look_at_one_blob():
+    """Each view has a shape that somebody asked for, and memory of its own while it lives."""
+    blob = Blob((2, 1, 8, 8))
+    shapes = {(2 + k % 5, 1, 120 + k, 12) for k in range(700)} | {blob.shape}
+
+    def work(first):
+        for k in range(first, 700, 3):
+            blob.reshape(2 + k % 5, 1, 120 + k, 12)
+            for view in (blob.data, blob.cpu_diff):
+                assert view.shape in shapes
+            blob.data[...] = k
+            blob.fill_diff(k)
+            blob.asum_diff()
+            if k % 50 == 0:
+                blob.share_diff(Blob(blob.shape))
+
+    def patiently(first):
+        try:
+            work(first)
+        except (BusyError, ShapeError):     # the other threads reshape between two lines of `work`
+            patiently(first + 1)
+
+    in_threads(patiently, list(range(8)))
+
+
+def small_net():
+    return Net(text.parse_text("""
+        layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 4 dim: 3 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
+                inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+        layer { name: "sum" type: "Reduction" bottom: "y" top: "sum" loss_weight: 1 }
+        force_backward: true
+    """, caffe_pb2.NetParameter)[0])  # fmt: skip
+
+
+@pytest.fixture
+def running():
+    """A net in the middle of a forward pass of another thread, which ends when the second value is set."""
+    net, inside, go_on = small_net(), threading.Event(), threading.Event()
+
+    def stop(index):
+        if threading.current_thread() is thread:
+            inside.set()
+            go_on.wait()
+
+    net.add_hook(BEFORE_FORWARD, stop)
+    thread = threading.Thread(target=net.forward_from_to, args=(0, 2))
+    thread.start()
+    inside.wait()
+    yield net, go_on
+    go_on.set()
+    thread.join()
+
+
+def started(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def wait_in_line(net, count):
+    """Return when `count` threads wait for the net."""
+    while len(net.lock.waiting) < count:
+        time.sleep(0.001)
+
+
+def test_a_running_net_keeps_its_shapes(running):
+    net, go_on = running
+    data, weight = net.blob_by_name("x"), net.learnable_params[0]
+    for change in (lambda: data.reshape(8, 3), lambda: data.reshape(2, 3), lambda: weight.reshape(7, 7),
+                   lambda: data.share_data(Blob((4, 3))), lambda: data.share_diff(Blob((4, 3))),
+                   lambda: data.set_cpu_data(np.zeros((4, 3), np.float32))):  # fmt: skip
+        with pytest.raises(BusyError, match="another thread computes with it.*net.lock"):
+            change()
+    data.reshape(4, 3)  # changes nothing
+    assert data.shape == (4, 3) and data.data.shape == (4, 3)  # to look is allowed
+    go_on.set()
+    with net.lock:  # when it has run
+        data.reshape(8, 3)
+        net.forward_from_to(0, 2)
+        assert net.blob_by_name("y").shape == (8, 2)
+    data.reshape(4, 3)
+
+
+def test_a_parameter_of_two_running_nets_keeps_its_shape(running):
+    net, go_on = running
+    weight = net.learnable_params[0]
+    other = Net(text.parse_text('layer { name: "p" type: "Input" top: "p" }', caffe_pb2.NetParameter)[0])
+    other.lock.add([weight])
+    with other.lock:
+        with pytest.raises(BusyError):
+            weight.reshape(1)
+    with pytest.raises(BusyError):
+        weight.reshape(1)
+
+
+def test_threads_take_turns_in_the_order_of_coming(running):
+    """The thread that runs the net again and again comes after those that wait."""
+    net, go_on = running
+    order = []
+
+    def work(name):
+        with net.lock:
+            net.forward_from_to(0, 2)
+            order.append(name)
+
+    threads = []
+    for number, name in enumerate("abc"):
+        threads.append(started(lambda name=name: work(name)))
+        wait_in_line(net, number + 1)
+    go_on.set()
+    work("d")
+    for thread in threads:
+        thread.join()
+    assert order == ["a", "b", "c", "d"]
+
+
+def test_an_interrupted_wait_leaves_the_line(running):
+    net, go_on = running
+
+    def interrupt():
+        wait_in_line(net, 1)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    thread = started(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        net.forward_from_to(0, 2)
+    thread.join()
+    assert not net.lock.waiting
+    go_on.set()
+    net.forward_from_to(0, 2)  # nobody has the lock for good
+
+
+def test_threads_run_one_net():
+    net = small_net()
+    net.blob_by_name("x").data[...] = 1
+    expected = net.forward_backward()
+
+    def work(number):
+        return [net.forward_backward() if k % 2 else net.forward_from_to(0, 2) for k in range(100)]
+
+    for losses in in_threads(work, list(range(4))).values():
+        assert losses == [expected] * 100
+
+
+def test_the_iteration_of_a_solver_is_one_turn():
+    param = caffe_pb2.SolverParameter(base_lr=0.05, lr_policy="fixed", random_seed=1, snapshot_after_train=False)
+    param.net_param.CopyFrom(text.parse_text(NET, caffe_pb2.NetParameter)[0])
+    solver = create_solver(param)
+    seen = []
+
+    def look():
+        with solver.net.lock:
+            seen.append(solver.iter)
+
+    def on_gradients_ready():
+        if solver.iter == 1:
+            thread.start()
+            wait_in_line(solver.net, 1)
+
+    thread = threading.Thread(target=look)
+    solver.add_callback(lambda: None, on_gradients_ready)
+    solver.step(3)
+    thread.join()
+    assert seen == [2]  # after the update of iteration 1, before iteration 2 is done
+    in_threads(lambda n: solver.step(10), [1, 2])
+    assert 13 <= solver.iter <= 23 and np.isfinite(solver.smoothed_loss)
+
+
+def test_backward_needs_the_shapes_of_forward():
+    """A bottom that became larger meanwhile: backward would read and write beyond the tops' memory."""
+    net = small_net()
+    net.forward_backward()
+    net.blob_by_name("x").reshape(4000, 3)
+    with pytest.raises(ShapeError, match="layer 'ip' .*reshaped since the last forward; run forward before backward"):
+        net.backward_from_to(2, 0)
+    net.reshape_all()
+    net.backward_from_to(2, 0)
+    assert net.blob_by_name("x").diff.shape == (4000, 3)
