@@ -1,8 +1,8 @@
 """The nets of ``classify`` and ``detect``, and how their pictures are made: as in training, where the training net is known.
 
 Caffe's tools resize every picture to 256 x 256, cut crops and subtract the mean of ImageNet. That is right for nets of ImageNet
-only, so here it holds only for those (three channels in, 1000 scores out; 200 for detect) and for what the options ask for. For any
-other net size and channels are the input's, and crop, mean and scale those of the training net.
+only, so here it holds only for those (three channels in, 1000 scores out; 200 for detect) and for what the options ask for. Size
+and channels are the input's, and crop, mean and scale those of the training net, for ImageNet too where it is known.
 """
 
 import os
@@ -21,7 +21,7 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, DataError, Error
+from minicaffe.errors import ConfigError, DataError, Error, FileError
 from minicaffe.layers.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import read_net
@@ -111,20 +111,16 @@ def set_up(net, training, why, given, images_dim, windows):
     """Give `net` the preprocessing that the options ask for, and that of its training where they ask for nothing; say which."""
     channels, height, width = net.transformer.inputs[net.inputs[0]][1:]
     scores = int(np.prod(net.blobs[net.outputs[0]].shape[1:]))
-    imagenet = training is None and channels == 3 and scores == (IMAGENET_OBJECTS if windows else IMAGENET_CLASSES)
+    imagenet = channels == 3 and scores == (IMAGENET_OBJECTS if windows else IMAGENET_CLASSES)
     size = images_dim or (height, width)
     if images_dim is None and not windows:
-        size = training.size(size) if training else IMAGENET_SIZE if imagenet else size
-    mean, of_mean = None, ""
-    if given["mean_file"]:
-        mean, of_mean = load_mean(given["mean_file"]), f"mean of {given['mean_file']}"
-    elif given["mean_file"] is None and training:
-        mean, of_mean = training.mean(channels)
-    elif given["mean_file"] is None and imagenet:
-        mean, of_mean = np.array(IMAGENET_MEAN), "the channel means of ImageNet"
+        whole = IMAGENET_SIZE if imagenet and max(height, width) <= min(IMAGENET_SIZE) else None
+        size = training.size(size, whole) if training else whole or size
+    mean, of_mean = find_mean(given["mean_file"], training, channels, imagenet)
     if mean is not None and windows and mean.ndim == 3:
         mean = mean.mean(axis=(1, 2))
-    elif mean is not None and mean.shape[1:] == tuple(size):  # the part that the centre crop sees, as in training
+    net.ten_crops = imagenet or images_dim is not None  # as Caffe's tool has it, which resizes the mean
+    if mean is not None and mean.shape[1:] == tuple(size) and not net.ten_crops:  # what the centre crop sees, as in training
         top, left = (size[0] - height) // 2, (size[1] - width) // 2
         mean = mean[:, top:top + height, left:left + width]
     scale = given["input_scale"] if given["input_scale"] is not None else training.scale if training else None
@@ -133,12 +129,34 @@ def set_up(net, training, why, given, images_dim, windows):
         swap = () if channels != 3 or training and training.is_rgb() else (2, 1, 0)
     net.transformer = picture_transformer(net, mean, scale, given["raw_scale"], swap or None)
     net.image_dims = np.array(size)
-    net.ten_crops = imagenet or images_dim is not None  # as Caffe's tool has it
     order = {(2, 1, 0): " (BGR)", (): "" if channels == 1 else " (RGB)"}.get(tuple(swap), "")
     crop = "" if tuple(size) == (height, width) else f", resized to {size[0]} x {size[1]}"
     about = (f"pictures: {channels} channel{'s' * (channels != 1)}{order}, {height} x {width}{crop}, "
              f"{'minus ' + of_mean if mean is not None else 'no mean'}, {f'times {scale:g}' if scale is not None else 'no scale'}")
     options.tell(f"{about}; {f'as in {training.file}' if training else why}")
+
+
+def find_mean(path, training, channels, imagenet):
+    """Return the mean to subtract, (C,) or (C, H, W), or None; and what it is, for the user.
+
+    Parameters
+    ----------
+    path : str or None
+        The value of --mean_file.
+    imagenet : bool
+        Whether ImageNet's means are taken where the training net is not known, or its mean file is not there.
+    """
+    if path is not None:
+        return (load_mean(path), f"mean of {path}") if path else (None, "")
+    try:
+        if training:
+            return training.mean(channels)
+    except FileError as error:
+        if not imagenet:
+            error.message += f"; {training.file} names it; give another by --mean_file, or --mean_file '' for none"
+            raise
+        options.tell(str(error))
+    return (np.array(IMAGENET_MEAN), "the channel means of ImageNet") if imagenet else (None, "")
 
 
 class Training(namedtuple("Training", "file layer")):
@@ -203,21 +221,23 @@ class Training(namedtuple("Training", "file layer")):
                               file=self.file, layer=self.layer.name, layer_type=self.layer.type, field="image_data_param")
         return channels, *size
 
-    def size(self, input_size):
-        """Return (height, width) that pictures get before the crop."""
+    def size(self, input_size, likely=None):
+        """Return (height, width) that pictures get before the crop; if that is not known, `likely` or the input's."""
         if self.crop() is None:
             return input_size
-        if self.layer.transform_param.mean_file:
-            return read_mean(self._mean_file()).shape[1:]
-        try:
-            size = self.whole()[1:]
-        except Error:
-            size = (None, None)
-        if None in size:
+        for known in (lambda: self.whole()[1:], lambda: read_mean(self._mean_file()).shape[1:]):
+            try:
+                size = known()
+            except ConfigError:
+                raise
+            except Error:
+                continue
+            if None not in size:
+                return size
+        if likely is None:
             options.tell(f"{self.file} cuts {input_size[0]} x {input_size[1]} out of pictures whose size is not known here, so "
-                         "they are resized to just that; --mean_file FILE of that database, or the database itself, would tell")
-            return input_size
-        return size
+                         "they are resized to just that; the training database would tell, or its mean file")
+        return likely or input_size
 
     def mean(self, channels):
         """Return the mean, (C,) or (C, H, W), and its name; None if there is none."""

@@ -1,5 +1,6 @@
 """``minicaffe classify`` gives a picture the scores that the net gives it in training's own tests, and says what it did."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,59 @@ def test_scores_are_those_of_the_training_net(minicaffe, pictures, tmp_path, tra
     np.testing.assert_allclose(np.load("like.npy"), want, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("gray", [False, True])
+@pytest.mark.parametrize("crop", ["", "crop_size: 5", "crop_h: 4 crop_w: 6"])
+def test_a_training_net_of_a_list(minicaffe, pictures, tmp_path, gray, crop):
+    """ImageData: new_height and new_width say the size, is_color the channels."""
+    color = "false" if gray else "true"
+    net = TRAINING.replace('type: "Data"', 'type: "ImageData"').replace(
+        'data_param { source: "db" batch_size: 3 backend: LMDB }',
+        f'image_data_param {{ source: "list.txt" batch_size: 3 new_height: 6 new_width: 8 is_color: {color} }}') % f"{crop} scale: 0.01"
+    (tmp_path / "net.prototxt").write_text(net)
+    made = caffe.Net("net.prototxt", caffe.TEST)
+    made.save("w.caffemodel")
+    made.forward()
+    minicaffe("classify", ".", "out.npy", "--ext=png", "--model", "net.prototxt", "--weights", "w.caffemodel")
+    np.testing.assert_allclose(np.load("out.npy").argmax(axis=1), made.blobs["ip"].data.argmax(axis=1))
+    np.testing.assert_allclose(np.log(np.load("out.npy")).std(axis=1), made.blobs["ip"].data.std(axis=1), rtol=1e-3)
+    for gone in ("new_height: 6", "new_width: 8"):
+        (tmp_path / "net.prototxt").write_text(net.replace(gone, ""))
+        if not crop:
+            assert "the input's size is open" in minicaffe("classify", "1.png", "--model", "net.prototxt", "--weights", "w.caffemodel", status=2)
+
+
+def test_which_net_beside_the_model_counts(minicaffe, pictures, tmp_path):
+    _, shape = pictures("scale: 0.004 mirror: true")
+    (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
+    common = ("classify", "1.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
+    (tmp_path / "another.prototxt").write_text((TRAINING % "scale: 0.5").replace('"ip"', '"other"'))  # has not the layers
+    (tmp_path / "again.prototxt").write_text(TRAINING % "scale: 0.004")  # differs in what is for training only
+    (tmp_path / "broken.prototxt").write_text('layer { name: "in" type: "Data"')
+    minicaffe(*common)
+    assert "times 0.004" in minicaffe.told
+    (tmp_path / "again.prototxt").unlink()
+    (tmp_path / "net.prototxt").write_text((TRAINING % "scale: 0.25").replace(' transform_param', ' include { phase: TRAIN } transform_param'))
+    minicaffe(*common)
+    assert "times 0.25; as in net.prototxt" in minicaffe.told
+    (tmp_path / "net.prototxt").write_text((TRAINING % "").replace('"db"', '"cifar10_train_lmdb/"'))
+    minicaffe(*common)
+    assert "3 channels (RGB)" in minicaffe.told  # CIFAR-10's files have red first
+
+
+def test_a_crop_without_the_database(minicaffe, pictures, tmp_path):
+    want, shape = pictures('crop_size: 5 scale: 0.02 mean_file: "mean.binaryproto"')
+    (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
+    shutil.rmtree("db")
+    common = ("classify", ".", "out.npy", "--ext=png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
+    minicaffe(*common)
+    np.testing.assert_allclose(np.load("out.npy"), want, rtol=2e-4, atol=1e-6)  # the mean file knows the size
+    assert "no such database" in minicaffe(*common[:5], "net.prototxt", *common[6:], status=1)
+    (tmp_path / "mean.binaryproto").unlink()
+    assert "net.prototxt names it; give another by --mean_file, or --mean_file '' for none" in minicaffe(*common, status=1)
+    minicaffe(*common, "--mean_file=")
+    assert "net.prototxt cuts 5 x 5 out of pictures whose size is not known here" in minicaffe.told
+
+
 def test_the_best_classes_are_printed(minicaffe, pictures, tmp_path):
     scores = pictures("scale: 0.004")[0]
     common = ("classify", "1.png", "--model", "net.prototxt", "--weights", "w.caffemodel")
@@ -112,6 +166,13 @@ def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path
     net = caffe.Classifier("deploy.prototxt", "big.caffemodel", image_dims=(256, 256), raw_scale=255, channel_swap=(2, 1, 0),
                            mean=np.array([104.00698793, 116.66876762, 122.67891434]))
     np.testing.assert_allclose(np.load("out.npy"), net.predict([caffe.io.load_image("1.png")]), rtol=1e-5)
+    (tmp_path / "net.prototxt").write_text((TRAINING % 'crop_size: 8 mean_file: "nowhere.binaryproto"').replace('"db"', '"nowhere"'))
+    minicaffe("classify", "1.png", "same.npy", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
+    assert "nowhere.binaryproto: mean file cannot be read" in minicaffe.told and "the channel means of ImageNet" in minicaffe.told
+    np.testing.assert_array_equal(np.load("same.npy"), np.load("out.npy"))
+    (tmp_path / "net.prototxt").write_text((TRAINING % "crop_size: 8 mean_value: 9 scale: 0.5").replace('"db"', '"nowhere"'))
+    minicaffe("classify", "1.png", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
+    assert "resized to 256 x 256, minus mean 9, times 0.5; as in net.prototxt" in minicaffe.told
 
 
 def test_detect_takes_channels_and_transform_of_its_net(minicaffe, pictures, tmp_path):
