@@ -1,6 +1,7 @@
 """The folder that a worker runs its cases in, and the binary seeds: all of it is made here, small, and the same every time."""
 
 import io
+import math
 import os
 import struct
 from pathlib import Path
@@ -92,6 +93,8 @@ class Folder:
         net = minicaffe.Net("trained.prototxt", minicaffe.TRAIN)
         net.save("model.caffemodel")
         net.save_hdf5("model.h5")
+        write_secret([blob.shape for blob in net.learnable_params])
+        write_video("film.avi")
         self._contents = {path: Path(path).read_bytes() for path in _files(".")}
         self._stamps = self._look()
 
@@ -129,6 +132,14 @@ def write_lmdb(path, records):
     with lmdb.open(path, map_size=1 << 20, lock=False, sync=False) as env, env.begin(write=True) as transaction:
         for i, record in enumerate(records):
             transaction.put(f"{i:08d}".encode(), record)
+
+
+def write_video(path):
+    """Write a film of a few frames."""
+    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*"MJPG"), 10.0, (16, 12))
+    for i in range(3):
+        writer.write(np.full((12, 16, 3), 40 * i, np.uint8))
+    writer.release()
 
 
 def mean_seed(shape):
@@ -204,8 +215,54 @@ ODD = (  # what may stand in an HDF5 file where numbers of some shape should
 )
 
 
+SECRET = np.full(1 << 16, 7777, np.float32)  # what the files outside the folder hold
+OUTSIDE, OUTSIDE_RAW = "../secret.h5", "../secret.bin"
+
+
+def write_secret(shapes):
+    """Write the files outside the folder: HDF5 with a dataset for each shape, and plain numbers."""
+    tree = {f"s{shape}": np.full(shape, SECRET[0]) for shape in shapes}
+    Path(OUTSIDE).write_bytes(hdf5({**tree, "all": SECRET, "group": {"0": tree[f"s{shapes[0]}"]}}))
+    Path(OUTSIDE_RAW).write_bytes(SECRET.tobytes())
+
+
+def link(value, rng):
+    """Return an entry for `hdf5` that stands for the array or group `value`, and leads to the file outside in most cases."""
+    shape = np.shape(value) if not isinstance(value, dict) else ()
+    path = rng.choice((*[OUTSIDE] * 4, "./" + OUTSIDE, "data.h5", ".", "nowhere.h5", "list.txt", "images"))
+    target = rng.choice((*[f"/s{shape}"] * 5, f"s{shape}", "/group", "/", "/group/0", "/nowhere"))
+
+    def external(group, name):
+        group[name] = h5py.ExternalLink(path, target)
+
+    def soft(group, name):
+        group.file["far"] = h5py.ExternalLink(path, "/")
+        steps = rng.choice((0, 1, 15, 16, 17))
+        for i in range(steps):
+            group.file[f"step{i}"] = h5py.SoftLink(f"/step{i + 1}" if i + 1 < steps else f"/far{target}")
+        group[name] = h5py.SoftLink("/step0" if steps else rng.choice(("/far", "far", ".//far/.")) + "/" + target)
+
+    def ring(group, name):
+        group[name] = h5py.SoftLink(rng.choice((name, f"./{name}", f"{group.name}/{name}", "/", group.name)))
+
+    def cycle(group, name):
+        group[name] = group.file["/"]
+
+    def stored(group, name):
+        place = rng.choice((OUTSIDE_RAW, path)), rng.choice((0, 0, 0, 1 << 40)), rng.choice((4096, h5py.h5f.UNLIMITED))
+        group.create_dataset(name, shape, np.float32, external=[place])
+
+    def virtual(group, name):
+        layout = h5py.VirtualLayout(shape, np.float32)
+        layout[...] = h5py.VirtualSource(path, "all", SECRET.shape)[:math.prod(shape)] if rng.random() < 0.7 else (
+            h5py.VirtualSource(path, target, shape))
+        group.create_virtual_dataset(name, layout, fillvalue=1)
+
+    return rng.choice((external, external, soft, soft, ring, cycle, stored, virtual, virtual))
+
+
 def odd_tree(tree, rng):
-    """Return a copy of a tree for `hdf5` with one entry missing, renamed or replaced by something odd."""
+    """Return a copy of a tree for `hdf5` with one entry missing, renamed or replaced by something odd or a link."""
     tree = {name: dict(value) if isinstance(value, dict) else value for name, value in tree.items()}
     place = tree
     while True:
@@ -220,5 +277,5 @@ def odd_tree(tree, rng):
         if kind == 1:
             place[rng.choice(("0", "1", "7", "-1", "x", "data", "iter", "ö", "L" * 300))] = value
         elif kind > 1:
-            place[name] = rng.choice(ODD)
+            place[name] = link(value, rng) if rng.random() < 0.4 else rng.choice(ODD)
     return tree

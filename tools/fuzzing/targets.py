@@ -25,7 +25,7 @@ from minicaffe.data.mean_file import read_mean
 from minicaffe.layer import layer_types
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.text import write_text
-from minicaffe.solver import load_solver
+from minicaffe.solver import create_solver, load_solver
 
 DATA_NET = """layer { name: "d" type: "Data" top: "data" top: "label" transform_param { %s }
   data_param { source: "%s" batch_size: 3 backend: LMDB prefetch: 1 } }"""
@@ -116,8 +116,11 @@ class Weights(Kind):
     def run(self, data):
         if self.net is None:
             self.net = minicaffe.Net("trained.prototxt", minicaffe.TRAIN)
+            self.confined = minicaffe.Net("trained.prototxt", minicaffe.TRAIN, trusted=False)
         Path("case.caffemodel").write_bytes(data)
-        attempt(lambda: self.net.copy_from("case.caffemodel"), self.net.forward, *self.further)
+        attempt(lambda: self.net.copy_from("case.caffemodel"), self.net.forward, *self.further,
+                lambda: self.confined.copy_from("case.caffemodel"))
+        check_confined(self.confined.learnable_params)
 
     further = (lambda: write_text(upgrade.upgrade_net(parse_binary("case.caffemodel"))[0]),)
 
@@ -144,11 +147,12 @@ class States(Kind):
         self.solver = None
         self.originals = {}
 
-    def stateful(self, hdf5=False):
+    def stateful(self, hdf5=False, trusted=True):
         Path("stateful.prototxt").write_text(files.TRAINED + files.STATEFUL)
         Path("stateful_solver.prototxt").write_text(
             f'net: "stateful.prototxt" {files.SOLVER} snapshot_format: {"HDF5" if hdf5 else "BINARYPROTO"}')
-        return load_solver("stateful_solver.prototxt")
+        param, _ = upgrade.read_solver_file("stateful_solver.prototxt")
+        return create_solver(param, trusted=trusted, own_fields=["snapshot_prefix"])
 
     def original(self, hdf5):
         if hdf5 not in self.originals:
@@ -165,10 +169,11 @@ class States(Kind):
 
     def run(self, data):
         if self.solver is None:
-            self.solver = self.stateful()
+            self.solver, self.confined = self.stateful(), self.stateful(trusted=False)
         Path("snap_iter_1.caffemodel").write_bytes(Path("model.caffemodel").read_bytes())
         Path("case.solverstate").write_bytes(data)
-        self.solver.restore("case.solverstate")
+        attempt(lambda: self.confined.restore("case.solverstate"), lambda: self.solver.restore("case.solverstate"))
+        check_confined([*self.confined.net.learnable_params, *self.confined.history])
         if self.solver.iter < 2**31 - 2:
             train(self.solver, 1)
 
@@ -241,7 +246,14 @@ class HDF5Files(Kind):
         Path("case.h5").write_bytes(data)
         Path("case.txt").write_text("data.h5\ncase.h5\n" if zlib.crc32(data) % 2 else "case.h5\n")
         Path("case.prototxt").write_text(HDF5_NET.replace("h5.txt", "case.txt").replace("true", "false"))
-        run_net("case.prototxt", minicaffe.TRAIN)
+        attempt(lambda: run_net("case.prototxt", minicaffe.TRAIN), self.confined)
+
+    @staticmethod
+    def confined():
+        net = minicaffe.Net("case.prototxt", minicaffe.TRAIN, trusted=False)
+        for _ in range(4):
+            net.forward()
+            check_confined(net.tops[0])
 
 
 class Lists(Kind):
@@ -302,6 +314,40 @@ class Amplified(Kind):
             os.remove(path)
 
 
+class Videos(Kind):
+    """The file of the layer VideoData: a playlist of others under any name, the name of a numbered sequence, or a film."""
+
+    extension, share = "video", 0.3
+    names = (b"images/%d.png", b"images/%01d.png", b"images/%s%s%n", b"images/0.png", b"%d", b"concat:film.avi|film.avi", b"images",
+             b"list.txt", b"mean.binaryproto", b"file:film.avi")
+    lists = (b"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:5\n#EXTINF:1.0,\nfilm.avi\n#EXT-X-ENDLIST\n",
+             b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\ncase.video\n", b"#EXTM3U\nfilm.avi\nimages/0.png\n",
+             b"ffconcat version 1.0\nfile film.avi\nduration 1\nfile film.avi\n", b"ffconcat version 1.0\nfile 'images/0.png'\n",
+             b"ffconcat version 1.0\nfile case.video\n")
+
+    def case(self, rng):
+        kind = rng.randrange(4)
+        if kind == 0:
+            return rng.choice(self.names)
+        if kind == 1:
+            return octets.mutate(Path("film.avi").read_bytes(), rng)
+        playlist = rng.choice(self.lists)
+        return harmless(octets.mutate(playlist, rng) if kind == 2 else playlist)
+
+    def run(self, data):
+        Path("case.video").write_bytes(data)
+        path = data.decode() if data in self.names else "case.video"
+        Path("case.prototxt").write_text(f"""layer {{ name: "v" type: "VideoData" top: "data"
+          data_param {{ batch_size: 2 prefetch: 1 }} video_data_param {{ video_type: VIDEO video_file: "{path}" }} }}""")
+        try:
+            minicaffe.Net("case.prototxt", minicaffe.TRAIN, trusted=False)
+        except minicaffe.errors.ConfigError:
+            pass
+        else:
+            raise AssertionError("a net that is not trusted has opened a video")
+        run_net("case.prototxt", minicaffe.TRAIN)
+
+
 def kinds():
     """Return an instance of each kind by name."""
     module = types.ModuleType("fuzz_python_layer")
@@ -309,7 +355,7 @@ def kinds():
     sys.modules[module.__name__] = module
     return {"net": Nets(), "solver": Solvers(), "weights": Weights(), "hdf5weights": HDF5Weights(), "state": States(),
             "hdf5state": HDF5States(), "mean": Means(), "datum": Datums(), "hdf5data": HDF5Files(), "list": Lists(),
-            "amplified": Amplified()}
+            "video": Videos(), "amplified": Amplified()}
 
 
 def make(all_kinds, chosen, seed, number):
@@ -363,6 +409,12 @@ def attempt(*steps):
             first = first or error
     if first is not None:
         raise first
+
+
+def check_confined(blobs):
+    """Raise AssertionError if a number of the file outside the folder came into a net or solver that is not trusted."""
+    if any((blob.cpu_data == files.SECRET[0]).any() for blob in blobs):
+        raise AssertionError("a file outside the folder was read")
 
 
 # ---- seeds that take some making
