@@ -335,6 +335,7 @@ cdef class Stream:
 
     def wait(self, Event event not None):
         """Let later work on this stream wait for `event`; the host goes on."""
+        self.device.activate()
         check(cydriver.cuStreamWaitEvent(self.handle, event.handle, 0), "cuStreamWaitEvent")
 
     @property

@@ -3,13 +3,17 @@
     prefetch thread -> page-locked array -> (copies stream) -> staging blob -> (computing stream) -> top
 
 The top keeps its memory, which a CUDA graph needs; the copy from the staging blob costs a few microseconds of the device's
-own bandwidth. Two events keep order: computing waits for the staging blob to be full, the next push for it to be read.
+own bandwidth. Two events keep order: computing waits for the staging blob to be full, the next push for it to be read. The
+host waits for the latter before it fetches, since that may overwrite the arrays of the batch before.
 """
+
+import weakref
 
 import numpy as np
 
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob, Dtype
+from minicaffe.errors import DeviceError
 from minicaffe.memory.registry import registry
 
 
@@ -41,11 +45,13 @@ class Ahead:
         self.copies, self.computing = device.copies, cuda.computing(device)
         self.full, self.read = cuda.Event(device), cuda.Event(device)
         self.staging = []
-        self.read.record(self.computing)
+        weakref.finalize(self, let_go, self.computing, self.full).atexit = False
         self._send()
 
     def _send(self):
+        self.read.synchronize()
         self.arrays = self.fetch()
+        self.read.record(self.computing)
         if not self.staging:
             self.staging = [Blob(None, Dtype.DOUBLE if a.dtype == np.float64 else Dtype.FLOAT, "next batch") for a in self.arrays]
         self.copies.wait(self.read)
@@ -61,5 +67,12 @@ class Ahead:
         for top, blob in zip(tops, self.staging):
             top.reshape_like(blob)
             top.take_pushed(blob)
-        self.read.record(self.computing)
         self._send()
+
+
+def let_go(computing, full):
+    """Let what comes next on the stream `computing`, which gets the staging blobs' memory, wait for the push that is under way."""
+    try:
+        computing.wait(full)
+    except DeviceError:
+        pass  # the context is lost, and its memory with it

@@ -251,8 +251,8 @@ def test_random_numbers_started_anew_while_a_graph_is_replayed():
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-6)
 
 
-def test_work_in_the_right_order():
-    """Copies and kernels that run late, and two streams on the same bytes without an order, would show here."""
+def test_work_that_runs_late():
+    """Nothing reads what was not written yet, on the one stream of a training without data (test_ahead.py has the stream of copies)."""
     run(f"""
     sys.path.insert(0, {HERE!r})
     from training import make_solver, losses

@@ -1,0 +1,181 @@
+"""Batches on their way to the device: who waits for whom, told by the simulated device's late work and by its clocks.
+
+``deferred=1`` runs work only when something waits for it, so what nothing waits for is missing; ``race=1`` finds two streams on
+the same bytes without an order. Each run is a process of its own, since both are of the process.
+"""
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import run
+from training import losses, make_solver
+
+from minicaffe.errors import Error
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BATCHES = """
+from minicaffe.data.ahead import Ahead, pinned_array
+from minicaffe.memory import CUDAPlace
+from minicaffe.memory.registry import registry
+minicaffe.set_mode_gpu()
+N = 5000
+arrays = [pinned_array((N,), "f") for _ in range(2)]
+fetched = 0
+
+def fetch():
+    "Batch k is full of k; its array is that of batch k - 2, as the prefetch thread has it."
+    global fetched
+    fetched += 1
+    arrays[fetched % 2][:] = fetched
+    return (arrays[fetched % 2],)
+
+def on_device(blob):
+    return blob.gpu_data.address
+
+side = registry.device_side(CUDAPlace(0))
+"""
+
+
+def batches(code):
+    return BATCHES + textwrap.dedent(code)
+
+
+ORDERS = ["deferred=1", "race=1", "deferred=1,race=1"]
+
+
+@pytest.mark.parametrize("settings", ORDERS)
+def test_each_batch_arrives_whole_and_in_its_turn(place, settings):
+    """The host never waits for the device here, but where it must."""
+    run(batches("""
+    top, seen = Blob((N,)), [Blob((N,)) for _ in range(6)]
+    for blob in seen:
+        blob.gpu_data
+    ahead = Ahead(fetch)
+    for blob in seen:
+        ahead.give([top])
+        side.copy_within(on_device(blob), on_device(top), 4 * N)
+    assert [set(blob.cpu_data) for blob in seen] == [{k} for k in range(1, 7)], [set(blob.cpu_data) for blob in seen]
+    """), place, settings)
+
+
+@pytest.mark.parametrize("allocator", ["caching", "buddy"])
+def test_what_is_dropped_while_a_push_runs_disturbs_nobody(place, allocator):
+    """The staging memory goes to others at once; the push that still writes there has to come first."""
+    run(batches(f"""
+    memory.use(CUDAPlace(0), {allocator!r})
+    ahead = Ahead(fetch)
+    staging = on_device(ahead.staging[0])
+    del ahead
+    blob = Blob((N,))
+    blob.scale_data(0)
+    blob.gpu_data
+    assert on_device(blob) == staging       # otherwise this test says nothing
+    side.zero(on_device(blob), 4 * N)
+    assert not blob.cpu_data.any()
+    """), place, "race=1")
+
+
+def test_a_push_goes_by_its_own_stream(place):
+    """Waiting for the computing does not bring it about."""
+    run("""
+    minicaffe.set_mode_gpu()
+    device = cuda.current()
+    stream, pushed = cuda.Stream(device), cuda.Event(device)
+    blob = Blob((1000,))
+    blob.data[:] = 1
+    blob.async_gpu_push(stream)
+    pushed.record(stream)
+    cuda.computing(device).synchronize()
+    assert not pushed.done()
+    pushed.synchronize()
+    assert pushed.done()
+    """, place, "deferred=1")
+
+
+def test_a_block_that_another_stream_uses_is_not_given_out_before_that_is_done(place):
+    run("""
+    from minicaffe.memory.registry import registry
+    minicaffe.set_mode_gpu()
+    device, allocator = cuda.current(), registry.allocator(memory.CUDAPlace(0))
+    stream, pushed = cuda.Stream(device), cuda.Event(device)
+    blob = Blob((1000,))
+    blob.data[:] = 1
+    blob.async_gpu_push(stream)
+    buffer = blob.data_memory.gpu_buffer()
+    address = buffer.address
+    buffer.record_stream(stream.address)
+    del blob, buffer
+    other = memory.Buffer(allocator, 4000)
+    assert other.address != address             # the push has not run yet
+    stream.synchronize()
+    again = memory.Buffer(allocator, 4000)
+    assert again.address == address, "the block is lost"
+    """, place, "deferred=1")
+
+
+DATA = """
+layer { name: "in" type: "Data" top: "data" top: "label" include { phase: TRAIN } transform_param { scale: 0.00390625 }
+  data_param { source: "models/data/fashion_mnist_test_lmdb" backend: LMDB batch_size: 4 } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 10
+  weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+
+
+@pytest.mark.parametrize(("settings", "allocator"), [("deferred=1,race=1,uninitialized=1", "plain"), ("race=1", "caching")])
+def test_a_training_from_a_database(place, settings, allocator):
+    """Copies on the stream of their own, kernels, and what the host reads, all in order."""
+    run(f"""
+    sys.path.insert(0, {str(ROOT / "tests/cuda")!r})
+    from training import make_solver, losses
+    minicaffe.set_mode_gpu()
+    memory.use(memory.CUDAPlace(0), {allocator!r})
+    late = losses(make_solver({DATA!r}), 7)
+    minicaffe.set_mode_cpu()
+    np.testing.assert_allclose(late, losses(make_solver({DATA!r}), 7), atol=1e-5)
+    """, place, settings, cwd=ROOT)
+
+
+def test_the_state_of_a_data_layer_counts_the_batches_that_were_computed(monkeypatch):
+    """Not the one that is on its way; who goes on from the state gets the next."""
+    monkeypatch.chdir(ROOT)
+    solver = make_solver(DATA)
+    layer = solver.net.layers[0]
+    for n in range(1, 4):
+        solver.net.forward_from_to(0, 0)
+        assert layer.get_state()["position"] == 4 * n
+    state = layer.get_state()
+    solver.net.forward_from_to(0, 0)
+    fourth = solver.net.blob_by_name("data").cpu_data.copy()
+    layer.set_state(state)
+    assert layer.get_state()["position"] == 12
+    solver.net.forward_from_to(0, 0)
+    np.testing.assert_array_equal(solver.net.blob_by_name("data").cpu_data, fourth)
+
+
+WRONG_LABELS = """
+layer {{ name: "in" type: "Input" top: "data" top: "label" input_param {{ shape {{ dim: 4 dim: 3 }} shape {{ dim: 4 }} }} }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 5
+  weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "loss" type: "{loss}" bottom: "ip" bottom: "label" top: "loss" {param} }}
+"""
+
+
+@pytest.mark.parametrize("loss", ["SoftmaxWithLoss", "MultinomialLogisticLoss", "HingeLoss"])
+def test_labels_are_looked_at_before_each_replay(loss):
+    """Kernels cannot raise, so the host does; weights stay as they were."""
+    solver = make_solver(WRONG_LABELS.format(loss=loss, param=""))
+    data, label = map(solver.net.blob_by_name, ("data", "label"))
+    data.data[...] = 1
+    losses(solver, 5)
+    assert solver._graph.graph is not None, "no graph was recorded, so this test says nothing"
+    before = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
+    label.data[...] = [1, 7, 2, 3]
+    with pytest.raises(Error, match=r"label.* 7|7.*label"):
+        solver.step(1)
+    for blob, kept in zip(solver.net.learnable_params, before):
+        np.testing.assert_array_equal(blob.cpu_data, kept)
+    label.data[...] = [1, 4, 2, 3]
+    assert np.isfinite(losses(solver, 2)).all()
