@@ -12,7 +12,7 @@ import pkgutil
 
 from minicaffe.common cimport Generator
 from minicaffe.blob cimport DOUBLE, FLOAT, Blob, Dtype
-from minicaffe.cpu.threads cimport num_threads
+from minicaffe.cpu.threads cimport Threads, num_threads
 from minicaffe.ops.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.common import caffe
@@ -22,7 +22,7 @@ from minicaffe.memory.synced import device_lock
 from minicaffe.proto import forks
 
 cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
-    double dot[T](int threads, long long n, const T* x, const T* y)
+    double dot[T](Threads threads, long long n, const T* x, const T* y)
 
 log = logging.getLogger(__name__)
 _told = set()   # layer types that were said to run on the CPU in GPU mode

@@ -8,9 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "minicaffe/cpu/threads.hpp"
 #include "minicaffe/kernels/pointwise.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -85,45 +83,28 @@ template <class F> void range(const F& f, index_t begin, index_t end) {
   range_baseline(f, begin, end);
 }
 
-/// work(thread, begin, end) on up to `threads` threads, each with one contiguous part of 0..n-1 of at least `grain`.
-template <class Work> void parallel(int threads, index_t n, index_t grain, const Work& work) {
-  if (n <= 0) return;
-#ifdef _OPENMP
-  threads = int(std::min<index_t>(threads, std::max<index_t>(1, n / std::max<index_t>(1, grain))));
-  if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-    {
-      index_t t = omp_get_thread_num(), all = omp_get_num_threads();
-      work(int(t), n * t / all, n * (t + 1) / all);
-    }
-    return;
-  }
-#endif
-  work(0, 0, n);
-}
-
 // Below this many elements a second thread costs more than it brings (about 10 microseconds of memory traffic).
 constexpr index_t kGrain = 16384;
 
 /// f(i) for 0 <= i < n; `cost` is the work of one index in units of one element-wise operation.
-template <class F> void for_each(int threads, index_t n, const F& f, index_t cost = 1) {
+template <class F> void for_each(Threads threads, index_t n, const F& f, index_t cost = 1) {
   parallel(threads, n, std::max<index_t>(1, kGrain / cost), [&](int, index_t b, index_t e) { range(f, b, e); });
 }
 
-template <class F, class T> void map(int threads, index_t n, const F& f, const T* x, T* y) {
+template <class F, class T> void map(Threads threads, index_t n, const F& f, const T* x, T* y) {
   for_each(threads, n, Map1<F, T>{f, x, y});
 }
-template <class F, class T> void map(int threads, index_t n, const F& f, const T* a, const T* b, T* y) {
+template <class F, class T> void map(Threads threads, index_t n, const F& f, const T* a, const T* b, T* y) {
   for_each(threads, n, Map2<F, T>{f, a, b, y});
 }
 template <class F, class T>
-void map(int threads, index_t n, const F& f, const T* a, const T* b, const T* c, T* y) {
+void map(Threads threads, index_t n, const F& f, const T* a, const T* b, const T* c, T* y) {
   for_each(threads, n, Map3<F, T>{f, a, b, c, y});
 }
 
-template <class T> void fill(int threads, index_t n, T value, T* y) { for_each(threads, n, Fill<T>{value, y}); }
+template <class T> void fill(Threads threads, index_t n, T value, T* y) { for_each(threads, n, Fill<T>{value, y}); }
 
-template <class T> void copy(int threads, index_t n, const T* x, T* y) {
+template <class T> void copy(Threads threads, index_t n, const T* x, T* y) {
   if (x == y) return;
   parallel(threads, n, kGrain, [&](int, index_t b, index_t e) { std::memcpy(y + b, x + b, size_t(e - b) * sizeof(T)); });
 }

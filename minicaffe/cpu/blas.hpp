@@ -32,7 +32,7 @@ void gemm(const Blas& blas, bool trans_a, bool trans_b, index_t m, index_t n, in
 
 /// The same, split over threads along the longer side of C.
 template <class T>
-void parallel_gemm(const Blas& blas, int threads, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
+void parallel_gemm(const Blas& blas, Threads threads, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
                    const T* a, index_t lda, const T* b, index_t ldb, T beta, T* c, index_t ldc) {
   bool by_rows = m >= n;
   index_t side = by_rows ? m : n, other = by_rows ? n : m;
@@ -50,7 +50,7 @@ void parallel_gemm(const Blas& blas, int threads, bool trans_a, bool trans_b, in
 
 /// The same for dense matrices.
 template <class T>
-void parallel_gemm(const Blas& blas, int threads, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
+void parallel_gemm(const Blas& blas, Threads threads, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
                    const T* a, const T* b, T beta, T* c) {
   parallel_gemm(blas, threads, trans_a, trans_b, m, n, k, alpha, a, trans_a ? m : k, b, trans_b ? k : n, beta, c, n);
 }

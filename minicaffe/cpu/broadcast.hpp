@@ -12,7 +12,7 @@ namespace cpu {
 
 /// row(k, i, n): n elements from i on with parameter k; run(k, i, n): n elements from i on with parameters k, k + 1, ...
 template <class Row, class Run>
-void walk(int threads, index_t outer, index_t channels, index_t inner, const Row& row, const Run& run) {
+void walk(Threads threads, index_t outer, index_t channels, index_t inner, const Row& row, const Run& run) {
   if (channels == 1) {
     parallel(threads, outer * inner, kGrain, [&](int, index_t b, index_t e) { row(0, b, e - b); });
   } else if (inner == 1) {
@@ -28,7 +28,7 @@ void walk(int threads, index_t outer, index_t channels, index_t inner, const Row
 
 /// y = f.at(k)(x); `kept`, unless null, receives a copy of x, for layers that work in place.
 template <class F, class T>
-void broadcast_unary(int threads, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept) {
+void broadcast_unary(Threads threads, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept) {
   auto keep = [=](index_t i, index_t n) {
     if (kept) std::memcpy(kept + i, x + i, size_t(n) * sizeof(T));
   };
@@ -45,7 +45,7 @@ void broadcast_unary(int threads, index_t outer, index_t channels, index_t inner
 
 /// y = f.at(k)(a, b)
 template <class F, class T>
-void broadcast_binary(int threads, index_t outer, index_t channels, index_t inner, const F& f, const T* a, const T* b, T* y) {
+void broadcast_binary(Threads threads, index_t outer, index_t channels, index_t inner, const F& f, const T* a, const T* b, T* y) {
   walk(threads, outer, channels, inner,
        [&](index_t k, index_t i, index_t n) {
          range(Map2<decltype(f.at(0)), T>{f.at(k), a + i, b + i, y + i}, 0, n);
@@ -57,7 +57,7 @@ void broadcast_binary(int threads, index_t outer, index_t channels, index_t inne
 
 /// out[k] = coeff times the sum of term(i) over the elements of k, added to what is there if `add`.
 template <class T, class Term>
-void channel_sums(int threads, index_t outer, index_t channels, index_t inner, const Term& term, double coeff, bool add, T* out) {
+void channel_sums(Threads threads, index_t outer, index_t channels, index_t inner, const Term& term, double coeff, bool add, T* out) {
   std::vector<double> sums(size_t(channels), 0.0);
   if (channels == 1)
     sums[0] = sum_terms<T>(threads, outer * inner, term);
@@ -77,7 +77,7 @@ template <class T> const T* member(const void* p) { return static_cast<const T*>
 template <class T> T member(double x) { return T(x); }
 
 template <template <class> class F, class... P>
-void broadcast1(int threads, int dtype, index_t outer, index_t channels, index_t inner, const void* x, void* y, void* kept,
+void broadcast1(Threads threads, int dtype, index_t outer, index_t channels, index_t inner, const void* x, void* y, void* kept,
                 P... members) {
   if (dtype == 0)
     broadcast_unary(threads, outer, channels, inner, F<float>{member<float>(members)...}, member<float>(x), static_cast<float*>(y),
@@ -88,7 +88,7 @@ void broadcast1(int threads, int dtype, index_t outer, index_t channels, index_t
 }
 
 template <template <class> class F, class... P>
-void broadcast2(int threads, int dtype, index_t outer, index_t channels, index_t inner, const void* a, const void* b, void* y,
+void broadcast2(Threads threads, int dtype, index_t outer, index_t channels, index_t inner, const void* a, const void* b, void* y,
                 P... members) {
   if (dtype == 0)
     broadcast_binary(threads, outer, channels, inner, F<float>{member<float>(members)...}, member<float>(a), member<float>(b),
@@ -99,7 +99,7 @@ void broadcast2(int threads, int dtype, index_t outer, index_t channels, index_t
 }
 
 template <template <class> class Term, class... P>
-void channel_sums_typed(int threads, int dtype, index_t outer, index_t channels, index_t inner, double coeff, bool add, void* out,
+void channel_sums_typed(Threads threads, int dtype, index_t outer, index_t channels, index_t inner, double coeff, bool add, void* out,
                         P... members) {
   if (dtype == 0)
     channel_sums(threads, outer, channels, inner, Term<float>{member<float>(members)...}, coeff, add,

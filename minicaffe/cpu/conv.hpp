@@ -34,7 +34,7 @@ template <class T> index_t forward_scratch(const ConvShape& s, int threads) {
 
 /// y = W * x + bias for every image; `bias` may be null.
 template <class T>
-void conv_forward(const ConvShape& s, int threads, const T* x, const T* weight, const T* bias, T* y, T* scratch) {
+void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weight, const T* bias, T* y, T* scratch) {
   const Tile<T> tile = tile_for<T>(s.m);
   const index_t columns = s.images * s.positions, depth = panel_depth(s);
   const index_t chunks = ceil_div(columns, kChunk);
@@ -117,7 +117,7 @@ template <class T> index_t backward_data_scratch(const ConvShape& s, int threads
 
 /// dx = the transposed operation on dy, overwritten; `bias`, one a channel of x, is added (a deconvolution's); may be null.
 template <class T>
-void conv_backward_data(const ConvShape& s, int threads, const T* dy, const T* weight, const T* bias, T* dx, T* scratch) {
+void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const T* weight, const T* bias, T* dx, T* scratch) {
   const DataBlocks blocks(s);
   const index_t block_rows = blocks.channels * s.taps, depth = std::min(s.m, kDepth);
   const Tile<T> tile = tile_for<T>(block_rows);
@@ -197,7 +197,7 @@ template <class T> index_t backward_weights_scratch(const ConvShape& s, int thre
 
 /// dweight += dy * im2col(x)^T, summed over images in an order that sizes alone decide.
 template <class T>
-void conv_backward_weights(const ConvShape& s, int threads, const T* x, const T* dy, T* dweight, T* scratch) {
+void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, const T* dy, T* dweight, T* scratch) {
   const WeightBlocks blocks(s);
   const Tile<T> tile = tile_for<T>(blocks.rows);
   const index_t rows = round_up(blocks.rows, tile.rows), width = round_up(s.m, tile.columns);

@@ -42,7 +42,7 @@ std::vector<Detection> detect_class(const DetectionRule& r, index_t image, index
 /// The detections of all images by image, label and falling score. loc is [images, priors, locations, 4], conf [images, priors,
 /// classes], priors [2, priors, 4].
 template <class T>
-std::vector<Detection> detect(int threads, const DetectionRule& r, const T* loc, const T* conf, const T* priors) {
+std::vector<Detection> detect(Threads threads, const DetectionRule& r, const T* loc, const T* conf, const T* priors) {
   const index_t locations = r.share_location ? 1 : r.classes;
   std::vector<Detection> all;
   for (index_t image = 0; image < r.images; ++image, loc += r.priors * locations * 4) {
@@ -67,7 +67,7 @@ std::vector<Detection> detect(int threads, const DetectionRule& r, const T* loc,
   return all;
 }
 
-inline std::vector<Detection> detect_typed(int threads, int dtype, const DetectionRule& r, const void* loc, const void* conf,
+inline std::vector<Detection> detect_typed(Threads threads, int dtype, const DetectionRule& r, const void* loc, const void* conf,
                                            const void* priors) {
   return dispatch(dtype, [&](auto type) {
     using T = decltype(type);

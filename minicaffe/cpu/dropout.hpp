@@ -55,7 +55,7 @@ template <class T> struct DropoutBlock {
   }
 };
 
-template <class T> void dropout(int threads, index_t n, const Dropout<T>& one) {
+template <class T> void dropout(Threads threads, index_t n, const Dropout<T>& one) {
   for_each(threads, (n + kDropBlock - 1) / kDropBlock, DropoutBlock<T>{one, n}, 2 * kDropBlock);
 }
 

@@ -36,7 +36,7 @@ constexpr index_t kFewRows = 4;
 
 /// y = x W^T + bias; `bias` may be null.
 template <class T>
-void inner_product_forward(const Blas& blas, int threads, index_t m, index_t n, index_t k, bool transpose, const T* x,
+void inner_product_forward(const Blas& blas, Threads threads, index_t m, index_t n, index_t k, bool transpose, const T* x,
                            const T* weight, const T* bias, T* y) {
   if (m <= kFewRows && !transpose) return for_each(threads, n, RowDots<T>{m, n, k, x, weight, bias, y}, m * k + 1);
   if (bias)
@@ -48,7 +48,7 @@ void inner_product_forward(const Blas& blas, int threads, index_t m, index_t n, 
 
 /// dweight += dy^T x (or x^T dy), dbias += column sums of dy, dx = dy W; each is left out if null.
 template <class T>
-void inner_product_backward(const Blas& blas, int threads, index_t m, index_t n, index_t k, bool transpose, const T* x,
+void inner_product_backward(const Blas& blas, Threads threads, index_t m, index_t n, index_t k, bool transpose, const T* x,
                             const T* weight, const T* dy, T* dweight, T* dbias, T* dx) {
   if (dweight && m) {
     if (transpose)

@@ -108,7 +108,7 @@ inline index_t lrn_grain(const LrnShape& s) {
   return std::max<index_t>(1, kGrain / (16 * std::max<index_t>(1, s.rows * s.block)));
 }
 
-inline void lrn_forward(int threads, int dtype, const LrnShape& s, const void* x, void* y) {
+inline void lrn_forward(Threads threads, int dtype, const LrnShape& s, const void* x, void* y) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     with_power<T>(s, [&](auto power) {
@@ -119,7 +119,7 @@ inline void lrn_forward(int threads, int dtype, const LrnShape& s, const void* x
 }
 
 /// `scratch` holds one tile, rows x block elements, for each thread.
-inline void lrn_backward(int threads, int dtype, const LrnShape& s, const void* x, const void* dy, void* dx, void* scratch) {
+inline void lrn_backward(Threads threads, int dtype, const LrnShape& s, const void* x, const void* dy, void* dx, void* scratch) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     with_power<T>(s, [&](auto power) {

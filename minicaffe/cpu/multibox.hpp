@@ -264,7 +264,7 @@ template <class T> struct MultiBox {
     return out;
   }
 
-  Matched match_all(int threads) const {
+  Matched match_all(Threads threads) const {
     std::vector<Matched> by_image(static_cast<size_t>(r.images));
     std::vector<index_t> first(static_cast<size_t>(r.images) + 1, 0);
     for (const Truth& t : truths) ++first[t.image + 1];
@@ -291,7 +291,7 @@ template <class T> MultiBox<T> multibox(const MultiBoxRule& r, const MultiBoxDat
   return {r, static_cast<const T*>(d.loc), static_cast<const T*>(d.conf), static_cast<const T*>(d.priors), truths};
 }
 
-inline Matched match_typed(int threads, int dtype, const MultiBoxRule& r, const MultiBoxData& d,
+inline Matched match_typed(Threads threads, int dtype, const MultiBoxRule& r, const MultiBoxData& d,
                            const std::vector<Truth>& truths) {
   return dispatch(dtype, [&](auto type) { return multibox<decltype(type)>(r, d, truths).match_all(threads); });
 }

@@ -78,7 +78,7 @@ template <class T> struct NormalizeBackward {
 };
 
 template <class T>
-void normalize_forward_of(int threads, index_t outer, index_t channels, index_t inner, int rule, bool given, double eps,
+void normalize_forward_of(Threads threads, index_t outer, index_t channels, index_t inner, int rule, bool given, double eps,
                           const void* x, void* y, void* kept, void* mean, void* variance, void* factor) {
   for_each(threads, channels,
            NormalizeForward<T>{outer, channels, inner, Deviation(rule), given, T(eps), static_cast<const T*>(x),
@@ -87,14 +87,14 @@ void normalize_forward_of(int threads, index_t outer, index_t channels, index_t 
            std::max<index_t>(1, outer * inner));
 }
 
-inline void normalize_forward(int threads, int dtype, index_t outer, index_t channels, index_t inner, int rule, bool given,
+inline void normalize_forward(Threads threads, int dtype, index_t outer, index_t channels, index_t inner, int rule, bool given,
                               double eps, const void* x, void* y, void* kept, void* mean, void* variance, void* factor) {
   (dtype == 0 ? normalize_forward_of<float> : normalize_forward_of<double>)(threads, outer, channels, inner, rule, given, eps, x,
                                                                             y, kept, mean, variance, factor);
 }
 
 template <class T>
-void normalize_backward_of(int threads, index_t outer, index_t channels, index_t inner, bool given, bool mean_only,
+void normalize_backward_of(Threads threads, index_t outer, index_t channels, index_t inner, bool given, bool mean_only,
                            bool normalized, const void* v, const void* dy, const void* mean, const void* factor, void* dx) {
   for_each(threads, channels,
            NormalizeBackward<T>{outer, channels, inner, given, mean_only, normalized, static_cast<const T*>(v),
@@ -103,7 +103,7 @@ void normalize_backward_of(int threads, index_t outer, index_t channels, index_t
            std::max<index_t>(1, outer * inner));
 }
 
-inline void normalize_backward(int threads, int dtype, index_t outer, index_t channels, index_t inner, bool given, bool mean_only,
+inline void normalize_backward(Threads threads, int dtype, index_t outer, index_t channels, index_t inner, bool given, bool mean_only,
                                bool normalized, const void* v, const void* dy, const void* mean, const void* factor, void* dx) {
   (dtype == 0 ? normalize_backward_of<float> : normalize_backward_of<double>)(threads, outer, channels, inner, given, mean_only,
                                                                               normalized, v, dy, mean, factor, dx);

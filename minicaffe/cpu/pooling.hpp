@@ -106,7 +106,7 @@ template <class T, class Op, int K, int S> struct PoolPlane {
 
 /// `scratch` holds a frame for each thread.
 template <class T, class Op, int K, int S>
-void pool_planes(int threads, index_t planes, const PoolForward<T, Op>& one, T* scratch) {
+void pool_planes(Threads threads, index_t planes, const PoolForward<T, Op>& one, T* scratch) {
   PoolFrame frame = pool_frame(one.s);
   index_t cost = K * K * one.s.out_height * one.s.out_width;
   parallel(threads, planes, std::max<index_t>(1, kGrain / (cost + 1)), [&](int thread, index_t begin, index_t end) {
@@ -116,7 +116,7 @@ void pool_planes(int threads, index_t planes, const PoolForward<T, Op>& one, T* 
 
 /// Every output by itself.
 template <template <class> class Op>
-void pool_outputs(int threads, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask) {
+void pool_outputs(Threads threads, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask) {
   if (planes * s.out_height * s.out_width == 0) return;
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
@@ -127,7 +127,7 @@ void pool_outputs(int threads, int dtype, const PoolShape& s, index_t planes, co
 
 /// MAX or AVE; `mask` is written by MAX only and may be null for AVE.
 template <template <class> class Op>
-void pool_forward(int threads, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask,
+void pool_forward(Threads threads, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask,
                   void* scratch) {
   bool square = s.kernel_h == s.kernel_w && s.stride_h == s.stride_w;
   if (dtype == 0 && square && planes >= threads && s.out_height && s.out_width) {
@@ -182,7 +182,7 @@ template <class T, int K> struct MeanScatter {
   }
 };
 
-inline void mask_backward(int threads, int dtype, const PoolShape& s, index_t planes, const void* dy, const void* mask,
+inline void mask_backward(Threads threads, int dtype, const PoolShape& s, index_t planes, const void* dy, const void* mask,
                           void* dx) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
@@ -196,7 +196,7 @@ inline void mask_backward(int threads, int dtype, const PoolShape& s, index_t pl
 }
 
 /// `scratch` holds a frame for each thread.
-inline void mean_backward(int threads, int dtype, const PoolShape& s, index_t planes, const void* dy, void* dx,
+inline void mean_backward(Threads threads, int dtype, const PoolShape& s, index_t planes, const void* dy, void* dx,
                           void* scratch) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);

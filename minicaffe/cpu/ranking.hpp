@@ -29,7 +29,7 @@ inline double count_by_class(int dtype, const Labels& s, index_t top_k, const vo
 
 /// The top_k largest of [outer, n, inner] along the middle axis in falling order, the larger index first among equals.
 /// Element (o, k, i) goes to index[(o * stride + k) * inner + i] and its value likewise to value; either may be null.
-inline void top_of_each(int threads, int dtype, index_t outer, index_t n, index_t inner, index_t top_k, index_t stride,
+inline void top_of_each(Threads threads, int dtype, index_t outer, index_t n, index_t inner, index_t top_k, index_t stride,
                         const void* x, void* index, void* value) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);

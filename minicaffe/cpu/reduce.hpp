@@ -7,7 +7,7 @@
 namespace mc {
 namespace cpu {
 
-template <class T, class Term> double sum_terms(int threads, index_t n, const Term& term) {
+template <class T, class Term> double sum_terms(Threads threads, index_t n, const Term& term) {
   index_t blocks = (n + kSumBlock - 1) / kSumBlock;
   double small[64], total = 0;
   std::vector<double> large(blocks > 64 ? size_t(blocks) : 0);
@@ -17,10 +17,10 @@ template <class T, class Term> double sum_terms(int threads, index_t n, const Te
   return total;
 }
 
-template <class T> double sum(int threads, index_t n, const T* x) { return sum_terms<T>(threads, n, SumTerm<T>{x}); }
-template <class T> double asum(int threads, index_t n, const T* x) { return sum_terms<T>(threads, n, AbsTerm<T>{x}); }
-template <class T> double sumsq(int threads, index_t n, const T* x) { return sum_terms<T>(threads, n, SquareTerm<T>{x}); }
-template <class T> double dot(int threads, index_t n, const T* x, const T* y) {
+template <class T> double sum(Threads threads, index_t n, const T* x) { return sum_terms<T>(threads, n, SumTerm<T>{x}); }
+template <class T> double asum(Threads threads, index_t n, const T* x) { return sum_terms<T>(threads, n, AbsTerm<T>{x}); }
+template <class T> double sumsq(Threads threads, index_t n, const T* x) { return sum_terms<T>(threads, n, SquareTerm<T>{x}); }
+template <class T> double dot(Threads threads, index_t n, const T* x, const T* y) {
   return sum_terms<T>(threads, n, DotTerm<T>{x, y});
 }
 

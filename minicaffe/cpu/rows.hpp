@@ -19,7 +19,7 @@ inline index_t read_indices(int dtype, index_t n, const void* x, index_t limit, 
 }
 
 /// y[m] = x[index[m]] for rows of `bytes`
-inline void gather_rows(int threads, index_t n, const int* index, index_t bytes, const void* x, void* y) {
+inline void gather_rows(Threads threads, index_t n, const int* index, index_t bytes, const void* x, void* y) {
   parallel(threads, n, 4 * kGrain / std::max<index_t>(1, bytes), [&](int, index_t b, index_t e) {
     for (index_t m = b; m < e; ++m)
       std::memcpy(static_cast<char*>(y) + m * bytes, static_cast<const char*>(x) + index[m] * bytes, size_t(bytes));
@@ -27,7 +27,7 @@ inline void gather_rows(int threads, index_t n, const int* index, index_t bytes,
 }
 
 /// y[index[m]] = x[m]
-inline void scatter_rows(int threads, index_t n, const int* index, index_t bytes, const void* x, void* y) {
+inline void scatter_rows(Threads threads, index_t n, const int* index, index_t bytes, const void* x, void* y) {
   parallel(threads, n, 4 * kGrain / std::max<index_t>(1, bytes), [&](int, index_t b, index_t e) {
     for (index_t m = b; m < e; ++m)
       std::memcpy(static_cast<char*>(y) + index[m] * bytes, static_cast<const char*>(x) + m * bytes, size_t(bytes));
@@ -35,7 +35,7 @@ inline void scatter_rows(int threads, index_t n, const int* index, index_t bytes
 }
 
 /// y[index[m]] += x[m] for rows of `columns` values. Threads share the columns, so each sum keeps the order of m.
-template <class T> void add_rows_of(int threads, index_t n, const int* index, index_t columns, const void* x, void* y) {
+template <class T> void add_rows_of(Threads threads, index_t n, const int* index, index_t columns, const void* x, void* y) {
   parallel(threads, columns, std::max<index_t>(1, kGrain / std::max<index_t>(1, n)), [&](int, index_t b, index_t e) {
     for (index_t m = 0; m < n; ++m) {
       const T* from = static_cast<const T*>(x) + m * columns;
@@ -44,7 +44,7 @@ template <class T> void add_rows_of(int threads, index_t n, const int* index, in
     }
   });
 }
-inline void add_rows(int threads, int dtype, index_t n, const int* index, index_t columns, const void* x, void* y) {
+inline void add_rows(Threads threads, int dtype, index_t n, const int* index, index_t columns, const void* x, void* y) {
   (dtype == 0 ? add_rows_of<float> : add_rows_of<double>)(threads, n, index, columns, x, y);
 }
 

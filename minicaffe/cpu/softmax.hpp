@@ -89,7 +89,7 @@ template <class T> struct SoftmaxBlockBackward {
   }
 };
 
-inline void softmax_forward(int threads, int dtype, index_t outer, index_t channels, index_t inner, const void* x, void* y) {
+inline void softmax_forward(Threads threads, int dtype, index_t outer, index_t channels, index_t inner, const void* x, void* y) {
   if (outer * channels * inner == 0) return;
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
@@ -104,7 +104,7 @@ inline void softmax_forward(int threads, int dtype, index_t outer, index_t chann
   });
 }
 
-inline void softmax_backward(int threads, int dtype, index_t outer, index_t channels, index_t inner, const void* y,
+inline void softmax_backward(Threads threads, int dtype, index_t outer, index_t channels, index_t inner, const void* y,
                              const void* dy, void* dx) {
   if (outer * channels * inner == 0) return;
   dispatch(dtype, [&](auto type) {

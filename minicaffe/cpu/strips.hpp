@@ -8,7 +8,7 @@ namespace cpu {
 constexpr index_t kGrainBytes = 4 * kGrain;
 
 /// Copy `rows` strips of `strip` bytes; the pitch is the distance in bytes between the starts of neighbouring strips.
-inline void copy_strips(int threads, index_t rows, index_t strip, const void* x, index_t x_pitch, void* y, index_t y_pitch) {
+inline void copy_strips(Threads threads, index_t rows, index_t strip, const void* x, index_t x_pitch, void* y, index_t y_pitch) {
   const char* from = static_cast<const char*>(x);
   char* to = static_cast<char*>(y);
   if (rows == 1 || (x_pitch == strip && y_pitch == strip)) return copy(threads, rows * strip, from, to);
@@ -19,7 +19,7 @@ inline void copy_strips(int threads, index_t rows, index_t strip, const void* x,
 
 /// Copy the box of `size` that starts at `offset` in an array of shape `whole` to an array of shape `size`, or back.
 /// The sizes of the last axis are in bytes.
-inline void copy_box(int threads, int axes, const index_t* size, const index_t* whole, const index_t* offset, bool back, void* box,
+inline void copy_box(Threads threads, int axes, const index_t* size, const index_t* whole, const index_t* offset, bool back, void* box,
                      void* array) {
   index_t rows = 1, strip = size[axes - 1];
   for (int a = 0; a + 1 < axes; ++a) rows *= size[a];

@@ -1,1 +1,8 @@
-cdef int num_threads() noexcept nogil
+cdef extern from "minicaffe/cpu/threads.hpp":
+    struct Pool "mc::cpu::Pool":
+        pass
+    struct Threads "mc::cpu::Threads":
+        int count
+        Pool* pool
+
+cdef Threads num_threads() noexcept nogil

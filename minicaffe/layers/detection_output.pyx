@@ -10,7 +10,7 @@ from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
+from minicaffe.cpu.threads cimport Threads, num_threads
 from minicaffe.layer cimport Layer
 
 from minicaffe.data.detection_files import DetectionFiles, DetectionPictures, check_finite
@@ -26,7 +26,7 @@ cdef extern from "minicaffe/cpu/detection_output.hpp" namespace "mc::cpu" nogil:
         long long nms_top_k, keep_top_k
     cppclass Detection:
         pass
-    vector[Detection] detect_typed(int threads, int dtype, const DetectionRule& rule, const void* loc, const void* conf,
+    vector[Detection] detect_typed(Threads threads, int dtype, const DetectionRule& rule, const void* loc, const void* conf,
                                    const void* priors)
     void write_detections(int dtype, const vector[Detection]& all, long long images, void* out)
     long long flat_prior_typed(int dtype, const void* priors, long long count, int code)
@@ -123,7 +123,7 @@ cdef class DetectionOutputLayer(Layer):
         cdef vector[Detection] found
         cdef void* out
         cdef long long flat
-        cdef int threads = num_threads()
+        cdef Threads threads = num_threads()
         with nogil:
             flat = flat_prior_typed(self.dtype, priors, self.rule.priors, self.rule.code)
             if flat < 0:

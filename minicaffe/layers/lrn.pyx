@@ -117,7 +117,7 @@ cdef class LRNLayer(DeviceLayer):
         if on.stream != NULL:
             scale = self.scale.data_on(on)
         else:
-            self.scratch.reshape_to((on.threads, self.s.rows, self.s.block))
+            self.scratch.reshape_to((on.threads.count, self.s.rows, self.s.block))
             scratch = self.scratch.mutable_data_on(on)
         with nogil:
             lrn_backward(on, self.dtype, self.s, x, y, scale, dy, dx, scratch)

@@ -10,7 +10,7 @@ from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport num_threads
+from minicaffe.cpu.threads cimport Threads, num_threads
 from minicaffe.layer cimport Layer
 
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -47,7 +47,7 @@ cdef extern from "minicaffe/cpu/multibox.hpp" namespace "mc::cpu" nogil:
     int IMAGE "mc::cpu::kImage"
     int LABEL "mc::cpu::kLabel"
     long long read_truths(int dtype, const MultiBoxRule&, const void* rows, long long count, vector[Truth]* truths, int* fault)
-    Matched match_typed(int threads, int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&)
+    Matched match_typed(Threads threads, int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&)
     void gather_locations(int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&, const Matched&, void*, void*)
     void gather_confidences(int dtype, const MultiBoxRule&, const MultiBoxData&, const Matched&, void* pred, void* target)
     void scatter_locations(int dtype, const MultiBoxRule&, const void* priors, const Matched&, const void*, double scale, void*)
@@ -220,7 +220,7 @@ cdef class MultiBoxLossLayer(Layer):
     cpdef forward_cpu(self, list bottom, list top):
         self.read_objects(bottom)
         cdef MultiBoxData data = self.data(bottom)
-        cdef int threads = num_threads()
+        cdef Threads threads = num_threads()
         cdef double loss = 0
         with nogil:
             self.matched = match_typed(threads, self.dtype, self.rule, data, self.truths)

@@ -148,7 +148,7 @@ cdef class PoolingLayer(DeviceLayer):
         if on.stream != NULL:
             return NULL
         cdef PoolFrame frame = pool_frame(self.s)
-        self.scratch.reshape_to((on.threads, frame.height, frame.width))
+        self.scratch.reshape_to((on.threads.count, frame.height, frame.width))
         return self.scratch.mutable_data_on(on)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:

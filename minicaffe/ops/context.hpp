@@ -1,4 +1,4 @@
-// Where an operation runs: on the CPU with a number of threads, or on a stream of a device (Caffe2's Context).
+// Where an operation runs: on threads of the CPU, or on a stream of a device (Caffe2's Context).
 //
 // The operations in this folder take a Context first and run on either machine from the same functor. Pointers belong to the
 // machine of the context.
@@ -10,7 +10,7 @@
 namespace mc {
 
 struct Context {
-  int threads;
+  cpu::Threads threads;
   cuda::Stream* stream;  // null: the CPU
 };
 

@@ -1,3 +1,5 @@
+from minicaffe.cpu.threads cimport Threads
+
 cdef extern from "minicaffe/ops/context.hpp":
     struct HostKernel "mc::HostKernel":
         const char* name
@@ -29,7 +31,7 @@ cdef extern from "minicaffe/ops/context.hpp":
         raise_function raise_error "raise"
         int (*activate)(CudaStream*) noexcept nogil
     struct Context "mc::Context":
-        int threads
+        Threads threads
         CudaStream* stream
     const int kScratch "mc::cuda::kScratch"
 

@@ -112,7 +112,7 @@ template <class F, class T, int N> struct TileLoop {
 
 /// Run by tiles if that is better; return whether.
 template <class F, class T, int N>
-bool map_tiles(int threads, Strides<N + 1> s, const F& f, const T* const (&x)[N], T* y) {
+bool map_tiles(Threads threads, Strides<N + 1> s, const F& f, const T* const (&x)[N], T* y) {
   int p, q;
   if (!tile_axes<N>(s, &p, &q)) return false;
   TileLoop<F, T, N> loop = {f, s.size[p], s.size[q], (s.size[p] + kTile - 1) / kTile, (s.size[q] + kTile - 1) / kTile,
