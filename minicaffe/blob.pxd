@@ -31,12 +31,12 @@ cdef class Blob:
     cdef void end_use(self) noexcept
     cdef int check_idle(self) except -1
     cdef void put_memory(self, SyncedMemory data, SyncedMemory diff) noexcept
-    # Valid until the next reshape that grows the blob; they stand for Caffe's cpu_data() and its sisters.
+    # Valid until the next reshape that grows the blob; Caffe's cpu_data(), mutable_cpu_data() and so on.
     cdef const void* cpu_data_ptr(self) except? NULL
     cdef void* mutable_cpu_data_ptr(self) except? NULL
     cdef const void* cpu_diff_ptr(self) except? NULL
     cdef void* mutable_cpu_diff_ptr(self) except? NULL
-    # The same on the machine of a context: gpu_data() and its sisters where that is a device.
+    # The same in the memory of a context: gpu_data() and so on where that is a device.
     cdef const void* data_on(self, const Context& on) except? NULL
     cdef void* mutable_data_on(self, const Context& on) except? NULL
     cdef const void* diff_on(self, const Context& on) except? NULL

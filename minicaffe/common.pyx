@@ -105,7 +105,7 @@ class Caffe:
                               field=field)
 
     def check_listed(self, paths, source, field):
-        """As `check_path`, for the paths that stand in the file `source`, which the net names in `field`.
+        """As `check_path`, for the paths that the file `source` holds, which the net names in `field`.
 
         Parameters
         ----------

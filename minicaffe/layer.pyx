@@ -2,8 +2,9 @@
 
 A layer type is a class with `layer_setup` (once), `reshape` (whenever a shape changed), `forward_cpu` and
 `backward_cpu`; in GPU mode `forward_gpu` and `backward_gpu` are called, which by default do the same on the CPU. A
-`DeviceLayer` has one text for both machines. Bottom diffs are overwritten, parameter diffs are added to. Different from Caffe: `reshape` is called only
-when the shape or memory of a bottom or top changed since the last call, unless the type sets ``always_reshape``.
+`DeviceLayer` has one implementation for CPU and device. Bottom diffs are overwritten, parameter diffs are added to. Different
+from Caffe: `reshape` is called only when the shape or memory of a bottom or top changed since the last call, unless the type sets
+``always_reshape``.
 """
 
 import importlib
@@ -90,7 +91,7 @@ cdef class Layer:
                           "force_backward")
 
     cpdef forward_gpu(self, list bottom, list top):
-        """Compute the tops in GPU mode; a type without a text for it runs on the CPU, which the log says once."""
+        """Compute the tops in GPU mode; a type without an implementation for it runs on the CPU, which the log says once."""
         if not self.host_only and self.type not in _told:
             _told.add(self.type)
             log.warning("layer type %s has no GPU path; it runs on the CPU (first: layer '%s')", self.type, self.name)
@@ -258,14 +259,14 @@ cdef class Layer:
 
 
 cdef class DeviceLayer(Layer):
-    """A layer with one text for both machines: operations of minicaffe/ops take the context on which they run."""
+    """A layer with one implementation for CPU and device: operations of minicaffe/ops take the context on which they run."""
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        """Compute the tops on the machine of `on`; pointers come from the blobs' `data_on` and its sisters."""
+        """Compute the tops where `on` says; pointers come from the blobs' `data_on`, `mutable_data_on` and so on."""
         raise Error(f"layer type {self.type} does not define forward_on")
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        """Compute the gradients on the machine of `on`, as `backward_cpu` says."""
+        """Compute the gradients where `on` says, as `backward_cpu` says."""
         Layer.backward_cpu(self, top, propagate_down, bottom)
         return 0
 

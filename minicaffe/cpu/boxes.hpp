@@ -144,7 +144,7 @@ template <class T> void keep_best(std::vector<Scored<T>>& list, index_t most) {
 }
 
 /// Indices into `boxes`, which come by falling score, of those that no better one overlaps by more than `threshold`. With
-/// eta < 1 a threshold above 1/2 falls by that factor with each box that is kept.
+/// eta < 1 a threshold above 1/2 shrinks by that factor with each box that is kept.
 template <class T> std::vector<index_t> suppress(const std::vector<Box<T>>& boxes, T threshold, T eta) {
   std::vector<index_t> kept;
   for (index_t i = 0; i < index_t(boxes.size()); ++i) {

@@ -1,4 +1,4 @@
-// Copying strips: pieces of rows that lie at equal distances in two blobs. Only bytes move, so one text serves every type.
+// Copying strips: pieces of rows that lie at equal distances in two blobs. Only bytes move, so one function serves every type.
 #pragma once
 #include "minicaffe/cpu/apply.hpp"
 

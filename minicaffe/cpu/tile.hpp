@@ -2,7 +2,7 @@
 //
 // C = A B. A gives single numbers, read with any two strides. B is packed in panels of exactly one tile's columns: row k of
 // a panel lies right behind row k - 1. So the product needs neither a copy of A nor, thanks to packing straight from the
-// image (cpu/conv.hpp), a column matrix in memory. GCC's vector types make one text serve every instruction set.
+// image (cpu/conv.hpp), a column matrix in memory. GCC's vector types make one source serve every instruction set.
 #pragma once
 #include "minicaffe/cpu/apply.hpp"
 
@@ -70,7 +70,7 @@ template <class T> struct Tile {
                   int rows);
 };
 
-/// The tile for this machine that wastes the fewest rows on a matrix A of `height` rows. Two vectors a row: with as many rows
+/// The tile for this processor that wastes the fewest rows on a matrix A of `height` rows. Two vectors a row: with as many rows
 /// as the registers hold, loads stay behind the multiplications.
 template <class T> Tile<T> tile_for(index_t height) {
   auto better = [height](int rows, int than) { return (height + rows - 1) / rows * rows < (height + than - 1) / than * than; };

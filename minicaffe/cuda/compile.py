@@ -1,6 +1,6 @@
 """Compiling kernels at run time by NVRTC, and keeping the cubins on disk.
 
-A cubin is kept under the hash of all that it depends on: the texts in minicaffe/kernels, the kernel, the architecture,
+A cubin is kept under the hash of all that it depends on: the sources in minicaffe/kernels, the kernel, the architecture,
 the options and NVRTC's version. Files appear whole or not at all; one whose contents do not match its own checksum is
 compiled anew. `minicaffe cache` shows and clears the folder.
 """
@@ -48,7 +48,7 @@ def kernels_folder():
 
 
 def program_text():
-    """Return the source that includes every kernel text."""
+    """Return the source that includes every kernel header."""
     includes = "".join(f'#include "minicaffe/kernels/{path.name}"\n' for path in _kernel_paths())
     return includes + "using namespace mc;\n"  # GCC spells a type as it is called inside of mc
 
@@ -83,7 +83,7 @@ def image(source, expression, architecture, what="", options=()):
     DependencyError
         If NVRTC is missing.
     DeviceError
-        If the text does not compile; holds the log and the text around each line that it names.
+        If the source does not compile; holds the log and the source around each line that it names.
     """
     global _told
     options = (f"--gpu-architecture={architecture}", *OPTIONS, *options)
@@ -121,7 +121,7 @@ def nvrtc():
 def compile_cubin(source, expression, options):
     """Compile without the cache; see `image`."""
     module = nvrtc()
-    # The headers are given as texts: looked up by path, those of a checkout in the present folder would be found first.
+    # The headers are given by their contents: looked up by path, those of a checkout in the present folder would be found first.
     names = [f"minicaffe/kernels/{path.name}".encode() for path in _kernel_paths()]
     texts = [text.encode() for text in _kernel_texts()]
     _, program = _checked(module, "nvrtcCreateProgram",
@@ -155,7 +155,7 @@ def _log(module, program):
 
 
 def numbered(source):
-    """Return a source text with the number of each line before it, for errors."""
+    """Return a source with the number of each line before it, for errors."""
     return "".join(f"{number:4} {line}\n" for number, line in enumerate(source.splitlines(), 1))
 
 

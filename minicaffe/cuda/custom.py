@@ -1,6 +1,6 @@
-"""Kernels of the user's own, on blobs: CUDA C++ text (CuPy's RawKernel), or one line for an element (ElementwiseKernel).
+"""Kernels of the user's own, on blobs: CUDA C++ source (CuPy's RawKernel), or one line for an element (ElementwiseKernel).
 
-On the simulated device the text is compiled by the machine's C++ compiler (cuda/sim/host_cuda.hpp), which must be there.
+On the simulated device the source is compiled by the host's C++ compiler (cuda/sim/host_cuda.hpp), which must be there.
 """
 
 import ctypes
@@ -57,7 +57,7 @@ class Kernel:
         ConfigError
             In CPU mode.
         DeviceError
-            If the text does not compile, or the launch is refused.
+            If the source does not compile, or the launch is refused.
         """
         target = device.current()
         if target is None:
@@ -79,7 +79,7 @@ class Kernel:
         compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
         if compiler is None:
             raise DependencyError(f"kernel {self.name}: the simulated device runs a kernel of your own only with a C++ compiler "
-                                  "on the machine; install g++ (apt install g++), or take a machine with a GPU")
+                                  "on the host; install g++ (apt install g++), or use a computer with a GPU")
         text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\s*\[\s*\]\s*;", r"MCSIM_DYNAMIC_SHARED(\1, \2);", self.source)
         text = f'#include "minicaffe/cuda/sim/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\nMCSIM_KERNEL({self.name})\n'
         root = compile.kernels_folder().parent

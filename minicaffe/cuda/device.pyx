@@ -242,7 +242,7 @@ cdef Device device_of(CudaStream* stream):
 
 
 cdef keep_failure(CudaStream* stream, error):
-    """Note why the stream stands; the first reason counts."""
+    """Note why the stream failed; the first reason counts."""
     cdef Device owner = device_of(stream)
     if not stream.failed:
         owner.failure = error
@@ -250,7 +250,7 @@ cdef keep_failure(CudaStream* stream, error):
 
 
 def keep_failure_of(int index, error):
-    """Let the computing stream of device `index` stand with `error`, which the next look raises."""
+    """Let the computing stream of device `index` fail with `error`, which the next look raises."""
     keep_failure(&get_device(index).stream, error)
 
 
@@ -290,11 +290,11 @@ cdef void tell(CudaStream* stream, CudaKernel* kernel, unsigned blocks, unsigned
 
 
 cdef int raise_failure(CudaStream* stream) except -1:
-    """Raise why the stream stands, and let it go on: if the context is lost, the next call will say so again."""
+    """Raise why the stream failed, and let it go on: if the context is lost, the next call will say so again."""
     cdef Device owner = device_of(stream)
     error, owner.failure = owner.failure, None
     stream.failed = 0
-    raise error if error is not None else DeviceError("the stream stands, for a reason that was raised before")
+    raise error if error is not None else DeviceError("the stream failed, for a reason that was raised before")
 
 
 cdef int activate(CudaStream* stream) noexcept with gil:

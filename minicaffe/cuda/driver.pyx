@@ -28,7 +28,7 @@ REMEDIES = {
     "CUDA_ERROR_NO_DEVICE": "no GPU is visible; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or run with --device sim",
     "CUDA_ERROR_INVALID_DEVICE": "there is no such device; minicaffe device_query lists them",
     "CUDA_ERROR_DEVICE_UNAVAILABLE": "another program holds the GPU exclusively; wait for it, or take another with --gpu",
-    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "kernel module and driver library differ; restart the machine after the update",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "kernel module and driver library differ; restart the computer after the update",
     "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "the driver is too old for this CUDA; update the NVIDIA driver",
     "CUDA_ERROR_SYSTEM_NOT_READY": "start the fabric manager and look at nvidia-smi",
     "CUDA_ERROR_NOT_INITIALIZED": "the driver was not started in this process",

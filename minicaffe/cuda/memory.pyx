@@ -1,6 +1,6 @@
 """Memory of CUDA devices and page-locked memory of the host, by the driver; copies between them; streams as allocators see them.
 
-These are the lowest allocators of a CUDAPlace and of PinnedPlace; those of minicaffe/memory stand on them.
+These are the lowest allocators of a CUDAPlace and of PinnedPlace; those of minicaffe/memory are built on them.
 """
 
 import mmap

@@ -13,7 +13,7 @@ namespace cuda {
 
 constexpr int kMaxDevices = 16;
 
-/// A kernel of this module: its name, its text for the host, and the compiled function of each device that ran it.
+/// A kernel of this module: its name, the kernel for the host, and the compiled function of each device that ran it.
 struct Kernel {
   const HostKernel* host;
   void* functions[kMaxDevices];

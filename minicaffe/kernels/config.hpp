@@ -1,4 +1,4 @@
-// What every kernel header starts from: one text for the host compiler and for NVRTC.
+// What every kernel header starts from: one source for the host compiler and for NVRTC.
 //
 // No standard headers below minicaffe/kernels/ except here, because NVRTC has none. A functor marks its call operator
 // MC_HD; its data members are the kernel's parameters and are passed by value. What runs on the grid of a GPU only (grid.hpp)

@@ -7,7 +7,7 @@
 //   struct Shared                       the block's shared memory; may be empty
 //   operator()(const Thread&, Shared&)  what one thread does
 // mc::run<K, sizeof(K)> is the entry that NVRTC compiles; the size proves that both compilers lay K out alike. The host
-// compiler makes a HostKernel of the same text, for the simulated device.
+// compiler makes a HostKernel of the same source, for the simulated device.
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 
@@ -15,7 +15,7 @@ namespace mc {
 
 #ifdef __CUDACC_RTC__
 
-/// Where in the grid the calling thread stands.
+/// Where in the grid the calling thread is.
 struct Thread {
   MC_DEVICE unsigned thread() const { return threadIdx.x; }
   MC_DEVICE unsigned threads() const { return blockDim.x; }
@@ -69,7 +69,7 @@ struct HostKernel {
   const unsigned char* padding;  // of the only argument: 1 for each byte that no member owns; null: not known
 };
 
-/// What stands where a GPU has a cubin: the kernels of a module, by name. Given to cuModuleLoadData of the simulated device.
+/// The simulated device's cubin: the kernels of a module, by name. Given to its cuModuleLoadData.
 struct HostImage {
   char magic[8];  // "MCHOST1"
   const HostKernel* kernels;
@@ -106,7 +106,7 @@ template <class K> struct Padding {
   }
 };
 
-/// The text "... [with K = mc::Some<float>]": GCC's and Clang's spelling of a type, which NVRTC reads again.
+/// The string "... [with K = mc::Some<float>]": GCC's and Clang's spelling of a type, which NVRTC reads again.
 template <class K> const char* spelling() { return __PRETTY_FUNCTION__; }
 
 template <class K> const HostKernel& host_kernel() {

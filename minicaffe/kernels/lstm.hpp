@@ -1,6 +1,6 @@
 // One step of an LSTM from its gates (Caffe lstm_unit_layer.cpp; Hochreiter and Schmidhuber 1997). Index i is one of N D cells.
 //
-// The gates of a row stand side by side, D of each: input, forget, output, update (i, f, o, g).
+// The gates of a row are side by side, D of each: input, forget, output, update (i, f, o, g).
 #pragma once
 #include "minicaffe/kernels/activation.hpp"
 

@@ -1,5 +1,5 @@
 // Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011). Number i of a stream is a pure function of (seed, i): every machine, thread count and resumed run draws the same.
+// SC 2011). Number i of a stream is a pure function of (seed, i): every device, thread count and resumed run draws the same.
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 

@@ -18,7 +18,7 @@ struct RowCopy {
   }
 };
 
-/// Column j: y[index[m]][j] += x[m][j] for all m in order, so that the sum does not depend on the machine.
+/// Column j: y[index[m]][j] += x[m][j] for all m in order, so that the sum does not depend on the device.
 template <class T> struct AddRows {
   index_t n, columns;
   const int* index;

@@ -7,7 +7,7 @@
 
 namespace mc {
 
-/// Where the channels of a position stand.
+/// Where the channels of a position are.
 struct SoftmaxShape {
   index_t channels, inner;
   MC_HD index_t start(index_t position) const { return position / inner * channels * inner + position % inner; }

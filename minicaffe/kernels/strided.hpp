@@ -11,7 +11,7 @@ constexpr int kMaxStridedInputs = 3;
 MC_HD index_t signed_(unsigned x) { return int(x); }
 MC_HD index_t signed_(unsigned long long x) { return index_t(x); }
 
-/// From a linear index to where that element stands in each of N tensors of one shape. Index is unsigned where all indices and
+/// From a linear index to where that element is in each of N tensors of one shape. Index is unsigned where all indices and
 /// offsets fit in 31 bits, else unsigned long long; a negative stride is one modulo 2^32 or 2^64.
 template <class Index, int N> struct OffsetInfo {
   int axes;  // at least 1, the last moves fastest

@@ -200,7 +200,7 @@ cdef class BaseConvolutionLayer(WindowLayer):
             self.shape.set(self.images, self.channels, self.num_output, self.group, self.window)
 
     cdef void* scratch_on(self, const Context& on) except? NULL:
-        """Scratch memory for the present shape, on the machine of the context."""
+        """Scratch memory for the present shape, on CPU or device as the context is."""
         return self.at_least(on, conv_scratch(on, self.dtype, self.shape))
 
     cdef void* at_least(self, const Context& on, long long wanted) except? NULL:

@@ -70,7 +70,7 @@ cdef class LossLayer(DeviceLayer):
 
     cdef double divisor     # of the last forward
     cdef double coeff       # of the sum in the loss: 1 / divisor
-    cdef void* out          # the loss, on the machine of the last forward
+    cdef void* out          # the loss, where the last forward computed it
 
     def allow_force_backward(self, int bottom_index):
         return bottom_index != 1

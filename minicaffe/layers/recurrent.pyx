@@ -251,7 +251,7 @@ cdef class RecurrentLayer(Layer):
         self.inner.inspect()
 
     cdef int copy(self, Blob source, Blob target) except -1:
-        """Copy data on the machine of the present mode."""
+        """Copy data in the present mode, on CPU or device."""
         cdef Context on = context()
         if source.count:
             copy_typed(on, self.dtype, source.count, source.data_on(on), target.mutable_data_on(on))

@@ -1,7 +1,7 @@
 """Memory: places, allocators, buffers, SyncedMemory, and the reporter that knows every live block.
 
 ``alloc(place, nbytes)``, ``free(place, address)`` and ``used(place)`` are PaddlePaddle's; SyncedMemory is Caffe's.
-CUDA memory comes with a provider that calls `register`; this room knows no driver.
+CUDA memory comes with a provider that calls `register`; this folder knows no driver.
 """
 
 from minicaffe.memory import reporter

@@ -1,13 +1,13 @@
 """Allocators, and the Buffer that owns one block of memory.
 
 An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
-`FailAllocator` here, and a room of its own for each that caches (``caching.pyx``, ``pinned.pyx``, ``buddy.pyx``). What
+`FailAllocator` here, and a module of its own for each that caches (``caching.pyx``, ``pinned.pyx``, ``buddy.pyx``). What
 one gets from below it gets from `upstream`. A `Buffer` is one block; it frees itself when its last user goes, be that a
 SyncedMemory or a NumPy view. Caffe called malloc and free by hand, so a NumPy array could outlive the memory it showed.
 
 A subclass of Allocator overrides `alloc` and `free` (C level) and either calls `remember` and `forget`, which keep
-sizes and counters and refuse unknown pointers, or keeps its own books in `usage`. All run under the GIL; one that
-releases it must have its books in order first.
+sizes and counters and refuse unknown pointers, or keeps its own counts in `usage`. All run under the GIL; one that
+releases it must have its records consistent first.
 """
 
 cimport cython

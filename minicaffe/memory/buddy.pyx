@@ -5,13 +5,13 @@ the two halves of one cut are buddies, and two free buddies become one chunk aga
 that all chunks of a pool are the nodes of one binary tree; Paddle cuts to the exact size and links neighbours instead.
 The price is that up to half of a chunk stays unused. Requests beyond the largest pool go to `upstream` as they are.
 
-The tree stands beside the pool, one byte for each node: the order of the largest free chunk below it. So device memory
-can be served as well as host memory, and what a user overwrites never harms the books. Host memory is watched, too: a
+The tree is kept beside the pool, one byte for each node: the order of the largest free chunk below it. So device memory
+can be served as well as host memory, and what a user overwrites never harms its records. Host memory is watched, too: a
 guard word follows each block, hence a power of two takes the next larger chunk there, and each freed chunk starts with
 another. A write beyond a block is found when the block is freed, one into a freed chunk when the chunk is taken again.
 
 Nothing here releases the GIL, but `upstream` may, and recording an event may run the garbage collector and so `free`:
-before each such call the books are in order.
+before each such call the records are consistent.
 """
 
 cimport cython
@@ -69,7 +69,7 @@ cdef class BuddyAllocator(Allocator):
     Notes
     -----
     The largest empty pool is kept for the next request, the others go back to `upstream`; `empty_cache` gives back all.
-    The books of a pool take 10 bytes of host memory for each `min_chunk` at most, less where blocks are larger.
+    The records of a pool take 10 bytes of host memory for each `min_chunk` at most, less where blocks are larger.
     It knows no streams: a block is free at once. Where several streams run, use the caching allocator.
     """
     cdef readonly size_t min_chunk
@@ -263,7 +263,7 @@ cdef class BuddyAllocator(Allocator):
             c_free(pool.largest)
             c_free(pool.asked)
             self.upstream.free(<void*>base)
-            raise MemoryError("BuddyAllocator: no host memory for the books of a pool")
+            raise MemoryError("BuddyAllocator: no host memory for the records of a pool")
         for level in range(order + 1):
             memset(pool.largest + (<size_t>1 << level), order - level + 1, <size_t>1 << level)
         self.next_order = min(order + 1, self.max_order)

@@ -16,8 +16,8 @@ When `upstream` has no memory, or the limit is reached: give back the smallest w
 and try again; wait for blocks that other streams use, give back all free segments, and try again; try once more for
 just what is needed instead of a usual segment; raise OutOfMemoryError.
 
-The books are kept beside the memory, which the host may not be able to touch. The GIL is held, so they need no lock;
-`upstream`, streams and the reporter may run other code, so the books are in order before each is called.
+The records are kept beside the memory, which the host may not be able to touch. The GIL is held, so they need no lock;
+`upstream`, streams and the reporter may run other code, so the records are consistent before each is called.
 """
 
 cimport cython

@@ -19,7 +19,7 @@ def make_allocator(name, upstream, streams=None):
     ----------
     name : str
         ``plain`` (`upstream` itself), ``caching``, ``buddy`` or ``limit:SIZE`` with a size such as ``2GiB``; several are
-        joined by ``+``, the one that stands on the others first: ``caching+limit:2GiB``.
+        joined by ``+``, the outermost first: ``caching+limit:2GiB``.
     upstream : Allocator
         Takes memory from the system or driver.
     streams : StreamOrder, optional

@@ -45,7 +45,7 @@ class Registry:
         place_type : type
             PinnedPlace, CUDAPlace or CPUPlace.
         factory : callable
-            ``factory(place)`` gives a new plain Allocator of `place`, on which those chosen by name stand.
+            ``factory(place)`` gives a new plain Allocator of `place`, on which those chosen by name are built.
         side : callable, optional
             ``side(place)`` gives the DeviceSide that copies to and from `place`.
         streams : callable, optional

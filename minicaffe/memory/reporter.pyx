@@ -1,7 +1,7 @@
 """What lives in memory, and what happened there.
 
 `live` and `table` list every live block of every place with the blob it serves (Caffe2's memory reporter). `record`
-collects events while it is open: allocation, free, split, merge, copy, head change; rooms above add their own kinds
+collects events while it is open: allocation, free, split, merge, copy, head change; modules above add their own kinds
 through `event`. Caffe had neither. Memory handed in by ``set_cpu_data`` is not ours and not listed.
 
 The GIL is the lock here: no C++ container is walked while Python objects are made, since making one may run the
@@ -106,7 +106,7 @@ def _stats(Usage usage not None, size_t reserved):
 
 
 def event(str kind, *, place=None, size_t address=0, size_t nbytes=0, str name="", str detail=""):
-    """Record an event of another room, such as ``kernel launch`` or ``forward``, if a `record` is open."""
+    """Record an event of another module, such as ``kernel launch`` or ``forward``, if a `record` is open."""
     if _reporter.recording:
         _reporter.event(kind, place, address, nbytes, name, detail)
 

@@ -3,7 +3,7 @@
 A device runs the work of one stream in order, that of two streams in any order. So a block may be given out again on
 its own stream at once: what its last user still does there comes first. A block that other streams used as well has to
 wait until they got past the point where it was freed; an event recorded there tells (after PyTorch's ``recordStream``).
-Streams are numbers here (the driver's handles) and events any objects; the CUDA room fills in `StreamOrder`.
+Streams are numbers here (the driver's handles) and events any objects; `cuda/` fills in `StreamOrder`.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ cdef class StreamOrder:
 cdef class StreamUses:
     """Which blocks were used on further streams, and which freed ones still wait for those.
 
-    All of `order` may run other code, so each method leaves the books in order before it calls it.
+    All of `order` may run other code, so each method leaves the records consistent before it calls it.
     """
 
     def __init__(self, StreamOrder order):

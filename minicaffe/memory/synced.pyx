@@ -47,7 +47,7 @@ cdef enum:
 
 NONE, CPU, GPU, BOTH = SyncedHead.UNINITIALIZED, SyncedHead.HEAD_AT_CPU, SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED
 
-# state x call -> action, new state. The code below does what stands here and decides nothing itself.
+# state x call -> action, new state. The code below does what this table says and decides nothing itself.
 TABLE = {
     # from            UNINITIALIZED         HEAD_AT_CPU          HEAD_AT_GPU          SYNCED
     CPU_DATA:         ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, BOTH),     (KEEP, BOTH)),

@@ -1,4 +1,4 @@
-// Element-wise operations with a parameter for each channel (kernels/broadcast.hpp), on either machine.
+// Element-wise operations with a parameter for each channel (kernels/broadcast.hpp), on CPU or device.
 #pragma once
 #include "minicaffe/cpu/broadcast.hpp"
 #include "minicaffe/kernels/channels.hpp"

@@ -1,7 +1,7 @@
 // Where an operation runs: on threads of the CPU, or on a stream of a device (Caffe2's Context).
 //
-// The operations in this folder take a Context first and run on either machine from the same functor. Pointers belong to the
-// machine of the context.
+// The operations in this folder take a Context first and run on CPU or device from the same functor. Pointers belong to the
+// memory of the context.
 #pragma once
 #include "minicaffe/cpu/apply.hpp"
 #include "minicaffe/cuda/stream.hpp"

@@ -1,4 +1,4 @@
-// Products of row-major matrices on either machine: a BLAS on the CPU, on the device cuBLAS where there is one, else our kernel.
+// Products of row-major matrices on CPU or device: a BLAS on the CPU, on the device cuBLAS where there is one, else our kernel.
 #pragma once
 #include "minicaffe/cpu/blas.hpp"
 #include "minicaffe/kernels/gemm.hpp"

@@ -1,4 +1,4 @@
-// SSD's Normalize on either machine (kernels/l2_norm.hpp).
+// SSD's Normalize on CPU or device (kernels/l2_norm.hpp).
 #pragma once
 #include "minicaffe/kernels/l2_norm.hpp"
 #include "minicaffe/ops/sums.hpp"

@@ -1,4 +1,4 @@
-// Local response normalisation on either machine.
+// Local response normalisation on CPU or device.
 #pragma once
 #include "minicaffe/cpu/lrn.hpp"
 #include "minicaffe/ops/context.hpp"

@@ -1,4 +1,4 @@
-// BatchNorm and MVN on either machine. The CPU takes a channel through all steps while it is in the cache (cpu/normalize.hpp);
+// BatchNorm and MVN on CPU or device. The CPU takes a channel through all steps while it is in the cache (cpu/normalize.hpp);
 // the device takes all channels through one step at a time, so that a few large channels fill it as well.
 #pragma once
 #include "minicaffe/cpu/normalize.hpp"

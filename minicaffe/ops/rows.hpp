@@ -6,7 +6,7 @@
 
 namespace mc {
 
-/// y[m] = x[index[m]] for rows of `bytes`, a multiple of 4; index lies on the machine of the context
+/// y[m] = x[index[m]] for rows of `bytes`, a multiple of 4; index is in the memory of the context
 inline void gather_rows(const Context& on, index_t n, const int* index, index_t bytes, const void* x, void* y) {
   if (!on.stream) return cpu::gather_rows(on.threads, n, index, bytes, x, y);
   for_each(on, n * (bytes / 4), RowCopy{index, bytes / 4, false, static_cast<const unsigned*>(x), static_cast<unsigned*>(y)});

@@ -1,4 +1,4 @@
-// The smooth L1 loss on either machine (kernels/smooth_l1.hpp).
+// The smooth L1 loss on CPU or device (kernels/smooth_l1.hpp).
 #pragma once
 #include "minicaffe/kernels/smooth_l1.hpp"
 #include "minicaffe/ops/sums.hpp"

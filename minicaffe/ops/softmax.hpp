@@ -1,4 +1,4 @@
-// Softmax along the channels of [outer, channels, inner], on either machine.
+// Softmax along the channels of [outer, channels, inner], on CPU or device.
 #pragma once
 #include "minicaffe/cpu/softmax.hpp"
 #include "minicaffe/kernels/softmax.hpp"

@@ -1,8 +1,8 @@
-// y = f(x...) for one, two or three inputs in strides, on either machine.
+// y = f(x...) for one, two or three inputs in strides, on CPU or device.
 //
 // Axes are sorted by the strides of y and joined where all tensors step from one into the next (THC's collapseDims). What is
 // left decides: a single axis of stride 1 is contiguous data and takes the vectorised path; where an input is contiguous along
-// another axis than y, both machines go by tiles; the rest computes offsets from indices.
+// another axis than y, CPU and device go by tiles; the rest computes offsets from indices.
 #pragma once
 #include "minicaffe/kernels/strided.hpp"
 #include "minicaffe/ops/context.hpp"
@@ -40,7 +40,7 @@ template <int N> struct Strides {
     for (int a = axis + 1; a < axes; ++a) move(a, a - 1);
     --axes;
   }
-  /// Drop axes of size 1, let y's strides fall (then those of the inputs), join neighbours.
+  /// Drop axes of size 1, sort axes so that y's strides decrease (then those of the inputs), join neighbours.
   void collapse() {
     for (int a = axes - 1; a >= 0; --a)
       if (size[a] == 1) remove(a);

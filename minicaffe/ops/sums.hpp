@@ -1,4 +1,4 @@
-// Sums over contiguous data, of everything or of each channel, on either machine. The result stays in the machine's memory.
+// Sums over contiguous data, of everything or of each channel, on CPU or device. The result stays in the memory of that side.
 #pragma once
 #include "minicaffe/cpu/broadcast.hpp"
 #include "minicaffe/kernels/sums.hpp"

@@ -1,4 +1,4 @@
-// CUDA C++ for the host: what a kernel's source text needs so that g++ makes the simulated device's kernels of it.
+// CUDA C++ for the host: what a kernel's source needs so that g++ makes the simulated device's kernels of it.
 //
 // Include it before the text, and append one MCSIM_KERNEL(f) per kernel; compile with
 //   g++ -O2 -std=c++17 -shared -fPIC -I <where minicaffe/kernels/grid.hpp is found> text.cpp -o text.so
@@ -63,7 +63,7 @@ static char mcsim_shared_byte __attribute__((section("mcsim_shared"), used));
 extern const mc::HostKernel* const __start_mcsim_kernels[] __attribute__((visibility("hidden"), weak));
 extern const mc::HostKernel* const __stop_mcsim_kernels[] __attribute__((visibility("hidden"), weak));
 
-// Unnamed: kernels of one name in two texts must stay apart, also where the linker would make templates' data one.
+// Unnamed: kernels of one name in two sources must stay apart, also where the linker would make templates' data one.
 namespace mcsim {
 namespace {
 

@@ -115,7 +115,7 @@ void configure(const std::string& text) {
   state().settings = settings;
 }
 
-/// Once, so that a planned failure of cuInit is counted and not planned anew; an ill-formed text fails each time.
+/// Once, so that a planned failure of cuInit is counted and not planned anew; an ill-formed setting fails each time.
 void configure_from_environment() {
   static bool done = false;
   if (done) return;

@@ -2,7 +2,7 @@
 //
 // It differs from a GPU's driver in speed and in what it forgives: every access, handle, limit and order that it can check is
 // checked, and cuGetErrorString(code) tells what the last error with that code in this thread was about. Files: errors (the
-// texts), settings (MINICAFFE_SIM, reports), memory (ranges, allocations, pinned memory), copies, streams (order of work,
+// messages), settings (MINICAFFE_SIM, reports), memory (ranges, allocations, pinned memory), copies, streams (order of work,
 // events, races), graphs (capture), kernels (modules, launches), fibers (threads that wait for each other), faults (SIGSEGV),
 // driver (devices, contexts, the table of entry points). It has no textures, arrays, memory pools, managed memory or PTX.
 //
