@@ -128,7 +128,7 @@ class Result:
         if self.stopped and self.states:
             state, iteration = self.states[-1]
             yield f"resume{stale({'iteration': iteration}, solver)} with: {resume_command(state)}"
-        elif self.stopped:
+        elif self.stopped and not solver.param.snapshot_after_train:
             yield "wrote no snapshot: snapshot_after_train is false"
 
 
