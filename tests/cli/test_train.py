@@ -306,6 +306,13 @@ def test_a_stop_without_a_snapshot_says_so(folder):
     assert not list(folder.glob("*.solverstate"))
 
 
+def test_signals_are_given_back(folder):
+    numbers = signal.SIGINT, signal.SIGHUP, signal.SIGTERM
+    before = [signal.getsignal(number) for number in numbers]
+    assert cli.main(["train", "solver.prototxt", "--quiet"]) == 0
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
 def test_help_says_what_signals_do(capsys):
     assert cli.main(["train", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
@@ -478,6 +485,23 @@ def test_a_hung_up_terminal_does_not_end_the_training(folder):
     process.signal(signal.SIGINT)
     process.wait()
     assert len(first) == 1 and len(set(folder.glob("*.solverstate"))) == 2
+
+
+@pytest.mark.parametrize("left, text", [(0, "0:00"), (65 * 100, "1:05"), (3725 * 100, "1:02:05")])
+def test_speed_and_time_left(folder, left, text):
+    solver = training_file.build_solver(training_file.default_solver("net.prototxt"))
+    solver.iter, solver.param.max_iter = 300, 300 + left
+    display = LiveDisplay(Console(file=io.StringIO()))
+    display.images = 8
+    display.marks.clear()
+    display.marks.extend([(10.0, 100), (11.0, 250), (12.0, 300)])
+    assert display._speed(solver) == (text, "100.0 iterations/s, 800 images/s")
+
+
+def test_the_sparkline_leaves_out_what_is_not_finite():
+    display = LiveDisplay(Console(file=io.StringIO()))
+    display.losses.extend([1, math.nan, math.inf, 8, -math.inf, 4.5])
+    assert display.sparkline(9) == "▁█▅" and display.sparkline(1) == "▁"
 
 
 def test_display_costs_little(folder):

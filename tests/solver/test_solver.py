@@ -12,7 +12,7 @@ from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.errors import ConfigError, ConfigWarning, FileError, MissingNameError, NotFiniteError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
-from minicaffe.solver import AdamSolver, NesterovSolver, Solver, create_solver, finite, load_solver, solver_types
+from minicaffe.solver import AdamSolver, NesterovSolver, SGDSolver, Solver, create_solver, finite, load_solver, solver_types
 from minicaffe.solver.report import batch_size
 from minicaffe.workspace import Workspace
 
@@ -115,7 +115,7 @@ def test_callbacks_run_in_every_iteration_in_order():
 
 
 def test_a_callback_may_change_the_gradient():
-    solver = make_solver()
+    solver = make_solver(net=LINE)
     before = weights(solver)
 
     def silence():
@@ -123,8 +123,21 @@ def test_a_callback_may_change_the_gradient():
             blob.diff[...] = 0
 
     solver.add_callback(lambda: None, silence)
-    solver.step(1)
+    solver.step(5)  # enough for a device to record a graph, which must not hold the update
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
+
+
+def test_a_subclass_may_change_the_update():
+    class Frozen(SGDSolver):
+        def apply_update(self):
+            for blob in self.net.learnable_params:
+                blob.diff[...] = 0
+            return super().apply_update()
+
+    solver = Frozen(solver_param("", LINE))
+    before = weights(solver)
+    solver.step(5)
+    assert solver.iter == 5 and all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
 
 
 def test_seed_decides_the_weights():
@@ -376,6 +389,10 @@ def test_stop_raises(tmp_path):
     assert error.value.remedy == finite.LOWER_RATE and solver.iter < 12
     solver.restore(max(tmp_path.glob("*.solverstate")))
     assert solver.nan == "stop" and all_finite(weights(solver))
+    solver.net.learnable_params[0].data[...] = 1e30
+    with pytest.raises(NotFiniteError) as error:
+        solver.step(1)
+    assert error.value.remedy == finite.LOOK_AT_START  # the numbers were lost before this training did anything
 
 
 @pytest.mark.parametrize("where", ["display: 1", "test_iter: 1 test_interval: 1", ""])
