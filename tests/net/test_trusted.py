@@ -178,6 +178,21 @@ def test_pictures_of_lists(place):
             net(text.format(listed(entry.format("./outside/p.png")), "."), trusted=False)
 
 
+@pytest.mark.parametrize("field, kind, fields", [
+    ("detection_output_param.save_output_param.label_map_file", "Output", 'visualize: true save_output_param { label_map_file: "%s" } }'),
+    ("transform_param.mean_file", "Output", 'visualize: true } transform_param { mean_file: "%s" }'),
+    ("detection_evaluate_param.name_size_file", "Evaluate", 'background_label_id: 0 name_size_file: "%s" }')])
+def test_files_of_detection_layers(place, field, kind, fields):
+    pytest.importorskip("cv2")
+    shapes = "".join(f"shape {{ {dims} }} " for dims in ("dim: 1 dim: 4", "dim: 1 dim: 2", "dim: 1 dim: 2 dim: 4", "dim: 1 dim: 3 dim: 5 dim: 5"))
+    bottoms = "".join(f'bottom: "{name}" ' for name in "pqrs"[:4 if kind == "Output" else 2])
+    text = (f'layer {{ name: "b" type: "Input" top: "p" top: "q" top: "r" top: "s" input_param {{ {shapes} }} }}\n'
+            f'layer {{ name: "x" type: "Detection{kind}" {bottoms} top: "x" detection_{kind.lower()}_param {{ num_classes: 2 {fields} }}')
+    for path in leaving("mean.binaryproto", place):
+        with pytest.raises(ConfigError, match=rf"layer 'x' \(Detection{kind}\): {field}: the net is not trusted, and asks to read"):
+            net(text % path, trusted=False)
+
+
 @pytest.mark.parametrize("layer, swapped", [
     ('type: "HDF5Data" top: "x" hdf5_data_param { source: "list.txt" batch_size: 4 }', "y.h5"),
     ('type: "ImageData" top: "x" top: "y" image_data_param { source: "pictures.txt" batch_size: 1 }', "q.png"),
@@ -417,6 +432,14 @@ def test_many_paths_are_checked_quickly(place):
 
 
 # ---- nothing is forgotten
+
+def test_the_table_of_the_docs_names_tests_that_exist():
+    root = PACKAGE.parent
+    named = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", (root / "docs/trust.md").read_text())
+    assert len(named) > 20
+    for file, name in named:
+        assert f"\ndef {name}(" in (root / (file or "tests/net/test_trusted.py")).read_text(), f"{name} is no test"
+
 
 # Where Caffe had them before transform_param; upgrades move them there.
 MOVED = {f"{name}_param.mean_file" for name in ("data", "image_data", "window_data")}
