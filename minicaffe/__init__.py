@@ -1,6 +1,6 @@
 """minicaffe: Caffe, small and alive. ``import minicaffe as caffe``.
 
-The names here are pycaffe's; what is minicaffe's own stands last.
+The names here are pycaffe's; what is minicaffe's own comes last.
 """
 
 import sys as _sys

@@ -1,7 +1,7 @@
 """Where a pixel of one Top lies in another: crops for fully convolutional nets (pycaffe ``caffe.coord_map``).
 
 A map is ``(axis, a, b)``: coordinate ``x`` of a layer's top is ``a x + b`` of its bottom, from `axis` + 1 on; an axis of None
-stands for any. `a` and `b` are arrays with one entry or one for each spatial axis.
+means any. `a` and `b` are arrays with one entry or one for each spatial axis.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""A door for programs written for OpenCV's ``cv2.dnn``: `readNetFromCaffe`, `blobFromImage`, and a `Net` with its methods.
+"""An interface for programs written for OpenCV's ``cv2.dnn``: `readNetFromCaffe`, `blobFromImage`, and a `Net` with its methods.
 
 OpenCV 5 removed its Caffe importer; ``from minicaffe import dnn`` in place of ``cv2.dnn`` keeps such programs running
 (docs/opencv_migration.md). Names, order of arguments and numbers are those of OpenCV 4.12. Different from it: every layer

@@ -168,7 +168,7 @@ def _size(param, name, default):
 def get_layer_label(layer, rankdir, display_lrm=False):
     """Return what the node of `layer` says: name, type, and the sizes of convolutions and poolings.
 
-    The parts stand side by side for `rankdir` TB and BT, below each other for LR and RL.
+    The parts are side by side for `rankdir` TB and BT, below each other for LR and RL.
     """
     parts = [layer.name]
     if layer.type in ("Convolution", "Deconvolution"):

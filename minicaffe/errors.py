@@ -1,7 +1,7 @@
 """Every error that minicaffe raises on purpose.
 
 An error reads ``file:line: layer 'conv1' (Convolution): convolution_param.num_output: rule and value; remedy``.
-The code that finds the fault gives the field and the message; whoever knows the place (the reader a file and line, the
+The code that finds the error gives the field and the message; whoever knows the place (the reader a file and line, the
 net a layer) adds it with :meth:`Error.at` while the error passes by. Caffe ended the process instead (glog CHECK).
 """
 
@@ -19,7 +19,7 @@ class Error(Exception):
     message : str
         Rule, value and remedy in one line.
     field : str, optional
-        Path of the field at fault, such as ``convolution_param.num_output`` or ``blobs[0]``.
+        Path of the wrong field, such as ``convolution_param.num_output`` or ``blobs[0]``.
 
     Attributes
     ----------

@@ -162,7 +162,7 @@ def taps(length, size, order, centres=True):
     order : {0, 1, 3}
         Nearest, linear, or cubic (Catmull-Rom) interpolation.
     centres : bool
-        Samples are centres of pixels, and zero lies outside; otherwise the first and last ones fall together.
+        Samples are centres of pixels, and zero lies outside; otherwise the first and last ones coincide.
 
     Returns
     -------

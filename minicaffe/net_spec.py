@@ -250,7 +250,7 @@ class NetSpec:
 class Layers:
     """L: ``L.Type(*bottoms, ntop=1, in_place=False, **fields)`` gives a Top, a tuple of them, or with ``ntop=0`` a Function.
 
-    Any type name is accepted. As ``minicaffe.layers`` this object stands where the package of the layer types stands too, so
+    Any type name is accepted. As ``minicaffe.layers`` this object has the name of the package of the layer types, so
     a name in small letters that is one of its modules gives that module.
     """
 

@@ -1,7 +1,7 @@
 """pycaffe's Net, under the names and rules of BVLC Caffe's ``python/caffe/pycaffe.py`` and ``_caffe.cpp``.
 
 Different from pycaffe: wrong input raises instead of ending the process, and a view of a blob keeps its memory alive. The
-solvers stand in solvers.py, the module's functions in settings.py; this module gives their names too, as pycaffe's did.
+solvers are defined in solvers.py, the module's functions in settings.py; this module gives their names too, as pycaffe's did.
 """
 
 import functools

@@ -7,7 +7,7 @@ from minicaffe.pycaffe import Net
 
 
 class _FromFile:
-    """What pycaffe's solver classes add to the solver room's: made from a file, with pycaffe's Net.
+    """What pycaffe's solver classes add to those of minicaffe.solver: made from a file, with pycaffe's Net.
 
     As in pycaffe, a restored solver reads its data from the beginning; set `exact_resume` to go on where they stood.
     """

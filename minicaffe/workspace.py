@@ -82,7 +82,7 @@ class Workspace:
         return Workspace(self, name)
 
     def slot(self, name):
-        """Give the `Slot` that `name` stands for: an own one, else a forwarded one, else a parent's.
+        """Give the `Slot` that `name` means: an own one, else a forwarded one, else a parent's.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class Workspace:
         return self.slot(name).get(kind)
 
     def create_slot(self, name):
-        """Give the own slot `name`, made if missing; for a forwarded name, the slot it stands for."""
+        """Give the own slot `name`, made if missing; for a forwarded name, the slot it means."""
         if name in self._forwarded:
             return self.slot(name)
         return self._slots.setdefault(name, Slot(name))
@@ -142,7 +142,7 @@ class Workspace:
             self.slot(name)  # raises
 
     def forward(self, own_name, parent_name):
-        """Let `own_name` stand for `parent_name` of the parent; calling again points it elsewhere.
+        """Let `own_name` mean `parent_name` of the parent; calling again points it elsewhere.
 
         Raises
         ------

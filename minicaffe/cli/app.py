@@ -1,6 +1,6 @@
 """The ``minicaffe`` command: finds the commands, and turns every exception into one line and an exit status.
 
-Different from Caffe: faults never abort, and the options of gflags and glog themselves (--flagfile, --log_dir) are gone.
+Different from Caffe: errors never abort, and the options of gflags and glog themselves (--flagfile, --log_dir) are gone.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class Commands(click.Group):
 
 
 def command_first(args):
-    """Move the command word in front of the options that Caffe lets stand before it: ``-solver x train``."""
+    """Move the command word in front of the options that Caffe allows before it: ``-solver x train``."""
     names = {*COMMANDS, *(name.replace("_", "-") for name in COMMANDS)}
     places = [i for i, arg in enumerate(args) if arg in names]
     if not places or not args[0].startswith("-"):

@@ -47,7 +47,7 @@ def annoset(root, list_file, db, **more):
     """Make DB of pictures and the boxes on them, for AnnotatedData (SSD's convert_annoset).
 
     Each line of LIST is the path of a picture, a space and that of its annotation: VOC's xml, COCO's json, or lines of a label's
-    number and four corners in pixels. ROOT is put before both as it stands.
+    number and four corners in pixels. ROOT is put before both unchanged.
     """
     with bars.progress() as progress:
         written, skipped = convert_annotated(root, list_file, db, progress=progress, **more)

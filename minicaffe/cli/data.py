@@ -26,7 +26,7 @@ TERMINAL_PIXELS = 32  # largest side of a picture on the terminal
 backend_option = click.option(
     "--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb", show_default=True
 )
-force_option = click.option("--force", is_flag=True, help="Replace what stands at the output.")
+force_option = click.option("--force", is_flag=True, help="Replace what is at the output.")
 
 
 class ErrorsInOneLine(click.Group):
@@ -84,7 +84,7 @@ for _name in DATA_SETS:
 def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, **how):
     """Make the database DB from pictures (convert_imageset).
 
-    Each line of LIST is a path, a space and an integer label; ROOT is put before the path as it stands.
+    Each line of LIST is a path, a space and an integer label; ROOT is put before the path unchanged.
 
     With --from-folders DB is a folder that gets train_lmdb, test_lmdb, labels.txt and mean.binaryproto.
     """

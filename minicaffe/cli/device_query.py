@@ -1,4 +1,4 @@
-"""``minicaffe device_query``: what this machine can compute on (Caffe tools/caffe.cpp, device_query; there GPUs only)."""
+"""``minicaffe device_query``: what this computer can compute on (Caffe tools/caffe.cpp, device_query; there GPUs only)."""
 
 import os
 import platform

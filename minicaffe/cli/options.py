@@ -48,7 +48,7 @@ def tidy(args, params):
 
 
 def is_truth(option):
-    """Whether an option takes ``true`` or ``false`` (and then may stand without a value)."""
+    """Whether an option takes ``true`` or ``false`` (and then may lack a value)."""
     return option is not None and option.type.name == "true|false"
 
 
@@ -64,7 +64,7 @@ def common(command):
                      help="Allocator of GPU memory: caching (default), buddy or plain."),
         click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID", help="Compute on this GPU, counted from 0."),
         click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",
-                     help="Where to compute; sim is a simulated GPU, for machines without one."),
+                     help="Where to compute; sim is a simulated GPU, for computers without one."),
     ):
         command = option(command)
     return command
@@ -77,7 +77,7 @@ def debug(command):
 
 def force(command):
     """Give a command the option --force."""
-    return click.option("--force", is_flag=True, help="Replace what stands at the output.")(command)
+    return click.option("--force", is_flag=True, help="Replace what is at the output.")(command)
 
 
 def net_state(command):

@@ -1,6 +1,6 @@
 """``minicaffe resize_and_crop``: pictures of one square size (Caffe tools/extra/resize_and_crop_images.py).
 
-The shorter side gets the target length, then the middle square is cut out. Threads stand where Caffe had mincepie's clients.
+The shorter side gets the target length, then the middle square is cut out. Threads take the place of Caffe's mincepie clients.
 """
 
 import logging

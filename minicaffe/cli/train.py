@@ -62,7 +62,7 @@ def train(ctx, **params):
     except Error as error:
         options.name_data_command(error)
         name = (error.field or "").partition("[")[0]
-        if name in fields and error.layer is None:  # the fault is the option's, not the file's
+        if name in fields and error.layer is None:  # the option is wrong, not the file
             error.file = error.line = error.column = None
             error.field = solver_options.option_names(name)[0]
         raise

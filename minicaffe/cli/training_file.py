@@ -27,7 +27,7 @@ def is_net(path):
     FileError
         If it cannot be read.
     ConfigError
-        If no field of either stands in it.
+        If it has no field of either.
     """
     names, depth = [], 0
     text = read_bytes(path, MAX_TEXT).decode("utf-8", "replace")
@@ -38,7 +38,7 @@ def is_net(path):
     of_net, of_solver = (sum(name in message.DESCRIPTOR.fields_by_name for name in names)
                          for message in (caffe_pb2.NetParameter, caffe_pb2.SolverParameter))
     if not of_net and not of_solver and "\0" not in text:
-        raise ConfigError("is neither a solver nor a net: no field of one stands in it; give a prototxt", file=path)
+        raise ConfigError("is neither a solver nor a net: it has no field of one; give a prototxt", file=path)
     return of_net > of_solver
 
 

@@ -31,7 +31,7 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
     Parameters
     ----------
     root : str
-        Put before each path of the list as it stands.
+        Put before each path of the list unchanged.
     list_file, path : str or Path
         Lines of the list are the path of a picture, a space and that of its annotation.
     label_map : str or Path, optional

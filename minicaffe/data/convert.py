@@ -40,13 +40,13 @@ def convert_images(
     """Make a database from the pictures of a list.
 
     Differs from Caffe: `check_size` compares height and width of the pictures, encoded ones too (Caffe compares bytes,
-    and fails on the second encoded picture); a list without one readable picture is an error; pictures of several sizes are told
-    of, since a net reads them only with a crop; `encoded` and `gray` together give grey picture files (Caffe keeps the colours).
+    and fails on the second encoded picture); a list without one readable picture is an error; pictures of several sizes are
+    reported, since a net reads them only with a crop; `encoded` and `gray` together give grey picture files (Caffe keeps the colours).
 
     Parameters
     ----------
     root : str
-        Put before each path of the list as it stands (so end it with a slash).
+        Put before each path of the list unchanged (so end it with a slash).
     list_file, path : str or Path
     backend : {"lmdb", "leveldb"}
     gray : bool
@@ -139,7 +139,7 @@ def readable(root, entries, gray, source):
     """
     first = root + entries[0][0]
     if not os.path.exists(first) and os.path.exists(os.path.join(root, entries[0][0])):
-        raise FileError(f"no such picture: ROOT ('{root}') is put before the paths of {source} as it stands; end it with a slash: "
+        raise FileError(f"no such picture: ROOT ('{root}') is put before the paths of {source} unchanged; end it with a slash: "
                         f"'{root}/'", file=first)
     found = 0
     for number, entry in enumerate(entries):

@@ -1,7 +1,7 @@
 """The data sets of Caffe's examples, from their original files to LMDBs (convert_mnist_data, convert_cifar_data).
 
 fashion-mnist and mnist (IDX files): 8-digit keys, 1 x 28 x 28 bytes; cifar10 (binary files): 5-digit keys, 3 x 32 x 32
-bytes, planes in the file's order red, green, blue. Records stand in the order of the files.
+bytes, planes in the file's order red, green, blue. Records are in the order of the files.
 
 Checksums: Fashion-MNIST by SHA-256; MNIST and CIFAR-10 by the MD5 sums their publishers and mirrors give, which tell a
 damaged file but not a forged one. Files from a directory of the user's are not summed (they may be unpacked or other

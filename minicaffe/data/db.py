@@ -3,7 +3,7 @@
 A record is a key and a value, both bytes; readers go through the keys in bytewise order and start over at the end. What
 a value means (a serialized Datum) is the business of `datum.pyx`.
 
-Differs from Caffe: every fault is an error that names the database and the remedy, and one process may open a database
+Differs from Caffe: everything wrong is an error that names the database and the remedy, and one process may open a database
 any number of times (two nets, two layers).
 """
 
@@ -94,7 +94,7 @@ def new_folder(path, force=False):
     ----------
     path : str or Path
     force : bool
-        Replace what stands at `path`; otherwise that is a FileError.
+        Replace what is at `path`; otherwise that is a FileError.
     """
     check_free(path, force)
     path = Path(absolute(path))

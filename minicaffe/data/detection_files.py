@@ -1,6 +1,6 @@
 """What DetectionOutput writes and shows: result files in the form of VOC, ILSVRC or COCO, and pictures with boxes drawn.
 
-Different from Caffe: what stands in the directory before stays, and each file is replaced at once when it is whole; the
+Different from Caffe: what is in the directory before stays, and each file is replaced at once when it is whole; the
 pictures go to `save_file` without a window.
 """
 
@@ -221,5 +221,5 @@ def _read(read, path, name):
 
 
 def _number(name):
-    """A name as the number it stands for, as COCO has its ids, where it is one."""
+    """A name as the number it means, as COCO has its ids, where it is one."""
     return int(name) if name.isdigit() else name

@@ -18,7 +18,7 @@ class ImageBatches:
     ----------
     images : ImageList
     root : str
-        Put before each path as it stands.
+        Put before each path unchanged.
     batch_size : int
     transformer : Transformer
     seed : int

@@ -32,7 +32,7 @@ cdef class Samplers:
     params : sequence of BatchSampler
         Those without `use_original_image` do nothing, as in Caffe.
     field : str
-        Where they stand, for errors.
+        Where they are, for errors.
 
     Raises
     ------

@@ -66,7 +66,7 @@ class WindowList:
         self.foreground, self.background = np.concatenate(foreground), np.concatenate(background)
 
     def _read_image(self, start, lines, root, foreground, background):
-        """Read what stands about one picture, which begins with the line `start`."""
+        """Read what the file says about one picture, which begins with the line `start`."""
         number, words = start[0], start[1].split()
         if words != ["#", str(len(self.images))]:
             raise self._wrong(number, f"must be '# {len(self.images)}', the number of the picture, got '{start[1][:80]}'")
@@ -98,7 +98,7 @@ class WindowList:
                 if not _is_window(text.split()):
                     raise self._wrong(number, "a window is 'class overlap x1 y1 x2 y2', integers but for the overlap, got "
                                               f"'{text.strip()[:80]}'")
-            raise self._wrong(rows[0][0], "windows must stand in a line each")
+            raise self._wrong(rows[0][0], "each window must be on a line of its own")
         table = np.empty((len(rows), 7), np.int32)
         table[:, IMAGE], table[:, LABEL] = len(self.images) - 1, values[:, 0]
         table[:, X1:LINE], table[:, LINE] = values[:, 2:], [number for number, _ in rows]

@@ -102,7 +102,7 @@ cdef class AccuracyLayer(DeviceLayer):
         return None
 
     cdef int forward_by_class(self, list bottom, list top, long long valid) except -1:
-        """Count for each class too, on the host on either machine: it is a walk over the labels."""
+        """Count for each class too, on the host in GPU mode too: it is a walk over the labels."""
         cdef const void* score = (<Blob> bottom[0]).cpu_data_ptr()
         cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
         cdef double[::1] right = np.empty(self.labels.classes)

@@ -1,7 +1,7 @@
 """BatchNorm and MVN: subtract a mean, divide by a deviation (Caffe batch_norm_layer.cpp, mvn_layer.cpp).
 
 A blob is seen as outer x channels x inner, every channel with statistics of its own: for BatchNorm the channels are axis
-1, for MVN the planes or samples. Formulas stand in kernels/normalize.hpp, the loops in ops/normalize.hpp. Different from
+1, for MVN the planes or samples. Formulas are defined in kernels/normalize.hpp, the loops in ops/normalize.hpp. Different from
 Caffe: the normalised values are kept only where the layer works in place and its gradient needs them; MVN may work in place.
 """
 

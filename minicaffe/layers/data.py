@@ -31,7 +31,7 @@ class DataLayer(PrefetchingLayer):
         param = self.param.data_param
         if param.batch_size < 1:
             raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
-        self.transformer()  # what is wrong with its fields is no fault of the database
+        self.transformer()  # before the database is opened: what is wrong with its fields has another cause
         shape = first_record(param, self._first_shape)
         return param.batch_size, *shape
 

@@ -1,6 +1,6 @@
 """Eltwise and Split: one element-wise result of several blobs, and one blob for several readers.
 
-Split is here because its backward is Eltwise's sum (Caffe eltwise_layer.cpp, split_layer.cpp). Formulas stand in
+Split is here because its backward is Eltwise's sum (Caffe eltwise_layer.cpp, split_layer.cpp). Formulas are defined in
 kernels/eltwise.hpp. Different from Caffe: the winners of a maximum are found again in backward instead of being stored.
 """
 

@@ -36,7 +36,7 @@ cdef class RowLayer(DeviceLayer):
     cdef long long row    # bytes of a row
 
     cdef const int* take_indices(self, const Context& on, Blob blob, long long limit, str field) except? NULL:
-        """Read the values of `blob` as indices into `limit` rows, on the host; give them to the machine of the context."""
+        """Read the values of `blob` as indices into `limit` rows, on the host; copy them to where the context computes."""
         if self.index is None:
             self.index = Blob(None, INT, f"{self.name} indices")
         self.index.reshape_like(blob)

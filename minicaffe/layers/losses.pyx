@@ -1,6 +1,6 @@
 """Losses (Caffe loss_layer.cpp and the layers derived from it): a scalar from predictions and what they should have been.
 
-The terms stand in kernels/loss.hpp. Different from Caffe: labels are range-checked and the record is named; nothing of the
+The terms are defined in kernels/loss.hpp. Different from Caffe: labels are range-checked and the record is named; nothing of the
 bottoms is stored between forward and backward but the probabilities of the softmax; SoftmaxWithLoss and InfogainLoss take a
 second top with one loss weight or none; a batch of none has loss 0; HingeLoss of NaN is NaN and not 0.
 """

@@ -1,6 +1,6 @@
 """MultiBoxLoss: what SSD is trained with (SSD's multibox_loss_layer.cpp; Liu et al., 2016).
 
-Matching and mining stand in cpu/multibox.hpp; the losses are inner nets of SmoothL1Loss or EuclideanLoss, and of
+Matching and mining are defined in cpu/multibox.hpp; the losses are inner nets of SmoothL1Loss or EuclideanLoss, and of
 SoftmaxWithLoss or SigmoidCrossEntropyLoss. Different from Caffe: with `encode_variance_in_target` the gradient is divided by
 the variances as the loss is; prior boxes that `ignore_cross_boundary_bbox` leaves out take no place among the hard examples;
 NaN in a prediction makes it the hardest example.

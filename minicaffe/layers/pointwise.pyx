@@ -1,6 +1,6 @@
 """Layers that apply one element-wise function: ReLU, Sigmoid, TanH and their like (Caffe neuron_layer.hpp and its family).
 
-The formulas stand in kernels/activation.hpp. In-place works where the gradient can be had from the top alone; where Caffe
+The formulas are defined in kernels/activation.hpp. In-place works where the gradient can be had from the top alone; where Caffe
 computes a wrong gradient in place without a word, setting the layer up in place raises if it would have to go backward.
 """
 
@@ -239,7 +239,7 @@ cdef class ELULayer(NeuronLayer):
 
 
 cdef class ExpLayer(NeuronLayer):
-    """``y = base^(shift + scale x)``, base -1 stands for e (Caffe exp_layer.cpp)."""
+    """``y = base^(shift + scale x)``, base -1 means e (Caffe exp_layer.cpp)."""
 
     cdef double inner, outer
 
@@ -260,7 +260,7 @@ cdef class ExpLayer(NeuronLayer):
 
 
 cdef class LogLayer(NeuronLayer):
-    """``y = log_base(scale x + shift)``, base -1 stands for e (Caffe log_layer.cpp)."""
+    """``y = log_base(scale x + shift)``, base -1 means e (Caffe log_layer.cpp)."""
 
     cdef double scale, shift, per_base
 
@@ -348,7 +348,7 @@ cdef class ThresholdLayer(NeuronLayer):
 
 
 def _log_of_base(base, field):
-    """ln(base), where -1 stands for e."""
+    """ln(base), where -1 means e."""
     if base != -1 and not base > 0:
         raise ConfigError(f"must be -1 (for e) or more than 0, got {base:g}", field=field)
     return 1.0 if base == -1 else math.log(base)

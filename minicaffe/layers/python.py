@@ -173,7 +173,7 @@ def find_class(python_param):
 
 
 def _contents(module):
-    """Return what stands in a module, without a call of anything that the module defines."""
+    """Return what a module holds, without a call of anything that the module defines."""
     try:
         return object.__getattribute__(module, "__dict__")
     except AttributeError:  # a program may put any object, or None, in the place of a module

@@ -16,7 +16,7 @@ from minicaffe.proto.text import enum_name, no_value, parse_fields
 log = logging.getLogger("minicaffe.net")
 
 LayerDef = namedtuple("LayerDef", "param line")
-LayerDef.__doc__ = "A LayerParameter and the line of the file where it stands, None if there is none."
+LayerDef.__doc__ = "A LayerParameter and the line of the file where it is, None if there is none."
 
 
 def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
@@ -55,7 +55,7 @@ def _check_fields(layer, phase, skip, file, positions, layer_path):
     training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
         known = message.fields_by_name.get(name)
-        if known is None or known.enum_type is None:  # a known one may stand in a `fork_fields` that somebody else made up
+        if known is None or known.enum_type is None:  # a known one may be in a `fork_fields` that somebody else made up
             found = forks.find_field(message.name, name)
             names = [other for other in message.fields_by_name if other != "fork_fields"]
             text = f"unknown field in {message.name}{forks.about_field(message.name, name, value, names)}"

@@ -17,7 +17,7 @@ NOT_FIELDS = ("blobs", "fork_fields")
 
 
 class Word(str):
-    """A value that stands without quotes in the file: the name of an enum's value."""
+    """A value without quotes in the file: the name of an enum's value."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class Fields:
 
     @classmethod
     def of(cls, values, path=""):
-        """Return the Fields of a dict, in which a list stands for a repeated field and a dict for a message."""
+        """Return the Fields of a dict, in which a list is a repeated field and a dict a message."""
         made = cls(path)
         for name, value in values.items():
             inner = f"{path}.{name}".strip(".")
@@ -189,7 +189,7 @@ def unknown_of(descriptor, fields, path=""):
 
 
 def write_message(message):
-    """Return a message as text in which the `fork_fields` of layers stand as what they are: fields."""
+    """Return a message as text in which the `fork_fields` of layers are written as fields."""
     out = io.StringIO()
     _write(message, Fields(), out, 0)
     return out.getvalue()

@@ -1,6 +1,6 @@
 """What is known of Caffe's forks: who has a layer type, field or enum value that BVLC Caffe lacks, and what to do about it.
 
-The facts stand in forks.tsv beside this file, which tools/gen_forks.py writes; they are read when an error is to be told, or a
+The facts are kept in forks.tsv beside this file, which tools/gen_forks.py writes; they are read when an error is to be raised, or a
 field skipped, for the first time. Nothing here changes how a file is read.
 """
 
@@ -28,7 +28,7 @@ USES = {
 SUPPLY = "write it in Python and call minicaffe.register_layer('{}', Class) before the net is made (docs/forks.md)"
 
 
-# What is told of a field that belongs to the other kind of file.
+# What is said of a field that belongs to the other kind of file.
 OTHER_FILE = {
     "SolverParameter": (caffe_pb2.NetParameter, "; nets have it: if this file is a net, give a solver's file whose field net "
                         "names it, or let minicaffe train make one"),

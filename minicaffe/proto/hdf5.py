@@ -1,8 +1,8 @@
-"""Read HDF5 files that may come from a stranger: weights, solver states, data.
+"""Read HDF5 files that are not trusted: weights, solver states, data.
 
 h5py meets what is wrong in a file with half a dozen kinds of exceptions, and takes whatever memory a dataset's shape says.
 Here all of them become errors that name the file, and sizes are compared with the budget (memory/budget.py) first. HDF5 itself
-opens whatever other files a file points at; `find` is the way to what stands in a file that may not do so.
+opens whatever other files a file points at; `find` is the way to what is in a file that may not do so.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def reading(path, within=None):
     Raises
     ------
     FileError
-        If it cannot be opened, is no HDF5 file, or h5py fails on what stands in it while the block runs. Errors of minicaffe
+        If it cannot be opened, is no HDF5 file, or h5py fails on what is in it while the block runs. Errors of minicaffe
         pass through and get the name of the file.
     """
     import h5py
@@ -51,7 +51,7 @@ def find(group, name, follow=True):
     Parameters
     ----------
     follow : bool
-        Whether it may stand in another file: behind an external link, or a dataset whose numbers are kept elsewhere (external
+        Whether it may be in another file: behind an external link, or a dataset whose numbers are kept elsewhere (external
         storage, a virtual dataset). The files of nets that are not trusted may not lead there.
 
     Raises

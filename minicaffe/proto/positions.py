@@ -1,4 +1,4 @@
-"""Where the messages and fields of a prototxt stand, asked by path: what an error needs that is found after reading."""
+"""Where the messages and fields of a prototxt are, asked by path: what an error needs that is found after reading."""
 
 import functools
 import re
@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 
 class Positions:
-    """Where each message and field of a prototxt stands.
+    """Where each message and field of a prototxt is.
 
     Paths are written as ``layer[3].convolution_param.num_output``; the index counts a repeated field from 0.
 

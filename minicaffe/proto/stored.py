@@ -35,7 +35,7 @@ class StoredBlob:
     diff : ndarray or None
         Like `data`; None where the file has none.
     legacy : bool
-        True where the file gives num, channels, height and width: `shape` is these four, and stands for every shape that
+        True where the file gives num, channels, height and width: `shape` is these four, and equals every shape that
         equals it after 1s are put in front (Caffe: Blob::ShapeEquals).
     has_shape : bool
         True where the file gives a `shape`. Without it and without the legacy numbers the blob is a scalar.

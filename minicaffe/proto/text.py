@@ -2,7 +2,7 @@
 
 protobuf has a reader of its own, but it cannot tell where a field stood once the message is built, so an error found
 later, in a layer's setup, could not name the line. This one returns a `Positions` beside the message, knows which layer
-it is in when it finds a fault, and is several times faster. It accepts what protobuf's C++ reader accepts, except
+it is in when it finds an error, and is several times faster. It accepts what protobuf's C++ reader accepts, except
 extensions and ``Any``, which Caffe files do not use.
 """
 
@@ -168,7 +168,7 @@ def _one_of(enum):
 
 def no_value(enum, value):
     """Return the error for a value that an enum lacks."""
-    near = close_matches(str(value), enum.values_by_name)  # a number or a message may stand there
+    near = close_matches(str(value), enum.values_by_name)  # it may be a number or a message
     return f"{_one_of(enum)}, got {value}{forks.about_value(enum_name(enum), value) or near}"
 
 
@@ -272,7 +272,7 @@ class _Reader:
         known = forks.find_value(enum_name(enum), value) if enum is not None else forks.find_field(table.name, name)
         refused = [each for each in values if not forks.may_skip(known, each)]
         if enum is not None:
-            error = self.error(no_value(enum, value), path, start + 2)  # the name and a colon stand before it
+            error = self.error(no_value(enum, value), path, start + 2)  # the name and a colon are before it
         else:
             about = forks.about_field(table.name, name, (refused or values)[0], table.fields)
             error = self.error(f"unknown field in {table.name}{about}", path, start)
@@ -386,7 +386,7 @@ class _Reader:
         self.fields(message, _table(field.descriptor.message_type), path, depth + 1, close, opening)
 
     def colon(self, path):
-        """Take the ':' that stands between a scalar field and its value."""
+        """Take the ':' between a scalar field and its value."""
         if self.words[self.at] != ":":
             raise self.error(f"expected ':' and a value, got {self.shown()}", path)
         self.at += 1
@@ -480,7 +480,7 @@ class _Reader:
             raise self.error("is not valid UTF-8; save the file as UTF-8", path, start) from None
 
     def name(self, field, path):
-        """Read a string that may stand without its quotes."""
+        """Read a string that may lack its quotes."""
         if self.kinds[self.at] != WORD:
             return self.string(field, path)
         word = self.words[self.at]
@@ -489,7 +489,7 @@ class _Reader:
         return word
 
     def unescaped(self, path, match):
-        """Return the bytes that a backslash and what follows stand for."""
+        """Return the bytes that a backslash and what follows mean."""
         octal, hexadecimal, short, long, other = match.groups()
         if octal or hexadecimal:
             value = int(octal, 8) if octal else int(hexadecimal, 16)
@@ -516,7 +516,7 @@ class _Reader:
         return {STRING: "the string ", MARK: ""}.get(self.kinds[self.at], "") + self.words[self.at]
 
     def _no_field(self, table, path, close, opened):
-        """Return the error for a token where a field's name or the closing mark should stand."""
+        """Return the error for a token where a field's name or the closing mark should be."""
         if self.kinds[self.at] == END:
             line = self.positions.place(self.offsets[opened])[0]
             return self.error(f"the file ends inside {table.name}, opened on line {line}; close it with '{close}'", path)

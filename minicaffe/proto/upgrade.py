@@ -224,7 +224,7 @@ class _Upgrade:
         self.notes.append(text)
 
     def error(self, message, field, path):
-        """Return a ConfigError for what stands at `path` in the file."""
+        """Return a ConfigError for what is at `path` in the file."""
         return _located(ConfigError(message, field=field), self.positions, path)
 
     def data_to_transform(self):

@@ -2,7 +2,7 @@
 
 A caffemodel is a few hundred layers and hundreds of megabytes of numbers. protobuf would copy every number, and in Python
 turn each into an object; the walk here notes where the numbers lie, so that NumPy can look at them in the mapped file.
-The bytes may come from a stranger: every length is compared with what is left before it is believed, nested groups are
+The bytes are not trusted: every length is compared with what is left before it is believed, nested groups are
 counted, not recursed into, and no list grows beyond `MAX_PARTS` entries, however the bytes are arranged.
 
 Format: https://protobuf.dev/programming-guides/encoding/ (wire types 0 varint, 1 eight bytes, 2 counted bytes, 3 and 4

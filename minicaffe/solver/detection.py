@@ -1,7 +1,7 @@
 """Average precision of detections, from the rows of DetectionEvaluate (SSD's solver.cpp and bbox_util.cpp, ComputeAP).
 
 `ap_version` is ``"Integral"``, precision times the step of recall summed over the detections; ``"MaxIntegral"``, the same under
-the envelope that falls with recall (VOC 2012); or ``"11point"``, the mean of that envelope at recall 0, 0.1, ... 1 (VOC 2007).
+the envelope that decreases with recall (VOC 2012); or ``"11point"``, the mean of that envelope at recall 0, 0.1, ... 1 (VOC 2007).
 """
 
 import math

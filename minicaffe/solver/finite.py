@@ -1,4 +1,4 @@
-"""Numbers that are no longer finite in a training: where it began, told once, and the end of the training where that is asked for.
+"""Numbers that are no longer finite in a training: where it began, reported once, and the end of the training on request.
 
 This costs an iteration nothing: its loss is read anyway. Parameters and history are looked at when a loss is not finite, at
 displays, tests and snapshots, and at the end; the sums that it takes are made where the numbers are, on the CPU or the device.

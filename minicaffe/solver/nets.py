@@ -17,13 +17,13 @@ from minicaffe.proto import caffe_pb2, upgrade
 log = logging.getLogger("minicaffe.solver")
 
 Source = namedtuple("Source", "param file positions words")
-Source.__doc__ = "A NetParameter ready for its state, where it stands, and what Caffe's log calls the place."
+Source.__doc__ = "A NetParameter ready for its state, where it is, and what Caffe's log calls the place."
 
 TRAIN_FIELDS = ("net", "net_param", "train_net", "train_net_param")
 
 
 class InlinePositions:
-    """The lines of a net that stands inside a solver file, below the field `path`."""
+    """The lines of a net inside a solver file, below the field `path`."""
 
     def __init__(self, positions, path):
         self.positions = positions
@@ -137,7 +137,7 @@ def _source(param, field, index, file, positions, skip_unknown_fields, own_field
 
 
 def _build(source, phase, state, make_net, skip_unknown_fields):
-    """Build a net: `phase` is the default, the net's own state stands above it, the solver's `state` above both."""
+    """Build a net: `phase` is the default, the net's own state overrides it, the solver's `state` both."""
     merged = caffe_pb2.NetState(phase=phase)
     merged.MergeFrom(source.param.state)
     merged.MergeFrom(state)

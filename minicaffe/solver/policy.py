@@ -102,8 +102,8 @@ def next_step(param, t, current_step):
 def watch_plateau(param, t, loss, current_step, minimum_loss, last_event):
     """Look at the loss of iteration `t` for policy plateau.
 
-    An event is a loss lower than all before it, or a fall of the rate. When ``plateau_winsize[current_step]`` iterations have gone
-    by without one, the rate falls; after the last window it stays.
+    An event is a loss lower than all before it, or a step down of the rate. When ``plateau_winsize[current_step]`` iterations
+    have gone by without one, the rate goes down; after the last window it stays.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""The solver types: learning rate, clipping, and one update rule each (Caffe sgd_solver.cpp and its sisters).
+"""The solver types: learning rate, clipping, and one update rule each (Caffe sgd_solver.cpp, adam_solver.cpp and so on).
 
-The arithmetic on elements stands in kernels/update.hpp. All types derive from SGD, as in Caffe.
+The arithmetic on elements is defined in kernels/update.hpp. All types derive from SGD, as in Caffe.
 """
 
 import logging

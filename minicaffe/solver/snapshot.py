@@ -74,7 +74,7 @@ def write(solver):
                                           json.dumps(resume_state(solver)), **_plateau_state(solver))
     except Error as error:
         error.file = path  # not the temporary file or the memory that was written to
-        error.message += f". Training stands at iteration {solver.iter} and can go on"
+        error.message += f". The solver is at iteration {solver.iter} and can go on"
         raise
     return model_path, state_path
 
@@ -207,7 +207,8 @@ def _parse_resume_state(text):
     if not text:
         return None
     if len(text) > MAX_RESUME_STATE:
-        raise DataError(f"has {len(text)} characters, at most {MAX_RESUME_STATE} are read; fetch the file again", field="resume_state")
+        raise DataError(f"has {len(text)} characters, at most {MAX_RESUME_STATE} are read; fetch the file again",
+                        field="resume_state")
     try:
         resume = json.loads(text)
         generator = resume["generator"]

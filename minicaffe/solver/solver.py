@@ -45,7 +45,7 @@ class Solver:
         Leave out, with a warning, fields of forks without which a net computes the same (proto/forks.py).
     trusted : bool
         False: the solver's file and its nets are another's. They write no files, read none outside the working directory, and
-        import no modules; a `snapshot_prefix` that stands in the file is refused.
+        import no modules; a `snapshot_prefix` of the file is refused.
     own_fields : collection of str
         Fields of `param` that the program has set itself; their paths are its own, whatever `trusted` says.
 
@@ -57,7 +57,7 @@ class Solver:
     current_step : int
         Of the policies step, multistep and plateau.
     minimum_loss, iter_last_event : float, int
-        What policy plateau remembers: the lowest loss, and when it was met or the rate fell last.
+        What policy plateau remembers: the lowest loss, and when it occurred or the rate last went down.
     smoothed_loss : float
         Mean loss of the last `average_loss` iterations of the running `step`.
     history : list of Blob
@@ -71,7 +71,7 @@ class Solver:
         each update, on_display(solver, record), on_test(solver, record), on_snapshot(solver, model_path, state_path).
     nan : str
         What happens when parameters or their history are not finite: "warn", or "stop", which raises NotFiniteError from `step`
-        and `solve`. In both cases the first loss that is not finite is told in the log, and no snapshot is written.
+        and `solve`. In both cases the first loss that is not finite is reported in the log, and no snapshot is written.
     exact_resume : bool
         Whether `restore` takes random numbers and data positions too, if the state holds them. Caffe does not: its data
         layers begin anew.

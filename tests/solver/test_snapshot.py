@@ -385,7 +385,7 @@ def test_a_full_disk_costs_nothing_but_the_snapshot(tmp_path, monkeypatch, form)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(atomic.os, "fsync", full)
-    with pytest.raises(FileError, match=f"{model}: cannot be written: no room .* Training stands at iteration 2"):
+    with pytest.raises(FileError, match=f"{model}: cannot be written: no room .* The solver is at iteration 2"):
         solver.snapshot()
     monkeypatch.setattr(atomic.os, "fsync", real)
     with open(model, "rb") as file:
