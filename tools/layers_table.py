@@ -25,9 +25,9 @@ HEAD = """# Layer types
 
 Written by `tools/layers_table.py` from the registry and the sources; do not edit.
 
-- *backward*: yes; "zero": the gradient is zero; "shared memory": bottom and top are one memory, so the gradient is there already; or
-  why there is none: a source has nothing to give a gradient to, a sink nothing to take one from, and "no gradient" is an error where
-  one is asked for.
+- *backward*: yes; "zero": the gradient is zero; "shared memory": bottom and top are one memory, so the gradient is there already;
+  or why there is none: a source has nothing to give a gradient to, a sink nothing to take one from, and "no gradient" is an error
+  where one is asked for.
 - *GPU*: "kernels" are compiled from the same functors as the CPU's loops, for GPUs and for the simulated device; "inner net": the
   layers that it is made of decide; "no computing": it reads, names or reshapes memory; "CPU": it computes on the host, and its
   blobs are copied there and back.

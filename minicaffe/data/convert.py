@@ -41,7 +41,8 @@ def convert_images(
 
     Differs from Caffe: `check_size` compares height and width of the pictures, encoded ones too (Caffe compares bytes,
     and fails on the second encoded picture); a list without one readable picture is an error; pictures of several sizes are
-    reported, since a net reads them only with a crop; `encoded` and `gray` together give grey picture files (Caffe keeps the colours).
+    reported, since a net reads them only with a crop; `encoded` and `gray` together give grey picture files (Caffe keeps the
+    colours).
 
     Parameters
     ----------
