@@ -312,6 +312,14 @@ def test_a_resumed_run_gives_the_same(some):
         np.testing.assert_array_equal(label, again[1])
 
 
+def test_the_batch_size_changes_no_draw(some):
+    """Draws go by the record's number."""
+    transform = "mirror: true crop_size: 40 expand_param { max_expand_ratio: 2 } resize_param { height: 50 width: 50 }"
+    one, three = (source_net(text(some[0], transform, size=size)) for size in (1, 3))
+    single = [batch(one)[0][0] for _ in range(6)]
+    np.testing.assert_array_equal(single, np.concatenate([batch(three)[0] for _ in range(2)]))
+
+
 # ---- what is wrong
 
 @pytest.mark.parametrize("transform, fields, message", [
@@ -395,6 +403,10 @@ def test_untrusted(some, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="annotated_data_param.label_map_file: the net is not trusted"):
         source_net(text("db", "", 'label_map_file: "/etc/passwd"'), trusted=False)
     source_net(text("db"), trusted=False)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="data_param.source: the net is not trusted"):
+        source_net(text(some[0]), trusted=False)
 
 
 def test_missing_picture_size(some):

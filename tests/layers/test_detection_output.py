@@ -10,6 +10,7 @@ from ssd_boxes import CODES, decode, some_priors, suppress
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST
 from minicaffe.cpu.threads import set_num_threads
+from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, DataError, DependencyError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -216,6 +217,22 @@ def test_files_wait_for_the_whole_test_set(lists):
     assert {result["image_id"] for result in json.loads((lists / "out" / "p_.json").read_text())} == {"first", "second", 33, "fourth"}
 
 
+def test_one_image_into_a_folder_that_is_there(lists):
+    (lists / "out").mkdir()
+    net = layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'COCO', 'num_test_image: 1')}"), [array[:1] for array in inputs()])
+    run_forward(net)
+    assert {result["image_id"] for result in json.loads((lists / "out" / "p_.json").read_text())} == {"first"}
+
+
+def test_nothing_is_written_without_a_folder(lists, monkeypatch):
+    monkeypatch.chdir(lists)
+    before = sorted(lists.iterdir())
+    param = save(lists, "COCO").replace(f'output_directory: "{lists}/out"', "")
+    for _ in range(2):
+        run_forward(layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs()))
+    assert sorted(lists.iterdir()) == before
+
+
 def test_nothing_is_written_without_names(lists, caplog):
     param = f'save_output_param {{ output_directory: "{lists}/out" output_format: "VOC" }}'
     layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs())
@@ -301,6 +318,25 @@ def test_boxes_that_are_no_numbers(lists, wanted, value):
     with pytest.raises(DataError, match=r"a box of picture 0 of the batch, label \d, is \(.*(nan|inf).*neither written nor drawn"):
         run_forward(net)
     assert not list(lists.rglob("p_*"))
+
+
+@pytest.mark.parametrize("threshold, shown", [("", ["cat: 0.60", "17: 0.70"]), ("visualize_threshold: 0.5", ["cat: 0.60", "17: 0.50", "17: 0.70"])])
+def test_what_is_drawn(lists, monkeypatch, threshold, shown):
+    """Boxes of at least the threshold, 0.6 where none is given, with the names of the label map, on the picture without its mean."""
+    cv2 = pytest.importorskip("cv2")
+    texts, images = [], []
+    monkeypatch.setattr(cv2, "putText", lambda image, text, *_: texts.append(text))
+    monkeypatch.setattr(cv2, "imshow", lambda name, image: images.append(image[0, 0].tolist()))
+    monkeypatch.setattr(cv2, "waitKey", lambda _: -1)
+    write_mean(lists / "mean.binaryproto", np.stack([np.full((8, 8), value) for value in (10.0, 20, 30)]))
+    priors = np.stack([np.array([0.5, 0.5, 1, 1, 2, 2, 3, 3]), np.ones(8)])[None]
+    conf = np.array([[0, 0.5, 0.6, 0, 0, 0.7, 0.4, 0]])
+    text = layer(f'num_classes: 4 visualize: true {threshold} save_output_param {{ label_map_file: "{lists}/labels.prototxt" }}', 4,
+                 f'transform_param {{ mean_file: "{lists}/mean.binaryproto" }}')
+    run_forward(layer_net(text, [np.zeros((1, 8)), conf.astype(np.float32), priors, np.full((1, 3, 8, 8), 7.0)], Dtype.FLOAT))
+    assert sorted(texts) == sorted(f"a {text}" for text in shown) and images == [[17, 27, 37]]
+    with pytest.raises(ConfigError, match="transform_param.scale: must not be 0"):
+        layer_net(text.replace("transform_param {", "transform_param { scale: 0"), [np.zeros((1, 8)), conf, priors, np.zeros((1, 3, 8, 8))])
 
 
 def test_a_window(monkeypatch):

@@ -111,9 +111,12 @@ def test_threads_change_no_bit():
 
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "HingeLoss", "MultinomialLogisticLoss"])
 @pytest.mark.parametrize("label", [4, -1, np.nan, np.inf])
-def test_label_out_of_range_names_record_and_range(kind, label):
-    net = layer_net(layer_text(kind), [np.full((3, 4), 0.25), np.array([0, label, 1])], Dtype.FLOAT)
-    with pytest.raises(DataError, match=f"layer 'loss' \\({kind}\\): bottom\\[1\\]: label .* of record 1 is outside 0..3"):
+@pytest.mark.parametrize("record", [0, 1, 2])
+def test_label_out_of_range_names_record_and_range(kind, label, record):
+    labels = np.array([0.0, 3, 1])
+    labels[record] = label
+    net = layer_net(layer_text(kind), [np.full((3, 4), 0.25), labels], Dtype.FLOAT)
+    with pytest.raises(DataError, match=f"layer 'loss' \\({kind}\\): bottom\\[1\\]: label .* of record {record} is outside 0..3"):
         run_forward(net)
 
 
@@ -136,6 +139,7 @@ def test_no_gradient_to_labels(kind):
 def test_probabilities_take_no_loss_weight():
     with pytest.raises(ConfigError, match="loss_weight: "):
         layer_net(layer_text("SoftmaxWithLoss", "loss_weight: 1 loss_weight: 1", tops=2), [np.zeros((2, 3)), np.zeros(2)])
+    layer_net(layer_text("SoftmaxWithLoss", "loss_weight: 1 loss_weight: 0", tops=2), [np.zeros((2, 3)), np.zeros(2)])
 
 
 # ---- InfogainLoss
@@ -250,6 +254,7 @@ def test_equal_rows_have_a_finite_gradient():
 
 
 @pytest.mark.parametrize("kind, shapes, message", [
+    ("EuclideanLoss", [(), (2,)], "bottom\\[1\\]: .*same axis 0"), ("EuclideanLoss", [(2,), ()], "bottom\\[1\\]: .*same axis 0"),
     ("SoftmaxWithLoss", [(2, 3), (3,)], "bottom\\[1\\]: .*same axis 0"),
     ("SoftmaxWithLoss", [(2, 3, 4), (2,)], "bottom\\[1\\]: needs one label for each of the 8"),
     ("HingeLoss", [(2, 3), (2, 3)], "bottom\\[1\\]: needs one label for each of the 2"),

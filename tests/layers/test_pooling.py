@@ -239,6 +239,8 @@ def test_stochastic_shows_nan():
     ("kernel_size: 2 stride: 1 stride_h: 2 stride_w: 2", "stride: give"),
     ("kernel_size: 2 pad_w: 1", "pad: give pad, or both"),
     ("kernel_size: 2 pad: 2", "pad: must be less than the kernel"),
+    ("kernel_h: 2 kernel_w: 3 pad: 2", "pad: must be less than the kernel"),
+    ("kernel_h: 3 kernel_w: 2 pad: 2", "pad: must be less than the kernel"),
     ("kernel_size: 2 pad: 1 pool: STOCHASTIC", "pad: must be 0"),
     ("global_pooling: true kernel_size: 2", "kernel_size: must not be given"),
     ("global_pooling: true stride: 2", "global_pooling: needs pad 0"),
