@@ -36,15 +36,18 @@ def test_uniform(dtype):
     assert len(np.unique(values)) > 59_000
 
 
-def test_gaussian():
-    values = filled((200, 300), type="gaussian", mean=2, std=0.5)
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_gaussian(dtype):
+    values = filled((200, 300), dtype, type="gaussian", mean=2, std=0.5)
     moments(values, 2, 0.5)
     assert abs(((values - 2) ** 4).mean() / 0.5**4 - 3) < 0.1  # kurtosis of a normal distribution
 
 
-def test_gaussian_sparse():
-    values = filled((100, 600), type="gaussian", std=1, sparse=15)
-    assert abs((values != 0).mean() - 0.15) < 0.01
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_gaussian_sparse(dtype):
+    for sparse in (0, 15, 100):
+        values = filled((100, 600), dtype, type="gaussian", std=1, sparse=sparse)
+        assert abs((values != 0).mean() - sparse / 100) < 0.01
 
 
 def test_positive_unitball():
@@ -63,9 +66,10 @@ def test_xavier_and_msra(norm, fan):
     moments(filled((200, 3, 5, 5), type="msra", variance_norm=norm), 0, np.sqrt(2 / fan))
 
 
-def test_bilinear():
-    line = np.array([0.25, 0.75, 0.75, 0.25])
-    np.testing.assert_allclose(filled((2, 1, 4, 4), type="bilinear"), np.broadcast_to(np.outer(line, line), (2, 1, 4, 4)))
+@pytest.mark.parametrize("line", [[0.5, 1, 0.5], [0.25, 0.75, 0.75, 0.25]])
+def test_bilinear(line):
+    size = len(line)
+    np.testing.assert_allclose(filled((2, 1, size, size), type="bilinear"), np.broadcast_to(np.outer(line, line), (2, 1, size, size)))
 
 
 def test_numbers_depend_on_the_seed_only():
@@ -102,6 +106,7 @@ def test_philox_known_answer():
     ((2, 2), {"type": "gaussian", "sparse": 3}, "number of outputs 2"),
     ((2, 2), {"type": "xavier", "sparse": 1}, "only the gaussian"),
     ((2, 2), {"type": "bilinear"}, "4 axes"),
+    ((1, 1, 2, 3), {"type": "bilinear"}, "square in the last two"),
     ((), {"type": "xavier"}, "needs a blob with an axis"),
 ])
 def test_refusals(shape, fields, words):
