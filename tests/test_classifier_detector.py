@@ -38,6 +38,10 @@ def test_classifier(files):
     weight, bias = (blob.data for blob in net.params["ip"])
     score = np.exp(weight @ value + bias)
     np.testing.assert_allclose(one[0], score / score.sum(), rtol=1e-3)
+    for image, scores in zip(images, many):
+        crops = caffe.io.oversample([caffe.io.resize_image(image, (10, 12))], (8, 8))
+        alone = caffe.Classifier(model, weights, **SETUP).predict(crops, oversample=False)
+        np.testing.assert_allclose(scores, alone.mean(axis=0), rtol=1e-3)
 
 
 def test_detector_windows(files):
@@ -64,6 +68,21 @@ def test_context_is_filled_with_the_mean(files):
     np.testing.assert_allclose(data[:, 0, 0], 0, atol=1e-4)
     with pytest.raises(ShapeError, match="leave room"):
         caffe.Detector(model, weights, context_pad=4)
+
+
+# By hand for an input of 8 x 8: the scale is 8 / (8 - 4), so that a window grows to twice its rows and columns, edges included;
+# which part of the picture that is, and where it lies in the input.
+@pytest.mark.parametrize("window, part, place", [
+    ((3, 4, 6, 9), (1, 9, 1, 13), (0, 8, 0, 8)), ((6, 10, 11, 15), (3, 12, 7, 16), (0, 6, 0, 6)), ((0, 0, 5, 5), (0, 9, 0, 9), (2, 8, 2, 8))])
+def test_context_comes_from_around_the_window(files, window, part, place):
+    model, weights, names = files
+    net = caffe.Detector(model, weights, context_pad=2, **SETUP)
+    image = caffe.io.load_image(names[0])
+    top, bottom, left, right = part
+    rows, columns = slice(*place[:2]), slice(*place[2:])
+    wanted = np.broadcast_to(SETUP["mean"][::-1] / 255, (8, 8, 3)).copy()
+    wanted[rows, columns] = caffe.io.resize_image(image[top:bottom, left:right], (place[1] - place[0], place[3] - place[2]))
+    np.testing.assert_allclose(net.crop(image, window), wanted, rtol=1e-5)
 
 
 def test_selective_search_says_what_it_needs(files):

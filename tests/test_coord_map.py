@@ -59,6 +59,36 @@ def test_sizes_by_axis_and_three_axes():
     assert conv_params(inside.fn)[1] == 2
 
 
+def test_axes():
+    """Maps begin at the axis behind the channels; layers that pass through stand for any."""
+    x = data()
+    assert coord_map(conv(x, kernel_size=1).fn)[0] == 1 and coord_map(L.Crop(x, x).fn)[0] == 1 and coord_map(L.Crop(x, x, axis=1).fn)[0] == 0
+    deep = L.Convolution(x, convolution_param=dict(num_output=1, kernel_size=3, pad=1, axis=2))
+    assert coord_map(deep.fn)[0] == coord_map_from_to(L.ReLU(deep), x)[0] == 2
+    assert crop(deep, x).fn.params["crop_param"] == {"axis": 3, "offset": [0]}
+    assert crop(L.ReLU(x), x).fn.params["crop_param"] == {"axis": 2, "offset": [0]}
+    inside = L.Crop(x, x, crop_param=dict(axis=3, offset=[4]))
+    assert coord_map(inside.fn) == (2, 1, -4)
+    with pytest.raises(AxisMismatchException, match="axis 1 and from axis 2"):
+        coord_map_from_to(L.Convolution(deep, num_output=1, kernel_size=1), x)
+
+
+def test_a_crop_lies_on_its_first_bottom_only():
+    x, other = data(), data()
+    assert coord_map_from_to(L.Crop(x, other, offset=7), x)[2] == 7
+    with pytest.raises(RuntimeError, match="no common ancestor"):
+        coord_map_from_to(L.Crop(x, other), other)
+
+
+def test_two_ways_and_several_bottoms():
+    x, y = data(), data()
+    joined = L.Eltwise(conv(y, kernel_size=1), conv(x, kernel_size=1, pad=3))
+    assert coord_map_from_to(joined, x)[2] == -3 and coord_map_from_to(joined, y)[2] == 0
+    assert coord_map_from_to(conv(x, kernel_size=1, pad=5), conv(x, kernel_size=1, pad=3))[2] == -2
+    up = L.Deconvolution(conv(x, kernel_size=2, stride=2), num_output=1, kernel_size=5, stride=4)
+    assert coord_map_from_to(up, x)[1:] == (0.5, -0.5)
+
+
 def test_crops():
     x = data()
     y = conv(x, kernel_size=5, pad=100)
