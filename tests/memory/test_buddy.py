@@ -144,10 +144,28 @@ def test_what_a_user_wrote_is_no_false_alarm():
         for block in small:
             ctypes.memset(block, 0xAA, 100)
         for block in small[::2] + small[1::2]:
+            assert ctypes.string_at(block, 100) == b"\xaa" * 100  # freeing its neighbours wrote nothing here
             buddy.release(block)
         whole = buddy.allocate(1000)
         ctypes.memset(whole, 0xBB, 1000)
         buddy.release(whole)
+        assert buddy.stats().live == 0
+
+
+def test_the_half_that_just_has_room_is_cut():
+    """Larger chunks stay whole, and a half with too little room is passed over."""
+    buddy, upstream = make()
+    left, right, last = buddy.allocate(504), buddy.allocate(248), buddy.allocate(248)
+    assert last - right == 256 and right - left == 512
+    buddy.release(left)
+    buddy.release(right)
+    assert buddy.allocate(248) == right  # left has room for twice as much
+    assert buddy.allocate(504) == left
+    buddy.release(left)
+    buddy.release(right)
+    assert buddy.allocate(120) == right
+    assert buddy.allocate(248) == left  # 128 bytes are free on the right
+    assert upstream.stats().count == 1
 
 
 def test_misuse_of_pointers():
