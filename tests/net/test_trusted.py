@@ -435,7 +435,8 @@ def test_many_paths_are_checked_quickly(place):
 
 def test_the_table_of_the_docs_names_tests_that_exist():
     root = PACKAGE.parent
-    named = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", (root / "docs/trust.md").read_text())
+    last_column = re.findall(r"\| ([^|\n]*) \|$", (root / "docs/trust.md").read_text(), re.MULTILINE)
+    named = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", " ".join(last_column))
     assert len(named) > 20
     for file, name in named:
         assert f"\ndef {name}(" in (root / (file or "tests/net/test_trusted.py")).read_text(), f"{name} is no test"
