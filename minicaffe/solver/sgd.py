@@ -94,7 +94,8 @@ class SGDSolver(Solver):
         if self.use_graphs and caffe.mode == "gpu" and type(self).apply_update is SGDSolver.apply_update:
             if self._graph is None:
                 self._graph = TrainingGraph(self)
-            loss = self._graph.step(self.constants(self.learning_rate())[0])
+            with self.net.lock:  # before device_lock, which a recording takes
+                loss = self._graph.step(self.constants(self.learning_rate())[0])
             if loss is not None:
                 self._updated = True
                 return loss
