@@ -331,12 +331,14 @@ cdef class Blob:
 
     def _fit_memory(self):
         """Take memory of exactly the count where it is larger, for data that come with memory of their own."""
-        cdef long long size = self.count * ITEMSIZE[<int> self.dtype]
-        if self.data_memory.size != size:
+        cdef size_t itemsize = ITEMSIZE[<int> self.dtype], size
+        while self.data_memory.size != self.count * itemsize:
+            size = self.count * itemsize
             data, diff = SyncedMemory(size, self.name + " data"), SyncedMemory(size, self.name + " diff")
             self.check_idle()
-            self.stamp += 1
-            self.put_memory(data, diff)
+            if size == self.count * itemsize:   # another thread may have reshaped the blob meanwhile
+                self.stamp += 1
+                self.put_memory(data, diff)
 
     def take_pushed(self, Blob source):
         """Take the data of `source`, which `async_gpu_push` has put on the device: there a copy, on the host the same memory.

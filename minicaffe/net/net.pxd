@@ -32,10 +32,11 @@ cdef class Net:
     cdef public bint debug_info
     cdef int device             # the GPU that it ran on first, -1 if none
     cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
+    cdef list param_counts      # of all parameters, as their layers made them
     cdef list computed          # all blobs but those that sources give, and the learnable parameters
     cdef dict blob_of           # blobs by name, the last of several
     cdef list hooks
-    cdef int _check_device(self) except -1
+    cdef int _check_ready(self) except -1
     cdef double _compute(self, int start, int end, bint sources) except? -1
     cdef double _losses(self, int start, int end) except? -1
     cdef dict __dict__

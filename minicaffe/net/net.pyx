@@ -15,7 +15,7 @@ from minicaffe.layer cimport Layer
 from minicaffe.net.lock cimport NetLock
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches
+from minicaffe.errors import ConfigError, Error, MissingNameError, ShapeError, WrongTypeError, close_matches
 from minicaffe.layer import layer_class
 from minicaffe.net import weights
 from minicaffe.net.build import chosen_layers, cut_backward, insert_splits
@@ -81,6 +81,7 @@ cdef class Net:
         with caffe.trusting(trusted):
             self.trusted = caffe.trusted
             self._build(insert_splits(layers, file), param.force_backward)
+        self.param_counts = [blob.count for blob in self.param_table.params]
         self.lock = NetLock([*self.blob_list, *self.param_table.params])
         log.info("Network initialization done.")
 
@@ -237,7 +238,7 @@ cdef class Net:
         cdef double loss = 0
         cdef Layer layer
         cdef int i
-        self._check_device()
+        self._check_ready()
         for i in range(start, end + 1):
             if not sources and not len(<list> self.bottoms[i]):
                 continue
@@ -256,9 +257,17 @@ cdef class Net:
                 self._call_hooks(AFTER_FORWARD, i)
         return loss
 
-    cdef int _check_device(self) except -1:
-        """Raise if the net's memory lies on another GPU than the present one."""
+    cdef int _check_ready(self) except -1:
+        """Raise if a parameter's count is not what its layer was made for, or the net's memory lies on another GPU."""
         cdef Context on = context()
+        cdef list params = self.param_table.params
+        cdef Blob blob
+        cdef int i
+        for i in range(len(params)):
+            blob = <Blob> params[i]
+            if blob.count != <long long> self.param_counts[i]:
+                raise ShapeError(f"{self.param_table.places[i]} was reshaped to {list(blob.shape)}, its layer was made for "
+                                 f"{self.param_counts[i]} values; change the prototxt and build the net anew")
         if on.stream == NULL:
             return 0
         if self.device < 0:
@@ -286,7 +295,7 @@ cdef class Net:
         if end < 0 or start >= len(self.layers):
             raise ConfigError(f"layers {start}..{end} are out of range, the net has {len(self.layers)}")
         with self.lock:
-            self._check_device()
+            self._check_ready()
             for i in range(start, end - 1, -1):
                 if self.hooks[2]:
                     self._call_hooks(BEFORE_BACKWARD, i)
@@ -305,6 +314,7 @@ cdef class Net:
         """Run the backward of one layer, whether the net needs it or not."""
         cdef Layer layer = <Layer> self.layers[index]
         with self.lock:
+            self._check_ready()
             try:
                 layer.run_backward(<list> self.tops[index], <list> self.bottom_need_backward[index], <list> self.bottoms[index])
             except Error as error:

@@ -294,3 +294,16 @@ def test_backward_needs_the_shapes_of_forward():
     net.reshape_all()
     net.backward_from_to(2, 0)
     assert net.blob_by_name("x").diff.shape == (4000, 3)
+
+
+def test_a_parameter_keeps_its_number_of_values():
+    """Layers have loops and memory for the parameters that they made; a reshaped one would lead them beyond."""
+    net = small_net()
+    weight = net.learnable_params[0]
+    for shape in ((20, 3), (1, 3)):
+        weight.reshape_to(shape)
+        for run in (lambda: net.forward_from_to(0, 2), lambda: net.backward_from_to(2, 0), net.forward_backward):
+            with pytest.raises(ShapeError, match="layer 'ip' blobs.0. was reshaped to .*made for 6 values"):
+                run()
+    weight.reshape(1, 1, 2, 3)  # the same values
+    net.forward_backward()
