@@ -56,7 +56,7 @@ def test_a_device_number_that_there_is_not(place):
 @pytest.mark.parametrize(("settings", "code", "words"), [
     ("devices=0", "CUDA_ERROR_NO_DEVICE", ["cuInit(0)", "nvidia-smi", "--device sim"]),
     ("colour=1", "CUDA_ERROR_INVALID_VALUE", ["cuInit(0)", "colour=1"]),
-    ("fail=cuInit:1:CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", ["restart the machine"]),
+    ("fail=cuInit:1:CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", ["restart the computer"]),
     ("fail=cuDevicePrimaryCtxRetain:1:CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_DEVICE_UNAVAILABLE",
      ["cuDevicePrimaryCtxRetain(0)", "another program holds the GPU", "--gpu"]),
 ])  # fmt: skip

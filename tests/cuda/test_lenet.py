@@ -1,6 +1,6 @@
 """The same training on the device and on the CPU: the same losses, iteration by iteration.
 
-Both run the same texts, but sums are taken in another order and with fused multiply-adds here or there; the differences grow
+Both run the same kernels, but sums are taken in another order and with fused multiply-adds here or there; the differences grow
 with the iterations, from 1e-7 to some 1e-5.
 """
 
