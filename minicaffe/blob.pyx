@@ -38,7 +38,8 @@ cdef class Blob:
     Parameters
     ----------
     shape : sequence of int
-        Sizes of 0 to 32 axes, each at least 0; ``()`` is a scalar. The product is at most 2**31 - 1.
+        Sizes of 0 to 32 axes, each at least 0; ``()`` is a scalar of count 1. The product is at most 2**31 - 1. Without a
+        shape a blob has no axes and count 0, as in Caffe, until it is reshaped.
     dtype : Dtype
         FLOAT (the default), DOUBLE or INT.
     name : str
@@ -90,7 +91,7 @@ cdef class Blob:
 
     cdef int resize(self, const long long* dims, int num_axes) except -1:
         cdef long long count = 1, extent = 1  # extent: without sizes of 0, as the product of some axes is asked for too
-        cdef bint same = num_axes == self.num_axes and self.stamp != 0
+        cdef bint same = num_axes == self.num_axes and (num_axes or self.count)
         cdef int axis
         for axis in range(num_axes):
             if dims[axis] < 0 or (dims[axis] and (count > MAX_COUNT // dims[axis] or extent > MAX_EXTENT // dims[axis])):
@@ -125,9 +126,13 @@ cdef class Blob:
         return min(self.data_memory.size, self.diff_memory.size) // ITEMSIZE[<int> self.dtype]
 
     cpdef reshape_like(self, Blob other):
-        """Take the shape of `other`."""
+        """Take the shape of `other`, or none if nothing gave it one."""
         cdef long long[32] dims = other.dims    # a copy, as another thread may reshape `other` meanwhile
-        self.resize(dims, other.num_axes)
+        if other.num_axes or other.count:
+            self.resize(dims, other.num_axes)
+        elif self.num_axes or self.count:
+            self.num_axes = self.count = 0
+            self.stamp += 1
 
     cdef bint same_shape(self, Blob other):
         cdef int axis
@@ -176,13 +181,13 @@ cdef class Blob:
         return self.count_range(start, self.num_axes if end is None else end)
 
     def legacy_shape(self, int axis):
-        """Return the size of axis -4..3 of a blob seen as 4-dimensional; missing axes have size 1."""
+        """Return the size of axis -4..3 of a blob seen as 4-dimensional; missing axes have size 1, those of no shape size 0."""
         if self.num_axes > 4:
             raise ShapeError(f"num, channels, height and width need at most 4 axes, the blob has {self.num_axes}")
         if not -4 <= axis < 4:
             raise ShapeError(f"axis {axis} is out of range -4..3")
         if not -self.num_axes <= axis < self.num_axes:
-            return 1
+            return 1 if self.num_axes or self.count else 0
         return self.dims[axis + self.num_axes if axis < 0 else axis]
 
     @property
@@ -492,7 +497,7 @@ class DeviceArray:
     """
 
     def __init__(self, blob, memory):
-        self.shape = blob.shape
+        self.shape = _array_shape(blob)
         self._type = NUMPY_TYPES[blob.dtype]
         self._buffer = memory.mutable_gpu_buffer()
         self.address = self._buffer.address
@@ -502,8 +507,13 @@ class DeviceArray:
         return {"shape": self.shape, "typestr": self._type.str, "data": (self.address, False), "version": 3}
 
 
+cdef tuple _array_shape(Blob blob):
+    """The shape of an array of the blob's elements: one without axes would have an element where a blob without a shape has none."""
+    return blob.shape if blob.num_axes or blob.count else (0,)
+
+
 cdef _view(Blob blob, SyncedMemory memory, bint writable):
-    shape, count = blob.shape, blob.count   # now, as another thread may change them while the memory is made ready
+    shape, count = _array_shape(blob), blob.count   # now, as another thread may change them while the memory is made ready
     buffer = memory.mutable_cpu_buffer() if writable else memory.cpu_buffer()
     try:
         view = np.ndarray(shape, NUMPY_TYPES[blob.dtype], buffer=buffer if count else None)

@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 
+import minicaffe
 from minicaffe.blob import Blob, Dtype
 from minicaffe.cpu.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -252,3 +253,39 @@ def test_integer_blob_has_no_arithmetic():
 def test_number_of_threads_is_checked(number):
     with pytest.raises(ConfigError, match=f"number of threads must be 1 to 1024, got {number}"):
         set_num_threads(number)
+
+
+def test_without_a_shape_there_are_no_axes_and_no_elements(device):
+    """As in Caffe; a scalar has no axes either, and one element."""
+    blob = Blob()
+    assert (blob.shape, blob.num_axes, blob.count, blob.shape_string()) == ((), 0, 0, "(0)")
+    assert blob.data.shape == blob.cpu_diff.shape == (0,) and blob.legacy_shape(0) == 0
+    scalar = Blob(())
+    assert (scalar.count, scalar.shape_string(), scalar.data.shape, scalar.legacy_shape(0)) == (1, "(1)", (), 1)
+    stamp = scalar.stamp
+    scalar.reshape_like(blob)
+    assert (scalar.shape, scalar.count) == ((), 0) and scalar.stamp > stamp
+    blob.reshape()
+    assert (blob.count, blob.data.shape) == (1, ())
+    scalar.reshape_like(blob)
+    assert scalar.count == 1
+    stamp = scalar.stamp
+    scalar.reshape_like(blob)
+    assert scalar.stamp == stamp
+
+
+def test_a_top_that_nothing_gave_a_shape(tmp_path, device):
+    """What reads it has none either, until somebody gives the input one."""
+    (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" top: "y" }
+        layer { name: "relu" type: "ReLU" bottom: "x" top: "a" } layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "y" top: "s" }""")
+    net = minicaffe.Net(str(tmp_path / "net.prototxt"), minicaffe.TEST)
+    assert [(blob.shape, blob.num_axes, blob.count) for blob in net.blobs.values()] == [((), 0, 0)] * 4
+    assert [out.shape for out in net.forward().values()] == [(0,)]
+    for name in "xy":
+        net.blobs[name].reshape(2, 3)
+        net.blobs[name].data[...] = 4
+    assert net.forward()["s"].tolist() == [[8.0] * 3] * 2
+    (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 } }""")
+    with pytest.raises(ShapeError, match=r"net.prototxt:2: layer 'ip' .*axis 1 is out of range for a blob with 0 axes"):
+        minicaffe.Net(str(tmp_path / "net.prototxt"), minicaffe.TEST)

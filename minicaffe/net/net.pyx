@@ -172,7 +172,7 @@ cdef class Net:
                                       "same index of bottom and top", field=f"top[{i}]")
                 log.info("%s -> %s", layer.name, name)
                 blob_id = len(self.blob_list)
-                blob = Blob((0,), self.dtype, name)
+                blob = Blob(None, self.dtype, name)
                 self.blob_list.append(blob)
                 self.blob_names.append(name)
                 self.produced.add(name)

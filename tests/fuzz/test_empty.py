@@ -38,11 +38,14 @@ for name, text in texts.items():
     # One input, or all of them, since some must agree.
     emptied = [([i], axis) for i, shape in enumerate(shapes) for axis in range(len(shape.dim))]
     emptied += [(range(len(shapes)), axis) for axis in range(max((len(shape.dim) for shape in shapes), default=0))]
+    emptied.append((range(len(shapes)), "none"))  # no shape at all
     for (which, axis), phase in itertools.product(emptied, (0, 1)):
         param = caffe_pb2.NetParameter(force_backward=True, layer=[given, *whole.layer[1:]])
         param.state.phase = phase
+        if axis == "none":
+            param.layer[0].ClearField("input_param")
         for i in which:
-            if axis < len(shapes[i].dim):
+            if axis != "none" and axis < len(shapes[i].dim):
                 param.layer[0].input_param.shape[i].dim[axis] = 0
         print(name, "inputs", list(which), "axis", axis, "phase", phase, flush=True)
         try:

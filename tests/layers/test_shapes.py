@@ -23,7 +23,7 @@ def build(text):
 # ---- Input and DummyData
 
 @pytest.mark.parametrize("shapes, wanted", [
-    ("", [(0,), (0,)]),
+    ("", [(), ()]),
     ("shape { dim: 2 dim: 3 }", [(2, 3), (2, 3)]),
     ("shape { dim: 2 } shape {}", [(2,), ()]),
 ])
