@@ -131,6 +131,7 @@ cdef class Blob:
         if other.num_axes or other.count:
             self.resize(dims, other.num_axes)
         elif self.num_axes or self.count:
+            self.check_idle()
             self.num_axes = self.count = 0
             self.stamp += 1
 
