@@ -77,6 +77,62 @@ def test_forward_all_drops_the_padding(path):
     np.testing.assert_allclose(made, np.maximum(x @ weight.T + bias, 0), rtol=1e-5, atol=1e-6)
 
 
+def test_a_part_of_a_pass(path):
+    net = caffe.Net(path, caffe.TEST)
+    x = np.random.default_rng(2).normal(size=(2, 3)).astype(np.float32)
+    weight, bias = (blob.data for blob in net.params["ip"])
+    net.blobs["y"].data[...] = 9
+    made = net.forward(end="ip", blobs=["x"], x=x)
+    assert list(made) == ["ip", "x"] and (net.blobs["y"].data == 9).all()
+    np.testing.assert_allclose(made["ip"], x @ weight.T + bias, rtol=1e-5)
+    net.blobs["ip"].data[...] = 4
+    assert list(net.forward(start="relu", end="relu")) == ["y"] and (net.blobs["y"].data == 4).all()
+    net.blobs["x"].diff[...] = 9
+    made = net.backward(end="relu", diffs=["y"], y=np.full((2, 4), 3, np.float32))
+    assert list(made) == ["ip", "y"] and (made["ip"] == 3).all() and (net.blobs["x"].diff == 9).all()
+    net.blobs["y"].diff[...] = 5
+    made = net.backward(start="ip")  # leaves the ReLU out
+    assert list(made) == ["x"] and (net.blobs["ip"].diff == 3).all()
+    np.testing.assert_allclose(made["x"], np.full((2, 4), 3) @ weight, rtol=1e-5)
+
+
+def test_forward_and_backward_over_more_than_a_batch(path):
+    net, random = caffe.Net(path, caffe.TEST), np.random.default_rng(3)
+    x, dy = (random.normal(size=(5, n)).astype(np.float32) for n in (3, 4))
+    values, gradients = net.forward_backward_all(blobs=["ip"], diffs=["ip"], x=x, y=dy)
+    weight, bias = (blob.data for blob in net.params["ip"])
+    ip = x @ weight.T + bias
+    assert sorted(values) == ["ip", "y"] and sorted(gradients) == ["ip", "x"]
+    for made, wanted in ((values["ip"], ip), (values["y"], np.maximum(ip, 0)), (gradients["ip"], dy * (ip > 0)),
+                         (gradients["x"], dy * (ip > 0) @ weight)):
+        np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-5)
+    assert net.forward_all(blobs=["ip"], x=x)["ip"].shape == (5, 4)
+    with pytest.raises(ConfigError, match="forward_all needs an array for each input"):
+        net.forward_all()
+
+
+def test_hooks_see_each_layer(path):
+    net, seen = caffe.Net(path, caffe.TEST), []
+    for name in ("before_forward", "after_forward", "before_backward", "after_backward"):
+        getattr(net, name)(lambda layer, name=name: seen.append((name, layer)))
+    net.forward()
+    net.backward()
+    assert seen == [(f"{when}_{way}", i) for way, layers in (("forward", (0, 1, 2)), ("backward", (2, 1, 0))) for i in layers
+                    for when in ("before", "after")]
+
+
+def test_levels_and_stages(tmp_path):
+    path = tmp_path / "net.prototxt"
+    rules = {"always": "", "deep": "include { min_level: 2 }", "staged": 'include { stage: "a" stage: "b" }', "train": "include { phase: TRAIN }"}
+    path.write_text("".join(f'layer {{ name: "{name}" type: "Input" top: "{name}" {rule} }}' for name, rule in rules.items()))
+    for given, names in (({}, []), ({"level": 2}, ["deep"]), ({"level": 1, "stages": ["a"]}, []), ({"stages": ["a", "b", "c"]}, ["staged"]),
+                         ({"level": 3, "stages": ["b", "a"]}, ["deep", "staged"])):
+        assert caffe.Net(str(path), caffe.TEST, **given)._layer_names == ["always", *names]
+    assert caffe.Net(str(path), caffe.TRAIN, 2, ["a", "b"])._layer_names == list(rules)
+    with pytest.raises(ConfigError, match="network_file, phase, level, stages and weights"):
+        caffe.Net(str(path), caffe.TRAIN, 2, ["a"], None, 1)
+
+
 def test_refusals(path, tmp_path):
     net = caffe.Net(path, caffe.TEST)
     for wrong, kind in ((lambda: net.forward(z=np.zeros((2, 3))), ConfigError), (lambda: net.forward(x=np.zeros((5, 3))), ShapeError),
