@@ -18,6 +18,7 @@
 #include <random>
 #include <string>
 #include <vector>
+#include "minicaffe/cpu/pool.hpp"
 #include "minicaffe/ops/context.hpp"
 
 namespace test {
@@ -205,7 +206,7 @@ inline mc::cuda::Stream& stream() {
 inline void on_both(const std::string& where, const std::function<void(const mc::Context&)>& work) {
   for (int device = 0; device < 2; ++device) {
     state().where = where + (device ? " on the device" : " on the CPU");
-    work(device ? mc::Context{1, &stream()} : mc::Context{2, nullptr});
+    work(device ? mc::Context{{1, nullptr}, &stream()} : mc::Context{{2, mc::cpu::process_pool()}, nullptr});
   }
 }
 

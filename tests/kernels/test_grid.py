@@ -41,7 +41,7 @@ def program(tmp_path_factory):
 
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(build, SOURCES))
-    subprocess.run([compiler, *objects, "-o", str(folder / "check")], check=True)
+    subprocess.run([compiler, "-pthread", *objects, "-o", str(folder / "check")], check=True)
     return str(folder / "check")
 
 

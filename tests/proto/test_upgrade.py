@@ -300,7 +300,7 @@ out CROP < big data""")
     (FCN_32.replace("kernel_size: 3 pad: 100", "kernel_h: 3 kernel_w: 5 pad_h: 100 pad_w: 102"), {"out": [19, 20]}),
 ])
 def test_crop_of_v1_gets_its_offset_from_the_net(tmp_path, text, offsets, caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="minicaffe"):
         net, _ = read(tmp_path, text)
     crops = {layer.name: layer for layer in net.layer if layer.type == "Crop"}
     assert {name: list(layer.crop_param.offset) for name, layer in crops.items()} == offsets
