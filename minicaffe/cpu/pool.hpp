@@ -6,8 +6,8 @@
 //
 // When other programs use the processors, workers do harm: waking one can cost the caller its processor, and a worker may be
 // stopped in the middle of a part. So the caller leaves the workers out for a while after it waited long for a part, and after
-// workers that it had called did not come; the longer the more often this happens. A worker that came too late, or was stopped
-// while it looked out, sleeps at once.
+// workers that it had called did not come; the longer the more often this happens. A worker that was stopped while it looked
+// out sleeps at once.
 //
 // One loop at a time is shared. A loop inside a loop, or in a second thread, runs on the thread that calls.
 #pragma once
@@ -145,10 +145,10 @@ class ThreadPool : public Pool {
   void serve(int first) {
     uint64_t seen = 0;
     auto news = [&] { return loop_.load() != seen; };
-    for (bool late = false;;) {
-      if (late || !look_out(news)) sleep(news);
+    for (;;) {
+      if (!look_out(news)) sleep(news);
       seen = loop_.load();
-      late = take_parts(seen, first) == 0;
+      take_parts(seen, first);
     }
   }
 
