@@ -38,12 +38,30 @@ def checkout(tmp_path):
     return tmp_path / "checkout"
 
 
-def run(*arguments, cwd, installed=""):
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """The folders of `sys.path` without minicaffe; for one that has it, a folder of links to all else."""
+    folders = []
+    for folder in map(Path, filter(None, sys.path)):
+        if (folder / "minicaffe").exists():
+            rest = tmp_path_factory.mktemp("rest")
+            for path in folder.iterdir() if folder != ROOT else ():
+                if not path.name.startswith("minicaffe"):
+                    (rest / path.name).symlink_to(path)
+            folder = rest
+        folders.append(str(folder))
+    return folders
+
+
+@pytest.fixture
+def run(others):
     """Run Python, with no other minicaffe to find than those of the present folder and of `installed`."""
-    others = [p for p in sys.path if p and not (Path(p) / "minicaffe").exists() and Path(p) != ROOT]
-    environment = os.environ | {"PYTHONSAFEPATH": "", "PYTHONPATH": os.pathsep.join([str(installed), *others]), "MESONPY_EDITABLE_SKIP": str(BUILD)}
-    environment["PYTHONPATH"] = environment["PYTHONPATH"].lstrip(os.pathsep)
-    return subprocess.run([sys.executable, "-S", *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True)
+    def call(*arguments, cwd, installed=None):
+        path = os.pathsep.join([*([str(installed)] if installed else []), *others])
+        environment = os.environ | {"PYTHONSAFEPATH": "", "PYTHONPATH": path, "MESONPY_EDITABLE_SKIP": str(BUILD)}
+        return subprocess.run([sys.executable, "-S", *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True)
+
+    return call
 
 
 @pytest.mark.parametrize("arguments", [
@@ -51,21 +69,21 @@ def run(*arguments, cwd, installed=""):
     ["-m", "minicaffe", "--help"],
     ["-m", "minicaffe.as_caffe", "script.py"],
 ], ids=["python -c", "-m minicaffe", "-m minicaffe.as_caffe"])
-def test_the_installed_package_runs(checkout, installed, arguments):
+def test_the_installed_package_runs(run, checkout, installed, arguments):
     (checkout / "script.py").write_text("import caffe; print(caffe.Net)")
     done = run(*arguments, cwd=checkout, installed=installed)
     assert (done.returncode, done.stderr) == (0, "")
     assert arguments[0] != "-c" or done.stdout.startswith(f"{installed}/minicaffe/__init__.py")
 
 
-def test_a_source_that_differs_is_told(checkout, installed):
+def test_a_source_that_differs_is_told(run, checkout, installed):
     (checkout / "minicaffe" / "net_spec.py").write_text("")
     done = run("-c", "import minicaffe; print(minicaffe.NetSpec)", cwd=checkout, installed=installed)
     assert done.returncode == 0 and "NetSpec" in done.stdout
     assert done.stderr.count("\n") == 1 and "net_spec.py differs from the checkout" in done.stderr and "pip install ." in done.stderr
 
 
-def test_without_an_installed_package(checkout):
+def test_without_an_installed_package(run, checkout):
     done = run("-c", "import minicaffe", cwd=checkout)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (f"ImportError: {checkout}/minicaffe holds the source of minicaffe, which is not compiled, and "
