@@ -14,6 +14,7 @@ from minicaffe.memory.budget import VARIABLE, max_blob_bytes
 REMEDY = "load it without trusted=False (--untrusted) if you trust it"
 NO_DIRECTORY = "the working directory was deleted; change to one that exists (cd)"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+PIECE = 1 << 20  # bytes that are read of a pipe at a time
 
 # Bounds on what one file may describe: a few bytes make a message or object of a hundred times their size, so the file's own length
 # says little. No published net comes near them; nets unrolled in time have thousands of layers.
@@ -101,9 +102,12 @@ def read_whole(file, path, most=None):
     """Return the content of a file open for reading; raise `FileError` before more than `most` bytes, or the budget, are taken."""
     limit = max_blob_bytes() if most is None else most
     size = os.fstat(file.fileno()).st_size  # 0 of a pipe
-    content = file.read(limit + 1) if size <= limit else b""
-    if max(size, len(content)) <= limit:
-        return content
+    pieces, left = [], limit + 1 if size <= limit else 0
+    while left and (piece := file.read(min(left, max(size + 1, PIECE)))):  # read(n) takes n bytes at once, there or not
+        pieces.append(piece)
+        left -= len(piece)
+    if left:
+        return b"".join(pieces)
     remedy = "correct the path" if most is not None else \
         f"correct the path, or if the file is right, set the environment variable {VARIABLE} to more"
     raise FileError(f"has more than {limit} bytes, the most that is read of such a file ({size or 'a pipe'}); {remedy}", file=path)

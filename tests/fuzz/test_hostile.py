@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from minicaffe.layers.hdf5_data import _read_list as hdf5_list
 from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, replacing
 from minicaffe.proto.binary import MAX_DEFINITION
-from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes, read_bytes, read_lines
+from minicaffe.proto.files import MAX_LAYERS, PIECE, is_hdf5, map_bytes, read_bytes, read_lines
 from minicaffe.proto.text import MAX_TOKENS, parse_text, read_text
 from minicaffe.proto.upgrade import read_net_file, read_weights
 from minicaffe.proto.wire import MAX_PARTS
@@ -148,6 +149,17 @@ def test_files_larger_than_the_budget_are_not_read(tmp_path, read):
     with pytest.raises(FileError, match=r"has more than \d+ bytes, the most that is read of such a file \(64424509440\); correct the path"):
         read(str(path))
     assert resident() - before < 64 << 20
+
+
+def test_a_small_file_takes_no_more_memory_than_it_has(tmp_path):
+    """Also of address space: a process may be limited to less than the budget."""
+    (tmp_path / "small").write_bytes(b"abc" * 1000)
+    tracemalloc.start()
+    try:
+        assert read_bytes(tmp_path / "small") == b"abc" * 1000
+        assert tracemalloc.get_traced_memory()[1] < 4 * PIECE
+    finally:
+        tracemalloc.stop()
 
 
 def resident():
