@@ -58,7 +58,8 @@ def run(others):
     """Run Python, with no other minicaffe to find than those of the present folder and of `installed`."""
     def call(*arguments, cwd, installed=None):
         path = os.pathsep.join([*([str(installed)] if installed else []), *others])
-        environment = os.environ | {"PYTHONSAFEPATH": "", "PYTHONPATH": path, "MESONPY_EDITABLE_SKIP": str(BUILD)}
+        # The folder of links has no simulated device.
+        environment = os.environ | {"MINICAFFE_DEVICE": "cpu", "PYTHONSAFEPATH": "", "PYTHONPATH": path, "MESONPY_EDITABLE_SKIP": str(BUILD)}
         return subprocess.run([sys.executable, "-S", *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True)
 
     return call

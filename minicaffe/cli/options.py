@@ -164,6 +164,7 @@ def _start_log(ctx, param, quiet):
 
 
 def _use_device(ctx, param, device):
+    ctx.meta["asked_for_sim"] = device == "sim"
     device = device or os.environ.get("MINICAFFE_DEVICE") or None
     if device not in (None, "cpu", "gpu", "sim"):
         raise click.UsageError(f"--device or MINICAFFE_DEVICE: must be cpu, gpu or sim, got '{device}'", ctx)
@@ -212,5 +213,5 @@ def tell_mode(logger):
     device = cuda.current()
     logger.info("Use GPU with device ID %d", device.index)
     logger.info("GPU %d: %s", device.index, device.name)
-    if click.get_current_context().meta.get("device") == "sim":
-        logger.warning("The simulated GPU checks every access and is some 100 times slower than the CPU: for learning and tests")
+    if click.get_current_context().meta.get("asked_for_sim"):  # not by the environment, which is set once for many commands
+        tell("the simulated GPU checks every access and is some 100 times slower than the CPU: for learning and tests")

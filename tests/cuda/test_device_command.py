@@ -20,7 +20,7 @@ def test_train_on_the_simulated_device(folder, arguments):
     text = command("train", "net.prototxt", "--max-iter", "3", "--display", "1", "--snapshot-after-train", "false", *arguments,
                    cwd=folder)
     assert "Use GPU with device ID 0" in text and "GPU 0: minicaffe simulated device" in text
-    assert "Iteration 2" in text
+    assert "Iteration 2" in text and text.count("some 100 times slower than the CPU") == 1
 
 
 def test_gpu_numbers(folder, place):
