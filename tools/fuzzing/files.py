@@ -36,7 +36,7 @@ class Twice(Layer):
 
     def reshape(self, bottom, top):
         for x, y in zip(bottom, top):
-            y.reshape(*x.shape)
+            y.reshape_like(x)
 
     def forward(self, bottom, top):
         for x, y in zip(bottom, top):
