@@ -7,33 +7,29 @@ Prints milliseconds of a training step with one thread and with all, by turns in
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import minicaffe
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench import runners
+from turns import samples
 
 
 def by_turns(run, counts, rounds, seconds):
     """Median, least and greatest milliseconds of `run` for each number of threads, which take turns."""
-    times = {n: [] for n in counts}
-    for turn in range(rounds):
-        for n in counts[:: -1 if turn % 2 else 1]:
-            minicaffe.set_num_threads(n)
-            run()
-            start, calls = time.perf_counter(), 0
-            while time.perf_counter() - start < seconds:
-                run()
-                calls += 1
-            times[n].append((time.perf_counter() - start) / calls * 1000)
-    return {n: (statistics.median(t), min(t), max(t)) for n, t in times.items()}
+    def with_threads(n):
+        minicaffe.set_num_threads(n)
+        run()
+
+    times = samples({n: functools.partial(with_threads, n) for n in counts}, lambda: None, rounds, seconds)
+    return {n: tuple(1000 * f(t) for f in (statistics.median, min, max)) for n, t in times.items()}
 
 
 def main():

@@ -1,11 +1,16 @@
-"""Measuring by turns on a GPU: medians of wall-clock times around loops that end with the device idle."""
+"""Measuring by turns: wall-clock times around loops that end with the device, where there is one, idle."""
 
 import statistics
 import time
 
 
 def turns(runners, sync, rounds=9, seconds=0.05):
-    """Return the median seconds of one call of each runner ({name: function}); they take turns, forwards and backwards."""
+    """Return the median seconds of one call of each runner, as `samples` measures them."""
+    return {name: statistics.median(values) for name, values in samples(runners, sync, rounds, seconds).items()}
+
+
+def samples(runners, sync, rounds, seconds):
+    """Return the seconds of one call of each runner ({name: function}) in each round; they take turns, forwards and backwards."""
     repeats, times = {}, {name: [] for name in runners}
     for name, run in runners.items():
         for _ in range(3):
@@ -26,7 +31,7 @@ def turns(runners, sync, rounds=9, seconds=0.05):
                 run()
             sync()
             times[name].append((time.perf_counter() - start) / n)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
 
 
 def host_time(run, sync, calls=400, rounds=15):
