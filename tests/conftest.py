@@ -1,9 +1,10 @@
 """What all tests share: the device they run on, ``pytest --device sim`` or ``--device gpu`` instead of the CPU."""
 
+import gc
 import os
 
 import pytest
-from compile_kernels import find_nvrtc
+from compile_kernels import ARCHITECTURES, find_nvrtc
 
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"
@@ -24,6 +25,20 @@ def pytest_configure(config):
 
 def pytest_report_header(config):
     return f"nets compute on: {config.getoption('--device')}"
+
+
+def pytest_generate_tests(metafunc):
+    """One architecture by default, since there are hundreds of kernels; all with ``--all-architectures``, as in CI."""
+    if "architecture" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--all-architectures")
+        metafunc.parametrize("architecture", ARCHITECTURES if every else ["sm_90"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def old_objects():
+    """Keep the garbage collector from searching what earlier modules and pytest itself hold: that is half of the suite's time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

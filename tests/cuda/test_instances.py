@@ -1,7 +1,7 @@
 """Every kernel that the built modules hold compiles for each supported GPU and keeps its values in registers.
 
 The modules hold the C++ name of each kernel that they may launch (mc::spelling) and the bytes of its parameters (mc::SizeOf), so
-no list of kernels is kept. One architecture by default, since there are hundreds; all with ``--all-architectures``, as in CI.
+no list of kernels is kept.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from compile_kernels import ARCHITECTURES, HEADERS, compile_all, compile_for
+from compile_kernels import HEADERS, compile_all, compile_for
 
 import minicaffe.memory.reporter
 
@@ -43,12 +43,6 @@ def instances():
         names.update(name.decode() for name in SPELLING.findall(path.read_bytes()))
     assert len(names) > 200, f"only {len(names)} kernels in {len(modules())} modules"
     return sorted(names)
-
-
-def pytest_generate_tests(metafunc):
-    if "architecture" in metafunc.fixturenames:
-        every = metafunc.config.getoption("--all-architectures")
-        metafunc.parametrize("architecture", ARCHITECTURES if every else ["sm_90"])
 
 
 def test_every_kernel_compiles_and_fits(nvrtc, instances, architecture):
