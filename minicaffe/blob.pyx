@@ -246,28 +246,28 @@ cdef class Blob:
         self.data_memory, self.diff_memory = data, diff
 
     cdef const void* cpu_data_ptr(self) except? NULL:
-        return self.data_memory.cpu_data()
+        return self.data_memory.cpu_data_ptr()
 
     cdef void* mutable_cpu_data_ptr(self) except? NULL:
-        return self.data_memory.mutable_cpu_data()
+        return self.data_memory.mutable_cpu_data_ptr()
 
     cdef const void* cpu_diff_ptr(self) except? NULL:
-        return self.diff_memory.cpu_data()
+        return self.diff_memory.cpu_data_ptr()
 
     cdef void* mutable_cpu_diff_ptr(self) except? NULL:
-        return self.diff_memory.mutable_cpu_data()
+        return self.diff_memory.mutable_cpu_data_ptr()
 
     cdef const void* data_on(self, const Context& on) except? NULL:
-        return self.data_memory.cpu_data() if on.stream == NULL else self.data_memory.gpu_data()
+        return self.data_memory.cpu_data_ptr() if on.stream == NULL else self.data_memory.gpu_data_ptr()
 
     cdef void* mutable_data_on(self, const Context& on) except? NULL:
-        return self.data_memory.mutable_cpu_data() if on.stream == NULL else self.data_memory.mutable_gpu_data()
+        return self.data_memory.mutable_cpu_data_ptr() if on.stream == NULL else self.data_memory.mutable_gpu_data_ptr()
 
     cdef const void* diff_on(self, const Context& on) except? NULL:
-        return self.diff_memory.cpu_data() if on.stream == NULL else self.diff_memory.gpu_data()
+        return self.diff_memory.cpu_data_ptr() if on.stream == NULL else self.diff_memory.gpu_data_ptr()
 
     cdef void* mutable_diff_on(self, const Context& on) except? NULL:
-        return self.diff_memory.mutable_cpu_data() if on.stream == NULL else self.diff_memory.mutable_gpu_data()
+        return self.diff_memory.mutable_cpu_data_ptr() if on.stream == NULL else self.diff_memory.mutable_gpu_data_ptr()
 
     cdef int fill_data_on(self, const Context& on, double value) except -1:
         if self.count:
@@ -352,9 +352,10 @@ cdef class Blob:
         `source` has the same shape; it may be used for the next push as soon as the computing stream is past this copy.
         """
         self._fit_memory()
-        cdef size_t target = <size_t> self.data_memory.mutable_gpu_data()
-        self.data_memory.side.copy_within(target, <size_t> source.data_memory.gpu_data(), self.data_memory.size)
-        self.data_memory.set_cpu_copy(source.data_memory.cpu_buffer())
+        cdef size_t target = <size_t> self.data_memory.mutable_gpu_data_ptr()
+        self.data_memory.side.copy_within(target, <size_t> source.data_memory.gpu_data_ptr(), self.data_memory.size)
+        source.data_memory.cpu_data_ptr()
+        self.data_memory.set_cpu_copy(source.data_memory.host)
 
     def async_gpu_push(self, stream):
         """Copy the data to the device on `stream` (minicaffe.cuda), which the caller lets the computing wait for."""
@@ -500,7 +501,7 @@ class DeviceArray:
     def __init__(self, blob, memory):
         self.shape = _array_shape(blob)
         self._type = NUMPY_TYPES[blob.dtype]
-        self._buffer = memory.mutable_gpu_buffer()
+        self._buffer = memory.mutable_gpu_data()
         self.address = self._buffer.address
 
     @property
@@ -515,7 +516,7 @@ cdef tuple _array_shape(Blob blob):
 
 cdef _view(Blob blob, SyncedMemory memory, bint writable):
     shape, count = _array_shape(blob), blob.count   # now, as another thread may change them while the memory is made ready
-    buffer = memory.mutable_cpu_buffer() if writable else memory.cpu_buffer()
+    buffer = memory.mutable_cpu_data() if writable else memory.cpu_data()
     try:
         view = np.ndarray(shape, NUMPY_TYPES[blob.dtype], buffer=buffer if count else None)
     except ValueError as error:
@@ -534,7 +535,7 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
     cdef Context on = context() if memory.head == HEAD_AT_GPU else cpu_context()
     cdef double total = 0
     cdef double* out = &total
-    cdef const void* x = memory.cpu_data() if on.stream == NULL else memory.gpu_data()
+    cdef const void* x = memory.cpu_data_ptr() if on.stream == NULL else memory.gpu_data_ptr()
     cdef Buffer on_device
     if on.stream != NULL:
         on_device = Buffer(registry.allocator(memory.place), sizeof(double), "sum")
@@ -557,6 +558,6 @@ cdef int _scale(Blob blob, SyncedMemory memory, double factor) except -1:
     if blob.dtype == INT:
         raise ShapeError("an integer blob has no arithmetic")
     cdef Context on = context()
-    cdef void* x = memory.mutable_cpu_data() if on.stream == NULL else memory.mutable_gpu_data()
+    cdef void* x = memory.mutable_cpu_data_ptr() if on.stream == NULL else memory.mutable_gpu_data_ptr()
     scaled(on, blob.dtype, count, x, x, factor)
     return settle(on)

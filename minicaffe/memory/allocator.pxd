@@ -24,10 +24,12 @@ cdef class Buffer:
     cdef void* ptr
     cdef readonly size_t nbytes
     cdef readonly object place
+    cdef readonly bint readonly
     cdef public str name            # what the block serves, for the reporter
-    cdef Allocator allocator        # frees the block; None: foreign memory, which `owner` keeps alive
+    cdef Allocator allocator        # frees the block; None: memory that `owner` keeps alive, a Buffer if it is ours
     cdef object owner
-    cdef Usage usage                # of the place; None for foreign memory
+    cdef Usage usage                # of the place; None without an allocator
+    cpdef Buffer toreadonly(self)
 
 
 cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name)

@@ -250,7 +250,7 @@ cdef str limit_of(error):
 
 @cython.no_gc_clear     # __dealloc__ needs allocator and usage
 cdef class Buffer:
-    """One block of memory, freed when the last reference goes; its bytes are writable through the buffer protocol.
+    """One block of memory, freed when the last reference goes; its bytes are writable through the buffer protocol unless it is `readonly`.
 
     ``np.ndarray(shape, dtype, buffer=buf)`` is a view that keeps `buf` alive. Device memory refuses to be viewed.
 
@@ -299,11 +299,22 @@ cdef class Buffer:
     def __getbuffer__(self, Py_buffer* view, int flags):
         if not self.place.on_host:
             raise BufferError(f"{self!r} is device memory; the host cannot look into it")
-        PyBuffer_FillInfo(view, self, self.ptr, self.nbytes, False, flags)
+        PyBuffer_FillInfo(view, self, self.ptr, self.nbytes, self.readonly, flags)
+
+    cpdef Buffer toreadonly(self):
+        """Give a Buffer of the same memory that refuses to be written; it keeps this one alive."""
+        cdef Buffer buffer
+        if self.readonly:
+            return self
+        buffer = foreign_buffer(self.ptr, self.nbytes, self.place, self, self.name)
+        buffer.readonly = True
+        return buffer
 
     def record_stream(self, size_t stream):
         """Say that `stream` uses the block, too: see `Allocator.record_stream`. Foreign memory is its owner's affair."""
-        if self.allocator is not None:
+        if self.readonly:
+            self.owner.record_stream(stream)
+        elif self.allocator is not None:
             self.allocator.record_stream(<size_t>self.ptr, stream)
 
     @property
@@ -314,7 +325,7 @@ cdef class Buffer:
     @property
     def owned(self):
         """bool: False for foreign memory, which is kept alive but never freed."""
-        return self.allocator is not None
+        return self.owner.owned if self.readonly else self.allocator is not None
 
     def __repr__(self):
         return f"<Buffer {self.name!r} {self.nbytes:,} bytes in {self.place} at {<size_t>self.ptr:#x}>"

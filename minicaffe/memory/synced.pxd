@@ -27,14 +27,15 @@ cdef class SyncedMemory:
     cdef Buffer device
     cdef DeviceSide side            # None until the first GPU call
     cdef str _name
-    cdef const void* cpu_data(self) except? NULL
-    cdef void* mutable_cpu_data(self) except? NULL
-    cdef const void* gpu_data(self) except? NULL
-    cdef void* mutable_gpu_data(self) except? NULL
-    cpdef Buffer cpu_buffer(self)
-    cpdef Buffer mutable_cpu_buffer(self)
-    cpdef Buffer gpu_buffer(self)
-    cpdef Buffer mutable_gpu_buffer(self)
+    # Caffe's four calls; those of the same names without `_ptr` give the side as a Buffer.
+    cdef const void* cpu_data_ptr(self) except? NULL
+    cdef void* mutable_cpu_data_ptr(self) except? NULL
+    cdef const void* gpu_data_ptr(self) except? NULL
+    cdef void* mutable_gpu_data_ptr(self) except? NULL
+    cpdef Buffer cpu_data(self)
+    cpdef Buffer mutable_cpu_data(self)
+    cpdef Buffer gpu_data(self)
+    cpdef Buffer mutable_gpu_data(self)
     cpdef set_cpu_data(self, source)
     cpdef set_cpu_copy(self, source)
     cdef Buffer wrapped(self, source, str call)

@@ -132,48 +132,44 @@ cdef class SyncedMemory:
         self._name = name
         self._place = place
 
-    cdef const void* cpu_data(self) except? NULL:
-        """Give the valid host side, to read."""
+    cdef const void* cpu_data_ptr(self) except? NULL:
         if not steps[<int>CPU_DATA][<int>self.head].idle:
             self.act(CPU_DATA, None)
         return self.host.ptr
 
-    cdef void* mutable_cpu_data(self) except? NULL:
-        """Give the valid host side, to write; the device side becomes stale."""
+    cdef void* mutable_cpu_data_ptr(self) except? NULL:
         if not steps[<int>MUTABLE_CPU_DATA][<int>self.head].idle:
             self.act(MUTABLE_CPU_DATA, None)
         return self.host.ptr
 
-    cdef const void* gpu_data(self) except? NULL:
-        """Give the valid device side, to read."""
+    cdef const void* gpu_data_ptr(self) except? NULL:
         if not steps[<int>GPU_DATA][<int>self.head].idle:
             self.act(GPU_DATA, None)
         return self.device.ptr
 
-    cdef void* mutable_gpu_data(self) except? NULL:
-        """Give the valid device side, to write; the host side becomes stale."""
+    cdef void* mutable_gpu_data_ptr(self) except? NULL:
         if not steps[<int>MUTABLE_GPU_DATA][<int>self.head].idle:
             self.act(MUTABLE_GPU_DATA, None)
         return self.device.ptr
 
-    cpdef Buffer cpu_buffer(self):
-        """As C's `cpu_data`: give the valid host side, to read."""
-        self.cpu_data()
+    cpdef Buffer cpu_data(self):
+        """Give the valid host side, to read."""
+        self.cpu_data_ptr()
+        return self.host.toreadonly()
+
+    cpdef Buffer mutable_cpu_data(self):
+        """Give the valid host side, to write; the device side becomes stale."""
+        self.mutable_cpu_data_ptr()
         return self.host
 
-    cpdef Buffer mutable_cpu_buffer(self):
-        """As C's `mutable_cpu_data`: give the valid host side, to write; the device side becomes stale."""
-        self.mutable_cpu_data()
-        return self.host
+    cpdef Buffer gpu_data(self):
+        """Give the valid device side, to read."""
+        self.gpu_data_ptr()
+        return self.device.toreadonly()
 
-    cpdef Buffer gpu_buffer(self):
-        """As C's `gpu_data`: give the valid device side, to read."""
-        self.gpu_data()
-        return self.device
-
-    cpdef Buffer mutable_gpu_buffer(self):
-        """As C's `mutable_gpu_data`: give the valid device side, to write."""
-        self.mutable_gpu_data()
+    cpdef Buffer mutable_gpu_data(self):
+        """Give the valid device side, to write; the host side becomes stale."""
+        self.mutable_gpu_data_ptr()
         return self.device
 
     cpdef set_cpu_data(self, source):

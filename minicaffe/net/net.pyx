@@ -410,9 +410,9 @@ cdef class Net:
         cdef Blob blob
         for blob in self.computed + others:
             if blob.data_memory.device is not None:
-                blob.data_memory.mutable_gpu_data()
+                blob.data_memory.mutable_gpu_data_ptr()
             if blob.diff_memory.device is not None:
-                blob.diff_memory.mutable_gpu_data()
+                blob.diff_memory.mutable_gpu_data_ptr()
 
     def loss_of_outputs(self):
         """Return the loss of the last run, from the tops."""

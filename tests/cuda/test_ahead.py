@@ -90,7 +90,7 @@ def test_a_push_goes_by_its_own_stream(place):
     stream.synchronize()
     view[:] = 2
     found = np.empty(1000, np.float32)
-    registry.device_side(memory.CUDAPlace(0)).copy_to_host(found.ctypes.data, blob.data_memory.gpu_buffer().address, 4000)
+    registry.device_side(memory.CUDAPlace(0)).copy_to_host(found.ctypes.data, blob.data_memory.gpu_data().address, 4000)
     assert (found == 1).all(), found
     """, place, "deferred=1")
 
@@ -104,7 +104,7 @@ def test_a_block_that_another_stream_uses_is_not_given_out_before_that_is_done(p
     blob = Blob((1000,))
     blob.data[:] = 1
     blob.async_gpu_push(stream)
-    buffer = blob.data_memory.gpu_buffer()
+    buffer = blob.data_memory.gpu_data()
     address = buffer.address
     buffer.record_stream(stream.address)
     del blob, buffer

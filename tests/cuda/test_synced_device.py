@@ -21,9 +21,9 @@ N = 4096
 def write(mem, side, byte):
     """Fill one side with a byte, through a mutable call."""
     if side == "cpu":
-        ctypes.memset(mem.mutable_cpu_buffer().address, byte, N)
+        ctypes.memset(mem.mutable_cpu_data().address, byte, N)
     else:
-        put(mem.mutable_gpu_buffer().address, byte)
+        put(mem.mutable_gpu_data().address, byte)
 
 
 def put(address, byte):
@@ -47,7 +47,7 @@ ROUTES = {
     SyncedHead.UNINITIALIZED: (lambda mem: None, 0),
     SyncedHead.HEAD_AT_CPU: (lambda mem: write(mem, "cpu", 1), 1),
     SyncedHead.HEAD_AT_GPU: (lambda mem: write(mem, "gpu", 2), 2),
-    SyncedHead.SYNCED: (lambda mem: (write(mem, "cpu", 3), mem.gpu_buffer()), 3),
+    SyncedHead.SYNCED: (lambda mem: (write(mem, "cpu", 3), mem.gpu_data()), 3),
 }
 
 
@@ -60,15 +60,15 @@ def act(mem, call, keep):
         put(keep[-1].address, 7)
         mem.set_gpu_data(keep[-1].address, keep[-1])
     elif call == Call.SET_CPU_COPY:
-        mem.set_cpu_copy(np.full(N, on_device(mem.gpu_buffer().address)[0] if mem.own_gpu_data else 0, np.uint8))
+        mem.set_cpu_copy(np.full(N, on_device(mem.gpu_data().address)[0] if mem.own_gpu_data else 0, np.uint8))
     elif call == Call.ASYNC_GPU_PUSH:
         stream = cuda.Stream(cuda.current())
         mem.async_gpu_push(stream)
         stream.synchronize()
     elif "GPU" in call.name:
-        return on_device(getattr(mem, call.name.lower().replace("_data", "_buffer"))().address)
+        return on_device(getattr(mem, call.name.lower())().address)
     else:
-        return on_host(getattr(mem, call.name.lower().replace("_data", "_buffer"))())
+        return on_host(getattr(mem, call.name.lower())())
     return None
 
 
@@ -105,7 +105,7 @@ def test_the_table(call, state):
     expected = 7 if call in (Call.SET_CPU_DATA, Call.SET_GPU_DATA) else byte
     if seen is not None:
         assert (seen == expected).all()
-    assert (on_host(mem.cpu_buffer()) == expected).all() and (on_device(mem.gpu_buffer().address) == expected).all()
+    assert (on_host(mem.cpu_data()) == expected).all() and (on_device(mem.gpu_data().address) == expected).all()
 
 
 def test_there_and_back_is_counted():
@@ -129,21 +129,21 @@ def test_memory_never_written_is_zero_on_both_sides():
     for first in "gpu", "cpu":
         mem = SyncedMemory(N)
         if first == "gpu":
-            assert not on_device(mem.gpu_buffer().address).any()
-        assert not on_host(mem.cpu_buffer()).any()
-        assert not on_device(mem.gpu_buffer().address).any()
+            assert not on_device(mem.gpu_data().address).any()
+        assert not on_host(mem.cpu_data()).any()
+        assert not on_device(mem.gpu_data().address).any()
 
 
 def test_host_memory_is_page_locked_in_gpu_mode_only():
     import minicaffe
     pinned = memory.used(PinnedPlace())
     mem = SyncedMemory(N)
-    assert mem.cpu_buffer().place == PinnedPlace()
+    assert mem.cpu_data().place == PinnedPlace()
     assert memory.used(PinnedPlace()) == pinned + N
     minicaffe.set_mode_cpu()
     other = SyncedMemory(N)
-    assert other.cpu_buffer().place != PinnedPlace()
-    assert mem.cpu_buffer().place == PinnedPlace()  # blocks stay where they are
+    assert other.cpu_data().place != PinnedPlace()
+    assert mem.cpu_data().place == PinnedPlace()  # blocks stay where they are
     minicaffe.set_mode_gpu()
     del mem
     assert memory.used(PinnedPlace()) == pinned

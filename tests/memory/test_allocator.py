@@ -166,7 +166,7 @@ def test_registered_provider_serves_each_place_with_an_allocator_of_its_own():
         assert memory.used(CUDAPlace(0)) == memory.stats(CUDAPlace(0)).reserved == 100
         assert memory.used(CUDAPlace(1)) == 200
         with pytest.raises(ConfigError, match="nothing that copies"):
-            memory.SyncedMemory(4).gpu_buffer()
+            memory.SyncedMemory(4).gpu_data()
     finally:
         memory.unregister(CUDAPlace)
     memory.free(CUDAPlace(0), one)  # a block keeps its allocator

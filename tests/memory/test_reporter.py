@@ -16,27 +16,27 @@ def named(*names):
 def test_live_blocks_largest_first_with_the_blob_they_serve(host, device):
     small, large = SyncedMemory(10, "ip1 data"), SyncedMemory(1000, "conv1 data")
     assert named("ip1 data", "conv1 data") == []  # nothing is allocated before the first access
-    small.cpu_buffer()
-    large.cpu_buffer()
-    large.gpu_buffer()
+    small.cpu_data()
+    large.cpu_data()
+    large.gpu_data()
     places = sorted((b.place for b in named("conv1 data")), key=repr)
     assert places == [CPUPlace(), CUDAPlace(0)]
     assert [b.nbytes for b in named("ip1 data", "conv1 data")] == [1000, 1000, 10]
-    assert Block(small.cpu_buffer().address, 10, CPUPlace(), "ip1 data") in live()
+    assert Block(small.cpu_data().address, 10, CPUPlace(), "ip1 data") in live()
     del large
     assert [b.name for b in named("ip1 data", "conv1 data")] == ["ip1 data"]
 
 
 def test_a_new_name_reaches_the_blocks(host):
     mem = SyncedMemory(10, "old name")
-    mem.cpu_buffer()
+    mem.cpu_data()
     mem.name = "new name"
     assert (len(named("old name")), len(named("new name"))) == (0, 1)
 
 
 def test_a_view_keeps_its_block_in_the_list(host):
     mem = SyncedMemory(8, "kept by a view")
-    view = np.ndarray(8, np.uint8, buffer=mem.cpu_buffer())
+    view = np.ndarray(8, np.uint8, buffer=mem.cpu_data())
     del mem
     assert len(named("kept by a view")) == 1
     del view
@@ -52,12 +52,12 @@ def test_foreign_memory_is_not_ours(host):
 def test_stats_and_table(host):
     before = stats().get(CPUPlace(), memory.reporter.Stats(0, 0, 0, 0, 0))
     mem = SyncedMemory(1 << 20, "a blob of one mebibyte")
-    mem.cpu_buffer()
+    mem.cpu_data()
     after = memory.stats(CPUPlace())
     assert (after.live - before.live, after.count - before.count) == (1 << 20, 1)
     assert (after.allocations - before.allocations, after.reserved) == (1, 1 << 20)
     line = next(row for row in table().splitlines() if "a blob of one mebibyte" in row)
-    assert "1,048,576" in line and "CPUPlace()" in line and hex(mem.cpu_buffer().address) in line
+    assert "1,048,576" in line and "CPUPlace()" in line and hex(mem.cpu_data().address) in line
     del mem
     assert memory.stats(CPUPlace()).live == before.live
     assert memory.stats(CPUPlace()).peak >= before.live + (1 << 20)
@@ -66,9 +66,9 @@ def test_stats_and_table(host):
 def test_record_of_one_life(host, device):
     with record() as events:
         mem = SyncedMemory(16, "blob")
-        mem.mutable_cpu_buffer()
-        mem.gpu_buffer()
-        mem.mutable_cpu_buffer()
+        mem.mutable_cpu_data()
+        mem.gpu_data()
+        mem.mutable_cpu_data()
         del mem
     assert [(e.kind, e.place, e.nbytes, e.detail) for e in events if e.name == "blob"] == [
         ("alloc", CPUPlace(), 16, ""),

@@ -97,7 +97,7 @@ def perform(mem, call, keep):
     elif call == "push":
         mem.async_gpu_push("stream")
     else:
-        side = getattr(mem, call.replace("_data", "_buffer"))()
+        side = getattr(mem, call)()
         if call.startswith("mutable"):
             fill(side, 3 if "cpu" in call else 4)
 
@@ -111,7 +111,7 @@ def test_table(host, device, state, route, call):
     device.synchronise()
     assert SyncedHead(mem.head).name == state
     sides_before = len(memory.reporter.live())
-    content = None if not route else read(mem.gpu_buffer() if state == "HEAD_AT_GPU" else mem.cpu_buffer())
+    content = None if not route else read(mem.gpu_data() if state == "HEAD_AT_GPU" else mem.cpu_data())
     device.calls.clear()
     copies, nbytes = mem.copies, mem.bytes_copied
     action, new_state = EXPECTED[state, call]
@@ -128,7 +128,7 @@ def test_table(host, device, state, route, call):
     elif call.startswith("set"):
         perform(mem, call, keep)
     else:  # not through perform(), which would write
-        side = getattr(mem, call.replace("_data", "_buffer"))()
+        side = getattr(mem, call)()
         assert read(side) == (bytes(N) if action.startswith("zero") else content)
 
     assert SyncedHead(mem.head).name == new_state
@@ -137,14 +137,14 @@ def test_table(host, device, state, route, call):
     copied = action in ("host to device", "device to host", "push")
     assert (mem.copies - copies, mem.bytes_copied - nbytes) == (copied, N * copied)
     if action == "adopt copy":  # taken at its word: it holds what the device holds
-        assert read(mem.cpu_buffer()) == b"\x07" * N and read(mem.gpu_buffer()) == content
+        assert read(mem.cpu_data()) == b"\x07" * N and read(mem.gpu_data()) == content
     elif new_state == "SYNCED":
-        assert read(mem.cpu_buffer()) == read(mem.gpu_buffer()) == content
+        assert read(mem.cpu_data()) == read(mem.gpu_data()) == content
     if action == "adopt host":
-        assert read(mem.cpu_buffer()) == b"\x05" * N
-        assert read(mem.gpu_buffer()) == b"\x05" * N  # what the device held is dropped
+        assert read(mem.cpu_data()) == b"\x05" * N
+        assert read(mem.gpu_data()) == b"\x05" * N  # what the device held is dropped
     if action == "adopt device":
-        assert read(mem.gpu_buffer()) == read(mem.cpu_buffer()) == b"\x06" * N
+        assert read(mem.gpu_data()) == read(mem.cpu_data()) == b"\x06" * N
 
 
 def test_the_products_table_is_this_table():
@@ -175,30 +175,30 @@ def test_the_very_first_allocation_is_zeroed_even_in_used_memory(host):
     dirty(buddy, N)
     # The memory is dirty indeed; the allocator wrote into the first 8 bytes.
     assert read(memory.Buffer(buddy, N))[8:] == b"\xab" * (N - 8)
-    assert read(SyncedMemory(N).cpu_buffer()) == bytes(N)
+    assert read(SyncedMemory(N).cpu_data()) == bytes(N)
 
 
 def test_memory_that_receives_a_copy_is_not_zeroed(host, device):
     buddy = BuddyAllocator(host)
     memory.use(CPUPlace(), buddy)
     mem = SyncedMemory(N)
-    mem.mutable_gpu_buffer()
+    mem.mutable_gpu_data()
     assert device.calls == ["zero device"]
     dirty(buddy, N)
     device._do = lambda name, work: None  # a copy that does not touch its target shows what was there
-    assert read(mem.cpu_buffer())[8:] == b"\xab" * (N - 8)
+    assert read(mem.cpu_data())[8:] == b"\xab" * (N - 8)
 
     device.calls.clear()
     del device._do
     mem = SyncedMemory(N)
-    fill(mem.mutable_cpu_buffer(), 1)
-    mem.gpu_buffer()
+    fill(mem.mutable_cpu_data(), 1)
+    mem.gpu_data()
     assert device.calls == ["host to device"]
 
 
 def test_a_later_allocation_keeps_zero_semantics_only_through_the_copy(host, device):
     mem = SyncedMemory(N)
-    assert read(mem.gpu_buffer()) == read(mem.cpu_buffer()) == bytes(N)
+    assert read(mem.gpu_data()) == read(mem.cpu_data()) == bytes(N)
     assert device.calls == ["zero device", "device to host"]
 
 
@@ -211,7 +211,7 @@ def test_nothing_is_allocated_or_asked_before_the_first_access(host):
 
 def test_size_zero(host, device):
     mem = SyncedMemory(0)
-    assert read(mem.cpu_buffer()) == read(mem.gpu_buffer()) == b""
+    assert read(mem.cpu_data()) == read(mem.gpu_data()) == b""
     assert mem.head == SyncedHead.SYNCED
     mem.set_cpu_data(np.empty((0, 3), np.float32))
     assert mem.head == SyncedHead.HEAD_AT_CPU
@@ -219,24 +219,24 @@ def test_size_zero(host, device):
 
 def test_gpu_calls_without_a_provider_leave_everything(host):
     mem = SyncedMemory(N)
-    fill(mem.mutable_cpu_buffer(), 9)
+    fill(mem.mutable_cpu_data(), 9)
     for call in (
-        mem.gpu_buffer,
-        mem.mutable_gpu_buffer,
+        mem.gpu_data,
+        mem.mutable_gpu_data,
         lambda: mem.async_gpu_push(None),
         lambda: mem.set_gpu_data(64),
     ):
         with pytest.raises(DependencyError, match="no CUDA provider"):
             call()
     assert mem.head == SyncedHead.HEAD_AT_CPU
-    assert read(mem.cpu_buffer()) == b"\x09" * N
+    assert read(mem.cpu_data()) == b"\x09" * N
 
 
 def test_own_flags_and_what_is_freed(host, device):
     device_memory = registry.allocator(CUDAPlace(0))
     mem = SyncedMemory(N)
-    mem.cpu_buffer()
-    mem.gpu_buffer()
+    mem.cpu_data()
+    mem.gpu_data()
     assert mem.own_cpu_data and mem.own_gpu_data
     assert (host.stats().count, device_memory.stats().count) == (1, 1)
 
@@ -244,7 +244,7 @@ def test_own_flags_and_what_is_freed(host, device):
     mem.set_cpu_data(foreign)
     assert not mem.own_cpu_data and mem.own_gpu_data
     assert (host.stats().count, device_memory.stats().count) == (0, 1)  # the owned block went at once
-    fill(mem.mutable_cpu_buffer(), 8)
+    fill(mem.mutable_cpu_data(), 8)
     assert (foreign == 8).all()  # it is that memory, not a copy
 
     far = np.zeros(N, np.uint8)
@@ -267,12 +267,27 @@ def test_foreign_memory_is_kept_alive_and_let_go(host):
     mem = SyncedMemory(N)
     mem.set_cpu_data(source)
     del source
-    assert read(mem.cpu_buffer()) == bytes(range(N))
-    view = np.ndarray(N, np.uint8, buffer=mem.cpu_buffer())
+    assert read(mem.cpu_data()) == bytes(range(N))
+    view = np.ndarray(N, np.uint8, buffer=mem.cpu_data())
     del mem
     assert gone() is not None and view.tolist() == list(range(N))
     del view
     assert gone() is None
+
+
+def test_const_sides_are_read_only_and_keep_the_block(host, device):
+    mem = SyncedMemory(N, "blob")
+    const, mutable = mem.cpu_data(), mem.mutable_cpu_data()
+    assert (const.readonly, mutable.readonly, mem.gpu_data().readonly, mem.mutable_gpu_data().readonly) == (True, False, True, False)
+    assert const.address == mutable.address and const.nbytes == N and const.place == CPUPlace() and const.owned
+    assert const.toreadonly() is const and memoryview(const).readonly and not memoryview(mutable).readonly
+    view = np.ndarray(N, np.uint8, buffer=const)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        view.flags.writeable = True
+    del mem, mutable, const
+    assert not view.any() and host.stats().live == N
+    del view
+    assert host.stats().live == 0
 
 
 def test_an_adopted_bytearray_cannot_be_resized(host):
@@ -297,10 +312,10 @@ def test_an_adopted_bytearray_cannot_be_resized(host):
 )
 def test_set_cpu_data_checks_its_source(host, source, message):
     mem = SyncedMemory(N, "data")
-    fill(mem.mutable_cpu_buffer(), 1)
+    fill(mem.mutable_cpu_data(), 1)
     with pytest.raises(ConfigError, match=f"data: SyncedMemory.set_cpu_data .*{message}"):
         mem.set_cpu_data(source)
-    assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_buffer()) == b"\x01" * N
+    assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == b"\x01" * N
 
 
 def test_set_gpu_data_needs_an_address(device):
@@ -310,7 +325,7 @@ def test_set_gpu_data_needs_an_address(device):
 
 def test_views_outlive_the_memory_and_set_cpu_data(host):
     mem = SyncedMemory(N)
-    view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_buffer())
+    view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
     view[...] = 5
     mem.set_cpu_data(np.zeros(N, np.uint8))
     assert (view == 5).all() and host.stats().live == N
@@ -325,12 +340,12 @@ def test_host_side_goes_where_the_registry_says(host, device):
     memory.set_host_place(PinnedPlace())
     try:
         pinned, never = SyncedMemory(N), SyncedMemory(N)
-        pinned.cpu_buffer()
+        pinned.cpu_data()
     finally:
         memory.set_host_place(CPUPlace())
         memory.unregister(PinnedPlace)
-    assert pinned.cpu_buffer().place == PinnedPlace()
-    assert never.cpu_buffer().place == CPUPlace()  # decided at the allocation, not at the creation
+    assert pinned.cpu_data().place == PinnedPlace()
+    assert never.cpu_data().place == CPUPlace()  # decided at the allocation, not at the creation
     del pinned
     assert memory.used(PinnedPlace()) == 0
 
@@ -341,10 +356,10 @@ def test_device_is_the_one_of_the_first_gpu_call(host):
     memory.set_device_place(CUDAPlace(3))
     try:
         mem = SyncedMemory(N)
-        first = mem.gpu_buffer()
+        first = mem.gpu_data()
         memory.set_device_place(CUDAPlace(0))
-        assert first.place == mem.gpu_buffer().place == mem.place == CUDAPlace(3)
-        assert SyncedMemory(N, place=CUDAPlace(1)).gpu_buffer().place == CUDAPlace(1)
+        assert first.place == mem.gpu_data().place == mem.place == CUDAPlace(3)
+        assert SyncedMemory(N, place=CUDAPlace(1)).gpu_data().place == CUDAPlace(1)
         assert set(sides) == {CUDAPlace(3), CUDAPlace(1)}
     finally:
         memory.set_device_place(CUDAPlace(0))
@@ -360,12 +375,12 @@ def test_copies_are_refused():
 def test_out_of_memory_says_how_much(host):
     memory.use(CPUPlace(), LimitAllocator(host, 100))
     first, second = SyncedMemory(60), SyncedMemory(60, "conv1 data")
-    first.cpu_buffer()
+    first.cpu_data()
     with pytest.raises(OutOfMemoryError, match=r"no memory for 60 bytes; live are 60 bytes, the limit is 100 bytes"):
-        second.cpu_buffer()
+        second.cpu_data()
     assert second.head == SyncedHead.UNINITIALIZED
     del first
-    assert read(second.cpu_buffer()) == bytes(60)
+    assert read(second.cpu_data()) == bytes(60)
 
 
 def what_can_fail():
@@ -407,13 +422,13 @@ def test_two_threads_look_for_the_first_time(device):
 
     device.copy_to_host = slow_copy
     mem = SyncedMemory(N, "shared")
-    mem.mutable_gpu_buffer()
-    thread = threading.Thread(target=lambda: sides.append(mem.cpu_buffer()))
+    mem.mutable_gpu_data()
+    thread = threading.Thread(target=lambda: sides.append(mem.cpu_data()))
     thread.start()
     inside.wait()
-    sides.append(mem.cpu_buffer())
+    sides.append(mem.cpu_data())
     thread.join()
-    assert sides[0] is sides[1] and mem.copies == 1
+    assert sides[0].address == sides[1].address and mem.copies == 1
 
 
 class SyncedMachine(RuleBasedStateMachine):
@@ -444,7 +459,7 @@ class SyncedMachine(RuleBasedStateMachine):
             self.copies += 1
         self.valid = {side} if mutable else self.valid | {side} if self.valid else {side}
         prefix = "mutable_" if mutable else ""
-        return getattr(self.mem, f"{prefix}{side}_buffer")()
+        return getattr(self.mem, f"{prefix}{side}_data")()
 
     @rule(side=st.sampled_from(["cpu", "gpu"]))
     def read(self, side):
@@ -498,7 +513,7 @@ class SyncedMachine(RuleBasedStateMachine):
     def fail(self, side, mutable):
         place = CPUPlace() if side == "cpu" else CUDAPlace(0)
         working = memory.use(place, FailAllocator(registry.allocator(place), 1))
-        call = getattr(self.mem, f"{'mutable_' if mutable else ''}{side}_buffer")
+        call = getattr(self.mem, f"{'mutable_' if mutable else ''}{side}_data")
         try:
             if self.sides[side] is None:
                 with pytest.raises(OutOfMemoryError):
