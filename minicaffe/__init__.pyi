@@ -28,6 +28,7 @@ from minicaffe.settings import set_solver_count as set_solver_count
 from minicaffe.settings import set_solver_rank as set_solver_rank
 from minicaffe.settings import solver_count as solver_count
 from minicaffe.settings import solver_rank as solver_rank
+from minicaffe.slot import Slot as Slot
 from minicaffe.solvers import NCCL as NCCL
 from minicaffe.solvers import AdaDeltaSolver as AdaDeltaSolver
 from minicaffe.solvers import AdaGradSolver as AdaGradSolver

@@ -231,7 +231,7 @@ cdef class Layer:
             except Error as error:
                 raise error.at(field=f"blobs[{index}]")
         elif self.parameters is not None and self.parameters.has(key):
-            blob = self.parameters.blob(key)
+            blob = self.parameters.blob(key, Blob)
             if blob.shape != tuple(shape) or blob.dtype != self.dtype:
                 raise ShapeError(f"has shape {list(shape)}, and {list(blob.shape)} in the net that it shares its parameters with, as the "
                                  "train and test nets of a solver do; give both nets inputs of one size and this layer the same "

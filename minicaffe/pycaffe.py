@@ -16,6 +16,7 @@ import numpy as np
 from minicaffe.common import TEST, TRAIN
 from minicaffe.errors import ConfigError, FileError, ShapeError
 from minicaffe.net import net as net_room
+from minicaffe.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
@@ -315,6 +316,9 @@ class Net(net_room.Net):
     def after_backward(self, hook):
         """Call ``hook(layer index)`` after each layer's backward."""
         self.add_hook(net_room.AFTER_BACKWARD, hook)
+
+
+Workspace.net_class = Net
 
 
 def _join(parts, given):

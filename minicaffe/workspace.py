@@ -1,81 +1,43 @@
-"""Workspace: named, typed slots and nets (Caffe2 ``core/workspace.h`` and ``core/blob.h``).
+"""Workspace: named slots and nets (Caffe2 ``core/workspace.h``).
 
-A slot holds any one object and knows its type. A workspace owns slots by name and sees those of its parents, so the
-train and test nets of a solver, each in a child workspace, share parameters that the parent owns. A missing name raises
-with close matches; Caffe2 gave a null pointer. Creating a slot never reaches for a parent's slot of the same name, as
-Caffe2's CreateBlob did; sharing is said by looking up or by `Workspace.forward`.
+A workspace owns slots by name and sees those of its parents, so the train and test nets of a solver share parameters that
+the parent owns. A missing name raises with close matches; Caffe2 gave a null pointer. Creating a slot never reaches for a
+parent's slot of the same name, as Caffe2's CreateBlob did; sharing is said by looking up or by `Workspace.forward`.
+
+A workspace owns the nets of `Workspace.create_net` and knows those that others made in it, such as a solver's. A net refers
+to the slots that it uses but not to what owns it, so that its memory goes with the last reference to net or workspace. Unlike in
+Caffe2, a net's blobs are kept in a workspace of its own, a child; its parameters are slots of the workspace.
 """
 
+import os
+import weakref
+
 from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, close_matches
+from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.text import parse_text
+from minicaffe.slot import Slot, memory_of
 
-
-class Slot:
-    """A named place for one object of any type; None means empty.
-
-    Parameters
-    ----------
-    name : str
-        For error messages.
-    """
-
-    __slots__ = ("_value", "name")
-
-    def __init__(self, name=""):
-        self.name = name
-        self._value = None
-
-    @property
-    def type(self):
-        """type or None: of the object held; None while empty."""
-        return None if self._value is None else type(self._value)
-
-    def get(self, kind=object):
-        """Give the object held.
-
-        Raises
-        ------
-        WrongTypeError
-            If the slot is empty or the object is no instance of `kind`.
-        """
-        if self._value is None or not isinstance(self._value, kind):
-            held = "is empty" if self._value is None else f"holds {self.type.__name__}"
-            raise WrongTypeError(f"{held}, asked for {kind.__name__}; get_mutable replaces it", field=self.name or None)
-        return self._value
-
-    def get_mutable(self, kind):
-        """Give the object held; if it is no instance of `kind`, replace it by ``kind()`` first."""
-        if self._value is None or not isinstance(self._value, kind):
-            self._value = kind()
-        return self._value
-
-    def reset(self, value=None):
-        """Drop the object held and hold `value`."""
-        self._value = value
-
-    def __repr__(self):
-        return f"<Slot {self.name!r}: {self.type.__name__ if self.type else 'empty'}>"
+__all__ = ["Slot", "Workspace"]
 
 
 class Workspace:
-    """Own named slots and nets; see those of the parents.
+    """Own named slots and nets; see the slots of the parents.
 
     Parameters
     ----------
     parent : Workspace, optional
     name : str
-
-    Attributes
-    ----------
-    nets : dict of str to net
-        Owned by this workspace.
     """
+
+    net_class = None  # minicaffe.pycaffe puts its Net here: this floor knows no nets
 
     def __init__(self, parent=None, name=""):
         self.parent = parent
         self.name = name
-        self.nets = {}
         self._slots = {}
         self._forwarded = {}  # own name -> name in the parent
+        self._nets = weakref.WeakValueDictionary()  # all that were made here and are alive
+        self._owned = {}  # those of create_net; None in what such a net refers to
 
     def child(self, name):
         """Make a workspace that sees all names of this one."""
@@ -158,17 +120,165 @@ class Workspace:
         self.parent.slot(parent_name)
         self._forwarded[own_name] = parent_name
 
+    def rename(self, old, new):
+        """Give the own slot `old` another name, and return it (Caffe2's RenameBlob).
+
+        Raises
+        ------
+        MissingNameError
+            If `old` is no own slot: a parent's is renamed there, a forwarding is removed and made anew.
+        ConfigError
+            If `new` is known already, here or in a parent, whose slot it would hide.
+        """
+        if old not in self._slots:
+            if old in self._forwarded:
+                raise MissingNameError(f"{self}: '{old}' is forwarded to '{self._forwarded[old]}'; remove it, forward the new name")
+            self.slot(old)  # raises if nobody knows it
+            raise MissingNameError(f"{self}: blob '{old}' belongs to a parent; rename it there")
+        if new in self._forwarded or self.has(new):
+            raise ConfigError(f"{self}: cannot rename blob '{old}', there is a '{new}' already; remove or rename that one first")
+        slot = self._slots[new] = self._slots[old]  # other threads find it under both names for a moment, and never under none
+        slot.name = new
+        del self._slots[old]
+        return slot
+
+    # ---- sizes
+
+    def blob_sizes(self):
+        """Return the bytes that each own slot's object takes now, largest first; 0 for an external one, as it is another's.
+
+        Memory that several slots share counts at each.
+        """
+        sizes = {name: sum(memory.values()) for name, memory in self._memories().items()}
+        return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+    def print_blob_sizes(self, file=None):
+        """Print name, bytes and type of each own slot, largest first, to `file` or stdout (Caffe2's PrintBlobSizes).
+
+        In the total shared memory counts once.
+        """
+        sizes = self.blob_sizes()
+        width = max([5, *map(len, sizes)])
+        total = {key: nbytes for memory in self._memories().values() for key, nbytes in memory.items()}
+        print(f"{'name':{width}}  {'bytes':>12}  type", file=file)
+        for name, nbytes in sizes.items():
+            slot = self._slots[name]
+            kind = (slot.type.__name__ if slot.type else "empty") + (", external" if slot.is_external else "")
+            print(f"{name:{width}}  {nbytes:12}  {kind}", file=file)
+        print(f"{'total':{width}}  {sum(total.values()):12}", file=file)
+
+    def _memories(self):
+        return {name: {} if slot.is_external or slot.type is None else memory_of(slot.get()) for name, slot in self._slots.items()}
+
+    # ---- nets
+
+    @property
+    def nets(self):
+        """Every net that was made here and is alive, by name, oldest first: those that this workspace owns, and others'."""
+        return dict(self._nets)
+
     def net(self, name):
-        """Give the own net `name`.
+        """Give the net `name` of this workspace.
 
         Raises
         ------
         MissingNameError
             With close matches.
         """
-        if name not in self.nets:
+        net = self._nets.get(name)
+        if net is None:
             raise MissingNameError(f"{self}: no net '{name}'{close_matches(name, self.nets)}")
-        return self.nets[name]
+        return net
+
+    def create_net(self, net, phase, *, name=None, overwrite=False, level=0, stages=(), **options):
+        """Make a net that this workspace owns, until `delete_net` or the workspace's own end.
+
+        Parameters
+        ----------
+        net : NetParameter, path, or str
+            The text of a prototxt, which has braces, or a path to one; of any age. A NetParameter is not changed.
+        phase : int
+            TRAIN or TEST.
+        name : str, optional
+            In place of the net's own name.
+        overwrite : bool
+            Replace a net of that name; it stays if the new one cannot be made. Parameters are slots and stay as they are.
+        level, stages
+            As of `minicaffe.Net`, and so are `options`: weights, trusted, skip_unknown_fields, dtype.
+
+        Returns
+        -------
+        minicaffe.Net
+
+        Raises
+        ------
+        ConfigError
+            If there is a net of that name and `overwrite` is not set, or neither the net nor `name` gives one.
+        FileError, ShapeError, DataError
+            As `minicaffe.Net`.
+        """
+        self._check_owner()
+        param, positions, file = _read_net(net, phase, level, stages, options.get("skip_unknown_fields", False))
+        param.name = name if name is not None else param.name
+        if not param.name:
+            raise ConfigError(f"{self}: a net that a workspace owns needs a name; give the prototxt one, or name=",
+                              field="name", file=file)
+        name = param.name
+        if name in self._nets and not overwrite:
+            raise ConfigError(f"{self}: there is a net '{name}' already; give another name=, delete_net it, or set overwrite=True")
+        old, old_slots = self._nets.pop(name, None), set(self._slots)
+        try:
+            made = self.net_class(param, phase, file=file, positions=positions, workspace=self._without_nets(), **options)
+        except BaseException:
+            self._nets.pop(name, None)  # one whose weights could not be loaded
+            if old is not None:
+                self._nets[name] = old
+            for slot in set(self._slots) - old_slots:
+                del self._slots[slot]
+            raise
+        self._owned[name] = made
+        return made
+
+    def add_net(self, net):
+        """Enter a net that was made in this workspace and stays its maker's; a name that is taken gets ``#1``, ``#2``, ..."""
+        name, repeats = net.name, 0
+        while name in self._nets:
+            repeats += 1
+            name = f"{net.name}#{repeats}"
+        self._nets[name] = net
+
+    def delete_net(self, name):
+        """Let go of the net `name`; its parameters stay here as slots, and who holds or runs it keeps it alive."""
+        self._check_owner()
+        self.net(name)  # raises
+        self._nets.pop(name, None)
+        self._owned.pop(name, None)
+
+    def run_net(self, name, backward=False):
+        """Run the net `name` forward, then backward if asked; return its loss, 0 without one."""
+        net = self.net(name)
+        return net.forward_backward() if backward else net.forward_from_to(0, len(net.layers) - 1)
+
+    def run_plan(self, plan):
+        """Run a `minicaffe.plan.Plan` of nets of this workspace.
+
+        Raises
+        ------
+        MissingNameError
+            Before anything runs, if a net is missing; later, if one was deleted meanwhile. All errors of minicaffe's name plan,
+            step and net; other exceptions have that as a note.
+        """
+        plan.run(self)
+
+    def _check_owner(self):
+        if self._owned is None:
+            raise ConfigError(f"{self} is what a net refers to and owns no nets; use the one that the net was made in")
+
+    def _without_nets(self):
+        """A workspace of the same slots and list of nets that owns none, for a net of ours to refer to: that is no cycle."""
+        same = Workspace(self.parent, self.name)
+        same._slots, same._forwarded, same._nets, same._owned = self._slots, self._forwarded, self._nets, None
+        return same
 
     def _find(self, name):
         if name in self._slots:
@@ -179,3 +289,28 @@ class Workspace:
 
     def __str__(self):
         return f"workspace '{self.name}'" if self.name else "workspace"
+
+    def __reduce__(self):
+        raise WrongTypeError(f"{self} cannot be copied or pickled; other.load(path) after save(path) copies what its slots hold")
+
+
+def _read_net(net, phase, level, stages, skip_unknown_fields):
+    """Return a NetParameter of our own for a state, its positions and its file, both None for a message."""
+    if phase not in (caffe_pb2.TRAIN, caffe_pb2.TEST):
+        raise ConfigError(f"must be TRAIN (0) or TEST (1), got {phase!r}", field="phase")
+    param, positions, file = caffe_pb2.NetParameter(), None, None
+    if isinstance(net, caffe_pb2.NetParameter):
+        param.CopyFrom(net)
+    elif isinstance(net, str) and "{" in net:
+        file = "<prototxt>"
+        param, positions = parse_text(net, caffe_pb2.NetParameter, file, keep_layer_fields=True,
+                                      skip_unknown_fields=skip_unknown_fields)
+    elif isinstance(net, (str, os.PathLike)):
+        file = os.fspath(net)
+        param, positions = upgrade.read_net_file(net, skip_unknown_fields)
+    else:
+        raise WrongTypeError(f"a net is made from a NetParameter, a prototxt or a path to one, got {type(net).__name__}")
+    param, _ = upgrade.upgrade_net(param, positions)
+    param.state.phase, param.state.level = phase, level
+    param.state.stage.extend(stages)
+    return param, positions, file

@@ -1,34 +1,14 @@
-"""Slots and workspaces, and random walks over three generations with a model beside them."""
+"""Workspaces: names, sizes, and random walks over three generations with a model beside them."""
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError
-from minicaffe.workspace import Slot, Workspace
-
-
-def test_slot_knows_its_type():
-    slot = Slot("data")
-    assert slot.type is None
-    slot.reset(3)
-    assert (slot.type, slot.get(int), slot.get()) == (int, 3, 3)
-    with pytest.raises(WrongTypeError, match="data: holds int, asked for str"):
-        slot.get(str)
-    assert slot.get(int) == 3
-    slot.reset()
-    with pytest.raises(TypeError, match="is empty, asked for int"):
-        slot.get(int)
-
-
-def test_get_mutable_replaces_what_has_another_type():
-    slot = Slot()
-    first = slot.get_mutable(list)
-    first.append(1)
-    assert slot.get_mutable(list) is first
-    assert slot.get_mutable(dict) == {}
-    assert slot.type is dict
+from minicaffe.workspace import Workspace
 
 
 def test_lookup_goes_own_then_parents():
@@ -83,14 +63,67 @@ def test_forwarded_name_stands_for_the_parents():
         root.forward("a", "b")
 
 
-def test_nets_belong_to_one_workspace():
-    root = Workspace(name="solver")
-    root.nets["train"] = net = object()
-    assert root.net("train") is net
-    with pytest.raises(MissingNameError, match="no net 'trian'; did you mean 'train'"):
-        root.net("trian")
-    with pytest.raises(MissingNameError):
-        root.child("c").net("train")
+def test_rename():
+    root = Workspace(name="root")
+    slot = root.set("old", 0)
+    assert root.rename("old", "new") is slot is root.slot("new") and slot.name == "new" and root.names() == ["new"]
+    with pytest.raises(WrongTypeError, match="new: holds int, asked for str"):
+        root.blob("new", str)
+    root.set("old", 2)
+    root.remove("new")
+    assert root.rename("old", "new").get() == 2
+
+
+def test_a_name_is_not_renamed_to_one_that_is_known():
+    root = Workspace(name="root")
+    leaf = root.child("leaf")
+    root.set("above", 1)
+    leaf.set("mine", 2)
+    leaf.set("other", 3)
+    leaf.forward("alias", "above")
+    for taken in ("mine", "other", "above", "alias"):
+        with pytest.raises(ConfigError, match=f"workspace 'leaf': cannot rename blob 'mine', there is a '{taken}' already"):
+            leaf.rename("mine", taken)
+    root.rename("above", "elsewhere")  # a forwarding whose aim is gone keeps its name
+    with pytest.raises(ConfigError, match="there is a 'alias' already"):
+        leaf.rename("mine", "alias")
+    with pytest.raises(MissingNameError, match="'alias' is forwarded to 'above'; remove it, forward the new name"):
+        leaf.rename("alias", "x")
+    with pytest.raises(MissingNameError, match="blob 'elsewhere' belongs to a parent; rename it there"):
+        leaf.rename("elsewhere", "x")
+    with pytest.raises(MissingNameError, match="no blob 'mime'; did you mean 'mine'"):
+        leaf.rename("mime", "x")
+    assert leaf.blob("mine") == 2 and leaf.local_names() == ["mine", "other"]
+
+
+def test_blob_sizes(on_cpu, capsys):
+    workspace = Workspace()
+    blob = workspace.set("blob", Blob((5, 4))).get()
+    blob.data[...] = 1
+    same = workspace.set("same", Blob((5, 4))).get()
+    same.share_data(blob)
+    workspace.set("array", np.zeros((10, 10)))
+    workspace.set("untouched", Blob((1000,)))
+    workspace.create_slot("empty")
+    workspace.slot("empty")
+    workspace.create_slot("theirs").share_external(np.zeros(1000))
+    workspace.child("c").set("not here", np.zeros(1000))
+    assert workspace.blob_sizes() == {"array": 800, "blob": 80, "same": 80, "untouched": 0, "empty": 0, "theirs": 0}
+    assert list(workspace.blob_sizes())[:1] == ["array"]
+    workspace.print_blob_sizes()
+    rows = [line.split(None, 2) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [["name", "bytes", "type"], ["array", "800", "ndarray"], ["blob", "80", "Blob"], ["same", "80", "Blob"],
+                    ["untouched", "0", "Blob"], ["empty", "0", "empty"], ["theirs", "0", "ndarray, external"], ["total", "880"]]
+    Workspace().print_blob_sizes()
+    assert capsys.readouterr().out.split() == ["name", "bytes", "type", "total", "0"]
+
+
+def test_the_device_side_counts(device):
+    workspace = Workspace()
+    blob = workspace.set("blob", Blob((100,))).get()
+    blob.data[...] = 1
+    blob.scale_data(2)  # where the process computes
+    assert workspace.blob_sizes() == {"blob": 400 if device == "cpu" else 800}
 
 
 NAMES = st.sampled_from("abcd")
@@ -149,6 +182,18 @@ class WorkspaceMachine(RuleBasedStateMachine):
         else:
             self.spaces[level].forward(name, there)
             self.forwarded[level][name] = there
+
+    @rule(level=LEVELS, old=NAMES, new=NAMES)
+    def rename(self, level, old, new):
+        if old not in self.own[level]:
+            with pytest.raises(MissingNameError):
+                self.spaces[level].rename(old, new)
+        elif new in self.forwarded[level] or self.cell(level, new) is not None:
+            with pytest.raises(ConfigError):
+                self.spaces[level].rename(old, new)
+        else:
+            assert self.spaces[level].rename(old, new).name == new
+            self.own[level][new] = self.own[level].pop(old)
 
     @invariant()
     def agrees(self):

@@ -40,5 +40,6 @@ cdef class Net:
     cdef double _compute(self, int start, int end, bint sources) except? -1
     cdef double _losses(self, int start, int end) except? -1
     cdef dict __dict__
+    cdef object __weakref__    # a workspace lists nets without keeping them alive
     cpdef double forward_from_to(self, int start, int end) except? -1
     cpdef backward_from_to(self, int start, int end)

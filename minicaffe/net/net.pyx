@@ -40,7 +40,7 @@ cdef class Net:
         FLOAT or DOUBLE.
     workspace : Workspace, optional
         Owns the parameters; nets with the same one share parameters of layers with the same name. The net's blobs go
-        into a child of it.
+        into a child of it. It lists the net (`Workspace.nets`) without owning it, which `Workspace.create_net` is for.
     file : str, optional
         Named in errors.
     positions : Positions, optional
@@ -83,6 +83,7 @@ cdef class Net:
             self._build(insert_splits(layers, file), param.force_backward)
         self.param_counts = [blob.count for blob in self.param_table.params]
         self.lock = NetLock([*self.blob_list, *self.param_table.params])
+        self.parameters.add_net(self)
         log.info("Network initialization done.")
 
     def _build(self, layers, bint force_backward):

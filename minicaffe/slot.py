@@ -1,0 +1,139 @@
+"""Slot: a named place for one object of any type, which knows its type (Caffe2 ``core/blob.h``, whose Blob this is).
+
+Different from Caffe2: None means empty, `Slot.get` takes objects of derived types too (`Slot.is_type` is exact), and an
+object that is not the slot's own stays alive while the slot shows it.
+"""
+
+import sys
+
+import numpy as np
+
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, WrongTypeError
+
+
+class Slot:
+    """A named place for one object of any type; None means empty.
+
+    Parameters
+    ----------
+    name : str
+        For error messages; `swap` leaves it where it is.
+
+    Attributes
+    ----------
+    is_external : bool
+        Whether the object belongs to somebody else, see `share_external`.
+    """
+
+    __slots__ = ("__weakref__", "_value", "is_external", "name")
+
+    def __init__(self, name=""):
+        self.name = name
+        self.reset()
+
+    @property
+    def type(self):
+        """type or None: of the object held; None while empty."""
+        return None if self._value is None else type(self._value)
+
+    def is_type(self, kind):
+        """Tell whether the object held is a `kind`, and of no type derived from it: True is no int here."""
+        _check_kind(kind)
+        return self.type is kind
+
+    def get(self, kind=object):
+        """Give the object held.
+
+        Raises
+        ------
+        WrongTypeError
+            If the slot is empty or the object is no instance of `kind`.
+        """
+        _check_kind(kind)
+        if self._value is None or not isinstance(self._value, kind):
+            held = "is empty" if self._value is None else f"holds {self.type.__name__}"
+            raise WrongTypeError(f"{held}, asked for {kind.__name__}; get_mutable replaces it", field=self.name or None)
+        return self._value
+
+    def get_mutable(self, kind):
+        """Give the object held; if it is no instance of `kind`, replace it by ``kind()`` first."""
+        return self.get_mutable_new(kind)[0]
+
+    def get_mutable_new(self, kind):
+        """As `get_mutable`, and tell whether the object is new (Caffe2's ``GetMutable(&is_new_object)``).
+
+        Returns
+        -------
+        tuple of (object, bool)
+
+        Raises
+        ------
+        WrongTypeError
+            If `kind` is no type, or takes arguments; the slot keeps what it holds.
+        """
+        _check_kind(kind)
+        if self._value is not None and isinstance(self._value, kind):
+            return self._value, False
+        try:
+            value = kind()
+        except TypeError as cause:
+            raise WrongTypeError(f"cannot make a {kind.__name__} without arguments ({cause}); reset the slot to one that you made",
+                                 field=self.name or None) from cause
+        self.reset(value)
+        return value, True
+
+    def reset(self, value=None):
+        """Drop the object held and hold `value`, as the slot's own."""
+        self._value, self.is_external = value, False
+
+    def share_external(self, value):
+        """Show an object that belongs to somebody else (Caffe2's ShareExternal).
+
+        `Workspace.save` leaves it out unless asked by name, `Workspace.load` puts a new object in its place instead of writing into
+        it, and `Workspace.blob_sizes` does not count it.
+        """
+        if value is None:
+            raise ConfigError("cannot share None; reset() empties a slot", field=self.name or None)
+        self._value, self.is_external = value, True
+
+    def swap(self, other):
+        """Exchange what two slots hold; the names stay."""
+        if not isinstance(other, Slot):
+            raise WrongTypeError(f"a slot can be swapped with a Slot, got {type(other).__name__}", field=self.name or None)
+        self._value, self.is_external, other._value, other.is_external = (
+            other._value, other.is_external, self._value, self.is_external)
+
+    def __reduce__(self):
+        raise WrongTypeError("a slot cannot be copied or pickled; other.deserialize(slot.serialize()) copies what it holds",
+                             field=self.name or None)
+
+    def __repr__(self):
+        external = ", external" if self.is_external else ""
+        return f"<Slot {self.name!r}: {self.type.__name__ if self.type else 'empty'}{external}>"
+
+
+def memory_of(value, found=None):
+    """Return the bytes that an object holds, by the identity of each piece of memory: what two objects share is found as one.
+
+    Of blobs these are the sides that were allocated, of lists those of their items, of other objects `nbytes` or what
+    ``sys.getsizeof`` says.
+    """
+    found = {} if found is None else found
+    if isinstance(value, Blob):
+        for memory in (value.data_memory, value.diff_memory):
+            found[id(memory)] = memory.size * (memory.own_cpu_data + memory.own_gpu_data)
+        return found
+    while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
+        value = value.base
+    if id(value) not in found:
+        nbytes = getattr(value, "nbytes", None)
+        found[id(value)] = nbytes if isinstance(nbytes, int) else sys.getsizeof(value)
+        for item in value if isinstance(value, (list, tuple)) else ():
+            memory_of(item, found)
+    return found
+
+
+def _check_kind(kind):
+    if not isinstance(kind, type):
+        raise WrongTypeError(f"takes a type such as int or Blob, got {kind!r}")

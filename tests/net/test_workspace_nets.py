@@ -1,0 +1,229 @@
+"""Nets that a workspace owns or lists: names, overwriting, lifetimes."""
+
+import copy
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError, WrongTypeError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.workspace import Workspace
+
+TEXT = """
+name: "small"
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: %d weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "ip" top: "loss" include { phase: TRAIN } }
+layer { name: "staged" type: "Power" bottom: "ip" top: "staged" include { stage: "extra" min_level: 1 } }
+"""
+
+
+def text(num_output=4):
+    return TEXT % num_output
+
+
+def message(num_output=4, name="small"):
+    param = parse_text(text(num_output), caffe_pb2.NetParameter)[0]
+    param.name = name
+    return param
+
+
+@pytest.fixture
+def no_gc():
+    """What is freed is freed by the last reference, and not by the collector of cycles."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_create_net_from_text_path_and_message(tmp_path):
+    path = tmp_path / "net.prototxt"
+    path.write_text(text())
+    workspace = Workspace(name="w")
+    for i, source in enumerate((text(), path, str(path), message())):
+        net = workspace.create_net(source, caffe.TEST, name=f"net{i}")
+        assert isinstance(net, caffe.Net) and workspace.net(f"net{i}") is net and net.name == f"net{i}"
+    assert list(workspace.nets) == ["net0", "net1", "net2", "net3"]
+    assert workspace.local_names() == ["ip[0]", "ip[1]"]  # they share
+    assert workspace.net("net1").file == str(path)
+
+
+def test_the_state_and_the_options_of_the_net(tmp_path):
+    workspace = Workspace()
+    param = message()
+    train = workspace.create_net(param, caffe.TRAIN, name="train", level=1, stages=["extra"])
+    test = workspace.create_net(param, caffe.TEST, name="test")
+    assert (train.phase, train.layer_names) == (caffe.TRAIN, ["data", "ip", "ip_ip_0_split", "loss", "staged"])
+    assert (test.phase, test.layer_names) == (caffe.TEST, ["data", "ip"])
+    assert param == message()
+    test.save(tmp_path / "w.caffemodel")
+    other = Workspace().create_net(param, caffe.TEST, weights=str(tmp_path / "w.caffemodel"), trusted=False)
+    assert not other.trusted and np.array_equal(other.params["ip"][0].data, test.params["ip"][0].data)
+
+
+@pytest.mark.parametrize("source, phase, error, message", [
+    (3, caffe.TEST, WrongTypeError, "made from a NetParameter, a prototxt or a path to one, got int"),
+    ("nowhere.prototxt", caffe.TEST, FileError, "no such file"),
+    ("layer { type: }", caffe.TEST, ConfigError, "<prototxt>:1:"),
+    ("layer { type: 'Silence' bottom: 'x' }", 2, ConfigError, "phase: must be TRAIN"),
+    ("layer { type: 'Input' top: 'x' }", caffe.TEST, ConfigError, "<prototxt>: name: workspace 'w': a net .* needs a name"),
+])
+def test_what_is_no_net(source, phase, error, message):
+    workspace = Workspace(name="w")
+    with pytest.raises(error, match=message):
+        workspace.create_net(source, phase)
+    assert workspace.nets == {}
+
+
+def test_a_name_is_taken_once():
+    workspace = Workspace(name="w")
+    first = workspace.create_net(text(), caffe.TEST)
+    with pytest.raises(ConfigError, match="workspace 'w': there is a net 'small' already; .* overwrite=True"):
+        workspace.create_net(text(), caffe.TEST)
+    assert workspace.net("small") is first
+    second = workspace.create_net(text(), caffe.TRAIN, overwrite=True)
+    assert workspace.nets == {"small": second} and second.params["ip"][0] is first.params["ip"][0]
+
+
+def test_a_net_that_cannot_be_made_leaves_the_old_one_and_no_slots(tmp_path):
+    workspace = Workspace()
+    wrong = text().replace('bottom: "ip" top: "staged"', 'bottom: "missing" top: "staged"')
+    with pytest.raises(ConfigError, match="unknown bottom blob 'missing'"):
+        workspace.create_net(wrong, caffe.TEST, level=1, stages=["extra"])
+    assert workspace.nets == {} and workspace.names() == []
+    net = workspace.create_net(text(5), caffe.TEST)
+    with pytest.raises(ShapeError, match="in the net that it shares its parameters with"):
+        workspace.create_net(text(), caffe.TEST, overwrite=True)
+    (tmp_path / "wrong.caffemodel").write_bytes(b"nothing")
+    with pytest.raises(caffe.errors.DataError):
+        workspace.create_net(text(5), caffe.TEST, overwrite=True, weights=str(tmp_path / "wrong.caffemodel"))
+    assert workspace.nets == {"small": net} and workspace.local_names() == ["ip[0]", "ip[1]"]
+    assert workspace.run_net("small") == 0
+
+
+def test_a_slot_with_the_name_of_a_parameter_that_is_no_blob():
+    workspace = Workspace()
+    workspace.set("ip[0]", 3)
+    with pytest.raises(WrongTypeError, match="holds int, asked for Blob"):
+        workspace.create_net(text(), caffe.TEST)
+
+
+def test_run_net():
+    workspace = Workspace()
+    net = workspace.create_net(text(), caffe.TRAIN)
+    net.blobs["data"].data[...] = [[1, 2, 3], [4, 5, 6]]
+    assert workspace.run_net("small") == 0  # a distance to itself
+    weight = workspace.blob("ip[0]").data
+    assert np.allclose(net.blobs["ip"].data, net.blobs["data"].data @ weight.T, atol=1e-5)
+    net.blobs["loss"].diff[...] = 1
+    workspace.run_net("small", backward=True)
+    with pytest.raises(MissingNameError, match="no net 'smal'; did you mean 'small'"):
+        workspace.run_net("smal")
+    with pytest.raises(MissingNameError):
+        workspace.child("c").run_net("small")
+
+
+def test_delete_net(no_gc):
+    workspace = Workspace(name="w")
+    seen = weakref.ref(workspace.create_net(text(), caffe.TEST))
+    assert seen() is workspace.net("small")
+    workspace.delete_net("small")
+    assert seen() is None and workspace.nets == {}
+    assert workspace.local_names() == ["ip[0]", "ip[1]"]
+    with pytest.raises(MissingNameError, match="workspace 'w': no net 'small'"):
+        workspace.delete_net("small")
+    workspace.create_net(text(), caffe.TEST)
+
+
+def test_nets_go_with_their_workspace(no_gc):
+    workspace = Workspace()
+    net = weakref.ref(workspace.create_net(text(), caffe.TEST))
+    blob = weakref.ref(workspace.slot("ip[0]"))
+    of_child = weakref.ref(workspace.child("c").create_net(text(), caffe.TEST))
+    assert net() is not None and of_child() is None
+    del workspace
+    assert net() is None and blob() is None
+
+
+def test_a_net_that_somebody_holds_outlives_its_workspace(no_gc):
+    workspace = Workspace()
+    net = workspace.create_net(text(), caffe.TEST)
+    gone = weakref.ref(workspace)
+    del workspace
+    assert gone() is None
+    net.forward()
+    assert net.parameters.has("ip[0]") and net.workspace.has("data")
+
+
+def test_memory_is_given_back(no_gc, on_cpu):
+    def live():
+        return caffe.memory.used(caffe.memory.CPUPlace())
+
+    workspace = Workspace()
+    before = live()
+    workspace.create_net(text(), caffe.TEST).forward()
+    taken = live()
+    workspace.delete_net("small")
+    left = live()
+    del workspace
+    assert before == live() < left < taken
+
+
+def test_nets_of_others_are_listed_while_they_live(no_gc):
+    workspace = Workspace()
+    first = Net(message(), workspace=workspace)
+    second = caffe.Net(message(), caffe.TEST, workspace=workspace)
+    assert workspace.nets == {"small": first, "small#1": second}
+    assert first.learnable_params[0] is second.learnable_params[0]
+    workspace.run_net("small#1")
+    with pytest.raises(ConfigError, match="there is a net 'small' already"):
+        workspace.create_net(text(), caffe.TEST)
+    del first
+    assert workspace.nets == {"small#1": second}
+    workspace.create_net(text(), caffe.TEST)
+    workspace.delete_net("small#1")
+    assert list(workspace.nets) == ["small"]
+    second.forward()
+
+
+def test_a_net_alone_is_listed_in_the_workspace_of_its_own(no_gc):
+    nets = [Net(message(name=name)) for name in ("", "", "a", "a")]
+    assert [net.parameters.nets for net in nets] == [{net.name: net} for net in nets]
+    seen = weakref.ref(nets[0])
+    del nets
+    assert seen() is None
+
+
+def test_what_a_net_refers_to_shows_the_slots_and_owns_no_nets():
+    workspace = Workspace(name="w")
+    net = workspace.create_net(text(), caffe.TEST)
+    net.parameters.set("x", 1)
+    assert workspace.blob("x") == 1 and net.workspace.blob("x") == 1 and net.parameters.nets == workspace.nets
+    for call in (lambda: net.parameters.create_net(text(), caffe.TEST), lambda: net.parameters.delete_net("small")):
+        with pytest.raises(ConfigError, match="workspace 'w' is what a net refers to and owns no nets"):
+            call()
+    other = Net(message(), workspace=net.parameters)
+    assert workspace.net("small#1") is other and other.learnable_params[0] is net.learnable_params[0]
+
+
+def test_the_nets_of_a_solver(tmp_path, no_gc):
+    solver_file = tmp_path / "solver.prototxt"
+    inner = text().replace("\n", " ")
+    solver_file.write_text(f'net_param {{ {inner} }} test_iter: 1 test_interval: 10 base_lr: 0.1 lr_policy: "fixed" max_iter: 1')
+    solver = caffe.SGDSolver(str(solver_file))
+    assert solver.workspace.nets == {"small": solver.net, "small#1": solver.test_nets[0]}
+    seen = [weakref.ref(net) for net in (solver.net, *solver.test_nets)]
+    workspace = solver.workspace
+    del solver
+    assert [net() for net in seen] == [None, None] and workspace.nets == {}
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_workspace_is_not_copied(copied):
+    with pytest.raises(WrongTypeError, match=r"workspace 'w' cannot be copied or pickled; other.load\(path\)"):
+        copied(Workspace(name="w"))
