@@ -4,6 +4,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from minicaffe.cuda.strided import DeviceArray as DeviceArray
+
 MAX_AXES: int
 MAX_COUNT: int
 NUMPY_TYPES: Sequence[type]
@@ -83,7 +85,3 @@ class Blob:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
     def __dlpack__(self, **keywords: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
-
-class DeviceArray:
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...

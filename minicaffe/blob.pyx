@@ -11,6 +11,7 @@ from minicaffe.memory.allocator cimport Buffer
 from minicaffe.memory.synced cimport HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
 from minicaffe.ops.context cimport Context, context, cpu_context, settle
 
+from minicaffe.cuda.strided import DeviceArray
 from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.registry import registry
@@ -312,12 +313,12 @@ cdef class Blob:
     @property
     def gpu_data(self):
         """The values on the device, as a `DeviceArray`; takes mutable GPU access."""
-        return DeviceArray(self, self.data_memory)
+        return _device_view(self, self.data_memory)
 
     @property
     def gpu_diff(self):
         """The gradient on the device, as a `DeviceArray`; takes mutable GPU access."""
-        return DeviceArray(self, self.diff_memory)
+        return _device_view(self, self.diff_memory)
 
     @property
     def __cuda_array_interface__(self):
@@ -486,29 +487,6 @@ cdef class Blob:
         _scale(self, self.diff_memory, factor)
 
 
-class DeviceArray:
-    """Memory of a blob on the device, for other libraries and kernels of one's own; it lives as long as this object.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    address : int
-        Of the first element on the device.
-    __cuda_array_interface__ : dict
-        Version 3.
-    """
-
-    def __init__(self, blob, memory):
-        self.shape = _array_shape(blob)
-        self._type = NUMPY_TYPES[blob.dtype]
-        self._buffer = memory.mutable_gpu_data()
-        self.address = self._buffer.address
-
-    @property
-    def __cuda_array_interface__(self):
-        return {"shape": self.shape, "typestr": self._type.str, "data": (self.address, False), "version": 3}
-
-
 cdef tuple _array_shape(Blob blob):
     """The shape of an array of the blob's elements: one without axes would have an element where a blob without a shape has none."""
     return blob.shape if blob.num_axes or blob.count else (0,)
@@ -524,6 +502,12 @@ cdef _view(Blob blob, SyncedMemory memory, bint writable):
                          "smaller") from None
     view.flags.writeable = writable
     return view
+
+
+cdef _device_view(Blob blob, SyncedMemory memory):
+    shape = _array_shape(blob)
+    buffer = memory.mutable_gpu_data()
+    return DeviceArray(buffer.address, shape, NUMPY_TYPES[blob.dtype], buffer)
 
 
 cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:

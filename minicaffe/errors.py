@@ -149,6 +149,10 @@ class DeviceError(Error, RuntimeError):
         self.code = code
 
 
+class WrongDeviceError(DeviceError):
+    """Memory of one GPU was used while another is the present one."""
+
+
 def _shortened(text):
     """Return a text whose middle is left out where it is longer than an error should be."""
     left_out = len(text) - LONGEST

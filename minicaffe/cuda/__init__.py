@@ -1,7 +1,7 @@
 """CUDA: devices, streams, kernels compiled at run time, and the simulated device. Nothing is loaded before it is used.
 
 ``use_gpu(0)`` and ``use_cpu()`` choose where nets compute; pycaffe's ``set_mode_gpu`` calls them. `kernel` and
-`elementwise` run kernels of your own on blobs.
+`elementwise` run kernels of your own on blobs and arrays.
 """
 
 import importlib
@@ -24,8 +24,10 @@ _HOME = {
     "count": "driver",
     "version": "driver",
     "Kernel": "custom",
-    "elementwise": "custom",
     "kernel": "custom",
+    "sleep": "custom",
+    "elementwise": "pointwise",
+    "DeviceArray": "strided",
 }
 __all__ = sorted(_HOME)
 

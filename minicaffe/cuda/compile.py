@@ -49,7 +49,7 @@ def kernels_folder():
 
 def program_text():
     """Return the source that includes every kernel header."""
-    includes = "".join(f'#include "minicaffe/kernels/{path.name}"\n' for path in _kernel_paths())
+    includes = "".join(f'#include "minicaffe/kernels/{path.name}"\n' for path in kernel_headers())
     return includes + "using namespace mc;\n"  # GCC spells a type as it is called inside of mc
 
 
@@ -122,7 +122,7 @@ def compile_cubin(source, expression, options):
     """Compile without the cache; see `image`."""
     module = nvrtc()
     # The headers are given by their contents: looked up by path, those of a checkout in the present folder would be found first.
-    names = [f"minicaffe/kernels/{path.name}".encode() for path in _kernel_paths()]
+    names = [f"minicaffe/kernels/{path.name}".encode() for path in kernel_headers()]
     texts = [text.encode() for text in _kernel_texts()]
     _, program = _checked(module, "nvrtcCreateProgram",
                           module.nvrtcCreateProgram(source.encode(), b"kernel.cu", len(names), texts, names))
@@ -213,13 +213,14 @@ def _nvrtc_version():
 _texts = []
 
 
-def _kernel_paths():
+def kernel_headers():
+    """Return the paths of the headers in minicaffe/kernels."""
     return sorted(kernels_folder().glob("*.hpp"))
 
 
 def _kernel_texts():
     if not _texts:
-        _texts.extend(path.read_text() for path in _kernel_paths())
+        _texts.extend(path.read_text() for path in kernel_headers())
     return _texts
 
 

@@ -1,4 +1,4 @@
-"""Kernels of the user's own, on blobs: CUDA C++ source (CuPy's RawKernel), or one line for an element (ElementwiseKernel).
+"""Kernels of the user's own, on blobs: CUDA C++ source (CuPy's RawKernel). One line for an element: cuda/pointwise.py.
 
 On the simulated device the source is compiled by the host's C++ compiler (cuda/sim/host_cuda.hpp), which must be there.
 """
@@ -16,12 +16,8 @@ import numpy as np
 
 from minicaffe.blob import Blob
 from minicaffe.cuda import compile, device
-from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, WrongTypeError
 from minicaffe.proto.atomic import replacing
-
-# What the types of `elementwise` are called in C++; T stands for the type of the blobs.
-BLOB_TYPES = ("float", "double", "int")  # by Blob.dtype
-TYPES = {"float32": "float", "float64": "double", "float": "float", "double": "double", "T": None, "int32": "int", "int": "int"}
 
 
 class Kernel:
@@ -38,7 +34,7 @@ class Kernel:
         self._functions = {}  # device index -> address of the function
         self._keep = []  # libraries of the simulated device
 
-    def __call__(self, grid, block, args=(), shared=0):
+    def __call__(self, grid, block, args=(), shared=0, stream=None):
         """Start the kernel on the present device; returns before it has run.
 
         Parameters
@@ -48,22 +44,28 @@ class Kernel:
         args : sequence
             A Blob stands for the address of its data, which counts as written; `Blob.gpu_diff` and whatever has a
             ``__cuda_array_interface__`` for theirs. A NumPy scalar keeps its type, a Python int becomes ``long long``, a
-            float ``double``, a bool ``bool``: give ``numpy.float32(x)`` where the kernel takes a float.
+            float ``double``, a bool ``bool``: give ``numpy.float32(x)`` where the kernel takes a float. A ctypes structure or
+            array goes by value.
         shared : int
             Bytes of dynamic shared memory.
+        stream : Stream
+            By default the one of all computing. Nothing orders another one with it but events of yours.
 
         Raises
         ------
         ConfigError
-            In CPU mode.
+            In CPU mode, and for a stream of another device.
         DeviceError
             If the source does not compile, or the launch is refused.
         """
         target = device.current()
         if target is None:
             raise ConfigError(f"kernel {self.name} needs GPU mode; call set_mode_gpu() first")
+        if stream is not None and stream.device is not target:
+            raise ConfigError(f"kernel {self.name}: the stream is of device {stream.device.index}, the present one is "
+                              f"{target.index}; make one with cuda.Stream(cuda.current())")
         values = [_argument(value, i) for i, value in enumerate(args)]
-        target.launch(self._function(target), tuple(grid), tuple(block), values, shared)
+        target.launch(self._function(target), tuple(grid), tuple(block), values, shared, stream)
 
     def _function(self, target):
         if target.index not in self._functions:
@@ -84,7 +86,7 @@ class Kernel:
         text = f'#include "minicaffe/cuda/sim/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\nMCSIM_KERNEL({self.name})\n'
         root = compile.kernels_folder().parent
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-        headers = [(root / "cuda/sim/host_cuda.hpp").read_text(), (root / "kernels/grid.hpp").read_text()]
+        headers = [path.read_text() for path in (root / "cuda/sim/host_cuda.hpp", *compile.kernel_headers())]
         key = hashlib.sha256("\0".join([text, version, *self.options, *headers]).encode()).hexdigest()[:40]
         library = compile.cache_folder() / f"{key}.so"
         try:
@@ -140,116 +142,35 @@ def kernel(source, name, options=()):
     return Kernel(source, name, options)
 
 
-class Elementwise:
-    """An element-wise operation on blobs of one count; made by `elementwise`."""
+def sleep(cycles, stream=None):
+    """Keep a stream of the present device busy for a number of clock cycles (THC's THCudaSleep); returns before that.
 
-    def __init__(self, inputs, outputs, operation, name):
-        self.inputs, self.outputs = _parameters(inputs), _parameters(outputs)
-        self.operation, self.name = operation, name
-        self._kernels = {}  # C++ type of T -> Kernel
-
-    def __call__(self, *args):
-        """Apply it: blobs for the inputs, or numbers, then blobs for the outputs, which are written.
-
-        Raises
-        ------
-        ConfigError, WrongTypeError, ShapeError
-            In CPU mode; for arguments of other number or type than declared; if the counts differ.
-        """
-        names = self.inputs + self.outputs
-        if device.current() is None:  # before blobs go to a device
-            raise ConfigError(f"{self.name} needs GPU mode; call set_mode_gpu() first")
-        if len(args) != len(names):
-            raise WrongTypeError(f"{self.name} takes {len(names)} arguments, got {len(args)}")
-        blobs = [(a, n) for a, (_, n) in zip(args, names) if isinstance(a, Blob)]
-        if not blobs:
-            raise WrongTypeError(f"{self.name} needs at least one Blob")
-        count = blobs[0][0].count
-        for blob, parameter in blobs:
-            if blob.count != count:
-                raise ShapeError(f"{self.name}: {parameter} has {blob.count} elements, {blobs[0][1]} has {count}", field=parameter)
-        for i, argument in enumerate(args[len(self.inputs) :]):
-            if not isinstance(argument, Blob):
-                raise WrongTypeError(f"{self.name}: output {self.outputs[i][1]} must be a Blob, got {type(argument).__name__}")
-        real = self._type_of_t(args)
-        scalars = tuple(not isinstance(a, Blob) for a in args)
-        run = self._kernels.get((real, scalars))
-        if run is None:
-            run = self._kernels[real, scalars] = kernel(self._source(real, scalars), self.name)
-        width = {"float": np.float32, "double": np.float64, "int": np.int32}
-        values = [width[TYPES[t] or real](a) if s else a.gpu_data for (t, _), a, s in zip(names, args, scalars)]
-        if count:
-            blocks = min(-(-count // 256), 65535)
-            run((blocks,), (256,), (*values, np.int64(count)))
-
-    def _type_of_t(self, args):
-        """Return the C++ type of the blobs that are declared T, float if there is none; check the types of all blobs."""
-        real = None
-        for argument, (declared, name) in zip(args, self.inputs + self.outputs):
-            if not isinstance(argument, Blob):
-                continue
-            given = BLOB_TYPES[argument.dtype]
-            wanted = TYPES[declared] or real or given
-            if given != wanted:
-                raise WrongTypeError(f"{self.name}: {name} must be a blob of {wanted}, got one of {given}")
-            real = given if declared == "T" else real
-        return real or "float"
-
-    def _source(self, real, scalars):
-        names = self.inputs + self.outputs
-        types = [TYPES[t] or real for t, _ in names]
-        declared, loads, stores = [], [], []
-        for k, (type_, (_, name), scalar) in enumerate(zip(types, names, scalars)):
-            if scalar:
-                declared.append(f"{type_} {name}")
-            else:
-                constant = "const " if k < len(self.inputs) else ""
-                declared.append(f"{constant}{type_}* mc_p_{name}")
-                loads.append(f"{type_} {name} = mc_p_{name}[mc_i];")
-                if k >= len(self.inputs):
-                    stores.append(f"mc_p_{name}[mc_i] = {name};")
-        return (f'extern "C" __global__ void {self.name}({", ".join(declared)}, long long mc_n) {{\n'
-                "  for (long long mc_i = blockIdx.x * (long long)blockDim.x + threadIdx.x; mc_i < mc_n; "
-                "mc_i += (long long)gridDim.x * blockDim.x) {\n"
-                f"    {' '.join(loads)}\n    {self.operation};\n    {' '.join(stores)}\n  }}\n}}\n")
-
-
-def elementwise(inputs, outputs, operation, name="elementwise"):
-    """Define an element-wise operation in one line, in the manner of CuPy's ElementwiseKernel.
+    For tests and demonstrations of what goes on meanwhile. One thread waits; other streams go on. A device has about
+    ``device.clock_rate`` cycles in a second: ``sleep(cuda.current().clock_rate // 100)`` takes a hundredth. A cycle of the
+    simulated device is a nanosecond.
 
     Parameters
     ----------
-    inputs, outputs : str
-        Types and names: ``"T x, T y"``. T is the type of the blobs; float32, float64 and int32 are fixed.
-    operation : str
-        C++ on the names: ``"z = (x - y) * (x - y)"``.
-    name : str
-        An identifier.
-
-    Returns
-    -------
-    Elementwise
-        Call it as ``f(x, y, z)``.
+    cycles : int
+    stream : Stream
+        By default the one of all computing.
 
     Raises
     ------
     ConfigError
-        For a type or name that cannot be.
+        In CPU mode; for cycles that are no integer from 0 to 2^62, and a stream of another device.
     """
-    if not name.isidentifier():
-        raise ConfigError(f"must be an identifier, got '{name}'", field="cuda.elementwise.name")
-    return Elementwise(inputs, outputs, operation, name)
+    if isinstance(cycles, bool) or not isinstance(cycles, int) or not 0 <= cycles <= 2**62:
+        raise ConfigError(f"must be an integer from 0 to 2^62, got {cycles!r}; device.clock_rate is the cycles of a second",
+                          field="cuda.sleep.cycles")
+    _sleep((1,), (1,), (cycles,), stream=stream)
 
 
-def _parameters(text):
-    found = []
-    for part in text.split(","):
-        words = part.split()
-        if len(words) != 2 or words[0] not in TYPES or not words[1].isidentifier():
-            raise ConfigError(f"'{part.strip()}' is no parameter; write a type of {', '.join(TYPES)} and a name",
-                              field="cuda.elementwise")
-        found.append(tuple(words))
-    return found
+_sleep = Kernel("""extern "C" __global__ void mc_sleep(long long cycles) {
+  const long long start = clock64();
+  while (clock64() - start < cycles) {}
+}
+""", "mc_sleep")
 
 
 def _argument(value, position):
@@ -262,6 +183,8 @@ def _argument(value, position):
         return ctypes.c_longlong(value)
     if isinstance(value, float):
         return ctypes.c_double(value)
+    if isinstance(value, (ctypes.Structure, ctypes.Array)):
+        return value
     if isinstance(value, Blob):
         value = value.gpu_data
     interface = getattr(value, "__cuda_array_interface__", None)

@@ -165,6 +165,11 @@ cdef class Device:
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
     @property
+    def clock_rate(self):
+        """int: the highest number of clock cycles in a second."""
+        return 1000 * self.attribute(cydriver.CU_DEVICE_ATTRIBUTE_CLOCK_RATE)
+
+    @property
     def launches(self):
         """int: kernels started so far."""
         return self.stream.launches
@@ -190,8 +195,14 @@ cdef class Device:
         check(cydriver.cuModuleGetFunction(&function, <cydriver.CUmodule> <void*> module, encoded), "cuModuleGetFunction", (name,))
         return <uintptr_t> function
 
-    def launch(self, size_t function, tuple grid, tuple block, list arguments, size_t shared=0):
-        """Start a kernel on the computing stream; `arguments` are ctypes objects that are passed by value.
+    def wait_for(self, size_t stream):
+        """Let all later computing wait for the present work of `stream`, a CUstream of any library; the host goes on."""
+        cdef Event event = Event(self)
+        check(cydriver.cuEventRecord(event.handle, <cydriver.CUstream> <void*> stream), "cuEventRecord", (hex(stream),))
+        check(cydriver.cuStreamWaitEvent(<cydriver.CUstream> self.stream.handle, event.handle, 0), "cuStreamWaitEvent")
+
+    def launch(self, size_t function, tuple grid, tuple block, list arguments, size_t shared=0, Stream stream=None):
+        """Start a kernel on `stream`, by default the computing one; `arguments` are ctypes objects that are passed by value.
 
         Raises
         ------
@@ -202,11 +213,12 @@ cdef class Device:
         values = (ctypes.c_void_p * max(1, len(arguments)))(*[ctypes.addressof(a) for a in arguments])
         cdef uintptr_t addresses = ctypes.addressof(values)
         cdef unsigned x, y, z, bx, by, bz
+        cdef cydriver.CUstream line = <cydriver.CUstream> self.stream.handle if stream is None else stream.handle
         x, y, z = (grid + (1, 1))[:3]
         bx, by, bz = (block + (1, 1))[:3]
         self.activate()
-        check(cydriver.cuLaunchKernel(<cydriver.CUfunction> <void*> function, x, y, z, bx, by, bz, shared,
-                                      <cydriver.CUstream> self.stream.handle, <void**> <void*> addresses, NULL),
+        check(cydriver.cuLaunchKernel(<cydriver.CUfunction> <void*> function, x, y, z, bx, by, bz, shared, line,
+                                      <void**> <void*> addresses, NULL),
               "cuLaunchKernel", (f"grid {grid}", f"block {block}"))
         self.stream.launches += 1
 

@@ -132,6 +132,26 @@ def entry_point(str name):
     return <uintptr_t> address
 
 
+def allocation(size_t address):
+    """Give (device, first address, bytes) of the memory in which `address` lies, None where the driver knows of none.
+
+    The device is -1 for memory that all devices reach: page-locked host memory, and managed memory.
+    """
+    cdef int ordinal = -1
+    cdef unsigned managed = 0, kind = 0
+    cdef cydriver.CUdeviceptr first = 0
+    cdef size_t nbytes = 0
+    if cydriver.cuPointerGetAttribute(&kind, cydriver.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != cydriver.CUDA_SUCCESS:
+        return None
+    check(cydriver.cuPointerGetAttribute(&managed, cydriver.CU_POINTER_ATTRIBUTE_IS_MANAGED, address), "cuPointerGetAttribute")
+    check(cydriver.cuPointerGetAttribute(&first, cydriver.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address), "cuPointerGetAttribute")
+    check(cydriver.cuPointerGetAttribute(&nbytes, cydriver.CU_POINTER_ATTRIBUTE_RANGE_SIZE, address), "cuPointerGetAttribute")
+    if kind == cydriver.CU_MEMORYTYPE_DEVICE and not managed:
+        check(cydriver.cuPointerGetAttribute(&ordinal, cydriver.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
+              "cuPointerGetAttribute")
+    return ordinal, first, nbytes
+
+
 def close():
     """Stop calling the driver: the process ends, and memory that is freed from now on goes with it."""
     global _closed

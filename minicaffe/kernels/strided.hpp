@@ -11,16 +11,20 @@ constexpr int kMaxStridedInputs = 3;
 MC_HD index_t signed_(unsigned x) { return int(x); }
 MC_HD index_t signed_(unsigned long long x) { return index_t(x); }
 
+constexpr int kAnyAxes = -1;
+
 /// From a linear index to where that element is in each of N tensors of one shape. Index is unsigned where all indices and
-/// offsets fit in 31 bits, else unsigned long long; a negative stride is one modulo 2^32 or 2^64.
-template <class Index, int N> struct OffsetInfo {
+/// offsets fit in 31 bits, else unsigned long long; a negative stride is one modulo 2^32 or 2^64. Axes is their number where the
+/// compiler is to know it: one axis then costs no division, two cost one (THC's OffsetInfo). kAnyAxes: `axes` says it.
+template <class Index, int N, int Axes = kAnyAxes> struct OffsetInfo {
+  static constexpr int kRoom = Axes == kAnyAxes ? kMaxStridedAxes : Axes;
   int axes;  // at least 1, the last moves fastest
-  DividerArray<Index, kMaxStridedAxes> size;
-  Index stride[kMaxStridedAxes][N];
+  DividerArray<Index, kRoom> size;
+  Index stride[kRoom][N];
   MC_HD void offsets(index_t i, index_t (&offset)[N]) const {
     Index rest = Index(i), sum[N];
     for (int t = 0; t < N; ++t) sum[t] = 0;
-    for (int a = axes - 1; a > 0; --a) {
+    for (int a = (Axes == kAnyAxes ? axes : Axes) - 1; a > 0; --a) {
       IntDivider<Index> divider = size.at(a);
       Index quotient = divider.quotient(rest), position = rest - quotient * divider.divisor;
       for (int t = 0; t < N; ++t) sum[t] += position * stride[a][t];

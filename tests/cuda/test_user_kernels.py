@@ -197,17 +197,17 @@ def test_elementwise_of_integers_and_mixed_types():
 
 def test_elementwise_refuses_a_blob_of_another_type_than_it_declares():
     f = cuda.elementwise("T x, float64 y", "T z", "z = x + y", "typed")
-    with pytest.raises(WrongTypeError, match="typed: y must be a blob of double, got one of float"):
+    with pytest.raises(WrongTypeError, match="typed: y must be an array of double, got one of float"):
         f(Blob((5,)), Blob((5,)), Blob((5,)))  # else the second half would be read from beyond its end
-    with pytest.raises(WrongTypeError, match="typed: z must be a blob of float, got one of double"):
+    with pytest.raises(WrongTypeError, match="typed: z must be an array of float, got one of double"):
         f(Blob((5,)), 1.0, Blob((5,), DOUBLE))
 
 
 @pytest.mark.parametrize(("arguments", "error", "words"), [
     (lambda: (Blob((3,)),), WrongTypeError, "takes 2 arguments, got 1"),
-    (lambda: (Blob((3,)), Blob((4,))), ShapeError, "y has 4 elements, x has 3"),
-    (lambda: (1.0, 2.0), WrongTypeError, "at least one Blob"),
-    (lambda: (Blob((3,)), 2.0), WrongTypeError, "output y must be a Blob, got float"),
+    (lambda: (Blob((3,)), Blob((4,))), ShapeError, r"copy.x: shape \(3,\) cannot be broadcast to \(4,\), the shape of y"),
+    (lambda: (1.0, 2.0), WrongTypeError, "output y must be a Blob or an array on the device, got float"),
+    (lambda: (Blob((3,)), 2.0), WrongTypeError, "output y must be a Blob or an array"),
 ])  # fmt: skip
 def test_elementwise_wrong_arguments(arguments, error, words):
     with pytest.raises(error, match=words):

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -125,6 +126,13 @@ extern "C" __attribute__((visibility("default"), weak)) const mc::HostImage* mcs
 #define __syncthreads() mcsim::barrier()
 #define __threadfence() ((void)0)
 #define __threadfence_block() ((void)0)
+
+/// A cycle of the simulated device is a nanosecond (its CLOCK_RATE is 1 GHz).
+inline long long clock64() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
 
 // The old value, as in CUDA.
 template <class T, class U> inline T atomicExch(T* p, U value) { T old = *p; *p = T(value); return old; }

@@ -1,0 +1,220 @@
+"""One line of C++ for each element (CuPy's ElementwiseKernel, THC's pointwiseApply): on blobs, and on arrays in any strides.
+
+A kernel is generated for each way to walk through the operands (cuda/strided.py): contiguous data, 1, 2, 3 and any axes, with
+indices of 32 or 64 bits. docs/elementwise.md explains and measures it. Different from THC: any number of operands, of several
+types, some of them numbers; and what overlaps so that the result would depend on the order of the threads is refused.
+"""
+
+import itertools
+
+import numpy as np
+
+from minicaffe.blob import Blob
+from minicaffe.cuda import device, driver
+from minicaffe.cuda.custom import kernel
+from minicaffe.cuda.strided import CONTIGUOUS, DeviceArray, Walk, device_array
+from minicaffe.errors import ConfigError, DeviceError, ShapeError, WrongDeviceError, WrongTypeError
+
+# What the types of `elementwise` are called in C++; T stands for the type of the arrays.
+TYPES = {"float32": "float", "float64": "double", "float": "float", "double": "double", "T": None, "int32": "int", "int": "int"}
+NUMPY_TYPES = {"float": np.dtype(np.float32), "double": np.dtype(np.float64), "int": np.dtype(np.int32)}
+
+
+class Elementwise:
+    """An element-wise operation on blobs and arrays of the device; made by `elementwise`."""
+
+    def __init__(self, inputs, outputs, operation, name):
+        self.inputs, self.outputs = _parameters(inputs), _parameters(outputs)
+        self.operation, self.name = operation, name
+        self._kernels = {}  # type of T, which operands are numbers, kind of walk, type of indices -> Kernel
+
+    def __call__(self, *args):
+        """Apply it to the inputs, then the outputs, which are written; returns before it has run.
+
+        An operand is a Blob, which stands for its data, or whatever has a ``__cuda_array_interface__``: ``blob.gpu_data[:, ::2]``,
+        arrays of CuPy and PyTorch. An input may be a number. Blobs of one count go element by element whatever their shapes;
+        otherwise inputs are broadcast to the shape of the outputs. An output may be the same array as an input.
+
+        Raises
+        ------
+        ConfigError, WrongTypeError, ShapeError, DeviceError
+            In CPU mode; for arguments of other number or type than declared, and an output that is read-only; for shapes that do
+            not fit, an output that overlaps itself, another output or, elsewhere than in place, an input; for memory of another
+            device, and for arrays that reach beyond their allocation.
+        """
+        names = self.inputs + self.outputs
+        target = device.current()
+        if target is None:  # before blobs go to a device
+            raise ConfigError(f"{self.name} needs GPU mode; call set_mode_gpu() first")
+        if len(args) != len(names):
+            raise WrongTypeError(f"{self.name} takes {len(names)} arguments, got {len(args)}")
+        first = len(self.inputs)
+        operands = [self._operand(a, name, i >= first) for i, (a, (_, name)) in enumerate(zip(args, names))]
+        real = self._type_of_t(operands)
+        scalars = tuple(array is None for array in operands)
+        there = [i for i, array in enumerate(operands) if array is not None]
+        if all(isinstance(args[i], Blob) for i in there) and len({operands[i].size for i in there}) == 1:
+            flat = (operands[-1].size,)
+            arrays = [DeviceArray(a.address, flat, a.dtype, a) for a in (operands[i] for i in there)]
+        else:
+            arrays = self._of_one_shape(operands, there)
+        if not arrays[-1].size:
+            return
+        for i, array in zip(there, arrays):
+            if not isinstance(args[i], Blob):
+                self._check_place(array, names[i][1], args[i], target)
+        self._check_overlaps([names[i][1] for i in there], arrays, sum(i < first for i in there))
+        walk = Walk(arrays)
+        key = real, scalars, walk.kind, walk.index
+        run = self._kernels.get(key)
+        if run is None:
+            run = self._kernels[key] = kernel(self._source(*key), self.name)
+        values = [self._number(a, t, name, real) if s else array for (t, name), a, array, s in zip(names, args, operands, scalars)]
+        info = [] if walk.kind == CONTIGUOUS else [walk.pack()]
+        run((min(-(-walk.count // 256), 65535),), (256,), (*values, *info, np.int64(walk.count)))
+
+    def _operand(self, value, name, written):
+        """Return the DeviceArray that an argument stands for, None for a number."""
+        if isinstance(value, Blob):
+            return value.gpu_data
+        if hasattr(value, "__cuda_array_interface__"):
+            array = device_array(value, f"{self.name}: {name}")
+        elif written:
+            raise WrongTypeError(f"{self.name}: output {name} must be a Blob or an array on the device, got {type(value).__name__}")
+        else:
+            return None
+        if written and array.readonly:
+            raise WrongTypeError(f"{self.name}: output {name} is read-only; take blob.mutable_gpu_data, or a copy")
+        return array
+
+    def _type_of_t(self, operands):
+        """Return the C++ type of the arrays that are declared T, float if there is none; check the types of all arrays."""
+        real = None
+        for array, (declared, name) in zip(operands, self.inputs + self.outputs):
+            if array is None:
+                continue
+            given = next((c for c, numpy_type in NUMPY_TYPES.items() if numpy_type == array.dtype), array.dtype.name)
+            wanted = TYPES[declared] or real or (given if given in NUMPY_TYPES else "float, double or int")
+            if given != wanted:
+                raise WrongTypeError(f"{self.name}: {name} must be an array of {wanted}, got one of {given}")
+            real = given if declared == "T" else real
+        return real or "float"
+
+    def _of_one_shape(self, operands, there):
+        """Return the arrays, inputs broadcast to the shape of the outputs."""
+        names, shape = self.inputs + self.outputs, operands[-1].shape
+        arrays = []
+        for i in there:
+            if i >= len(self.inputs) and operands[i].shape != shape:
+                raise ShapeError(f"has shape {operands[i].shape}, output {names[-1][1]} has {shape}",
+                                 field=f"{self.name}.{names[i][1]}")
+            try:
+                arrays.append(operands[i].broadcast_to(shape))
+            except ShapeError as error:
+                raise ShapeError(f"{error.message}, the shape of {names[-1][1]}", field=f"{self.name}.{names[i][1]}") from None
+        return arrays
+
+    def _check_place(self, array, name, value, target):
+        """Check that an array that is no blob lies whole in memory that kernels of `target` reach, and wait for its stream."""
+        low, high = array.bounds()
+        found = driver.allocation(low)
+        if found is None:
+            raise DeviceError(f"{self.name}: {name} is at {low:#x}, where the driver knows no memory of a device; was it freed?")
+        owner, start, nbytes = found
+        if owner not in (-1, target.index) and not target.reaches(device.get_device(owner)):
+            raise WrongDeviceError(f"{self.name}: {name} lies on device {owner}, the present one is {target.index}; copy it, or "
+                                   f"choose its device with minicaffe.set_device({owner})")
+        if high > start + nbytes:
+            raise DeviceError(f"{self.name}: {name} reaches {high - start - nbytes} bytes beyond its allocation of {nbytes} bytes; "
+                              "its shape and strides are not those of its memory")
+        stream = None if isinstance(value, DeviceArray) else value.__cuda_array_interface__.get("stream")
+        if stream not in (None, 1):  # 1: the legacy default stream, which waits for ours and ours for it
+            target.wait_for(stream)
+
+    def _check_overlaps(self, names, arrays, first):
+        """Refuse what would make the result depend on which thread comes first; arrays from `first` on are written."""
+        for output, written in zip(names[first:], arrays[first:]):
+            if written.may_overlap_itself():
+                raise ShapeError(f"elements of the output share memory, its strides are {written.strides}; write to an array in "
+                                 "which each has its own", field=f"{self.name}.{output}")
+        for i, j in itertools.combinations(range(len(arrays)), 2):
+            array, written = arrays[i], arrays[j]
+            in_place = i < first and (array.address, array.strides) == (written.address, written.strides)
+            if j >= first and not in_place and array.overlaps(written):
+                raise ShapeError(f"overlaps {names[i]}; only an input may overlap an output, and only if it is the very same array "
+                                 "(in place); copy one of them", field=f"{self.name}.{names[j]}")
+
+    def _number(self, value, declared, name, real):
+        """Return a number as a NumPy scalar of its parameter's type."""
+        wanted = NUMPY_TYPES[TYPES[declared] or real]
+        if not isinstance(value, (int, float, np.bool_, np.integer, np.floating)):
+            raise WrongTypeError(f"{self.name}: {name} must be a number, a Blob or an array on the device, got "
+                                 f"{type(value).__name__}")
+        try:
+            if wanted.kind == "i" and value != int(value):
+                raise OverflowError
+            return wanted.type(value)
+        except (OverflowError, ValueError):
+            raise WrongTypeError(f"{self.name}: {name} is of type {wanted.name}, which cannot hold {value!r}") from None
+
+    def _source(self, real, scalars, kind, index):
+        names = self.inputs + self.outputs
+        number = scalars.count(False)
+        declared, loads, stores = [], [], []
+        for k, ((type_, name), scalar) in enumerate(zip(names, scalars)):
+            type_ = TYPES[type_] or real
+            if scalar:
+                declared.append(f"{type_} {name}")
+                continue
+            declared.append(f"{'const ' if k < len(self.inputs) else ''}{type_}* mc_p_{name}")
+            at = "mc_i" if kind == CONTIGUOUS else f"mc_at[{len(loads)}]"
+            loads.append(f"{type_} {name} = mc_p_{name}[{at}];")
+            if k >= len(self.inputs):
+                stores.append(f"mc_p_{name}[{at}] = {name};")
+        head = place = ""
+        if kind != CONTIGUOUS:
+            head = '#include "minicaffe/kernels/strided.hpp"\n'
+            declared.append(f"const mc::OffsetInfo<{index}, {number}, {kind}> mc_info")
+            place = f"mc::index_t mc_at[{number}]; mc_info.offsets(mc_i, mc_at);\n    "
+        return (f'{head}extern "C" __global__ void {self.name}({", ".join(declared)}, long long mc_n) {{\n'
+                f"  for ({index} mc_i = blockIdx.x * ({index})blockDim.x + threadIdx.x; mc_i < ({index})mc_n; "
+                f"mc_i += ({index})gridDim.x * blockDim.x) {{\n"
+                f"    {place}{' '.join(loads)}\n    {self.operation};\n    {' '.join(stores)}\n  }}\n}}\n")
+
+
+def elementwise(inputs, outputs, operation, name="elementwise"):
+    """Define an element-wise operation in one line, in the manner of CuPy's ElementwiseKernel.
+
+    Parameters
+    ----------
+    inputs, outputs : str
+        Types and names: ``"T x, T y"``. T is the type of the arrays; float32, float64 and int32 are fixed.
+    operation : str
+        C++ on the names: ``"z = (x - y) * (x - y)"``.
+    name : str
+        An identifier.
+
+    Returns
+    -------
+    Elementwise
+        Call it as ``f(x, y, z)``, with blobs, ``blob.gpu_data[:, 1:3]``, or arrays of other libraries.
+
+    Raises
+    ------
+    ConfigError
+        For a type or name that cannot be.
+    """
+    if not name.isidentifier():
+        raise ConfigError(f"must be an identifier, got '{name}'", field="cuda.elementwise.name")
+    return Elementwise(inputs, outputs, operation, name)
+
+
+def _parameters(text):
+    found = []
+    for part in text.split(","):
+        words = part.split()
+        if len(words) != 2 or words[0] not in TYPES or not words[1].isidentifier():
+            raise ConfigError(f"'{part.strip()}' is no parameter; write a type of {', '.join(TYPES)} and a name",
+                              field="cuda.elementwise")
+        found.append(tuple(words))
+    return found

@@ -1,0 +1,280 @@
+"""Arrays in strides on a device: views without copies, and how a kernel finds their elements (THC's tensors and OffsetInfo).
+
+`DeviceArray` says where an array lies; slices and transposes of it share its memory. `Walk` is what `cuda.elementwise` hands to
+a kernel: axes that all operands step through evenly are joined (THC's collapseDims), and what is left is packed as
+``mc::OffsetInfo`` (kernels/strided.hpp), specialised for contiguous data and for 1, 2 and 3 axes. Nothing here starts a driver.
+"""
+
+import ctypes
+import math
+import operator
+
+import numpy as np
+
+from minicaffe.errors import ShapeError, WrongTypeError
+
+CONTIGUOUS, ANY = -2, -1  # THC's numbers for them
+MAX_AXES = 8  # kMaxStridedAxes of kernels/strided.hpp
+MOST = 2**31 - 1  # the largest index and offset that are computed in 32 bits
+
+
+class DeviceArray:
+    """An array on a device, for kernels and other libraries: CuPy, PyTorch and Numba take it as it is.
+
+    Index it with integers, slices, ``None`` and ``...``, transpose it: each gives a view of the same memory, which lives as
+    long as one of its views. It has no values of its own: ``blob.cpu_data`` or ``cupy.asarray(array)`` show them.
+
+    Attributes
+    ----------
+    address : int
+        Of the element ``[0, ..., 0]`` on the device.
+    shape, strides : tuple of int
+        Strides are in bytes and may be negative.
+    dtype : numpy.dtype
+    readonly : bool
+        Whether kernels of `cuda.elementwise` refuse it as an output.
+    """
+
+    __iter__ = None  # Python would otherwise try the indices 0, 1, ... one after the other
+
+    def __init__(self, address, shape, dtype, owner, strides=None, readonly=False):
+        self.address, self.shape, self.dtype, self.readonly = address, tuple(shape), np.dtype(dtype), readonly
+        self.strides = c_strides(self.shape, self.dtype.itemsize) if strides is None else tuple(strides)
+        self._owner = owner  # keeps the memory alive
+
+    @property
+    def ndim(self):
+        """int: the number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self):
+        """int: the number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def __cuda_array_interface__(self):
+        packed = self.strides == c_strides(self.shape, self.dtype.itemsize)
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, self.readonly), "version": 3,
+                "strides": None if packed else self.strides}
+
+    def view(self, address, shape, strides):
+        """Return another array on the same memory; nothing is checked."""
+        return DeviceArray(address, shape, self.dtype, self._owner, strides, self.readonly)
+
+    def __getitem__(self, key):
+        key = key if isinstance(key, tuple) else (key,)
+        if not any(k is Ellipsis for k in key):
+            key = (*key, Ellipsis)
+        rest = self.ndim - sum(k is not None and k is not Ellipsis for k in key)
+        if rest < 0 or sum(k is Ellipsis for k in key) > 1:
+            raise ShapeError(f"an array of shape {self.shape} takes at most {self.ndim} indices and one ..., got {len(key)} in all")
+        address, shape, strides, axis = self.address, [], [], 0
+        for k in key:
+            if k is None:
+                shape.append(1)
+                strides.append(0)
+                continue
+            if k is Ellipsis:
+                shape += self.shape[axis : axis + rest]
+                strides += self.strides[axis : axis + rest]
+                axis += rest
+                continue
+            size, stride = self.shape[axis], self.strides[axis]
+            if isinstance(k, slice):
+                try:
+                    taken = range(size)[k]
+                except (TypeError, ValueError) as error:  # a step of 0, ends that are no integers
+                    raise ShapeError(f"axis {axis}: {k} is no slice of {size} elements: {error}") from None
+                address += taken[0] * stride if taken else 0
+                shape.append(len(taken))
+                strides.append(stride * taken.step)
+            else:
+                address += _index(k, size, axis) * stride
+            axis += 1
+        return self.view(address, shape, strides)
+
+    def transpose(self, *axes):
+        """Return the array with its axes in another order, reversed by default (``numpy.ndarray.transpose``).
+
+        Raises
+        ------
+        ShapeError
+            Unless each axis is named once.
+        """
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+        order = [a + self.ndim if a < 0 else a for a in order] if axes else range(self.ndim)[::-1]
+        if sorted(order) != list(range(self.ndim)):
+            raise ShapeError(f"transpose needs each of {self.ndim} axes once, got {axes}")
+        return self.view(self.address, [self.shape[a] for a in order], [self.strides[a] for a in order])
+
+    @property
+    def T(self):
+        """DeviceArray: with the axes reversed."""
+        return self.transpose()
+
+    def broadcast_to(self, shape):
+        """Return the array repeated to `shape` by strides of 0, to be read only (NumPy's rules).
+
+        Raises
+        ------
+        ShapeError
+        """
+        missing = len(shape) - self.ndim
+        if missing < 0 or any(have not in (1, want) for have, want in zip(self.shape, shape[missing:])):
+            raise ShapeError(f"shape {self.shape} cannot be broadcast to {tuple(shape)}")
+        own = [0 if have == 1 else stride for have, stride in zip(self.shape, self.strides)]
+        return self.view(self.address, shape, [0] * missing + own)
+
+    def bounds(self):
+        """Return the address of the lowest byte, and of the byte after the highest; of an array that has elements."""
+        reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides)]
+        return self.address + sum(r for r in reach if r < 0), self.address + self.dtype.itemsize + sum(r for r in reach if r > 0)
+
+    def may_overlap_itself(self):
+        """Whether two indices may mean the same byte (THC's maybeOverlappingIndices); exact for slices and transposes."""
+        reach = self.dtype.itemsize - 1
+        for stride, size in sorted((abs(s), n) for s, n in zip(self.strides, self.shape) if n > 1):
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+        return False
+
+    def overlaps(self, other):
+        """Whether it shares a byte with `other`. Both have elements."""
+        (low, high), (other_low, other_high) = self.bounds(), other.bounds()
+        if high <= other_low or other_high <= low:
+            return False
+        try:
+            return np.shares_memory(_Shadow(self).array, _Shadow(other).array, max_work=100_000)
+        except np.exceptions.TooHardError:
+            return True
+
+    def __repr__(self):
+        return (f"<DeviceArray {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype.name} at {self.address:#x}, strides "
+                f"{self.strides}{', read-only' if self.readonly else ''}>")
+
+
+class _Shadow:
+    """A NumPy array of the same addresses, for NumPy's exact test of overlap, which looks at no element."""
+
+    def __init__(self, of):
+        self.__array_interface__ = {"shape": of.shape, "typestr": of.dtype.str, "data": (of.address, True), "version": 3,
+                                    "strides": of.strides}
+        self.array = np.asarray(self)
+
+
+def _index(k, size, axis):
+    try:
+        index = operator.index(k)
+    except TypeError:
+        index = None
+    if index is None or isinstance(k, (bool, np.bool_)):
+        raise WrongTypeError(f"axis {axis}: a DeviceArray takes integers, slices, None and ... as indices, got {k!r}; copy it to "
+                             "the host to pick elements by lists or masks")
+    if not -size <= index < size:
+        raise ShapeError(f"axis {axis}: index {index} is out of range for {size} elements")
+    return index % size
+
+
+def c_strides(shape, itemsize):
+    """Return the strides in bytes of an array without gaps whose last axis is the fastest."""
+    strides = []
+    for size in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= size
+    return tuple(strides[::-1])
+
+
+def device_array(value, name):
+    """Return whatever has a ``__cuda_array_interface__`` as a DeviceArray, which keeps `value` alive.
+
+    Raises
+    ------
+    WrongTypeError
+        For an array with a mask, and for one whose elements do not lie at multiples of their size. Names `name`.
+    """
+    if isinstance(value, DeviceArray):
+        return value
+    interface = value.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise WrongTypeError(f"{name} has a mask, which kernels do not look at; fill the masked elements first")
+    address, readonly = interface["data"]
+    array = DeviceArray(address or 0, interface["shape"], interface["typestr"], value, interface.get("strides"), bool(readonly))
+    if array.size and any(number % array.dtype.itemsize for number in (address, *array.strides)):
+        raise WrongTypeError(f"{name}: address {address:#x} and strides {array.strides} must be multiples of the "
+                             f"{array.dtype.itemsize} bytes of an element; copy it")
+    return array
+
+
+class Walk:
+    """How a kernel comes from the index of an element to its place in each of some arrays of one shape.
+
+    Parameters
+    ----------
+    arrays : sequence of DeviceArray
+        Of one shape with at least one element.
+
+    Attributes
+    ----------
+    count : int
+    axes : list of (int, tuple of int)
+        Size, and stride in elements in each array; the last moves fastest.
+    kind : int
+        `CONTIGUOUS` if the index is the offset in every array; the number of axes; `ANY` for 4 to 8, which share a kernel.
+    narrow : bool
+        Whether indices and offsets are computed in 32 bits.
+    """
+
+    def __init__(self, arrays):
+        steps = zip(*[[stride // a.dtype.itemsize for stride in a.strides] for a in arrays])
+        self.count, self.axes = arrays[0].size, joined(zip(arrays[0].shape, steps))
+        number = len(self.axes)
+        if not number or number == 1 and set(self.axes[0][1]) == {1}:
+            self.kind = CONTIGUOUS
+        else:
+            self.kind = ANY if 3 < number <= MAX_AXES else number
+        reach = [sum((size - 1) * abs(step) for (size, _), step in zip(self.axes, column))
+                 for column in zip(*[steps for _, steps in self.axes])]
+        self.narrow = max([self.count, *reach]) <= MOST
+
+    @property
+    def index(self):
+        """str: the C++ type that indices and offsets are computed in."""
+        return "unsigned" if self.narrow else "unsigned long long"
+
+    def pack(self):
+        """Return ``mc::OffsetInfo<index, arrays, kind>`` as ctypes bytes, which a kernel takes by value."""
+        empty = (MAX_AXES if self.kind == ANY else len(self.axes)) - len(self.axes)
+        padding = [0] * empty
+        dividers = [divider(size) if self.narrow else (size,) for size, _ in self.axes]
+        numbers = [len(self.axes)]
+        for part in zip(*dividers):
+            numbers += [*part, *padding]
+        for _, steps in self.axes:
+            numbers += steps
+        numbers += padding * len(self.axes[0][1])
+        bits = 32 if self.narrow else 64
+        packed = np.array([n % 2**bits for n in numbers], f"u{bits // 8}").tobytes()
+        return (ctypes.c_char * len(packed)).from_buffer_copy(packed)
+
+
+def joined(axes):
+    """Drop axes of size 1, sort by the strides in the last array, and join neighbours that all arrays step through evenly.
+
+    The order of the elements does not matter to an element-wise operation. THC's collapseDims; `Strides::collapse` of
+    ops/strided.hpp does it for operations in C++.
+    """
+    found = []
+    axes = [axis for axis in axes if axis[0] != 1]
+    for size, steps in sorted(axes, key=lambda axis: [abs(s) for s in axis[1][::-1]], reverse=True):
+        if found and all(outer == inner * size for outer, inner in zip(found[-1][1], steps)):
+            size *= found.pop()[0]
+        found.append((size, steps))
+    return found
+
+
+def divider(d):
+    """Return divisor, magic number and shift of ``mc::IntDivider<unsigned>`` (kernels/divider.hpp says why it is right)."""
+    shift = (d - 1).bit_length()
+    return d, 2**32 * (2**shift - d) // d + 1, shift

@@ -1,0 +1,69 @@
+"""cuda.sleep: a device that is busy for a while."""
+
+import os
+import shutil
+import time
+
+import pytest
+from processes import run
+
+import minicaffe
+from minicaffe import cuda
+from minicaffe.errors import ConfigError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler(device):
+    if device != "gpu" and not (shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")):
+        pytest.skip("no C++ compiler, which the simulated device needs for kernels of one's own")
+
+
+def test_the_device_is_busy_for_that_long():
+    device = cuda.current()
+    cuda.sleep(0)
+    device.synchronize()
+    start, end = cuda.Event(device, timing=True), cuda.Event(device, timing=True)
+    begin = time.perf_counter()
+    start.record(cuda.computing(device))
+    cuda.sleep(device.clock_rate // 20)
+    end.record(cuda.computing(device))
+    device.synchronize()
+    assert time.perf_counter() - begin >= 0.05 and end.elapsed(start) >= 49
+
+
+def test_on_a_stream_of_its_own():
+    device = cuda.current()
+    launches = device.launches
+    cuda.sleep(device.clock_rate // 1000, cuda.Stream(device))
+    cuda.sleep(1000, stream=device.copies)
+    device.synchronize()
+    assert device.launches == launches + 2
+
+
+@pytest.mark.parametrize("cycles", [-1, 2**62 + 1, 0.5, "1", None, True])
+def test_what_is_no_number_of_cycles(cycles):
+    with pytest.raises(ConfigError, match=r"cuda.sleep.cycles: must be an integer from 0 to 2\^62, got .*clock_rate"):
+        cuda.sleep(cycles)
+
+
+def test_cpu_mode_is_refused():
+    minicaffe.set_mode_cpu()
+    with pytest.raises(ConfigError, match="GPU mode"):
+        cuda.sleep(1)
+    minicaffe.set_mode_gpu()
+
+
+def test_the_host_goes_on_meanwhile(place):
+    """With deferred=1 the simulated device, too, is not done until somebody waits."""
+    text = run("""
+    minicaffe.set_mode_gpu()
+    device = cuda.current()
+    busy, mark = cuda.Stream(device), cuda.Event(device)
+    cuda.sleep(device.clock_rate // 20, busy)
+    mark.record(busy)
+    assert not mark.done()
+    mark.synchronize()
+    assert mark.done()
+    print("done")
+    """, place, "deferred=1")
+    assert "done" in text
