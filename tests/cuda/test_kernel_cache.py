@@ -163,11 +163,11 @@ def test_source_with_numbers_in_a_compile_error(cache, nvrtc):
     assert not list(cache.glob("*"))
 
 
-@pytest.mark.parametrize(("architecture", "options", "words"), [
+@pytest.mark.parametrize(("gpu", "options", "words"), [
     ("sm_12345", (), "architecture"), ("sm_90", ("--no-such-option",), "no-such-option")])  # fmt: skip
-def test_options_that_nvrtc_does_not_know(cache, nvrtc, architecture, options, words):
+def test_options_that_nvrtc_does_not_know(cache, nvrtc, gpu, options, words):
     with pytest.raises(DeviceError, match=words):
-        twice(architecture=architecture, options=options)
+        twice(architecture=gpu, options=options)
 
 
 def test_a_kernel_that_is_not_there(cache, nvrtc):
