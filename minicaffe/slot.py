@@ -8,8 +8,10 @@ import sys
 
 import numpy as np
 
+from minicaffe import serialization
 from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, WrongTypeError
+from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
+from minicaffe.memory.synced import SyncedHead
 
 
 class Slot:
@@ -103,6 +105,45 @@ class Slot:
             raise WrongTypeError(f"a slot can be swapped with a Slot, got {type(other).__name__}", field=self.name or None)
         self._value, self.is_external, other._value, other.is_external = (
             other._value, other.is_external, self._value, self.is_external)
+
+    def serialize(self):
+        """Return the object as bytes, with the slot's name, for `deserialize`; what can be stored see `minicaffe.serialization`.
+
+        Raises
+        ------
+        WrongTypeError, DataError
+            Naming slot, type, and how to register it.
+        """
+        return serialization.serialize(self._value, self.name)
+
+    def deserialize(self, data):
+        """Hold the object of serialized bytes, as the slot's own; a blob that the slot holds stays and gets the values.
+
+        Raises
+        ------
+        DataError, ShapeError, WrongTypeError
+            If the bytes are damaged, or do not fit the blob; the slot keeps what it holds.
+        """
+        self.filling(serialization.deserialize(data)[1])()
+
+    def filling(self, value):
+        """Return a function that puts an object that was read into the slot, and which cannot fail; raises as `deserialize`."""
+        blob = self._value if self.is_type(Blob) and not self.is_external else None
+        if blob is None or not (blob.num_axes or blob.count):
+            return lambda: self.reset(value)
+        if type(value) is not Blob:
+            raise WrongTypeError(f"holds a Blob, which nets may use, the bytes hold {type(value).__name__}; remove the slot first",
+                                 field=self.name)
+        if (blob.shape, blob.count, blob.dtype) != (value.shape, value.count, value.dtype):
+            raise ShapeError(f"holds a blob of shape {list(blob.shape)} and {blob.dtype.name}, which nets may use, the bytes hold "
+                             f"one of {list(value.shape)} and {value.dtype.name}; remove the slot first", field=self.name)
+        has_diff = any(each.diff_memory.head != SyncedHead.UNINITIALIZED for each in (blob, value))
+        views = [(blob.data, value.cpu_data)] + ([(blob.diff, value.cpu_diff)] if has_diff else [])
+
+        def fill():
+            for mine, read in views:
+                mine[...] = read
+        return fill
 
     def __reduce__(self):
         raise WrongTypeError("a slot cannot be copied or pickled; other.deserialize(slot.serialize()) copies what it holds",

@@ -9,15 +9,19 @@ to the slots that it uses but not to what owns it, so that its memory goes with 
 Caffe2, a net's blobs are kept in a workspace of its own, a child; its parameters are slots of the workspace.
 """
 
+import logging
 import os
 import weakref
 
-from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, close_matches
+from minicaffe import serialization
+from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.text import parse_text
 from minicaffe.slot import Slot, memory_of
 
 __all__ = ["Slot", "Workspace"]
+
+log = logging.getLogger("minicaffe.workspace")
 
 
 class Workspace:
@@ -170,6 +174,83 @@ class Workspace:
     def _memories(self):
         return {name: {} if slot.is_external or slot.type is None else memory_of(slot.get()) for name, slot in self._slots.items()}
 
+    # ---- to bytes and files
+
+    def serialize(self, name):
+        """Return the slot `name` as bytes, as `Slot.serialize`."""
+        return self.slot(name).serialize()
+
+    def deserialize(self, data, name=None):
+        """Put the object of serialized bytes into the own slot `name`, by default of the name that it had, and return the slot.
+
+        Raises
+        ------
+        DataError, ShapeError, WrongTypeError, ConfigError
+            As `Slot.deserialize`, and for a forwarded name; nothing is changed then.
+        """
+        stored, value = serialization.deserialize(data)
+        name = stored if name is None else name
+        self._fill({name: value})
+        return self._slots[name]
+
+    def save(self, path, names=None):
+        """Write what slots hold to a file, which is replaced when the new one is whole; see `minicaffe.serialization`.
+
+        Parameters
+        ----------
+        path : str or path-like
+        names : sequence of str, optional
+            By default all own slots but those that show an object of somebody else.
+
+        Returns
+        -------
+        list of str
+            The names that were written.
+
+        Raises
+        ------
+        MissingNameError, WrongTypeError, DataError, FileError
+            Naming slot, type and file; what was at `path` stays.
+        """
+        if names is None:
+            names = [name for name, slot in self._slots.items() if not slot.is_external]
+            if left := len(self._slots) - len(names):
+                log.info("%d slots of %s show objects of others and are left out of %s; name them to save them", left, self, path)
+        names = _listed(names)
+        serialization.write_file(path, {name: self.slot(name)._value for name in names})
+        return names
+
+    def load(self, path, names=None):
+        """Fill own slots from a file of `save`: all that are in it, or those of `names`; return their names.
+
+        A blob that a slot holds stays and gets the values, so that nets which use it see them; anything else is replaced. A slot of
+        a parent is hidden, not written.
+
+        Raises
+        ------
+        FileError, DataError, ShapeError, WrongTypeError, MissingNameError, ConfigError
+            Naming file and slot; the workspace is as it was.
+        """
+        values = serialization.read_file(path, None if names is None else _listed(names))
+        try:
+            self._fill(values)
+        except Error as error:
+            raise error.at(file=str(path))
+        return list(values)
+
+    def _fill(self, values):
+        """Put read objects into own slots: all, or none if one does not fit."""
+        fills = []
+        for name, value in values.items():
+            if name in self._forwarded:
+                raise ConfigError(f"{self}: '{name}' is forwarded to '{self._forwarded[name]}' of the parent; fill that one, or "
+                                  "remove the forwarding first", field=name)
+            slot = self._slots[name] if name in self._slots else Slot(name)
+            fills.append((name, slot, slot.filling(value)))
+        for name, slot, fill in fills:
+            self._slots[name] = slot
+            fill()
+
     # ---- nets
 
     @property
@@ -292,6 +373,10 @@ class Workspace:
 
     def __reduce__(self):
         raise WrongTypeError(f"{self} cannot be copied or pickled; other.load(path) after save(path) copies what its slots hold")
+
+
+def _listed(names):
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _read_net(net, phase, level, stages, skip_unknown_fields):

@@ -132,7 +132,7 @@ def _split_net(data):
         if wire == COUNTED:
             blobs = []
             try:
-                parts += _message(number, _without_blobs(data, first, first + count, *BLOBS_IN[number], blobs, found))
+                parts += counted(number, _without_blobs(data, first, first + count, *BLOBS_IN[number], blobs, found))
             except DataError as error:
                 raise error.at(field=f"layer[{len(places[number])}]")
             places[number].append(blobs)
@@ -145,7 +145,7 @@ def _without_blobs(data, start, end, blob_field, nested, blobs, found):
     parts = found.copy(data, fields, rest)
     for number, wire, first, _, count in fields:
         if wire == COUNTED and number in nested:
-            parts += _message(number, _without_blobs(data, first, first + count, *nested[number], blobs, found))
+            parts += counted(number, _without_blobs(data, first, first + count, *nested[number], blobs, found))
         elif wire == COUNTED:
             blobs.append((first, first + count))
     return parts
@@ -239,10 +239,10 @@ def write_net(file, net, layers):
         content = [entry.SerializeToString()]
         for index, blob in enumerate(stored.blobs):
             try:
-                content += _message(LAYER_BLOBS, _blob_parts(blob))
+                content += counted(LAYER_BLOBS, _blob_parts(blob))
             except DataError as error:
                 raise error.at(layer=layer.name, layer_type=layer.type, field=f"blobs[{index}]")
-        parts += _message(NET_LAYER, content)
+        parts += counted(NET_LAYER, content)
     _write(file, parts)
 
 
@@ -256,7 +256,7 @@ def write_solver_state(file, iter, learned_net, current_step, history, resume_st
     parts = [state.SerializeToString()]
     for index, blob in enumerate(history):
         try:
-            parts += _message(STATE_HISTORY, _blob_parts(blob))
+            parts += counted(STATE_HISTORY, _blob_parts(blob))
         except DataError as error:
             raise error.at(field=f"history[{index}]")
     _write(file, parts)
@@ -265,7 +265,7 @@ def write_solver_state(file, iter, learned_net, current_step, history, resume_st
 def _blob_parts(blob):
     """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied."""
     shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
-    parts = [*_message(SHAPE, [shape])]
+    parts = [*counted(SHAPE, [shape])]
     for values, single, double in ((blob.data, DATA, DOUBLE_DATA), (blob.diff, DIFF, DOUBLE_DIFF)):
         if values is None:
             continue
@@ -275,12 +275,12 @@ def _blob_parts(blob):
             raise DataError(f"holds {values.size} numbers, its shape {shown(blob.shape)} needs another count")
         little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
         number = single if values.dtype == np.float32 else double
-        parts += _message(number, [little.reshape(-1).view(np.uint8)])
+        parts += counted(number, [little.reshape(-1).view(np.uint8)])
     return parts
 
 
-def _message(number, parts):
-    """Return `parts`, the content of the counted field `number`, with its tag and length in front."""
+def counted(number, parts):
+    """Return `parts`, a list of bytes or of arrays of bytes that are field `number`, with its tag and length in front."""
     return [varint(number << 3 | 2) + varint(sum(map(len, parts))), *parts]
 
 

@@ -126,7 +126,7 @@ def test_double_wins_and_scalars():
 def raw(number, content, kind=None):
     """Return the fields of raw numbers (NVIDIA's fork, OpenCV): the type, a varint, stands two fields before the bytes."""
     kind = b"" if kind is None else binary.varint(number - 2 << 3) + binary.varint(kind)
-    return kind + b"".join(binary._message(number, [content]))
+    return kind + b"".join(binary.counted(number, [content]))
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(None, "<f8"), (0, "<f8"), (1, "<f4"), (2, "<f2")])
