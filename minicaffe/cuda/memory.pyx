@@ -23,6 +23,7 @@ from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
 
 
+@cython.final
 @cython.no_gc_clear     # __dealloc__ of those above may still free
 cdef class DriverAllocator(Allocator):
     """Every block from cuMemAlloc (the plain allocator of a CUDAPlace)."""
@@ -32,7 +33,7 @@ cdef class DriverAllocator(Allocator):
         super().__init__(place)
         self.device = get_device(place.device)
 
-    cdef void* alloc(self, size_t nbytes) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef cydriver.CUdeviceptr address = 0
         self.device.activate()
         code = cydriver.cuMemAlloc(&address, max(nbytes, <size_t> 1))
@@ -42,7 +43,7 @@ cdef class DriverAllocator(Allocator):
         self.remember(<void*> <uintptr_t> address, nbytes)
         return <void*> <uintptr_t> address
 
-    cdef int free(self, void* ptr) except -1:
+    cdef int free_ptr(self, void* ptr) except -1:
         self.forget(ptr)
         if may_call():
             self.device.activate()
@@ -59,6 +60,7 @@ cdef class DriverAllocator(Allocator):
         return self.device.memory_info()
 
 
+@cython.final
 @cython.no_gc_clear
 cdef class PinnedAllocator(Allocator):
     """Page-locked host memory, every block from cuMemHostAlloc."""
@@ -68,14 +70,14 @@ cdef class PinnedAllocator(Allocator):
         super().__init__(place)
         self.device = get_device(selected())
 
-    cdef void* alloc(self, size_t nbytes) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef void* ptr = NULL
         self.device.activate()
         check(cydriver.cuMemHostAlloc(&ptr, max(nbytes, <size_t> 1), cydriver.CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc", (nbytes,))
         self.remember(ptr, nbytes)
         return ptr
 
-    cdef int free(self, void* ptr) except -1:
+    cdef int free_ptr(self, void* ptr) except -1:
         self.forget(ptr)
         if may_call():
             self.device.activate()

@@ -8,16 +8,12 @@ cdef class Allocator:
     cdef readonly Allocator upstream            # where the memory comes from; None for an allocator that is the source
     cdef Usage usage
     cdef unordered_map[size_t, size_t] sizes    # live address -> bytes, for allocators that use remember() and forget()
-    cdef void* alloc(self, size_t nbytes) except NULL
-    cdef int free(self, void* ptr) except -1
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL
+    cdef int free_ptr(self, void* ptr) except -1
     cdef size_t reserved(self) noexcept
     cdef size_t largest_free(self) noexcept
     cdef void remember(self, void* ptr, size_t nbytes) noexcept
     cdef int forget(self, void* ptr) except -1
-
-
-cdef class SystemAllocator(Allocator):
-    pass
 
 
 cdef class Buffer:

@@ -5,9 +5,10 @@ An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wr
 one gets from below it gets from `upstream`. A `Buffer` is one block; it frees itself when its last user goes, be that a
 SyncedMemory or a NumPy view. Caffe called malloc and free by hand, so a NumPy array could outlive the memory it showed.
 
-A subclass of Allocator overrides `alloc` and `free` (C level) and either calls `remember` and `forget`, which keep
-sizes and counters and refuse unknown pointers, or keeps its own counts in `usage`. All run under the GIL; one that
-releases it must have its records consistent first.
+A subclass in Cython overrides `alloc_ptr` and `free_ptr` and either calls `remember` and `forget`, which keep sizes and
+counters and refuse unknown pointers, or keeps its own counts in `usage`. A subclass in Python overrides `alloc` and `free`
+of `Allocator` itself, which keeps its records (docs/own_allocators.md). All run under the GIL; one that releases it must
+have its records consistent first.
 """
 
 cimport cython
@@ -26,6 +27,14 @@ from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.red_zones import RedZones
 from minicaffe.memory.reporter import Stats, live, reporter
 
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX < 0x030D0000
+    #define Py_IsFinalizing _Py_IsFinalizing
+    #endif
+    """
+    bint Py_IsFinalizing() noexcept
+
 cdef enum:
     ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -43,18 +52,39 @@ cdef class Allocator:
         Gives the memory, of the same place.
     """
 
+    def __cinit__(self, *_args, **_options):
+        self.usage = Usage()
+
     def __init__(self, place, Allocator upstream=None):
         self.place = place
         self.upstream = upstream
-        self.usage = Usage()
 
-    cdef void* alloc(self, size_t nbytes) except NULL:
-        """Give a block of at least `nbytes` bytes, never NULL; raise OutOfMemoryError when there is none."""
-        raise Error(f"{type(self).__name__} must override alloc")
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
+        """Give a block of at least `nbytes` bytes, never NULL; raise OutOfMemoryError when there is none.
 
-    cdef int free(self, void* ptr) except -1:
+        Here: of an allocator written in Python, whose `alloc` gives the address.
+        """
+        cdef str name = type(self).__name__
+        if type(self).alloc is Allocator.alloc:
+            raise Error(f"{name} must override alloc")
+        if self.place is None:
+            raise Error(f"{name} has no place; its __init__ must call super().__init__(place, upstream)")
+        address = self.alloc(nbytes)
+        if not isinstance(address, int):
+            raise WrongTypeError(f"{name}.alloc must give an address (int), got {type(address).__name__}")
+        if not 0 < address < 1 << 64 or address % ALIGNMENT != 0:
+            raise PointerError(f"{name}.alloc gave {address:#x}; an address must be a multiple of {ALIGNMENT} other than 0")
+        if self.sizes.count(address):
+            raise PointerError(f"{name}.alloc gave {address:#x}, where a block of {self.sizes[address]:,} bytes lives already")
+        self.remember(<void*><size_t>address, nbytes)
+        return <void*><size_t>address
+
+    cdef int free_ptr(self, void* ptr) except -1:
         """Take a block back; raise PointerError if it is not one of ours, or no more."""
-        raise Error(f"{type(self).__name__} must override free")
+        self.forget(ptr)
+        if not Py_IsFinalizing():   # what Python's code needs may be gone by now; the process gives back all its memory
+            self.free(<size_t>ptr)
+        return 0
 
     cdef size_t reserved(self) noexcept:
         """Count the bytes held from below."""
@@ -98,19 +128,26 @@ cdef class Allocator:
         if self.upstream is not None:
             self.upstream.record_stream(address, stream)
 
-    def allocate(self, size_t nbytes):
-        """Give the address of a block of `nbytes` bytes; pair it with `release`. A `Buffer` frees itself instead."""
-        return <size_t>self.alloc(nbytes)
+    def alloc(self, size_t nbytes):
+        """Give the address of a block of `nbytes` bytes, a multiple of 64; pair it with `free`. A `Buffer` frees itself instead.
 
-    def release(self, size_t address):
-        """Free the block at `address`.
+        An allocator written in Python overrides it. There ``super().alloc(nbytes)`` takes the block from `upstream`.
+
+        Raises
+        ------
+        OutOfMemoryError
+        """
+        return <size_t>provider(self, "alloc").alloc_ptr(nbytes)
+
+    def free(self, size_t address):
+        """Free the block at `address`; where it is overridden, ``super().free(address)`` gives it back to `upstream`.
 
         Raises
         ------
         PointerError
             If no block of this allocator lives there.
         """
-        self.free(<void*>address)
+        provider(self, "free").free_ptr(<void*>address)
 
     def __reduce__(self):
         raise WrongTypeError(f"a {type(self).__name__} cannot be copied or pickled: its memory is of this process")
@@ -120,6 +157,16 @@ cdef class Allocator:
         return Stats(self.usage.live, self.usage.peak, self.reserved(), self.usage.count, self.usage.allocations)
 
 
+cdef Allocator provider(Allocator allocator, str call):
+    """Give what does the work of Allocator's `alloc` or `free`: itself, or the upstream of an allocator written in Python."""
+    if type(allocator).alloc is Allocator.alloc:
+        return allocator
+    if allocator.upstream is None:
+        raise Error(f"{type(allocator).__name__} has no upstream, so it must override {call} and not call super().{call}()")
+    return allocator.upstream
+
+
+@cython.final
 @cython.no_gc_clear
 cdef class SystemAllocator(Allocator):
     """Take every block from the C library, aligned to 64 bytes.
@@ -132,19 +179,20 @@ cdef class SystemAllocator(Allocator):
     def __init__(self, place=CPUPlace()):
         super().__init__(place)
 
-    cdef void* alloc(self, size_t nbytes) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef void* ptr = NULL
         if posix_memalign(&ptr, ALIGNMENT, max(nbytes, 1)) != 0:    # 0 bytes, too, need an address of their own
             raise out_of_memory(self, nbytes, "what the system gives")
         self.remember(ptr, nbytes)
         return ptr
 
-    cdef int free(self, void* ptr) except -1:
+    cdef int free_ptr(self, void* ptr) except -1:
         self.forget(ptr)
         c_free(ptr)
         return 0
 
 
+@cython.final
 @cython.no_gc_clear
 cdef class LimitAllocator(Allocator):
     """Refuse what would make more than `max_bytes` live at once.
@@ -160,18 +208,19 @@ cdef class LimitAllocator(Allocator):
         super().__init__(upstream.place, upstream)
         self.max_bytes = max_bytes
 
-    cdef void* alloc(self, size_t nbytes) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         if nbytes > self.max_bytes - self.usage.live:
             raise out_of_memory(self, nbytes, f"{self.max_bytes:,} bytes")
-        cdef void* ptr = self.upstream.alloc(nbytes)
+        cdef void* ptr = self.upstream.alloc_ptr(nbytes)
         self.remember(ptr, nbytes)
         return ptr
 
-    cdef int free(self, void* ptr) except -1:
+    cdef int free_ptr(self, void* ptr) except -1:
         self.forget(ptr)
-        return self.upstream.free(ptr)
+        return self.upstream.free_ptr(ptr)
 
 
+@cython.final
 @cython.no_gc_clear
 cdef class FailAllocator(Allocator):
     """Let the `nth` allocation from now on (counted from 1) fail and all others pass: for tests of error paths.
@@ -187,17 +236,17 @@ cdef class FailAllocator(Allocator):
         super().__init__(upstream.place, upstream)
         self.nth = nth
 
-    cdef void* alloc(self, size_t nbytes) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         self.nth -= 1
         if self.nth == 0:
             raise out_of_memory(self, nbytes, "one allocation less than this")
-        cdef void* ptr = self.upstream.alloc(nbytes)
+        cdef void* ptr = self.upstream.alloc_ptr(nbytes)
         self.remember(ptr, nbytes)
         return ptr
 
-    cdef int free(self, void* ptr) except -1:
+    cdef int free_ptr(self, void* ptr) except -1:
         self.forget(ptr)
-        return self.upstream.free(ptr)
+        return self.upstream.free_ptr(ptr)
 
 
 def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
@@ -205,7 +254,7 @@ def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
     cdef int _i
     start = perf_counter_ns()
     for _i in range(times):
-        allocator.free(allocator.alloc(nbytes))
+        allocator.free_ptr(allocator.alloc_ptr(nbytes))
     return (perf_counter_ns() - start) / times
 
 
@@ -272,14 +321,14 @@ cdef class Buffer:
             raise ConfigError("a Buffer is made once; __init__ was called again")
         cdef size_t live
         try:
-            self.ptr = allocator.alloc(nbytes)
+            self.ptr = allocator.alloc_ptr(nbytes)
         except OutOfMemoryError:
             # Memory may be held by reference cycles of objects that nobody uses any more.
             live = allocator.usage.live
             gc.collect()
             if allocator.usage.live == live:
                 raise
-            self.ptr = allocator.alloc(nbytes)
+            self.ptr = allocator.alloc_ptr(nbytes)
         self.allocator = allocator
         self.nbytes = nbytes
         self.place = allocator.place
@@ -292,7 +341,7 @@ cdef class Buffer:
         if self.usage is not None:
             _reporter.remove(self, self.usage, self.nbytes)     # first: nobody may find a dying Buffer
         if self.allocator is not None:
-            self.allocator.free(self.ptr)
+            self.allocator.free_ptr(self.ptr)
             if _reporter.recording:
                 _reporter.event("free", self.place, <size_t>self.ptr, self.nbytes, self.name, "")
 

@@ -107,11 +107,11 @@ cdef class BuddyAllocator(Allocator):
             for item in self.pools:
                 c_free(item.second.largest)
                 c_free(item.second.asked)
-                self.upstream.free(<void*>item.first)
+                self.upstream.free_ptr(<void*>item.first)
             for large in self.sizes:
-                self.upstream.free(<void*>large.first)
+                self.upstream.free_ptr(<void*>large.first)
 
-    cdef void* alloc(self, size_t nbytes) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         if nbytes > (self.min_chunk << self.max_order) - self.guard:
             return self.alloc_large(nbytes)
         cdef int wanted = self.order_of(nbytes)
@@ -153,7 +153,7 @@ cdef class BuddyAllocator(Allocator):
                 self.tell("split", address, self.min_chunk << order)
         return <void*>address
 
-    cdef int free(self, void* ptr) except -1:
+    cdef int free_ptr(self, void* ptr) except -1:
         cdef size_t address = <size_t>ptr
         cdef Pool* pool = self.pool_of(address)
         if pool == NULL:
@@ -203,11 +203,11 @@ cdef class BuddyAllocator(Allocator):
     cdef void* alloc_large(self, size_t nbytes) except NULL:
         cdef void* ptr
         try:
-            ptr = self.upstream.alloc(nbytes)
+            ptr = self.upstream.alloc_ptr(nbytes)
         except OutOfMemoryError:
             self.give_empty_pools()
             try:
-                ptr = self.upstream.alloc(nbytes)
+                ptr = self.upstream.alloc_ptr(nbytes)
             except OutOfMemoryError as error:
                 raise out_of_memory(self, nbytes, limit_of(error)) from error
         self.remember(ptr, nbytes)
@@ -218,7 +218,7 @@ cdef class BuddyAllocator(Allocator):
         cdef size_t live = self.usage.live
         self.forget(ptr)
         self.held -= live - self.usage.live
-        return self.upstream.free(ptr)
+        return self.upstream.free_ptr(ptr)
 
     cdef int order_of(self, size_t nbytes) noexcept:
         """Find the order of the chunk that just holds a block of `nbytes` and its guard."""
@@ -245,12 +245,12 @@ cdef class BuddyAllocator(Allocator):
         cdef int order = max(wanted, self.next_order)
         cdef size_t base
         try:
-            base = <size_t>self.upstream.alloc(self.min_chunk << order)
+            base = <size_t>self.upstream.alloc_ptr(self.min_chunk << order)
         except OutOfMemoryError:
             self.give_empty_pools()
             order = wanted
             try:
-                base = <size_t>self.upstream.alloc(self.min_chunk << order)
+                base = <size_t>self.upstream.alloc_ptr(self.min_chunk << order)
             except OutOfMemoryError as error:
                 raise out_of_memory(self, nbytes, limit_of(error)) from error
         cdef Pool pool
@@ -262,7 +262,7 @@ cdef class BuddyAllocator(Allocator):
         if pool.largest == NULL or pool.asked == NULL:
             c_free(pool.largest)
             c_free(pool.asked)
-            self.upstream.free(<void*>base)
+            self.upstream.free_ptr(<void*>base)
             raise MemoryError("BuddyAllocator: no host memory for the records of a pool")
         for level in range(order + 1):
             memset(pool.largest + (<size_t>1 << level), order - level + 1, <size_t>1 << level)
@@ -285,7 +285,7 @@ cdef class BuddyAllocator(Allocator):
         self.held -= nbytes
         if _reporter.recording:
             self.tell("pool given back", base, nbytes)
-        return self.upstream.free(<void*>base)
+        return self.upstream.free_ptr(<void*>base)
 
     cdef int give_empty_pools(self) except -1:
         while self.empty_pools > 0:     # dropping one may run other code, so search anew

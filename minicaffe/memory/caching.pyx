@@ -128,9 +128,9 @@ cdef class CachingAllocator(Allocator):
         if self.upstream is not None:
             for item in self.blocks:
                 if item.second.left == NULL:
-                    self.upstream.free(<void*>item.first)
+                    self.upstream.free_ptr(<void*>item.first)
 
-    cdef void* alloc(self, size_t nbytes) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef size_t stream = 0
         cdef size_t size = max((nbytes + self.grain - 1) & ~(self.grain - 1), self.grain) + self.zones.nbytes
         cdef int pool = SMALL if nbytes <= SMALL_REQUEST else LARGE
@@ -164,7 +164,7 @@ cdef class CachingAllocator(Allocator):
                 self.tell("split", block.address, size, f"{rest} bytes left")
         return <void*>block.address
 
-    cdef int free(self, void* ptr) except -1:
+    cdef int free_ptr(self, void* ptr) except -1:
         known = self.blocks.find(<size_t>ptr)
         if known == self.blocks.end() or dereference(known).second.state != LIVE:
             raise self.no_block(<size_t>ptr)
@@ -274,7 +274,7 @@ cdef class CachingAllocator(Allocator):
             return NULL
         self.held += nbytes             # first: another thread may come here meanwhile
         try:
-            address = <size_t>self.upstream.alloc(nbytes)
+            address = <size_t>self.upstream.alloc_ptr(nbytes)
         except BaseException as error:
             self.held -= nbytes
             if isinstance(error, OutOfMemoryError):
@@ -304,7 +304,7 @@ cdef class CachingAllocator(Allocator):
         self.held -= nbytes
         if _reporter.recording:
             self.tell("segment given back", address, nbytes, "")
-        return self.upstream.free(<void*>address)
+        return self.upstream.free_ptr(<void*>address)
 
     cdef int give_free_segments(self) except -1:
         cdef Block* block = self.whole_free(0)

@@ -69,9 +69,9 @@ cdef class CachingHostAllocator(Allocator):
     def __dealloc__(self):
         if self.upstream is not None:
             for item in self.blocks:
-                self.upstream.free(<void*>item.first)
+                self.upstream.free_ptr(<void*>item.first)
 
-    cdef void* alloc(self, size_t nbytes) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef int order = LEAST
         cdef size_t address
         cdef HostBlock* block
@@ -96,7 +96,7 @@ cdef class CachingHostAllocator(Allocator):
             _reporter.event("cache hit", self.place, address, <size_t>1 << order, "", "")
         return <void*>address
 
-    cdef int free(self, void* ptr) except -1:
+    cdef int free_ptr(self, void* ptr) except -1:
         cdef HostBlock* block = self.find_live(<size_t>ptr)
         if block.shared:
             block.state = WAITING       # first, so that a second free by another thread is found
@@ -137,7 +137,7 @@ cdef class CachingHostAllocator(Allocator):
         cdef size_t address
         cdef HostBlock* block
         try:
-            address = <size_t>self.upstream.alloc(<size_t>1 << order)
+            address = <size_t>self.upstream.alloc_ptr(<size_t>1 << order)
         except OutOfMemoryError as error:
             self.refusal = limit_of(error)
             return 0
@@ -158,7 +158,7 @@ cdef class CachingHostAllocator(Allocator):
                 address = self.take_cached(order)
                 self.blocks.erase(address)
                 self.held -= <size_t>1 << order
-                self.upstream.free(<void*>address)      # may run other code, hence last
+                self.upstream.free_ptr(<void*>address)      # may run other code, hence last
         return 0
 
     cdef int take_back(self, bint wait) except -1:

@@ -178,7 +178,7 @@ def replay(steps, make, Allocator upstream not None, least_seconds=0.2):
         except OutOfMemoryError:
             for address in addresses:
                 if address != 0:
-                    allocator.free(<void*>address)
+                    allocator.free_ptr(<void*>address)
             raise
         reserved = allocator.reserved()
         idle += 1 - <double>allocator.usage.live / reserved if reserved > 0 else 0
@@ -201,6 +201,6 @@ cdef int play(Allocator allocator, Call call, vector[size_t]& addresses) except 
     cdef size_t address = addresses[call.block]
     if call.is_free:
         addresses[call.block] = 0
-        return allocator.free(<void*>address)
-    addresses[call.block] = <size_t>allocator.alloc(call.nbytes)
+        return allocator.free_ptr(<void*>address)
+    addresses[call.block] = <size_t>allocator.alloc_ptr(call.nbytes)
     return 0

@@ -40,7 +40,7 @@ def test_allocators_in_a_reference_cycle():
             memory.use(place, name)
             allocator = registry.allocator(place)
             kept = memory.Buffer(allocator, 7000)
-            allocator.release(allocator.allocate(5000))
+            allocator.free(allocator.alloc(5000))
             ring = [allocator, kept]
             ring.append(ring)
             memory.use(place, "plain")

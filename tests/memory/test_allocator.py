@@ -50,59 +50,59 @@ def test_places_are_values():
 def test_every_allocator_keeps_the_contract(wrap):
     allocator = wrap()
     sizes = [0, 0, 1, 63, 64, 65, 4096, 1 << 20, (1 << 26) + 1]
-    addresses = [allocator.allocate(n) for n in sizes]
+    addresses = [allocator.alloc(n) for n in sizes]
     assert len(set(addresses)) == len(sizes)
     assert all(a % 64 == 0 and a for a in addresses)
     stats = allocator.stats()
     assert (stats.live, stats.peak, stats.count, stats.allocations) == (sum(sizes), sum(sizes), len(sizes), len(sizes))
     assert stats.reserved >= stats.live
     for address in addresses:
-        allocator.release(address)
+        allocator.free(address)
         with pytest.raises(PointerError):
-            allocator.release(address)
+            allocator.free(address)
     assert (allocator.stats().live, allocator.stats().count) == (0, 0)
     assert allocator.stats().peak == sum(sizes)
     stranger = SystemAllocator()
-    address = stranger.allocate(64)
+    address = stranger.alloc(64)
     with pytest.raises(PointerError):
-        allocator.release(address)
-    stranger.release(address)
+        allocator.free(address)
+    stranger.free(address)
 
 
 def test_abstract_allocator_says_what_to_override():
     with pytest.raises(Error, match="must override alloc"):
-        Allocator(CPUPlace()).allocate(1)
+        Allocator(CPUPlace()).alloc(1)
 
 
 def test_limit_refuses_with_bytes_asked_live_and_limit():
     limited = LimitAllocator(SystemAllocator(), 1000)
-    first = limited.allocate(600)
+    first = limited.alloc(600)
     with pytest.raises(
         OutOfMemoryError, match=r"no memory for 401 bytes; live are 600 bytes, the limit is 1,000 bytes"
     ):
-        limited.allocate(401)
-    second = limited.allocate(400)
-    limited.release(first)
-    limited.release(second)
-    limited.release(limited.allocate(1000))
+        limited.alloc(401)
+    second = limited.alloc(400)
+    limited.free(first)
+    limited.free(second)
+    limited.free(limited.alloc(1000))
     with pytest.raises(MemoryError):  # the error is Python's MemoryError, too
-        limited.allocate(1 << 63)
+        limited.alloc(1 << 63)
 
 
 def test_the_system_has_a_limit_too():
     with pytest.raises(OutOfMemoryError, match="4,611,686,018,427,387,904 bytes"):
-        SystemAllocator().allocate(1 << 62)
+        SystemAllocator().alloc(1 << 62)
 
 
 def test_fail_allocator_fails_once():
     failing = FailAllocator(SystemAllocator(), 2)
-    addresses = [failing.allocate(8)]
+    addresses = [failing.alloc(8)]
     with pytest.raises(OutOfMemoryError):
-        failing.allocate(8)
-    addresses.append(failing.allocate(8))
+        failing.alloc(8)
+    addresses.append(failing.alloc(8))
     assert failing.stats().count == 2
     for address in addresses:
-        failing.release(address)
+        failing.free(address)
 
 
 def test_buffer_frees_itself_with_its_last_view(host):

@@ -21,57 +21,57 @@ def make(limit=1 << 20, pool=1024, max_pool=4096, place=None):
 def test_splits_and_coalesces():
     buddy, upstream = make()
     with memory.record() as events:
-        small = buddy.allocate(128 - 8)  # with its guard exactly one chunk
+        small = buddy.alloc(128 - 8)  # with its guard exactly one chunk
         assert [e.nbytes for e in events if e.kind == "split"] == [512, 256, 128]
-        other = buddy.allocate(64)
+        other = buddy.alloc(64)
         assert abs(other - small) == 128  # its buddy
-        buddy.release(small)
-        buddy.release(other)
+        buddy.free(small)
+        buddy.free(other)
     assert [e.nbytes for e in events if e.kind == "merge"] == [256, 512, 1024]
     assert upstream.stats().live == buddy.stats().reserved == 1024
-    whole = buddy.allocate(1024 - 8)  # only a whole pool holds it
+    whole = buddy.alloc(1024 - 8)  # only a whole pool holds it
     assert upstream.stats().live == 1024
-    buddy.release(whole)
+    buddy.free(whole)
     buddy.empty_cache()
     assert upstream.stats().live == buddy.stats().reserved == 0
 
 
 def test_pools_double_and_the_largest_empty_one_stays():
     buddy, upstream = make()
-    blocks = [buddy.allocate(900) for _ in range(1 + 2 + 4 + 4)]
+    blocks = [buddy.alloc(900) for _ in range(1 + 2 + 4 + 4)]
     assert upstream.stats()[:4] == (1024 * 11, 1024 * 11, 1024 * 11, 4)
     for block in blocks:
-        buddy.release(block)
+        buddy.free(block)
     assert upstream.stats().live == 4096
-    buddy.release(buddy.allocate(4000))
+    buddy.free(buddy.alloc(4000))
     assert upstream.stats().allocations == 4  # served from the pool that stayed
 
 
 def test_large_requests_fall_through():
     buddy, upstream = make()
-    block = buddy.allocate(4096 - 7)
+    block = buddy.alloc(4096 - 7)
     assert upstream.stats().live == buddy.stats().live == buddy.stats().reserved == 4096 - 7
-    buddy.release(block)
+    buddy.free(block)
     assert upstream.stats().live == 0
     with pytest.raises(PointerError):
-        buddy.release(block)
+        buddy.free(block)
 
 
 def test_takes_a_smaller_pool_where_the_usual_one_is_not_to_be_had():
     buddy, upstream = make(limit=2048)
-    blocks = [buddy.allocate(900), buddy.allocate(900)]
+    blocks = [buddy.alloc(900), buddy.alloc(900)]
     assert upstream.stats().live == 2048  # 1024 and 1024, as 2048 more would be too much
     with pytest.raises(OutOfMemoryError, match="no memory for 900 bytes; live are 1,800 bytes, the limit is 2,048 bytes; 2,048"):
-        buddy.allocate(900)
+        buddy.alloc(900)
     for block in blocks:
-        buddy.release(block)
+        buddy.free(block)
 
 
 def test_gives_up_an_empty_pool_for_a_larger_request():
     buddy, upstream = make(limit=2048)
-    buddy.release(buddy.allocate(900))
+    buddy.free(buddy.alloc(900))
     assert upstream.stats().live == 1024
-    buddy.release(buddy.allocate(1900))
+    buddy.free(buddy.alloc(1900))
     assert upstream.stats().live == 2048
 
 
@@ -82,13 +82,13 @@ def test_a_failed_growth_leaves_it_usable(nth):
     blocks, failures = [], 0
     for _ in range(4):
         try:
-            blocks.append(buddy.allocate(192))
+            blocks.append(buddy.alloc(192))
         except OutOfMemoryError:
             failures += 1
     # The second try of the same request succeeds, since only one allocation fails.
     assert (failures, len(blocks), buddy.stats().count) == (0, 4, 4)
     for block in blocks:
-        buddy.release(block)
+        buddy.free(block)
     buddy.empty_cache()
     assert upstream.stats().live == 0
 
@@ -96,87 +96,87 @@ def test_a_failed_growth_leaves_it_usable(nth):
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 100, 120])
 def test_overrun_is_found_when_the_block_is_freed(nbytes):
     buddy, _ = make()
-    first, second = sorted(buddy.allocate(nbytes) for _ in range(2))
+    first, second = sorted(buddy.alloc(nbytes) for _ in range(2))
     kept = ctypes.string_at(first + nbytes, 8)
     ctypes.memset(first + nbytes, kept[0] ^ 1, 1)  # a single byte
     for _ in range(2):
         with pytest.raises(PointerError, match=f"block of {nbytes} bytes at {first:#x} was written beyond its end"):
-            buddy.release(first)
+            buddy.free(first)
     assert buddy.stats().count == 2
-    buddy.release(second)
+    buddy.free(second)
     ctypes.memmove(first + nbytes, kept, 8)  # mend it to end in order
-    buddy.release(first)
+    buddy.free(first)
     assert buddy.stats().count == 0
 
 
 def test_a_long_overrun_harms_no_books():
     buddy, upstream = make()
-    first, second = sorted(buddy.allocate(64) for _ in range(2))
+    first, second = sorted(buddy.alloc(64) for _ in range(2))
     ctypes.memset(first + 64, 0xEE, 900 - 128)
     for block in first, second:
         with pytest.raises(PointerError, match="written beyond its end"):
-            buddy.release(block)
-    for block in [buddy.allocate(100) for _ in range(6)]:
-        buddy.release(block)
+            buddy.free(block)
+    for block in [buddy.alloc(100) for _ in range(6)]:
+        buddy.free(block)
     assert buddy.stats().count == 2
 
 
 def test_overwritten_free_block_is_found_when_it_is_taken():
     buddy, _ = make()
-    first, second = sorted(buddy.allocate(64) for _ in range(2))
-    buddy.release(second)
+    first, second = sorted(buddy.alloc(64) for _ in range(2))
+    buddy.free(second)
     kept = ctypes.string_at(second, 8)
     ctypes.memset(second, 0, 8)
     with pytest.raises(PointerError, match=f"free block at {second:#x} was overwritten"):
-        buddy.allocate(64)
+        buddy.alloc(64)
     assert buddy.stats().count == 1
     ctypes.memmove(second, kept, 8)
-    assert buddy.allocate(64) == second
-    buddy.release(second)
-    buddy.release(first)
+    assert buddy.alloc(64) == second
+    buddy.free(second)
+    buddy.free(first)
 
 
 def test_what_a_user_wrote_is_no_false_alarm():
     """Freed, merged, taken as part of a larger block, filled, freed again: no stale word may be looked for."""
     buddy, _ = make()
     for _ in range(3):
-        small = [buddy.allocate(100) for _ in range(8)]
+        small = [buddy.alloc(100) for _ in range(8)]
         for block in small:
             ctypes.memset(block, 0xAA, 100)
         for block in small[::2] + small[1::2]:
             assert ctypes.string_at(block, 100) == b"\xaa" * 100  # freeing its neighbours wrote nothing here
-            buddy.release(block)
-        whole = buddy.allocate(1000)
+            buddy.free(block)
+        whole = buddy.alloc(1000)
         ctypes.memset(whole, 0xBB, 1000)
-        buddy.release(whole)
+        buddy.free(whole)
         assert buddy.stats().live == 0
 
 
 def test_the_half_that_just_has_room_is_cut():
     """Larger chunks stay whole, and a half with too little room is passed over."""
     buddy, upstream = make()
-    left, right, last = buddy.allocate(504), buddy.allocate(248), buddy.allocate(248)
+    left, right, last = buddy.alloc(504), buddy.alloc(248), buddy.alloc(248)
     assert last - right == 256 and right - left == 512
-    buddy.release(left)
-    buddy.release(right)
-    assert buddy.allocate(248) == right  # left has room for twice as much
-    assert buddy.allocate(504) == left
-    buddy.release(left)
-    buddy.release(right)
-    assert buddy.allocate(120) == right
-    assert buddy.allocate(248) == left  # 128 bytes are free on the right
+    buddy.free(left)
+    buddy.free(right)
+    assert buddy.alloc(248) == right  # left has room for twice as much
+    assert buddy.alloc(504) == left
+    buddy.free(left)
+    buddy.free(right)
+    assert buddy.alloc(120) == right
+    assert buddy.alloc(248) == left  # 128 bytes are free on the right
     assert upstream.stats().count == 1
 
 
 def test_misuse_of_pointers():
     buddy, _ = make()
-    block = buddy.allocate(500)
+    block = buddy.alloc(500)
     for wrong, message in [(block + 1, "no block starts there"), (block + 128, "no block starts there"), (64, "no live")]:
         with pytest.raises(PointerError, match=message):
-            buddy.release(wrong)
-    buddy.release(block)
+            buddy.free(wrong)
+    buddy.free(block)
     with pytest.raises(PointerError, match="free already"):
-        buddy.release(block)
+        buddy.free(block)
 
 
 @pytest.mark.parametrize(
@@ -197,35 +197,35 @@ def test_options_are_checked(options, field):
 
 def test_device_memory_is_never_touched():
     buddy = BuddyAllocator(SystemAllocator(CUDAPlace(0)), 128, 1 << 20, 1 << 20)
-    base = buddy.allocate(1 << 20)  # a power of two fits exactly, as no guard follows
-    buddy.release(base)
+    base = buddy.alloc(1 << 20)  # a power of two fits exactly, as no guard follows
+    buddy.free(base)
     with no_access(base, 1 << 20):
-        taken = [buddy.allocate(n) for n in (0, 128, 129, 1 << 14, 1 << 16, 1 << 18, 3000, 4096)]
-        buddy.release(taken[1])
-        assert buddy.allocate(128) == taken[1]
+        taken = [buddy.alloc(n) for n in (0, 128, 129, 1 << 14, 1 << 16, 1 << 18, 3000, 4096)]
+        buddy.free(taken[1])
+        assert buddy.alloc(128) == taken[1]
         for block in taken:
             assert base <= block < base + (1 << 20)
-            buddy.release(block)
+            buddy.free(block)
             with pytest.raises(PointerError):
-                buddy.release(block)
+                buddy.free(block)
     buddy.empty_cache()
     assert buddy.stats().reserved == 0
 
 
 def test_streams_are_refused_on_a_device_only():
     buddy, _ = make(place=CUDAPlace(0))
-    block = buddy.allocate(1)
+    block = buddy.alloc(1)
     with pytest.raises(ConfigError, match="knows no streams"):
         buddy.record_stream(block, 1)
-    buddy.release(block)
+    buddy.free(block)
     on_host, _ = make()
-    on_host.record_stream(on_host.allocate(1), 1)
+    on_host.record_stream(on_host.alloc(1), 1)
 
 
 def test_pools_go_with_the_allocator():
     buddy, upstream = make()
-    buddy.release(buddy.allocate(1))
-    buddy.allocate(5000)
+    buddy.free(buddy.alloc(1))
+    buddy.alloc(5000)
     assert upstream.stats().count == 2
     del buddy
     assert upstream.stats().count == 0
@@ -249,7 +249,7 @@ class BuddyMachine(RuleBasedStateMachine):
     @rule(target=blocks, size=st.one_of(st.integers(0, 300), st.integers(0, 6000)))
     def allocate(self, size):
         try:
-            block = self.buddy.allocate(size)
+            block = self.buddy.alloc(size)
         except OutOfMemoryError:
             # Only refused when the smallest pool, or the block itself, does not fit beside what is held.
             need = size if size > 4096 - self.guard else max(128, 1 << (size + self.guard - 1).bit_length())
@@ -266,14 +266,14 @@ class BuddyMachine(RuleBasedStateMachine):
     def release(self, block):
         if block in self.live:
             self.check(block)
-            self.buddy.release(block)
+            self.buddy.free(block)
             del self.live[block]
 
     @rule(block=blocks, offset=st.sampled_from([1, 64, 128, 512]))
     def misuse(self, block, offset):
         if block is not None and block + offset not in self.live:
             with pytest.raises(PointerError):
-                self.buddy.release(block + offset)
+                self.buddy.free(block + offset)
 
     @rule()
     def empty_cache(self):
@@ -292,7 +292,7 @@ class BuddyMachine(RuleBasedStateMachine):
     def teardown(self):
         for block in list(self.live):
             self.check(block)
-            self.buddy.release(block)
+            self.buddy.free(block)
         # Everything coalesced: what is left is at most one pool, and it is whole.
         assert self.upstream.stats().count <= 1
         self.buddy.empty_cache()

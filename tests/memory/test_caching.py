@@ -56,13 +56,13 @@ def blocks(cache):
 )
 def test_rounding_and_segments(asked, rounded, segment, pool):
     cache, upstream = make()
-    address = cache.allocate(asked)
+    address = cache.alloc(asked)
     (found,) = cache.snapshot()
     assert (found.nbytes, found.pool, found.stream) == (segment, pool, 0)
     assert found.blocks[0][:4] == (address, rounded, asked, "live")
     assert upstream.stats().live == cache.stats().reserved == segment
     assert cache.stats().live == asked
-    cache.release(address)
+    cache.free(address)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_rounding_and_segments(asked, rounded, segment, pool):
 )
 def test_a_rest_is_split_off_if_it_is_big_enough(cached, asked, kept):
     cache, _ = make()
-    first = cache.allocate(cached)
-    behind = cache.allocate(512) if cached == 1024 else None  # keeps it from merging with the rest of the segment
-    cache.release(first)
-    assert cache.allocate(asked) == first
+    first = cache.alloc(cached)
+    behind = cache.alloc(512) if cached == 1024 else None  # keeps it from merging with the rest of the segment
+    cache.free(first)
+    assert cache.alloc(asked) == first
     assert [n for n, _ in blocks(cache)][: len(kept)] == kept
     assert behind is None or cache.stats().splits == 3
 
@@ -86,58 +86,58 @@ def test_a_rest_is_split_off_if_it_is_big_enough(cached, asked, kept):
 def test_best_fit_takes_the_smallest_then_the_lowest():
     cache, _ = make()
     wanted = [4096, 512, 2048, 512, 8192, 512, 2048, 512]  # the blocks of 512 keep the others apart
-    taken = [cache.allocate(n) for n in wanted]
-    rest = cache.allocate(MIB), cache.allocate(2 * MIB - MIB - sum(wanted))
+    taken = [cache.alloc(n) for n in wanted]
+    rest = cache.alloc(MIB), cache.alloc(2 * MIB - MIB - sum(wanted))
     for i in (0, 2, 4, 6):
-        cache.release(taken[i])
+        cache.free(taken[i])
     assert taken == sorted(taken) and max(taken) < rest[0]
-    assert cache.allocate(2000) == taken[2]  # of the two that fit exactly the lower one
-    assert cache.allocate(1025) == taken[6]
-    assert cache.allocate(4097) == taken[4]  # 4,608 bytes of 8,192
-    assert cache.allocate(3584) == taken[4] + 4608  # the rest fits better than the 4,096 at the start
-    assert cache.allocate(2048) == taken[0]
+    assert cache.alloc(2000) == taken[2]  # of the two that fit exactly the lower one
+    assert cache.alloc(1025) == taken[6]
+    assert cache.alloc(4097) == taken[4]  # 4,608 bytes of 8,192
+    assert cache.alloc(3584) == taken[4] + 4608  # the rest fits better than the 4,096 at the start
+    assert cache.alloc(2048) == taken[0]
     assert cache.stats().upstream_allocations == 1
 
 
 def test_small_and_large_pools_do_not_mix():
     cache, upstream = make()
-    cache.release(cache.allocate(2 * MIB))
-    cache.allocate(1000)
+    cache.free(cache.alloc(2 * MIB))
+    cache.alloc(1000)
     assert upstream.stats().count == 2
-    cache.allocate(18 * MIB)  # fits into the cached 20 MiB
+    cache.alloc(18 * MIB)  # fits into the cached 20 MiB
     assert upstream.stats().count == 2
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
 def test_free_neighbours_merge_in_any_order(order):
     cache, _ = make()
-    three = [cache.allocate(512) for _ in range(3)]
+    three = [cache.alloc(512) for _ in range(3)]
     with memory.record() as events:
         for i in order:
-            cache.release(three[i])
+            cache.free(three[i])
     assert blocks(cache) == [(2 * MIB, "free")]
     stats = cache.stats()
     assert (stats.splits, stats.merges) == (3, 3)
     assert [e for e in events if e.kind == "merge"][-1][3:5] == (three[0], 2 * MIB)
-    assert cache.allocate(MIB) == three[0]
+    assert cache.alloc(MIB) == three[0]
 
 
 def test_segments_that_touch_do_not_merge():
     # The double gives its segments side by side out of one range, as a driver may.
     cache = CachingAllocator(BuddyAllocator(SystemAllocator(CUDAPlace(0)), 1 << 12, 1 << 27, 1 << 27))
-    taken = [cache.allocate(32 * MIB) for _ in range(4)]
+    taken = [cache.alloc(32 * MIB) for _ in range(4)]
     assert sorted(taken) == list(range(min(taken), min(taken) + 128 * MIB, 32 * MIB))
     for address in taken:
-        cache.release(address)
+        cache.free(address)
     assert blocks(cache) == [(32 * MIB, "free")] * 4
 
 
 def test_statistics_and_events_of_a_hit():
     cache, upstream = make()
     with memory.record() as events:
-        first = cache.allocate(1000)
-        cache.release(first)
-        assert cache.allocate(100) == first
+        first = cache.alloc(1000)
+        cache.free(first)
+        assert cache.alloc(100) == first
     kinds = [(e.kind, e.nbytes, e.place) for e in events]
     assert kinds == [
         ("segment taken", 2 * MIB, CUDAPlace(0)),
@@ -146,8 +146,8 @@ def test_statistics_and_events_of_a_hit():
         ("cache hit", 512, CUDAPlace(0)),
         ("split", 512, CUDAPlace(0)),
     ]
-    big = cache.allocate(30 * MIB)
-    cache.release(big)
+    big = cache.alloc(30 * MIB)
+    cache.free(big)
     stats = cache.stats()
     assert stats._asdict() == {
         "live": 100, "peak": 30 * MIB + 100, "reserved": 32 * MIB, "count": 1, "allocations": 3, "peak_reserved": 32 * MIB,
@@ -175,38 +175,38 @@ def test_blocks_stay_with_their_stream():
     streams = FakeStreams()
     cache, upstream = make(streams=streams)
     streams.stream = 7
-    first = cache.allocate(1000)
-    cache.release(first)
+    first = cache.alloc(1000)
+    cache.free(first)
     streams.stream = 8
-    other = cache.allocate(1000)
+    other = cache.alloc(1000)
     assert other != first and upstream.stats().count == 2
     assert sorted(s.stream for s in cache.snapshot()) == [7, 8]
     streams.stream = 7
-    assert cache.allocate(1000) == first
-    cache.release(other)  # goes back to stream 8, whichever is current
-    assert cache.allocate(1000) not in (first, other)
+    assert cache.alloc(1000) == first
+    cache.free(other)  # goes back to stream 8, whichever is current
+    assert cache.alloc(1000) not in (first, other)
     assert streams.calls == []  # nothing was recorded or asked for that
 
 
 def test_a_block_used_on_other_streams_waits_for_them():
     streams = FakeStreams()
     cache, upstream = make(streams=streams)
-    block = cache.allocate(20 * MIB)
+    block = cache.alloc(20 * MIB)
     for stream in (1, 2, 2, 0):  # 0 is its own
         cache.record_stream(block, stream)
-    cache.release(block)
+    cache.free(block)
     assert (streams.put, cache.stats().live, cache.stats().waiting) == ({1: 1, 2: 1}, 0, 20 * MIB)
     assert blocks(cache) == [(20 * MIB, "waiting")]
     with pytest.raises(PointerError, match="free already and waits for its streams"):
-        cache.release(block)
+        cache.free(block)
     with pytest.raises(PointerError, match="free already"):
         cache.record_stream(block, 1)
     streams.reach(1)
-    second = cache.allocate(20 * MIB)
+    second = cache.alloc(20 * MIB)
     assert second != block  # stream 2 is not there yet
     streams.reach(2)
-    assert cache.allocate(20 * MIB) == block
-    cache.release(block)  # the uses were those of its former life
+    assert cache.alloc(20 * MIB) == block
+    cache.free(block)  # the uses were those of its former life
     assert blocks(cache).count((20 * MIB, "free")) == 1
     assert (cache.stats().waiting, upstream.stats().count) == (0, 2)
 
@@ -214,10 +214,10 @@ def test_a_block_used_on_other_streams_waits_for_them():
 def test_a_waiting_block_does_not_merge():
     streams = FakeStreams()
     cache, _ = make(streams=streams)
-    one, two = cache.allocate(512), cache.allocate(512)
+    one, two = cache.alloc(512), cache.alloc(512)
     cache.record_stream(one, 5)
-    cache.release(one)
-    cache.release(two)
+    cache.free(one)
+    cache.free(two)
     assert blocks(cache) == [(512, "waiting"), (2 * MIB - 512, "free")]
     cache.empty_cache()  # waits
     assert streams.calls[-1] == "wait" and blocks(cache) == []
@@ -226,16 +226,16 @@ def test_a_waiting_block_does_not_merge():
 def test_streams_that_fail_leave_the_books_right():
     streams = FakeStreams()
     cache, upstream = make(streams=streams)
-    block = cache.allocate(512)
+    block = cache.alloc(512)
     cache.record_stream(block, 3)
     streams.broken = "record"
     with pytest.raises(OSError, match="record failed"):
-        cache.release(block)
+        cache.free(block)
     assert (cache.stats().live, cache.stats().count) == (512, 1)
     streams.broken = "done"
-    cache.release(block)
+    cache.free(block)
     with pytest.raises(OSError, match="done failed"):
-        cache.allocate(512)
+        cache.alloc(512)
     streams.broken = "wait"
     with pytest.raises(OSError, match="wait failed"):
         cache.empty_cache()
@@ -255,11 +255,11 @@ def test_streams_may_come_back_into_the_allocator():
             super()._call(name)
             if self.depth < 2:
                 self.depth += 1
-                inner = cache.allocate(700)
+                inner = cache.alloc(700)
                 cache.record_stream(inner, 4)
-                cache.release(inner)
+                cache.free(inner)
                 if taken:
-                    cache.release(taken.pop())
+                    cache.free(taken.pop())
                 if name == "wait":
                     cache.empty_cache()
                 assert sum(b.nbytes for s in cache.snapshot() for b in s.blocks) == cache.stats().reserved
@@ -268,14 +268,14 @@ def test_streams_may_come_back_into_the_allocator():
     streams = Busy()
     cache, upstream = make(streams=streams)
     taken = []
-    taken += [cache.allocate(n) for n in [512, 1024, 3 * MIB] * 20]
+    taken += [cache.alloc(n) for n in [512, 1024, 3 * MIB] * 20]
     while taken:
         block = taken.pop()
         cache.record_stream(block, 1)
-        cache.release(block)
+        cache.free(block)
         if len(taken) % 3 == 0:
             streams.reach(1)
-        cache.release(cache.allocate(len(taken) * 1000))
+        cache.free(cache.alloc(len(taken) * 1000))
     cache.empty_cache()
     cache.empty_cache()  # the first one made more to wait for
     assert cache.stats().count == cache.stats().live == 0
@@ -293,13 +293,13 @@ def test_a_buffer_knows_its_streams():
 
 def test_record_stream_without_streams_is_refused():
     cache, _ = make()
-    block = cache.allocate(1)
+    block = cache.alloc(1)
     cache.record_stream(block, 0)  # the only one there is
     with pytest.raises(ConfigError, match="made without `streams`"):
         cache.record_stream(block, 1)
     with pytest.raises(PointerError, match="comes from another allocator"):
         cache.record_stream(64, 1)
-    cache.release(block)
+    cache.free(block)
     for method, arguments in [("current", ()), ("record", (0,)), ("done", (None,)), ("wait", (None,))]:
         with pytest.raises(Error, match=f"must override {method}"):
             getattr(StreamOrder(), method)(*arguments)
@@ -307,16 +307,16 @@ def test_record_stream_without_streams_is_refused():
 
 def test_misuse_of_pointers():
     cache, _ = make()
-    block = cache.allocate(1000)
+    block = cache.alloc(1000)
     for wrong, message in [(block + 1, "lies inside the block"), (block + 1024, "is free already"), (64, "another allocator")]:
         with pytest.raises(PointerError, match=message):
-            cache.release(wrong)
-    cache.release(block)
+            cache.free(wrong)
+    cache.free(block)
     with pytest.raises(PointerError, match="is free already"):
-        cache.release(block)
+        cache.free(block)
     cache.empty_cache()
     with pytest.raises(PointerError, match="its segment was given back"):
-        cache.release(block)
+        cache.free(block)
     assert cache.stats()[:2] == (0, 1000)
 
 
@@ -324,16 +324,16 @@ def test_retry_gives_back_the_smallest_segment_that_is_big_enough_first():
     streams = FakeStreams()
     cache, upstream = make(100 * MIB, streams)
     for mib in (40, 30, 12):
-        cache.release(cache.allocate(mib * MIB))  # each is cut from none before: 30 MiB splits the 40
+        cache.free(cache.alloc(mib * MIB))  # each is cut from none before: 30 MiB splits the 40
     sizes = sorted(s.nbytes // MIB for s in cache.snapshot())
     assert sizes == [40]  # one segment serves all three
     streams.stream = 1
-    cache.release(cache.allocate(30 * MIB))
+    cache.free(cache.alloc(30 * MIB))
     streams.stream = 2
-    cache.release(cache.allocate(22 * MIB))
+    cache.free(cache.alloc(22 * MIB))
     streams.stream = 3
     with memory.record() as events:
-        cache.allocate(24 * MIB)
+        cache.alloc(24 * MIB)
     assert [e.nbytes // MIB for e in events if e.kind == "segment given back"] == [30]
     assert sorted(s.nbytes // MIB for s in cache.snapshot()) == [22, 24, 40]
     assert cache.stats().retries == 1
@@ -344,9 +344,9 @@ def test_retry_then_gives_back_everything_that_is_free():
     cache, upstream = make(100 * MIB, streams)
     for stream in range(4):
         streams.stream = stream
-        cache.release(cache.allocate(24 * MIB))
+        cache.free(cache.alloc(24 * MIB))
     streams.stream = 9
-    cache.allocate(60 * MIB)
+    cache.alloc(60 * MIB)
     assert [s.nbytes for s in cache.snapshot()] == [60 * MIB]
     assert cache.stats().retries == 1
 
@@ -354,18 +354,18 @@ def test_retry_then_gives_back_everything_that_is_free():
 def test_retry_waits_for_streams_and_takes_what_they_give_back():
     streams = FakeStreams()
     cache, upstream = make(50 * MIB, streams)
-    block = cache.allocate(40 * MIB)
+    block = cache.alloc(40 * MIB)
     cache.record_stream(block, 1)
-    cache.release(block)
-    assert cache.allocate(39 * MIB) == block
+    cache.free(block)
+    assert cache.alloc(39 * MIB) == block
     assert streams.calls[-1] == "wait" and upstream.stats().allocations == 1
 
 
 def test_retry_takes_less_than_a_usual_segment():
     cache, upstream = make(5 * MIB)
-    address = cache.allocate(3 * MIB)
+    address = cache.alloc(3 * MIB)
     assert upstream.stats().live == 4 * MIB
-    cache.release(address)
+    cache.free(address)
 
 
 def test_out_of_memory_after_all_retries():
@@ -373,7 +373,7 @@ def test_out_of_memory_after_all_retries():
     kept = Buffer(cache, 30 * MIB, "conv1 data")
     also = [Buffer(cache, 1000, "ip1 data"), Buffer(cache, 2000, "ip1 data")]
     with pytest.raises(OutOfMemoryError) as caught:
-        cache.allocate(25 * MIB)
+        cache.alloc(25 * MIB)
     error = caught.value
     assert (error.place, error.nbytes, error.live) == (CUDAPlace(0), 25 * MIB, 30 * MIB + 3000)
     assert (error.reserved, error.largest_free, error.free, error.total) == (32 * MIB, 2 * MIB - 3072, None, None)
@@ -384,19 +384,19 @@ def test_out_of_memory_after_all_retries():
     )
     assert "empty_cache()" in str(error) and "close other programs" in str(error)
     del kept, also
-    cache.release(cache.allocate(50 * MIB))
+    cache.free(cache.alloc(50 * MIB))
 
 
 def test_limit_on_what_is_reserved():
     cache, upstream = make()
     cache.set_limit(10 * MIB)
-    address = cache.allocate(8 * MIB)
+    address = cache.alloc(8 * MIB)
     with pytest.raises(OutOfMemoryError, match="the limit is 10,485,760 bytes"):
-        cache.allocate(3 * MIB)
-    cache.release(address)
-    cache.release(cache.allocate(10 * MIB))
+        cache.alloc(3 * MIB)
+    cache.free(address)
+    cache.free(cache.alloc(10 * MIB))
     cache.set_limit(None)
-    cache.allocate(100 * MIB)
+    cache.alloc(100 * MIB)
     assert CachingAllocator(SystemAllocator(), limit=0).stats().reserved == 0
     for wrong in (-1, 1 << 64):
         with pytest.raises(ConfigError, match="CachingAllocator.limit: must be a number of bytes"):
@@ -407,14 +407,14 @@ def test_limit_on_what_is_reserved():
 def test_requests_beyond_reason(nbytes):
     cache, _ = make()
     with pytest.raises(OutOfMemoryError):
-        cache.allocate(nbytes)
+        cache.alloc(nbytes)
     assert cache.stats().reserved == cache.stats().count == 0
 
 
 def test_segments_go_with_the_allocator():
     cache, upstream = make()
-    cache.allocate(1)
-    cache.release(cache.allocate(5 * MIB))
+    cache.alloc(1)
+    cache.free(cache.alloc(5 * MIB))
     assert upstream.stats().count == 2
     del cache
     assert upstream.stats().count == 0
@@ -422,25 +422,25 @@ def test_segments_go_with_the_allocator():
 
 def test_device_memory_is_never_touched():
     cache, upstream = make()
-    base = cache.allocate(64 * MIB)
-    cache.release(base)
+    base = cache.alloc(64 * MIB)
+    cache.free(base)
     with no_access(base, 64 * MIB):
-        taken = [cache.allocate(n * MIB) for n in (2, 20, 3, 5, 30)]
+        taken = [cache.alloc(n * MIB) for n in (2, 20, 3, 5, 30)]
         for block in taken[::2] + taken[1::2]:
-            cache.release(block)
-        assert cache.allocate(64 * MIB) == base and upstream.stats().allocations == 1
-    cache.release(base)
+            cache.free(block)
+        assert cache.alloc(64 * MIB) == base and upstream.stats().allocations == 1
+    cache.free(base)
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
 def test_failure_of_the_nth_upstream_allocation(nth):
     upstream = FailAllocator(SystemAllocator(), nth)
     cache = CachingAllocator(upstream)
-    got = [cache.allocate(n) for n in (100, 2 * MIB, 30 * MIB, 24 * MIB)]  # a second try always succeeds
+    got = [cache.alloc(n) for n in (100, 2 * MIB, 30 * MIB, 24 * MIB)]  # a second try always succeeds
     assert cache.stats().retries == (nth <= 4)
     assert cache.stats().reserved == upstream.stats().live
     for address in got:
-        cache.release(address)
+        cache.free(address)
     cache.empty_cache()
     assert upstream.stats().live == cache.stats().reserved == 0
 
@@ -448,7 +448,7 @@ def test_failure_of_the_nth_upstream_allocation(nth):
 def test_errors_that_are_not_for_want_of_memory_pass_and_leave_the_books_right():
     cache = CachingAllocator(memory.Allocator(CPUPlace()))
     with pytest.raises(Error, match="must override alloc"):
-        cache.allocate(1)
+        cache.alloc(1)
     assert cache.stats().reserved == cache.stats().count == 0
 
 
@@ -510,7 +510,7 @@ class CachingMachine(RuleBasedStateMachine):
     @rule(target=blocks, nbytes=st.one_of(st.integers(0, 5000), st.integers(0, 2 * MIB), st.integers(0, 40 * MIB)))
     def allocate(self, nbytes):
         try:
-            address = self.cache.allocate(nbytes)
+            address = self.cache.alloc(nbytes)
         except OutOfMemoryError:
             # Everything that could be given back was: only segments with live blocks are left, and no room beside them.
             self.settle()
@@ -531,11 +531,11 @@ class CachingMachine(RuleBasedStateMachine):
     def release(self, block):
         if block in self.live:
             nbytes, others = self.live.pop(block)
-            self.cache.release(block)
+            self.cache.free(block)
             if others:
                 self.waiting[block] = nbytes, {s: self.streams.put[s] for s in others}
             with pytest.raises(PointerError):
-                self.cache.release(block)
+                self.cache.free(block)
 
     @rule(block=blocks, stream=st.integers(0, 3))
     def use_elsewhere(self, block, stream):
@@ -557,7 +557,7 @@ class CachingMachine(RuleBasedStateMachine):
     def misuse(self, block, offset):
         if block is not None and block + offset not in self.live:
             with pytest.raises(PointerError):
-                self.cache.release(block + offset)
+                self.cache.free(block + offset)
 
     @precondition(lambda self: self.waiting)
     @rule()
@@ -591,7 +591,7 @@ class CachingMachine(RuleBasedStateMachine):
 
     def teardown(self):
         for block in list(self.live):
-            self.cache.release(block)
+            self.cache.free(block)
         self.cache.empty_cache()
         assert self.upstream.stats().live == self.upstream.stats().count == 0
 

@@ -27,22 +27,22 @@ def make(limit=1 << 40, streams=None):
 @pytest.mark.parametrize(("asked", "held"), [(0, 512), (512, 512), (513, 1024), (1 << 20, 1 << 20), ((1 << 20) + 1, 1 << 21)])
 def test_sizes_are_powers_of_two(asked, held):
     cache, upstream = make()
-    address = cache.allocate(asked)
+    address = cache.alloc(asked)
     assert upstream.stats().live == cache.stats().reserved == held
     assert (cache.stats().live, cache.stats().largest_free) == (asked, 0)
-    cache.release(address)
+    cache.free(address)
     assert (cache.stats().live, cache.stats().largest_free) == (0, held)
 
 
 def test_the_block_freed_last_is_taken_first_and_nothing_is_split():
     cache, upstream = make()
-    one, two = cache.allocate(4000), cache.allocate(4096)
-    cache.release(one)
-    cache.release(two)
-    other = cache.allocate(2048)  # a larger block stays whole
+    one, two = cache.alloc(4000), cache.alloc(4096)
+    cache.free(one)
+    cache.free(two)
+    other = cache.alloc(2048)  # a larger block stays whole
     assert other not in (one, two)
     with memory.record() as events:
-        assert [cache.allocate(3000), cache.allocate(2049)] == [two, one]
+        assert [cache.alloc(3000), cache.alloc(2049)] == [two, one]
     assert [(e.kind, e.nbytes) for e in events] == [("cache hit", 4096)] * 2
     stats = cache.stats()
     assert (stats.hits, stats.upstream_allocations, stats.splits, stats.merges) == (2, 3, 0, 0)
@@ -51,33 +51,33 @@ def test_the_block_freed_last_is_taken_first_and_nothing_is_split():
 def test_a_block_waits_for_the_streams_that_copy_it():
     streams = FakeStreams()
     cache, upstream = make(streams=streams)
-    block = cache.allocate(512)
+    block = cache.alloc(512)
     cache.record_stream(block, 0)  # host memory belongs to no stream, so the current one counts as well
     cache.record_stream(block, 4)
-    cache.release(block)
+    cache.free(block)
     assert (cache.stats().live, cache.stats().waiting, cache.stats().reserved) == (0, 512, 512)
     with pytest.raises(PointerError, match="is free already"):
-        cache.release(block)
+        cache.free(block)
     streams.reach(0)
-    assert cache.allocate(512) != block
+    assert cache.alloc(512) != block
     streams.reach(4)
-    assert cache.allocate(512) == block
+    assert cache.alloc(512) == block
     assert cache.stats().waiting == 0
-    cache.release(block)
-    assert cache.allocate(512) == block
+    cache.free(block)
+    assert cache.alloc(512) == block
 
 
 def test_a_failed_record_leaves_the_block_live():
     streams = FakeStreams()
     cache, _ = make(streams=streams)
-    block = cache.allocate(512)
+    block = cache.alloc(512)
     cache.record_stream(block, 1)
     streams.broken = "record"
     with pytest.raises(OSError):
-        cache.release(block)
+        cache.free(block)
     assert (cache.stats().live, cache.stats().waiting) == (512, 0)
     streams.broken = ""
-    cache.release(block)
+    cache.free(block)
     cache.empty_cache()
     assert cache.stats()[:5] == (0, 512, 0, 0, 1)
 
@@ -85,49 +85,49 @@ def test_a_failed_record_leaves_the_block_live():
 def test_retry_waits_and_gives_back_before_the_error():
     streams = FakeStreams()
     cache, upstream = make(8192, streams)
-    waiting, free = cache.allocate(4096), cache.allocate(2048)
+    waiting, free = cache.alloc(4096), cache.alloc(2048)
     cache.record_stream(waiting, 1)
-    cache.release(waiting)
-    cache.release(free)
-    assert cache.allocate(4096) == waiting  # there is no room for a second one
+    cache.free(waiting)
+    cache.free(free)
+    assert cache.alloc(4096) == waiting  # there is no room for a second one
     assert streams.calls[-1] == "wait"
-    cache.release(waiting)
-    cache.release(cache.allocate(8192))
+    cache.free(waiting)
+    cache.free(cache.alloc(8192))
     assert (cache.stats().reserved, cache.stats().retries) == (8192, 2)
     with pytest.raises(OutOfMemoryError, match="no memory for 8,193 bytes; .* the limit is 8,192 bytes"):
-        cache.allocate(8193)
+        cache.alloc(8193)
     with pytest.raises(OutOfMemoryError, match="for one block"):
-        cache.allocate(1 << 63)
+        cache.alloc(1 << 63)
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_failure_of_the_nth_upstream_allocation(nth):
     upstream = FailAllocator(SystemAllocator(), nth)
     cache = CachingHostAllocator(upstream)
-    got = [cache.allocate(n) for n in (10, 1000, 3000)]
+    got = [cache.alloc(n) for n in (10, 1000, 3000)]
     assert (cache.stats().retries, cache.stats().reserved) == (1, 512 + 1024 + 4096)
     for address in got:
-        cache.release(address)
+        cache.free(address)
     cache.empty_cache()
     assert upstream.stats().count == cache.stats().reserved == 0
 
 
 def test_misuse():
     cache, _ = make()
-    block = cache.allocate(1000)
+    block = cache.alloc(1000)
     with pytest.raises(PointerError, match="no live block starts at"):
-        cache.release(block + 512)
+        cache.free(block + 512)
     with pytest.raises(ConfigError, match="made without `streams`"):
         cache.record_stream(block, 1)
-    cache.release(block)
+    cache.free(block)
     with pytest.raises(PointerError, match="free already"):
         cache.record_stream(block, 1)
 
 
 def test_blocks_go_with_the_allocator():
     cache, upstream = make()
-    cache.allocate(1)
-    cache.release(cache.allocate(1000))
+    cache.alloc(1)
+    cache.free(cache.alloc(1000))
     del cache
     assert upstream.stats().count == 0
 
@@ -137,7 +137,7 @@ def test_threads():
 
     def work():
         for i in range(2000):
-            cache.release(cache.allocate(i * 7 % 5000))
+            cache.free(cache.alloc(i * 7 % 5000))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -164,9 +164,9 @@ def test_the_products_table_is_this_table():
 
 def dirty(allocator, nbytes):
     """Let the next block of a buddy allocator have non-zero bytes in it."""
-    address = allocator.allocate(nbytes)
+    address = allocator.alloc(nbytes)
     ctypes.memset(address, 0xAB, nbytes)
-    allocator.release(address)
+    allocator.free(address)
 
 
 def test_the_very_first_allocation_is_zeroed_even_in_used_memory(host):

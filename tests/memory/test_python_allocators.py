@@ -1,0 +1,337 @@
+"""Allocators written in Python: records, checks, errors, re-entrance, the end of the process."""
+
+import ctypes
+import gc
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from minicaffe import memory
+from minicaffe.errors import Error, OutOfMemoryError, PointerError, WrongTypeError
+from minicaffe.memory import (
+    Allocator,
+    BuddyAllocator,
+    Buffer,
+    CachingAllocator,
+    CachingHostAllocator,
+    CPUPlace,
+    CUDAPlace,
+    FailAllocator,
+    LimitAllocator,
+    PinnedPlace,
+    SystemAllocator,
+)
+
+MIB = 1 << 20
+
+
+class Through(Allocator):
+    """Note each call and pass it on."""
+
+    def __init__(self, upstream):
+        super().__init__(upstream.place, upstream)
+        self.calls = []
+
+    def alloc(self, nbytes):
+        address = super().alloc(nbytes)
+        self.calls.append(("alloc", nbytes, address))
+        return address
+
+    def free(self, address):
+        self.calls.append(("free", address))
+        super().free(address)
+
+
+class Own(Allocator):
+    """Take memory from ctypes; `answer`, if any, is what alloc gives in its place."""
+
+    def __init__(self, place=CPUPlace(), answer=None):
+        super().__init__(place)
+        self.arrays, self.answer = {}, answer
+
+    def alloc(self, nbytes):
+        if self.answer is not None:
+            return self.answer
+        array = ctypes.create_string_buffer(nbytes + 64)
+        address = -(-ctypes.addressof(array) // 64) * 64
+        self.arrays[address] = array
+        return address
+
+    def free(self, address):
+        del self.arrays[address]
+
+
+@pytest.mark.parametrize("place", [CPUPlace(), PinnedPlace(), CUDAPlace(1)], ids=repr)
+@pytest.mark.parametrize("kind", ["own", "through"])
+def test_records_are_kept_for_it(place, kind):
+    allocator = Own(place) if kind == "own" else Through(SystemAllocator(place))
+    blocks = [Buffer(allocator, n, "mine") for n in (0, 100, 5000)]
+    assert allocator.stats()[:5] == (5100, 5100, 5100, 3, 3)
+    assert {(b.address, b.nbytes) for b in memory.reporter.live() if b.name == "mine"} == {(b.address, b.nbytes) for b in blocks}
+    del blocks[2]
+    assert allocator.stats()[:5] == (100, 5100, 100, 2, 3)
+    blocks.clear()
+    assert allocator.stats().count == 0
+    assert allocator.arrays == {} if kind == "own" else allocator.upstream.stats().count == 0
+
+
+def test_it_serves_a_place():
+    mine = Through(SystemAllocator())
+    before = memory.use(CPUPlace(), mine)
+    try:
+        used = memory.used(CPUPlace())
+        address = memory.alloc(CPUPlace(), 1000)
+        assert (mine.calls, memory.used(CPUPlace())) == ([("alloc", 1000, address)], used + 1000)
+        assert memory.stats(CPUPlace()).reserved == 1000
+        memory.free(CPUPlace(), address)
+        synced = memory.SyncedMemory(64)
+        assert (np.frombuffer(synced.cpu_buffer(), np.uint8) == 0).all()
+    finally:
+        memory.use(CPUPlace(), before)
+    assert mine.calls[1:3] == [("free", address), ("alloc", 64, mine.calls[2][2])]
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        lambda mine: LimitAllocator(mine, MIB),
+        lambda mine: FailAllocator(mine, 0),
+        lambda mine: CachingAllocator(mine),
+        lambda mine: CachingHostAllocator(mine),
+        lambda mine: BuddyAllocator(mine),
+        lambda mine: Through(mine),
+    ],
+    ids=["limit", "fail", "caching", "pinned", "buddy", "python"],
+)
+def test_it_stands_below_any_other(stack):
+    mine = Through(SystemAllocator())
+    above = stack(mine)
+    blocks = [Buffer(above, n) for n in (10, 1000, 100_000)]
+    assert above.stats().live == 101_010 and mine.stats().live == mine.upstream.stats().live == above.stats().reserved >= 101_010
+    del blocks
+    above.empty_cache()
+    assert above.stats().live == mine.stats().live == mine.upstream.stats().live == 0
+
+
+def test_it_stands_above_a_cache():
+    cache = CachingAllocator(SystemAllocator())
+    mine = Through(cache)
+    address = Buffer(mine, 700).address
+    assert Buffer(mine, 500).address == address and cache.stats().hits == 1
+    mine.empty_cache()
+    assert cache.stats().reserved == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (0, PointerError, "Own.alloc gave 0x0; an address must be a multiple of 64 other than 0"),
+        (-64, PointerError, "gave -0x40"),
+        (1 << 64, PointerError, "must be a multiple of 64"),
+        (4096 + 32, PointerError, "gave 0x1020"),
+        (True, PointerError, "gave 0x1;"),
+        (64.0, WrongTypeError, r"Own.alloc must give an address \(int\), got float"),
+        ("64", WrongTypeError, "got str"),
+    ],
+)
+def test_what_alloc_gives_is_checked(answer, error, message):
+    mine = Own(answer=answer)
+    with pytest.raises(error, match=message):
+        Buffer(mine, 10)
+    assert mine.stats()[:5] == (0, 0, 0, 0, 0)
+
+
+def test_none_is_no_address():
+    class Forgot(Own):
+        def alloc(self, nbytes):
+            super().alloc(nbytes)
+
+    with pytest.raises(WrongTypeError, match="got NoneType"):
+        Buffer(Forgot(), 10)
+
+
+def test_a_live_block_is_not_given_twice():
+    mine = Own()
+    block = Buffer(mine, 1000)
+    mine.answer = block.address
+    with pytest.raises(PointerError, match=f"gave {block.address:#x}, where a block of 1,000 bytes lives already"):
+        Buffer(mine, 10)
+    assert mine.stats().live == 1000
+    del block
+    assert mine.stats().live == 0
+
+
+def test_a_foreign_address_is_not_freed():
+    mine = Own()
+    with pytest.raises(PointerError, match="is no live block"):
+        LimitAllocator(mine, 1000).free(4096)
+    above = FailAllocator(mine, 0)
+    address = above.alloc(10)
+    above.free(address)
+    with pytest.raises(PointerError, match="is no live block"):
+        above.free(address)
+
+
+def test_what_has_to_be_overridden():
+    class Nothing(Allocator):
+        pass
+
+    class NoFree(Allocator):
+        alloc = Own.alloc
+        arrays, answer = {}, None
+
+    class NoPlace(Own):
+        def __init__(self):
+            pass
+
+    with pytest.raises(Error, match="Nothing must override alloc"):
+        Buffer(Nothing(CPUPlace()), 1)
+    with pytest.raises(Error, match="Nothing must override alloc"):
+        Nothing(CPUPlace(), SystemAllocator()).alloc(1)
+    limit = LimitAllocator(NoFree(CPUPlace()), 100)
+    address = limit.alloc(1)
+    with pytest.raises(Error, match="NoFree has no upstream, so it must override free"):
+        limit.free(address)
+    with pytest.raises(Error, match=r"NoPlace has no place; its __init__ must call super\(\).__init__"):
+        Buffer(NoPlace(), 1)
+    with pytest.raises(Error, match="Own has no upstream, so it must override alloc"):
+        Allocator.alloc(Own(), 1)
+
+
+@pytest.mark.parametrize("built_in", [SystemAllocator, LimitAllocator, FailAllocator, BuddyAllocator, CachingAllocator, CachingHostAllocator])
+def test_built_in_ones_cannot_be_subclassed(built_in):
+    with pytest.raises(TypeError, match="not an acceptable base type"):
+        type("Mine", (built_in,), {})
+
+
+class Broken(Through):
+    error = None
+
+    def alloc(self, nbytes):
+        if self.error is not None:
+            raise self.error
+        return super().alloc(nbytes)
+
+    def free(self, address):
+        super().free(address)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("stack", [lambda mine: mine, CachingAllocator, CachingHostAllocator, BuddyAllocator], ids=["plain", "caching", "pinned", "buddy"])
+def test_errors_pass_through(stack):
+    mine = Broken(SystemAllocator())
+    above = stack(mine)
+    mine.error = ZeroDivisionError("mine")
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        Buffer(above, 1000)
+    mine.error = OutOfMemoryError("none left today")
+    with pytest.raises(OutOfMemoryError, match="none left today"):
+        Buffer(above, 1000)
+    mine.error = None
+    Buffer(above, 1000)
+    above.empty_cache()
+    assert above.stats().live == mine.stats().live == mine.upstream.stats().live == 0
+
+
+def test_an_error_of_free_is_not_lost():
+    mine = Broken(SystemAllocator())
+    block = Buffer(mine, 100)
+    mine.error = ValueError("cannot free")
+    caught = []
+    hook, sys.unraisablehook = sys.unraisablehook, caught.append
+    try:
+        del block
+    finally:
+        sys.unraisablehook = hook
+    assert [str(unraisable.exc_value) for unraisable in caught] == ["cannot free"]
+    assert mine.stats().count == 0
+    limit = LimitAllocator(mine, 1000)
+    mine.error = None
+    address = limit.alloc(10)
+    mine.error = ValueError("cannot free")
+    with pytest.raises(ValueError, match="cannot free"):
+        limit.free(address)
+
+
+def test_alloc_and_free_may_use_blobs(host):
+    """A log that keeps its own lines in a blob of the same place."""
+
+    class Keeping(Allocator):
+        def __init__(self, upstream):
+            super().__init__(upstream.place, upstream)
+            self.busy, self.sizes = False, []
+
+        def note(self, nbytes):
+            if not self.busy:
+                self.busy = True
+                try:
+                    synced = memory.SyncedMemory(8)
+                    np.frombuffer(synced.mutable_cpu_buffer(), np.int64)[0] = nbytes
+                    self.sizes.append(synced)
+                finally:
+                    self.busy = False
+
+        def alloc(self, nbytes):
+            self.note(nbytes)
+            return super().alloc(nbytes)
+
+        def free(self, address):
+            self.note(-1)
+            super().free(address)
+
+    mine = Keeping(SystemAllocator())
+    for above in (mine, CachingAllocator(mine), BuddyAllocator(mine)):
+        memory.use(CPUPlace(), above)
+        synced = [memory.SyncedMemory(n * MIB // 2) for n in range(1, 30)]
+        for n, each in enumerate(synced):
+            np.frombuffer(each.mutable_cpu_buffer(), np.uint8)[...] = n
+        assert all((np.frombuffer(each.cpu_buffer(), np.uint8) == n).all() for n, each in enumerate(synced))
+        del each, synced
+    memory.use(CPUPlace(), host)
+    noted = [int(np.frombuffer(each.cpu_buffer(), np.int64)[0]) for each in mine.sizes]
+    mine.sizes.clear()  # they hold the allocator that they come from
+    assert noted[:29] == [n * MIB // 2 for n in range(1, 30)] and noted[29:58] == [-1] * 29
+
+
+def test_alloc_that_never_ends_is_a_recursion_error(host):
+    class Endless(Allocator):
+        def alloc(self, nbytes):
+            return memory.alloc(CPUPlace(), nbytes)
+
+    memory.use(CPUPlace(), Endless(CPUPlace()))
+    with pytest.raises(RecursionError):
+        memory.alloc(CPUPlace(), 1)
+
+
+EXIT = """
+import sys
+from minicaffe import memory
+from minicaffe.memory import Allocator, Buffer, CachingAllocator, SystemAllocator
+
+class Mine(Allocator):
+    def alloc(self, nbytes):
+        return super().alloc(nbytes)
+    def free(self, address):
+        print("free", sys.is_finalizing(), flush=True)
+        super().free(address)
+
+mine = Mine(memory.CPUPlace(), SystemAllocator())
+early = Buffer(mine, 10)
+del early
+block = Buffer(mine, 10)
+cached = Buffer(CachingAllocator(mine), 10)
+mine.ring = [block, cached, mine]
+class Holder:
+    def __del__(self, blocks=[block, cached]):
+        pass
+holder = Holder()
+holder.own = holder
+"""
+
+
+def test_blocks_alive_at_the_end_of_the_process():
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "free False\n", "")
