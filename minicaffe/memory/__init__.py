@@ -18,6 +18,7 @@ from minicaffe.memory.synced import DeviceSide, SyncedHead, SyncedMemory
 
 alloc = _registry.alloc
 free = _registry.free
+allocator_of = _registry.allocator
 used = _registry.used
 stats = _registry.stats
 empty_cache = _registry.empty_cache
@@ -44,6 +45,7 @@ __all__ = [
     "SyncedMemory",
     "SystemAllocator",
     "alloc",
+    "allocator_of",
     "empty_cache",
     "free",
     "make_allocator",

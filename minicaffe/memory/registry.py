@@ -96,14 +96,18 @@ class Registry:
                 self._allocators[place] = allocator
             return before
 
-    def allocator(self, place):
-        """Give the allocator of `place`.
+    def allocator(self, place, name=None):
+        """Give the allocator that serves `place`; with a `name`, as for `use`, a new one, such as ``"plain"`` to be wrapped.
 
         Raises
         ------
+        ConfigError
+            If nothing has that name.
         DependencyError
             If nobody provides such memory.
         """
+        if name is not None:
+            return self._make(place, name)
         with self._lock:
             if place not in self._allocators:
                 self._allocators[place] = self._make(place, self._provider(place).default)

@@ -1,7 +1,6 @@
 """Allocators written in Python: records, checks, errors, re-entrance, the end of the process."""
 
 import ctypes
-import gc
 import subprocess
 import sys
 
@@ -47,8 +46,8 @@ class Through(Allocator):
 class Own(Allocator):
     """Take memory from ctypes; `answer`, if any, is what alloc gives in its place."""
 
-    def __init__(self, place=CPUPlace(), answer=None):
-        super().__init__(place)
+    def __init__(self, place=None, answer=None):
+        super().__init__(place or CPUPlace())
         self.arrays, self.answer = {}, answer
 
     def alloc(self, nbytes):
@@ -87,7 +86,7 @@ def test_it_serves_a_place():
         assert memory.stats(CPUPlace()).reserved == 1000
         memory.free(CPUPlace(), address)
         synced = memory.SyncedMemory(64)
-        assert (np.frombuffer(synced.cpu_buffer(), np.uint8) == 0).all()
+        assert (np.frombuffer(synced.cpu_data(), np.uint8) == 0).all()
     finally:
         memory.use(CPUPlace(), before)
     assert mine.calls[1:3] == [("free", address), ("alloc", 64, mine.calls[2][2])]
@@ -269,7 +268,7 @@ def test_alloc_and_free_may_use_blobs(host):
                 self.busy = True
                 try:
                     synced = memory.SyncedMemory(8)
-                    np.frombuffer(synced.mutable_cpu_buffer(), np.int64)[0] = nbytes
+                    np.frombuffer(synced.mutable_cpu_data(), np.int64)[0] = nbytes
                     self.sizes.append(synced)
                 finally:
                     self.busy = False
@@ -287,11 +286,11 @@ def test_alloc_and_free_may_use_blobs(host):
         memory.use(CPUPlace(), above)
         synced = [memory.SyncedMemory(n * MIB // 2) for n in range(1, 30)]
         for n, each in enumerate(synced):
-            np.frombuffer(each.mutable_cpu_buffer(), np.uint8)[...] = n
-        assert all((np.frombuffer(each.cpu_buffer(), np.uint8) == n).all() for n, each in enumerate(synced))
+            np.frombuffer(each.mutable_cpu_data(), np.uint8)[...] = n
+        assert all((np.frombuffer(each.cpu_data(), np.uint8) == n).all() for n, each in enumerate(synced))
         del each, synced
     memory.use(CPUPlace(), host)
-    noted = [int(np.frombuffer(each.cpu_buffer(), np.int64)[0]) for each in mine.sizes]
+    noted = [int(np.frombuffer(each.cpu_data(), np.int64)[0]) for each in mine.sizes]
     mine.sizes.clear()  # they hold the allocator that they come from
     assert noted[:29] == [n * MIB // 2 for n in range(1, 30)] and noted[29:58] == [-1] * 29
 
