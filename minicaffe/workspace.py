@@ -16,6 +16,7 @@ import weakref
 from minicaffe import serialization
 from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches
 from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.atomic import interrupts_held
 from minicaffe.proto.text import parse_text
 from minicaffe.slot import Slot, memory_of
 
@@ -69,6 +70,7 @@ class Workspace:
         """Give the own slot `name`, made if missing; for a forwarded name, the slot it means."""
         if name in self._forwarded:
             return self.slot(name)
+        self._check_name(name)
         return self._slots.setdefault(name, Slot(name))
 
     def set(self, name, value):
@@ -139,6 +141,7 @@ class Workspace:
                 raise MissingNameError(f"{self}: '{old}' is forwarded to '{self._forwarded[old]}'; remove it, forward the new name")
             self.slot(old)  # raises if nobody knows it
             raise MissingNameError(f"{self}: blob '{old}' belongs to a parent; rename it there")
+        self._check_name(new)
         if new in self._forwarded or self.has(new):
             raise ConfigError(f"{self}: cannot rename blob '{old}', there is a '{new}' already; remove or rename that one first")
         slot = self._slots[new] = self._slots[old]  # other threads find it under both names for a moment, and never under none
@@ -247,16 +250,17 @@ class Workspace:
                                   "remove the forwarding first", field=name)
             slot = self._slots[name] if name in self._slots else Slot(name)
             fills.append((name, slot, slot.filling(value)))
-        for name, slot, fill in fills:
-            self._slots[name] = slot
-            fill()
+        with interrupts_held():
+            for name, slot, fill in fills:
+                self._slots[name] = slot
+                fill()
 
     # ---- nets
 
     @property
     def nets(self):
         """Every net that was made here and is alive, by name, oldest first: those that this workspace owns, and others'."""
-        return dict(self._nets)
+        return dict(self._nets.items())  # dict(self._nets) fails if a net goes meanwhile
 
     def net(self, name):
         """Give the net `name` of this workspace.
@@ -300,7 +304,9 @@ class Workspace:
         """
         self._check_owner()
         param, positions, file = _read_net(net, phase, level, stages, options.get("skip_unknown_fields", False))
-        param.name = name if name is not None else param.name
+        if name is not None:
+            self._check_name(name)
+            param.name = name
         if not param.name:
             raise ConfigError(f"{self}: a net that a workspace owns needs a name; give the prototxt one, or name=",
                               field="name", file=file)
@@ -361,6 +367,10 @@ class Workspace:
         same._slots, same._forwarded, same._nets, same._owned = self._slots, self._forwarded, self._nets, None
         return same
 
+    def _check_name(self, name):
+        if not isinstance(name, str):
+            raise WrongTypeError(f"{self}: a name is a str, got {name!r}")
+
     def _find(self, name):
         if name in self._slots:
             return self._slots[name]
@@ -376,7 +386,7 @@ class Workspace:
 
 
 def _listed(names):
-    return [names] if isinstance(names, str) else list(names)
+    return [names] if isinstance(names, str) else list(dict.fromkeys(names))
 
 
 def _read_net(net, phase, level, stages, skip_unknown_fields):

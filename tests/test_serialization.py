@@ -4,6 +4,7 @@ import enum
 import fractions
 import math
 import os
+import signal
 import struct
 import sys
 
@@ -493,6 +494,22 @@ def test_a_save_that_fails_leaves_the_file(filled, tmp_path, monkeypatch):
     with pytest.raises(FileError, match="no room left"):
         filled.save(path)
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["w.slots"]
+
+
+def test_ctrl_c_waits_until_all_slots_are_filled(filled, tmp_path, monkeypatch):
+    filled.save(tmp_path / "w.slots")
+    reset = Slot.reset
+
+    def interrupted(self, value=None):
+        if self.name == "n" and value is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+        reset(self, value)
+
+    other = Workspace()
+    monkeypatch.setattr(Slot, "reset", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        other.load(tmp_path / "w.slots")
+    assert other.names() == ["n", "empty", "array", "blob"] and other.blob("n") == 0 and other.blob("blob").data[0] == 7
 
 
 def test_a_caffemodel_is_no_workspace(tmp_path):

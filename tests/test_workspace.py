@@ -96,6 +96,15 @@ def test_a_name_is_not_renamed_to_one_that_is_known():
     assert leaf.blob("mine") == 2 and leaf.local_names() == ["mine", "other"]
 
 
+def test_names_are_strings():
+    workspace = Workspace()
+    workspace.set("a", 1)
+    for call in (lambda: workspace.set(3, 1), lambda: workspace.create_slot(None), lambda: workspace.rename("a", 3)):
+        with pytest.raises(WrongTypeError, match="workspace: a name is a str, got"):
+            call()
+    assert workspace.local_names() == ["a"]
+
+
 def test_blob_sizes(on_cpu, capsys):
     workspace = Workspace()
     blob = workspace.set("blob", Blob((5, 4))).get()

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import threading
 import weakref
 
 import numpy as np
@@ -77,6 +78,8 @@ def test_what_is_no_net(source, phase, error, message):
     workspace = Workspace(name="w")
     with pytest.raises(error, match=message):
         workspace.create_net(source, phase)
+    with pytest.raises(WrongTypeError, match="a name is a str, got 3"):
+        workspace.create_net(text(), caffe.TEST, name=3)
     assert workspace.nets == {}
 
 
@@ -227,3 +230,43 @@ def test_the_nets_of_a_solver(tmp_path, no_gc):
 def test_a_workspace_is_not_copied(copied):
     with pytest.raises(WrongTypeError, match=r"workspace 'w' cannot be copied or pickled; other.load\(path\)"):
         copied(Workspace(name="w"))
+
+
+def test_listing_while_nets_come_and_go():
+    workspace, errors, done = Workspace(), [], threading.Event()
+
+    def look():
+        while not done.is_set():
+            try:
+                workspace.nets  # noqa: B018
+                workspace.names()
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for i in range(50):
+        workspace.create_net(text(), caffe.TEST, name=str(i))
+        Net(message(), workspace=workspace)
+        workspace.delete_net(str(i))
+    done.set()
+    thread.join()
+    assert errors == [] and workspace.nets == {}
+
+
+def test_a_net_that_is_deleted_in_another_thread_runs_to_its_end():
+    workspace = Workspace()
+    net = workspace.create_net(text(), caffe.TEST)
+    started, deleted = threading.Event(), threading.Event()
+    net.before_forward(lambda i: i == 1 and (started.set(), deleted.wait(10)))
+    seen, losses = weakref.ref(net), []
+    del net
+    thread = threading.Thread(target=lambda: losses.append(workspace.run_net("small")))
+    thread.start()
+    assert started.wait(10)
+    workspace.delete_net("small")
+    deleted.set()
+    thread.join()
+    assert losses == [0] and workspace.nets == {}
+    gc.collect()  # the hook's lambda holds no net
+    assert seen() is None

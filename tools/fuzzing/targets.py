@@ -17,6 +17,7 @@ import numpy as np
 import minicaffe
 from fuzzing import amplify, files, octets
 from fuzzing.text import TextMutator, harmless
+from minicaffe.blob import Blob, Dtype
 from minicaffe.cli.training_file import is_net
 from minicaffe.cli.upgrade import parse_binary
 from minicaffe.data.datum import datum_array, datum_info
@@ -208,6 +209,45 @@ class Means(Kind):
                 lambda: run_net("infogain.prototxt", minicaffe.TRAIN), lambda: run_net("case.prototxt", minicaffe.TRAIN))
 
 
+class Slots(Kind):
+    """Files of a workspace, for an empty one and for one that holds blobs."""
+
+    extension, share = "slots", 0.7
+
+    def __init__(self):
+        self.original = None
+
+    def case(self, rng):
+        if self.original is None:
+            workspace = self.workspace()
+            workspace.blob("blob").diff[...] = 1
+            workspace.set("plain", [None, True, -300, 0.5, "text", b"bytes", (1, [2.5])])
+            workspace.set("arrays", [np.arange(6).reshape(2, 3), np.ones(3, ">f2"), np.array([True, False]), np.float32(1)])
+            workspace.save("case.slots")
+            self.original = Path("case.slots").read_bytes()
+        return (octets.mutate_wire if rng.random() < 0.8 else octets.mutate)(self.original, rng)
+
+    @staticmethod
+    def workspace():
+        workspace = minicaffe.Workspace()
+        workspace.set("blob", Blob((2, 3)))
+        workspace.set("double", Blob((), Dtype.DOUBLE))
+        return workspace
+
+    def run(self, data):
+        Path("case.slots").write_bytes(data)
+        held = self.workspace()
+        blob = held.blob("blob")
+        try:
+            attempt(lambda: minicaffe.Workspace().load("case.slots"), lambda: held.load("case.slots"))
+        except minicaffe.errors.Error:
+            if held.local_names() != ["blob", "double"] or blob.data.any():
+                raise AssertionError("a load that failed has changed the workspace") from None
+            raise
+        if held.has("blob") and held.blob("blob") is not blob:
+            raise AssertionError("a load has replaced a blob")
+
+
 class Datums(Kind):
     """Records of an LMDB: raw, encoded, or nothing of the kind."""
 
@@ -354,8 +394,8 @@ def kinds():
     module.Twice, module.Broken = files.Twice, files.Broken
     sys.modules[module.__name__] = module
     return {"net": Nets(), "solver": Solvers(), "weights": Weights(), "hdf5weights": HDF5Weights(), "state": States(),
-            "hdf5state": HDF5States(), "mean": Means(), "datum": Datums(), "hdf5data": HDF5Files(), "list": Lists(),
-            "video": Videos(), "amplified": Amplified()}
+            "hdf5state": HDF5States(), "mean": Means(), "slots": Slots(), "datum": Datums(), "hdf5data": HDF5Files(),
+            "list": Lists(), "video": Videos(), "amplified": Amplified()}
 
 
 def make(all_kinds, chosen, seed, number):
