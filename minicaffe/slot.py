@@ -39,6 +39,11 @@ class Slot:
         """type or None: of the object held; None while empty."""
         return None if self._value is None else type(self._value)
 
+    @property
+    def kind(self):
+        """str: the type's name and whether the object is external, for people."""
+        return ("empty" if self.type is None else self.type.__name__) + (", external" if self.is_external else "")
+
     def is_type(self, kind):
         """Tell whether the object held is a `kind`, and of no type derived from it: True is no int here."""
         _check_kind(kind)
@@ -150,8 +155,7 @@ class Slot:
                              field=self.name or None)
 
     def __repr__(self):
-        external = ", external" if self.is_external else ""
-        return f"<Slot {self.name!r}: {self.type.__name__ if self.type else 'empty'}{external}>"
+        return f"<Slot {self.name!r}: {self.kind}>"
 
 
 def memory_of(value, found=None):
@@ -161,6 +165,8 @@ def memory_of(value, found=None):
     ``sys.getsizeof`` says.
     """
     found = {} if found is None else found
+    if value is None:
+        return found
     if isinstance(value, Blob):
         for memory in (value.data_memory, value.diff_memory):
             found[id(memory)] = memory.size * (memory.own_cpu_data + memory.own_gpu_data)

@@ -156,32 +156,31 @@ class Workspace:
 
         Memory that several slots share counts at each.
         """
-        sizes = {name: sum(memory.values()) for name, memory in self._memories().items()}
-        return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+        return {name: sum(memory.values()) for name, _, memory in self._memories()}
 
     def print_blob_sizes(self, file=None):
         """Print name, bytes and type of each own slot, largest first, to `file` or stdout (Caffe2's PrintBlobSizes).
 
         In the total shared memory counts once.
         """
-        sizes = self.blob_sizes()
-        width = max([5, *map(len, sizes)])
-        total = {key: nbytes for memory in self._memories().values() for key, nbytes in memory.items()}
+        rows = self._memories()
+        width = max([5, *(len(name) for name, _, _ in rows)])
+        total = {piece: nbytes for _, _, memory in rows for piece, nbytes in memory.items()}
         print(f"{'name':{width}}  {'bytes':>12}  type", file=file)
-        for name, nbytes in sizes.items():
-            slot = self._slots[name]
-            kind = (slot.type.__name__ if slot.type else "empty") + (", external" if slot.is_external else "")
-            print(f"{name:{width}}  {nbytes:12}  {kind}", file=file)
+        for name, kind, memory in rows:
+            print(f"{name:{width}}  {sum(memory.values()):12}  {kind}", file=file)
         print(f"{'total':{width}}  {sum(total.values()):12}", file=file)
 
     def _memories(self):
-        return {name: {} if slot.is_external or slot.type is None else memory_of(slot.get()) for name, slot in self._slots.items()}
+        """List name, `Slot.kind` and `memory_of` the object of each own slot, largest first."""
+        rows = [(name, slot.kind, {} if slot.is_external else memory_of(slot._value)) for name, slot in list(self._slots.items())]
+        return sorted(rows, key=lambda row: -sum(row[2].values()))
 
     # ---- to bytes and files
 
     def serialize(self, name):
         """Return the slot `name` as bytes, as `Slot.serialize`."""
-        return self.slot(name).serialize()
+        return serialization.serialize(self.slot(name)._value, name)
 
     def deserialize(self, data, name=None):
         """Put the object of serialized bytes into the own slot `name`, by default of the name that it had, and return the slot.
@@ -216,7 +215,7 @@ class Workspace:
             Naming slot, type and file; what was at `path` stays.
         """
         if names is None:
-            names = [name for name, slot in self._slots.items() if not slot.is_external]
+            names = [name for name, slot in list(self._slots.items()) if not slot.is_external]
             if left := len(self._slots) - len(names):
                 log.info("%d slots of %s show objects of others and are left out of %s; name them to save them", left, self, path)
         names = _listed(names)
@@ -248,6 +247,7 @@ class Workspace:
             if name in self._forwarded:
                 raise ConfigError(f"{self}: '{name}' is forwarded to '{self._forwarded[name]}' of the parent; fill that one, or "
                                   "remove the forwarding first", field=name)
+            self._check_name(name)
             slot = self._slots[name] if name in self._slots else Slot(name)
             fills.append((name, slot, slot.filling(value)))
         with interrupts_held():
@@ -275,7 +275,7 @@ class Workspace:
             raise MissingNameError(f"{self}: no net '{name}'{close_matches(name, self.nets)}")
         return net
 
-    def create_net(self, net, phase, *, name=None, overwrite=False, level=0, stages=(), **options):
+    def create_net(self, net, phase, *, name=None, overwrite=False, level=None, stages=(), **options):
         """Make a net that this workspace owns, until `delete_net` or the workspace's own end.
 
         Parameters
@@ -289,7 +289,8 @@ class Workspace:
         overwrite : bool
             Replace a net of that name; it stays if the new one cannot be made. Parameters are slots and stay as they are.
         level, stages
-            As of `minicaffe.Net`, and so are `options`: weights, trusted, skip_unknown_fields, dtype.
+            As of `minicaffe.Net`; a NetParameter's own level counts if none is given. `options` are those of `minicaffe.Net`, too:
+            weights, trusted, skip_unknown_fields, dtype.
 
         Returns
         -------
@@ -321,7 +322,7 @@ class Workspace:
             if old is not None:
                 self._nets[name] = old
             for slot in set(self._slots) - old_slots:
-                del self._slots[slot]
+                self._slots.pop(slot, None)
             raise
         self._owned[name] = made
         return made
@@ -372,10 +373,9 @@ class Workspace:
             raise WrongTypeError(f"{self}: a name is a str, got {name!r}")
 
     def _find(self, name):
-        if name in self._slots:
-            return self._slots[name]
-        if self.parent is None:
-            return None
+        slot = self._slots.get(name)  # one step, as another thread may remove it
+        if slot is not None or self.parent is None:
+            return slot
         return self.parent._find(self._forwarded.get(name, name))
 
     def __str__(self):
@@ -406,6 +406,8 @@ def _read_net(net, phase, level, stages, skip_unknown_fields):
     else:
         raise WrongTypeError(f"a net is made from a NetParameter, a prototxt or a path to one, got {type(net).__name__}")
     param, _ = upgrade.upgrade_net(param, positions)
-    param.state.phase, param.state.level = phase, level
+    param.state.phase = phase
+    if level is not None or file is not None:
+        param.state.level = level or 0
     param.state.stage.extend(stages)
     return param, positions, file

@@ -402,6 +402,11 @@ def test_workspace_serialize():
     assert workspace.deserialize(data, "b").get() == 0 and workspace.names() == ["a", "b"]
     with pytest.raises(MissingNameError, match="no blob 'c'"):
         workspace.serialize("c")
+    with pytest.raises(WrongTypeError, match="a name is a str, got 3"):
+        workspace.deserialize(data, 3)
+    leaf = workspace.child("leaf")
+    leaf.forward("alias", "a")
+    assert deserialize(leaf.serialize("alias")) == ("alias", 0)
 
 
 @pytest.fixture

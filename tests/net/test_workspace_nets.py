@@ -62,6 +62,10 @@ def test_the_state_and_the_options_of_the_net(tmp_path):
     assert (train.phase, train.layer_names) == (caffe.TRAIN, ["data", "ip", "ip_ip_0_split", "loss", "staged"])
     assert (test.phase, test.layer_names) == (caffe.TEST, ["data", "ip"])
     assert param == message()
+    param.state.level, param.name = 1, "own level"
+    param.state.stage.append("extra")
+    assert workspace.create_net(param, caffe.TEST).layer_names[-1] == "staged"
+    assert workspace.create_net(param, caffe.TEST, name="other", level=0).layer_names[-1] == "ip"
     test.save(tmp_path / "w.caffemodel")
     other = Workspace().create_net(param, caffe.TEST, weights=str(tmp_path / "w.caffemodel"), trusted=False)
     assert not other.trusted and np.array_equal(other.params["ip"][0].data, test.params["ip"][0].data)
