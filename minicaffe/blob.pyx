@@ -11,7 +11,7 @@ from minicaffe.memory.allocator cimport Buffer
 from minicaffe.memory.synced cimport HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
 from minicaffe.ops.context cimport Context, context, cpu_context, settle
 
-from minicaffe.cuda.strided import DeviceArray
+from minicaffe.cuda.strided import DeviceArray, c_strides, device_array
 from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.registry import registry
@@ -64,8 +64,8 @@ cdef class Blob:
     # ---- shape
 
     def reshape(self, *dims):
-        """Set the shape, given as integers; no arguments make a scalar (pycaffe Blob.reshape)."""
-        self.reshape_to(dims)
+        """Set the shape: integers (pycaffe Blob.reshape; none make a scalar), one sequence of them or a BlobShape message."""
+        self.reshape_to(dims[0] if len(dims) == 1 and not isinstance(dims[0], (int, np.integer)) else dims)
 
     def reshape_to(self, shape):
         """Set the shape; contents are kept as long as the count does not exceed the capacity.
@@ -77,29 +77,17 @@ cdef class Blob:
             (memory/budget.py); the blob stays as it was.
         """
         cdef long long dims[32]
-        cdef int axis = 0
-        shape = tuple(shape)
-        if len(shape) > MAX_AXES:
-            raise ShapeError(f"a blob has at most {MAX_AXES} axes, got {len(shape)}")
-        for size in shape:
-            if not isinstance(size, (int, np.integer)):
-                raise ShapeError(f"sizes must be integers, got {size!r}")
-            if not 0 <= size <= MAX_COUNT:
-                raise ShapeError(f"axis {axis} must have a size from 0 to 2^31 - 1, got {size} in {list(shape)}")
-            dims[axis] = size
-            axis += 1
-        self.resize(dims, axis)
+        cdef int axis
+        shape = checked_shape(shape)
+        for axis in range(len(shape)):
+            dims[axis] = shape[axis]
+        self.resize(dims, len(shape))
 
     cdef int resize(self, const long long* dims, int num_axes) except -1:
-        cdef long long count = 1, extent = 1  # extent: without sizes of 0, as the product of some axes is asked for too
+        cdef long long count = checked_count(dims, num_axes)
         cdef bint same = num_axes == self.num_axes and (num_axes or self.count)
         cdef int axis
         for axis in range(num_axes):
-            if dims[axis] < 0 or (dims[axis] and (count > MAX_COUNT // dims[axis] or extent > MAX_EXTENT // dims[axis])):
-                raise ShapeError(f"{[dims[i] for i in range(num_axes)]} is negative or has more than 2^31 - 1 elements; "
-                                 "make the input, the batch or the layer smaller")
-            count *= dims[axis]
-            extent *= dims[axis] or 1
             same = same and dims[axis] == self.dims[axis]
         if same:
             return 0
@@ -213,16 +201,43 @@ cdef class Blob:
         return self.legacy_shape(3)
 
     def offset(self, *indices):
-        """Return the position in memory of an element; missing trailing indices are 0."""
+        """Return the position in memory of an element (Caffe ``offset``).
+
+        Parameters
+        ----------
+        *indices : int, or one sequence of int
+            Missing trailing ones are 0. Up to four integers on a blob with fewer axes are Caffe's n, c, h, w: an axis that
+            the blob lacks has size 1.
+
+        Raises
+        ------
+        ShapeError
+            For too many indices, or one outside of its axis.
+        """
         cdef long long position = 0
-        if len(indices) > self.num_axes:
+        shape = self.shape
+        if len(indices) == 1 and np.ndim(indices[0]) == 1:
+            indices = tuple(indices[0])
+        elif self.num_axes < len(indices) <= 4:
+            shape = tuple([self.legacy_shape(axis) for axis in range(4)])
+        if len(indices) > len(shape):
             raise ShapeError(f"{len(indices)} indices for a blob with {self.num_axes} axes")
-        for axis, size in enumerate(self.shape):
-            index = indices[axis] if axis < len(indices) else 0
-            if not 0 <= index < size:
-                raise ShapeError(f"index {index} is out of range for axis {axis} of size {size}")
-            position = position * size + index
+        for axis, size in enumerate(shape):
+            position *= size
+            if axis < len(indices):
+                index = indices[axis]
+                if not isinstance(index, (int, np.integer)) or not 0 <= index < size:
+                    raise ShapeError(f"index {index} is out of range for axis {axis} of size {size}")
+                position += index
         return position
+
+    def data_at(self, *index):
+        """Return one value of the data, given by indices as for `offset` (Caffe ``data_at``)."""
+        return _at(self, self.data_memory, self.offset(*index))
+
+    def diff_at(self, *index):
+        """Return one value of the gradient, given by indices as for `offset` (Caffe ``diff_at``)."""
+        return _at(self, self.diff_memory, self.offset(*index))
 
     # ---- memory
 
@@ -311,19 +326,51 @@ cdef class Blob:
         return _view(self, self.diff_memory, False)
 
     @property
+    def mutable_cpu_data(self):
+        """The values as a writable NumPy view, as `data`; the device copy becomes stale."""
+        return _view(self, self.data_memory, True)
+
+    @property
+    def mutable_cpu_diff(self):
+        """The gradient as a writable NumPy view, as `diff`; the device copy becomes stale."""
+        return _view(self, self.diff_memory, True)
+
+    @property
     def gpu_data(self):
-        """The values on the device, as a `DeviceArray`; takes mutable GPU access."""
-        return _device_view(self, self.data_memory)
+        """The values on the device to read, as a `DeviceArray`; the host copy stays valid."""
+        return _device_array(self, self.data_memory, False)
 
     @property
     def gpu_diff(self):
-        """The gradient on the device, as a `DeviceArray`; takes mutable GPU access."""
-        return _device_view(self, self.diff_memory)
+        """The gradient on the device to read, as a `DeviceArray`; the host copy stays valid."""
+        return _device_array(self, self.diff_memory, False)
+
+    @property
+    def mutable_gpu_data(self):
+        """The values on the device to write, as a `DeviceArray`; the host copy becomes stale."""
+        return _device_array(self, self.data_memory, True)
+
+    @property
+    def mutable_gpu_diff(self):
+        """The gradient on the device to write, as a `DeviceArray`; the host copy becomes stale."""
+        return _device_array(self, self.diff_memory, True)
+
+    @property
+    def gpu_shape(self):
+        """The shape as int32 on the device to read, as a `DeviceArray`; copied there at the first use (Caffe ``gpu_shape``)."""
+        cdef SyncedMemory memory = self.shape_memory
+        if memory is None or self.shape_stamp != self.stamp or memory.place != self.data_memory.place:
+            shape, stamp = self.shape, self.stamp
+            memory = SyncedMemory(4 * len(shape), self.name + " shape", self.data_memory.place)
+            memory.set_cpu_data(np.array(shape, np.int32))
+            self.shape_memory, self.shape_stamp = memory, stamp
+        buffer = memory.gpu_data()
+        return DeviceArray(buffer.address, (memory.size // 4,), NUMPY_TYPES[INT], buffer, readonly=True)
 
     @property
     def __cuda_array_interface__(self):
-        """dict: lets CuPy, PyTorch and Numba use the values on the device in place."""
-        return self.gpu_data.__cuda_array_interface__
+        """dict: lets CuPy, PyTorch and Numba use the values on the device in place, so it takes mutable GPU access."""
+        return self.mutable_gpu_data.__cuda_array_interface__
 
     def set_cpu_data(self, source):
         """Let data be the memory of `source`, a C-contiguous array of the blob's type and count, without a copy."""
@@ -335,6 +382,27 @@ cdef class Blob:
         self._fit_memory()
         cdef SyncedMemory memory = self.data_memory     # a reference, as another thread may replace it
         memory.set_cpu_data(source)
+
+    def set_gpu_data(self, source, owner=None):
+        """Let data be memory on the device, without a copy; it is kept alive and never freed.
+
+        Parameters
+        ----------
+        source : object with ``__cuda_array_interface__``, or int
+            C-contiguous, writable, of the blob's type and count; of an address nothing can be checked but its device.
+        owner : object, optional
+            Keeps the memory at an address alive.
+        """
+        if not isinstance(source, (int, np.integer)):
+            array = packed_array(source, "set_gpu_data")
+            if array.dtype != NUMPY_TYPES[self.dtype] or array.size != self.count or array.readonly:
+                raise ShapeError(f"set_gpu_data needs {self.count} writable {NUMPY_TYPES[self.dtype].name} values, got "
+                                 f"{array.size} {'read-only ' if array.readonly else ''}of {array.dtype.name}")
+            source, owner = array.address, array
+        self.check_idle()
+        self._fit_memory()
+        cdef SyncedMemory memory = self.data_memory     # a reference, as in `set_cpu_data`
+        memory.set_gpu_data(source, owner)
 
     def _fit_memory(self):
         """Take memory of exactly the count where it is larger, for data that come with memory of their own."""
@@ -487,6 +555,65 @@ cdef class Blob:
         _scale(self, self.diff_memory, factor)
 
 
+def packed_array(source, str name):
+    """Return whatever has a ``__cuda_array_interface__`` as a DeviceArray without gaps; later computing waits for its stream.
+
+    Raises
+    ------
+    WrongTypeError, ShapeError
+        If it has no such attribute, or is not C-contiguous. Names `name`.
+    """
+    interface = getattr(source, "__cuda_array_interface__", None)
+    if interface is None:
+        raise WrongTypeError(f"{name} needs an array on the device (__cuda_array_interface__), got {type(source).__name__}")
+    array = device_array(source, name)
+    if array.size and any(size > 1 and stride != step for size, stride, step in
+                          zip(array.shape, array.strides, c_strides(array.shape, array.dtype.itemsize))):
+        raise ShapeError(f"{name}: an array of shape {array.shape} with strides {array.strides} is not C-contiguous; copy it")
+    if interface.get("stream") not in (None, 1):    # 1: the legacy default stream, which waits for ours and ours for it
+        from minicaffe.cuda import device
+        device.get_device(device.selected()).wait_for(interface["stream"])
+    return array
+
+
+def checked_shape(shape, str what="a blob"):
+    """Return `shape`, a sequence of int or a BlobShape message, as a tuple if `what` may have it.
+
+    Raises
+    ------
+    ShapeError
+        For more than 32 axes, a negative size or more than 2**31 - 1 elements.
+    """
+    cdef long long dims[32]
+    try:
+        shape = tuple(getattr(shape, "dim", shape))
+    except TypeError:
+        raise ShapeError(f"a shape is integers, a sequence of them or a BlobShape, got {shape!r}") from None
+    if len(shape) > MAX_AXES:
+        raise ShapeError(f"{what} has at most {MAX_AXES} axes, got {len(shape)}")
+    for axis, size in enumerate(shape):
+        if not isinstance(size, (int, np.integer)):
+            raise ShapeError(f"sizes must be integers, got {size!r}")
+        if not 0 <= size <= MAX_COUNT:
+            raise ShapeError(f"axis {axis} must have a size from 0 to 2^31 - 1, got {size} in {list(shape)}")
+        dims[<int> axis] = size
+    checked_count(dims, len(shape))
+    return tuple(map(int, shape))
+
+
+cdef long long checked_count(const long long* dims, int num_axes) except -1:
+    """The product of the sizes, if Caffe can count that far."""
+    cdef long long count = 1, extent = 1  # extent: without sizes of 0, as the product of some axes is asked for too
+    cdef int axis
+    for axis in range(num_axes):
+        if dims[axis] < 0 or (dims[axis] and (count > MAX_COUNT // dims[axis] or extent > MAX_EXTENT // dims[axis])):
+            raise ShapeError(f"{[dims[i] for i in range(num_axes)]} is negative or has more than 2^31 - 1 elements; "
+                             "make the input, the batch or the layer smaller")
+        count *= dims[axis]
+        extent *= dims[axis] or 1
+    return count
+
+
 cdef tuple _array_shape(Blob blob):
     """The shape of an array of the blob's elements: one without axes would have an element where a blob without a shape has none."""
     return blob.shape if blob.num_axes or blob.count else (0,)
@@ -500,14 +627,21 @@ cdef _view(Blob blob, SyncedMemory memory, bint writable):
     except ValueError as error:
         raise ShapeError(f"{list(shape)} has no elements, but NumPy has no array of that shape ({error}); make the other sizes "
                          "smaller") from None
-    view.flags.writeable = writable
+    view.flags.writeable = writable     # of a view that shows no memory, too
     return view
 
 
-cdef _device_view(Blob blob, SyncedMemory memory):
-    shape = _array_shape(blob)
-    buffer = memory.mutable_gpu_data()
-    return DeviceArray(buffer.address, shape, NUMPY_TYPES[blob.dtype], buffer)
+cdef _device_array(Blob blob, SyncedMemory memory, bint writable):
+    shape = _array_shape(blob)  # now, as in `_view`
+    buffer = memory.mutable_gpu_data() if writable else memory.gpu_data()
+    return DeviceArray(buffer.address, shape, NUMPY_TYPES[blob.dtype], buffer, readonly=not writable)
+
+
+cdef _at(Blob blob, SyncedMemory memory, position):
+    values = _view(blob, memory, False).reshape(-1)
+    if position >= values.size:     # no index was given where there is no element, or another thread reshaped the blob
+        raise ShapeError(f"a blob of shape {list(blob.shape)} has no element {position}")
+    return values[position].item()
 
 
 cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:

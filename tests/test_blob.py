@@ -130,6 +130,55 @@ def test_axes_offsets_and_legacy_names():
             wrong()
 
 
+def test_offsets_by_sequence_and_of_blobs_with_fewer_axes():
+    blob, vector = Blob((2, 3, 4)), Blob((5,))
+    assert blob.offset((1, 2, 3)) == blob.offset([1, 2, 3]) == blob.offset(np.array([1, 2, 3])) == 23
+    assert blob.offset(()) == blob.offset() == 0 and blob.offset([1]) == 12
+    assert blob.offset(1, 2, 3, 0) == 23 and vector.offset(3, 0, 0, 0) == 3 and Blob(()).offset(0, 0, 0, 0) == 0  # n, c, h, w
+    assert Blob((0, 3)).offset() == 0  # Caffe does not look at missing indices
+    for wrong in ((1, 2, 3, 1), ([1, 2, 3, 0],), ((0, 3),), (-1,), (0.5,), (0, 0, 0, 0, 0), ("a",)):
+        with pytest.raises(ShapeError):
+            blob.offset(*wrong)
+
+
+def test_values_by_index():
+    blob = Blob((2, 3), Dtype.INT)
+    blob.data[...] = np.arange(6).reshape(2, 3)
+    blob.diff[...] = -blob.cpu_data
+    assert blob.data_at(1, 2, 0, 0) == blob.data_at([1, 2]) == 5 and blob.diff_at(1) == -3
+    assert type(blob.data_at(0)) is int and type(Blob((1,)).diff_at(0)) is float
+    for wrong in (lambda: blob.data_at(2), lambda: blob.diff_at(0, 3), lambda: Blob((0,)).data_at(), lambda: Blob().data_at(0)):
+        with pytest.raises(ShapeError):
+            wrong()
+
+
+def test_shapes_by_sequence_and_message():
+    blob = Blob()
+    for shape in ([2, 3], (2, 3), np.array([2, 3]), caffe_pb2.BlobShape(dim=[2, 3])):
+        blob.reshape(7)
+        blob.reshape(shape)
+        assert blob.shape == (2, 3)
+    assert Blob(caffe_pb2.BlobShape(dim=[4])).shape == (4,) and Blob(caffe_pb2.BlobShape()).shape == ()
+    for wrong in (1.5, None, "ab", caffe_pb2.BlobShape(dim=[2**31]), caffe_pb2.BlobShape(dim=[-1])):
+        with pytest.raises(ShapeError):
+            blob.reshape(wrong)
+    assert blob.shape == (2, 3)
+
+
+@pytest.mark.parametrize("part", ["data", "diff"])
+def test_const_and_mutable_views(part):
+    blob = Blob((3,))
+    getattr(blob, "mutable_cpu_" + part)[:] = 4
+    const = getattr(blob, "cpu_" + part)
+    assert (const == 4).all()
+    for part_of_it in (const, const[1:]):
+        with pytest.raises(ValueError, match="read-only"):
+            part_of_it[0] = 2
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        const.flags.writeable = True
+    assert not getattr(Blob((0,)), "cpu_" + part).flags.writeable
+
+
 @pytest.mark.parametrize("part", ["data", "diff"])
 def test_a_blob_that_shares_smaller_memory_grows_out_of_it(part):
     """The capacity is that of the memories, not of those that the blob once had."""

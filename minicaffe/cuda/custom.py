@@ -42,10 +42,10 @@ class Kernel:
         grid, block : tuple of 1 to 3 int
             Blocks, and threads of a block.
         args : sequence
-            A Blob stands for the address of its data, which counts as written; `Blob.gpu_diff` and whatever has a
-            ``__cuda_array_interface__`` for theirs. A NumPy scalar keeps its type, a Python int becomes ``long long``, a
-            float ``double``, a bool ``bool``: give ``numpy.float32(x)`` where the kernel takes a float. A ctypes structure or
-            array goes by value.
+            A Blob stands for the address of its data, which counts as written; `Blob.gpu_data` (only read), `Blob.gpu_diff` and
+            whatever has a ``__cuda_array_interface__`` for theirs. A NumPy scalar keeps its type, a Python int becomes ``long
+            long``, a float ``double``, a bool ``bool``: give ``numpy.float32(x)`` where the kernel takes a float. A ctypes
+            structure or array goes by value.
         shared : int
             Bytes of dynamic shared memory.
         stream : Stream
@@ -186,7 +186,7 @@ def _argument(value, position):
     if isinstance(value, (ctypes.Structure, ctypes.Array)):
         return value
     if isinstance(value, Blob):
-        value = value.gpu_data
+        value = value.mutable_gpu_data
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is None:
         raise WrongTypeError(f"argument {position}: a kernel takes blobs, numbers and arrays on the device, got "

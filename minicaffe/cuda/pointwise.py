@@ -31,9 +31,10 @@ class Elementwise:
     def __call__(self, *args):
         """Apply it to the inputs, then the outputs, which are written; returns before it has run.
 
-        An operand is a Blob, which stands for its data, or whatever has a ``__cuda_array_interface__``: ``blob.gpu_data[:, ::2]``,
-        arrays of CuPy and PyTorch. An input may be a number. Blobs of one count go element by element whatever their shapes;
-        otherwise inputs are broadcast to the shape of the outputs. An output may be the same array as an input.
+        An operand is a Blob, which stands for its data, or whatever has a ``__cuda_array_interface__``: ``x.gpu_data[:, ::2]``,
+        arrays of CuPy and PyTorch; an output is written, so take it from ``y.mutable_gpu_data``. An input may be a number. Blobs
+        of one count go element by element whatever their shapes; otherwise inputs are broadcast to the shape of the outputs. An
+        output may be the same array as an input.
 
         Raises
         ------
@@ -76,7 +77,7 @@ class Elementwise:
     def _operand(self, value, name, written):
         """Return the DeviceArray that an argument stands for, None for a number."""
         if isinstance(value, Blob):
-            return value.gpu_data
+            return value.mutable_gpu_data if written else value.gpu_data
         if hasattr(value, "__cuda_array_interface__"):
             array = device_array(value, f"{self.name}: {name}")
         elif written:
@@ -197,7 +198,7 @@ def elementwise(inputs, outputs, operation, name="elementwise"):
     Returns
     -------
     Elementwise
-        Call it as ``f(x, y, z)``, with blobs, ``blob.gpu_data[:, 1:3]``, or arrays of other libraries.
+        Call it as ``f(x, y, z)``, with blobs, ``x.gpu_data[:, 1:3]``, ``z.mutable_gpu_data``, or arrays of other libraries.
 
     Raises
     ------

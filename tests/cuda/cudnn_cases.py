@@ -90,8 +90,8 @@ def addresses(net):
     blobs.update({f"w{i}": blob for i, blob in enumerate(net.layers[-1].blobs)})
     found = {}
     for name, blob in blobs.items():
-        found[name] = blob.gpu_data.__cuda_array_interface__["data"][0]
-        found["d" + name] = blob.gpu_diff.__cuda_array_interface__["data"][0]
+        found[name] = blob.mutable_gpu_data.__cuda_array_interface__["data"][0]
+        found["d" + name] = blob.mutable_gpu_diff.__cuda_array_interface__["data"][0]
     return found
 
 

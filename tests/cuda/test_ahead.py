@@ -32,7 +32,7 @@ def fetch():
     return (arrays[fetched % 2],)
 
 def on_device(blob):
-    return blob.gpu_data.address
+    return blob.mutable_gpu_data.address
 
 side = registry.device_side(CUDAPlace(0))
 """

@@ -69,7 +69,7 @@ def test_an_index_gives_the_view_that_numpy_gives(key, turned):
 
 
 def test_transposes():
-    array = numbered(2, 3, 4).gpu_data
+    array = numbered(2, 3, 4).mutable_gpu_data
     assert array.strides == (48, 16, 4) and array.T.shape == (4, 3, 2) and array.T.strides == (4, 16, 48)
     for view in array.transpose(1, 0, -1), array.transpose((1, 0, 2)):
         assert view.shape == (3, 2, 4) and view.strides == (16, 48, 4)
@@ -87,22 +87,22 @@ def test_transposes():
     (slice(None, None, 0), ShapeError, "no slice"), (slice(0.5), ShapeError, "no slice")])  # fmt: skip
 def test_indices_that_are_refused(key, error, words):
     with pytest.raises(error, match=words):
-        numbered(4, 6).gpu_data[key]
+        numbered(4, 6).mutable_gpu_data[key]
 
 
 def test_a_view_keeps_the_memory_alive_and_is_no_sequence():
     blob = numbered(4, 6)
-    want, view = blob.cpu_data[::2, 1].copy(), blob.gpu_data[::2, 1]
+    want, view = blob.cpu_data[::2, 1].copy(), blob.mutable_gpu_data[::2, 1]
     del blob
     out = Blob((2,))
-    copy(view, out.gpu_data)
+    copy(view, out.mutable_gpu_data)
     np.testing.assert_array_equal(out.cpu_data, want)
     with pytest.raises(TypeError):
         iter(view)
 
 
 def test_the_interface_of_a_view_says_its_strides():
-    array = numbered(4, 6).gpu_data
+    array = numbered(4, 6).mutable_gpu_data
     assert array.__cuda_array_interface__["strides"] is None
     interface = array[1:, ::-2].__cuda_array_interface__
     assert interface["strides"] == (24, -8) and interface["shape"] == (3, 3) and interface["data"] == (array.address + 24 + 20, False)
@@ -117,13 +117,13 @@ def test_the_interface_of_a_view_says_its_strides():
     ([np.s_[:, 1:, :, 1:]] * 2, 3, 3), ([np.s_[:, 1:, :, :, 1:]] * 2, 3, 3), ([np.s_[:, :, :, 1:]] * 2, 2, 2),
     ([ALL, np.s_[::-1]], 2, 2), ([ALL, np.s_[::-1, :, ::-1]], 4, ANY)])  # fmt: skip
 def test_axes_are_joined_as_far_as_all_arrays_step_evenly(views, axes, kind):
-    arrays = [numbered(2, 3, 2, 4, 3).gpu_data[v] for v in views]
+    arrays = [numbered(2, 3, 2, 4, 3).mutable_gpu_data[v] for v in views]
     walk = Walk(arrays)
     assert (len(walk.axes), walk.kind) == (axes, kind) and walk.count == arrays[0].size and walk.narrow
 
 
 def test_an_array_that_is_transposed_in_all_operands_is_contiguous():
-    array = numbered(3, 4, 5).gpu_data
+    array = numbered(3, 4, 5).mutable_gpu_data
     assert Walk([array.T, array.T]).kind == CONTIGUOUS
     assert Walk([array.transpose(1, 0, 2), array.transpose(1, 0, 2)]).kind == CONTIGUOUS
     assert Walk([array, array[:, 0:1].broadcast_to((3, 4, 5))]).kind == 3
@@ -153,7 +153,7 @@ def check(f, function, operands, out):
     want = out[0].cpu_data.copy()
     want_view = out[1](want)
     want_view[...] = function(*[view(blob.cpu_data) for blob, view in operands])
-    f(*[view(blob.gpu_data) for blob, view in operands], out[1](out[0].gpu_data))
+    f(*[view(blob.mutable_gpu_data) for blob, view in operands], out[1](out[0].mutable_gpu_data))
     np.testing.assert_array_equal(out[0].cpu_data, want)
 
 
@@ -211,10 +211,10 @@ def test_one_operand_in_place_and_others_beside_it():
     twice = cuda.elementwise("int32 k", "T y", "y = k * y", "scaled_in_place")
     blob = numbered(6, 5)
     want = blob.cpu_data.copy()
-    twice(2, blob.gpu_data[::2, 1:4])
+    twice(2, blob.mutable_gpu_data[::2, 1:4])
     want[::2, 1:4] *= 2
-    copy(blob.gpu_data[:, 1:3], blob.gpu_data[:, 1:3])
-    x = blob.gpu_data
+    copy(blob.mutable_gpu_data[:, 1:3], blob.mutable_gpu_data[:, 1:3])
+    x = blob.mutable_gpu_data
     add(x[:, 0], x[:, 1], x[:, 2], x[:, 4], x[:, 4])
     want[:, 4] += want[:, 0] + want[:, 1] + want[:, 2]
     np.testing.assert_array_equal(blob.cpu_data, want)
@@ -224,32 +224,32 @@ def test_inputs_are_broadcast_blobs_too():
     x, bias, y = numbered(4, 6), numbered(6), Blob((4, 6))
     axpb(x, bias, y)
     np.testing.assert_array_equal(y.cpu_data, 2 * x.cpu_data + bias.cpu_data)
-    axpb(bias.gpu_data[:, None][:4], x, y)
+    axpb(bias.mutable_gpu_data[:, None][:4], x, y)
     np.testing.assert_array_equal(y.cpu_data, 2 * bias.cpu_data[:4, None] + x.cpu_data)
-    axpb(x.gpu_data, blob_of([5.0]), y.gpu_data)
+    axpb(x.mutable_gpu_data, blob_of([5.0]), y.mutable_gpu_data)
     np.testing.assert_array_equal(y.cpu_data, 2 * x.cpu_data + 5)
-    axpb(x.gpu_data, 1.5, y)
+    axpb(x.mutable_gpu_data, 1.5, y)
     np.testing.assert_array_equal(y.cpu_data, 2 * x.cpu_data + 1.5)
 
 
 def test_mixed_types_in_strides():
     f = cuda.elementwise("float64 x, int32 k", "T y", "y = x * k", "mixed_strided")
     x, k, y = numbered(3, 4, dtype=DOUBLE), numbered(4, 3, dtype=INT), Blob((3, 4))
-    f(x.gpu_data[:, ::-1], k.gpu_data.T, y)
+    f(x.mutable_gpu_data[:, ::-1], k.mutable_gpu_data.T, y)
     np.testing.assert_array_equal(y.cpu_data, x.cpu_data[:, ::-1] * k.cpu_data.T)
 
 
 def test_arrays_of_other_libraries():
     x, y = numbered(6, 8), Blob((3, 4))
-    address = x.gpu_data.address
+    address = x.mutable_gpu_data.address
     copy(Foreign(address + 4, (3, 4), strides=(64, 8)), y)
     np.testing.assert_array_equal(y.cpu_data, x.cpu_data[::2, 1::2])
     copy(Foreign(address + 4 * 47, (3, 4), strides=(-64, -8), stream=1), y)
     np.testing.assert_array_equal(y.cpu_data, x.cpu_data[::-2, ::-2])
     x.data[...] = 7
-    copy(Foreign(x.gpu_data.address, (48,)), Foreign(x.gpu_data.address, (48,)))
+    copy(Foreign(x.mutable_gpu_data.address, (48,)), Foreign(x.mutable_gpu_data.address, (48,)))
     copies = cuda.current().copies
-    copy(Foreign(x.gpu_data.address, (3, 4), stream=copies.address), y.gpu_data)
+    copy(Foreign(x.mutable_gpu_data.address, (3, 4), stream=copies.address), y.mutable_gpu_data)
     assert (y.cpu_data == 7).all()
 
 
@@ -257,9 +257,9 @@ def test_arrays_of_other_libraries():
 def test_no_elements(shape):
     launches = cuda.current().launches
     x, y = Blob(shape), Blob(shape)
-    copy(x.gpu_data[..., ::-1], y.gpu_data[..., ::-1])
-    copy(numbered(4, 4).gpu_data[4:, :], numbered(5, 4).gpu_data[3:1])
-    copy(Foreign(0, (0, 5), strides=(-3, 0)), Blob((0, 5)).gpu_data)
+    copy(x.mutable_gpu_data[..., ::-1], y.mutable_gpu_data[..., ::-1])
+    copy(numbered(4, 4).mutable_gpu_data[4:, :], numbered(5, 4).mutable_gpu_data[3:1])
+    copy(Foreign(0, (0, 5), strides=(-3, 0)), Blob((0, 5)).mutable_gpu_data)
     assert cuda.current().launches == launches
 
 
@@ -267,10 +267,10 @@ def test_a_kernel_serves_all_arrays_of_its_kind():
     f = cuda.elementwise("T x", "T y", "y = -x", "negative")
     x, y = numbered(4, 6, 3), Blob((4, 6, 3))
     for key in np.s_[:, 1:], np.s_[:, :4], np.s_[::2, 1:5], np.s_[:, :, 1:]:
-        f(x.gpu_data[key], y.gpu_data[key])
+        f(x.mutable_gpu_data[key], y.mutable_gpu_data[key])
     assert {kind for _, _, kind, _ in f._kernels} == {2}
     f(x, y)
-    f(x.gpu_data[::2, ::2, ::2], y.gpu_data[::2, ::2, ::2])
+    f(x.mutable_gpu_data[::2, ::2, ::2], y.mutable_gpu_data[::2, ::2, ::2])
     assert {kind for _, _, kind, _ in f._kernels} == {2, 3, CONTIGUOUS}
 
 
@@ -302,21 +302,21 @@ def test_a_kernel_serves_all_arrays_of_its_kind():
 def test_what_is_refused(arguments, error, words):
     x = numbered(4, 6)
     with pytest.raises(error, match=words):
-        copy(*arguments(x.gpu_data))
+        copy(*arguments(x.mutable_gpu_data))
     np.testing.assert_array_equal(x.cpu_data, np.arange(24).reshape(4, 6))
 
 
 def test_outputs_that_overlap_or_differ_in_shape():
     split = cuda.elementwise("T x", "T a, T b", "a = x; b = -x", "split")
     x = numbered(4, 6)
-    even, odd = x.gpu_data[:, ::2], x.gpu_data[:, 1::2]
+    even, odd = x.mutable_gpu_data[:, ::2], x.mutable_gpu_data[:, 1::2]
     split(even, even, odd)
     assert (x.cpu_data[:, 1::2] == -x.cpu_data[:, ::2]).all()
-    for a, b in (even, even), (x.gpu_data[:, :3], x.gpu_data[:, 2:5]):
+    for a, b in (even, even), (x.mutable_gpu_data[:, :3], x.mutable_gpu_data[:, 2:5]):
         with pytest.raises(ShapeError, match="split.b: overlaps a"):
             split(1.0, a, b)
     with pytest.raises(ShapeError, match=r"split.a: has shape \(4, 3\), output b has \(4, 6\)"):
-        split(1.0, even, x.gpu_data)
+        split(1.0, even, x.mutable_gpu_data)
 
 
 def test_integers_are_not_rounded():
@@ -340,23 +340,23 @@ def test_arrays_that_leave_their_allocation(shape, strides):
     before = memory.use(CUDAPlace(0), "plain")
     try:
         x = numbered(36)
-        address = x.gpu_data.address
+        address = x.mutable_gpu_data.address
     finally:
         memory.use(CUDAPlace(0), before)
-    copy(Foreign(address, (36,)), Blob((36,)).gpu_data)
+    copy(Foreign(address, (36,)), Blob((36,)).mutable_gpu_data)
     with pytest.raises(DeviceError, match="beyond its allocation of 144 bytes|knows no memory"):
         copy(1.0, Foreign(address, shape, strides=strides))
 
 
 def test_freed_memory():
     x = numbered(1 << 20)
-    gone = Foreign(x.gpu_data.address, (4,))
+    gone = Foreign(x.mutable_gpu_data.address, (4,))
     del x
     cuda.current().synchronize()
     from minicaffe import memory
     memory.empty_cache()
     with pytest.raises(DeviceError, match="knows no memory"):
-        copy(gone, Blob((4,)).gpu_data)
+        copy(gone, Blob((4,)).mutable_gpu_data)
 
 
 def test_indices_and_offsets_beyond_32_bits():
@@ -372,7 +372,7 @@ def test_indices_and_offsets_beyond_32_bits():
     x, y = Blob((3, 4)), Blob((3, 4))
     x.data[...] = np.arange(12).reshape(3, 4)
     f(x, big[::-1])
-    f(big[:, ::-1], y.gpu_data)
+    f(big[:, ::-1], y.mutable_gpu_data)
     assert (y.cpu_data == x.cpu_data[::-1, ::-1]).all()
     assert {index for *_, index in f._kernels} == {"unsigned long long"}
     print("done")
@@ -403,7 +403,7 @@ def test_the_sleeping_kernel_compiles_for_every_gpu(nvrtc, architecture):
 def test_what_is_packed_is_laid_out_as_the_kernel_expects(axes, narrow, monkeypatch):
     """A size that differs from C++'s would shift every parameter after it; NVRTC and g++ agree on this layout."""
     monkeypatch.setattr(strided, "MOST", 2**31 - 1 if narrow else 1)
-    walk = Walk([numbered(*[3] * axes).gpu_data[(np.s_[:-1],) * axes]] * 3)
+    walk = Walk([numbered(*[3] * axes).mutable_gpu_data[(np.s_[:-1],) * axes]] * 3)
     room = 8 if 3 < axes <= 8 else axes
     word = 4 if narrow else 8
     assert len(walk.axes) == axes and len(walk.pack()) == word * (1 + room * (3 if narrow else 1) + room * 3)

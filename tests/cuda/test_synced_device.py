@@ -223,7 +223,7 @@ def test_cuda_array_interface():
     for dtype, numpy_type in ((0, "<f4"), (1, "<f8"), (2, "<i4")):
         blob = Blob((3, 4), dtype)
         blob.data[...] = 2
-        for array, what in (blob, "data"), (blob.gpu_data, "data"), (blob.gpu_diff, "diff"):
+        for array, what in (blob, "data"), (blob.mutable_gpu_data, "data"), (blob.mutable_gpu_diff, "diff"):
             interface = array.__cuda_array_interface__
             assert interface["shape"] == (3, 4) and interface["typestr"] == numpy_type and interface["version"] == 3
             assert interface["data"][0] % 64 == 0 and interface["data"][1] is False, what

@@ -38,7 +38,7 @@ def pointwise(options, rows):
     arrays = [random.standard_normal(n, np.float32) for _ in range(3)]
     x, w, history = [blob_of(a) for a in arrays]
     y, out = Blob((n,)), Blob((n,))
-    source, target = x.gpu_data.address, y.gpu_data.address
+    source, target = x.gpu_data.address, y.mutable_gpu_data.address
     stream = cuda.current().compute_stream
     copies = {"driver": lambda: driver.cuMemcpyDtoDAsync(target, source, 4 * n, stream)}
     if torch:
@@ -145,7 +145,7 @@ def strided(options, rows):
     k.others.axes = 1
     k.others.divisor[0], k.others.magic[0], k.others.shift[0] = divider(1)
     k.p_stride[:], k.q_stride[:] = (1, 1, n), (n, n, 1)  # of y, a and transposed b along a row, and along a column of y
-    k.x[:], k.y = (a.gpu_data.address, b.gpu_data.address), y.gpu_data.address
+    k.x[:], k.y = (a.gpu_data.address, b.gpu_data.address), y.mutable_gpu_data.address
     runners = {"minicaffe": lambda: device.launch(function, (tiles * tiles,), (256,), [k])}
     runners["minicaffe"]()
     np.testing.assert_allclose(y.cpu_data[:64], arrays[0][:64] + arrays[1].T[:64], rtol=1e-6)
