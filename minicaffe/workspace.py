@@ -173,7 +173,7 @@ class Workspace:
 
     def _memories(self):
         """List name, `Slot.kind` and `memory_of` the object of each own slot, largest first."""
-        rows = [(name, slot.kind, {} if slot.is_external else memory_of(slot._value)) for name, slot in list(self._slots.items())]
+        rows = [(name, slot.kind, {} if slot.is_external else memory_of(slot._value)) for name, slot in self._slots.copy().items()]
         return sorted(rows, key=lambda row: -sum(row[2].values()))
 
     # ---- to bytes and files
@@ -215,7 +215,7 @@ class Workspace:
             Naming slot, type and file; what was at `path` stays.
         """
         if names is None:
-            names = [name for name, slot in list(self._slots.items()) if not slot.is_external]
+            names = [name for name, slot in self._slots.copy().items() if not slot.is_external]
             if left := len(self._slots) - len(names):
                 log.info("%d slots of %s show objects of others and are left out of %s; name them to save them", left, self, path)
         names = _listed(names)
@@ -260,7 +260,8 @@ class Workspace:
     @property
     def nets(self):
         """Every net that was made here and is alive, by name, oldest first: those that this workspace owns, and others'."""
-        return dict(self._nets.items())  # dict(self._nets) fails if a net goes meanwhile
+        # Not `items()`, which fails where another thread makes a net meanwhile.
+        return {ref.key: net for ref in self._nets.valuerefs() if (net := ref()) is not None}
 
     def net(self, name):
         """Give the net `name` of this workspace.

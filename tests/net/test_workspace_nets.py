@@ -242,8 +242,8 @@ def test_listing_while_nets_come_and_go():
     def look():
         while not done.is_set():
             try:
-                workspace.nets  # noqa: B018
-                workspace.names()
+                assert set(workspace.nets) <= set(map(str, range(50))) | {"small"}
+                assert {*workspace.blob_sizes(), *workspace.names()} <= {"ip[0]", "ip[1]"}
             except Exception as error:
                 errors.append(error)
 
