@@ -135,9 +135,9 @@ def _stops(step, workspace, place):
     """Tell whether a step's stop blob says so."""
     name = step.should_stop_blob
     try:
-        names = step.net_names()[::-1]
-        found = next((net for net in map(workspace.nets.get, names) if net is not None and net.workspace.has(name)), None)
-        value = (found.workspace if found is not None else workspace).blob(name)
+        nets = workspace.nets
+        spaces = [nets[net].workspace for net in step.net_names()[::-1] if net in nets]
+        value = next((space for space in spaces if name in space.local_names()), workspace).blob(name)
         try:
             array = np.asarray(value)
         except (TypeError, ValueError):

@@ -92,6 +92,13 @@ def test_a_blob_of_a_net_stops_the_step_around(workspace, ran):
     assert "".join(ran) == "ab"
 
 
+def test_a_blob_of_an_earlier_net_comes_before_a_slot(workspace, ran):
+    workspace.create_net(NET.replace('"y"', '"only"') % "c", caffe.TEST).blobs["x"].data[...] = 1
+    workspace.set("only", 0)
+    workspace.run_plan(Plan(Step("until", ["c", "a", "b"], should_stop_blob="only")))
+    assert ran == []  # c's blob, not the slot that b sees too
+
+
 def test_a_blob_in_a_slot(workspace, ran):
     blob = workspace.set("stop", Blob((1, 1))).get()
     blob.data[...] = 1
