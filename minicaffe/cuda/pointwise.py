@@ -18,6 +18,7 @@ from minicaffe.errors import ConfigError, DeviceError, ShapeError, WrongDeviceEr
 # What the types of `elementwise` are called in C++; T stands for the type of the arrays.
 TYPES = {"float32": "float", "float64": "double", "float": "float", "double": "double", "T": None, "int32": "int", "int": "int"}
 NUMPY_TYPES = {"float": np.dtype(np.float32), "double": np.dtype(np.float64), "int": np.dtype(np.int32)}
+C_TYPES = {numpy_type: c for c, numpy_type in NUMPY_TYPES.items()}
 
 
 class Elementwise:
@@ -94,7 +95,7 @@ class Elementwise:
         for array, (declared, name) in zip(operands, self.inputs + self.outputs):
             if array is None:
                 continue
-            given = next((c for c, numpy_type in NUMPY_TYPES.items() if numpy_type == array.dtype), array.dtype.name)
+            given = C_TYPES.get(array.dtype) or array.dtype.name
             wanted = TYPES[declared] or real or (given if given in NUMPY_TYPES else "float, double or int")
             if given != wanted:
                 raise WrongTypeError(f"{self.name}: {name} must be an array of {wanted}, got one of {given}")

@@ -102,8 +102,9 @@ class DeviceArray:
         ShapeError
             Unless each axis is named once.
         """
-        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        order = [a + self.ndim if a < 0 else a for a in order] if axes else range(self.ndim)[::-1]
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes or range(self.ndim)[::-1]
+        whole = all(isinstance(a, (int, np.integer)) for a in order)
+        order = [a + self.ndim if a < 0 else a for a in order] if whole else []
         if sorted(order) != list(range(self.ndim)):
             raise ShapeError(f"transpose needs each of {self.ndim} axes once, got {axes}")
         return self.view(self.address, [self.shape[a] for a in order], [self.strides[a] for a in order])
@@ -147,7 +148,7 @@ class DeviceArray:
             return False
         try:
             return np.shares_memory(_Shadow(self).array, _Shadow(other).array, max_work=100_000)
-        except np.exceptions.TooHardError:
+        except RuntimeError:  # TooHardError
             return True
 
     def __repr__(self):

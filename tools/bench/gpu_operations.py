@@ -115,17 +115,12 @@ class Tiled(ctypes.Structure):
                 ("x", ctypes.c_void_p * 2), ("y", ctypes.c_void_p)]
 
 
-def divider(d):
-    """IntDivider<unsigned> of d, as kernels/divider.hpp computes it."""
-    shift = (d - 1).bit_length()
-    return d, ((1 << 32) * ((1 << shift) - d) // d + 1) & 0xFFFFFFFF, shift
-
-
 def strided(options, rows):
     """y = a + transposed b. No layer needs the strided kernels yet, so the kernel is launched from here."""
     from minicaffe import cuda
     from minicaffe.blob import Blob
     from minicaffe.cuda import compile
+    from minicaffe.cuda.strided import divider
     if options.device == "sim":
         rows.add("strided pointwise", "skipped: the simulated device has only the kernels that the modules launch", "")
         return
