@@ -50,14 +50,16 @@ from minicaffe.solvers import (
     get_solver_from_file,
     has_nccl,
 )
+from minicaffe.tensor import Tensor
 from minicaffe.workspace import Workspace
 
 __all__ = [
     "AdaDeltaSolver", "AdaGradSolver", "AdamSolver", "Classifier", "Detector", "Layer", "NCCL", "NesterovSolver", "Net", "NetSpec",
     "RMSPropSolver", "SGDSolver", "TEST", "TRAIN", "Timer", "get_solver", "get_solver_from_file", "has_nccl", "init_log", "io",
     "layer_type_list", "layers", "log", "params", "set_device", "set_mode_cpu", "set_mode_gpu", "set_multiprocess",
-    "set_random_seed", "set_solver_count", "set_solver_rank", "solver_count", "solver_rank", "to_proto", "Slot", "Workspace",
-    "allow_python_layers", "cuda", "errors", "get_num_threads", "install_as_caffe", "memory", "register_layer", "set_num_threads",
+    "set_random_seed", "set_solver_count", "set_solver_rank", "solver_count", "solver_rank", "to_proto", "Slot", "Tensor",
+    "Workspace", "allow_python_layers", "cuda", "errors", "get_num_threads", "install_as_caffe", "memory", "register_layer",
+    "set_num_threads",
 ]
 
 

@@ -39,6 +39,7 @@ from minicaffe.solvers import SGDSolver as SGDSolver
 from minicaffe.solvers import get_solver as get_solver
 from minicaffe.solvers import get_solver_from_file as get_solver_from_file
 from minicaffe.solvers import has_nccl as has_nccl
+from minicaffe.tensor import Tensor as Tensor
 from minicaffe.workspace import Workspace as Workspace
 
 TRAIN: int

@@ -614,21 +614,25 @@ cdef long long checked_count(const long long* dims, int num_axes) except -1:
     return count
 
 
+cpdef numpy_view(tuple shape, dtype, Buffer buffer):
+    """Return the start of a block of host memory as a NumPy array, to write unless the Buffer is read-only."""
+    try:
+        view = np.ndarray(shape, dtype, buffer=None if 0 in shape else buffer)
+    except ValueError as error:
+        raise ShapeError(f"{list(shape)} has no elements, but NumPy has no array of that shape ({error}); make the other sizes "
+                         "smaller") from None
+    view.flags.writeable = not buffer.readonly  # of a view that shows no memory, too
+    return view
+
+
 cdef tuple _array_shape(Blob blob):
     """The shape of an array of the blob's elements: one without axes would have an element where a blob without a shape has none."""
     return blob.shape if blob.num_axes or blob.count else (0,)
 
 
 cdef _view(Blob blob, SyncedMemory memory, bint writable):
-    shape, count = _array_shape(blob), blob.count   # now, as another thread may change them while the memory is made ready
-    buffer = memory.mutable_cpu_data() if writable else memory.cpu_data()
-    try:
-        view = np.ndarray(shape, NUMPY_TYPES[blob.dtype], buffer=buffer if count else None)
-    except ValueError as error:
-        raise ShapeError(f"{list(shape)} has no elements, but NumPy has no array of that shape ({error}); make the other sizes "
-                         "smaller") from None
-    view.flags.writeable = writable     # of a view that shows no memory, too
-    return view
+    shape = _array_shape(blob)  # now, as another thread may change it while the memory is made ready
+    return numpy_view(shape, NUMPY_TYPES[blob.dtype], memory.mutable_cpu_data() if writable else memory.cpu_data())
 
 
 cdef _device_array(Blob blob, SyncedMemory memory, bint writable):

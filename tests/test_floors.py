@@ -12,6 +12,7 @@ FLOORS = {
     "minicaffe.memory": 2, "minicaffe.proto": 2,
     "minicaffe.blob": 3, "minicaffe.cpu": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
     "minicaffe.common": 4, "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
+    "minicaffe.tensor": 4, "minicaffe.elements": 4,
     "minicaffe.serialization": 4, "minicaffe.plan": 4, "minicaffe.data": 4,
     "minicaffe.layers": 5, "minicaffe.net": 5,
     "minicaffe.solver": 6,

@@ -1,0 +1,118 @@
+"""Tensor on a device: copies counted, memory of others, and values that are current there alone."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from minicaffe import Tensor, cuda, memory
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
+from minicaffe.memory import CUDAPlace, PinnedPlace, SyncedHead
+
+f4, i4 = np.float32, np.int32
+
+ADD = cuda.elementwise("T x, T y", "T z", "z = x + y", "tensor_add")
+
+
+def numbered(count, dtype=f4):
+    """A tensor of 0, 1, 2, ..., current on the device alone."""
+    tensor = Tensor((count,), dtype)
+    tensor.mutable_data(dtype)[...] = range(count)
+    tensor.mutable_gpu_data(dtype)
+    assert tensor.memory.head == SyncedHead.HEAD_AT_GPU
+    return tensor
+
+
+def test_copies_are_made_when_somebody_looks_and_counted():
+    x, y, z = Tensor((5,), f4), Tensor((5,), f4), Tensor((5,))
+    x.mutable_data(f4)[...] = 1
+    y.mutable_data(f4)[...] = 2
+    assert x.memory.copies == 0
+    ADD(x.gpu_data(f4), y.gpu_data(f4), z.mutable_gpu_data(f4))
+    assert (x.memory.copies, x.memory.head, z.memory.copies) == (1, SyncedHead.SYNCED, 0)
+    assert z.data(f4).tolist() == [3] * 5 and z.memory.copies == 1 and z.memory.head == SyncedHead.SYNCED
+    x.data(f4)
+    z.gpu_data(f4)
+    assert (x.memory.copies, z.memory.copies) == (1, 1)
+    z.mutable_data(f4)
+    z.gpu_data(f4)
+    assert z.memory.copies == 2 and z.gpu_data(f4).shape == (5,) and z.gpu_data(f4).readonly
+    assert z.raw_data().place == PinnedPlace()
+    with pytest.raises(WrongTypeError, match="output z is read-only"):
+        ADD(x.gpu_data(f4), 1, z.gpu_data(f4))
+
+
+def test_typed_access_on_the_device():
+    tensor = Tensor((2,))
+    with pytest.raises(DataError):
+        tensor.gpu_data(f4)
+    tensor.mutable_gpu_data(f4)
+    block = tensor.gpu_data(f4).address
+    with pytest.raises(WrongTypeError, match="was asked for int32"):
+        tensor.gpu_data(i4)
+    assert tensor.mutable_gpu_data(i4).address == block and tensor.is_type(i4)
+    with pytest.raises(WrongTypeError, match="objects have no bytes"):
+        tensor.mutable_gpu_data(list)
+    assert tensor.is_type(i4)
+
+
+def test_growing_keeps_values_that_are_on_the_device():
+    tensor = numbered(3)
+    before = tensor.memory
+    tensor.extend(2, 100)
+    assert before.copies == 1 and tensor.memory.head == SyncedHead.HEAD_AT_GPU  # by no way of the host
+    tensor.reserve(100)
+    assert tensor.data(f4).tolist()[:3] == [0, 1, 2] and tensor.capacity_nbytes == 400
+
+
+def test_copy_from_what_is_on_the_device():
+    source, target = numbered(4), Tensor()
+    target.copy_from(source)
+    assert source.memory.copies == 1 and target.memory.head == SyncedHead.HEAD_AT_GPU
+    assert target.data(f4).tolist() == [0, 1, 2, 3]
+    blob = Blob((2, 2))
+    blob.data[...] = 7
+    target.copy_from(blob.gpu_data)
+    assert target.shape == (2, 2) and target.data(f4).tolist() == [[7, 7], [7, 7]]
+    blob.mutable_gpu_data  # noqa: B018
+    target.copy_from(blob)
+    assert blob.data_memory.head == SyncedHead.HEAD_AT_GPU and target.data(f4).tolist() == [[7, 7], [7, 7]]
+    target.copy_from(target.gpu_data(f4))
+    assert target.data(f4).tolist() == [[7, 7], [7, 7]]
+    with pytest.raises(ShapeError, match="not C-contiguous"):
+        target.copy_from(blob.gpu_data.T)
+    target.copy_from(np.arange(3, dtype=i4))
+    assert target.gpu_data(i4).shape == (3,) and target.data(i4).tolist() == [0, 1, 2]
+
+
+def test_external_device_memory():
+    blob, tensor = Blob((2, 3)), Tensor((6,))
+    blob.data[...] = 5
+    tensor.share_external(blob.mutable_gpu_data)
+    ADD(tensor.gpu_data(f4), 1, tensor.mutable_gpu_data(f4))
+    assert tensor.gpu_data(f4).address == blob.gpu_data.address and (blob.cpu_data == 6).all() and tensor.data(f4).tolist() == [6] * 6
+    used = memory.used(CUDAPlace(0))
+    del blob
+    gc.collect()
+    assert memory.used(CUDAPlace(0)) == used  # the tensor keeps it
+    tensor.mutable_gpu_data(i4)  # in memory of its own
+    assert tensor.memory.own_gpu_data
+    with pytest.raises(ConfigError, match="may be written"):
+        tensor.share_external(Blob((6,)).gpu_data)
+    with pytest.raises(ShapeError, match="takes 6 elements, got 5"):
+        tensor.share_external(Blob((5,)).mutable_gpu_data)
+    assert tensor.is_type(i4)
+
+
+def test_memory_goes_with_the_last_tensor():
+    used = memory.used(CUDAPlace(0))
+    one, two = numbered(1000), Tensor((1000,))
+    two.share_data(one)
+    view = two.gpu_data(f4)
+    assert memory.used(CUDAPlace(0)) == used + 4000
+    one.reset()
+    two.free_memory()
+    assert memory.used(CUDAPlace(0)) == used + 4000
+    del view
+    assert memory.used(CUDAPlace(0)) == used
