@@ -1,6 +1,8 @@
 """Allocators, and the Buffer that owns one block of memory.
 
-An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
+Caffe called malloc, cudaMallocHost and cudaMalloc by hand, a call for each block; Caffe2 had one allocator for the CPU that could be
+exchanged. Here each place has one, and on the CPU it is plain by default, as in both: the C library keeps freed memory itself, so a
+cache above it wins little and holds more. An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
 `FailAllocator` here, and a module of its own for each that caches (``caching.pyx``, ``pinned.pyx``, ``buddy.pyx``). What
 one gets from below it gets from `upstream`. A `Buffer` is one block; it frees itself when its last user goes, be that a
 SyncedMemory or a NumPy view. Caffe called malloc and free by hand, so a NumPy array could outlive the memory it showed.
@@ -120,10 +122,39 @@ cdef class Allocator:
         if self.upstream is not None:
             self.upstream.empty_cache()
 
-    def record_stream(self, size_t address, size_t stream):
+    def malloc(self, size_t nbytes, stream):
+        """Give the address of a block for work on `stream`, whichever is current; it is cached for that stream, once freed.
+
+        Parameters
+        ----------
+        nbytes : int
+        stream : int or cuda.Stream
+
+        Raises
+        ------
+        OutOfMemoryError
+        ConfigError
+            If the allocator keeps no streams apart.
+        """
+        raise ConfigError(f"a {type(self).__name__} gives no memory for a chosen stream; ask a CachingAllocator or BuddyAllocator")
+
+    def record_stream(self, size_t address, stream):
         """Say that `stream`, too, uses the block at `address`: once freed, it is not given out before `stream` got there.
 
-        An allocator that caches nothing has nothing to do: a driver's own free waits for all streams.
+        An allocator that caches nothing has nothing to do: a driver's own free waits for all streams. Nor has any of pageable
+        host memory, which a copy has read when the call returns.
+
+        Parameters
+        ----------
+        address : int
+        stream : int or cuda.Stream
+
+        Raises
+        ------
+        PointerError
+            If no live block starts at `address` (allocators that cache).
+        ConfigError
+            If the allocator was made without `streams`.
         """
         if self.upstream is not None:
             self.upstream.record_stream(address, stream)
@@ -169,19 +200,25 @@ cdef Allocator provider(Allocator allocator, str call):
 @cython.final
 @cython.no_gc_clear
 cdef class SystemAllocator(Allocator):
-    """Take every block from the C library, aligned to 64 bytes.
+    """Take every block from the C library.
 
     Parameters
     ----------
     place : place, default CPUPlace()
+    alignment : int
+        Blocks begin at multiples of it; a power of two, at least 64.
     """
+    cdef readonly size_t alignment
 
-    def __init__(self, place=CPUPlace()):
+    def __init__(self, place=CPUPlace(), alignment=ALIGNMENT):
         super().__init__(place)
+        if not isinstance(alignment, int) or not ALIGNMENT <= alignment < 1 << 48 or alignment & (alignment - 1):
+            raise ConfigError(f"must be a power of two and at least {ALIGNMENT}, got {alignment}", field="SystemAllocator.alignment")
+        self.alignment = alignment
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef void* ptr = NULL
-        if posix_memalign(&ptr, ALIGNMENT, max(nbytes, 1)) != 0:    # 0 bytes, too, need an address of their own
+        if posix_memalign(&ptr, self.alignment, max(nbytes, 1)) != 0:    # 0 bytes, too, need an address of their own
             raise out_of_memory(self, nbytes, "what the system gives")
         self.remember(ptr, nbytes)
         return ptr
@@ -294,7 +331,7 @@ cdef out_of_memory(Allocator allocator, size_t nbytes, str limit):
 
 cdef str limit_of(error):
     """Say in words what stood behind an OutOfMemoryError from below, for the `out_of_memory` of the next allocator."""
-    return getattr(error, "limit", None) or f"what the driver gives ({error})"
+    return getattr(error, "limit", None) or f"what lies below gives ({error})"
 
 
 @cython.no_gc_clear     # __dealloc__ needs allocator and usage
@@ -309,6 +346,8 @@ cdef class Buffer:
     nbytes : int
     name : str
         What the block serves (``conv1 data``), for the reporter.
+    stream : int or cuda.Stream, optional
+        See `Allocator.malloc`; None: the current one.
 
     Raises
     ------
@@ -316,19 +355,19 @@ cdef class Buffer:
         From the allocator, once more after a garbage collection that made memory free.
     """
 
-    def __init__(self, Allocator allocator not None, size_t nbytes, str name=""):
+    def __init__(self, Allocator allocator not None, size_t nbytes, str name="", stream=None):
         if self.place is not None:
             raise ConfigError("a Buffer is made once; __init__ was called again")
         cdef size_t live
         try:
-            self.ptr = allocator.alloc_ptr(nbytes)
+            self.ptr = take(allocator, nbytes, stream)
         except OutOfMemoryError:
             # Memory may be held by reference cycles of objects that nobody uses any more.
             live = allocator.usage.live
             gc.collect()
             if allocator.usage.live == live:
                 raise
-            self.ptr = allocator.alloc_ptr(nbytes)
+            self.ptr = take(allocator, nbytes, stream)
         self.allocator = allocator
         self.nbytes = nbytes
         self.place = allocator.place
@@ -359,7 +398,7 @@ cdef class Buffer:
         buffer.readonly = True
         return buffer
 
-    def record_stream(self, size_t stream):
+    def record_stream(self, stream):
         """Say that `stream` uses the block, too: see `Allocator.record_stream`. Foreign memory is its owner's affair."""
         if self.readonly:
             self.owner.record_stream(stream)
@@ -381,6 +420,10 @@ cdef class Buffer:
 
     def __reduce__(self):
         raise WrongTypeError("a Buffer cannot be copied or pickled; copy a NumPy view of it")
+
+
+cdef void* take(Allocator allocator, size_t nbytes, stream) except NULL:
+    return allocator.alloc_ptr(nbytes) if stream is None else <void*><size_t>allocator.malloc(nbytes, stream)
 
 
 cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name):

@@ -5,8 +5,10 @@ the two halves of one cut are buddies, and two free buddies become one chunk aga
 that all chunks of a pool are the nodes of one binary tree; Paddle cuts to the exact size and links neighbours instead.
 The price is that up to half of a chunk stays unused. Requests beyond the largest pool go to `upstream` as they are.
 
-The tree is kept beside the pool, one byte for each node: the order of the largest free chunk below it. So device memory
-can be served as well as host memory, and what a user overwrites never harms its records. Host memory is watched, too: a
+Paddle writes a description in front of each chunk, on a device in a copy beside it, and takes pools of one size. Here the
+tree is always kept beside the pool, one byte for each node: the order of the largest free chunk below it. So device memory
+is served as host memory is, and what a user overwrites never harms the records; pools grow from `first_pool_size` to
+`max_chunk_size`, so that a small net takes little. A pool belongs to the stream that it was taken for (``streams.pyx``). Host memory is watched, too: a
 guard word follows each block, hence a power of two takes the next larger chunk there, and each freed chunk starts with
 another. A write beyond a block is found when the block is freed, one into a freed chunk when the chunk is taken again.
 
@@ -25,15 +27,17 @@ from libcpp.map cimport map as ordered_map
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
+from minicaffe.memory.streams cimport StreamAllocator, StreamOrder
 
 from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
 from minicaffe.memory.reporter import reporter
+from minicaffe.memory.streams import stream_number
 
 cdef Reporter _reporter = reporter
 
 cdef enum:
     LEAST_CHUNK = 64    # bytes: keeps blocks on the 64-byte grid
-    ORDERS = 40         # chunk sizes: min_chunk << 0 ... min_chunk << 39
+    ORDERS = 40         # chunk sizes: min_chunk_size << 0 ... min_chunk_size << 39
 
 cdef uint64_t IN_USE = 0x6d636275736564ff
 cdef uint64_t FREED = 0x6d63667265656400
@@ -41,7 +45,8 @@ cdef size_t FREED_HERE = <size_t>-1     # as Pool.asked
 
 cdef struct Pool:
     size_t base
-    int order           # the pool has min_chunk << order bytes, in 1 << order leaves of min_chunk each
+    size_t stream
+    int order           # the pool has min_chunk_size << order bytes, in 1 << order leaves of min_chunk_size each
     # For each node the order of its largest free chunk plus one; 0: none. Node 1 is the pool, 2n and 2n + 1 are the
     # halves of n. Below a chunk that is in use, or free as a whole, all nodes say that they are free as a whole.
     uint8_t* largest
@@ -52,54 +57,59 @@ cdef struct Pool:
 
 @cython.final
 @cython.no_gc_clear     # __dealloc__ needs upstream
-cdef class BuddyAllocator(Allocator):
+cdef class BuddyAllocator(StreamAllocator):
     """Serve blocks from pools of power-of-two size.
 
     Parameters
     ----------
     upstream : Allocator
         Gives the pools; of host or device memory.
-    min_chunk : int
+    min_chunk_size : int
         Smallest chunk in bytes; a power of two, at least 64.
-    pool : int
-        Bytes of the first pool; a power of two. Each further pool is twice as large as the last, up to `max_pool`.
-    max_pool : int
+    max_chunk_size : int
         Bytes of the largest pool; a power of two. What does not fit goes to `upstream`.
+    first_pool_size : int, optional
+        Bytes of the first pool, 1 MiB where the others allow it; a power of two. Each further pool is twice as large as the
+        last, up to `max_chunk_size`.
+    streams : StreamOrder, optional
+        Of the device; without, all work is taken to be in order.
 
     Notes
     -----
-    The largest empty pool is kept for the next request, the others go back to `upstream`; `empty_cache` gives back all.
-    The records of a pool take 10 bytes of host memory for each `min_chunk` at most, less where blocks are larger.
-    It knows no streams: a block is free at once. Where several streams run, use the caching allocator.
+    Of each stream the largest empty pool is kept for the next request, the others go back to `upstream`; `empty_cache` gives
+    back all. The records of a pool take 10 bytes of host memory for each `min_chunk_size` at most, less where blocks are larger.
     """
-    cdef readonly size_t min_chunk
+    cdef readonly size_t min_chunk_size
     cdef ordered_map[size_t, Pool] pools    # base -> pool
     cdef RedZones zones
     cdef size_t guard                       # bytes behind each block: a word on the host, a red zone on a device that has them
     cdef bint words                         # whether words are kept in the memory, as only the host can
     cdef size_t held                        # bytes of all pools and large blocks
-    cdef int shift                          # min_chunk is 1 << shift
+    cdef int shift                          # min_chunk_size is 1 << shift
     cdef int next_order                     # of the pool to be taken next
     cdef int max_order
     cdef int empty_pools
 
-    def __init__(self, Allocator upstream not None, size_t min_chunk=256, size_t pool=1 << 20,
-                 size_t max_pool=1 << 26):
-        super().__init__(upstream.place, upstream)
-        for field, nbytes, least in (("min_chunk", min_chunk, LEAST_CHUNK), ("pool", pool, min_chunk),
-                                     ("max_pool", max_pool, pool)):
+    def __init__(self, Allocator upstream not None, size_t min_chunk_size=256, size_t max_chunk_size=1 << 26,
+                 first_pool_size=None, StreamOrder streams=None):
+        super().__init__(upstream, streams)
+        cdef size_t first = min(max(<size_t>1 << 20, min_chunk_size), max_chunk_size) if first_pool_size is None else first_pool_size
+        for field, nbytes, least in (("min_chunk_size", min_chunk_size, LEAST_CHUNK), ("max_chunk_size", max_chunk_size, min_chunk_size),
+                                     ("first_pool_size", first, min_chunk_size)):
             if nbytes < least or nbytes & (nbytes - 1):
                 raise ConfigError(f"must be a power of two and at least {least}, got {nbytes}",
                                   field=f"BuddyAllocator.{field}")
-        self.min_chunk = min_chunk
-        self.shift = min_chunk.bit_length() - 1
+        if first > max_chunk_size:
+            raise ConfigError(f"must be at most max_chunk_size, {max_chunk_size}, got {first}", field="BuddyAllocator.first_pool_size")
+        self.min_chunk_size = min_chunk_size
+        self.shift = min_chunk_size.bit_length() - 1
         self.zones = upstream.red_zones()
         self.words = self.place.on_host
         self.guard = sizeof(uint64_t) if self.words else self.zones.nbytes
-        self.next_order = (pool // min_chunk).bit_length() - 1
-        self.max_order = (max_pool // min_chunk).bit_length() - 1
+        self.next_order = (first // min_chunk_size).bit_length() - 1
+        self.max_order = (max_chunk_size // min_chunk_size).bit_length() - 1
         if self.max_order >= ORDERS:
-            raise ConfigError(f"must be less than 2**{ORDERS} times min_chunk", field="BuddyAllocator.max_pool")
+            raise ConfigError(f"must be less than 2**{ORDERS} times min_chunk_size", field="BuddyAllocator.max_chunk_size")
 
     def __dealloc__(self):
         # Whoever holds a Buffer from here holds this object, so only blocks of raw addresses can still be out.
@@ -107,18 +117,20 @@ cdef class BuddyAllocator(Allocator):
             for item in self.pools:
                 c_free(item.second.largest)
                 c_free(item.second.asked)
-                self.upstream.free_ptr(<void*>item.first)
+                self.drop(item.first)
             for large in self.sizes:
-                self.upstream.free_ptr(<void*>large.first)
+                self.drop(large.first)
 
-    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
-        if nbytes > (self.min_chunk << self.max_order) - self.guard:
-            return self.alloc_large(nbytes)
+    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
+        if self.waiting.size() > 0:
+            self.take_back(False)
+        if nbytes > (self.min_chunk_size << self.max_order) - self.guard:
+            return self.alloc_large(nbytes, stream)
         cdef int wanted = self.order_of(nbytes)
-        cdef Pool* pool = self.best_pool(wanted)
+        cdef Pool* pool = self.best_pool(wanted, stream)
         while pool == NULL:
-            self.grow(wanted, nbytes)
-            pool = self.best_pool(wanted)   # another thread may have taken what it brought, so look again
+            self.grow(wanted, nbytes, stream)
+            pool = self.best_pool(wanted, stream)   # another thread may have taken what it brought, so look again
         cdef uint8_t* largest = pool.largest
         cdef size_t node = 1
         cdef int order = pool.order
@@ -150,7 +162,7 @@ cdef class BuddyAllocator(Allocator):
         self.usage.take(nbytes)
         if _reporter.recording:
             for order in range(whole - 1, wanted - 1, -1):
-                self.tell("split", address, self.min_chunk << order)
+                self.tell("split", address, self.min_chunk_size << order)
         return <void*>address
 
     cdef int free_ptr(self, void* ptr) except -1:
@@ -163,14 +175,28 @@ cdef class BuddyAllocator(Allocator):
         if self.words and not guard_stands(address, nbytes):
             raise PointerError(f"BuddyAllocator: the block of {nbytes:,} bytes at {address:#x} was written beyond its "
                                "end; it is not given back")
+        cdef int order = self.order_of(nbytes)
+        self.zones.close(address, self.min_chunk_size << order)
+        if self.users.size() > 0 and self.retire(address):
+            self.usage.give(nbytes)
+            return 0
+        self.usage.give(nbytes)
+        return self.merge(pool, leaf, order)
+
+    cdef int reuse(self, size_t address) except -1:
+        cdef Pool* pool = self.pool_of(address)
+        cdef size_t leaf = (address - pool.base) >> self.shift
+        return self.merge(pool, leaf, self.order_of(pool.asked[leaf] - 1))
+
+    cdef int merge(self, Pool* pool, size_t leaf, int first) except -1:
+        """Make the chunk of order `first` at `leaf` free, one with its free buddies."""
         cdef uint8_t* largest = pool.largest
-        cdef int first = self.order_of(nbytes)
         cdef int order = first
         cdef int merged = first             # order of the free chunk that the block becomes part of
         cdef size_t node = (leaf >> order) + (<size_t>1 << (pool.order - order))
         cdef size_t start = leaf            # of that chunk
         cdef int value = order + 1
-        self.zones.close(address, self.min_chunk << first)
+        cdef size_t address = pool.base + (leaf << self.shift)
         pool.asked[leaf] = 0
         largest[node] = value
         while node > 1:
@@ -189,25 +215,27 @@ cdef class BuddyAllocator(Allocator):
         if self.words and start == leaf:
             (<uint64_t*>address)[0] = FREED ^ address
             pool.asked[leaf] = FREED_HERE
-        self.usage.give(nbytes)
         cdef size_t base = pool.base
         if merged == pool.order:
             self.empty_pools += 1
             if self.empty_pools > 1:
-                self.drop_pool(self.smallest_empty_pool())
+                pool = self.spare_pool(pool.stream)
+                if pool != NULL:
+                    self.drop_pool(pool)
         if _reporter.recording:
             for order in range(first + 1, merged + 1):
-                self.tell("merge", base + (leaf >> order << order << self.shift), self.min_chunk << order)
+                self.tell("merge", base + (leaf >> order << order << self.shift), self.min_chunk_size << order)
         return 0
 
-    cdef void* alloc_large(self, size_t nbytes) except NULL:
+    cdef void* alloc_large(self, size_t nbytes, size_t stream) except NULL:
         cdef void* ptr
         try:
-            ptr = self.upstream.alloc_ptr(nbytes)
+            ptr = self.take(nbytes, stream)
         except OutOfMemoryError:
-            self.give_empty_pools()
+            self.take_back(True)
+            self.give_free()
             try:
-                ptr = self.upstream.alloc_ptr(nbytes)
+                ptr = self.take(nbytes, stream)
             except OutOfMemoryError as error:
                 raise out_of_memory(self, nbytes, limit_of(error)) from error
         self.remember(ptr, nbytes)
@@ -222,40 +250,44 @@ cdef class BuddyAllocator(Allocator):
 
     cdef int order_of(self, size_t nbytes) noexcept:
         """Find the order of the chunk that just holds a block of `nbytes` and its guard."""
-        cdef size_t units = (nbytes + self.guard + self.min_chunk - 1) >> self.shift
+        cdef size_t units = (nbytes + self.guard + self.min_chunk_size - 1) >> self.shift
         cdef int order = 0
         while (<size_t>1 << order) < units:
             order += 1
         return order
 
-    cdef Pool* best_pool(self, int wanted) noexcept:
-        """Find the pool whose largest free chunk is the smallest that will do; NULL if there is none."""
+    cdef Pool* best_pool(self, int wanted, size_t stream) noexcept:
+        """Find the pool of `stream` whose largest free chunk is the smallest that will do; NULL if there is none."""
         cdef Pool* best = NULL
         cdef Pool* pool
         now = self.pools.begin()
         while now != self.pools.end():
             pool = &dereference(now).second
-            if pool.largest[1] > wanted and (best == NULL or pool.largest[1] < best.largest[1]):
+            if pool.largest[1] > wanted and pool.stream == stream and (best == NULL or pool.largest[1] < best.largest[1]):
                 best = pool
             preincrement(now)
         return best
 
-    cdef int grow(self, int wanted, size_t nbytes) except -1:
+    cdef int grow(self, int wanted, size_t nbytes, size_t stream) except -1:
         """Take one more pool; where the usual size is not to be had, one that just holds an order `wanted` chunk."""
         cdef int order = max(wanted, self.next_order)
         cdef size_t base
         try:
-            base = <size_t>self.upstream.alloc_ptr(self.min_chunk << order)
+            base = <size_t>self.take(self.min_chunk_size << order, stream)
         except OutOfMemoryError:
-            self.give_empty_pools()
+            self.take_back(True)
+            if self.best_pool(wanted, stream) != NULL:
+                return 0                    # what came back will do
+            self.give_free()
             order = wanted
             try:
-                base = <size_t>self.upstream.alloc_ptr(self.min_chunk << order)
+                base = <size_t>self.take(self.min_chunk_size << order, stream)
             except OutOfMemoryError as error:
                 raise out_of_memory(self, nbytes, limit_of(error)) from error
         cdef Pool pool
         cdef int level
         pool.base = base
+        pool.stream = stream
         pool.order = order
         pool.largest = <uint8_t*>malloc(<size_t>2 << order)
         pool.asked = <size_t*>calloc(<size_t>1 << order, sizeof(size_t))
@@ -268,16 +300,16 @@ cdef class BuddyAllocator(Allocator):
             memset(pool.largest + (<size_t>1 << level), order - level + 1, <size_t>1 << level)
         self.next_order = min(order + 1, self.max_order)
         self.pools[base] = pool
-        self.zones.close(base, self.min_chunk << order)
-        self.held += self.min_chunk << order
+        self.zones.close(base, self.min_chunk_size << order)
+        self.held += self.min_chunk_size << order
         self.empty_pools += 1
         if _reporter.recording:
-            self.tell("pool taken", base, self.min_chunk << order)
+            self.tell("pool taken", base, self.min_chunk_size << order)
         return 0
 
     cdef int drop_pool(self, Pool* pool) except -1:
         cdef size_t base = pool.base
-        cdef size_t nbytes = self.min_chunk << pool.order
+        cdef size_t nbytes = self.min_chunk_size << pool.order
         c_free(pool.largest)
         c_free(pool.asked)
         self.pools.erase(base)
@@ -287,31 +319,43 @@ cdef class BuddyAllocator(Allocator):
             self.tell("pool given back", base, nbytes)
         return self.upstream.free_ptr(<void*>base)
 
-    cdef int give_empty_pools(self) except -1:
-        while self.empty_pools > 0:     # dropping one may run other code, so search anew
-            self.drop_pool(self.smallest_empty_pool())
+    cdef int give_free(self) except -1:
+        now = self.pools.begin()
+        while now != self.pools.end():
+            if dereference(now).second.largest[1] == dereference(now).second.order + 1:
+                self.drop_pool(&dereference(now).second)
+                now = self.pools.begin()    # dropping one may run other code, so search anew
+            else:
+                preincrement(now)
         return 0
 
-    def empty_cache(self):
-        """Give every empty pool back to `upstream`."""
-        self.give_empty_pools()
-        self.upstream.empty_cache()
+    cdef size_t own_stream(self, size_t address) except? -2:
+        cdef Pool* pool = self.pool_of(address)
+        if pool == NULL:
+            raise PointerError(f"BuddyAllocator: {address:#x} is no live block; it was freed before, or comes from another allocator")
+        self.leaf_of(pool, address)
+        return pool.stream
 
-    def record_stream(self, size_t address, size_t stream):
-        """Refuse on a device: blocks here are free at once, whatever a second stream still does with them."""
-        if not self.place.on_host:
-            raise ConfigError("BuddyAllocator knows no streams; use the caching allocator where several of them run")
+    def record_stream(self, size_t address, stream):
+        if self.sizes.count(address) > 0:   # too large for the pools
+            self.upstream.record_stream(address, stream_number(stream))
+        else:
+            StreamAllocator.record_stream(self, address, stream)
 
-    cdef Pool* smallest_empty_pool(self) noexcept:
+    cdef Pool* spare_pool(self, size_t stream) noexcept:
+        """Find the smallest empty pool of `stream`; NULL if there are fewer than two."""
         cdef Pool* smallest = NULL
         cdef Pool* pool
+        cdef int count = 0
         now = self.pools.begin()
         while now != self.pools.end():
             pool = &dereference(now).second
-            if pool.largest[1] == pool.order + 1 and (smallest == NULL or pool.order < smallest.order):
-                smallest = pool
+            if pool.largest[1] == pool.order + 1 and pool.stream == stream:
+                count += 1
+                if smallest == NULL or pool.order < smallest.order:
+                    smallest = pool
             preincrement(now)
-        return smallest
+        return smallest if count > 1 else NULL
 
     cdef size_t reserved(self) noexcept:
         return self.held
@@ -320,7 +364,7 @@ cdef class BuddyAllocator(Allocator):
         cdef int largest = 0
         for item in self.pools:
             largest = max(largest, item.second.largest[1])
-        return self.min_chunk << (largest - 1) if largest > 0 else 0
+        return self.min_chunk_size << (largest - 1) if largest > 0 else 0
 
     cdef Pool* pool_of(self, size_t address) noexcept:
         """Find the pool around `address`; NULL if there is none."""
@@ -329,14 +373,16 @@ cdef class BuddyAllocator(Allocator):
             return NULL
         predecrement(after)
         cdef Pool* pool = &dereference(after).second
-        return pool if address - pool.base < self.min_chunk << pool.order else NULL
+        return pool if address - pool.base < self.min_chunk_size << pool.order else NULL
 
     cdef size_t leaf_of(self, Pool* pool, size_t address) except? 0:
         """Find the leaf where the block in use at `address` starts."""
         cdef size_t leaf = (address - pool.base) >> self.shift
         cdef size_t node
-        if (address - pool.base) & (self.min_chunk - 1) == 0:
+        if (address - pool.base) & (self.min_chunk_size - 1) == 0:
             if pool.asked[leaf] != 0 and pool.asked[leaf] != FREED_HERE:
+                if self.waiting.size() > 0 and self.waiting.count(address) > 0:
+                    raise PointerError(f"BuddyAllocator: the block at {address:#x} is free already and waits for its streams")
                 return leaf
             # Is it free, or inside of a block? The lowest node above the leaf that has nothing free is a block in use.
             node = leaf + (<size_t>1 << pool.order)

@@ -8,13 +8,20 @@ and kept: a freed block goes to a free list, and the next request that fits take
     up to 10 MiB        512 bytes       20 MiB                      more than 1 MiB
     beyond              512 bytes       its size, in whole 2 MiB    more than 1 MiB
 
+These are later PyTorch's constants. The first THCCachingAllocator took a segment of 1 MiB for small requests and of
+just the size, in whole 128 KiB, for all others: requests of many sizes then left segments that fitted no other. For examples
+printed at that time, ``caching:thc`` (`constants`) goes by them:
+
+    up to 1 MiB         512 bytes       1 MiB                       512 bytes or more
+    beyond              128 KiB         its size                    more than 1 MiB
+
 Small and large blocks live in pools of their own, so that a small one never pins a large segment. The free block that
 fits best is taken: of the current stream, the smallest, the lowest. A freed block is merged with its free neighbours.
 A block belongs to the stream that was current when its segment was taken, see ``streams.pyx``.
 
 When `upstream` has no memory, or the limit is reached: give back the smallest whole free segment that is big enough,
 and try again; wait for blocks that other streams use, give back all free segments, and try again; try once more for
-just what is needed instead of a usual segment; raise OutOfMemoryError.
+just what is needed instead of a usual segment; raise OutOfMemoryError. THC gave back all at once.
 
 The records are kept beside the memory, which the host may not be able to touch. The GIL is held, so they need no lock;
 `upstream`, streams and the reporter may run other code, so the records are consistent before each is called.
@@ -30,12 +37,13 @@ from libcpp.vector cimport vector
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.memory.streams cimport StreamOrder, StreamUses
+from minicaffe.memory.streams cimport StreamAllocator, StreamOrder
 
 from collections import namedtuple
 
 from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
 from minicaffe.memory.reporter import Stats, live, reporter
+from minicaffe.memory.streams import stream_number
 
 cdef Reporter _reporter = reporter
 
@@ -54,10 +62,16 @@ the user wants of its `nbytes`, and `name` the blob it serves."""
 cdef enum:
     GRAIN = 512                     # bytes: sizes of blocks are multiples of this
     SMALL_REQUEST = 1 << 20         # the largest that the small pool serves, and the largest rest a large block keeps
-    SMALL_SEGMENT = 2 << 20
-    MIDDLE_REQUEST = 10 << 20       # the largest that shares a segment of usual size
-    LARGE_SEGMENT = 20 << 20
-    LARGE_GRAIN = 2 << 20           # segments for larger requests are multiples of this
+
+cdef struct Constants:
+    size_t large_grain              # sizes of blocks in the large pool are multiples of this
+    size_t small_segment
+    size_t middle_request           # the largest that shares a segment of usual size
+    size_t middle_segment           # this size
+    size_t segment_grain            # segments for larger requests are multiples of this
+
+cdef Constants PYTORCH = Constants(GRAIN, 2 << 20, 10 << 20, 20 << 20, 2 << 20)
+cdef Constants THC = Constants(128 << 10, 1 << 20, 0, 0, 1)
 
 cdef enum:
     SMALL
@@ -66,8 +80,7 @@ cdef enum:
 
 cdef enum:
     FREE
-    LIVE
-    WAITING
+    LIVE            # or waiting for streams
 
 cdef size_t ANY = <size_t>-1
 
@@ -80,7 +93,6 @@ cdef struct Block:
     Block* right
     int pool
     int state
-    bint shared         # used on other streams, too
 
 ctypedef pair[size_t, pair[size_t, size_t]] Key     # stream, bytes, address: the order of the best fit
 ctypedef ordered_map[Key, Block*] FreeBlocks
@@ -88,7 +100,7 @@ ctypedef ordered_map[Key, Block*] FreeBlocks
 
 @cython.final
 @cython.no_gc_clear     # __dealloc__ needs upstream
-cdef class CachingAllocator(Allocator):
+cdef class CachingAllocator(StreamAllocator):
     """Keep freed blocks for the next request.
 
     Parameters
@@ -99,27 +111,30 @@ cdef class CachingAllocator(Allocator):
         Of the device; without, all work is taken to be in order.
     limit : int, optional
         Bytes to be held from `upstream` at most; see `set_limit`.
+    constants : {"pytorch", "thc"}
+        Sizes of segments and blocks: later PyTorch's, or those of the first THCCachingAllocator.
 
     Notes
     -----
     Source: THCCachingAllocator.cpp, CUDACachingAllocator.cpp. Left out: expandable segments, private pools for graphs.
     """
     cdef RedZones zones
-    cdef size_t grain                           # GRAIN, or more where red zones lie between blocks
-    cdef StreamOrder streams
-    cdef StreamUses uses
+    cdef Constants constants
+    cdef size_t small_grain, large_grain        # those of the constants, or more where red zones lie between blocks
     cdef unordered_map[size_t, Block] blocks    # address -> block, of all states; a Block stays where it is until erased
     cdef vector[FreeBlocks] cached              # by pool; a vector, as Cython runs no constructors in an array
     cdef size_t held, peak_held, limit
     cdef size_t hits, upstream_allocations, splits, merges, retries
     cdef str refusal                            # what stood against the last segment that could not be had
 
-    def __init__(self, Allocator upstream not None, StreamOrder streams=None, limit=None):
-        super().__init__(upstream.place, upstream)
+    def __init__(self, Allocator upstream not None, StreamOrder streams=None, limit=None, str constants="pytorch"):
+        super().__init__(upstream, streams)
+        if constants not in ("pytorch", "thc"):
+            raise ConfigError(f"must be pytorch or thc, got '{constants}'", field="CachingAllocator.constants")
+        self.constants = THC if constants == "thc" else PYTORCH
         self.zones = upstream.red_zones()
-        self.grain = max(<size_t>GRAIN, self.zones.nbytes)
-        self.streams = streams
-        self.uses = StreamUses(streams)
+        self.small_grain = max(<size_t>GRAIN, self.zones.nbytes)
+        self.large_grain = max(self.constants.large_grain, self.zones.nbytes)
         self.cached.resize(POOLS)
         self.set_limit(limit)
 
@@ -128,21 +143,19 @@ cdef class CachingAllocator(Allocator):
         if self.upstream is not None:
             for item in self.blocks:
                 if item.second.left == NULL:
-                    self.upstream.free_ptr(<void*>item.first)
+                    self.drop(item.first)
 
-    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
-        cdef size_t stream = 0
-        cdef size_t size = max((nbytes + self.grain - 1) & ~(self.grain - 1), self.grain) + self.zones.nbytes
+    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
         cdef int pool = SMALL if nbytes <= SMALL_REQUEST else LARGE
+        cdef size_t grain = self.small_grain if pool == SMALL else self.large_grain
+        cdef size_t size = max((nbytes + grain - 1) & ~(grain - 1), grain) + self.zones.nbytes
         cdef size_t rest = 0
         cdef bint hit
         cdef Block* block
         if nbytes > ANY >> 1:       # beyond it sums could overflow
             raise out_of_memory(self, nbytes, "half of the address space")
-        if self.streams is not None:
-            stream = self.streams.current()
-            if self.uses.open.size() > 0:
-                self.take_back(False)
+        if self.waiting.size() > 0:
+            self.take_back(False)
         block = self.take_cached(pool, stream, size)
         hit = block != NULL
         self.hits += hit
@@ -154,7 +167,7 @@ cdef class CachingAllocator(Allocator):
         block.asked = nbytes
         self.usage.take(nbytes)
         rest = block.nbytes - size
-        if rest > SMALL_REQUEST or pool == SMALL and rest >= self.grain:
+        if rest > SMALL_REQUEST or pool == SMALL and rest >= grain:
             self.split(block, size)
         self.zones.open(block.address, nbytes)
         if _reporter.recording:
@@ -165,23 +178,16 @@ cdef class CachingAllocator(Allocator):
         return <void*>block.address
 
     cdef int free_ptr(self, void* ptr) except -1:
-        known = self.blocks.find(<size_t>ptr)
-        if known == self.blocks.end() or dereference(known).second.state != LIVE:
-            raise self.no_block(<size_t>ptr)
-        cdef Block* block = &dereference(known).second
+        cdef Block* block = self.find_live(<size_t>ptr)
         self.zones.close(block.address, block.nbytes)
-        if block.shared:
-            block.state = WAITING       # first, so that a second free by another thread is found
-            try:
-                self.uses.retire(block.address)
-            except BaseException:
-                block.state = LIVE
-                raise
-            block.shared = False
+        if self.users.size() > 0 and self.retire(<size_t>ptr):
             self.usage.give(block.asked)
             return 0
         self.usage.give(block.asked)
         return self.cache(block)
+
+    cdef int reuse(self, size_t address) except -1:
+        return self.cache(&self.blocks[address])
 
     cdef Block* take_cached(self, int pool, size_t stream, size_t nbytes) noexcept:
         """Take the free block that fits best off its list; NULL if there is none."""
@@ -243,8 +249,9 @@ cdef class CachingAllocator(Allocator):
 
     cdef Block* grow(self, int pool, size_t stream, size_t size) except? NULL:
         """Take a segment and give it as one block; where there is no memory, do as the head of this file says."""
-        cdef size_t least = SMALL_SEGMENT if pool == SMALL else (size + LARGE_GRAIN - 1) & ~<size_t>(LARGE_GRAIN - 1)
-        cdef size_t usual = LARGE_SEGMENT if pool == LARGE and size <= MIDDLE_REQUEST else least
+        cdef size_t grain = self.constants.segment_grain
+        cdef size_t least = max(self.constants.small_segment, size) if pool == SMALL else (size + grain - 1) & ~(grain - 1)
+        cdef size_t usual = self.constants.middle_segment if pool == LARGE and size <= self.constants.middle_request else least
         cdef Block* fitting
         cdef Block* block = self.take_segment(pool, stream, usual)
         if block != NULL:
@@ -259,7 +266,7 @@ cdef class CachingAllocator(Allocator):
         self.take_back(True)
         block = self.take_cached(pool, stream, size)    # what came back may do
         if block == NULL:
-            self.give_free_segments()
+            self.give_free()
             block = self.take_segment(pool, stream, usual)
         if block == NULL and least < usual:
             block = self.take_segment(pool, stream, least)
@@ -274,7 +281,7 @@ cdef class CachingAllocator(Allocator):
             return NULL
         self.held += nbytes             # first: another thread may come here meanwhile
         try:
-            address = <size_t>self.upstream.alloc_ptr(nbytes)
+            address = <size_t>self.take(nbytes, stream)
         except BaseException as error:
             self.held -= nbytes
             if isinstance(error, OutOfMemoryError):
@@ -306,7 +313,7 @@ cdef class CachingAllocator(Allocator):
             self.tell("segment given back", address, nbytes, "")
         return self.upstream.free_ptr(<void*>address)
 
-    cdef int give_free_segments(self) except -1:
+    cdef int give_free(self) except -1:
         cdef Block* block = self.whole_free(0)
         while block != NULL:
             self.give_segment(block)    # may run other code, so search anew
@@ -326,36 +333,8 @@ cdef class CachingAllocator(Allocator):
                         smallest = block
         return smallest
 
-    cdef int take_back(self, bint wait) except -1:
-        """Make free what no stream uses any more; with `wait`, wait for that."""
-        cdef size_t address = self.uses.pop(wait)
-        while address != 0:
-            self.cache(&self.blocks[address])
-            address = self.uses.pop(wait)
-        return 0
-
-    def empty_cache(self):
-        """Wait for blocks that other streams use, then give every segment without a live block back to `upstream`."""
-        self.take_back(True)
-        self.give_free_segments()
-        self.upstream.empty_cache()
-
-    def record_stream(self, size_t address, size_t stream):
-        """Say that `stream`, too, uses the block at `address`: once freed, it is not given out before `stream` got there.
-
-        Raises
-        ------
-        PointerError
-            If no live block starts at `address`.
-        ConfigError
-            If the allocator was made without `streams`.
-        """
-        known = self.blocks.find(address)
-        if known == self.blocks.end() or dereference(known).second.state != LIVE:
-            raise self.no_block(address)
-        if stream != dereference(known).second.stream:
-            self.uses.add(address, stream)
-            dereference(known).second.shared = True
+    cdef size_t own_stream(self, size_t address) except? -2:
+        return self.find_live(address).stream
 
     def set_limit(self, nbytes):
         """Hold at most `nbytes` from `upstream` from now on; None: no limit. What is held already stays.
@@ -385,12 +364,54 @@ cdef class CachingAllocator(Allocator):
         cdef size_t split_free = 0
         cdef size_t waiting = 0
         for item in self.blocks:
-            if item.second.state == WAITING:
-                waiting += item.second.nbytes
-            elif item.second.state == FREE and (item.second.left != NULL or item.second.right != NULL):
+            if item.second.state == FREE and (item.second.left != NULL or item.second.right != NULL):
                 split_free += item.second.nbytes
+        for late in self.waiting:
+            waiting += self.blocks[late.first].nbytes
         return CachingStats(*Allocator.stats(self), self.peak_held, self.hits, self.upstream_allocations, self.splits,
                             self.merges, self.retries, waiting, split_free, self.largest_free())
+
+    def cache_info(self, stream=None):
+        """Give the free bytes of the cache and its largest free block (THC's cacheInfo).
+
+        Parameters
+        ----------
+        stream : int or cuda.Stream, optional
+            Count what work on this stream could take; None: what belongs to any.
+
+        Returns
+        -------
+        (int, int)
+            All free bytes, and those of the largest free block.
+        """
+        cdef size_t total = 0
+        cdef size_t largest = 0
+        cdef size_t number = ANY if stream is None else stream_number(stream)
+        cdef int pool
+        for pool in range(POOLS):
+            for item in self.cached[pool]:
+                if number == ANY or item.second.stream == number:
+                    total += item.second.nbytes
+                    largest = max(largest, item.second.nbytes)
+        return total, largest
+
+    def base_allocation(self, size_t address):
+        """Give where the segment begins that a live block was cut from, and its bytes (THC's getBaseAllocation).
+
+        Raises
+        ------
+        PointerError
+            If no live block starts at `address`.
+        """
+        cdef Block* block = self.find_live(address)
+        cdef size_t nbytes = 0
+        while block.left != NULL:
+            block = block.left
+        cdef size_t base = block.address
+        while block != NULL:
+            nbytes += block.nbytes
+            block = block.right
+        return base, nbytes
 
     def snapshot(self):
         """List the segments as `Segment`, each with its blocks, by address: for a view of the memory."""
@@ -398,30 +419,37 @@ cdef class CachingAllocator(Allocator):
         for item in self.blocks:        # nothing in this loop makes an object
             copies.push_back(item.second)
         rows = [(b.address, b.nbytes, b.asked, b.state, b.stream, b.pool, b.left == NULL) for b in copies]
+        late = {item.first for item in self.waiting}
         names = {b.address: b.name for b in live() if b.place == self.place}
         segments = []
         for address, nbytes, asked, state, stream, pool, first in sorted(rows):
             if first:
                 blocks = []
                 segments.append(Segment(address, 0, stream, ("small", "large")[pool], blocks))
-            asked, name = (asked, names.get(address, "")) if state == LIVE else (0, "")
-            blocks.append(SegmentBlock(address, nbytes, asked, ("free", "live", "waiting")[state], name))
+            word = "free" if state == FREE else "waiting" if address in late else "live"
+            asked, name = (asked, names.get(address, "")) if word == "live" else (0, "")
+            blocks.append(SegmentBlock(address, nbytes, asked, word, name))
         return [segment._replace(nbytes=sum(b.nbytes for b in segment.blocks)) for segment in segments]
+
+    cdef Block* find_live(self, size_t address) except NULL:
+        known = self.blocks.find(address)
+        if known == self.blocks.end() or dereference(known).second.state != LIVE or \
+                self.waiting.size() > 0 and self.waiting.count(address) > 0:
+            raise self.no_block(address)
+        return &dereference(known).second
 
     cdef no_block(self, size_t address):
         """Make the PointerError that says why no live block starts at `address`."""
         cdef size_t start = 0
-        cdef int state = FREE
         for item in self.blocks:
             if item.first <= address < item.first + item.second.nbytes:
                 start = item.first
-                state = item.second.state
         if start == 0:
             why = "is no live block; it comes from another allocator, or its segment was given back"
         elif start != address:
             why = f"lies inside the block at {start:#x}, but no block starts there"
         else:
-            why = "is free already" + (" and waits for its streams" if state == WAITING else "")
+            why = "is free already" + (" and waits for its streams" if self.waiting.count(address) else "")
         return PointerError(f"CachingAllocator: {address:#x} {why}")
 
     cdef int tell(self, str kind, size_t address, size_t nbytes, str detail) except -1:

@@ -1,8 +1,9 @@
-"""The caching allocator of page-locked host memory (after PyTorch's CachingHostAllocator).
+"""The caching allocator of page-locked host memory (after THCCachingHostAllocator and PyTorch's CachingHostAllocator).
 
-Locking pages costs far more than copying a batch, so blocks are kept. They are whole: sizes are powers of two, one free
-list for each, nothing is split or merged; the price is that up to half of a block stays unused. Copies to and from a
-device run later than the host, so a block that streams use (`record_stream`) is given out again only when events
+Locking pages costs far more than copying a batch, so blocks are kept. They are whole: nothing is split or merged. THC kept each
+at the size first asked for and gave out the smallest that fits; here, as in later PyTorch, sizes are powers of two with one
+free list for each, so that taking a block is no search; the price is that up to half of a block stays unused. Copies to and
+from a device run later than the host, so a block that streams use (`record_stream`) is given out again only when events
 recorded on them at its free are done. Unlike device memory, it belongs to no stream.
 """
 
@@ -13,7 +14,7 @@ from libcpp.vector cimport vector
 
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.memory.streams cimport StreamOrder, StreamUses
+from minicaffe.memory.streams cimport NO_STREAM, StreamAllocator, StreamOrder
 
 from minicaffe.errors import OutOfMemoryError, PointerError
 from minicaffe.memory.caching import CachingStats
@@ -27,20 +28,18 @@ cdef enum:
 
 cdef enum:
     FREE
-    LIVE
-    WAITING
+    LIVE            # or waiting for streams
 
 cdef struct HostBlock:
     size_t asked        # by the user, while LIVE
     int order           # 1 << order bytes
     int state
-    bint shared         # used on streams
 
 
 @cython.final
 @cython.auto_pickle(False)
 @cython.no_gc_clear     # __dealloc__ needs upstream
-cdef class CachingHostAllocator(Allocator):
+cdef class CachingHostAllocator(StreamAllocator):
     """Keep freed blocks of host memory for the next request of their size.
 
     Parameters
@@ -54,24 +53,22 @@ cdef class CachingHostAllocator(Allocator):
     -----
     Source: PyTorch's CachingHostAllocator.cpp, before it got background threads.
     """
-    cdef StreamUses uses
     cdef unordered_map[size_t, HostBlock] blocks    # address -> block, of all states
     cdef vector[vector[size_t]] cached              # by order: free blocks; the last one freed is the first one taken
-    cdef size_t held, peak_held, waiting
+    cdef size_t held, peak_held
     cdef size_t hits, upstream_allocations, retries
     cdef str refusal                                # what stood against the last block that could not be had
 
     def __init__(self, Allocator upstream not None, StreamOrder streams=None):
-        super().__init__(upstream.place, upstream)
-        self.uses = StreamUses(streams)
+        super().__init__(upstream, streams)
         self.cached.resize(ORDERS)
 
     def __dealloc__(self):
         if self.upstream is not None:
             for item in self.blocks:
-                self.upstream.free_ptr(<void*>item.first)
+                self.drop(item.first)
 
-    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
+    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
         cdef int order = LEAST
         cdef size_t address
         cdef HostBlock* block
@@ -79,7 +76,7 @@ cdef class CachingHostAllocator(Allocator):
             order += 1
         if order == ORDERS:
             raise out_of_memory(self, nbytes, f"{<size_t>1 << (ORDERS - 1):,} bytes for one block")
-        if self.uses.open.size() > 0:
+        if self.waiting.size() > 0:
             self.take_back(False)
         address = self.take_cached(order)
         cdef bint hit = address != 0
@@ -98,20 +95,18 @@ cdef class CachingHostAllocator(Allocator):
 
     cdef int free_ptr(self, void* ptr) except -1:
         cdef HostBlock* block = self.find_live(<size_t>ptr)
-        if block.shared:
-            block.state = WAITING       # first, so that a second free by another thread is found
-            try:
-                self.uses.retire(<size_t>ptr)
-            except BaseException:
-                block.state = LIVE
-                raise
-            block.shared = False
-            self.waiting += <size_t>1 << block.order
-        else:
-            block.state = FREE
-            self.cached[block.order].push_back(<size_t>ptr)
+        if self.users.size() == 0 or not self.retire(<size_t>ptr):
+            self.list_free(<size_t>ptr, block)
         self.usage.give(block.asked)
         return 0
+
+    cdef int reuse(self, size_t address) except -1:
+        self.list_free(address, &self.blocks[address])
+        return 0
+
+    cdef void list_free(self, size_t address, HostBlock* block) noexcept:
+        block.state = FREE
+        self.cached[block.order].push_back(address)
 
     cdef size_t take_cached(self, int order) noexcept:
         """Take the address of a free block off its list; 0 if there is none."""
@@ -129,7 +124,7 @@ cdef class CachingHostAllocator(Allocator):
             self.take_back(True)
             address = self.take_cached(order)
         if address == 0:
-            self.give_free_blocks()
+            self.give_free()
             address = self.take_block(order)
         return address
 
@@ -146,11 +141,10 @@ cdef class CachingHostAllocator(Allocator):
         self.upstream_allocations += 1
         block = &self.blocks[address]
         block.order = order
-        block.shared = False
         block.state = LIVE
         return address
 
-    cdef int give_free_blocks(self) except -1:
+    cdef int give_free(self) except -1:
         cdef int order
         cdef size_t address
         for order in range(ORDERS):
@@ -161,44 +155,16 @@ cdef class CachingHostAllocator(Allocator):
                 self.upstream.free_ptr(<void*>address)      # may run other code, hence last
         return 0
 
-    cdef int take_back(self, bint wait) except -1:
-        """Make free what no stream uses any more; with `wait`, wait for that."""
-        cdef size_t address = self.uses.pop(wait)
-        cdef HostBlock* block
-        while address != 0:
-            block = &self.blocks[address]
-            block.state = FREE
-            self.waiting -= <size_t>1 << block.order
-            self.cached[block.order].push_back(address)
-            address = self.uses.pop(wait)
-        return 0
-
-    def empty_cache(self):
-        """Wait for blocks that streams use, then give all free blocks back to `upstream`."""
-        self.take_back(True)
-        self.give_free_blocks()
-        self.upstream.empty_cache()
-
-    def record_stream(self, size_t address, size_t stream):
-        """Say that `stream` uses the block at `address`: once freed, it is not given out before `stream` got there.
-
-        Raises
-        ------
-        PointerError
-            If no live block starts at `address`.
-        ConfigError
-            If the allocator was made without `streams`.
-        """
-        cdef HostBlock* block = self.find_live(address)
-        self.uses.add(address, stream)
-        block.shared = True
+    cdef size_t own_stream(self, size_t address) except? -2:
+        self.find_live(address)
+        return NO_STREAM
 
     cdef HostBlock* find_live(self, size_t address) except NULL:
         known = self.blocks.find(address)
         if known == self.blocks.end():
             raise PointerError(f"CachingHostAllocator: no live block starts at {address:#x}; it was given back, or comes "
                                "from another allocator")
-        if dereference(known).second.state != LIVE:
+        if dereference(known).second.state != LIVE or self.waiting.size() > 0 and self.waiting.count(address) > 0:
             raise PointerError(f"CachingHostAllocator: {address:#x} is free already")
         return &dereference(known).second
 
@@ -214,5 +180,8 @@ cdef class CachingHostAllocator(Allocator):
 
     def stats(self):
         """Give `CachingStats`; nothing is ever split or merged."""
+        cdef size_t waiting = 0
+        for late in self.waiting:
+            waiting += <size_t>1 << self.blocks[late.first].order
         return CachingStats(*Allocator.stats(self), self.peak_held, self.hits, self.upstream_allocations, 0, 0,
-                            self.retries, self.waiting, 0, self.largest_free())
+                            self.retries, waiting, 0, self.largest_free())

@@ -1,4 +1,7 @@
 from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
+
+from minicaffe.memory.allocator cimport Allocator
 
 
 cdef class StreamOrder:
@@ -8,11 +11,19 @@ cdef class StreamOrder:
     cpdef wait(self, event)
 
 
-cdef class StreamUses:
-    cdef StreamOrder order
-    cdef dict streams                       # address -> set of streams, of live blocks
-    cdef dict queues                        # stream -> deque of (event, address), the oldest first
-    cdef unordered_map[size_t, int] open    # address -> events that are not done, of freed blocks
-    cdef int add(self, size_t address, size_t stream) except -1
-    cdef int retire(self, size_t address) except -1
-    cdef size_t pop(self, bint wait) except? 0
+cdef size_t NO_STREAM
+
+
+cdef class StreamAllocator(Allocator):
+    cdef StreamOrder streams
+    cdef unordered_map[size_t, vector[size_t]] users    # live block -> the streams besides its own that use it
+    cdef unordered_map[size_t, size_t] waiting          # freed block -> its events that are not done
+    cdef dict queues                                    # stream -> deque of (event, address), the oldest first
+    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL
+    cdef size_t own_stream(self, size_t address) except? -2
+    cdef int reuse(self, size_t address) except -1
+    cdef int give_free(self) except -1
+    cdef void* take(self, size_t nbytes, size_t stream) except NULL
+    cdef bint retire(self, size_t address) except -1
+    cdef int take_back(self, bint wait) except -1
+    cdef void drop(self, size_t address) noexcept

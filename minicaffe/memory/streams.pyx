@@ -4,11 +4,23 @@ A device runs the work of one stream in order, that of two streams in any order.
 its own stream at once: what its last user still does there comes first. A block that other streams used as well has to
 wait until they got past the point where it was freed; an event recorded there tells (after PyTorch's ``recordStream``).
 Streams are numbers here (the driver's handles) and events any objects; `cuda/` fills in `StreamOrder`.
+
+All of `StreamOrder` may run other code, so each method here leaves the records consistent before it calls it.
 """
+
+cimport cython
+from cython.operator cimport dereference
+from libcpp.vector cimport vector
+
+from minicaffe.memory.allocator cimport Allocator
 
 from collections import deque
 
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError, Error, WrongTypeError
+from minicaffe.memory.place import CPUPlace
+
+cdef size_t NO_STREAM = <size_t>-1      # of a block that belongs to none
+cdef object PAGEABLE = CPUPlace()
 
 
 cdef class StreamOrder:
@@ -31,49 +43,128 @@ cdef class StreamOrder:
         raise Error(f"{type(self).__name__} must override wait")
 
 
-cdef class StreamUses:
-    """Which blocks were used on further streams, and which freed ones still wait for those.
+@cython.no_gc_clear
+cdef class StreamAllocator(Allocator):
+    """An allocator that keeps freed blocks, and so must know which streams still use them (abstract).
 
-    All of `order` may run other code, so each method leaves the records consistent before it calls it.
+    A subclass overrides `alloc_on`, `own_stream`, `reuse`, `give_free` and `free_ptr`, and goes on in `free_ptr` only if
+    `retire` says that no stream holds the block back.
+
+    Parameters
+    ----------
+    upstream : Allocator
+        If there are streams, its `free` must wait for all of them, as cuMemFree does.
+    streams : StreamOrder, optional
+        Of the device; without, all work is taken to be in order.
     """
 
-    def __init__(self, StreamOrder order):
-        self.order = order
-        self.streams = {}
+    def __init__(self, Allocator upstream not None, StreamOrder streams=None):
+        super().__init__(upstream.place, upstream)
+        self.streams = streams
         self.queues = {}
 
-    cdef int add(self, size_t address, size_t stream) except -1:
-        """Note that `stream` uses the live block at `address`."""
-        if self.order is None:
-            raise ConfigError("record_stream: this allocator was made without `streams`, so it knows only one stream")
-        self.streams.setdefault(address, set()).add(stream)
-        return 0
+    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
+        """As `alloc_ptr`, for work on `stream`."""
+        raise Error(f"{type(self).__name__} must override alloc_on")
 
-    cdef int retire(self, size_t address) except -1:
-        """Record an event on each further stream of the block at `address`, which waits for them from now on."""
-        events = [(stream, self.order.record(stream)) for stream in sorted(self.streams[address])]
-        del self.streams[address]
-        self.open[address] = len(events)
+    cdef size_t own_stream(self, size_t address) except? -2:
+        """Give the stream whose block lives at `address`, or NO_STREAM; raise PointerError if none starts there."""
+        raise Error(f"{type(self).__name__} must override own_stream")
+
+    cdef int reuse(self, size_t address) except -1:
+        """Make a freed block that waited for its streams ready for the next request."""
+        raise Error(f"{type(self).__name__} must override reuse")
+
+    cdef int give_free(self) except -1:
+        """Give everything without a live block back to `upstream`."""
+        raise Error(f"{type(self).__name__} must override give_free")
+
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
+        cdef size_t stream = 0
+        if self.streams is not None:
+            stream = self.streams.current()
+        return self.alloc_on(nbytes, stream)
+
+    cdef void* take(self, size_t nbytes, size_t stream) except NULL:
+        """Take memory for `stream` from `upstream`."""
+        if isinstance(self.upstream, StreamAllocator):
+            return (<StreamAllocator>self.upstream).alloc_on(nbytes, stream)
+        return self.upstream.alloc_ptr(nbytes)
+
+    cdef bint retire(self, size_t address) except -1:
+        """Say whether streams besides its own use the block at `address`, which was freed; if so, it waits for them now."""
+        found = self.users.find(address)
+        if found == self.users.end():
+            return False
+        cdef vector[size_t] others = dereference(found).second
+        self.users.erase(found)
+        self.waiting[address] = others.size()       # first, so that a second free by another thread is found
+        try:
+            events = [(stream, self.streams.record(stream)) for stream in sorted(others)]
+        except BaseException:
+            self.waiting.erase(address)
+            self.users[address] = others
+            raise
         for stream, event in events:
             self.queues.setdefault(stream, deque()).append((event, address))
-        return 0
+        return True
 
-    cdef size_t pop(self, bint wait) except? 0:
-        """Give the address of a block that waits no more, or 0; with `wait` it is waited for."""
+    cdef int take_back(self, bint wait) except -1:
+        """Make freed blocks ready that no stream uses any more; with `wait`, wait for that."""
         for queue in list(self.queues.values()):
             while queue:
                 event, address = queue.popleft()
                 try:
                     if wait:
-                        self.order.wait(event)
-                    elif not self.order.done(event):
+                        self.streams.wait(event)
+                    elif not self.streams.done(event):
                         queue.appendleft((event, address))
                         break               # what comes later on this stream is not done either
                 except BaseException:
                     queue.appendleft((event, address))
                     raise
-                self.open[address] -= 1
-                if self.open[address] == 0:
-                    self.open.erase(<size_t>address)
-                    return address
+                self.waiting[address] -= 1
+                if self.waiting[address] == 0:
+                    self.waiting.erase(<size_t>address)
+                    self.reuse(address)
         return 0
+
+    cdef void drop(self, size_t address) noexcept:
+        """Give memory back to `upstream` while this object goes away: an error is printed, and the rest goes on."""
+        self.upstream.free_ptr(<void*>address)
+
+    def malloc(self, size_t nbytes, stream):
+        stream = stream_number(stream)
+        if self.streams is None:
+            raise one_stream(self)
+        return <size_t>self.alloc_on(nbytes, stream)
+
+    def record_stream(self, size_t address, stream):
+        cdef size_t number = stream_number(stream)
+        cdef size_t known
+        if number == self.own_stream(address) or self.place == PAGEABLE:
+            return      # a copy from pageable memory has read it when the call returns
+        if self.streams is None:
+            raise one_stream(self)
+        for known in self.users[address]:
+            if known == number:
+                return
+        self.users[address].push_back(number)
+
+    def empty_cache(self):
+        """Wait for blocks that other streams use, then give everything without a live block back to `upstream`."""
+        self.take_back(True)
+        self.give_free()
+        self.upstream.empty_cache()
+
+
+def stream_number(stream):
+    """Give the number of a stream: itself, or the `address` of a ``cuda.Stream``."""
+    number = getattr(stream, "address", stream)
+    if not isinstance(number, int) or not 0 <= number < 1 << 63:
+        raise WrongTypeError(f"a stream must be a cuda.Stream or its address (an int, at least 0), got {stream!r}")
+    return number
+
+
+cdef one_stream(Allocator allocator):
+    return ConfigError(f"{type(allocator).__name__} was made without `streams`, so it knows only one stream")

@@ -198,7 +198,7 @@ def test_places_of_sides_are_checked():
 
 
 def test_buffers_made_and_dropped_by_many_threads(host):
-    buddy = BuddyAllocator(SystemAllocator(), 128, 1024, 8192)
+    buddy = BuddyAllocator(SystemAllocator(), 128, 8192, 1024)
     before = memory.used(CPUPlace())
     shared, errors = [], []
 

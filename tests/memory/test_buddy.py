@@ -15,7 +15,7 @@ from minicaffe.memory import BuddyAllocator, CPUPlace, CUDAPlace, FailAllocator,
 
 def make(limit=1 << 20, pool=1024, max_pool=4096, place=None):
     upstream = LimitAllocator(SystemAllocator(*[place] if place else []), limit)
-    return BuddyAllocator(upstream, min_chunk=128, pool=pool, max_pool=max_pool), upstream
+    return BuddyAllocator(upstream, min_chunk_size=128, max_chunk_size=max_pool, first_pool_size=pool), upstream
 
 
 def test_splits_and_coalesces():
