@@ -60,8 +60,8 @@ def common(command):
                      help="Write Caffe's log on a terminal too."),
         click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
                      help="Show only warnings, errors and the result."),
-        click.option("--allocator", expose_value=False, callback=_choose_allocator, metavar="NAME",
-                     help="Allocator of GPU memory: caching (default), buddy or plain."),
+        click.option("--allocator", expose_value=False, callback=_choose_allocators, multiple=True, metavar="[PLACE=]NAME",
+                     help="Allocator of GPU memory: caching (default), buddy or plain; of other memory: cpu=buddy, pinned=plain."),
         click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID", help="Compute on this GPU, counted from 0."),
         click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",
                      help="Where to compute; sim is a simulated GPU, for computers without one."),
@@ -189,12 +189,22 @@ def _use_gpu(ctx, param, gpu):
     cuda.use_gpu(int(ids[0]))
 
 
-def _choose_allocator(ctx, param, name):
-    if name is not None:
-        from minicaffe import cuda, memory
+def _choose_allocators(ctx, param, names):
+    """Let allocators serve their places: ``NAME`` and ``cuda=NAME`` each device, ``cpu=NAME`` and ``pinned=NAME`` the host."""
+    from minicaffe import cuda, memory
+    for text in names:
+        where, name = re.fullmatch(r"(?:(\w+)=)?(.*)", text).groups()
+        if where not in (None, "cpu", "pinned", "cuda"):
+            raise click.UsageError(f"--allocator: '{where}' in '{text}' is no place; write cpu=NAME, pinned=NAME or cuda=NAME", ctx)
+        if where == "cpu":
+            memory.use(memory.CPUPlace(), name)
+            continue
         for index in range(cuda.count()):
             cuda.get_device(index)  # brings the provider of its memory
-            memory.use(memory.CUDAPlace(index), name)
+            if where != "pinned":
+                memory.use(memory.CUDAPlace(index), name)
+        if where == "pinned":
+            memory.use(memory.PinnedPlace(), name)
 
 
 def tell(line):

@@ -19,7 +19,7 @@ from minicaffe.ops.context cimport CudaStream
 
 from minicaffe.cuda import compile
 from minicaffe.errors import ConfigError, DeviceError
-from minicaffe.memory.named import parse_size
+from minicaffe.memory.sizes import parse_size
 
 cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
     cppclass Cudnn "mc::cuda::Cudnn":

@@ -9,7 +9,7 @@ import functools
 import os
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.memory.named import parse_size
+from minicaffe.memory.sizes import host_memory, parse_size
 
 VARIABLE = "MINICAFFE_MAX_BLOB_BYTES"
 # What 2^31 - 1 floats take, the most that Caffe can count: no net in float32 that Caffe could run is refused. VGG-16 with a
@@ -52,14 +52,4 @@ def _budget(text):
             return parse_size(text)
         except ConfigError as error:
             raise error.at(field=VARIABLE)
-    return min(DEFAULT, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _container())
-
-
-def _container():
-    """Return the bytes that the control group of this process may take, the default where nothing limits it."""
-    try:
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limit = file.read().strip()
-    except OSError:
-        return DEFAULT
-    return int(limit) if limit.isdecimal() else DEFAULT
+    return min(DEFAULT, host_memory())

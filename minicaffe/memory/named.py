@@ -1,15 +1,17 @@
 """Allocators by name: what ``memory.use(place, name)`` and the command line's ``--allocator`` understand."""
 
+import logging
 import re
 
 from minicaffe.errors import ConfigError, close_matches
-from minicaffe.memory.allocator import LimitAllocator
+from minicaffe.memory.allocator import LimitAllocator, SystemAllocator
 from minicaffe.memory.buddy import BuddyAllocator
 from minicaffe.memory.caching import CachingAllocator
 from minicaffe.memory.pinned import CachingHostAllocator
 from minicaffe.memory.place import PinnedPlace
+from minicaffe.memory.sizes import host_memory, parse_size
 
-UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+logger = logging.getLogger(__name__)
 
 
 def make_allocator(name, upstream, streams=None):
@@ -18,12 +20,17 @@ def make_allocator(name, upstream, streams=None):
     Parameters
     ----------
     name : str
-        ``plain`` (`upstream` itself), ``caching``, ``buddy`` or ``limit:SIZE`` with a size such as ``2GiB``; several are
-        joined by ``+``, the outermost first: ``caching+limit:2GiB``.
+        ``plain`` (`upstream` itself), ``caching``, ``buddy`` or ``limit:SIZE`` with a size such as ``2GiB`` or ``50%``; several are
+        joined by ``+``, the outermost first: ``caching+limit:2GiB``. Parameters are written ``kind:key=value,key=value``:
+
+        - ``plain:alignment=4096``, of memory from the C library
+        - ``caching:thc`` or ``caching:constants=thc``, ``caching:limit=2GiB``; see `CachingAllocator`
+        - ``buddy:min_chunk_size=64KiB,max_chunk_size=16MiB,first_pool_size=1MiB``; see `BuddyAllocator`
+        - ``limit:2GiB`` or ``limit:max_bytes=2GiB``. A percentage is of the device's memory, on the host of all there is.
     upstream : Allocator
         Takes memory from the system or driver.
     streams : StreamOrder, optional
-        Of the device, for ``caching``.
+        Of the device, for ``caching`` and ``buddy``.
 
     Returns
     -------
@@ -32,33 +39,91 @@ def make_allocator(name, upstream, streams=None):
     Raises
     ------
     ConfigError
-        If a part of the name is unknown, or a size cannot be read.
+        If a part of the name is unknown, or a value cannot be read or is out of range.
     """
-    makers = {
-        "plain": lambda below: below,
-        "caching": lambda below: _caching(below, streams),
-        "buddy": BuddyAllocator,
-        "limit": LimitAllocator,
-    }
     result = upstream
     for part in reversed(name.split("+")):
-        kind, colon, size = part.strip().partition(":")
-        if kind not in makers:
-            raise ConfigError(f"unknown allocator '{kind}'{close_matches(kind, makers)}; known are {', '.join(makers)}")
-        if bool(colon) != (kind == "limit"):
-            raise ConfigError(f"allocator '{part}': limit needs a size and no other takes one; write e.g. limit:2GiB")
-        result = makers[kind](result, parse_size(size)) if colon else makers[kind](result)
+        kind, colon, text = part.strip().partition(":")
+        if kind not in KINDS:
+            raise ConfigError(f"unknown allocator '{kind}'{close_matches(kind, KINDS)}; known are {', '.join(KINDS)}")
+        make, readers, first = KINDS[kind]
+        try:
+            result = make(result, streams, **_parameters(text, readers, first, result) if colon else {})
+        except ConfigError as error:
+            raise error.at(field=f"allocator '{part.strip()}'")
     return result
 
 
-def parse_size(text):
-    """Read bytes from text such as ``512``, ``64KiB``, ``1.5GiB``; raise ConfigError if it cannot be read."""
-    units = {unit.lower(): factor for unit, factor in UNITS.items()}
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not found or found[2] not in units or float(found[1]) * units[found[2]] >= 1 << 63:
-        raise ConfigError(f"'{text}' is no size; write a number and one of {', '.join(u for u in UNITS if u)}")
-    return int(float(found[1]) * units[found[2]]) if "." in found[1] else int(found[1]) * units[found[2]]
+def _parameters(text, readers, first, below):
+    """Read ``value,key=value``; a value without a key, at the beginning, is that of `first`."""
+    values = {}
+    for item in text.split(","):
+        key, equals, value = (word.strip() for word in item.partition("="))
+        if not equals and first and not values:
+            key, value = first, key
+        elif not equals:
+            raise ConfigError(f"'{item}' must be written key=value; known are {', '.join(readers)}")
+        if key not in readers:
+            raise ConfigError(f"unknown parameter '{key}'{close_matches(key, readers)}; known are {', '.join(readers)}")
+        if key in values:
+            raise ConfigError(f"{key} is given twice")
+        values[key] = readers[key](value, below)
+    return values
 
 
-def _caching(below, streams):
-    return (CachingHostAllocator if below.place == PinnedPlace() else CachingAllocator)(below, streams)
+def _word(text, below):
+    return text
+
+
+def _size(text, below):
+    return parse_size(text)
+
+
+def _share(text, below):
+    """Read a size or a percentage of all memory at the place of `below`."""
+    if not text.endswith("%"):
+        return parse_size(text)
+    if not re.fullmatch(r"\d+(\.\d+)?%", text) or not 0 < float(text[:-1]) <= 100:
+        raise ConfigError(f"a percentage must be above 0% and at most 100%, got '{text}'")
+    total = host_memory() if below.place.on_host else (below.memory_info() or (0, 0))[1]
+    if not total:
+        raise ConfigError(f"nobody can say how much memory {below.place} has, so '{text}' has no meaning; give a size such as 2GiB")
+    nbytes = int(total * float(text[:-1]) / 100)
+    logger.info("%s of the memory at %s is %s bytes", text, below.place, f"{nbytes:,}")
+    return nbytes
+
+
+def _plain(below, streams, alignment=None):
+    if alignment is None:
+        return below
+    if not isinstance(below, SystemAllocator):
+        raise ConfigError("alignment can be chosen where the C library gives the memory; here it comes from a "
+                          f"{type(below).__name__}")
+    return SystemAllocator(below.place, alignment)
+
+
+def _caching(below, streams, **options):
+    if below.place != PinnedPlace():
+        return CachingAllocator(below, streams, **options)
+    if options:
+        raise ConfigError(f"the cache of page-locked memory takes no {', '.join(options)}")
+    return CachingHostAllocator(below, streams)
+
+
+def _buddy(below, streams, **options):
+    return BuddyAllocator(below, streams=streams, **options)
+
+
+def _limit(below, streams, max_bytes=None):
+    if max_bytes is None:
+        raise ConfigError("limit needs a size; write e.g. limit:2GiB or limit:50%")
+    return LimitAllocator(below, max_bytes)
+
+
+# kind -> function(below, streams, **parameters), parameter -> function(text, below), the parameter that needs no key
+KINDS = {
+    "plain": (_plain, {"alignment": _size}, None),
+    "caching": (_caching, {"constants": _word, "limit": _share}, "constants"),
+    "buddy": (_buddy, {"min_chunk_size": _size, "max_chunk_size": _size, "first_pool_size": _size}, None),
+    "limit": (_limit, {"max_bytes": _share}, "max_bytes"),
+}

@@ -5,13 +5,14 @@ this floor needs no driver.
 """
 
 from collections import namedtuple
+from numbers import Integral
 from threading import RLock
 
-from minicaffe.errors import ConfigError, DependencyError, PointerError
+from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTypeError
 from minicaffe.memory import reporter
-from minicaffe.memory.allocator import Buffer, SystemAllocator
+from minicaffe.memory.allocator import Allocator, Buffer, SystemAllocator
 from minicaffe.memory.named import make_allocator
-from minicaffe.memory.place import CPUPlace, CUDAPlace
+from minicaffe.memory.place import CPUPlace, CUDAPlace, check_place
 
 Provider = namedtuple("Provider", "factory side streams default")
 
@@ -86,8 +87,11 @@ class Registry:
         DependencyError
             If nobody provides such memory (names only).
         """
+        check_place(place, "memory.use")
         if isinstance(allocator, str):
             allocator = self._make(place, allocator)
+        if not isinstance(allocator, Allocator | None):
+            raise WrongTypeError(f"memory.use needs an Allocator, its name or None, got {allocator!r}")
         if allocator is not None and allocator.place != place:
             raise ConfigError(f"memory.use: an allocator of {allocator.place} cannot serve {place}")
         with self._lock:
@@ -131,6 +135,7 @@ class Registry:
 
     def _provider(self, place):
         if type(place) not in self._providers:
+            check_place(place, "minicaffe.memory")
             raise DependencyError(
                 f"{place}: no CUDA provider is registered; install one with `pip install 'minicaffe[cuda]'` and switch "
                 "to GPU mode, or set MINICAFFE_DEVICE=sim"
@@ -139,24 +144,38 @@ class Registry:
 
     def set_host_place(self, place):
         """Choose where new host sides are allocated: CPUPlace() or PinnedPlace()."""
+        check_place(place, "memory.set_host_place")
         if not place.on_host:
             raise ConfigError(f"memory.set_host_place: must be CPUPlace() or PinnedPlace(), got {place}")
         self.host_place = place
 
     def set_device_place(self, place):
         """Choose the device of SyncedMemory created from now on."""
+        check_place(place, "memory.set_device_place")
         if place.on_host:
             raise ConfigError(f"memory.set_device_place: must be a CUDAPlace, got {place}")
         self.device_place = place
 
-    def alloc(self, place, nbytes, name=""):
+    def alloc(self, place, nbytes, name="", stream=None):
         """Allocate `nbytes` bytes at `place` and give the address (int), 64-byte aligned; pair it with `free`.
+
+        Parameters
+        ----------
+        place : place
+        nbytes : int
+        name : str
+            What the block serves, for the reporter.
+        stream : int or cuda.Stream, optional
+            Whose work will use it, see `Allocator.malloc`; None: the current one.
 
         Raises
         ------
-        OutOfMemoryError, DependencyError
+        OutOfMemoryError, DependencyError, ConfigError
         """
-        block = Buffer(self.allocator(place), nbytes, name)
+        check_place(place, "memory.alloc")
+        if not isinstance(nbytes, Integral) or not 0 <= nbytes < 1 << 64:
+            raise WrongTypeError(f"memory.alloc needs a number of bytes, an int of at least 0, got {nbytes!r}")
+        block = Buffer(self.allocator(place), nbytes, name, stream)
         self._blocks[place, block.address] = block
         return block.address
 
@@ -168,6 +187,9 @@ class Registry:
         PointerError
             If no such block lives at `place`.
         """
+        check_place(place, "memory.free")
+        if not isinstance(address, Integral):
+            raise WrongTypeError(f"memory.free needs an address, as memory.alloc gave it, got {address!r}")
         if self._blocks.pop((place, address), None) is None:
             raise PointerError(
                 f"memory.free: {address:#x} is no live block of {place}; it was freed before, or memory.alloc never gave it"
@@ -175,6 +197,8 @@ class Registry:
 
     def empty_cache(self, place=None):
         """Give back what the allocator of `place` (None: of every place) holds, but nobody uses."""
+        if place is not None:
+            check_place(place, "memory.empty_cache")
         with self._lock:
             allocators = [a for p, a in self._allocators.items() if place is None or p == place]
         for allocator in allocators:
@@ -186,6 +210,7 @@ class Registry:
 
     def stats(self, place):
         """Give the `Stats` of `place`; `reserved` is what the allocator in use holds from below."""
+        check_place(place, "memory.used and memory.stats")
         used = reporter.stats().get(place, reporter.Stats(0, 0, 0, 0, 0))
         allocator = self._allocators.get(place)
         return used._replace(reserved=allocator.stats().reserved if allocator else 0)

@@ -3,14 +3,24 @@
 import ctypes
 
 import pytest
+from fake_streams import FakeStreams
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from no_access import no_access
 
 from minicaffe import memory
-from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
-from minicaffe.memory import BuddyAllocator, CPUPlace, CUDAPlace, FailAllocator, LimitAllocator, SystemAllocator
+from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError, WrongTypeError
+from minicaffe.memory import (
+    BuddyAllocator,
+    CachingAllocator,
+    CPUPlace,
+    CUDAPlace,
+    FailAllocator,
+    LimitAllocator,
+    PinnedPlace,
+    SystemAllocator,
+)
 
 
 def make(limit=1 << 20, pool=1024, max_pool=4096, place=None):
@@ -182,12 +192,13 @@ def test_misuse_of_pointers():
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"min_chunk": 96}, "min_chunk"),
-        ({"min_chunk": 32}, "min_chunk"),
-        ({"pool": 128}, "pool"),
-        ({"pool": 3000}, "pool"),
-        ({"max_pool": 512}, "max_pool"),
-        ({"max_pool": 1 << 62}, "max_pool"),
+        ({"min_chunk_size": 96}, "min_chunk_size"),
+        ({"min_chunk_size": 32}, "min_chunk_size"),
+        ({"first_pool_size": 128}, "first_pool_size"),
+        ({"first_pool_size": 3000}, "first_pool_size"),
+        ({"first_pool_size": 1 << 27}, "first_pool_size"),
+        ({"max_chunk_size": 128}, "max_chunk_size"),
+        ({"max_chunk_size": 1 << 62}, "max_chunk_size"),
     ],
 )
 def test_options_are_checked(options, field):
@@ -212,14 +223,107 @@ def test_device_memory_is_never_touched():
     assert buddy.stats().reserved == 0
 
 
-def test_streams_are_refused_on_a_device_only():
+def streamed(limit=1 << 30, place=None, **options):
+    streams = FakeStreams()
+    options = {"min_chunk_size": 128, "max_chunk_size": 4096, "first_pool_size": 1024, **options}
+    return BuddyAllocator(LimitAllocator(SystemAllocator(place or CUDAPlace(0)), limit), streams=streams, **options), streams
+
+
+def test_pools_belong_to_streams():
+    buddy, streams = streamed()
+    first = buddy.alloc(100)
+    buddy.free(first)
+    streams.stream = 7
+    other = buddy.alloc(100)
+    assert other != first and buddy.stats().reserved == 1024 + 2048
+    streams.stream = 0
+    assert buddy.alloc(100) == first
+    buddy.free(other)  # goes back to stream 7, whichever is current
+    assert buddy.malloc(100, 7) == other
+    buddy.free(first)
+    buddy.free(other)
+    assert buddy.stats().reserved == 1024 + 2048  # an empty pool is kept for each
+    buddy.empty_cache()
+    assert buddy.stats().reserved == 0
+
+
+@pytest.mark.parametrize("place", [CUDAPlace(0), PinnedPlace()])
+def test_a_block_used_elsewhere_waits(place):
+    buddy, streams = streamed(place=place)
+    block, beside = buddy.alloc(100), buddy.alloc(100)
+    buddy.record_stream(block, 5)
+    buddy.record_stream(block, 5)
+    buddy.record_stream(block, 0)  # its own
+    buddy.free(block)
+    assert streams.calls == ["record"] and buddy.stats().count == 1
+    with pytest.raises(PointerError, match="is free already and waits for its streams"):
+        buddy.free(block)
+    with pytest.raises(PointerError, match="waits for its streams"):
+        buddy.record_stream(block, 5)
+    assert buddy.alloc(100) != block
+    streams.reach(5)
+    assert buddy.alloc(100) == block
+    buddy.free(block)  # the uses were those of its former life
+    assert streams.calls.count("record") == 1 and buddy.alloc(100) == block
+    buddy.free(beside)
+
+
+def test_waiting_blocks_are_waited_for_before_memory_is_refused():
+    buddy, streams = streamed(1024, first_pool_size=1024)
+    block = buddy.alloc(1000)
+    buddy.record_stream(block, 5)
+    buddy.free(block)
+    assert buddy.alloc(1000) == block and "wait" in streams.calls
+    buddy.record_stream(block, 5)
+    buddy.free(block)
+    large = buddy.alloc(900 + 100)
+    buddy.free(large)
+    buddy.record_stream(again := buddy.alloc(10), 5)
+    buddy.free(again)
+    buddy.empty_cache()
+    assert buddy.stats().reserved == 0
+
+
+def test_a_large_block_tells_its_upstream():
+    streams = FakeStreams()
+    below = CachingAllocator(SystemAllocator(CUDAPlace(0)), streams)
+    buddy = BuddyAllocator(below, 128, 4096, streams=streams)
+    block = buddy.malloc(10_000, 3)
+    buddy.record_stream(block, 4)
+    buddy.free(block)
+    assert streams.put == {4: 1} and below.stats().waiting == 10_240
+    streams.reach(4)
+    assert below.malloc(10_000, 3) == block
+
+
+def test_a_failed_event_leaves_the_block_live():
+    buddy, streams = streamed()
+    block = buddy.alloc(100)
+    buddy.record_stream(block, 3)
+    streams.broken = "record"
+    with pytest.raises(OSError, match="record failed"):
+        buddy.free(block)
+    assert buddy.stats().count == 1
+    streams.broken = ""
+    buddy.free(block)
+    assert buddy.stats().count == 0
+
+
+def test_without_streams():
     buddy, _ = make(place=CUDAPlace(0))
     block = buddy.alloc(1)
-    with pytest.raises(ConfigError, match="knows no streams"):
-        buddy.record_stream(block, 1)
-    buddy.free(block)
-    on_host, _ = make()
-    on_host.record_stream(on_host.alloc(1), 1)
+    buddy.record_stream(block, 0)  # the only one there is
+    for call in (lambda: buddy.record_stream(block, 1), lambda: buddy.malloc(1, 1)):
+        with pytest.raises(ConfigError, match="made without `streams`, so it knows only one stream"):
+            call()
+    with pytest.raises(PointerError):
+        buddy.record_stream(block + 64, 1)
+    with pytest.raises(PointerError):
+        buddy.record_stream(12345 * 64, 1)
+    with pytest.raises(WrongTypeError, match=r"a stream must be a cuda.Stream or its address \(an int, at least 0\), got 'copies'"):
+        buddy.record_stream(block, "copies")
+    pageable, _ = make()
+    pageable.record_stream(pageable.alloc(1), 1)
 
 
 def test_pools_go_with_the_allocator():

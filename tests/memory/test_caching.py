@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from no_access import no_access
 
 from minicaffe import memory
-from minicaffe.errors import ConfigError, Error, OutOfMemoryError, PointerError
+from minicaffe.errors import ConfigError, Error, OutOfMemoryError, PointerError, WrongTypeError
 from minicaffe.memory import (
     BuddyAllocator,
     Buffer,
@@ -486,6 +486,101 @@ def test_many_threads():
     assert cache.stats().count == 0 and any(e.kind == "merge" for e in events)
     cache.empty_cache()
     assert cache.stats().reserved == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "block", "segment"),
+    [
+        (1, 512, MIB),
+        (513, 1024, MIB),
+        (MIB - 511, MIB, MIB),
+        (MIB, MIB, MIB),
+        (MIB + 1, MIB + (128 << 10), MIB + (128 << 10)),
+        (3 * MIB, 3 * MIB, 3 * MIB),
+        (20 * MIB - 1, 20 * MIB, 20 * MIB),
+    ],
+)
+def test_the_first_thc_takes_what_was_asked_for(asked, block, segment):
+    cache = CachingAllocator(SystemAllocator(), constants="thc")
+    address = cache.alloc(asked)
+    (found,) = cache.snapshot()
+    assert found.blocks[0].nbytes == block and found.nbytes == segment
+    assert cache.base_allocation(address) == (address, segment)
+    cache.free(address)
+    assert cache.cache_info() == (segment, segment)
+
+
+def test_the_first_thc_splits_what_leaves_more_than_a_mebibyte():
+    cache = CachingAllocator(SystemAllocator(), constants="thc")
+    first = cache.alloc(20 * MIB)
+    cache.free(first)
+    whole = cache.alloc(19 * MIB)
+    assert whole == first and [b.nbytes for b in cache.snapshot()[0].blocks] == [20 * MIB]
+    cache.free(whole)
+    part, rest = cache.alloc(5 * MIB), cache.alloc(15 * MIB)
+    assert (part, rest) == (first, first + 5 * MIB) and cache.stats().splits == 1
+    assert cache.base_allocation(rest) == (first, 20 * MIB)
+    cache.free(part)
+    cache.free(rest)
+    assert cache.cache_info() == (20 * MIB, 20 * MIB)
+    small = [cache.alloc(512 << 10) for _ in range(3)]
+    assert cache.stats().reserved == 22 * MIB and small[1] == small[0] + (512 << 10)
+
+
+def test_constants_are_checked():
+    with pytest.raises(ConfigError, match="CachingAllocator.constants: must be pytorch or thc, got 'caffe'"):
+        CachingAllocator(SystemAllocator(), constants="caffe")
+
+
+def test_base_allocation_and_cache_info():
+    cache = CachingAllocator(SystemAllocator())
+    assert cache.cache_info() == (0, 0)
+    three = [cache.alloc(512) for _ in range(3)]
+    large = cache.alloc(30 * MIB)
+    for address in three:
+        assert cache.base_allocation(address) == (three[0], 2 * MIB)
+    assert cache.base_allocation(large) == (large, 30 * MIB)
+    assert cache.cache_info() == (2 * MIB - 1536, 2 * MIB - 1536)
+    cache.free(three[0])
+    assert cache.cache_info() == (2 * MIB - 1024, 2 * MIB - 1536)
+    for wrong in (three[0], three[1] + 256, 64):
+        with pytest.raises(PointerError):
+            cache.base_allocation(wrong)
+
+
+def test_memory_for_a_chosen_stream():
+    streams = FakeStreams()
+    cache = CachingAllocator(SystemAllocator(), streams)
+    block = cache.malloc(1000, 4)
+    assert cache.snapshot()[0].stream == 4
+    cache.record_stream(block, 4)  # its own
+    cache.free(block)
+    assert streams.calls == [] and cache.cache_info(4) == (2 * MIB, 2 * MIB) and cache.cache_info(0) == (0, 0)
+    assert cache.alloc(1000) != block
+    assert cache.malloc(1000, 4) == block
+
+    class Line:
+        address = 4
+
+    assert cache.malloc(500, Line()) == block + 1024
+    for wrong in ("copies", -1, None, 1.0):
+        with pytest.raises(WrongTypeError, match="a stream must be a cuda.Stream or its address"):
+            cache.malloc(1, wrong)
+
+
+def test_a_place_gives_memory_for_a_chosen_stream():
+    streams = FakeStreams()
+    memory.register(CUDAPlace, SystemAllocator, streams=lambda place: streams, default="caching")
+    try:
+        address = memory.alloc(CUDAPlace(0), 100, "mine", stream=9)
+        (segment,) = memory.allocator_of(CUDAPlace(0)).snapshot()
+        assert (segment.stream, segment.blocks[0].name) == (9, "mine")
+        memory.free(CUDAPlace(0), address)
+        memory.use(CUDAPlace(0), "limit:1MiB+caching")
+        with pytest.raises(ConfigError, match="a LimitAllocator gives no memory for a chosen stream; ask a CachingAllocator"):
+            memory.alloc(CUDAPlace(0), 100, stream=9)
+    finally:
+        memory.unregister(CUDAPlace)
 
 
 class CachingMachine(RuleBasedStateMachine):

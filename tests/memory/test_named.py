@@ -4,7 +4,7 @@ import pytest
 from fake_streams import FakeStreams
 
 from minicaffe import memory
-from minicaffe.errors import ConfigError, DependencyError, OutOfMemoryError
+from minicaffe.errors import ConfigError, DependencyError, OutOfMemoryError, WrongTypeError
 from minicaffe.memory import (
     Allocator,
     BuddyAllocator,
@@ -17,8 +17,9 @@ from minicaffe.memory import (
     PinnedPlace,
     SystemAllocator,
     make_allocator,
+    named,
 )
-from minicaffe.memory.named import parse_size
+from minicaffe.memory.sizes import host_memory, parse_size
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,8 @@ from minicaffe.memory.named import parse_size
         ("limit:2GiB", CPUPlace(), [LimitAllocator, SystemAllocator]),
         ("caching+limit:2GiB", CPUPlace(), [CachingAllocator, LimitAllocator, SystemAllocator]),
         ("limit:1MiB + buddy + plain", CPUPlace(), [LimitAllocator, BuddyAllocator, SystemAllocator]),
+        ("caching:thc + limit:50% + plain:alignment=4KiB", CPUPlace(), [CachingAllocator, LimitAllocator, SystemAllocator]),
+        ("buddy: min_chunk_size=1KiB, max_chunk_size=1MiB", PinnedPlace(), [BuddyAllocator, SystemAllocator]),
     ],
 )
 def test_names_stack_allocators(name, place, kinds):
@@ -50,8 +53,28 @@ def test_names_stack_allocators(name, place, kinds):
         ("cashing", "unknown allocator 'cashing'; did you mean 'caching'.; known are plain, caching, buddy, limit"),
         ("caching+budy", "unknown allocator 'budy'; did you mean 'buddy'"),
         ("", "unknown allocator ''; known are"),
-        ("limit", "limit needs a size"),
-        ("buddy:2GiB", "no other takes one"),
+        ("limit", "limit needs a size; write e.g. limit:2GiB or limit:50%"),
+        ("limit:2GiB,4GiB", "'4GiB' must be written key=value; known are max_bytes"),
+        ("limit:2GiB,max_bytes=4GiB", "max_bytes is given twice"),
+        ("limit:max_byte=4GiB", "unknown parameter 'max_byte'; did you mean 'max_bytes'.; known are max_bytes"),
+        ("buddy:2GiB", "'2GiB' must be written key=value; known are min_chunk_size, max_chunk_size, first_pool_size"),
+        ("buddy:min_chunk=64KiB", "allocator 'buddy:min_chunk=64KiB': unknown parameter 'min_chunk'; did you mean 'min_chunk_size'"),
+        ("buddy:min_chunk_size=1KiB,min_chunk_size=2KiB", "min_chunk_size is given twice"),
+        ("buddy:min_chunk_size=", "'' is no size"),
+        ("buddy:min_chunk_size=1000", "BuddyAllocator.min_chunk_size: must be a power of two and at least 64, got 1000"),
+        ("buddy:min_chunk_size=4KiB,max_chunk_size=2KiB", "max_chunk_size: must be a power of two and at least 4096, got 2048"),
+        ("buddy:max_chunk_size=1MiB,first_pool_size=2MiB", "first_pool_size: must be at most max_chunk_size, 1048576, got 2097152"),
+        ("caching:torch", "CachingAllocator.constants: must be pytorch or thc, got 'torch'"),
+        ("caching:", "must be pytorch or thc, got ''"),
+        ("plain:4096", "must be written key=value; known are alignment"),
+        ("plain:alignment=100", "SystemAllocator.alignment: must be a power of two and at least 64, got 100"),
+        ("plain:alignment=32", "must be a power of two and at least 64, got 32"),
+        ("plain:alignment=0", "must be a power of two and at least 64, got 0"),
+        ("plain:alignment=4096+caching", "alignment can be chosen where the C library gives the memory; here it comes from a CachingAllocator"),
+        ("limit:0%", "a percentage must be above 0% and at most 100%, got '0%'"),
+        ("limit:101%", "at most 100%, got '101%'"),
+        ("limit:-5%", "got '-5%'"),
+        ("limit:half%", "got 'half%'"),
         ("limit:much", "'much' is no size; write a number and one of B, KiB, MiB, GiB, TiB"),
         ("limit:", "'' is no size"),
         ("limit:-1", "'-1' is no size"),
@@ -68,6 +91,89 @@ def test_wrong_names(name, message):
 )
 def test_sizes(text, nbytes):
     assert parse_size(text) == nbytes
+
+
+def test_percentages_of_the_host(monkeypatch, caplog):
+    monkeypatch.setattr(named, "host_memory", lambda: 1000_001)
+    with caplog.at_level("INFO"):
+        for place in (CPUPlace(), PinnedPlace()):
+            limit = make_allocator("limit:12.5%", SystemAllocator(place))
+            assert limit.max_bytes == 125_000
+            with pytest.raises(OutOfMemoryError, match="the limit is 125,000 bytes"):
+                limit.alloc(125_001)
+    assert caplog.messages == [f"12.5% of the memory at {place} is 125,000 bytes" for place in (CPUPlace(), PinnedPlace())]
+    assert host_memory() > 1 << 20
+
+
+def test_percentages_of_a_device():
+    assert make_allocator("limit:50%", Telling(CUDAPlace(3))).max_bytes == 4_000_000_000
+    assert make_allocator("limit:100% + caching", Telling(CUDAPlace(3))).max_bytes == 8_000_000_000
+    with pytest.raises(ConfigError, match=r"allocator 'limit:50%': nobody can say how much memory CUDAPlace\(0\) has, .* give a size"):
+        make_allocator("limit:50%", SystemAllocator(CUDAPlace(0)))
+
+
+def test_parameters_reach_their_class():
+    buddy = make_allocator("buddy:max_chunk_size=64KiB,min_chunk_size=4KiB", SystemAllocator())
+    assert buddy.min_chunk_size == 4096
+    address = buddy.alloc(1)
+    assert buddy.stats().reserved == 64 << 10  # the first pool is no larger than the largest
+    buddy.free(address)
+    thc = make_allocator("caching:thc,limit=3MiB", SystemAllocator())
+    thc.alloc(1)
+    assert thc.stats().reserved == 1 << 20
+    with pytest.raises(OutOfMemoryError, match="the limit is 3,145,728 bytes"):
+        thc.alloc(3 << 20)
+
+
+@pytest.mark.parametrize("alignment", [64, 128, 4096, 1 << 21])
+def test_alignment(alignment):
+    plain = make_allocator(f"plain:alignment={alignment}", SystemAllocator())
+    assert plain.alignment == alignment
+    addresses = [plain.alloc(n) for n in (0, 1, 100, 5000, 100_000)]
+    assert all(address % alignment == 0 for address in addresses)
+    for address in addresses:
+        plain.free(address)
+
+
+def test_the_cache_of_pinned_memory_has_no_constants():
+    with pytest.raises(ConfigError, match="the cache of page-locked memory takes no constants"):
+        make_allocator("caching:thc", SystemAllocator(PinnedPlace()))
+
+
+@pytest.mark.parametrize("place", [3, "cpu", None, CPUPlace])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda place: memory.used(place),
+        lambda place: memory.stats(place),
+        lambda place: memory.alloc(place, 1),
+        lambda place: memory.free(place, 64),
+        lambda place: memory.use(place, "plain"),
+        lambda place: memory.use(place, None),
+        lambda place: memory.allocator_of(place),
+        lambda place: memory.set_host_place(place),
+        lambda place: memory.set_device_place(place),
+    ],
+)
+def test_a_place_is_needed(call, place):
+    with pytest.raises(WrongTypeError, match=r"needs a place, CPUPlace\(\), PinnedPlace\(\) or CUDAPlace\(i\), got "):
+        call(place)
+
+
+def test_other_arguments_of_the_wrong_type():
+    with pytest.raises(WrongTypeError, match=r"got 3; device 3 is CUDAPlace\(3\)"):
+        memory.used(3)
+    with pytest.raises(WrongTypeError, match="needs a place"):
+        memory.empty_cache(3)
+    for nbytes in (-1, 1.5, "10", 1 << 64):
+        with pytest.raises(WrongTypeError, match="memory.alloc needs a number of bytes"):
+            memory.alloc(CPUPlace(), nbytes)
+    with pytest.raises(WrongTypeError, match="memory.free needs an address"):
+        memory.free(CPUPlace(), None)
+    with pytest.raises(WrongTypeError, match="memory.use needs an Allocator, its name or None, got 7"):
+        memory.use(CPUPlace(), 7)
+    with pytest.raises(WrongTypeError, match="a device number must be an int, got 'a'"):
+        CUDAPlace("a")
 
 
 def test_use_by_name(host):

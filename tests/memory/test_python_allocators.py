@@ -255,6 +255,25 @@ def test_an_error_of_free_is_not_lost():
         limit.free(address)
 
 
+@pytest.mark.parametrize("stack", [CachingAllocator, CachingHostAllocator, BuddyAllocator])
+def test_a_dying_cache_gives_back_all_even_if_free_raises(stack):
+    mine = Broken(SystemAllocator())
+    above = stack(mine)
+    for nbytes in (1000, 3 * MIB, 30 * MIB, 200 * MIB):
+        above.alloc(nbytes)
+    taken = mine.stats().count
+    assert taken > 1
+    mine.error = ValueError("cannot free")
+    caught = []
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: caught.append(str(unraisable.exc_value))
+    try:
+        del above
+    finally:
+        sys.unraisablehook = hook
+    assert caught == ["cannot free"] * taken
+    assert mine.upstream.stats().count == 0
+
+
 def test_alloc_and_free_may_use_blobs(host):
     """A log that keeps its own lines in a blob of the same place."""
 

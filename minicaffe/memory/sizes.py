@@ -1,0 +1,28 @@
+"""Numbers of bytes: read from text, and how many the host has."""
+
+import os
+import re
+
+from minicaffe.errors import ConfigError
+
+UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def parse_size(text):
+    """Read bytes from text such as ``512``, ``64KiB``, ``1.5GiB``; raise ConfigError if it cannot be read."""
+    units = {unit.lower(): factor for unit, factor in UNITS.items()}
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if not found or found[2] not in units or float(found[1]) * units[found[2]] >= 1 << 63:
+        raise ConfigError(f"'{text}' is no size; write a number and one of {', '.join(u for u in UNITS if u)}")
+    return int(float(found[1]) * units[found[2]]) if "." in found[1] else int(found[1]) * units[found[2]]
+
+
+def host_memory():
+    """Return the bytes of memory of the machine, or of the container of this process where that is less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            limit = file.read().strip()
+    except OSError:
+        return physical
+    return min(physical, int(limit)) if limit.isdecimal() else physical

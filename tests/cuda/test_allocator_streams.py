@@ -1,0 +1,89 @@
+"""Allocators on a device with several streams: blocks belong to one, wait for the others, and are never shared in flight."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import minicaffe
+from minicaffe import cuda, memory
+from minicaffe.errors import ConfigError
+from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace
+
+KINDS = ["caching", "caching:thc", "buddy", "buddy:min_chunk_size=4KiB,max_chunk_size=1MiB"]
+MIB = 1 << 20
+
+
+@pytest.fixture(params=KINDS)
+def allocator(request):
+    return memory.allocator_of(CUDAPlace(0), request.param)
+
+
+def test_memory_of_a_chosen_stream_is_kept_for_it(allocator):
+    line = cuda.Stream(cuda.get_device(0))
+    block = allocator.malloc(1000, line)
+    allocator.free(block)
+    other = allocator.alloc(1000)
+    assert other != block
+    assert allocator.malloc(1000, line.address) == block
+    allocator.record_stream(block, line)  # its own
+    allocator.free(block)
+    assert allocator.malloc(900, line) == block
+
+
+def test_a_block_of_another_stream_waits(allocator):
+    line = cuda.Stream(cuda.get_device(0))
+    block = Buffer(allocator, 5000)
+    address = block.address
+    block.record_stream(line)
+    del block
+    line.synchronize()
+    blocks = [Buffer(allocator, 5000) for _ in range(3)]
+    assert address in [b.address for b in blocks]
+    allocator.empty_cache()
+    del blocks
+    allocator.empty_cache()
+    assert allocator.stats().reserved == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_net_trains_on_it(kind):
+    """The results are those of the default allocator; red zones lie between the blocks where the device watches them."""
+    def values():
+        minicaffe.set_random_seed(3)
+        net = minicaffe.Net("models/lenet/deploy.prototxt", minicaffe.TEST)
+        net.blobs["data"].data[...] = np.linspace(0, 1, net.blobs["data"].data.size).reshape(net.blobs["data"].data.shape)
+        return net.forward()["prob"].copy()
+
+    expected = values()
+    before = memory.use(CUDAPlace(0), kind), memory.use(PinnedPlace(), "buddy")
+    try:
+        assert (values() == expected).all()
+    finally:
+        gc.collect()
+        memory.use(CUDAPlace(0), before[0])
+        memory.use(PinnedPlace(), before[1])
+
+
+def test_base_and_cache_on_the_device():
+    cache = memory.allocator_of(CUDAPlace(0), "caching:thc")
+    block = cache.alloc(3 * MIB)
+    base, nbytes = cache.base_allocation(block)
+    assert base <= block and nbytes >= 3 * MIB
+    assert cache.cache_info() == (0, 0)
+    cache.free(block)
+    assert cache.cache_info() == cache.cache_info(cuda.computing(cuda.get_device(0))) == (nbytes, nbytes)
+    cache.empty_cache()
+    assert cache.cache_info() == (0, 0)
+
+
+def test_a_percentage_is_of_the_devices_memory():
+    total = cuda.get_device(0).memory_info()[1]
+    assert memory.allocator_of(CUDAPlace(0), "limit:25%").max_bytes == total // 4
+    with pytest.raises(ConfigError, match="alignment can be chosen where the C library gives the memory; here it comes from a DriverAllocator"):
+        memory.allocator_of(CUDAPlace(0), "plain:alignment=4096")
+
+
+def test_blocks_are_aligned(allocator):
+    blocks = [Buffer(allocator, n) for n in (1, 100, 513, 5000, 3 * MIB)]
+    assert all(block.address % 64 == 0 for block in blocks)
