@@ -240,15 +240,21 @@ cdef class LimitAllocator(Allocator):
     max_bytes : int
     """
     cdef readonly size_t max_bytes
+    cdef size_t asked       # of upstream, which has not answered yet: it may run other threads
 
     def __init__(self, Allocator upstream not None, size_t max_bytes):
         super().__init__(upstream.place, upstream)
         self.max_bytes = max_bytes
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
-        if nbytes > self.max_bytes - self.usage.live:
+        cdef void* ptr
+        if nbytes > self.max_bytes - self.usage.live - self.asked:
             raise out_of_memory(self, nbytes, f"{self.max_bytes:,} bytes")
-        cdef void* ptr = self.upstream.alloc_ptr(nbytes)
+        self.asked += nbytes
+        try:
+            ptr = self.upstream.alloc_ptr(nbytes)
+        finally:
+            self.asked -= nbytes
         self.remember(ptr, nbytes)
         return ptr
 

@@ -3,9 +3,12 @@
 import ctypes
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
+from fake_streams import FakeStreams
 
 from minicaffe import memory
 from minicaffe.errors import Error, OutOfMemoryError, PointerError, WrongTypeError
@@ -123,6 +126,42 @@ def test_it_stands_above_a_cache():
     assert cache.stats().reserved == 0
 
 
+def test_uses_by_streams_are_passed_on():
+    streams = FakeStreams()
+    cache = CachingAllocator(SystemAllocator(CUDAPlace(0)), streams)
+    block = Buffer(LimitAllocator(Through(cache), MIB), 500)
+    block.record_stream(3)
+    del block
+    assert streams.put == {3: 1} and cache.stats().waiting == 512
+
+
+def test_a_limit_above_it_holds_for_threads_that_come_between():
+    class Slow(Through):
+        def alloc(self, nbytes):
+            meeting.wait(5)
+            return super().alloc(nbytes)
+
+    meeting = threading.Barrier(2)
+    limit = LimitAllocator(Slow(SystemAllocator()), 1000)
+    blocks, errors = [], []
+
+    def work():
+        try:
+            blocks.append(Buffer(limit, 600))
+        except (OutOfMemoryError, threading.BrokenBarrierError) as error:
+            errors.append(type(error))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    threads[0].start()
+    while meeting.n_waiting == 0 and threads[0].is_alive():
+        time.sleep(0.001)
+    threads[1].start()
+    threads[1].join()
+    meeting.abort()
+    threads[0].join()
+    assert OutOfMemoryError in errors and limit.stats().live <= 1000
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
@@ -160,6 +199,24 @@ def test_a_live_block_is_not_given_twice():
     assert mine.stats().live == 1000
     del block
     assert mine.stats().live == 0
+
+
+def test_an_address_that_was_given_back_below_is_found():
+    class Dangling(Allocator):
+        def alloc(self, nbytes):
+            address = super().alloc(nbytes)
+            super().free(address)
+            return address
+
+    mine = Dangling(CPUPlace(), CachingAllocator(SystemAllocator()))
+    address = LimitAllocator(mine, 1000).alloc(100)
+    with pytest.raises(PointerError, match=f"Dangling.alloc gave {address:#x}, where a block of 100 bytes lives already"):
+        Buffer(mine, 100)
+    above = FailAllocator(mine, 0)
+    other = above.alloc(3 * MIB)
+    with pytest.raises(PointerError, match="CachingAllocator: .* is free already"):
+        above.free(other)
+    assert mine.stats().count == 1
 
 
 def test_a_foreign_address_is_not_freed():
