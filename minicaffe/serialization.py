@@ -85,6 +85,33 @@ def register_serializer(kind, to, from_, name=None):
     _by_type[kind] = _by_name[name] = Registered(kind, name, to, from_)
 
 
+def class_name(kind):
+    """Return under which name a class is stored; WrongTypeError if it cannot be."""
+    if kind in _by_type:
+        return _by_type[kind].name
+    if BUILT_IN.get(kind.__name__, object) is not kind:
+        raise _unknown(kind)
+    return kind.__name__
+
+
+def class_named(name):
+    """Return the class that is stored under a name; DataError if none is."""
+    return BUILT_IN.get(name) or (object if name == "object" else _registered(name).kind)
+
+
+def _registered(name):
+    if name not in _by_name:
+        near = close_matches(name, [*BUILT_IN, *OTHERS, *_by_name])
+        raise DataError(f"holds an object of type '{name}', which is not registered; call "
+                        f"minicaffe.serialization.register_serializer for it before{near}")
+    return _by_name[name]
+
+
+def _unknown(kind):
+    return WrongTypeError(f"an object of type {kind.__module__}.{kind.__qualname__} cannot be stored; say how with "
+                          f"minicaffe.serialization.register_serializer({kind.__name__}, to, from_)")
+
+
 # ---- to bytes
 
 def serialize(value, name=""):
@@ -167,8 +194,7 @@ def _object_parts(value, count, depth):
         count.take(1)
         item = _object_parts(_called(registered.to, value, registered, "to"), count, depth + 1)
         return [*counted(TYPE, [registered.name.encode()]), *counted(ITEM, item)]
-    raise WrongTypeError(f"an object of type {kind.__module__}.{kind.__qualname__} cannot be stored; say how with "
-                         f"minicaffe.serialization.register_serializer({kind.__name__}, to, from_)")
+    raise _unknown(kind)
 
 
 def _blob_parts(blob, count):
@@ -308,14 +334,11 @@ def _read_object(data, fields, count, depth, name=""):
         return array if kind == "ndarray" else array[()]
     if kind == "Blob":
         return _read_blob(data, arrays, name)
-    if kind in _by_name:
-        registered = _by_name[kind]
-        value = _called(registered.from_, *_one(items, "object"), registered, "from_")
-        if type(value) is not registered.kind:
-            raise WrongTypeError(f"from_ of {kind} made an object of type {type(value).__name__}; correct from_")
-        return value
-    raise DataError(f"holds an object of type '{kind}', which is not registered; call minicaffe.serialization.register_serializer "
-                    f"for it before{close_matches(kind, [*BUILT_IN, *OTHERS, *_by_name])}")
+    registered = _registered(kind)
+    value = _called(registered.from_, *_one(items, "object"), registered, "from_")
+    if type(value) is not registered.kind:
+        raise WrongTypeError(f"from_ of {kind} made an object of type {type(value).__name__}; correct from_")
+    return value
 
 
 def _one(found, what):

@@ -12,6 +12,7 @@ from minicaffe import serialization
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
 from minicaffe.memory.synced import SyncedHead
+from minicaffe.tensor import Tensor
 
 
 class Slot:
@@ -122,7 +123,7 @@ class Slot:
         return serialization.serialize(self._value, self.name)
 
     def deserialize(self, data):
-        """Hold the object of serialized bytes, as the slot's own; a blob that the slot holds stays and gets the values.
+        """Hold the object of serialized bytes, as the slot's own; a blob or tensor that the slot holds stays and gets it.
 
         Raises
         ------
@@ -133,6 +134,9 @@ class Slot:
 
     def filling(self, value):
         """Return a function that puts an object that was read into the slot, and which cannot fail; raises as `deserialize`."""
+        if type(value) is Tensor and self.is_type(Tensor) and not self.is_external:
+            tensor = self._value
+            return lambda: tensor.swap(value)
         blob = self._value if self.is_type(Blob) and not self.is_external else None
         if blob is None or not (blob.num_axes or blob.count):
             return lambda: self.reset(value)
@@ -161,15 +165,16 @@ class Slot:
 def memory_of(value, found=None):
     """Return the bytes that an object holds, by the identity of each piece of memory: what two objects share is found as one.
 
-    Of blobs these are the sides that were allocated, of lists those of their items, of other objects `nbytes` or what
+    Of blobs and tensors these are the sides that were allocated, of lists those of their items, of others `nbytes` or what
     ``sys.getsizeof`` says.
     """
     found = {} if found is None else found
     if value is None:
         return found
-    if isinstance(value, Blob):
-        for memory in (value.data_memory, value.diff_memory):
-            found[id(memory)] = memory.size * (memory.own_cpu_data + memory.own_gpu_data)
+    if isinstance(value, (Blob, Tensor)):
+        for memory in (value.data_memory, value.diff_memory) if isinstance(value, Blob) else (value.memory,):
+            if memory is not None:
+                found[id(memory)] = memory.size * (memory.own_cpu_data + memory.own_gpu_data)
         return found
     while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
         value = value.base

@@ -19,7 +19,7 @@ from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import SyncedHead, SyncedMemory
-from minicaffe.serialization import register_serializer
+from minicaffe.serialization import DTYPES, class_name, class_named, register_serializer
 
 __all__ = ["Tensor"]
 
@@ -483,12 +483,31 @@ def _check_tensor(other, what):
         raise WrongTypeError(f"{what} takes a Tensor, got {type(other).__name__}")
 
 
-def _from_array(array):
-    if not isinstance(array, np.ndarray):
-        raise DataError(f"a tensor is stored as an array, got {type(array).__name__}")
-    tensor = Tensor()
-    tensor.copy_from(array)
+def _to_stored(tensor):
+    """Return an array; of objects or without elements a list: the type's name, the shape, the objects, None for what is missing."""
+    kind = tensor.dtype
+    if tensor.memory is not None:
+        return tensor.data(kind)
+    name = None if kind is None else kind.str if isinstance(kind, np.dtype) else class_name(kind)
+    objects = list(tensor.data(kind).flat) if tensor.capacity_nbytes else None
+    return [name, None if tensor.size < 0 else list(tensor.shape), objects]
+
+
+def _from_stored(stored):
+    if isinstance(stored, np.ndarray):
+        tensor = Tensor()
+        tensor.copy_from(stored)
+        return tensor
+    name, shape, objects = stored
+    kind = None if name is None else DTYPES.get(name) or class_named(name)
+    tensor = Tensor(None, kind)
+    if shape is not None:
+        tensor.resize(shape)
+    if objects is not None:
+        if len(objects) != tensor.size or not isinstance(kind, type) or not all(isinstance(item, kind) for item in objects):
+            raise DataError(f"{tensor} cannot hold the {len(objects)} objects that are stored for it")
+        tensor._take_objects(tensor.shape, kind, objects)
     return tensor
 
 
-register_serializer(Tensor, np.asarray, _from_array, "Tensor")
+register_serializer(Tensor, _to_stored, _from_stored, "Tensor")

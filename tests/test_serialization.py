@@ -20,6 +20,7 @@ from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNa
 from minicaffe.proto import caffe_pb2
 from minicaffe.serialization import deserialize, register_serializer, serialize
 from minicaffe.slot import Slot
+from minicaffe.tensor import Tensor
 from minicaffe.workspace import Workspace
 
 NAN_WITH_PAYLOAD = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_DEAD_BEEF))[0]
@@ -535,3 +536,76 @@ def test_nets_see_what_is_loaded(tmp_path):
     second.load(tmp_path / "w.slots")
     two.blobs["x"].data[...] = 1
     assert two.forward()["ip"] == 5
+
+
+# ---- tensors
+
+def state(tensor):
+    """What a tensor is: type, shape, elements."""
+    held = tensor.memory is not None or tensor.capacity_nbytes
+    elements = tensor.data(tensor.dtype) if held else None
+    return (str(tensor.dtype), tensor.size, tensor.shape, None if elements is None else elements.tolist())
+
+
+@pytest.mark.parametrize("tensor", [
+    Tensor(), Tensor((2, 3)), Tensor(()), Tensor(None, np.float32), Tensor(None, str), Tensor((2,), np.float16), Tensor((0, 3), np.int8),
+    Tensor((2, 2), bool), Tensor((), np.complex128), Tensor((2, 1), str), Tensor((2,), list), Tensor((1,), object)], ids=repr)
+def test_tensors(tensor):
+    if tensor.capacity_nbytes and tensor.dtype in (str, list, object):
+        tensor.mutable_data(tensor.dtype).reshape(-1)[0] = tensor.dtype() if tensor.dtype is not object else (1, None)
+    assert state(again(tensor)) == state(tensor)
+    if tensor.size > 0 and isinstance(tensor.dtype, np.dtype):
+        tensor.free_memory()
+        assert state(again(tensor)) == state(tensor)
+
+
+def test_a_tensor_keeps_every_bit():
+    tensor = Tensor((3,), np.float64)
+    tensor.mutable_data(np.float64)[...] = [NAN_WITH_PAYLOAD, -0.0, np.inf]
+    tensor.reserve(100)
+    result = again(tensor)
+    assert result.data(np.float64).tobytes() == tensor.data(np.float64).tobytes() and result.capacity_nbytes == 24
+
+
+def test_tensors_of_other_elements_are_refused():
+    class Mine:
+        pass
+
+    with pytest.raises(WrongTypeError, match="x: an object of type .*Mine cannot be stored; say how with"):
+        serialize(Tensor((2,), Mine), "x")
+    with pytest.raises(WrongTypeError, match=r"x: an array of \[\('a'.* cannot be stored"):
+        serialize(Tensor((2,), [("a", "f4")]), "x")
+    things = Tensor((1,), object)
+    things.mutable_data(object)[0] = {}
+    with pytest.raises(WrongTypeError, match=r"x\[2\]\[0\]: an object of type builtins.dict"):
+        serialize(things, "x")
+
+
+@pytest.mark.parametrize("stored", [
+    3, [], ["O", [1], None], ["f4,f4", None, None], ["<f4", [-1], None], ["<f4", [2**31], None], ["<f4", [1], [1.0]], ["str", [2], ["a"]],
+    ["str", None, ["a"]], ["str", [1], [3]], ["os.system", [1], ["a"]], [["str"], [1], None], [3, None, None], [None, ["a"], None],
+    ["str", [1], 5], [">f4", [1], None]], ids=repr)
+def test_what_is_no_tensor(stored, monkeypatch):
+    registered = serialization._by_name["Tensor"]
+    monkeypatch.setitem(serialization._by_type, Tensor, registered._replace(to=lambda tensor: stored))
+    data = serialize(Tensor(), "x")
+    with pytest.raises((DataError, ShapeError, WrongTypeError), match="x: "):
+        deserialize(data)
+
+
+def test_a_tensor_in_a_slot_becomes_what_was_stored():
+    slot, source = Slot("x"), Tensor((2,), np.float32)
+    source.mutable_data(np.float32)[...] = 3
+    tensor = slot.get_mutable(Tensor)
+    slot.deserialize(serialize(source))
+    assert slot.get() is tensor and tensor.data(np.float32).tolist() == [3, 3]
+    slot.share_external(tensor)
+    slot.deserialize(serialize(Tensor((1,), np.int8)))
+    assert slot.get() is not tensor and tensor.is_type(np.float32)
+    slot.deserialize(serialize(5))
+    assert slot.get() == 5
+
+
+def test_a_type_that_is_called_object():
+    with pytest.raises(DataError, match="x: holds an object of type 'object', which is not registered"):
+        deserialize(slot_proto(type="object", item=[caffe_pb2.SlotProto(type="int")]))

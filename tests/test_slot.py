@@ -11,6 +11,7 @@ import pytest
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, WrongTypeError
 from minicaffe.slot import Slot, memory_of
+from minicaffe.tensor import Tensor
 
 
 class Thing:
@@ -157,3 +158,14 @@ def test_memory_of_a_blob_is_what_was_allocated(on_cpu):
     other = Blob((3, 4))
     other.share_data(blob)
     assert sum({**memory_of(blob), **memory_of(other)}.values()) == 96
+
+
+def test_memory_of_a_tensor(on_cpu):
+    tensor = Tensor((4,), np.float64)
+    assert sum(memory_of(tensor).values()) == 0
+    tensor.mutable_data(np.float64)
+    assert sum(memory_of(tensor).values()) == 32
+    other = Tensor((4,))
+    other.share_data(tensor)
+    assert sum({**memory_of(tensor), **memory_of(other)}.values()) == 32
+    assert memory_of(Tensor()) == {}
