@@ -1,11 +1,13 @@
 """Allocators, and the Buffer that owns one block of memory.
 
-Caffe called malloc, cudaMallocHost and cudaMalloc by hand, a call for each block; Caffe2 had one allocator for the CPU that could be
-exchanged. Here each place has one, and on the CPU it is plain by default, as in both: the C library keeps freed memory itself, so a
-cache above it wins little and holds more. An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
+Caffe called malloc, cudaMallocHost and cudaMalloc by hand, so a NumPy array could outlive the memory it showed; Caffe2 had
+one allocator for the CPU that could be exchanged. Here each place has one, and on the CPU it is plain by default, as in both:
+the C library keeps freed memory itself, so a cache above it wins little and holds more.
+
+An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
 `FailAllocator` here, and a module of its own for each that caches (``caching.pyx``, ``pinned.pyx``, ``buddy.pyx``). What
 one gets from below it gets from `upstream`. A `Buffer` is one block; it frees itself when its last user goes, be that a
-SyncedMemory or a NumPy view. Caffe called malloc and free by hand, so a NumPy array could outlive the memory it showed.
+SyncedMemory or a NumPy view.
 
 A subclass in Cython overrides `alloc_ptr` and `free_ptr` and either calls `remember` and `forget`, which keep sizes and
 counters and refuse unknown pointers, or keeps its own counts in `usage`. A subclass in Python overrides `alloc` and `free`

@@ -19,8 +19,12 @@ def allocator(request):
     return memory.allocator_of(CUDAPlace(0), request.param)
 
 
-def test_memory_of_a_chosen_stream_is_kept_for_it(allocator):
-    line = cuda.Stream(cuda.get_device(0))
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_of_a_chosen_stream_is_kept_for_it(kind, index):
+    if index >= cuda.count():
+        pytest.skip(f"needs {index + 1} devices")
+    allocator, line = memory.allocator_of(CUDAPlace(index), kind), cuda.Stream(cuda.get_device(index))
     block = allocator.malloc(1000, line)
     allocator.free(block)
     other = allocator.alloc(1000)

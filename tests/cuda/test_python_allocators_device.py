@@ -8,7 +8,7 @@ import pytest
 from minicaffe import memory
 from minicaffe.blob import Blob
 from minicaffe.errors import OutOfMemoryError, PointerError
-from minicaffe.memory import Allocator, CachingAllocator, CachingHostAllocator, CUDAPlace, PinnedPlace
+from minicaffe.memory import Allocator, BuddyAllocator, CachingAllocator, CachingHostAllocator, CUDAPlace, PinnedPlace
 
 
 class Watch(Allocator):
@@ -79,6 +79,32 @@ def test_an_error_leaves_the_blob_as_it_was(serve, where):
     memory.use(where, None)
     blob.data[...] = 3
     assert blob.gpu_data.__cuda_array_interface__["data"][0] and (blob.data == 3).all()
+
+
+@pytest.mark.parametrize("above", [CachingAllocator, BuddyAllocator])
+def test_one_that_hands_out_the_middle_of_a_block(serve, above):
+    """No red zones lie there then, as they begin with an allocation of the driver."""
+    class Header(Allocator):
+        def __init__(self, upstream):
+            super().__init__(upstream.place, upstream)
+
+        def alloc(self, nbytes):
+            return super().alloc(nbytes + 64) + 64
+
+        def free(self, address):
+            super().free(address - 64)
+
+    cut = above(Header(memory.allocator_of(CUDAPlace(0), "plain")))
+    serve(cut)
+    blobs = [Blob((n,)) for n in (1, 100, 5000, 2_000_000)]
+    for n, blob in enumerate(blobs):
+        blob.data[...] = n
+        str(blob.mutable_gpu_data.__cuda_array_interface__)
+        assert (blob.data == n).all()
+    del blob, blobs
+    gc.collect()
+    cut.empty_cache()
+    assert cut.stats().reserved == 0
 
 
 def test_a_wrong_address_is_refused_before_anything_is_written_there(serve):
