@@ -8,12 +8,13 @@ blob grew or went away, and a blob of a running net keeps shape and memory until
 import numpy as np
 
 from minicaffe.memory.allocator cimport Buffer
-from minicaffe.memory.synced cimport HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
-from minicaffe.ops.context cimport Context, context, cpu_context, settle
+from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
+from minicaffe.ops.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.cuda.strided import DeviceArray, c_strides, device_array
 from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
 
@@ -452,15 +453,32 @@ cdef class Blob:
                              f"{other.shape_string()} {NUMPY_TYPES[other.dtype].name}; count and type must agree")
 
     def copy_from(self, Blob source, bint copy_diff=False, bint reshape=False):
-        """Copy the data, or with `copy_diff` the diff, of a blob of the same shape."""
+        """Copy the data, or with `copy_diff` the diff, of a blob of the same shape and type (Caffe Blob::CopyFrom).
+
+        In GPU mode the copy stays on the device, also from another GPU's; only what is current on the host alone is copied there.
+
+        Raises
+        ------
+        ShapeError
+            If the shapes differ, and `reshape` is false.
+        WrongTypeError
+            If the types differ.
+        """
+        if self.dtype != source.dtype:
+            raise WrongTypeError(f"copy_from: the source is {NUMPY_TYPES[source.dtype].name}, this blob is "
+                                 f"{NUMPY_TYPES[self.dtype].name}; convert it: blob.data[...] = source.cpu_data")
         if not self.same_shape(source):
             if not reshape:
                 raise ShapeError(f"cannot copy {source.shape_string()} to {self.shape_string()}; pass reshape=True")
             self.reshape_like(source)
-        if copy_diff:
-            self.diff[...] = source.cpu_diff
+        cdef SyncedMemory target = self.diff_memory if copy_diff else self.data_memory
+        cdef SyncedMemory origin = source.diff_memory if copy_diff else source.data_memory
+        if target is origin or self.count == 0:
+            return
+        if on_device() and origin.head != HEAD_AT_CPU:
+            target.copy_on_device(origin, self.count * ITEMSIZE[<int> self.dtype])
         else:
-            self.data[...] = source.cpu_data
+            _view(self, target, True)[...] = _view(source, origin, False)
 
     # ---- exchange
 
@@ -660,7 +678,8 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
     cdef const void* x = memory.cpu_data_ptr() if on.stream == NULL else memory.gpu_data_ptr()
     cdef Buffer on_device
     if on.stream != NULL:
-        on_device = Buffer(registry.allocator(memory.place), sizeof(double), "sum")
+        place = CUDAPlace(on.stream.device)     # that of the memory may be a peer
+        on_device = Buffer(registry.allocator(place), sizeof(double), "sum")
         out = <double*> on_device.ptr
     with device_lock:
         if square:
@@ -669,7 +688,7 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
             absolute_sum(on, blob.dtype, count, x, out)
         if on.stream != NULL:
             settle(on)
-            memory.side.copy_to_host(<size_t> &total, <size_t> out, sizeof(double))
+            registry.device_side(place).copy_to_host(<size_t> &total, <size_t> out, sizeof(double))
     return total
 
 

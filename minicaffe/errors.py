@@ -150,7 +150,7 @@ class DeviceError(Error, RuntimeError):
 
 
 class WrongDeviceError(DeviceError):
-    """Memory of one GPU was used while another is the present one."""
+    """Memory of a GPU that the current one may not use; the message names memory, both GPUs and the remedy."""
 
 
 def _shortened(text):

@@ -17,7 +17,7 @@ from minicaffe.cuda.strided import DeviceArray
 from minicaffe.elements import bytes_type, element_type, new_objects, same_type, type_name
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes
-from minicaffe.memory.registry import registry
+from minicaffe.memory.copy import copy as copy_bytes
 from minicaffe.memory.synced import SyncedHead, SyncedMemory
 from minicaffe.serialization import DTYPES, class_name, class_named, register_serializer
 
@@ -470,10 +470,13 @@ def _array_of(source, what, copies):
 
 def _copy_start(target, source, nbytes):
     """Copy the first `nbytes` from another memory, on the device if they are current only there, or from a DeviceArray."""
-    if isinstance(source, DeviceArray) or source.head == SyncedHead.HEAD_AT_GPU:
-        to, start = target.mutable_gpu_data(), source if isinstance(source, DeviceArray) else source.gpu_data()
-        if to.address != start.address:
-            registry.device_side(to.place).copy_within(to.address, start.address, nbytes)
+    if isinstance(source, DeviceArray):
+        to = target.mutable_gpu_data()
+        if to.address != source.address:
+            copy_bytes(to, source, nbytes)
+    elif source.head == SyncedHead.HEAD_AT_GPU:
+        if source is not target:
+            target.copy_on_device(source, nbytes)
     else:
         np.ndarray(nbytes, np.uint8, buffer=target.mutable_cpu_data())[:] = np.ndarray(nbytes, np.uint8, buffer=source.cpu_data())
 

@@ -17,6 +17,8 @@ _HOME = {
     "use_cudnn": "libraries",
     "computing": "device",
     "current": "device",
+    "disable_peer_access": "device",
+    "enable_peer_access": "device",
     "get_device": "device",
     "select": "device",
     "use_cpu": "device",

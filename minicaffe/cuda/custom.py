@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from minicaffe.blob import Blob
-from minicaffe.cuda import compile, device
+from minicaffe.cuda import compile, device, driver
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, WrongTypeError
+from minicaffe.memory.allocator import wrap
 from minicaffe.proto.atomic import replacing
 
 
@@ -56,7 +57,7 @@ class Kernel:
         ConfigError
             In CPU mode, and for a stream of another device.
         DeviceError
-            If the source does not compile, or the launch is refused.
+            If the source does not compile, or the launch is refused; `WrongDeviceError` if an argument is on another GPU.
         """
         target = device.current()
         if target is None:
@@ -64,7 +65,7 @@ class Kernel:
         if stream is not None and stream.device is not target:
             raise ConfigError(f"kernel {self.name}: the stream is of device {stream.device.index}, the present one is "
                               f"{target.index}; make one with cuda.Stream(cuda.current())")
-        values = [_argument(value, i) for i, value in enumerate(args)]
+        values = [_argument(value, i, stream) for i, value in enumerate(args)]
         target.launch(self._function(target), tuple(grid), tuple(block), values, shared, stream)
 
     def _function(self, target):
@@ -173,8 +174,8 @@ _sleep = Kernel("""extern "C" __global__ void mc_sleep(long long cycles) {
 """, "mc_sleep")
 
 
-def _argument(value, position):
-    """Return the ctypes object that is passed for a kernel argument."""
+def _argument(value, position, stream):
+    """Return the ctypes object that is passed for a kernel argument; the allocator of memory is told of `stream`, if given."""
     if isinstance(value, (bool, np.bool_)):
         return ctypes.c_bool(value)
     if isinstance(value, np.generic):
@@ -191,4 +192,10 @@ def _argument(value, position):
     if interface is None:
         raise WrongTypeError(f"argument {position}: a kernel takes blobs, numbers and arrays on the device, got "
                              f"{type(value).__name__}")
-    return ctypes.c_void_p(interface["data"][0])
+    address = interface["data"][0] or 0
+    found = driver.allocation(address)
+    if found is not None:
+        device.check_owner(found[0], f"argument {position}")
+    if stream is not None:
+        wrap(address, 0, None, value).record_stream(stream.address)
+    return ctypes.c_void_p(address)

@@ -13,8 +13,11 @@ cdef class Device:
     cdef readonly Stream copies             # of copies beside it
     cdef object failure                     # the exception behind stream.failed
     cdef list modules
-    cdef dict peers                         # device -> whether its memory can be reached
+    cdef list idle_streams                  # handles that no Stream has now
+    cdef dict peers                         # index of another device -> 1 if kernels here may use its memory, else 0
+    cdef list guests                        # devices that were lent memory of this one since its own stream waited for them
     cdef int activate(self) except -1
+    cdef int wait_for_guests(self) except -1
 
 
 cdef class Stream:
@@ -29,4 +32,7 @@ cdef class Event:
 
 
 cpdef Device get_device(int index)
+cpdef Stream computing(Device device)
+cdef int follow(Stream line, Device other) except -1
+cdef int borrow(Device user, Device owner, str name) except -1
 cdef int raise_failure(CudaStream* stream) except -1

@@ -3,24 +3,31 @@
 A `Device` is made once, on the device's primary context, which it shares with cuBLAS, cuDNN and other libraries of the
 process. All computing goes to its one stream, which waits for the legacy default stream of other libraries and they for
 it; `copies` runs beside it. Calls that wait release the GIL.
+
+Memory of one device is closed to kernels of another unless `enable_peer_access` was called. Then what is lent goes in
+order: the borrower's stream waits for the owner's (`follow`), and the owner's, before it does anything more, for the
+borrower's (`guests`).
 """
 
 import atexit
 import importlib
 import threading
 
+cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
 
 from minicaffe.cuda.driver cimport check, error_of, may_call
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.ops.context cimport Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_stream
+from minicaffe.ops.context cimport (Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_active,
+                                    set_stream)
 
 from minicaffe.cuda import compile, driver
-from minicaffe.errors import ConfigError, DeviceError
+from minicaffe.errors import ConfigError, DeviceError, WrongDeviceError
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
+from minicaffe.memory.synced import current_gpu, set_current_gpu
 
 cdef extern from *:
     """
@@ -80,7 +87,7 @@ cdef class Device:
             raise DeviceError(f"there is no device {index}; this machine has {driver.count()}, minicaffe device_query lists them",
                               code="CUDA_ERROR_INVALID_DEVICE")
         self.index = index
-        self.modules, self.peers = [], {}
+        self.modules, self.idle_streams, self.peers, self.guests = [], [], {}, []
         check(cydriver.cuDeviceGet(&handle, index), "cuDeviceGet", (index,))
         check(cydriver.cuDeviceGetName(name, 128, handle), "cuDeviceGetName", (index,))
         self.name = (<bytes> name).decode()
@@ -110,6 +117,7 @@ cdef class Device:
     cdef int activate(self) except -1:
         """Make the device's context that of the calling thread."""
         check(cydriver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent", (self.index,))
+        set_active(&self.stream)
         return 0
 
     def attribute(self, int which):
@@ -136,24 +144,27 @@ cdef class Device:
             raise_failure(&self.stream)
         check(code, "cuCtxSynchronize")
 
-    def reaches(self, Device other):
-        """Whether the memory of `other` can be reached from kernels and copies here; asked once and kept."""
-        cdef int can = 0
-        if other is self:
-            return True
-        if other.index not in self.peers:
-            check(cydriver.cuDeviceCanAccessPeer(&can, self.index, other.index), "cuDeviceCanAccessPeer", (self.index, other.index))
-            if can:
-                self.activate()
-                code = cydriver.cuCtxEnablePeerAccess(other.context, 0)
-                if code != cydriver.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:
-                    check(code, "cuCtxEnablePeerAccess", (self.index, other.index))
-            self.peers[other.index] = bool(can)
-        return self.peers[other.index]
+    cdef int wait_for_guests(self) except -1:
+        """Let the computing here wait for the devices that were lent memory."""
+        for guest in self.guests:
+            follow(computing(self), guest)
+        return 0
 
-    def copy_to_peer(self, size_t src, Device other, size_t dst, size_t nbytes):
-        """Copy bytes of this device to another; directly where the two reach each other, else by way of the host."""
-        other.reaches(self)
+    def reaches(self, Device other not None):
+        """Whether the two are peers, so that `enable_peer_access` can open the memory of `other` to kernels here."""
+        cdef int can = other is self
+        if not can:
+            check(cydriver.cuDeviceCanAccessPeer(&can, self.index, other.index), "cuDeviceCanAccessPeer", (self.index, other.index))
+        return can != 0
+
+    def peer_access(self, Device other not None):
+        """Return 1 if kernels here may use the memory of `other`, 0 if not, -1 if nobody asked for it yet (THC's matrix)."""
+        return 1 if other is self else self.peers.get(other.index, -1)
+
+    def copy_to_peer(self, size_t src, Device other not None, size_t dst, size_t nbytes):
+        """Copy bytes of this device to another; the driver goes directly where both are peers, else by way of the host."""
+        self.wait_for_guests()
+        follow(computing(self), other)
         self.activate()
         check(cydriver.cuMemcpyPeerAsync(dst, other.context, src, self.context, nbytes, <cydriver.CUstream> self.stream.handle),
               "cuMemcpyPeerAsync", (hex(dst), other.index, hex(src), self.index, nbytes))
@@ -319,8 +330,12 @@ cdef int activate(CudaStream* stream) noexcept with gil:
 
 # ---- streams and events
 
+@cython.no_gc_clear     # __dealloc__ needs device
 cdef class Stream:
     """Work in order on one device.
+
+    When the object goes, its handle stays with the device and serves a later Stream: allocators know streams by their
+    handles, and may ask for that of this one when a block that it used is freed.
 
     Parameters
     ----------
@@ -328,14 +343,19 @@ cdef class Stream:
     """
 
     def __init__(self, Device device not None):
+        if self.device is not None:
+            raise ConfigError("a Stream is made once; __init__ was called again")
+        if device.idle_streams:
+            self.handle = <cydriver.CUstream> <void*> <uintptr_t> device.idle_streams.pop()
+        else:
+            device.activate()
+            check(cydriver.cuStreamCreate(&self.handle, cydriver.CU_STREAM_NON_BLOCKING), "cuStreamCreate", (device.index,))
         self.device = device
-        device.activate()
-        check(cydriver.cuStreamCreate(&self.handle, cydriver.CU_STREAM_NON_BLOCKING), "cuStreamCreate", (device.index,))
         self.owned = True
 
     def __dealloc__(self):
-        if self.owned and may_call():
-            cydriver.cuStreamDestroy(self.handle)
+        if self.owned:
+            self.device.idle_streams.append(<uintptr_t> self.handle)
 
     def synchronize(self):
         """Wait until all its work is done."""
@@ -356,7 +376,7 @@ cdef class Stream:
         return <uintptr_t> self.handle
 
 
-def computing(Device device not None):
+cpdef Stream computing(Device device):
     """Return the stream of all computing on `device`."""
     cdef Stream stream = Stream.__new__(Stream)
     stream.device = device
@@ -391,6 +411,7 @@ cdef class Event:
 
     def done(self):
         """Whether all work before it is done."""
+        self.device.activate()
         code = cydriver.cuEventQuery(self.handle)
         if code != cydriver.CUDA_ERROR_NOT_READY:
             check(code, "cuEventQuery")
@@ -399,6 +420,7 @@ cdef class Event:
     def synchronize(self):
         """Wait until all work before it is done."""
         cdef cydriver.CUresult code
+        self.device.activate()
         with nogil:
             code = cydriver.cuEventSynchronize(self.handle)
         check(code, "cuEventSynchronize")
@@ -408,6 +430,79 @@ cdef class Event:
         cdef float milliseconds = 0
         check(cydriver.cuEventElapsedTime(&milliseconds, start.handle, self.handle), "cuEventElapsedTime")
         return milliseconds
+
+
+# ---- several devices
+
+cdef int follow(Stream line, Device other) except -1:
+    """Let later work on `line` wait for what `other` has to compute now; the thread is on the device of `line` afterwards."""
+    cdef Event event
+    if line.device is other and <void*> line.handle == other.stream.handle:
+        return 0
+    event = Event(other)
+    event.record(computing(other))
+    line.wait(event)
+    return 0
+
+
+cdef int borrow(Device user, Device owner, str name) except -1:
+    """Let what `user` computes next use memory of `owner`, in order with what that computes, or raise WrongDeviceError."""
+    if user is owner:
+        return 0
+    if user.peer_access(owner) != 1:
+        raise WrongDeviceError(f"{name or 'the memory'} is on GPU {owner.index}, the current GPU is {user.index}; select its GPU "
+                               f"(minicaffe.set_device({owner.index})), copy it (blob.copy_from), or let GPU {user.index} use it "
+                               f"(cuda.enable_peer_access({user.index}, {owner.index}))")
+    follow(computing(user), owner)
+    if user not in owner.guests:
+        owner.guests.append(user)
+    return 0
+
+
+def enable_peer_access(int device, int peer):
+    """Let kernels and copies of `device` use the memory of `peer`; the other way round it takes a call of its own.
+
+    Parameters
+    ----------
+    device, peer : int
+
+    Raises
+    ------
+    DeviceError
+        If the two are no peers (``get_device(device).reaches(get_device(peer))``), or are the same.
+    """
+    cdef Device user = get_device(device), owner = get_device(peer)
+    if user is owner or not user.reaches(owner):
+        user.peers[peer] = 0
+        raise DeviceError(f"GPU {device} cannot use the memory of GPU {peer}: " + (
+            "a GPU is no peer of itself, and needs no access to its own memory" if user is owner else
+            "they are no peers; nvidia-smi topo -p2p r shows which are. Copies between them work without"),
+            code="CUDA_ERROR_PEER_ACCESS_UNSUPPORTED")
+    user.activate()
+    code = cydriver.cuCtxEnablePeerAccess(owner.context, 0)
+    if code != cydriver.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:     # another library may have done it
+        check(code, "cuCtxEnablePeerAccess", (device, peer))
+    user.peers[peer] = 1
+
+
+def disable_peer_access(int device, int peer):
+    """Take back what `enable_peer_access` allowed, when `device` has done its work.
+
+    Raises
+    ------
+    DeviceError
+        If it was not allowed.
+    """
+    cdef Device user = get_device(device), owner = get_device(peer)
+    user.synchronize()
+    check(cydriver.cuCtxDisablePeerAccess(owner.context), "cuCtxDisablePeerAccess", (device, peer))
+    user.peers[peer] = 0
+
+
+def check_owner(int owner, str name):
+    """Raise WrongDeviceError if kernels of the current GPU may not use memory of GPU `owner` (-1: everybody's), called `name`."""
+    if owner not in (-1, current_gpu()):
+        borrow(get_device(current_gpu()), get_device(owner), name)
 
 
 # ---- the present device
@@ -424,7 +519,10 @@ def use_gpu(index=None):
     driver.start()      # says so if this process was forked
     cdef Device chosen = get_device(_selected if index is None else index)
     _selected = chosen.index
+    chosen.wait_for_guests()
+    chosen.guests.clear()
     chosen.activate()
+    set_current_gpu(chosen.index)
     registry.set_device_place(CUDAPlace(chosen.index))
     registry.set_host_place(PinnedPlace())
     set_stream(&chosen.stream)

@@ -1,6 +1,7 @@
 """CUDA graphs: the launches of a stretch of work, recorded once and started as one.
 
-While a graph is recorded nothing runs. Numbers that change from one replay to the next lie on the device, in memory of the
+While a graph is recorded nothing runs. Blocks of memory that the recording thread drops meanwhile stay with the graph, since each
+replay uses them again. Numbers that change from one replay to the next lie on the device, in memory of the
 graph's own: the learning rate, and how many random numbers were drawn before (cuda/stream.hpp: rate, drawn).
 """
 
@@ -12,6 +13,7 @@ from minicaffe.cuda.driver cimport check, may_call
 from minicaffe.memory.allocator cimport Buffer
 
 from minicaffe.errors import DeviceError
+from minicaffe.memory.allocator import keep_blocks
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 
@@ -43,6 +45,7 @@ cdef class Graph:
     cdef cydriver.CUgraphExec executable
     cdef Inputs inputs
     cdef Buffer on_device   # the inputs that the recorded launches read
+    cdef list kept          # Buffers that were dropped while it was recorded
 
     def __init__(self, Device device not None):
         self.device = device
@@ -57,6 +60,9 @@ cdef class Graph:
         cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
         self.device.activate()
         check(cydriver.cuStreamBeginCapture(stream, cydriver.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture")
+        kept = []
+        keep_blocks(kept)
+        self.kept = kept
         cdef Inputs* inputs = <Inputs*> self.on_device.ptr
         self.device.stream.rate = &inputs.rate
         self.device.stream.drawn = <const unsigned long long*> &inputs.drawn
@@ -71,11 +77,16 @@ cdef class Graph:
         code = cydriver.cuStreamEndCapture(stream, &graph)
         if code != cydriver.CUDA_SUCCESS and is_capturing(stream):  # once more, or nothing on the stream would ever run again
             cydriver.cuStreamEndCapture(stream, &graph)
+        keep_blocks(None)
         try:
             if kind is None:
                 check(code, "cuStreamEndCapture")
                 check(cydriver.cuGraphGetNodes(graph, NULL, &self.nodes), "cuGraphGetNodes")
                 check(cydriver.cuGraphInstantiate(&self.executable, graph, 0), "cuGraphInstantiate", (f"{self.nodes} nodes",))
+                for block in self.kept:     # a replay may be under way when the graph goes
+                    block.record_stream(self.device.compute_stream)
+            else:
+                self.kept = None
         finally:
             if graph != NULL:
                 cydriver.cuGraphDestroy(graph)

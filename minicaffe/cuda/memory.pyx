@@ -4,23 +4,25 @@ These are the lowest allocators of a CUDAPlace and of PinnedPlace; those of mini
 """
 
 import mmap
+from collections import deque
 
 cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
 
-from minicaffe.cuda.device cimport Device, Event, Stream, get_device, raise_failure
+from minicaffe.cuda.device cimport Device, Event, Stream, borrow, computing, follow, get_device, raise_failure
 from minicaffe.cuda.driver cimport check, may_call
-from minicaffe.memory.allocator cimport Allocator, out_of_memory
+from minicaffe.memory.allocator cimport Allocator, Buffer, out_of_memory
 from minicaffe.memory.streams cimport StreamOrder
 from minicaffe.memory.synced cimport DeviceSide
 
 from minicaffe.cuda import driver
-from minicaffe.cuda.device import selected
+from minicaffe.cuda.device import _devices, selected
+from minicaffe.errors import PointerError, WrongDeviceError, WrongTypeError
 from minicaffe.memory.place import CUDAPlace, PinnedPlace
 from minicaffe.memory.red_zones import RedZones
 from minicaffe.memory.registry import registry
-from minicaffe.memory.synced import device_lock
+from minicaffe.memory.synced import current_gpu, device_lock
 
 
 @cython.final
@@ -46,6 +48,7 @@ cdef class DriverAllocator(Allocator):
     cdef int free_ptr(self, void* ptr) except -1:
         self.forget(ptr)
         if may_call():
+            self.device.wait_for_guests()       # cuMemFree waits for the streams of this device only
             self.device.activate()
             check(cydriver.cuMemFree(<uintptr_t> ptr), "cuMemFree", (hex(<uintptr_t> ptr),))
         return 0
@@ -88,10 +91,18 @@ cdef class PinnedAllocator(Allocator):
 cdef class CudaSide(DeviceSide):
     """Copies between the host and one device, in order with its computing."""
     cdef Device device
+    cdef object held        # deque of (event, target, source) of pushes from or to foreign memory
 
     def __init__(self, place):
         super().__init__(place)
         self.device = get_device(place.device)
+        self.held = deque()
+
+    cdef int begin(self) except -1:
+        """Make ready for work on the computing stream."""
+        self.device.wait_for_guests()
+        self.device.activate()
+        return 0
 
     cdef int finish(self) except -1:
         cdef cydriver.CUresult code
@@ -102,14 +113,14 @@ cdef class CudaSide(DeviceSide):
         return 0
 
     cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes):
-        self.device.activate()
+        self.begin()
         with device_lock:
             check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, <cydriver.CUstream> self.device.stream.handle),
                   "cuMemcpyHtoDAsync", (hex(dst), hex(src), nbytes))
             self.finish()
 
     cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes):
-        self.device.activate()
+        self.begin()
         with device_lock:
             if self.device.stream.failed:
                 raise_failure(&self.device.stream)
@@ -118,21 +129,71 @@ cdef class CudaSide(DeviceSide):
             self.finish()
 
     cpdef zero(self, size_t dst, size_t nbytes):
-        self.device.activate()
+        self.begin()
         check(cydriver.cuMemsetD8Async(dst, 0, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemsetD8Async",
               (hex(dst), 0, nbytes))
 
     cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
-        self.device.activate()
+        self.begin()
         with device_lock:
             check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemcpyDtoDAsync",
                   (hex(dst), hex(src), nbytes))
 
-    cpdef push(self, size_t dst, size_t src, size_t nbytes, stream):
-        cdef Stream line = stream
+    cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
+        cdef Device other = (<CudaSide?> source).device
+        self.begin()
+        other.wait_for_guests()
+        follow(computing(self.device), other)
+        src.record_stream(<size_t> self.device.stream.handle)
+        check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes,
+                                         <cydriver.CUstream> self.device.stream.handle),
+              "cuMemcpyPeerAsync", (hex(dst.address), self.device.index, hex(src.address), other.index, nbytes))
+        follow(computing(other), self.device)   # what it does to the source next comes after the copy
         self.device.activate()
-        check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, line.handle), "cuMemcpyHtoDAsync",
-              (hex(dst), hex(src), nbytes))
+
+    cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh):
+        cdef Stream line
+        cdef bint known
+        if not isinstance(stream, Stream):
+            raise WrongTypeError(f"a push needs a minicaffe.cuda.Stream, got {type(stream).__name__}")
+        line = stream
+        if line.device is not self.device:
+            raise WrongDeviceError(f"{dst.name or 'the memory'} is on GPU {self.device.index}, the stream is one of GPU "
+                                   f"{line.device.index}; push on a stream of the memory's own GPU")
+        if fresh:
+            follow(line, self.device)
+            if not src.place.on_host and src.place != self.place:
+                follow(line, get_device(src.place.device))
+        self.device.activate()
+        known = dst.record_stream(<size_t> line.handle)
+        known = src.record_stream(<size_t> line.handle) and known
+        event = None if known else Event(self.device)
+        if src.place.on_host:
+            check(cydriver.cuMemcpyHtoDAsync(dst.address, src.ptr, nbytes, line.handle), "cuMemcpyHtoDAsync",
+                  (hex(dst.address), hex(src.address), nbytes))
+        elif dst.place.on_host:
+            check(cydriver.cuMemcpyDtoHAsync(dst.ptr, src.address, nbytes, line.handle), "cuMemcpyDtoHAsync",
+                  (hex(dst.address), hex(src.address), nbytes))
+        else:       # of one device or of two
+            check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, get_device(src.place.device).context,
+                                             nbytes, line.handle), "cuMemcpyPeerAsync", (hex(dst.address), hex(src.address), nbytes))
+        while self.held and self.held[0][0].done():
+            self.held.popleft()
+        if event is not None:       # no allocator of ours knows of a foreign block, so it is kept until the copy is done
+            self.held.append((event, dst, src))
+            event.record(line)
+
+    cpdef int device_of(self, size_t address) except? -1:
+        found = driver.allocation(address)
+        if found is None:
+            raise PointerError(f"{address:#x} is no memory of a GPU, says the driver; give the address of memory that is")
+        return found[0]
+
+    cpdef admit(self, str name, Buffer block):
+        cdef Device user = get_device(current_gpu())
+        borrow(user, self.device, name)
+        if block is not None:
+            block.record_stream(<size_t> user.stream.handle)
 
 
 cdef class CudaOrder(StreamOrder):
@@ -146,12 +207,25 @@ cdef class CudaOrder(StreamOrder):
         return <size_t> self.device.stream.handle
 
     cpdef record(self, size_t stream):
-        cdef Event event = Event(self.device)
+        cdef cydriver.CUcontext context = NULL
+        cdef Device owner
+        self.device.activate()
+        check(cydriver.cuStreamGetCtx(<cydriver.CUstream> <void*> stream, &context), "cuStreamGetCtx", (hex(stream),))
+        for owner in _devices.values():     # mostly this one; or one that was lent memory of it
+            if owner.context == context:
+                break
+        cdef Event event = Event(owner)
         check(cydriver.cuEventRecord(event.handle, <cydriver.CUstream> <void*> stream), "cuEventRecord")
         return event
 
     cpdef bint done(self, event) except -1:
-        return event.done()
+        # Also where this thread records a graph: the event is none of that graph's, so asking does not harm it.
+        cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
+        check(cydriver.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode")
+        try:
+            return event.done()
+        finally:
+            cydriver.cuThreadExchangeStreamCaptureMode(&mode)
 
     cpdef wait(self, event):
         event.synchronize()

@@ -13,7 +13,7 @@ from minicaffe.blob import Blob
 from minicaffe.cuda import device, driver
 from minicaffe.cuda.custom import kernel
 from minicaffe.cuda.strided import CONTIGUOUS, DeviceArray, Walk, device_array
-from minicaffe.errors import ConfigError, DeviceError, ShapeError, WrongDeviceError, WrongTypeError
+from minicaffe.errors import ConfigError, DeviceError, ShapeError, WrongTypeError
 
 # What the types of `elementwise` are called in C++; T stands for the type of the arrays.
 TYPES = {"float32": "float", "float64": "double", "float": "float", "double": "double", "T": None, "int32": "int", "int": "int"}
@@ -123,9 +123,7 @@ class Elementwise:
         if found is None:
             raise DeviceError(f"{self.name}: {name} is at {low:#x}, where the driver knows no memory of a device; was it freed?")
         owner, start, nbytes = found
-        if owner not in (-1, target.index) and not target.reaches(device.get_device(owner)):
-            raise WrongDeviceError(f"{self.name}: {name} lies on device {owner}, the present one is {target.index}; copy it, or "
-                                   f"choose its device with minicaffe.set_device({owner})")
+        device.check_owner(owner, f"{self.name}: {name}")
         if high > start + nbytes:
             raise DeviceError(f"{self.name}: {name} reaches {high - start - nbytes} bytes beyond its allocation of {nbytes} bytes; "
                               "its shape and strides are not those of its memory")

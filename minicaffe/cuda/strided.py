@@ -33,6 +33,8 @@ class DeviceArray:
     dtype : numpy.dtype
     readonly : bool
         Whether kernels of `cuda.elementwise` refuse it as an output.
+    base : object
+        What keeps the memory alive: a `Buffer`, for that of a blob.
     """
 
     __iter__ = None  # Python would otherwise try the indices 0, 1, ... one after the other
@@ -40,7 +42,7 @@ class DeviceArray:
     def __init__(self, address, shape, dtype, owner, strides=None, readonly=False):
         self.address, self.shape, self.dtype, self.readonly = address, tuple(shape), np.dtype(dtype), readonly
         self.strides = c_strides(self.shape, self.dtype.itemsize) if strides is None else tuple(strides)
-        self._owner = owner  # keeps the memory alive
+        self.base = owner
 
     @property
     def ndim(self):
@@ -60,7 +62,7 @@ class DeviceArray:
 
     def view(self, address, shape, strides):
         """Return another array on the same memory; nothing is checked."""
-        return DeviceArray(address, shape, self.dtype, self._owner, strides, self.readonly)
+        return DeviceArray(address, shape, self.dtype, self.base, strides, self.readonly)
 
     def __getitem__(self, key):
         key = key if isinstance(key, tuple) else (key,)

@@ -4,16 +4,14 @@
 
 The top keeps its memory, which a CUDA graph needs; the copy from the staging blob costs a few microseconds of the device's
 own bandwidth. Two events keep order: computing waits for the staging blob to be full, the next push for it to be read. The
-host waits for the latter before it fetches, since that may overwrite the arrays of the batch before.
+host waits for the latter before it fetches, since that may overwrite the arrays of the batch before. Dropping all of it is safe
+at any time: the push tells the allocators of both blocks of its stream.
 """
-
-import weakref
 
 import numpy as np
 
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob, Dtype
-from minicaffe.errors import DeviceError
 from minicaffe.memory.registry import registry
 
 
@@ -45,7 +43,6 @@ class Ahead:
         self.copies, self.computing = device.copies, cuda.computing(device)
         self.full, self.read = cuda.Event(device), cuda.Event(device)
         self.staging = []
-        weakref.finalize(self, let_go, self.computing, self.full).atexit = False
         self._send()
 
     def _send(self):
@@ -68,11 +65,3 @@ class Ahead:
             top.reshape_like(blob)
             top.take_pushed(blob)
         self._send()
-
-
-def let_go(computing, full):
-    """Let what comes next on the stream `computing`, which gets the staging blobs' memory, wait for the push that is under way."""
-    try:
-        computing.wait(full)
-    except DeviceError:
-        pass  # the context is lost, and its memory with it

@@ -1,6 +1,7 @@
 """Memory: places, allocators, buffers, SyncedMemory, and the reporter that knows every live block.
 
-``alloc(place, nbytes)``, ``free(place, address)`` and ``used(place)`` are PaddlePaddle's; SyncedMemory is Caffe's.
+``alloc(place, nbytes)``, ``free(place, address)`` and ``used(place)`` are PaddlePaddle's; SyncedMemory is Caffe's; ``copy`` is
+Caffe2's.
 CUDA memory comes with a provider that calls `register`; this folder knows no driver.
 """
 
@@ -8,6 +9,7 @@ from minicaffe.memory import reporter
 from minicaffe.memory.allocator import Allocator, Buffer, FailAllocator, LimitAllocator, SystemAllocator
 from minicaffe.memory.buddy import BuddyAllocator
 from minicaffe.memory.caching import CachingAllocator
+from minicaffe.memory.copy import copy
 from minicaffe.memory.named import make_allocator
 from minicaffe.memory.pinned import CachingHostAllocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
@@ -46,6 +48,7 @@ __all__ = [
     "SystemAllocator",
     "alloc",
     "allocator_of",
+    "copy",
     "empty_cache",
     "free",
     "make_allocator",

@@ -17,6 +17,7 @@ have its records consistent first.
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.pythread cimport PyThread_get_thread_ident as this_thread
 from cython.operator cimport dereference
 from libc.stdlib cimport free as c_free
 from posix.stdlib cimport posix_memalign
@@ -43,6 +44,7 @@ cdef enum:
     ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 cdef Reporter _reporter = reporter
+cdef dict _kept = {}    # thread -> where the blocks go that it drops, see `keep_blocks`
 
 
 @cython.no_gc_clear     # at exit the collector may reach an allocator before the last Buffer that it has to free
@@ -387,6 +389,9 @@ cdef class Buffer:
     def __dealloc__(self):
         if self.usage is not None:
             _reporter.remove(self, self.usage, self.nbytes)     # first: nobody may find a dying Buffer
+        if self.allocator is not None and _kept and this_thread() in _kept:
+            _kept[this_thread()].append(heir(self))
+            return
         if self.allocator is not None:
             self.allocator.free_ptr(self.ptr)
             if _reporter.recording:
@@ -407,11 +412,26 @@ cdef class Buffer:
         return buffer
 
     def record_stream(self, stream):
-        """Say that `stream` uses the block, too: see `Allocator.record_stream`. Foreign memory is its owner's affair."""
-        if self.readonly:
-            self.owner.record_stream(stream)
-        elif self.allocator is not None:
-            self.allocator.record_stream(<size_t>self.ptr, stream)
+        """Say that `stream` uses the block, too: see `Allocator.record_stream`.
+
+        Returns
+        -------
+        bool
+            False for foreign memory that is no Buffer's in the end, so that nobody could be told: keep it alive yourself
+            until `stream` is done with it.
+        """
+        owner = self
+        while not isinstance(owner, Buffer) or (<Buffer>owner).allocator is None:
+            if isinstance(owner, Buffer):
+                owner = (<Buffer>owner).owner
+            elif isinstance(owner, memoryview):
+                owner = owner.obj
+            else:
+                owner = getattr(owner, "base", None)    # of a NumPy view
+            if owner is None:
+                return False
+        (<Buffer>owner).allocator.record_stream(<size_t>(<Buffer>owner).ptr, stream)
+        return True
 
     @property
     def address(self):
@@ -432,6 +452,30 @@ cdef class Buffer:
 
 cdef void* take(Allocator allocator, size_t nbytes, stream) except NULL:
     return allocator.alloc_ptr(nbytes) if stream is None else <void*><size_t>allocator.malloc(nbytes, stream)
+
+
+def keep_blocks(kept):
+    """Put the blocks that this thread drops into the list `kept` from now on, instead of freeing them; None ends that.
+
+    A CUDA graph that is being recorded will use them again whenever it is replayed.
+    """
+    if kept is None:
+        _kept.pop(this_thread(), None)
+    else:
+        _kept[this_thread()] = kept
+
+
+cdef Buffer heir(Buffer dying):
+    """Make a Buffer that has the block of `dying` from now on."""
+    cdef Buffer buffer = foreign_buffer(dying.ptr, dying.nbytes, dying.place, None, dying.name)
+    buffer.allocator = dying.allocator
+    buffer.usage = _reporter.add(buffer, buffer.place, buffer.nbytes)
+    return buffer
+
+
+def wrap(size_t address, size_t nbytes, place, owner):
+    """Give a Buffer of `nbytes` at `address` that `owner` keeps alive; it is never freed through this Buffer."""
+    return foreign_buffer(<void*>address, nbytes, place, owner, "")
 
 
 cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name):

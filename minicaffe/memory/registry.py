@@ -120,8 +120,7 @@ class Registry:
     def _make(self, place, name):
         with self._lock:
             provider = self._provider(place)
-            streams = provider.streams(place) if provider.streams else None
-            return make_allocator(name, provider.factory(place), streams)
+            return make_allocator(name, provider.factory(place), self.stream_order(place))
 
     def device_side(self, place):
         """Give the DeviceSide that copies to and from `place`; errors as `allocator`."""
@@ -132,6 +131,20 @@ class Registry:
                     raise ConfigError(f"{place}: its provider brings an allocator, but nothing that copies there")
                 self._sides[place] = side(place)
             return self._sides[place]
+
+    def stream_order(self, place):
+        """Give a new StreamOrder of `place`, or None if its provider brings none; errors as `allocator`."""
+        streams = self._provider(place).streams
+        return streams(place) if streams else None
+
+    def block_at(self, place, address):
+        """Find the Buffer behind what `alloc` gave, in which `address` lies; None if there is none."""
+        found = self._blocks.get((place, address))
+        if found is None:
+            for (where, start), block in list(self._blocks.items()):
+                if where == place and start <= address < start + block.nbytes:
+                    return block
+        return found
 
     def _provider(self, place):
         if type(place) not in self._providers:

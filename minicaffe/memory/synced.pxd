@@ -14,13 +14,17 @@ cdef class DeviceSide:
     cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes)
     cpdef zero(self, size_t dst, size_t nbytes)
     cpdef copy_within(self, size_t dst, size_t src, size_t nbytes)
-    cpdef push(self, size_t dst, size_t src, size_t nbytes, stream)
+    cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source)
+    cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh)
+    cpdef int device_of(self, size_t address) except? -1
+    cpdef admit(self, str name, Buffer block)
 
 
 cdef class SyncedMemory:
     cdef readonly size_t size       # bytes
     cdef readonly SyncedHead head
     cdef object _place              # of the device side; None until there is one
+    cdef int gpu                    # its number; -1 until there is a device side
     cdef readonly size_t copies
     cdef readonly size_t bytes_copied
     cdef Buffer host
@@ -41,9 +45,12 @@ cdef class SyncedMemory:
     cdef Buffer wrapped(self, source, str call)
     cpdef set_gpu_data(self, size_t address, owner=*)
     cpdef async_gpu_push(self, stream)
+    cpdef copy_on_device(self, SyncedMemory source, size_t nbytes)
+    cdef int use_on_device(self, int call) except -1
     cdef int act(self, int call, argument) except -1
     cdef int carry_out(self, int call, argument) except -1
-    cdef int count_copy(self, Buffer target, str direction) except -1
+    cdef Buffer block_for(self, int action)
+    cdef int count_copy(self, Buffer target, size_t nbytes, str direction) except -1
     cdef Buffer new_host(self)
     cdef Buffer new_device(self)
     cdef int find_side(self) except -1

@@ -14,7 +14,7 @@ from minicaffe.memory.reporter cimport Reporter
 
 import threading
 
-from minicaffe.errors import ConfigError, Error, WrongTypeError
+from minicaffe.errors import ConfigError, Error, WrongDeviceError, WrongTypeError
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
@@ -27,6 +27,7 @@ cpdef enum Action:
     TO_HOST         # copy device to host; allocate the host side if there is none
     TO_DEVICE       # copy host to device; allocate the device side if there is none
     PUSH            # TO_DEVICE on a stream, which the caller waits for
+    FILL_DEVICE     # copy another memory's device side to the device side; allocate that if there is none
     ADOPT_HOST      # take foreign memory as the host side
     ADOPT_DEVICE
     REFUSE
@@ -40,10 +41,11 @@ cpdef enum Call:
     SET_GPU_DATA
     SET_CPU_COPY
     ASYNC_GPU_PUSH
+    COPY_ON_DEVICE
 
 cdef enum:
     STATES = 4
-    CALLS = 8
+    CALLS = 9
 
 NONE, CPU, GPU, BOTH = SyncedHead.UNINITIALIZED, SyncedHead.HEAD_AT_CPU, SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED
 
@@ -58,6 +60,7 @@ TABLE = {
     SET_GPU_DATA:     ((ADOPT_DEVICE, GPU), (ADOPT_DEVICE, GPU), (ADOPT_DEVICE, GPU), (ADOPT_DEVICE, GPU)),
     SET_CPU_COPY:     ((REFUSE, NONE),      (REFUSE, CPU),       (ADOPT_HOST, BOTH),  (ADOPT_HOST, BOTH)),
     ASYNC_GPU_PUSH:   ((REFUSE, NONE),      (PUSH, BOTH),        (REFUSE, GPU),       (REFUSE, BOTH)),
+    COPY_ON_DEVICE:   ((FILL_DEVICE, GPU),  (FILL_DEVICE, GPU),  (FILL_DEVICE, GPU),  (FILL_DEVICE, GPU)),
 }
 
 cdef struct Step:
@@ -75,6 +78,19 @@ cdef Reporter _reporter = reporter
 # The launches of one operation share the stream's scratch memory, and a graph that is recorded takes in whatever anyone
 # launches; a copy changes which side is valid. So threads take turns, an operation or a copy at a time.
 device_lock = threading.RLock()
+
+cdef int _current_gpu = -1      # -1: no GPU has been chosen yet
+
+
+def set_current_gpu(int index):
+    """Say which GPU computes from now on; a device side of another one is handed out only as `DeviceSide.admit` allows."""
+    global _current_gpu
+    _current_gpu = index
+
+
+def current_gpu():
+    """Give the number of the GPU that computes in GPU mode, -1 if none was chosen yet."""
+    return _current_gpu
 
 
 cdef class DeviceSide:
@@ -102,9 +118,27 @@ cdef class DeviceSide:
         """Put in line a copy of `nbytes` from one device address to another; the host does not wait."""
         raise Error(f"{type(self).__name__} must override copy_within")
 
-    cpdef push(self, size_t dst, size_t src, size_t nbytes, stream):
-        """As `copy_to_device`, but only put in line on `stream`."""
+    cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
+        """As `copy_within`, from a block of another device, whose side is `source`."""
+        raise Error(f"{type(self).__name__} must override copy_from_peer")
+
+    cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh):
+        """Put a copy in line on `stream`, between blocks of which one is on this device; nobody gets either before it is done.
+
+        With `fresh` it comes after what the device computes now: for a block that was just taken, and may still be in use by
+        its last owner there.
+        """
         raise Error(f"{type(self).__name__} must override push")
+
+    cpdef int device_of(self, size_t address) except? -1:
+        """Give the number of the GPU whose memory `address` is; -1 if nobody can say."""
+        return -1
+
+    cpdef admit(self, str name, Buffer block):
+        """Raise WrongDeviceError if the current GPU may not use memory of this one; otherwise see to the order of their work.
+
+        `name` is what the memory serves, `block` the memory, or None before there is any.
+        """
 
 
 cdef class SyncedMemory:
@@ -124,13 +158,14 @@ cdef class SyncedMemory:
     head : SyncedHead
         Which side is valid.
     copies, bytes_copied : int
-        Between the sides, so far, both ways.
+        Between the sides, so far, both ways, and from other device sides to this one's.
     """
 
     def __cinit__(self, size_t size, str name="", place=None):
         self.size = size
         self._name = name
         self._place = place
+        self.gpu = -1
 
     cdef const void* cpu_data_ptr(self) except? NULL:
         if not steps[<int>CPU_DATA][<int>self.head].idle:
@@ -143,12 +178,16 @@ cdef class SyncedMemory:
         return self.host.ptr
 
     cdef const void* gpu_data_ptr(self) except? NULL:
-        if not steps[<int>GPU_DATA][<int>self.head].idle:
+        if self.gpu != _current_gpu:
+            self.use_on_device(GPU_DATA)
+        elif not steps[<int>GPU_DATA][<int>self.head].idle:
             self.act(GPU_DATA, None)
         return self.device.ptr
 
     cdef void* mutable_gpu_data_ptr(self) except? NULL:
-        if not steps[<int>MUTABLE_GPU_DATA][<int>self.head].idle:
+        if self.gpu != _current_gpu:
+            self.use_on_device(MUTABLE_GPU_DATA)
+        elif not steps[<int>MUTABLE_GPU_DATA][<int>self.head].idle:
             self.act(MUTABLE_GPU_DATA, None)
         return self.device.ptr
 
@@ -216,17 +255,67 @@ cdef class SyncedMemory:
         """Take `size` bytes at device `address` as the device side; `owner` is kept alive, the memory never freed."""
         if address == 0:
             raise self.wrong("set_gpu_data", "needs a device address, got 0")
-        self.act(SET_GPU_DATA, foreign_buffer(<void*>address, self.size, self.place, owner, self._name))
+        with device_lock:
+            place = self.place
+            gpu = registry.device_side(place).device_of(address)
+            if gpu >= 0 and gpu != place.device:
+                if self._place is not None:
+                    raise WrongDeviceError(f"SyncedMemory.set_gpu_data: {address:#x} is memory of GPU {gpu}, this memory's device "
+                                           f"side is on GPU {place.device}; give memory of that one", field=self._name or None)
+                place = type(place)(gpu)
+            registry.device_side(place).admit(self._name, None)
+            self._place = place
+            self.act(SET_GPU_DATA, foreign_buffer(<void*>address, self.size, place, owner, self._name))
 
     cpdef async_gpu_push(self, stream):
         """Put the copy of the host side to the device on `stream`; wait for the stream before using the device side.
+
+        Dropping the memory is always safe: the allocators of both blocks know of the stream, and foreign memory is kept until
+        the copy is done. To use either side before, let the computing wait for an event of the stream, or the host for the
+        stream: nobody does that for you, as in Caffe.
 
         Raises
         ------
         ConfigError
             Unless the head is HEAD_AT_CPU.
+        WrongDeviceError
+            If the memory is on another GPU than the current one, or the stream than the memory.
         """
+        self.use_on_device(-1)
         self.act(ASYNC_GPU_PUSH, stream)
+
+    cpdef copy_on_device(self, SyncedMemory source, size_t nbytes):
+        """Copy the first `nbytes` of `source`, device side to device side, also from another GPU; the host does not wait.
+
+        Raises
+        ------
+        ConfigError
+            If either has fewer bytes, or both are the same.
+        WrongDeviceError
+            If this memory is on another GPU than the current one.
+        """
+        if nbytes > min(self.size, source.size) or source is self:
+            raise self.wrong("copy_on_device", f"cannot copy {nbytes} bytes here ({self.size} bytes) from {source!r}")
+        with device_lock:
+            if nbytes < self.size:
+                self.mutable_gpu_data_ptr()     # the rest stays
+            else:
+                self.use_on_device(-1)
+            if not steps[<int>GPU_DATA][<int>source.head].idle:
+                source.act(GPU_DATA, None)
+            self.act(COPY_ON_DEVICE, (source, nbytes))
+
+    cdef int use_on_device(self, int call) except -1:
+        """Do `call` (-1: nothing) where the device side may be one of another GPU than the current one: refuse it, or lend it."""
+        self.find_side()
+        cdef bint elsewhere = _current_gpu >= 0 and self.gpu != _current_gpu
+        if elsewhere:
+            self.side.admit(self._name, None)
+        if call >= 0 and not steps[call][<int>self.head].idle:
+            self.act(call, None)
+        if elsewhere and self.device is not None:
+            self.side.admit(self._name, self.device)
+        return 0
 
     cdef int act(self, int call, argument) except -1:
         """Do what TABLE says; a failure leaves head and sides as they were."""
@@ -235,31 +324,44 @@ cdef class SyncedMemory:
         return 0
 
     cdef int carry_out(self, int call, argument) except -1:
-        cdef Step step = steps[call][<int>self.head]     # another thread may have been here meanwhile
-        cdef Buffer side
+        cdef SyncedHead head
+        cdef Step step
+        cdef Buffer host, device, side
+        cdef SyncedMemory source
         cdef str change
+        while True:
+            # Now, as another thread may have been here meanwhile; and again, if the allocator ran code that looked at this memory.
+            head, host, device = self.head, self.host, self.device
+            step = steps[call][<int>head]
+            side = self.block_for(step.action)
+            if head == self.head and host is self.host and device is self.device:
+                break
         if step.action == ZERO_HOST:
-            side = self.new_host()
             with nogil:
                 memset(side.ptr, 0, side.nbytes)
             self.host = side
         elif step.action == ZERO_DEVICE:
-            side = self.new_device()
             self.side.zero(<size_t>side.ptr, self.size)
             self.device = side
         elif step.action == TO_HOST:
-            side = self.host if self.host is not None else self.new_host()
             self.side.copy_to_host(<size_t>side.ptr, <size_t>self.device.ptr, self.size)
             self.host = side
-            self.count_copy(side, "device to host")
+            self.count_copy(side, self.size, "device to host")
         elif step.action == TO_DEVICE or step.action == PUSH:
-            side = self.device if self.device is not None else self.new_device()
             if step.action == TO_DEVICE:
                 self.side.copy_to_device(<size_t>side.ptr, <size_t>self.host.ptr, self.size)
             else:
-                self.side.push(<size_t>side.ptr, <size_t>self.host.ptr, self.size, argument)
+                self.side.push(side, self.host, self.size, argument, device is None)
             self.device = side
-            self.count_copy(side, "host to device")
+            self.count_copy(side, self.size, "host to device")
+        elif step.action == FILL_DEVICE:
+            source, nbytes = argument
+            if source.side is self.side:
+                self.side.copy_within(<size_t>side.ptr, <size_t>source.device.ptr, nbytes)
+            else:
+                self.side.copy_from_peer(side, source.device, nbytes, source.side)
+            self.device = side
+            self.count_copy(side, nbytes, "device to device" if source.side is self.side else "device to peer")
         elif step.action == ADOPT_HOST:
             self.host = argument
         elif step.action == ADOPT_DEVICE:
@@ -275,11 +377,19 @@ cdef class SyncedMemory:
         self.head = step.head
         return 0
 
-    cdef int count_copy(self, Buffer target, str direction) except -1:
+    cdef Buffer block_for(self, int action):
+        """Give the block that `action` writes, a new one if there is none."""
+        if action == ZERO_HOST or action == TO_HOST:
+            return self.new_host() if self.host is None else self.host
+        if action in (ZERO_DEVICE, TO_DEVICE, PUSH, FILL_DEVICE):
+            return self.new_device() if self.device is None else self.device
+        return None
+
+    cdef int count_copy(self, Buffer target, size_t nbytes, str direction) except -1:
         self.copies += 1
-        self.bytes_copied += self.size
+        self.bytes_copied += nbytes
         if _reporter.recording:
-            _reporter.event("copy", target.place, <size_t>target.ptr, self.size, self._name, direction)
+            _reporter.event("copy", target.place, <size_t>target.ptr, nbytes, self._name, direction)
         return 0
 
     cdef Buffer new_host(self):
@@ -293,6 +403,7 @@ cdef class SyncedMemory:
         if self.side is None:
             self._place = self.place
             self.side = registry.device_side(self._place)
+            self.gpu = self._place.device
         return 0
 
     cdef wrong(self, str call, str message):

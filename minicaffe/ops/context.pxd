@@ -35,6 +35,7 @@ cdef extern from "minicaffe/ops/context.hpp":
         CudaStream* stream
     const int kScratch "mc::cuda::kScratch"
 
+cdef void set_active(CudaStream* stream) noexcept nogil
 cdef Context cpu_context() noexcept nogil
 cdef Context context() noexcept nogil
 cdef bint on_device() noexcept nogil

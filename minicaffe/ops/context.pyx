@@ -7,12 +7,19 @@ cdef extern from *:
     // The stream whose device this thread has made current, so that a launch need not ask the driver.
     static thread_local mc::cuda::Stream* active_stream = nullptr;
     static inline void activate_once(mc::cuda::Stream* stream) {
-      if (stream && active_stream != stream && stream->activate(stream) == 0) active_stream = stream;
+      if (stream && active_stream != stream) stream->activate(stream);
     }
+    static inline void set_active_stream(mc::cuda::Stream* stream) { active_stream = stream; }
     """
     void activate_once(CudaStream* stream) noexcept nogil
+    void set_active_stream(CudaStream* stream) noexcept nogil
 
 cdef CudaStream* _stream = NULL     # NULL: the CPU
+
+
+cdef void set_active(CudaStream* stream) noexcept nogil:
+    """Say that the device of `stream` is now current in this thread."""
+    set_active_stream(stream)
 
 
 cdef Context cpu_context() noexcept nogil:

@@ -65,6 +65,10 @@ def act(mem, call, keep):
         stream = cuda.Stream(cuda.current())
         mem.async_gpu_push(stream)
         stream.synchronize()
+    elif call == Call.COPY_ON_DEVICE:
+        keep.append(SyncedMemory(N, "source"))
+        write(keep[-1], "gpu", 7)
+        mem.copy_on_device(keep[-1], N)
     elif "GPU" in call.name:
         return on_device(getattr(mem, call.name.lower())().address)
     else:
@@ -82,6 +86,7 @@ AFTER = {
     Call.SET_GPU_DATA: ["HEAD_AT_GPU"] * 4,
     Call.SET_CPU_COPY: [None, None, "SYNCED", "SYNCED"],
     Call.ASYNC_GPU_PUSH: [None, "SYNCED +", None, None],
+    Call.COPY_ON_DEVICE: ["HEAD_AT_GPU +"] * 4,
 }
 
 
@@ -102,7 +107,7 @@ def test_the_table(call, state):
     seen = act(mem, call, keep)
     head, copied = after.rstrip(" +"), after.endswith("+")
     assert (mem.head.name, mem.copies - copies, mem.bytes_copied - nbytes) == (head, copied, N * copied)
-    expected = 7 if call in (Call.SET_CPU_DATA, Call.SET_GPU_DATA) else byte
+    expected = 7 if call in (Call.SET_CPU_DATA, Call.SET_GPU_DATA, Call.COPY_ON_DEVICE) else byte
     if seen is not None:
         assert (seen == expected).all()
     assert (on_host(mem.cpu_data()) == expected).all() and (on_device(mem.gpu_data().address) == expected).all()

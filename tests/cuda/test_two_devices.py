@@ -1,4 +1,4 @@
-"""Several devices: each has its memory, stream and kernels; choosing one, and copies between them."""
+"""Several devices: each has its memory, stream and kernels; choosing one, what is refused to the others, and peer access."""
 
 import pytest
 from processes import command, run
@@ -46,7 +46,7 @@ def text():
     values = np.arange(5000, dtype=np.float32)
     here, there = put(0, values), put(2, np.zeros_like(values))
     zero_, two = cuda.get_device(0), cuda.get_device(2)
-    assert zero_.reaches(two) and two.reaches(zero_) and zero_.reaches(zero_)
+    assert not zero_.reaches(two) and not two.reaches(zero_) and zero_.reaches(zero_)
     zero_.copy_to_peer(here, two, there, values.nbytes)
     assert (get(2, there, values) == values).all() and (get(0, here, values) == values).all()
     refused(errors.DeviceError, lambda: zero_.copy_to_peer(here, two, there, values.nbytes + (64 << 20)), "cuMemcpyPeerAsync")
@@ -62,24 +62,17 @@ def text():
         assert (y.cpu_data == index + 1).all()
     print("a kernel is loaded on each device")
 
-    one.scale_data(2)  # it lies on device 1, which is the present one
+    one.scale_data(2)  # it is on device 1, which is the current one
     assert (one.cpu_data == 6).all()
     refused(errors.DeviceError, lambda: minicaffe.set_device(3), "no device 3", "has 3")
     assert cuda.current().index == 1
     print("a wrong number changes nothing")
 
-    minicaffe.set_device(0)
-    try:
-        one.scale_data(2)
-        assert (one.cpu_data == 12).all()
-        print("a blob of another device: follows")
-    except errors.Error as error:
-        print("a blob of another device: refused:", error)
     """, "sim", "devices=3")
 
 
 @pytest.mark.parametrize("line", ["each keeps its memory", "peers copy", "a kernel is loaded on each device",
-                                  "a wrong number changes nothing", "a blob of another device: "])
+                                  "a wrong number changes nothing"])
 def test_two_devices(text, line):
     assert line in text
 
@@ -93,6 +86,169 @@ def test_a_training_on_the_second_device(tmp_path):
 
 
 def test_device_query_lists_all():
-    text = command("device_query", device="sim", settings="devices=2,memory=1GiB")
+    text = command("device_query", device="sim", settings="devices=2,memory=1GiB,peers=0-1")
     assert text.count("minicaffe simulated device") == 2 and "1,073,741,824 bytes" in text
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("Peers")] == ["1", "0"]
+
+
+ORDERS = ["devices=3,peers=0-1,1-2", "devices=3,peers=0-1,1-2,race=1", "devices=3,peers=0-1,1-2,deferred=1"]
+BLOBS = """
+from minicaffe.memory import Buffer, CUDAPlace, SyncedMemory
+from minicaffe.memory.registry import registry
+minicaffe.set_mode_gpu()
+zero, one, two = (cuda.get_device(i) for i in range(3))
+
+def blob_on(device, value, name="", shape=(1000,)):
+    "A blob whose data and diff are on a device, and only there."
+    minicaffe.set_device(device)
+    blob = Blob(shape, name=name)
+    blob.data[...] = value
+    blob.diff[...] = 1
+    blob.scale_data(1)
+    blob.scale_diff(1)
+    return blob
+
+def wrong(call, name="there"):
+    error = refused(errors.WrongDeviceError, call, name, "is on GPU 0, the current GPU is 1", "set_device(0)", "copy_from",
+                    "enable_peer_access(1, 0)")
+    assert isinstance(error, errors.DeviceError)
+"""
+
+
+def test_memory_of_another_gpu_is_refused_whatever_asks_for_it():
+    run(BLOBS + """
+there, array = blob_on(0, 5, "there"), None
+array, memory_ = there.gpu_data, there.data_memory
+here = blob_on(1, 2, "here")
+minicaffe.set_device(1)
+k = cuda.kernel('extern "C" __global__ void touch(float* x) { x[0] = 1; }', "touch")
+f = cuda.elementwise("T x", "T y", "y = x", "same")
+state = memory_.head, memory_.copies
+for call in (lambda: there.gpu_data, lambda: there.gpu_diff, lambda: there.__cuda_array_interface__, lambda: memory_.gpu_data(),
+             lambda: memory_.mutable_gpu_data(), lambda: there.update(), lambda: there.scale_data(2), lambda: there.asum_data(),
+             lambda: there.sumsq_data(), lambda: there.fill_diff(0), lambda: f(there, here), lambda: f(here, there),
+             lambda: k((1,), (1,), (there,))):
+    wrong(call)
+wrong(lambda: k((1,), (1,), (array,)), "argument 0")        # an array that was taken when GPU 0 was the current one
+assert (memory_.head, memory_.copies) == state
+
+there.data[...] = 6         # the host may look and write from anywhere
+memory_.cpu_data()
+wrong(lambda: memory_.gpu_data())                           # nor does anything go there
+wrong(lambda: memory_.async_gpu_push(cuda.Stream(one)))
+assert memory_.head == memory.SyncedHead.HEAD_AT_CPU
+
+place = SyncedMemory(4000, "placed", CUDAPlace(0))          # before it has any memory
+used = memory.used(CUDAPlace(0))
+wrong(lambda: place.gpu_data(), "placed")
+assert memory.used(CUDAPlace(0)) == used
+
+minicaffe.set_device(0)
+assert (there.cpu_data == 6).all() and there.asum_data() == 6000
+refused(errors.WrongDeviceError, lambda: memory_.async_gpu_push(cuda.Stream(one))) if memory_.mutable_cpu_data() else None
+""", "sim", "devices=3")
+
+
+def test_adopted_addresses_are_the_drivers_to_judge():
+    run(BLOBS + """
+minicaffe.set_device(0)
+block = Buffer(registry.allocator(CUDAPlace(0)), 4000, "block")
+minicaffe.set_device(1)
+wrong(lambda: SyncedMemory(4000, "there").set_gpu_data(block.address, block))
+settled = SyncedMemory(4000, "settled")
+settled.gpu_data()
+refused(errors.WrongDeviceError, lambda: settled.set_gpu_data(block.address, block), "settled", "memory of GPU 0", "is on GPU 1")
+host = np.zeros(1000, np.float32)
+refused(errors.PointerError, lambda: SyncedMemory(4000).set_gpu_data(host.ctypes.data, host), "no memory of a GPU")
+minicaffe.set_device(0)
+mine = SyncedMemory(4000)
+mine.set_gpu_data(block.address, block)
+assert mine.gpu_data().address == block.address and mine.place == CUDAPlace(0)
+cuda.enable_peer_access(1, 0)
+minicaffe.set_device(1)
+lent = SyncedMemory(4000)
+lent.set_gpu_data(block.address, block)
+assert lent.place == CUDAPlace(0)
+""", "sim", "devices=3,peers=0-1")
+
+
+@pytest.mark.parametrize("settings", ORDERS)
+def test_peer_access_lends_memory_in_order(settings):
+    """Each GPU has queued work on the same blob, and the host waits for none of it in between."""
+    run(BLOBS + """
+there = blob_on(0, 1, "there")
+cuda.enable_peer_access(1, 0)
+for _ in range(3):
+    minicaffe.set_device(0)
+    there.scale_data(2)
+    minicaffe.set_device(1)
+    there.scale_data(3)
+    there.update()
+assert there.data_memory.place == CUDAPlace(0)
+assert (there.cpu_data == ((1 * 6 - 1) * 6 - 1) * 6 - 1).all(), there.cpu_data    # copied by GPU 0's stream, behind GPU 1's
+there.scale_data(1)
+assert there.asum_data() == 173000 and there.sumsq_data() == 173.0 ** 2 * 1000
+
+# The block goes while GPU 1 still uses it, and comes again to GPU 0.
+for allocator in None, "buddy", "plain":
+    memory.use(CUDAPlace(0), allocator)
+    short = blob_on(0, 4)
+    out = blob_on(1, 0)
+    cuda.elementwise("T x", "T y", "y = x", "same")(short, out)
+    del short
+    minicaffe.set_device(0)
+    next_ = Blob((1000,))
+    next_.gpu_data
+    next_.scale_data(0)
+    assert (out.cpu_data == 4).all()
+""", "sim", settings)
+
+
+@pytest.mark.parametrize("settings", ["devices=3,peers=0-1,1-2"])
+def test_peer_access_is_asked_for_and_known(settings):
+    run(BLOBS + """
+def matrix():
+    return [[a.peer_access(b) for b in (zero, one, two)] for a in (zero, one, two)]
+
+assert matrix() == [[1, -1, -1], [-1, 1, -1], [-1, -1, 1]]
+assert zero.reaches(one) and one.reaches(zero) and not zero.reaches(two)
+there = blob_on(0, 3, "there")
+assert zero.peer_access(one) == -1      # asking does not open it, nor does a copy
+copy = blob_on(1, 0)
+copy.copy_from(there)
+wrong(lambda: there.gpu_data)
+cuda.enable_peer_access(1, 0)
+cuda.enable_peer_access(1, 0)           # twice does no harm
+there.scale_data(2)
+assert matrix() == [[1, -1, -1], [1, 1, -1], [-1, -1, 1]]
+refused(errors.DeviceError, lambda: cuda.enable_peer_access(2, 0), "GPU 2 cannot use the memory of GPU 0", "no peers")
+refused(errors.DeviceError, lambda: cuda.enable_peer_access(1, 1), "no peer of itself")
+refused(errors.DeviceError, lambda: cuda.enable_peer_access(1, 3), "no device 3")
+refused(errors.DeviceError, lambda: cuda.disable_peer_access(0, 1), "cuCtxDisablePeerAccess")
+assert matrix() == [[1, -1, -1], [1, 1, -1], [0, -1, 1]]
+cuda.disable_peer_access(1, 0)
+assert one.peer_access(zero) == 0
+wrong(lambda: there.gpu_data)
+minicaffe.set_device(0)
+assert there.asum_data() == 6000
+""", "sim", settings)
+
+
+def test_tensors_are_of_one_gpu_and_copied_to_another():
+    run(BLOBS + """
+from minicaffe import Tensor
+there = blob_on(0, 5, "there")
+minicaffe.set_device(0)
+tensor = Tensor()
+tensor.copy_from(there)
+array = tensor.mutable_gpu_data(np.float32)
+minicaffe.set_device(1)
+refused(errors.WrongDeviceError, lambda: tensor.gpu_data(np.float32), "is on GPU 0, the current GPU is 1")
+shared = Tensor()
+shared.resize(1000)
+refused(errors.WrongDeviceError, lambda: shared.share_external(array), "GPU 0")
+for source in tensor, there, array:
+    here = Tensor()
+    here.copy_from(source)
+    assert (np.asarray(here) == 5).all(), source
+""", "sim", "devices=3")

@@ -27,8 +27,12 @@ class HostDouble(DeviceSide):
     def zero(self, dst, nbytes):
         self._do("zero device", lambda: ctypes.memset(dst, 0, nbytes))
 
-    def push(self, dst, src, nbytes, stream):
-        self._do("push", lambda: self.pending.append((stream, lambda: ctypes.memmove(dst, src, nbytes))))
+    def copy_within(self, dst, src, nbytes):
+        self._do("device to device", lambda: ctypes.memmove(dst, src, nbytes))
+
+    def push(self, dst, src, nbytes, stream, fresh):
+        self.fresh = fresh
+        self._do("push", lambda: self.pending.append((stream, lambda: ctypes.memmove(dst.address, src.address, nbytes))))
 
     def synchronise(self):
         for _, copy in self.pending:

@@ -73,6 +73,7 @@ EXPECTED = {
     ("SYNCED", "set_cpu_copy"): ("adopt copy", "SYNCED"),
     ("SYNCED", "push"): ("refuse", "SYNCED"),
 }
+EXPECTED.update({(state, "copy_on_device"): ("fill device", "HEAD_AT_GPU") for state in ROUTES})
 CALLS = sorted({call for _, call in EXPECTED})
 
 
@@ -96,6 +97,10 @@ def perform(mem, call, keep):
         mem.set_cpu_copy(bytearray(b"\x07" * N))
     elif call == "push":
         mem.async_gpu_push("stream")
+    elif call == "copy_on_device":
+        source = SyncedMemory(N, "source")
+        fill(source.mutable_gpu_data(), 8)
+        mem.copy_on_device(source, N)
     else:
         side = getattr(mem, call)()
         if call.startswith("mutable"):
@@ -125,7 +130,7 @@ def test_table(host, device, state, route, call):
         perform(mem, call, keep)
         assert [stream for stream, _ in device.pending] == ["stream"]
         device.synchronise()
-    elif call.startswith("set"):
+    elif call.startswith("set") or call == "copy_on_device":
         perform(mem, call, keep)
     else:  # not through perform(), which would write
         side = getattr(mem, call)()
@@ -133,8 +138,11 @@ def test_table(host, device, state, route, call):
 
     assert SyncedHead(mem.head).name == new_state
     made = [action] if action in ("zero device", "host to device", "device to host", "push") else []
+    if action == "fill device":
+        made = ["zero device", "device to device"]      # the first is the source's
+        assert read(mem.gpu_data()) == b"\x08" * N
     assert device.calls == made
-    copied = action in ("host to device", "device to host", "push")
+    copied = action in ("host to device", "device to host", "push", "fill device")
     assert (mem.copies - copies, mem.bytes_copied - nbytes) == (copied, N * copied)
     if action == "adopt copy":  # taken at its word: it holds what the device holds
         assert read(mem.cpu_data()) == b"\x07" * N and read(mem.gpu_data()) == content
@@ -549,3 +557,27 @@ class SyncedMachine(RuleBasedStateMachine):
 
 TestSyncedMachine = SyncedMachine.TestCase
 TestSyncedMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_an_allocator_that_looks_at_the_memory_it_serves_loses_no_write(host, device):
+    """Its code runs in the middle of the call; what it wrote stays, and no block goes to waste."""
+    class Nosy(memory.Allocator):
+        def alloc(self, nbytes):
+            address = below.alloc(nbytes)
+            if mems:
+                fill(mems.pop().mutable_cpu_data(), 9)
+            return address
+
+        def free(self, address):
+            below.free(address)
+
+    below = SystemAllocator()
+    for call in "cpu_data", "mutable_cpu_data", "gpu_data", "mutable_gpu_data":
+        mem = SyncedMemory(N)
+        mems = [mem]
+        for place in CPUPlace(), CUDAPlace(0):
+            memory.use(place, Nosy(place))
+        assert read(getattr(mem, call)()) == b"\x09" * N
+        assert read(mem.cpu_data()) == b"\x09" * N
+        del mem
+    assert below.stats().live == 0

@@ -60,6 +60,14 @@ Span resolve(const char* call, const char* which, const End& end, size_t size) {
   return span;
 }
 
+/// What runs on a stream reaches the memory of the stream's device and of its peers; only cuMemcpyPeer reaches any other.
+void need_access(const char* call, const Stream& stream, const Span& span) {
+  const Device* device = stream.context->device;
+  if (span.allocation && span.allocation->device != device && !stream.context->peers.count(span.allocation->device->ordinal))
+    fail(CUDA_ERROR_INVALID_VALUE, "%s in a stream of device %d: %s, and device %d has no peer access to it", call, device->ordinal,
+         span.allocation->text().c_str(), device->ordinal);
+}
+
 /// With uninitialized=1: no word that goes to the host may be what a new allocation was filled with. Kernels that copy such a
 /// word carry it on, so it is found there too; kernels that compute with it make a NaN of it, which is not found.
 void refuse_unwritten(const char* call, const Span& from, size_t size) {
@@ -93,6 +101,7 @@ void copy(const char* call, Context& context, End to, End from, size_t size, CUs
   if (wait == Wait::Always) forbid_in_capture(call);
   if (!size) return;
   Span target = resolve(call, "destination", to, size), source = resolve(call, "source", from, size);
+  if (!to.owner) need_access(call, *stream, target), need_access(call, *stream, source);
   if (target.memory < source.memory + size && source.memory < target.memory + size)
     fail(CUDA_ERROR_INVALID_VALUE, "%s: source and destination overlap: %zu bytes at 0x%llx and at 0x%llx", call, size,
          (unsigned long long)from.address, (unsigned long long)to.address);
@@ -117,7 +126,7 @@ template <class T> void fill(const char* call, Context& context, CUdeviceptr p, 
   if (count > SIZE_MAX / sizeof(T)) fail(CUDA_ERROR_INVALID_VALUE, "%s: too many elements", call);
   const size_t size = count * sizeof(T);
   std::string name = call;
-  resolve(call, "destination", {Side::Device, p}, size);
+  need_access(call, *stream, resolve(call, "destination", {Side::Device, p}, size));
   submit(*stream, {name, CU_GRAPH_NODE_TYPE_MEMSET, &context, [=](Operation& op) {
                      Span to = resolve(name.c_str(), "destination", {Side::Device, p}, size);
                      for (size_t i = 0; i < count; ++i) memcpy(to.memory + i * sizeof(T), &value, sizeof(T));

@@ -245,7 +245,8 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* id, int size, CUdevice device) {
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   return on_driver("cuDeviceCanAccessPeer", [&] {
     need(can, "cuDeviceCanAccessPeer", "the answer's place");
-    *can = &device_at("cuDeviceCanAccessPeer", device) != &device_at("cuDeviceCanAccessPeer", peer);
+    device_at("cuDeviceCanAccessPeer", device), device_at("cuDeviceCanAccessPeer", peer);
+    *can = int(state().settings.peers.count({device, peer}));
   });
 }
 
@@ -255,6 +256,9 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     if (flags) fail(CUDA_ERROR_INVALID_VALUE, "cuCtxEnablePeerAccess: flags must be 0");
     if (&other == &context) fail(CUDA_ERROR_INVALID_DEVICE, "cuCtxEnablePeerAccess: the peer is the current context");
     if (!other.retained) fail(CUDA_ERROR_INVALID_CONTEXT, "cuCtxEnablePeerAccess: the peer's context was released");
+    if (!state().settings.peers.count({context.device->ordinal, other.device->ordinal}))
+      fail(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "cuCtxEnablePeerAccess: device %d and device %d are no peers; MINICAFFE_SIM's peers= "
+           "says which are", context.device->ordinal, other.device->ordinal);
     if (!context.peers.insert(other.device->ordinal).second)
       fail(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "cuCtxEnablePeerAccess: device %d has access to device %d already",
            context.device->ordinal, other.device->ordinal);

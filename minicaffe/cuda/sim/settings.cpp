@@ -1,5 +1,6 @@
 // MINICAFFE_SIM: settings, planned failures, the report and the list of what was not given back. Separated by commas:
-//   devices=N        how many (1); they have peer access to each other
+//   devices=N        how many (1)
+//   peers=0-1,1-2    pairs of devices that can have access to each other's memory (none); nothing after = means none again
 //   memory=SIZE      of each (4GiB)
 //   fail=CALL:N      the N-th call of CALL from now on fails: an allocation for lack of memory, others with
 //                    CUDA_ERROR_UNKNOWN
@@ -70,6 +71,15 @@ void parse_failure(const std::string& setting, const std::string& text) {
   state().planned[call] = planned;
 }
 
+/// A-B, two devices
+bool parse_pair(const std::string& text, std::set<std::pair<int, int>>* pairs) {
+  if (text.size() != 3 || text[0] < '0' || text[0] > '7' || text[1] != '-' || text[2] < '0' || text[2] > '7' || text[0] == text[2])
+    return false;
+  pairs->insert({text[0] - '0', text[2] - '0'});
+  pairs->insert({text[2] - '0', text[0] - '0'});
+  return true;
+}
+
 void parse(Settings& settings, const std::string& setting) {
   size_t equals = setting.find('=');
   std::string key = setting.substr(0, equals), value = equals == std::string::npos ? "" : setting.substr(equals + 1);
@@ -79,6 +89,12 @@ void parse(Settings& settings, const std::string& setting) {
     if (!parse_number(value, &count, &rest) || !rest.empty() || count > 8) ill_formed(setting, "must be 0 to 8");
     if (state().initialized && int(count) != settings.devices) ill_formed(setting, "cannot change after cuInit");
     settings.devices = int(count);
+  } else if (key == "peers" && equals != std::string::npos) {
+    settings.peers.clear();
+    if (!value.empty() && !parse_pair(value, &settings.peers))
+      ill_formed(setting, "must be pairs of different devices such as 0-1,1-2");
+  } else if (equals == std::string::npos && !settings.peers.empty() && parse_pair(setting, &settings.peers)) {
+    // a further pair of peers=
   } else if (key == "memory") {
     size_t size = parse_size(setting, value);
     if (state().initialized)
@@ -98,7 +114,7 @@ void parse(Settings& settings, const std::string& setting) {
   } else if (key == "report") {
     settings.report = parse_flag(setting, value);
   } else {
-    ill_formed(setting, "unknown; known are devices, memory, fail, race, uninitialized, leak, deferred, report");
+    ill_formed(setting, "unknown; known are devices, peers, memory, fail, race, uninitialized, leak, deferred, report");
   }
 }
 

@@ -14,7 +14,7 @@ def _setup():
 
 def ill_formed_environment():
     for _ in range(2):
-        with raises("INVALID_VALUE", "MINICAFFE_SIM: 'colour=1': unknown; known are devices, memory"):
+        with raises("INVALID_VALUE", "MINICAFFE_SIM: 'colour=1': unknown; known are devices, peers"):
             cu.Init(0)
     with raises("NOT_INITIALIZED", "cuDeviceGetCount: cuInit comes first"):
         cu.DeviceGetCount()

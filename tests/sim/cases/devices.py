@@ -1,4 +1,4 @@
-# MINICAFFE_SIM=devices=2,memory=64MiB
+# MINICAFFE_SIM=devices=3,memory=64MiB,peers=0-1,1-2
 """Two devices: peers, and what belongs to which."""
 
 import numpy as np
@@ -11,9 +11,10 @@ def _both():
 
 
 def two_devices():
-    assert cu.DeviceGetCount() == 2
+    assert cu.DeviceGetCount() == 3
     assert cu.DeviceTotalMem(1) == 64 << 20
-    assert cu.DeviceCanAccessPeer(0, 1) == 1 and cu.DeviceCanAccessPeer(0, 0) == 0
+    can = [[int(cu.DeviceCanAccessPeer(a, b)) for b in range(3)] for a in range(3)]
+    assert can == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
     first, second = _both()
     cu.MemAlloc(1 << 20)
     assert cu.MemGetInfo()[0] == 63 << 20
@@ -29,7 +30,6 @@ def peer_copies():
     q = cu.MemAlloc(256)
     cu.MemcpyPeer(q, second, p, first, 256)
     cu.MemcpyPeerAsync(q, second, p, first, 256, 0)
-    cu.MemcpyDtoD(q, p, 256)
     assert (download(q, 64) == np.arange(64)).all()
     with raises("INVALID_VALUE", "destination must be on device 0", "on device 1"):
         cu.MemcpyPeer(q, first, p, first, 256)
@@ -54,6 +54,34 @@ def peer_access_by_kernels():
         scale(f, 2, p, q, 64)
     cu.CtxSetCurrent(first)
     download(p, 64)  # only the second is lost
+
+
+def without_access_only_peer_copies_reach_another_device():
+    first, second = _both()
+    p = upload(np.ones(64, "float32"))
+    cu.CtxSetCurrent(second)
+    q, words = cu.MemAlloc(256), ("on device 0)", "device 1 has no peer access")
+    for call in (lambda: cu.MemcpyDtoD(q, p, 256), lambda: cu.MemcpyDtoDAsync(p, q, 256, 0), lambda: cu.MemcpyAsync(q, p, 256, 0),
+                 lambda: cu.MemsetD8(p, 0, 256), lambda: download(p, 64)):
+        with raises("INVALID_VALUE", *words):
+            call()
+    cu.MemcpyPeer(q, second, p, first, 256)
+    cu.CtxEnablePeerAccess(first, 0)
+    cu.MemcpyDtoD(p, q, 256)
+    cu.MemsetD8(p, 0, 256)
+    assert not download(p, 64).any()
+
+
+def no_peers_no_access():
+    first, third = new_context(0), new_context(2)
+    with raises("PEER_ACCESS_UNSUPPORTED", "device 2 and device 0 are no peers", "peers="):
+        cu.CtxEnablePeerAccess(first, 0)
+    cu.CtxSetCurrent(first)
+    with raises("PEER_ACCESS_UNSUPPORTED"):
+        cu.CtxEnablePeerAccess(third, 0)
+    configure("peers=0-2")
+    cu.CtxEnablePeerAccess(third, 0)
+    configure("peers=0-1,1-2")
 
 
 def streams_and_functions_have_a_device():

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 from sim_runner import DriverError, configure, cu, download, raises, upload
 
-WRONG = ["devices=x", "memory=12Q", "colour=1", "race=yes", "fail=cuMemAlloc", "fail=cuNothing:1", "fail=cuMemAlloc:0",
+WRONG = ["devices=x", "memory=12Q", "colour=1", "race=yes", "peers=0-0", "peers=0-1,1", "0-1", "fail=cuMemAlloc", "fail=cuNothing:1", "fail=cuMemAlloc:0",
          "fail=cuMemAlloc:1:NO"]  # fmt: skip
 
 

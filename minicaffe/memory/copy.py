@@ -1,0 +1,165 @@
+"""Copy between any two places, a call for all of them (Caffe2's ``Context::CopyBytes`` and ``CopyItems``).
+
+What has bytes is an `End`: a Buffer, a NumPy array, an array on a GPU, or a block of `memory.alloc` by place and address. The
+device sides of the places do the work (memory/synced.pyx). Lists and arrays of objects have no bytes to copy: their items are
+copied one by one.
+"""
+
+import copy as python_copy
+import ctypes
+from collections import namedtuple
+
+import numpy as np
+
+from minicaffe.errors import ConfigError, PointerError, ShapeError, WrongTypeError
+from minicaffe.memory.allocator import Buffer, wrap
+from minicaffe.memory.place import CPUPlace, CUDAPlace
+from minicaffe.memory.registry import registry
+
+End = namedtuple("End", "block dtype readonly")  # a Buffer, its own or around foreign memory; None: bytes of no type
+
+
+def copy(dst, src, nbytes=None, stream=None):
+    """Copy bytes, or objects, from `src` to `dst`.
+
+    Parameters
+    ----------
+    dst, src : Buffer, array or (place, address)
+        An array is whatever has the buffer protocol or ``__cuda_array_interface__``, contiguous in C order. An address must lie
+        in a block that ``memory.alloc(place, n)`` gave and `memory.free` has not taken; the end is what follows in that block.
+        Two lists, or two arrays of dtype object, are copied item by item, each by ``copy.copy``.
+    nbytes : int, optional
+        Copy only so many, from the start; by default all, and then both ends have the same size.
+    stream : minicaffe.cuda.Stream, optional
+        Put the copy in line there, behind what its GPU computes now, and return. Dropping either end is safe then; who writes
+        to one, or reads `dst`, waits for the stream first. Without it the bytes are there when the call returns, except from one
+        GPU's memory to a GPU's: that copy is in line with what the GPUs compute.
+
+    Raises
+    ------
+    ConfigError
+        If `dst` is read-only; an array is not contiguous; a GPU would copy memory onto itself; `stream` is given and no end is
+        on a GPU, or the ends are objects. On the host ends may overlap: `dst` gets what `src` held.
+    ShapeError
+        If the sizes differ, or `nbytes` is more than one end has.
+    WrongTypeError
+        If an end is none of these, or both are arrays of different types. A Buffer or an address has no type.
+    PointerError
+        If an address lies in no such block.
+    """
+    if _is_objects(dst) or _is_objects(src):
+        _copy_items(dst, src, nbytes, stream)
+        return
+    target, source = _end(dst, "dst"), _end(src, "src")
+    nbytes = _checked_size(target, source, nbytes)
+    to, from_ = target.block, source.block
+    on_host = to.place.on_host and from_.place.on_host
+    if stream is not None and on_host:
+        raise ConfigError("memory.copy: no end is on a GPU, so there is nothing to put on a stream; leave stream out")
+    if nbytes == 0:
+        return
+    if on_host:
+        ctypes.memmove(to.address, from_.address, nbytes)
+        return
+    if to.place == from_.place and abs(to.address - from_.address) < nbytes:
+        raise ConfigError(f"memory.copy: {nbytes} bytes at {from_.address:#x} and at {to.address:#x} of {to.place} overlap; copy "
+                          "them by way of another block")
+    side = registry.device_side(from_.place if to.place.on_host else to.place)
+    if stream is not None:
+        side.push(to, from_, nbytes, stream, True)
+    elif from_.place.on_host:
+        side.copy_to_device(to.address, from_.address, nbytes)
+    elif to.place.on_host:
+        side.copy_to_host(to.address, from_.address, nbytes)
+    elif to.place == from_.place:
+        side.copy_within(to.address, from_.address, nbytes)
+    else:
+        side.copy_from_peer(to, from_, nbytes, registry.device_side(from_.place))
+
+
+def _checked_size(target, source, nbytes):
+    """Check that the ends fit each other; return how many bytes are copied."""
+    if target.readonly:
+        raise ConfigError("memory.copy: dst is read-only; take mutable access to it, such as mutable_cpu_data()")
+    if target.dtype is not None and source.dtype is not None and target.dtype != source.dtype:
+        raise WrongTypeError(f"memory.copy: dst is {target.dtype}, src is {source.dtype}; convert it: src.astype(dst.dtype)")
+    have = target.block.nbytes, source.block.nbytes
+    if nbytes is None:
+        if have[0] != have[1]:
+            raise ShapeError(f"memory.copy: dst has {have[0]} bytes, src has {have[1]}; say how many with nbytes=")
+        return have[0]
+    if not 0 <= nbytes <= min(have):
+        raise ShapeError(f"memory.copy: nbytes must be 0 to what both ends have, {min(have)}, got {nbytes}")
+    return nbytes
+
+
+def _end(value, name):
+    """Return the `End` that `value` is."""
+    if isinstance(value, Buffer):
+        return End(value, None, value.readonly)
+    if isinstance(value, tuple) and len(value) == 2 and hasattr(value[0], "on_host"):
+        return End(_block_at(*value, name), None, False)
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _device_end(interface, value, name)
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(memoryview(value))
+    except (TypeError, ValueError, BufferError) as error:
+        raise WrongTypeError(f"memory.copy: {name} must be a Buffer, an array or (place, address), got {type(value).__name__} "
+                             f"({error})") from None
+    if array.dtype.hasobject:
+        raise WrongTypeError(f"memory.copy: {name} is an array of {array.dtype}, which has references to objects; copy it in NumPy")
+    if not array.flags.c_contiguous:
+        raise ConfigError(f"memory.copy: {name} is not contiguous in C order; make it so with numpy.ascontiguousarray")
+    typed = array.dtype if isinstance(value, np.ndarray) else None
+    return End(wrap(array.ctypes.data, array.nbytes, CPUPlace(), value), typed, not array.flags.writeable)
+
+
+def _device_end(interface, value, name):
+    dtype = np.dtype(interface["typestr"])
+    nbytes = dtype.itemsize
+    for size, stride in zip(reversed(interface["shape"]), reversed(interface.get("strides") or [None] * len(interface["shape"]))):
+        if stride not in (None, nbytes) and size > 1:
+            raise ConfigError(f"memory.copy: {name} is not contiguous in C order; make a contiguous copy of it first")
+        nbytes *= size
+    address, readonly = interface["data"]
+    place = registry.device_place
+    if nbytes:
+        gpu = registry.device_side(place).device_of(address)
+        place = place if gpu < 0 else CUDAPlace(gpu)
+        if interface.get("stream") not in (None, 1):  # 1: the legacy default stream, for which all computing waits
+            order = registry.stream_order(place)
+            order.wait(order.record(interface["stream"]))
+    return End(wrap(address or 0, nbytes, place, value), dtype, readonly)
+
+
+def _block_at(place, address, name):
+    """Return what follows `address` in the block of memory.alloc that it lies in."""
+    block = registry.block_at(place, address)
+    if block is None:
+        raise PointerError(f"memory.copy: {name}: {address:#x} lies in no live block of {place} that memory.alloc gave")
+    return block if block.address == address else wrap(address, block.address + block.nbytes - address, place, block)
+
+
+def _is_objects(value):
+    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object)
+
+
+def _copy_items(dst, src, nbytes, stream):
+    if not (_is_objects(dst) and _is_objects(src)):
+        raise WrongTypeError(f"memory.copy: objects are copied to objects only, got {type(dst).__name__} and {type(src).__name__}: "
+                             "give two lists or two arrays of dtype object")
+    if nbytes is not None or stream is not None:
+        raise ConfigError("memory.copy: objects have neither nbytes nor a stream; leave both out")
+    if isinstance(dst, np.ndarray) and not dst.flags.writeable:
+        raise ConfigError("memory.copy: dst is read-only; give an array that may be written")
+    items = [python_copy.copy(item) for item in (src.flat if isinstance(src, np.ndarray) else src)]
+    count = dst.size if isinstance(dst, np.ndarray) else len(dst)
+    if count != len(items):
+        raise ShapeError(f"memory.copy: dst has {count} items, src has {len(items)}; they must have the same number")
+    if isinstance(dst, list):
+        dst[:] = items
+        return
+    target = dst.reshape(1) if dst.ndim == 0 else dst
+    for index, item in zip(np.ndindex(target.shape), items):
+        target[index] = item

@@ -1,0 +1,208 @@
+"""Blob.copy_from on devices: no byte by way of the host, across GPUs by peer copies, in order, counted."""
+
+import pytest
+from processes import run
+
+BLOBS = """
+from minicaffe.memory import CUDAPlace, SyncedHead
+minicaffe.set_mode_gpu()
+
+def blob(value, dtype=0, shape=(1000,), name="blob"):
+    "A blob whose values are on the current GPU alone."
+    result = Blob(shape, dtype, name)
+    result.data[...] = value
+    result.diff[...] = -value
+    result.data_memory.mutable_gpu_data(), result.diff_memory.mutable_gpu_data()
+    return result
+
+def copies(call):
+    with memory.record() as events:
+        call()
+    return [(e.detail, e.nbytes) for e in events if e.kind == "copy"]
+"""
+ORDERS = ["devices=3", "devices=3,race=1", "devices=3,deferred=1", "devices=3,peers=0-1,race=1"]
+
+
+@pytest.mark.parametrize("settings", ORDERS)
+def test_on_one_device(settings):
+    run(BLOBS + """
+source, target = blob(3), blob(0)
+before = target.data_memory.copies, target.data_memory.bytes_copied
+assert copies(lambda: target.copy_from(source)) == [("device to device", 4000)]
+assert (target.data_memory.copies - before[0], target.data_memory.bytes_copied - before[1]) == (1, 4000)
+assert target.data_memory.head == source.data_memory.head == SyncedHead.HEAD_AT_GPU
+assert copies(lambda: target.copy_from(source, copy_diff=True)) == [("device to device", 4000)]
+source.scale_data(2)        # behind the copy
+assert (target.cpu_data == 3).all() and (target.cpu_diff == -3).all() and (source.cpu_data == 6).all()
+
+assert source.data_memory.head == SyncedHead.SYNCED     # both sides are valid: still no copy by way of the host
+assert copies(lambda: target.copy_from(source)) == [("device to device", 4000)]
+fresh = Blob((1000,))                                   # no memory yet, and it gets none on the host
+assert copies(lambda: fresh.copy_from(source)) == [("device to device", 4000)]
+assert not fresh.data_memory.own_cpu_data
+target.data[...] = 9                                    # what only the host has is overwritten, not sent first
+assert copies(lambda: target.copy_from(source)) == [("device to device", 4000)]
+assert (target.cpu_data == 6).all() and (fresh.cpu_data == 6).all()
+zeros = Blob((1000,))                                   # never touched: zeros
+assert copies(lambda: target.copy_from(zeros)) == [("device to device", 4000)]
+assert not target.cpu_data.any()
+
+source.data[...] = 7                                    # the host alone has it, so it is copied there
+assert copies(lambda: target.copy_from(source)) == []
+assert target.data_memory.head == SyncedHead.HEAD_AT_CPU and (target.cpu_data == 7).all()
+source.copy_from(source)
+assert (source.cpu_data == 7).all()
+""", "sim", settings)
+
+
+@pytest.mark.parametrize("settings", ORDERS)
+def test_between_devices(settings):
+    run(BLOBS + """
+source = blob(3)
+minicaffe.set_device(2)
+target = blob(0)
+assert copies(lambda: target.copy_from(source)) == [("device to peer", 4000)]
+assert copies(lambda: target.copy_from(source, copy_diff=True)) == [("device to peer", 4000)]
+assert source.data_memory.place == CUDAPlace(0) and target.data_memory.place == CUDAPlace(2)
+refused(errors.WrongDeviceError, lambda: source.copy_from(target), "is on GPU 0, the current GPU is 2")
+minicaffe.set_device(0)
+source.scale_data(2)        # behind the copy, though on another stream
+del source
+gc.collect()
+other = Blob((1000,))
+other.gpu_data
+other.scale_data(0)
+minicaffe.set_device(2)
+target.scale_data(2)
+assert (target.cpu_data == 6).all() and (target.cpu_diff == -3).all()
+
+minicaffe.set_device(0)
+pending = blob(1)
+for _ in range(3):
+    pending.scale_data(2)
+minicaffe.set_device(1)
+target = Blob((1000,))
+target.copy_from(pending)   # behind what GPU 0 has still to do
+pending.data_memory.cpu_data()
+assert (target.cpu_data == 8).all()
+""", "sim", settings)
+
+
+def test_sizes_shapes_and_types(place):
+    run(BLOBS + """
+big = blob(5, shape=(2000,))
+big.reshape(1000)
+source = blob(3)
+big.copy_from(source)       # what is beyond stays, for the time when the blob is larger again
+big.reshape(2000)
+assert (big.cpu_data[:1000] == 3).all() and (big.cpu_data[1000:] == 5).all()
+refused(errors.ShapeError, lambda: big.copy_from(source), "reshape=True")
+big.copy_from(source, reshape=True)
+assert big.shape == (1000,) and (big.cpu_data == 3).all()
+for dtype in 1, 2:
+    refused(errors.WrongTypeError, lambda: Blob((1000,), dtype).copy_from(source), "the source is float32", "convert it")
+Blob((0, 3)).copy_from(Blob((0, 3)))
+Blob().copy_from(Blob())
+minicaffe.set_mode_cpu()
+on_cpu = Blob((1000,))
+on_cpu.copy_from(source)    # in CPU mode on the host, wherever it is current
+assert (on_cpu.cpu_data == 3).all() and not on_cpu.data_memory.own_gpu_data
+""", place)
+
+
+COPIES = """
+from minicaffe.memory import Buffer, CPUPlace, CUDAPlace, PinnedPlace
+from minicaffe.memory.registry import registry
+minicaffe.set_mode_gpu()
+N = 4096
+places = [CPUPlace(), PinnedPlace(), CUDAPlace(0), CUDAPlace(1), CUDAPlace(2)]
+values = np.arange(N, dtype=np.uint32).astype(np.uint8)
+
+def get(end):
+    out = np.zeros(N, np.uint8)
+    memory.copy(out, end)
+    return out
+"""
+
+
+@pytest.mark.parametrize("settings", [*ORDERS, "devices=3,uninitialized=1"])
+def test_memory_copy_between_any_two_places(settings):
+    """Also to and from a GPU that is not the current one, which needs no peer access."""
+    run(COPIES + """
+for a in places:
+    for b in places:
+        one, two = (a, memory.alloc(a, N)), Buffer(registry.allocator(b), N)
+        memory.copy(one, values)
+        memory.copy(two, one)
+        assert (get(two) == values).all() and (get(one) == values).all(), (a, b)
+        memory.copy((a, one[1] + 100), two, N - 100)
+        assert (get(one)[100:] == values[:-100]).all() and (get(one)[:100] == values[:100]).all()
+        memory.free(*one)
+minicaffe.set_device(2)
+""", "sim", settings)
+
+
+@pytest.mark.parametrize("settings", ORDERS)
+def test_memory_copy_on_a_stream(settings):
+    """Both blocks go before the copy ran; it comes behind what the computing still does with the block."""
+    run(COPIES + f"late = {'deferred' in settings}" + """
+for device in range(3):
+    minicaffe.set_device(device)
+    gpu, stream = CUDAPlace(device), cuda.Stream(cuda.current())
+    blob = Blob((N // 4,))
+    blob.scale_data(1), blob.data_memory.mutable_gpu_data()
+    out = np.zeros(N // 4, np.float32)
+    host, target = Buffer(registry.allocator(PinnedPlace()), N), blob.data_memory.mutable_gpu_data()
+    memory.copy(host, np.full(N // 4, device + 1, np.float32))
+    memory.copy(target, host, stream=stream)
+    used = host.address
+    del host
+    other = Buffer(registry.allocator(PinnedPlace()), N)
+    assert not late or other.address != used
+    memory.copy(other, np.zeros(N, np.uint8))
+    back = Buffer(registry.allocator(PinnedPlace()), N)
+    np.frombuffer(back, np.uint8)[:] = 0
+    memory.copy(back, target, stream=stream)
+    there = Buffer(registry.allocator(gpu), N)
+    memory.copy(there, target, stream=stream)
+    away = Buffer(registry.allocator(CUDAPlace((device + 1) % 3)), N)
+    memory.copy(there, away, 0, stream)
+    refused(errors.WrongDeviceError, lambda: memory.copy(away, there, stream=stream), "push on a stream of")
+    if late:
+        assert not np.frombuffer(back, np.float32).any()
+    stream.synchronize()
+    assert (np.frombuffer(back, np.float32) == device + 1).all()
+    memory.copy(out, there.toreadonly())
+    assert (out == device + 1).all() and (blob.cpu_data == device + 1).all()
+    memory.copy(away, np.zeros(N, np.uint8))
+    memory.copy(there, away, stream=stream)      # from another GPU
+    del away
+    stream.synchronize()
+    assert not get(there).any()
+    del there, target, back, other, blob
+""", "sim", settings)
+
+
+def test_memory_copy_and_arrays_on_a_device():
+    run(COPIES + """
+blob = Blob((4, 8))
+blob.data[...] = np.arange(32).reshape(4, 8)
+array = np.zeros((4, 8), np.float32)
+memory.copy(array, blob.gpu_data)
+assert (array == blob.cpu_data).all()
+memory.copy(blob.mutable_gpu_data[2:], array[:2])
+refused(errors.ConfigError, lambda: memory.copy(blob.gpu_data, array), "dst is read-only")
+assert (blob.cpu_data[2:] == array[:2]).all()
+refused(errors.ConfigError, lambda: memory.copy(array[:, 0].copy(), blob.gpu_data[:, 0]), "not contiguous")
+refused(errors.ConfigError, lambda: memory.copy(blob.mutable_gpu_data[1:], blob.gpu_data[:3]), "overlap")
+
+class Foreign:
+    def __init__(self, address, **more):
+        self.__cuda_array_interface__ = {"shape": (32,), "typestr": "<f4", "data": (address, False), "version": 3, **more}
+
+flat = np.zeros(32, np.float32)
+memory.copy(flat, Foreign(blob.gpu_data.address, stream=cuda.current().compute_stream))
+assert (flat[:16] == np.arange(16)).all()
+refused(errors.PointerError, lambda: memory.copy(flat, Foreign(0x1234)), "no memory of a GPU")
+refused(errors.PointerError, lambda: memory.copy(flat, (CUDAPlace(0), blob.gpu_data.address)), "lies in no live block")
+""", "sim")

@@ -1,0 +1,231 @@
+"""memory.copy on the host and with the double of a device: every kind of end, sizes, types, overlap, objects, refusals."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from minicaffe import memory
+from minicaffe.errors import ConfigError, DependencyError, PointerError, ShapeError, WrongTypeError
+from minicaffe.memory import Buffer, CPUPlace, CUDAPlace, PinnedPlace, SyncedMemory, SystemAllocator
+from minicaffe.memory.registry import registry
+
+N = 48
+
+
+@pytest.fixture
+def device(device):
+    """The double, whose addresses are of device 0."""
+    device.device_of = lambda address: 0
+    return device
+
+
+def block(place=None, byte=0):
+    buffer = Buffer(registry.allocator(place or CPUPlace()), N)
+    ctypes.memset(buffer.address, byte, N)
+    return buffer
+
+
+def content(end):
+    return ctypes.string_at(end.address, N)
+
+
+ENDS = {
+    "Buffer": block,
+    "array": lambda: np.zeros((3, 4), np.float32),
+    "array without axes": lambda: np.zeros((), f"V{N}"),
+    "bytearray": lambda: bytearray(N),
+    "memoryview": lambda: memoryview(bytearray(N)).cast("B", (6, 8)),
+    "address": lambda: (CPUPlace(), memory.alloc(CPUPlace(), N)),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_every_kind_of_end_on_the_host(host, kind):
+    values = np.arange(N, dtype=np.uint8).tobytes()
+    end, back = ENDS[kind](), bytearray(N)
+    memory.copy(end, values)
+    memory.copy(back, end)
+    assert bytes(back) == values
+    if isinstance(end, tuple):
+        memory.free(*end)
+    elif kind != "array without axes":
+        assert bytes(memoryview(end).cast("B")) == values
+
+
+def test_the_device_s_double_is_asked_for_what_the_places_say(host, device):
+    on_device, other = block(CUDAPlace(0), 5), block(CUDAPlace(0))
+    on_host = np.zeros(N, np.uint8)
+    for dst, src, asked in (on_host, on_device, "device to host"), (other, on_host, "host to device"), \
+            (other, on_device, "device to device"):  # fmt: skip
+        device.calls.clear()
+        memory.copy(dst, src)
+        assert device.calls == [asked] and content(other if dst is other else on_device) == b"\5" * N
+    assert (on_host == 5).all()
+    address = memory.alloc(CUDAPlace(0), N)  # an address can be filled from Python, and read
+    memory.copy((CUDAPlace(0), address), np.arange(N, dtype=np.uint8))
+    found = np.zeros(N, np.uint8)
+    memory.copy(found, (CUDAPlace(0), address))
+    assert (found == np.arange(N)).all()
+    memory.copy(found, (CUDAPlace(0), address + 8), nbytes=N - 8)
+    assert (found[: N - 8] == np.arange(8, N)).all()
+    memory.free(CUDAPlace(0), address)
+
+
+def test_addresses_are_checked_against_what_alloc_gave(host):
+    address = memory.alloc(CPUPlace(), N)
+    array = np.zeros(N, np.uint8)
+    for wrong in (CPUPlace(), address - 1), (CPUPlace(), address + N), (CPUPlace(), array.ctypes.data), (PinnedPlace(), address), \
+            (CPUPlace(), 0):  # fmt: skip
+        with pytest.raises(PointerError, match="memory.copy: src: .* lies in no live block"):
+            memory.copy(array, wrong, 1)
+        with pytest.raises(PointerError, match="memory.copy: dst"):
+            memory.copy(wrong, array, 1)
+    with pytest.raises(ShapeError, match="dst has 48 bytes, src has 40"):
+        memory.copy(array, (CPUPlace(), address + 8))
+    memory.free(CPUPlace(), address)
+    with pytest.raises(PointerError):
+        memory.copy(array, (CPUPlace(), address))
+
+
+def test_sizes(host):
+    small, large = np.zeros(4, np.uint8), np.ones(8, np.uint8)
+    with pytest.raises(ShapeError, match="dst has 8 bytes, src has 4; say how many with nbytes="):
+        memory.copy(large, small)
+    for nbytes in 5, -1:
+        with pytest.raises(ShapeError, match=f"nbytes must be 0 to what both ends have, 4, got {nbytes}"):
+            memory.copy(large, small, nbytes)
+    memory.copy(large, small, 2)
+    assert list(large) == [0, 0, 1, 1, 1, 1, 1, 1]
+    memory.copy(large, small, 0)
+    memory.copy(np.zeros((0, 3)), np.zeros(0))
+
+
+def test_types_and_layouts(host):
+    floats = np.zeros(4, np.float32)
+    with pytest.raises(WrongTypeError, match="dst is float32, src is int32; convert it"):
+        memory.copy(floats, np.zeros(4, np.int32))
+    memory.copy(floats, np.full(4, 2, np.float32).tobytes())  # bytes have no type, nor has a Buffer
+    assert (floats == 2).all()
+    for wrong in np.zeros((4, 4), np.float32)[:, :1], np.zeros((2, 2), np.float32)[::-1]:
+        with pytest.raises(ConfigError, match="not contiguous in C order"):
+            memory.copy(floats, wrong)
+        with pytest.raises(ConfigError, match="dst is not contiguous"):
+            memory.copy(wrong, floats)
+    for wrong in 7, "text", None, SyncedMemory(16), (CPUPlace(),):
+        with pytest.raises(WrongTypeError, match="src must be a Buffer, an array or"):
+            memory.copy(floats, wrong)
+    with pytest.raises(WrongTypeError, match="references to objects"):
+        memory.copy(np.zeros(2, "O,i4"), np.zeros(2, "O,i4"))
+
+
+def test_read_only_ends_are_read_only(host):
+    mem = SyncedMemory(N)
+    array = np.zeros(N, np.uint8)
+    array.flags.writeable = False
+    for dst in mem.cpu_data(), array, b"\0" * N, memoryview(bytes(N)), memory.Buffer(host, N).toreadonly():
+        with pytest.raises(ConfigError, match="dst is read-only"):
+            memory.copy(dst, bytes(N))
+        memory.copy(bytearray(N), dst)
+    memory.copy(mem.mutable_cpu_data(), b"\3" * N)
+    assert bytes(memoryview(mem.cpu_data())) == b"\3" * N
+
+
+def test_overlap(host, device):
+    array = np.arange(10, dtype=np.uint8)
+    memory.copy(array[2:], array[:-2])
+    assert list(array) == [0, 1, *range(8)]
+    memory.copy(array, array)
+    address = memory.alloc(CUDAPlace(0), N)
+    for shift in 0, 1, N // 2 - 1:
+        with pytest.raises(ConfigError, match="overlap"):
+            memory.copy((CUDAPlace(0), address + shift), (CUDAPlace(0), address), N // 2)
+    memory.copy((CUDAPlace(0), address + N // 2), (CUDAPlace(0), address), N // 2)
+    memory.free(CUDAPlace(0), address)
+
+
+def test_streams(host, device):
+    with pytest.raises(ConfigError, match="no end is on a GPU"):
+        memory.copy(np.zeros(4), np.zeros(4), stream="s")
+    target, array = block(CUDAPlace(0)), np.full(N, 4, np.uint8)
+    memory.copy(target, array, stream="s")
+    assert [s for s, _ in device.pending] == ["s"] and device.fresh and content(target) == bytes(N)
+    device.synchronise()
+    assert content(target) == b"\4" * N
+
+
+def test_objects_are_copied_one_by_one(host):
+    class Item:
+        def __init__(self, value):
+            self.value = value
+
+    source = [Item([1]), "text", None]
+    target = [0, 0, 0]
+    memory.copy(target, source)
+    assert target[1:] == ["text", None] and target[0] is not source[0] and target[0].value is source[0].value
+    array, other = np.array([[Item(1), Item(2)], [[3], (4,)]], object), np.empty((2, 2), object)
+    for dst in other, other.T:
+        memory.copy(dst, array)
+        assert dst[0, 0].value == 1 and dst[0, 0] is not array[0, 0] and dst[1, 0] == [3] and dst[1, 1] == (4,)
+        assert dst[1, 0] is not array[1, 0]
+    scalar = np.empty((), object)
+    memory.copy(scalar, [[5, 6]])
+    assert scalar[()] == [5, 6]
+
+
+def test_objects_refused(host):
+    class Unique:
+        def __copy__(self):
+            raise TypeError("there is but one")
+
+    target = [1, 2]
+    with pytest.raises(TypeError, match="there is but one"):
+        memory.copy(target, [3, Unique()])
+    assert target == [1, 2]
+    with pytest.raises(WrongTypeError, match="got list and ndarray"):
+        memory.copy([0.0], np.zeros(1))
+    with pytest.raises(ShapeError, match="dst has 2 items, src has 1"):
+        memory.copy(target, [1])
+    for more in {"nbytes": 1}, {"stream": 1}:
+        with pytest.raises(ConfigError, match="neither nbytes nor a stream"):
+            memory.copy(target, target, **more)
+    fixed = np.empty(1, object)
+    fixed.flags.writeable = False
+    with pytest.raises(ConfigError, match="read-only"):
+        memory.copy(fixed, [1])
+
+
+def test_a_block_is_kept_while_an_end_refers_to_it(host):
+    used = host.stats().live
+    memory.copy(bytearray(N), block())
+    assert host.stats().live == used
+
+
+def test_without_a_provider(host):
+    class OnDevice:
+        __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (64, False), "version": 3}
+
+    with pytest.raises(DependencyError, match="no CUDA provider"):
+        memory.copy(np.zeros(4, np.float32), OnDevice())
+
+
+def test_arrays_on_a_device(host, device):
+    memory.register(CUDAPlace, SystemAllocator, lambda place: device)
+    buffer = block(CUDAPlace(0), 1)
+
+    class OnDevice:
+        def __init__(self, **more):
+            self.__cuda_array_interface__ = {"shape": (3, 4), "typestr": "<f4", "data": (buffer.address, False), "version": 3, **more}
+
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    memory.copy(OnDevice(strides=(16, 4)), values)
+    found = np.zeros_like(values)
+    memory.copy(found, OnDevice())
+    assert (found == values).all()
+    with pytest.raises(ConfigError, match="src is not contiguous"):
+        memory.copy(found, OnDevice(strides=(4, 12)))
+    with pytest.raises(ConfigError, match="dst is read-only"):
+        memory.copy(OnDevice(data=(buffer.address, True)), values)
+    with pytest.raises(WrongTypeError, match="dst is float64"):
+        memory.copy(np.zeros(6), OnDevice())
+    memory.copy(np.zeros((0, 4), np.float32), OnDevice(shape=(0, 4), data=(0, False)))
