@@ -59,6 +59,11 @@ class Caffe:
         return self._local.generator
 
     @property
+    def generator_so_far(self):
+        """The calling thread's generator, None if nobody has asked for it yet."""
+        return getattr(self._local, "generator", None)
+
+    @property
     def within(self):
         """The folder that files named by the net that the calling thread is building must lie in; None if it is trusted.
 

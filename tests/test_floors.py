@@ -14,6 +14,7 @@ FLOORS = {
     "minicaffe.common": 4, "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
     "minicaffe.tensor": 4, "minicaffe.elements": 4,
     "minicaffe.serialization": 4, "minicaffe.plan": 4, "minicaffe.data": 4,
+    "minicaffe.cuda.thc_state": 4,  # it shows the random numbers, too
     "minicaffe.layers": 5, "minicaffe.net": 5,
     "minicaffe.solver": 6,
     "minicaffe.pycaffe": 7, "minicaffe.io": 7, "minicaffe": 7, "minicaffe.settings": 7, "minicaffe.solvers": 7, "minicaffe.net_spec": 7,

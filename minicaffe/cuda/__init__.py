@@ -30,6 +30,7 @@ _HOME = {
     "sleep": "custom",
     "elementwise": "pointwise",
     "DeviceArray": "strided",
+    "state": "thc_state",
 }
 __all__ = sorted(_HOME)
 

@@ -90,6 +90,11 @@ def _open(Device device, tf32):
     return <uintptr_t> cudnn
 
 
+def version_for(Device device not None):
+    """Return the version (int) of the cuDNN that is open for `device`, None if none is."""
+    return _library.cudnnGetVersion() if _opened.get(device.index) else None
+
+
 def call_names():
     """Return the names of the functions that are called."""
     return [(<bytes> kCudnnNames[i]).decode() for i in range(kCudnnCalls)]

@@ -64,6 +64,11 @@ cpdef Device get_device(int index):
     return found
 
 
+def devices_made():
+    """Return the devices that were used so far, by index; makes none."""
+    return dict(_devices)
+
+
 cdef class Device:
     """One device; use `get_device(index)`.
 
@@ -179,6 +184,21 @@ cdef class Device:
     def clock_rate(self):
         """int: the highest number of clock cycles in a second."""
         return 1000 * self.attribute(cydriver.CU_DEVICE_ATTRIBUTE_CLOCK_RATE)
+
+    @property
+    def streams(self):
+        """int: how many `Stream` objects of this device are alive, `copies` among them."""
+        return self.streams_made - len(self.idle_streams)
+
+    @property
+    def scratch_bytes(self):
+        """int: memory of the computing stream for sums in two steps."""
+        return kScratch * sizeof(double)
+
+    @property
+    def workspace_bytes(self):
+        """int: memory of the computing stream for long matrix products and cuBLAS."""
+        return self.stream.workspace_bytes
 
     @property
     def launches(self):
@@ -350,6 +370,7 @@ cdef class Stream:
         else:
             device.activate()
             check(cydriver.cuStreamCreate(&self.handle, cydriver.CU_STREAM_NON_BLOCKING), "cuStreamCreate", (device.index,))
+            device.streams_made += 1
         self.device = device
         self.owned = True
 

@@ -35,9 +35,11 @@ cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
 cdef extern from *:
     """
     static inline void set_libraries(mc::cuda::Stream* stream, mc::cuda::Libraries* libraries) { stream->libraries = libraries; }
+    static inline void* cublas_of(const mc::cuda::Stream* stream) { return stream->libraries->cublas; }
     static inline void forget_cudnn(mc::cuda::Stream* stream) { stream->libraries->open_cudnn = nullptr; }
     """
     void set_libraries(CudaStream* stream, Libraries* libraries) nogil
+    void* cublas_of(const CudaStream* stream) nogil
     void forget_cudnn(CudaStream* stream) nogil
 
 DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
@@ -153,6 +155,16 @@ cdef void fail(CudaStream* stream, const char* call, int status) noexcept with g
     from minicaffe.cuda.device import keep_failure_of
     keep_failure_of(stream.device, DeviceError(f"{(<bytes> call).decode()}: {_status_name(_library, status)}; if it happens again, "
                                                "uninstall nvidia-cublas: our own kernel then multiplies", code=str(status)))
+
+
+def versions(Device device not None):
+    """Return the versions (int) of cuBLAS and cuDNN by name, None for one that is not open for `device`."""
+    cublas, handle = None, <uintptr_t> cublas_of(&device.stream)
+    if handle:
+        number = ctypes.c_int()
+        _checked(_library, "cublasGetVersion_v2", ctypes.c_void_p(handle), ctypes.byref(number))
+        cublas = number.value
+    return {"cuBLAS": cublas, "cuDNN": importlib.import_module("minicaffe.cuda.cudnn").version_for(device)}
 
 
 def attach_to(Device device not None):

@@ -117,6 +117,10 @@ class Registry:
                 self._allocators[place] = self._make(place, self._provider(place).default)
             return self._allocators[place]
 
+    def in_use(self, place):
+        """Give the allocator of `place` if there is one already, else None."""
+        return self._allocators.get(place)
+
     def _make(self, place, name):
         with self._lock:
             provider = self._provider(place)

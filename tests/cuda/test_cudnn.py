@@ -486,6 +486,20 @@ def test_against_engine_caffe(place):
 # ---- cuBLAS
 
 
+def test_the_state_says_which_libraries_are_open(fake):
+    """cuBLAS opens with the device, cuDNN with the first layer that asks."""
+    text = run(f"""
+    sys.path.insert(0, {str(HERE.parent / "layers")!r})
+    from gradient import layer_net, run_forward
+    minicaffe.set_mode_gpu()
+    assert cuda.state().devices[0].handles == {{"cuBLAS": 130100, "cuDNN": None}}
+    run_forward(layer_net('layer {{ name: "r" type: "ReLU" bottom: "x" top: "y" relu_param {{ engine: CUDNN }} }}', [np.ones((2, 3))]))
+    assert cuda.state().devices[0].handles == {{"cuBLAS": 130100, "cuDNN": 92800}}
+    print(cuda.state())
+    """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake))
+    assert "cuBLAS 130100, cuDNN 92800" in text
+
+
 def test_cublas(fake, tmp_path):
     """The products of InnerProduct as cuBLAS would compute them from the arguments it got."""
     calls = tmp_path / "calls"

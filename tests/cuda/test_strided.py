@@ -256,6 +256,34 @@ def test_arrays_of_other_libraries():
     assert (y.cpu_data == 7).all()
 
 
+def test_the_stream_of_an_array_is_waited_for():
+    """What its interface names as ``stream`` may still be writing it; race=1 finds reads that do not wait."""
+    text = run("""
+    from minicaffe.memory import CUDAPlace
+    minicaffe.set_mode_gpu()
+    memory.use(CUDAPlace(0), "plain")  # kernels count with whole allocations
+    f = cuda.elementwise("T x", "T y", "y = x", "copied")
+    fill = cuda.kernel('extern "C" __global__ void fill(float* x, float value) { x[threadIdx.x] = value; }', "fill")
+    line, x, y = cuda.Stream(cuda.current()), Blob((8,)), Blob((8,))
+    array = x.mutable_gpu_data
+    y.mutable_gpu_data
+    cuda.current().synchronize()
+
+    class Foreign:
+        def __init__(self, stream):
+            self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "stream": stream}
+
+    fill((1,), (8,), (array, np.float32(3)), stream=line)
+    f(Foreign(line.address), y)
+    assert (y.cpu_data == 3).all()
+    cuda.current().synchronize()
+    fill((1,), (8,), (array, np.float32(4)), stream=line)
+    refused(errors.DeviceError, lambda: (f(Foreign(None), y), cuda.current().synchronize()), "race")
+    print("done")
+    """, "sim", "race=1")
+    assert "done" in text
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2)])
 def test_no_elements(shape):
     launches = cuda.current().launches
@@ -360,6 +388,27 @@ def test_freed_memory():
     memory.empty_cache()
     with pytest.raises(DeviceError, match="knows no memory"):
         copy(gone, Blob((4,)).mutable_gpu_data)
+
+
+def test_an_array_of_another_device():
+    text = run("""
+    f = cuda.elementwise("T x", "T y", "y = x", "copied")
+    minicaffe.set_mode_gpu()
+    x = Blob((4,))
+    x.data[...] = np.arange(4)
+    read, written = x.gpu_data, x.mutable_gpu_data
+    minicaffe.set_device(1)
+    y = Blob((2,))
+    for call, name in (lambda: f(read[::2], y), "x"), (lambda: f(read[::2], y.mutable_gpu_data), "x"), (lambda: f(1.0, written), "y"):
+        refused(errors.WrongDeviceError, call, f"copied: {name} is on GPU 0, the current GPU is 1")
+    stream = cuda.Stream(cuda.get_device(0))
+    refused(errors.ConfigError, lambda: cuda.sleep(1, stream), "the stream is of device 0, the present one is 1")
+    cuda.enable_peer_access(1, 0)
+    f(read[::2], y)
+    assert (y.cpu_data == [0, 2]).all()
+    print("done")
+    """, "sim", "devices=3,peers=0-1")
+    assert "done" in text
 
 
 def test_indices_and_offsets_beyond_32_bits():

@@ -1,0 +1,139 @@
+"""What this process holds on its devices, to look at (THC's THCState): ``print(minicaffe.cuda.state())``.
+
+Different from THC: there the state is what every call works with; here that is `Device` and the allocators' registry, and this
+is a picture of them, taken when asked. Looking starts no driver, makes no device, opens no library and draws no random number.
+"""
+
+import sys
+from typing import NamedTuple
+
+from minicaffe.common import caffe
+from minicaffe.memory.place import CUDAPlace, PinnedPlace
+from minicaffe.memory.registry import registry
+from minicaffe.memory.reporter import Stats
+
+
+class DeviceState(NamedTuple):
+    """One device that this process uses.
+
+    Attributes
+    ----------
+    index, name, architecture, launches
+        As of `Device`.
+    streams : dict
+        CUstream (int) of ``computing`` and of ``copies``; ``others``, how many further `Stream` objects are alive.
+    handles : dict
+        Versions of ``cuBLAS`` and ``cuDNN`` (int); None for one that is not open here.
+    allocator : str
+        What serves its memory, the outermost first; empty if nobody asked for any.
+    stats : Stats
+        Live, peak and reserved bytes, live count and number of allocations.
+    scratch_bytes, workspace_bytes : int
+        Memory of the computing stream, beside the allocator's: for sums in two steps; for long matrix products and cuBLAS.
+    """
+
+    index: int
+    name: str
+    architecture: str
+    launches: int
+    streams: dict
+    handles: dict
+    allocator: str
+    stats: Stats
+    scratch_bytes: int
+    workspace_bytes: int
+
+    def __str__(self):
+        handles = ", ".join(f"{name} {'not open' if version is None else version}" for name, version in self.handles.items())
+        return (f"device {self.index}: {self.name}, {self.architecture}, {self.launches:,} launches\n"
+                f"  streams     computing {self.streams['computing']:#x}, copies {self.streams['copies']:#x}, "
+                f"{self.streams['others']} others\n"
+                f"  libraries   {handles}\n"
+                f"  memory      {_memory(self.allocator, self.stats)}\n"
+                f"  of its own  scratch {self.scratch_bytes:,} bytes, workspace {self.workspace_bytes:,} bytes")
+
+
+class State(NamedTuple):
+    """All of it; `str` gives a page for readers.
+
+    Attributes
+    ----------
+    devices : dict
+        Index of each device that was used so far -> `DeviceState`.
+    current : int or None
+        Where GPU mode computes; None in CPU mode.
+    pinned, pinned_stats : str, Stats
+        What serves page-locked host memory, as of `DeviceState`.
+    generator : tuple of int, or None
+        Seed, and how many counters were used, of the calling thread's random numbers; None before the first.
+    peers : list of list of int
+        ``peers[i][j]``: 1 if kernels of device i may use the memory of device j, 0 if not, -1 if nobody asked for it. A row for
+        every device that the driver has.
+    """
+
+    devices: dict
+    current: int | None
+    pinned: str
+    pinned_stats: Stats
+    generator: tuple | None
+    peers: list
+
+    def __str__(self):
+        lines = [str(one) + ("\n  GPU mode computes here" if index == self.current else "") for index, one in self.devices.items()]
+        lines += [] if self.devices else ["no device was used yet"]
+        if self.pinned:
+            lines.append(f"page-locked host memory: {_memory(self.pinned, self.pinned_stats)}")
+        lines.append("random numbers of this thread: " + ("none drawn yet" if self.generator is None else
+                                                         "seed {}, {:,} counters used".format(*self.generator)))
+        if self.peers:
+            lines.append("peer access of kernels on row to memory of column: 1 yes, 0 no, -1 nobody asked")
+            lines.append("".join(f"{j:4}" for j in ("", *range(len(self.peers)))))
+            lines += ["".join(f"{number:4}" for number in (i, *row)) for i, row in enumerate(self.peers)]
+        return "\n".join(lines)
+
+
+def state():
+    """Take a picture of what this process holds on its devices.
+
+    Returns
+    -------
+    State
+        Before GPU mode: without devices.
+    """
+    module = sys.modules.get("minicaffe.cuda.device")  # where it was not imported, no device was used
+    made = module.devices_made() if module else {}
+    pinned, pinned_stats = _serving(PinnedPlace())
+    generator = caffe.generator_so_far
+    return State({index: _state_of(one) for index, one in sorted(made.items())},
+                 module.current().index if made and module.current() else None, pinned, pinned_stats,
+                 generator and (generator.seed, generator.offset), _peers(made))
+
+
+def _state_of(one):
+    from minicaffe.cuda.libraries import versions
+    allocator, stats = _serving(CUDAPlace(one.index))
+    streams = {"computing": one.compute_stream, "copies": one.copies.address, "others": one.streams - 1}
+    return DeviceState(one.index, one.name, one.architecture, one.launches, streams, versions(one), allocator, stats,
+                       one.scratch_bytes, one.workspace_bytes)
+
+
+def _peers(made):
+    if not made:
+        return []
+    from minicaffe.cuda import driver
+    every = range(driver.count())
+    return [[1 if i == j else made[i].peer_access(made[j]) if i in made and j in made else -1 for j in every] for i in every]
+
+
+def _serving(place):
+    """Return the names of the allocators of a place, and its Stats, without making any."""
+    names, allocator = [], registry.in_use(place)
+    while allocator is not None:
+        names.append(type(allocator).__name__)
+        allocator = allocator.upstream
+    return " on ".join(names), registry.stats(place)
+
+
+def _memory(allocator, stats):
+    return (f"{allocator or 'no allocator yet'}: {stats.live:,} bytes live in {stats.count:,} blocks, {stats.peak:,} at most, "
+            f"{stats.reserved:,} reserved")

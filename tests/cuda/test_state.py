@@ -1,0 +1,108 @@
+"""cuda.state(): a true picture of devices, streams, libraries, memory, random numbers and peers, which changes nothing."""
+
+import threading
+
+import numpy as np
+from processes import run
+
+import minicaffe
+from minicaffe import cuda, memory
+from minicaffe.blob import Blob
+from minicaffe.common import caffe
+from minicaffe.memory import CUDAPlace
+
+
+def test_one_device():
+    device = cuda.current()
+    blob = Blob((1000,), name="shown")
+    blob.data[...] = 1
+    assert blob.asum_data() == 1000
+    blob.scale_data(2)
+    blob.data_memory.mutable_gpu_data()
+    state = cuda.state()
+    one = state.devices[device.index]
+    assert (one.index, one.name, one.architecture, one.launches) == (device.index, device.name, device.architecture, device.launches)
+    assert one.streams["computing"] == device.compute_stream and one.streams["copies"] == device.copies.address
+    assert one.stats == memory.stats(CUDAPlace(device.index)) and one.stats.live >= 4000
+    assert one.allocator.startswith("CachingAllocator") and one.allocator.endswith("DriverAllocator")
+    assert one.scratch_bytes == 8 * 4096 and one.workspace_bytes == 4 << 20
+    assert set(one.handles) == {"cuBLAS", "cuDNN"}
+    assert state.current == device.index and state.peers[0][0] == 1 and len(state.peers) == cuda.count()
+    text = str(state)
+    for words in (f"device {device.index}: {device.name}, {device.architecture}", f"computing {device.compute_stream:#x}",
+                  f"{one.stats.live:,} bytes live", "workspace 4,194,304 bytes", "GPU mode computes here", "page-locked host memory: "
+                  "CachingHostAllocator on PinnedAllocator", "1 yes, 0 no, -1 nobody asked"):
+        assert words in text, text
+
+
+def test_streams_that_are_alive():
+    device = cuda.current()
+
+    def others():
+        return cuda.state().devices[device.index].streams["others"]
+
+    before = others()
+    streams = [cuda.Stream(device) for _ in range(3)]
+    cuda.computing(device)  # no stream of its own
+    assert others() == before + 3
+    del streams[1:]
+    assert others() == before + 1
+    streams.append(cuda.Stream(device))
+    assert others() == before + 2
+    streams.clear()
+    assert others() == before
+
+
+def test_libraries_that_are_not_there(sim):
+    assert cuda.state().devices[0].handles == {"cuBLAS": None, "cuDNN": None}
+    assert "cuBLAS not open, cuDNN not open" in str(cuda.state())
+
+
+def test_random_numbers_are_those_of_the_thread():
+    minicaffe.set_random_seed(5)
+    caffe.generator.take(12)
+    found = []
+    thread = threading.Thread(target=lambda: found.append((cuda.state().generator, caffe.generator.offset, cuda.state().generator)))
+    thread.start()
+    thread.join()
+    assert cuda.state().generator == (5, 12) and "seed 5, 12 counters used" in str(cuda.state())
+    assert found[0][0] is None and found[0][2][1] == 0  # looking makes none; asking for numbers does
+
+
+def test_looking_changes_nothing():
+    device, x = cuda.current(), Blob((10,))
+    x.data[...] = np.arange(10)
+    before = device.launches, memory.stats(CUDAPlace(device.index)), x.data_memory.head, cuda.state()
+    assert str(before[-1]) == str(cuda.state())
+    assert before == (device.launches, memory.stats(CUDAPlace(device.index)), x.data_memory.head, cuda.state())
+
+
+def test_before_any_device():
+    text = run("""
+    state = cuda.state()
+    assert state.devices == {} and state.current is None and state.peers == [] and state.pinned == "" and state.generator is None
+    assert "minicaffe.cuda.driver" not in sys.modules
+    minicaffe.set_random_seed(3)
+    assert cuda.state().generator == (3, 0)
+    print(cuda.state())
+    """, "sim")
+    assert "no device was used yet" in text and "seed 3, 0 counters used" in text
+
+
+def test_three_devices_and_their_peers():
+    text = run("""
+    minicaffe.set_mode_gpu()
+    assert sorted(cuda.state().devices) == [0] and cuda.state().peers == [[1, -1, -1], [-1, 1, -1], [-1, -1, 1]]
+    cuda.enable_peer_access(0, 2)
+    refused(errors.DeviceError, lambda: cuda.enable_peer_access(0, 1))
+    state = cuda.state()
+    assert sorted(state.devices) == [0, 1, 2] and state.current == 0
+    assert state.peers == [[1, 0, 1], [-1, 1, -1], [-1, -1, 1]]
+    assert state.devices[2].allocator == "" and "no allocator yet" in str(state)
+    cuda.disable_peer_access(0, 2)
+    assert cuda.state().peers[0] == [1, 0, 0]
+    minicaffe.set_mode_cpu()
+    assert cuda.state().current is None and "computes here" not in str(cuda.state())
+    print(state)
+    """, "sim", "devices=3,peers=0-2")
+    assert "       0   1   2\n   0   1   0   1\n   1  -1   1  -1\n   2  -1  -1   1\n" in text
