@@ -8,7 +8,7 @@ import pytest
 from minicaffe import memory
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
-from minicaffe.memory import Buffer, CUDAPlace
+from minicaffe.memory import Buffer, CUDAPlace, SyncedHead
 from minicaffe.memory.registry import registry
 
 # access -> copies where the host alone is current, where the device alone is, and whether it is to be read
@@ -32,6 +32,14 @@ def test_a_blob_counts_the_copies_of_each_access(access, start, part):
     getattr(blob, other + part)
     assert mem.copies == 1 if const else copied + 1
     assert set(getattr(blob, "cpu_" + part)) == {3 if start == "cpu" else 0}
+
+
+def test_a_value_by_index_is_read_on_the_host():
+    blob = Blob((4,))
+    blob.diff[...] = 2
+    blob.mutable_gpu_diff  # noqa: B018
+    assert blob.diff_at(3) == blob.diff_at(0) == 2
+    assert blob.diff_memory.copies == 2 and blob.diff_memory.head == SyncedHead.SYNCED  # there, and back once
 
 
 def test_what_is_to_be_read_says_so_to_other_libraries():
