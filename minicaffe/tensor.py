@@ -343,7 +343,7 @@ class Tensor:
             memory.set_cpu_data(array)
         self._hold(self._shape, kind, Storage(memory, external=True))
 
-    def copy_from(self, source):
+    def copy_from(self, source, stream=None):
         """Take shape, type and values of another tensor, of the data of a blob, or of an array.
 
         Objects are copied one by one by ``copy.copy``. If that or anything else fails, shape and type stay as they were.
@@ -351,6 +351,9 @@ class Tensor:
         Parameters
         ----------
         source : Tensor, Blob, object with ``__cuda_array_interface__``, or what ``numpy.asarray`` takes
+        stream : minicaffe.cuda.Stream, optional
+            Put a copy to the device in line there and return; who uses the tensor waits for the stream first. Without it values
+            of the host are copied on the host, and those that only a GPU has to the present GPU.
         """
         if isinstance(source, Tensor):
             source._check_held(source._type)
@@ -374,10 +377,10 @@ class Tensor:
         try:
             self.resize(shape)
             self._prepare(kind)
-            if isinstance(values, np.ndarray):
+            if isinstance(values, np.ndarray) and stream is None:
                 self._view(True)[...] = values
             elif self.nbytes:
-                _copy_start(self.memory, values, self.nbytes)
+                _copy_start(self.memory, values, self.nbytes, stream)
         except BaseException:
             self._hold(*before)
             raise
@@ -468,12 +471,16 @@ def _array_of(source, what, copies):
         raise WrongTypeError(f"{what} takes an array, got {type(source).__name__}: {error}") from None
 
 
-def _copy_start(target, source, nbytes):
-    """Copy the first `nbytes` from another memory, on the device if they are current only there, or from a DeviceArray."""
-    if isinstance(source, DeviceArray):
-        to = target.mutable_gpu_data()
-        if to.address != source.address:
-            copy_bytes(to, source, nbytes)
+def _copy_start(target, source, nbytes, stream=None):
+    """Copy the first `nbytes` from another memory, on the device if they are current only there, or from an array."""
+    if stream is not None or isinstance(source, DeviceArray):
+        if isinstance(source, np.ndarray):
+            source = np.ascontiguousarray(source, source.dtype.newbyteorder("="))
+        elif isinstance(source, SyncedMemory):
+            source = source.gpu_data() if source.head == SyncedHead.HEAD_AT_GPU else source.cpu_data()
+        elif source.address == target.gpu_data().address:
+            return
+        copy_bytes(target.mutable_gpu_data(), source, nbytes, stream)
     elif source.head == SyncedHead.HEAD_AT_GPU:
         if source is not target:
             target.copy_on_device(source, nbytes)

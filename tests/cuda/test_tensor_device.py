@@ -1,12 +1,15 @@
 """Tensor on a device: copies counted, memory of others, and values that are current there alone."""
 
 import gc
+import textwrap
 
 import numpy as np
 import pytest
+from processes import run
 
 from minicaffe import Tensor, cuda, memory
 from minicaffe.blob import Blob
+from minicaffe.cuda.device import computing
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory import CUDAPlace, PinnedPlace, SyncedHead
 
@@ -84,6 +87,85 @@ def test_copy_from_what_is_on_the_device():
         target.copy_from(blob.gpu_data.T)
     target.copy_from(np.arange(3, dtype=i4))
     assert target.gpu_data(i4).shape == (3,) and target.data(i4).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("source", [lambda: np.arange(6, dtype=f4), lambda: np.arange(12, dtype=f4)[::2], lambda: np.arange(6, dtype=">i4"),
+                                    lambda: numbered(6), lambda: numbered(6).gpu_data(f4), lambda: np.zeros((0, 2), f4)])
+def test_copies_on_a_stream(source):
+    """The source is dropped at once; computing that waits for the stream sees its values."""
+    values, tensor, out, stream = source(), Tensor(), Tensor(), cuda.Stream(cuda.current())
+    tensor.copy_from(values, stream)
+    want = np.asarray(values) if isinstance(values, np.ndarray) else np.arange(6, dtype=f4)
+    del values
+    done = cuda.Event(cuda.current())
+    done.record(stream)
+    computing(cuda.current()).wait(done)
+    if want.size:
+        assert tensor.memory.head == SyncedHead.HEAD_AT_GPU
+    out.copy_from(tensor)
+    np.testing.assert_array_equal(out.data(out.dtype), want)
+    assert out.is_type(want.dtype.newbyteorder("="))
+
+
+SEVERAL = """
+from minicaffe import Tensor
+from minicaffe.memory import CUDAPlace
+
+def to(gpu):
+    minicaffe.set_device(gpu)
+
+f4 = np.float32
+minicaffe.set_mode_gpu()
+tensor = Tensor((4,), f4, "t")
+tensor.mutable_data(f4)[:] = range(4)
+tensor.mutable_gpu_data(f4)
+"""
+
+
+def several(code, place):
+    if place != "sim":
+        pytest.skip("needs three devices")
+    return run(SEVERAL + textwrap.dedent(code), place, "devices=3,race=1")
+
+
+def test_a_tensor_stays_on_its_gpu_and_is_copied_to_another(place):
+    several("""
+    to(1)
+    refused(errors.WrongDeviceError, lambda: tensor.gpu_data(f4), "GPU 0")
+    refused(errors.WrongDeviceError, lambda: tensor.mutable_gpu_data(f4), "GPU 0")
+    other = Tensor()
+    other.copy_from(tensor)
+    assert other.memory.place == CUDAPlace(1) and tensor.memory.copies == 1     # by no way of the host
+    assert other.data(f4).tolist() == [0, 1, 2, 3]
+    third = Tensor()
+    to(2)
+    third.copy_from(other.data(f4))
+    assert third.gpu_data(f4).shape == (4,) and third.memory.place == CUDAPlace(2)
+    to(1)
+    grown = Tensor()
+    to(0)
+    grown.copy_from(tensor.gpu_data(f4))
+    to(1)
+    arrived = Tensor()
+    arrived.copy_from(grown)
+    arrived.extend(2)
+    assert arrived.data(f4)[:4].tolist() == [0, 1, 2, 3] and arrived.memory.place == CUDAPlace(1)
+    """, place)
+
+
+def test_a_tensor_takes_external_memory_of_the_present_gpu_only(place):
+    several("""
+    to(0)
+    lent = tensor.mutable_gpu_data(f4)
+    to(1)
+    other = Tensor((4,))
+    refused(errors.WrongDeviceError, lambda: other.share_external(lent), "GPU 0")
+    refused(errors.WrongDeviceError, lambda: Blob((4,)).set_gpu_data(lent), "GPU 0")
+    assert other.dtype is None
+    to(0)
+    other.share_external(lent)
+    assert other.data(f4).tolist() == [0, 1, 2, 3]
+    """, place)
 
 
 def test_external_device_memory():
