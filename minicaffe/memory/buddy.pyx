@@ -121,9 +121,12 @@ cdef class BuddyAllocator(StreamAllocator):
             for large in self.sizes:
                 self.drop(large.first)
 
-    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
-        if self.waiting.size() > 0:
-            self.take_back(False)
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
+        cdef size_t stream = 0
+        if self.streams is not None:
+            stream = self.next_stream()
+            if self.waiting.size() > 0:
+                self.take_back(False)
         if nbytes > (self.min_chunk_size << self.max_order) - self.guard:
             return self.alloc_large(nbytes, stream)
         cdef int wanted = self.order_of(nbytes)
@@ -175,28 +178,17 @@ cdef class BuddyAllocator(StreamAllocator):
         if self.words and not guard_stands(address, nbytes):
             raise PointerError(f"BuddyAllocator: the block of {nbytes:,} bytes at {address:#x} was written beyond its "
                                "end; it is not given back")
-        cdef int order = self.order_of(nbytes)
-        self.zones.close(address, self.min_chunk_size << order)
-        if self.users.size() > 0 and self.retire(address):
-            self.usage.give(nbytes)
-            return 0
-        self.usage.give(nbytes)
-        return self.merge(pool, leaf, order)
-
-    cdef int reuse(self, size_t address) except -1:
-        cdef Pool* pool = self.pool_of(address)
-        cdef size_t leaf = (address - pool.base) >> self.shift
-        return self.merge(pool, leaf, self.order_of(pool.asked[leaf] - 1))
-
-    cdef int merge(self, Pool* pool, size_t leaf, int first) except -1:
-        """Make the chunk of order `first` at `leaf` free, one with its free buddies."""
         cdef uint8_t* largest = pool.largest
+        cdef int first = self.order_of(nbytes)
         cdef int order = first
         cdef int merged = first             # order of the free chunk that the block becomes part of
         cdef size_t node = (leaf >> order) + (<size_t>1 << (pool.order - order))
         cdef size_t start = leaf            # of that chunk
         cdef int value = order + 1
-        cdef size_t address = pool.base + (leaf << self.shift)
+        self.zones.close(address, self.min_chunk_size << first)
+        if self.users.size() > 0 and self.retire(address):
+            self.usage.give(nbytes)
+            return 0
         pool.asked[leaf] = 0
         largest[node] = value
         while node > 1:
@@ -215,6 +207,7 @@ cdef class BuddyAllocator(StreamAllocator):
         if self.words and start == leaf:
             (<uint64_t*>address)[0] = FREED ^ address
             pool.asked[leaf] = FREED_HERE
+        self.usage.give(nbytes)
         cdef size_t base = pool.base
         if merged == pool.order:
             self.empty_pools += 1
@@ -226,6 +219,12 @@ cdef class BuddyAllocator(StreamAllocator):
             for order in range(first + 1, merged + 1):
                 self.tell("merge", base + (leaf >> order << order << self.shift), self.min_chunk_size << order)
         return 0
+
+    cdef int reuse(self, size_t address) except -1:
+        cdef Pool* pool = self.pool_of(address)
+        self.usage.live += pool.asked[(address - pool.base) >> self.shift] - 1     # it counts as freed since it was retired
+        self.usage.count += 1
+        return self.free_ptr(<void*>address)
 
     cdef void* alloc_large(self, size_t nbytes, size_t stream) except NULL:
         cdef void* ptr

@@ -145,17 +145,20 @@ cdef class CachingAllocator(StreamAllocator):
                 if item.second.left == NULL:
                     self.drop(item.first)
 
-    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
+        cdef size_t stream = 0
         cdef int pool = SMALL if nbytes <= SMALL_REQUEST else LARGE
         cdef size_t grain = self.small_grain if pool == SMALL else self.large_grain
         cdef size_t size = max((nbytes + grain - 1) & ~(grain - 1), grain) + self.zones.nbytes
         cdef size_t rest = 0
         cdef bint hit
         cdef Block* block
+        if self.streams is not None:
+            stream = self.next_stream()
+            if self.waiting.size() > 0:
+                self.take_back(False)
         if nbytes > ANY >> 1:       # beyond it sums could overflow
             raise out_of_memory(self, nbytes, "half of the address space")
-        if self.waiting.size() > 0:
-            self.take_back(False)
         block = self.take_cached(pool, stream, size)
         hit = block != NULL
         self.hits += hit

@@ -68,7 +68,7 @@ cdef class CachingHostAllocator(StreamAllocator):
             for item in self.blocks:
                 self.drop(item.first)
 
-    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef int order = LEAST
         cdef size_t address
         cdef HostBlock* block

@@ -18,11 +18,13 @@ cdef class StreamAllocator(Allocator):
     cdef StreamOrder streams
     cdef unordered_map[size_t, vector[size_t]] users    # live block -> the streams besides its own that use it
     cdef unordered_map[size_t, size_t] waiting          # freed block -> its events that are not done
+    cdef size_t chosen                                  # stream of the request that begins; NO_STREAM: the current one
     cdef dict queues                                    # stream -> deque of (event, address), the oldest first
-    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL
     cdef size_t own_stream(self, size_t address) except? -2
     cdef int reuse(self, size_t address) except -1
     cdef int give_free(self) except -1
+    cdef size_t next_stream(self) except? -2
+    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL
     cdef void* take(self, size_t nbytes, size_t stream) except NULL
     cdef bint retire(self, size_t address) except -1
     cdef int take_back(self, bint wait) except -1

@@ -47,7 +47,7 @@ cdef class StreamOrder:
 cdef class StreamAllocator(Allocator):
     """An allocator that keeps freed blocks, and so must know which streams still use them (abstract).
 
-    A subclass overrides `alloc_on`, `own_stream`, `reuse`, `give_free` and `free_ptr`, and goes on in `free_ptr` only if
+    A subclass overrides `alloc_ptr`, `own_stream`, `reuse`, `give_free` and `free_ptr`, and goes on in `free_ptr` only if
     `retire` says that no stream holds the block back.
 
     Parameters
@@ -62,10 +62,7 @@ cdef class StreamAllocator(Allocator):
         super().__init__(upstream.place, upstream)
         self.streams = streams
         self.queues = {}
-
-    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
-        """As `alloc_ptr`, for work on `stream`."""
-        raise Error(f"{type(self).__name__} must override alloc_on")
+        self.chosen = NO_STREAM
 
     cdef size_t own_stream(self, size_t address) except? -2:
         """Give the stream whose block lives at `address`, or NO_STREAM; raise PointerError if none starts there."""
@@ -79,11 +76,18 @@ cdef class StreamAllocator(Allocator):
         """Give everything without a live block back to `upstream`."""
         raise Error(f"{type(self).__name__} must override give_free")
 
-    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
-        cdef size_t stream = 0
-        if self.streams is not None:
-            stream = self.streams.current()
-        return self.alloc_on(nbytes, stream)
+    cdef size_t next_stream(self) except? -2:
+        """Give the stream that a request is for: the first thing that `alloc_ptr` does, if there are `streams`."""
+        cdef size_t stream = self.chosen
+        if stream == NO_STREAM:
+            return self.streams.current()
+        self.chosen = NO_STREAM
+        return stream
+
+    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
+        """As `alloc_ptr`, for work on `stream`. No argument says so, as that made each `alloc_ptr` a call longer."""
+        self.chosen = stream
+        return self.alloc_ptr(nbytes)
 
     cdef void* take(self, size_t nbytes, size_t stream) except NULL:
         """Take memory for `stream` from `upstream`."""

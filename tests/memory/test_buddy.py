@@ -263,6 +263,7 @@ def test_a_block_used_elsewhere_waits(place):
     assert buddy.alloc(100) != block
     streams.reach(5)
     assert buddy.alloc(100) == block
+    assert buddy.stats().live == 300 and buddy.stats().count == 3
     buddy.free(block)  # the uses were those of its former life
     assert streams.calls.count("record") == 1 and buddy.alloc(100) == block
     buddy.free(beside)
