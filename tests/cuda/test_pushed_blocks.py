@@ -204,9 +204,6 @@ def test_blocks_that_wait_for_streams_do_not_break_a_recording(place):
     """ + textwrap.indent(GRAPHS, "    ") + """
     mem = pushed(1, stream)
     del mem
-    keep = Buffer(registry.allocator(CUDAPlace(0)), N)      # so that there is something to give out while recording
-    keep, old = None, keep
-    del old
     graph = cuda.Graph(device)
     with graph:
         f(x, y)
