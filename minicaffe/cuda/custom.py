@@ -161,10 +161,10 @@ def sleep(cycles, stream=None):
     ConfigError
         In CPU mode; for cycles that are no integer from 0 to 2^62, and a stream of another device.
     """
-    if isinstance(cycles, bool) or not isinstance(cycles, int) or not 0 <= cycles <= 2**62:
+    if isinstance(cycles, bool) or not isinstance(cycles, (int, np.integer)) or not 0 <= cycles <= 2**62:
         raise ConfigError(f"must be an integer from 0 to 2^62, got {cycles!r}; device.clock_rate is the cycles of a second",
                           field="cuda.sleep.cycles")
-    _sleep((1,), (1,), (cycles,), stream=stream)
+    _sleep((1,), (1,), (int(cycles),), stream=stream)
 
 
 _sleep = Kernel("""extern "C" __global__ void mc_sleep(long long cycles) {

@@ -26,6 +26,10 @@ class Elementwise:
 
     def __init__(self, inputs, outputs, operation, name):
         self.inputs, self.outputs = _parameters(inputs), _parameters(outputs)
+        names = [parameter for _, parameter in self.inputs + self.outputs]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"a name comes twice in {', '.join(names)}; an output holds its old value, and may "
+                              "be the same array as an input", field="cuda.elementwise")
         self.operation, self.name = operation, name
         self._kernels = {}  # type of T, which operands are numbers, kind of walk, type of indices -> Kernel
 
@@ -95,7 +99,7 @@ class Elementwise:
         for array, (declared, name) in zip(operands, self.inputs + self.outputs):
             if array is None:
                 continue
-            given = C_TYPES.get(array.dtype) or array.dtype.name
+            given = C_TYPES.get(array.dtype) or str(array.dtype)
             wanted = TYPES[declared] or real or (given if given in NUMPY_TYPES else "float, double or int")
             if given != wanted:
                 raise WrongTypeError(f"{self.name}: {name} must be an array of {wanted}, got one of {given}")
@@ -150,11 +154,13 @@ class Elementwise:
         if not isinstance(value, (int, float, np.bool_, np.integer, np.floating)):
             raise WrongTypeError(f"{self.name}: {name} must be a number, a Blob or an array on the device, got "
                                  f"{type(value).__name__}")
+        value = value.item() if isinstance(value, np.generic) else value  # NumPy's own integers would wrap around
         try:
             if wanted.kind == "i" and value != int(value):
                 raise OverflowError
-            return wanted.type(value)
-        except (OverflowError, ValueError):
+            with np.errstate(over="raise"):
+                return wanted.type(value)
+        except (OverflowError, ValueError, FloatingPointError):
             raise WrongTypeError(f"{self.name}: {name} is of type {wanted.name}, which cannot hold {value!r}") from None
 
     def _source(self, real, scalars, kind, index):

@@ -40,9 +40,12 @@ class DeviceArray:
     __iter__ = None  # Python would otherwise try the indices 0, 1, ... one after the other
 
     def __init__(self, address, shape, dtype, owner, strides=None, readonly=False):
-        self.address, self.shape, self.dtype, self.readonly = address, tuple(shape), np.dtype(dtype), readonly
-        self.strides = c_strides(self.shape, self.dtype.itemsize) if strides is None else tuple(strides)
+        self.address, self.shape, self.dtype, self.readonly = address, _integers(shape), np.dtype(dtype), readonly
+        self.strides = c_strides(self.shape, self.dtype.itemsize) if strides is None else _integers(strides)
         self.base = owner
+        if len(self.strides) != self.ndim or min(self.shape, default=0) < 0:
+            raise ShapeError(f"an array cannot have the shape {self.shape} and the strides {self.strides}; sizes are at least 0, "
+                             "and each axis has one stride")
 
     @property
     def ndim(self):
@@ -123,9 +126,10 @@ class DeviceArray:
         ------
         ShapeError
         """
+        shape = _integers(shape)
         missing = len(shape) - self.ndim
         if missing < 0 or any(have not in (1, want) for have, want in zip(self.shape, shape[missing:])):
-            raise ShapeError(f"shape {self.shape} cannot be broadcast to {tuple(shape)}")
+            raise ShapeError(f"shape {self.shape} cannot be broadcast to {shape}")
         own = [0 if have == 1 else stride for have, stride in zip(self.shape, self.strides)]
         return self.view(self.address, shape, [0] * missing + own)
 
@@ -153,6 +157,10 @@ class DeviceArray:
         except RuntimeError:  # TooHardError
             return True
 
+    def __array__(self, dtype=None, copy=None):
+        raise WrongTypeError("a DeviceArray has no values on the host; take them from blob.cpu_data, tensor.data(dtype) or "
+                             "memory.copy(array, device_array)")
+
     def __repr__(self):
         return (f"<DeviceArray {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype.name} at {self.address:#x}, strides "
                 f"{self.strides}{', read-only' if self.readonly else ''}>")
@@ -165,6 +173,13 @@ class _Shadow:
         self.__array_interface__ = {"shape": of.shape, "typestr": of.dtype.str, "data": (of.address, True), "version": 3,
                                     "strides": of.strides}
         self.array = np.asarray(self)
+
+
+def _integers(numbers):
+    try:
+        return tuple(operator.index(number) for number in numbers)
+    except TypeError:
+        raise ShapeError(f"sizes and strides must be integers, got {numbers!r}") from None
 
 
 def _index(k, size, axis):

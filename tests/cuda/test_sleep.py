@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 
+import numpy as np
 import pytest
 from processes import run
 
@@ -21,6 +22,7 @@ def compiler(device):
 def test_the_device_is_busy_for_that_long():
     device = cuda.current()
     cuda.sleep(0)
+    cuda.sleep(np.int64(1))
     device.synchronize()
     start, end = cuda.Event(device, timing=True), cuda.Event(device, timing=True)
     begin = time.perf_counter()

@@ -102,6 +102,8 @@ def test_a_view_keeps_the_memory_alive_and_is_no_sequence():
     np.testing.assert_array_equal(out.cpu_data, want)
     with pytest.raises(TypeError):
         iter(view)
+    with pytest.raises(WrongTypeError, match="has no values on the host; take them from blob.cpu_data"):
+        np.asarray(view)
 
 
 def test_the_interface_of_a_view_says_its_strides():
@@ -109,6 +111,18 @@ def test_the_interface_of_a_view_says_its_strides():
     assert array.__cuda_array_interface__["strides"] is None
     interface = array[1:, ::-2].__cuda_array_interface__
     assert interface["strides"] == (24, -8) and interface["shape"] == (3, 3) and interface["data"] == (array.address + 24 + 20, False)
+
+
+def test_sizes_and_strides_are_integers_that_can_be():
+    array = DeviceArray(2**40, np.array([2, 3], np.int32), "f4", None, np.array([12, 4], np.int32))
+    assert array[1, ::-1].address == 2**40 + 20 and array.bounds() == (2**40, 2**40 + 24)
+    for shape, strides, words in (((2, -1), None, "cannot have the shape"), ((2, 3), (4,), "cannot have .* strides"),
+                                  ((2.0,), None, "must be integers, got"), (3, None, "must be integers, got 3")):
+        with pytest.raises(ShapeError, match=words):
+            DeviceArray(2**40, shape, "f4", None, strides)
+    for shape in (-1, 3), (2.5, 3), 3:
+        with pytest.raises(ShapeError):
+            array[:1].broadcast_to(shape)
 
 
 # ---- walks
@@ -319,7 +333,7 @@ def test_a_kernel_serves_all_arrays_of_its_kind():
     (lambda x: (1.0, Foreign(x.address, (3, 3), strides=(4, 4))), ShapeError, "share memory"),
     (lambda x: (1.0, Foreign(x.address, (4,), readonly=True)), WrongTypeError, "output y is read-only"),
     (lambda x: (Foreign(x.address, (4,), "<i8"), x[0, :4]), WrongTypeError, "x must be an array of float, double or int, got .*int64"),
-    (lambda x: (Foreign(x.address, (4,), ">f4"), x[0, :4]), WrongTypeError, "x must be an array of"),
+    (lambda x: (Foreign(x.address, (4,), ">f4"), x[0, :4]), WrongTypeError, "x must be an array of .*, got one of >f4"),
     (lambda x: (Foreign(x.address, (3,), strides=(6,)), x[0, :3]), WrongTypeError, "multiples of the 4 bytes"),
     (lambda x: (Foreign(x.address + 2, (3,)), x[0, :3]), WrongTypeError, "multiples of the 4 bytes"),
     (lambda x: (Foreign(x.address, (3,), mask=x), x[0, :3]), WrongTypeError, "has a mask"),
@@ -328,6 +342,10 @@ def test_a_kernel_serves_all_arrays_of_its_kind():
     (lambda x: ("1", x), WrongTypeError, "x must be a number.* got str"),
     (lambda x: (1j, x), WrongTypeError, "x must be a number.* got complex"),
     (lambda x: (10**400, x), WrongTypeError, "x is of type float32, which cannot hold"),
+    (lambda x: (1e300, x), WrongTypeError, "x is of type float32, which cannot hold 1e"),
+    (lambda x: (np.float64(-1e300), x), WrongTypeError, "x is of type float32, which cannot hold -1e"),
+    (lambda x: (1.0, Foreign(x.address, (4, 6), strides=(24,))), ShapeError, r"cannot have the shape \(4, 6\) and the strides \(24,\)"),
+    (lambda x: (1.0, Foreign(x.address, (-4, -6))), ShapeError, r"cannot have the shape \(-4, -6\)"),
     (lambda x: (Foreign(64, (3,)), x[0, :3]), DeviceError, "x is at 0x40, where the driver knows no memory"),
 ])  # fmt: skip
 def test_what_is_refused(arguments, error, words):
@@ -357,7 +375,7 @@ def test_integers_are_not_rounded():
     f(np.int64(4), y)
     f(5.0, y)
     assert (y.cpu_data == 5).all()
-    for wrong in 2.5, 2**31, -(2**31) - 1, float("nan"), float("inf"), 10**30:
+    for wrong in 2.5, 2**31, -(2**31) - 1, float("nan"), float("inf"), 10**30, np.int64(2**40), np.uint32(2**31), np.float32(2**31):
         with pytest.raises(WrongTypeError, match="k is of type int32, which cannot hold"):
             f(wrong, y)
 
