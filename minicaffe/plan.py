@@ -23,7 +23,7 @@ class Step:
         For error messages.
     nets : str, function, or sequence of them
         Names of nets; a function is called with the workspace, for what no net does, such as an update.
-    steps : sequence of Step
+    steps : Step, or sequence of Step
         In place of `nets`.
     num_iter : int, optional
         How often; by default once, or with `should_stop_blob` until that stops it.
@@ -31,7 +31,7 @@ class Step:
         Name of one number, looked at after each net or substep: the step ends if it is not 0. It is a blob of the step's last net
         that has one of that name, or else a slot of the workspace.
     backward : bool
-        Whether the nets run backward, too.
+        Whether the nets run backward, too; substeps say it for themselves.
 
     Raises
     ------
@@ -44,11 +44,15 @@ class Step:
             raise WrongTypeError(f"a step's name is a str, got {name!r}")
         self.name = name
         self.nets = (nets,) if isinstance(nets, str) or callable(nets) else tuple(nets)
-        self.steps = tuple(steps)
+        self.steps = (steps,) if isinstance(steps, Step) else tuple(steps)
         self.should_stop_blob = should_stop_blob
         self.backward = bool(backward)
         if bool(self.nets) == bool(self.steps):
             raise ConfigError(f"{self}: needs nets or steps, and not both")
+        if backward and steps:
+            raise ConfigError(f"{self}: has no nets to run; set it where the nets are, in the substeps", field="backward")
+        if should_stop_blob is not None and not isinstance(should_stop_blob, str):
+            raise WrongTypeError(f"{self}: is the name of a number, got {should_stop_blob!r}", field="should_stop_blob")
         for net in self.nets:
             if not isinstance(net, str) and not callable(net):
                 raise WrongTypeError(f"{self}: nets are names of nets, or functions of the workspace, got {net!r}")

@@ -71,12 +71,14 @@ def register_serializer(kind, to, from_, name=None):
     Raises
     ------
     ConfigError, WrongTypeError
-        If `kind` is no type, or is stored by minicaffe itself.
+        If `kind` is no type, `name` no str that UTF-8 can hold, or the type is stored by minicaffe itself.
     """
     if not isinstance(kind, type):
         raise WrongTypeError(f"register_serializer takes a type, got {kind!r}")
     name = f"{kind.__module__}.{kind.__qualname__}" if name is None else name
-    if kind in PLAIN or kind in LISTS or kind in (np.ndarray, Blob) or name in BUILT_IN or name in OTHERS:
+    _encoded(name, "a registered type")
+    if (kind in PLAIN or kind in LISTS or kind in (np.ndarray, Blob) or issubclass(kind, np.generic)
+            or name in BUILT_IN or name in OTHERS):
         raise ConfigError(f"{name} is stored by minicaffe itself; register a type of your own, under another name")
     if name in _by_name:
         _by_type.pop(_by_name[name].kind, None)
@@ -153,11 +155,15 @@ class _Parts:
             raise DataError(f"has more than {MAX_PARTS} parts, of which an item of a list is three; keep numbers in an array")
 
 
-def _slot_parts(value, name, count):
+def _encoded(name, what):
     try:
-        encoded = name.encode()
+        return name.encode()
     except (AttributeError, UnicodeEncodeError):
-        raise WrongTypeError(f"the name of a slot that is stored must be a str that UTF-8 can hold, got {name!r}") from None
+        raise WrongTypeError(f"the name of {what} must be a str that UTF-8 can hold, got {name!r}") from None
+
+
+def _slot_parts(value, name, count):
+    encoded = _encoded(name, "a slot that is stored")
     try:
         count.take(2)
         return [*counted(NAME, [encoded]), *_object_parts(value, count, 0)]

@@ -162,27 +162,25 @@ class Slot:
         return f"<Slot {self.name!r}: {self.kind}>"
 
 
-def memory_of(value, found=None):
+def memory_of(value):
     """Return the bytes that an object holds, by the identity of each piece of memory: what two objects share is found as one.
 
     Of blobs and tensors these are the sides that were allocated, of lists those of their items, of others `nbytes` or what
     ``sys.getsizeof`` says.
     """
-    found = {} if found is None else found
-    if value is None:
-        return found
-    if isinstance(value, (Blob, Tensor)):
-        for memory in (value.data_memory, value.diff_memory) if isinstance(value, Blob) else (value.memory,):
-            if memory is not None:
-                found[id(memory)] = memory.size * (memory.own_cpu_data + memory.own_gpu_data)
-        return found
-    while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
-        value = value.base
-    if id(value) not in found:
-        nbytes = getattr(value, "nbytes", None)
-        found[id(value)] = nbytes if isinstance(nbytes, int) else sys.getsizeof(value)
-        for item in value if isinstance(value, (list, tuple)) else ():
-            memory_of(item, found)
+    found, left = {}, [value]  # a list of its own, not calls: lists may be nested deeply
+    while left:
+        value = left.pop()
+        while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
+            value = value.base
+        if isinstance(value, (Blob, Tensor)):
+            for memory in (value.data_memory, value.diff_memory) if isinstance(value, Blob) else (value.memory,):
+                if memory is not None:
+                    found[id(memory)] = memory.size * (memory.own_cpu_data + memory.own_gpu_data)
+        elif value is not None and id(value) not in found:
+            nbytes = getattr(value, "nbytes", None)
+            found[id(value)] = nbytes if isinstance(nbytes, int) else sys.getsizeof(value)
+            left += value if isinstance(value, (list, tuple)) else ()
     return found
 
 

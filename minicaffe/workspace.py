@@ -15,12 +15,11 @@ import weakref
 
 from minicaffe import serialization
 from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches
+from minicaffe.plan import Plan
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import interrupts_held
 from minicaffe.proto.text import parse_text
 from minicaffe.slot import Slot, memory_of
-
-__all__ = ["Slot", "Workspace"]
 
 log = logging.getLogger("minicaffe.workspace")
 
@@ -56,6 +55,7 @@ class Workspace:
         MissingNameError
             With close matches among all visible names.
         """
+        self._check_name(name)
         found = self._find(name)
         if found is None:
             stale = f" (forwarded to '{self._forwarded[name]}', gone there)" if name in self._forwarded else ""
@@ -119,6 +119,7 @@ class Workspace:
         MissingNameError
             If the parent does not see `parent_name`.
         """
+        self._check_name(own_name)
         if self.parent is None:
             raise ConfigError(f"{self}: cannot forward '{own_name}', there is no parent")
         if own_name in self._slots:
@@ -218,7 +219,7 @@ class Workspace:
             names = [name for name, slot in self._slots.copy().items() if not slot.is_external]
             if left := len(self._slots) - len(names):
                 log.info("%d slots of %s show objects of others and are left out of %s; name them to save them", left, self, path)
-        names = _listed(names)
+        names = self._listed(names)
         serialization.write_file(path, {name: self.slot(name)._value for name in names})
         return names
 
@@ -233,7 +234,7 @@ class Workspace:
         FileError, DataError, ShapeError, WrongTypeError, MissingNameError, ConfigError
             Naming file and slot; the workspace is as it was.
         """
-        values = serialization.read_file(path, None if names is None else _listed(names))
+        values = serialization.read_file(path, None if names is None else self._listed(names))
         try:
             self._fill(values)
         except Error as error:
@@ -271,6 +272,7 @@ class Workspace:
         MissingNameError
             With close matches.
         """
+        self._check_name(name)
         net = self._nets.get(name)
         if net is None:
             raise MissingNameError(f"{self}: no net '{name}'{close_matches(name, self.nets)}")
@@ -357,6 +359,8 @@ class Workspace:
             Before anything runs, if a net is missing; later, if one was deleted meanwhile. All errors of minicaffe's name plan,
             step and net; other exceptions have that as a note.
         """
+        if not isinstance(plan, Plan):
+            raise WrongTypeError(f"{self} runs a Plan, got {type(plan).__name__}; Plan(steps) makes one")
         plan.run(self)
 
     def _check_owner(self):
@@ -373,6 +377,12 @@ class Workspace:
         if not isinstance(name, str):
             raise WrongTypeError(f"{self}: a name is a str, got {name!r}")
 
+    def _listed(self, names):
+        names = [names] if isinstance(names, str) else list(names)
+        for name in names:
+            self._check_name(name)
+        return list(dict.fromkeys(names))
+
     def _find(self, name):
         slot = self._slots.get(name)  # one step, as another thread may remove it
         if slot is not None or self.parent is None:
@@ -384,10 +394,6 @@ class Workspace:
 
     def __reduce__(self):
         raise WrongTypeError(f"{self} cannot be copied or pickled; other.load(path) after save(path) copies what its slots hold")
-
-
-def _listed(names):
-    return [names] if isinstance(names, str) else list(dict.fromkeys(names))
 
 
 def _read_net(net, phase, level, stages, skip_unknown_fields):

@@ -178,7 +178,10 @@ def test_other_exceptions_pass_with_a_note(workspace):
     (lambda: Step("s", [3]), WrongTypeError, "step 's': nets are names of nets, or functions of the workspace, got 3"),
     (lambda: Step("s", steps=["a"]), WrongTypeError, "step 's': steps are of the type Step, got 'a'"),
     (lambda: Step(["a"], "a"), WrongTypeError, "a step's name is a str"),
+    (lambda: Step("s", steps=Step("t", "a"), backward=True), ConfigError, "backward: step 's': has no nets to run; .* in the substeps"),
+    (lambda: Step("s", "a", should_stop_blob=3), WrongTypeError, "should_stop_blob: step 's': is the name of a number, got 3"),
     (lambda: Plan(["a"], name="p"), WrongTypeError, "plan 'p': steps are of the type Step"),
+    (lambda: Workspace().run_plan(Step("s", "a")), WrongTypeError, "workspace runs a Plan, got Step"),
 ])
 def test_what_is_no_plan(make, error, message):
     with pytest.raises(error, match=message):

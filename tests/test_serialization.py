@@ -211,12 +211,18 @@ def test_registering_again_replaces(registry):
         serialize(Point(0, 0))
 
 
-@pytest.mark.parametrize("kind, name", [(int, None), (list, None), (np.ndarray, None), (Blob, None), (Point, "int"), (Point, "Blob")])
+@pytest.mark.parametrize("kind, name", [(int, None), (list, None), (np.ndarray, None), (np.float32, None), (Blob, None), (Point, "int"), (Point, "Blob")])
 def test_what_minicaffe_stores_is_not_registered(registry, kind, name):
     with pytest.raises(ConfigError, match="is stored by minicaffe itself"):
         register_serializer(kind, str, kind, name)
     with pytest.raises(WrongTypeError, match="takes a type, got 3"):
         register_serializer(3, str, int)
+
+
+@pytest.mark.parametrize("name", [3, "\ud800"])
+def test_a_name_that_cannot_be_stored_is_not_registered(registry, name):
+    with pytest.raises(WrongTypeError, match="the name of a registered type must be a str that UTF-8 can hold"):
+        register_serializer(Point, str, str, name)
 
 
 def test_functions_that_fail(registry):

@@ -146,6 +146,10 @@ def test_memory_of():
     endless = []
     endless.append(endless)
     assert len(memory_of(endless)) == 1
+    deep = []
+    for _ in range(10000):
+        deep = [deep]
+    assert len(memory_of(deep)) == 10001
 
 
 def test_memory_of_a_blob_is_what_was_allocated(on_cpu):

@@ -99,10 +99,16 @@ def test_a_name_is_not_renamed_to_one_that_is_known():
 def test_names_are_strings():
     workspace = Workspace()
     workspace.set("a", 1)
-    for call in (lambda: workspace.set(3, 1), lambda: workspace.create_slot(None), lambda: workspace.rename("a", 3)):
+    child = workspace.child("c")
+    for call in (lambda: workspace.set(3, 1), lambda: workspace.create_slot(None), lambda: workspace.rename("a", 3),
+                 lambda: workspace.slot(3), lambda: workspace.remove(3), lambda: workspace.net(None), lambda: workspace.run_net(3),
+                 lambda: workspace.save("file", [3]), lambda: workspace.load("file", [[]])):
         with pytest.raises(WrongTypeError, match="workspace: a name is a str, got"):
             call()
-    assert workspace.local_names() == ["a"]
+    for own, above in ((3, "a"), ("b", 3)):
+        with pytest.raises(WrongTypeError, match="a name is a str, got 3"):
+            child.forward(own, above)
+    assert workspace.local_names() == child.names() == ["a"]
 
 
 def test_blob_sizes(on_cpu, capsys):
