@@ -18,6 +18,7 @@ cdef class Device:
     cdef dict peers                         # index of another device -> 1 if kernels here may use its memory, else 0
     cdef list guests                        # devices that were lent memory of this one since its own stream waited for them
     cdef int activate(self) except -1
+    cdef int give_back(self) except -1
     cdef int wait_for_guests(self) except -1
 
 

@@ -10,6 +10,7 @@ borrower's (`guests`).
 """
 
 import atexit
+import gc
 import importlib
 import threading
 
@@ -27,7 +28,7 @@ from minicaffe.errors import ConfigError, DeviceError, WrongDeviceError
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
-from minicaffe.memory.synced import current_gpu, set_current_gpu
+from minicaffe.memory.synced import current_gpu, device_lock, set_current_gpu
 
 cdef extern from *:
     """
@@ -121,6 +122,8 @@ cdef class Device:
 
     cdef int activate(self) except -1:
         """Make the device's context that of the calling thread."""
+        if not may_call():
+            raise error_of(cydriver.CUDA_ERROR_DEINITIALIZED, "cuCtxSetCurrent", (self.index,))
         check(cydriver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent", (self.index,))
         set_active(&self.stream)
         return 0
@@ -148,6 +151,18 @@ cdef class Device:
         if self.stream.failed:
             raise_failure(&self.stream)
         check(code, "cuCtxSynchronize")
+
+    cdef int give_back(self) except -1:
+        """Return to the driver what the device took for itself; nothing can be done with it afterwards."""
+        self.activate()
+        self.copies = None      # its handle is idle now
+        for module in self.modules:
+            check(cydriver.cuModuleUnload(<cydriver.CUmodule> <void*> <uintptr_t> module), "cuModuleUnload")
+        for handle in (*self.idle_streams, <uintptr_t> self.stream.handle):
+            check(cydriver.cuStreamDestroy(<cydriver.CUstream> <void*> <uintptr_t> handle), "cuStreamDestroy")
+        for address in (<uintptr_t> self.stream.scratch, <uintptr_t> self.stream.workspace):
+            check(cydriver.cuMemFree(address), "cuMemFree")
+        return 0
 
     cdef int wait_for_guests(self) except -1:
         """Let the computing here wait for the devices that were lent memory."""
@@ -574,14 +589,21 @@ def current():
 
 
 def finish():
-    """Let the devices end their work, and stop calling the driver; the interpreter calls it at exit."""
+    """Let the devices end their work, return what they took, and stop calling the driver; the interpreter calls it at exit."""
+    cdef Device one
     if not may_call():
         return
-    for one in _devices.values():
-        try:
+    gc.collect()            # what only cycles hold would look like a leak (MINICAFFE_SIM=leak=1)
+    device_lock.acquire()   # for good: no other thread puts anything on a stream from here on
+    set_stream(NULL)
+    try:
+        for one in _devices.values():
             one.synchronize()
-        except DeviceError:
-            continue    # whoever asked for the work has had the error, or does not want it any more
+        registry.empty_cache()
+        for one in _devices.values():
+            one.give_back()
+    except DeviceError:
+        pass                # whoever asked for the work has had the error, or does not want it any more
     driver.close()
 
 

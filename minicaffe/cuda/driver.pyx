@@ -23,6 +23,7 @@ _library = None     # the simulated driver, kept open
 
 FORKED = ("the GPU cannot be used in a process that was forked after GPU mode began; fork first, or use multiprocessing's start "
           "method 'spawn'")
+CLOSED = "the process is ending and has returned the GPU's memory; use the GPU before that, not in a handler of atexit"
 # What to do about it, where the driver's own text does not say.
 REMEDIES = {
     "CUDA_ERROR_NO_DEVICE": "no GPU is visible; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or run with --device sim",
@@ -51,8 +52,8 @@ cdef bint may_call() noexcept nogil:
 
 cdef error_of(cydriver.CUresult code, str call, arguments=()):
     """Give the error for a failed call; never raises itself."""
-    if _forked:
-        return DeviceError(FORKED)
+    if _forked or _closed:
+        return DeviceError(FORKED if _forked else CLOSED)
     cdef const char* text = NULL
     cdef const char* name = NULL
     cydriver.cuGetErrorName(code, &name)

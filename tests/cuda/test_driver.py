@@ -192,3 +192,39 @@ def test_the_end_of_a_process_that_still_holds_memory(place, ending, status):
     keep()
     {ending}
     """, place, status=status)
+
+
+def test_a_process_returns_what_it_took():
+    """What minicaffe took for itself is no leak; what the program still holds is listed."""
+    text = run("""
+    minicaffe.set_mode_gpu()
+    f = cuda.elementwise("T x", "T y", "y = x + 1")
+    def work():
+        blob, other = Blob((100, 100)), Blob((100, 100))
+        f(blob, other)
+        other.mutable_cpu_data
+        other.async_gpu_push(cuda.Stream(cuda.current()))
+        class Cycle: pass
+        ring = Cycle(); ring.self, ring.blob = ring, other
+        assert other.asum_data() == 10000
+    work()
+    """, "sim", settings="leak=1")
+    assert "not given back" not in text, text
+    text = run("""
+    minicaffe.set_mode_gpu()
+    sys.modules["kept"] = cuda.Stream(cuda.current()), cuda.Event(cuda.current()), Blob((3,)).gpu_data
+    """, "sim", settings="leak=1")
+    assert "event #" in text and "allocation #" in text, text
+
+
+def test_a_handler_at_exit_that_comes_too_late_is_told(place):
+    text = run("""
+    import atexit
+    held = []
+    atexit.register(lambda: refused(errors.DeviceError, lambda: held[0].scale_data(2), "process is ending"))
+    atexit.register(lambda: print("handlers ran"))
+    minicaffe.set_mode_gpu()            # registers its own, which run before those
+    held.append(Blob((100,)))
+    held[0].gpu_data
+    """, place)
+    assert "handlers ran" in text and "Traceback" not in text, text
