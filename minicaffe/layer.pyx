@@ -16,6 +16,7 @@ from minicaffe.blob cimport DOUBLE, FLOAT, Blob, Dtype
 from minicaffe.cpu.threads cimport Threads, num_threads
 from minicaffe.ops.context cimport Context, context, cpu_context, on_device, settle
 
+from minicaffe.blob import NUMPY_TYPES
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError, WrongTypeError
 from minicaffe.filler import fill
@@ -233,9 +234,10 @@ cdef class Layer:
         elif self.parameters is not None and self.parameters.has(key):
             blob = self.parameters.blob(key, Blob)
             if blob.shape != tuple(shape) or blob.dtype != self.dtype:
-                raise ShapeError(f"has shape {list(shape)}, and {list(blob.shape)} in the net that it shares its parameters with, as the "
-                                 "train and test nets of a solver do; give both nets inputs of one size and this layer the same "
-                                 "parameters", field=f"blobs[{index}]")
+                raise ShapeError(f"has shape {list(shape)} and {NUMPY_TYPES[self.dtype]}, and {list(blob.shape)} and "
+                                 f"{NUMPY_TYPES[blob.dtype]} in the net that it shares its parameters with; give both nets inputs "
+                                 "of one size and this layer the same parameters and type, or if that net is gone, remove the "
+                                 f"slot '{key}'", field=f"blobs[{index}]")
             self.blobs.append(blob)
             return blob
         else:

@@ -40,7 +40,8 @@ def test_a_falsy_value_is_not_empty(value):
     slot = Slot()
     slot.reset(value)
     assert slot.type is type(value) and slot.get() is value
-    assert slot.get_mutable_new(type(value)) == (value, False) or isinstance(value, np.ndarray)
+    same, is_new = slot.get_mutable_new(type(value))
+    assert same is value and not is_new
 
 
 def test_is_type_is_exact():
@@ -84,7 +85,8 @@ def test_a_shared_object_is_anothers_until_the_slot_gets_its_own():
     assert not slot.is_external
     slot.share_external(mine)
     assert slot.is_external and slot.get() is mine and "external" in repr(slot)
-    assert slot.get_mutable_new(np.ndarray) == (mine, False) or slot.is_external
+    same, is_new = slot.get_mutable_new(np.ndarray)
+    assert same is mine and not is_new and slot.is_external
     assert slot.get_mutable(list) == [] and not slot.is_external
     slot.share_external(mine)
     slot.reset(mine)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
+from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError, WrongTypeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, parse_text
@@ -104,8 +105,10 @@ def test_a_net_that_cannot_be_made_leaves_the_old_one_and_no_slots(tmp_path):
         workspace.create_net(wrong, caffe.TEST, level=1, stages=["extra"])
     assert workspace.nets == {} and workspace.names() == []
     net = workspace.create_net(text(5), caffe.TEST)
-    with pytest.raises(ShapeError, match="in the net that it shares its parameters with"):
+    with pytest.raises(ShapeError, match=r"in the net that it shares its parameters with.*remove the slot 'ip\[0\]'"):
         workspace.create_net(text(), caffe.TEST, overwrite=True)
+    with pytest.raises(ShapeError, match="and float64, and .* and float32 in the net"):
+        workspace.create_net(text(5), caffe.TEST, overwrite=True, dtype=Dtype.DOUBLE)
     (tmp_path / "wrong.caffemodel").write_bytes(b"nothing")
     with pytest.raises(caffe.errors.DataError):
         workspace.create_net(text(5), caffe.TEST, overwrite=True, weights=str(tmp_path / "wrong.caffemodel"))
