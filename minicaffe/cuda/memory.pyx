@@ -209,6 +209,8 @@ cdef class CudaOrder(StreamOrder):
     cpdef record(self, size_t stream):
         cdef cydriver.CUcontext context = NULL
         cdef Device owner
+        if not may_call():      # the process ends: no stream runs any more
+            return None
         self.device.activate()
         check(cydriver.cuStreamGetCtx(<cydriver.CUstream> <void*> stream, &context), "cuStreamGetCtx", (hex(stream),))
         for owner in _devices.values():     # mostly this one; or one that was lent memory of it
@@ -219,6 +221,8 @@ cdef class CudaOrder(StreamOrder):
         return event
 
     cpdef bint done(self, event) except -1:
+        if event is None:
+            return True
         # Also where this thread records a graph: the event is none of that graph's, so asking does not harm it.
         cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         check(cydriver.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode")
@@ -228,7 +232,8 @@ cdef class CudaOrder(StreamOrder):
             cydriver.cuThreadExchangeStreamCaptureMode(&mode)
 
     cpdef wait(self, event):
-        event.synchronize()
+        if event is not None:
+            event.synchronize()
 
 
 registry.register(CUDAPlace, DriverAllocator, CudaSide, CudaOrder, "caching")
