@@ -91,9 +91,17 @@ cdef class StreamAllocator(Allocator):
 
     cdef void* take(self, size_t nbytes, size_t stream) except NULL:
         """Take memory for `stream` from `upstream`."""
+        cdef void* ptr
         if isinstance(self.upstream, StreamAllocator):
             return (<StreamAllocator>self.upstream).alloc_on(nbytes, stream)
-        return self.upstream.alloc_ptr(nbytes)
+        ptr = self.upstream.alloc_ptr(nbytes)
+        if self.streams is not None and stream != self.streams.current():
+            try:    # one further below may keep streams apart, and takes the memory to be of the current one
+                self.upstream.record_stream(<size_t>ptr, stream)
+            except BaseException:
+                self.upstream.free_ptr(ptr)
+                raise
+        return ptr
 
     cdef bint retire(self, size_t address) except -1:
         """Say whether streams besides its own use the block at `address`, which was freed; if so, it waits for them now."""

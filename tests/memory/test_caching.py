@@ -568,6 +568,22 @@ def test_memory_for_a_chosen_stream():
             cache.malloc(1, wrong)
 
 
+def test_a_chosen_stream_is_known_below_allocators_that_keep_none_apart():
+    streams = FakeStreams()
+    below = CachingAllocator(SystemAllocator(CUDAPlace(0)), streams)
+    top = CachingAllocator(LimitAllocator(below, 1 << 30), streams)
+    for stream, waited in ((0, {}), (4, {4: 1})):
+        top.free(top.malloc(1000, stream))
+        top.empty_cache()
+        assert streams.put == streams.at == waited and below.stats().reserved == 0
+    unaware = CachingAllocator(SystemAllocator(CUDAPlace(0)))
+    for above in (CachingAllocator, lambda *stack: BuddyAllocator(stack[0], streams=stack[1])):
+        top = above(LimitAllocator(unaware, 1 << 30), streams)
+        with pytest.raises(ConfigError, match="was made without `streams`"):
+            top.malloc(1000, 4)
+        assert unaware.stats().live == top.stats().reserved == top.stats().live == 0
+
+
 def test_a_place_gives_memory_for_a_chosen_stream():
     streams = FakeStreams()
     memory.register(CUDAPlace, SystemAllocator, streams=lambda place: streams, default="caching")
