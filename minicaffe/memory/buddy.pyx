@@ -8,9 +8,11 @@ The price is that up to half of a chunk stays unused. Requests beyond the larges
 Paddle writes a description in front of each chunk, on a device in a copy beside it, and takes pools of one size. Here the
 tree is always kept beside the pool, one byte for each node: the order of the largest free chunk below it. So device memory
 is served as host memory is, and what a user overwrites never harms the records; pools grow from `first_pool_size` to
-`max_chunk_size`, so that a small net takes little. A pool belongs to the stream that it was taken for (``streams.pyx``). Host memory is watched, too: a
-guard word follows each block, hence a power of two takes the next larger chunk there, and each freed chunk starts with
-another. A write beyond a block is found when the block is freed, one into a freed chunk when the chunk is taken again.
+`max_chunk_size`, so that a small net takes little. A pool belongs to the stream that it was taken for (``streams.pyx``).
+
+Host memory is watched, too: a guard word follows each block, hence a power of two takes the next larger chunk there, and
+each freed chunk starts with another. A write beyond a block is found when the block is freed, one into a freed chunk when the
+chunk is taken again.
 
 Nothing here releases the GIL, but `upstream` may, and recording an event may run the garbage collector and so `free`:
 before each such call the records are consistent.
@@ -93,8 +95,11 @@ cdef class BuddyAllocator(StreamAllocator):
     def __init__(self, Allocator upstream not None, size_t min_chunk_size=256, size_t max_chunk_size=1 << 26,
                  first_pool_size=None, StreamOrder streams=None):
         super().__init__(upstream, streams)
-        cdef size_t first = min(max(<size_t>1 << 20, min_chunk_size), max_chunk_size) if first_pool_size is None else first_pool_size
-        for field, nbytes, least in (("min_chunk_size", min_chunk_size, LEAST_CHUNK), ("max_chunk_size", max_chunk_size, min_chunk_size),
+        cdef size_t first = min(max(<size_t>1 << 20, min_chunk_size), max_chunk_size)
+        if first_pool_size is not None:
+            first = first_pool_size
+        for field, nbytes, least in (("min_chunk_size", min_chunk_size, LEAST_CHUNK),
+                                     ("max_chunk_size", max_chunk_size, min_chunk_size),
                                      ("first_pool_size", first, min_chunk_size)):
             if nbytes < least or nbytes & (nbytes - 1):
                 raise ConfigError(f"must be a power of two and at least {least}, got {nbytes}",
@@ -123,11 +128,12 @@ cdef class BuddyAllocator(StreamAllocator):
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef size_t stream = 0
+        cdef size_t most = self.min_chunk_size << self.max_order
         if self.streams is not None:
             stream = self.next_stream()
             if self.waiting.size() > 0:
                 self.take_back(False)
-        if nbytes > (self.min_chunk_size << self.max_order) - self.guard:
+        if nbytes > most or nbytes + self.guard > most:
             return self.alloc_large(nbytes, stream)
         cdef int wanted = self.order_of(nbytes)
         cdef Pool* pool = self.best_pool(wanted, stream)
@@ -331,7 +337,8 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef size_t own_stream(self, size_t address) except? -2:
         cdef Pool* pool = self.pool_of(address)
         if pool == NULL:
-            raise PointerError(f"BuddyAllocator: {address:#x} is no live block; it was freed before, or comes from another allocator")
+            raise PointerError(f"BuddyAllocator: {address:#x} is no live block; it was freed before, or comes from another "
+                               "allocator")
         self.leaf_of(pool, address)
         return pool.stream
 

@@ -7,7 +7,7 @@ import pytest
 
 import minicaffe
 from minicaffe import cuda, memory
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, OutOfMemoryError
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace
 
 KINDS = ["caching", "caching:thc", "buddy", "buddy:min_chunk_size=4KiB,max_chunk_size=1MiB"]
@@ -91,3 +91,16 @@ def test_a_percentage_is_of_the_devices_memory():
 def test_blocks_are_aligned(allocator):
     blocks = [Buffer(allocator, n) for n in (1, 100, 513, 5000, 3 * MIB)]
     assert all(block.address % 64 == 0 for block in blocks)
+
+
+def test_a_buddy_whose_pools_are_smaller_than_a_red_zone():
+    """Where the device watches its memory, a red zone follows each block of a pool; what does not fit with it is no pool's."""
+    buddy = memory.BuddyAllocator(memory.allocator_of(CUDAPlace(0), "plain"), min_chunk_size=64, max_chunk_size=1024)
+    blocks = [buddy.alloc(nbytes) for nbytes in (0, 10, 1000, 1024, 3000)]
+    assert buddy.stats().reserved < 1024 * 8
+    with pytest.raises(OutOfMemoryError):
+        buddy.alloc(2**64 - 4000)
+    for block in blocks:
+        buddy.free(block)
+    buddy.empty_cache()
+    assert buddy.stats().reserved == buddy.stats().live == 0
