@@ -27,8 +27,8 @@ def element_type(dtype):
     if found.kind == "O":
         return object
     if found.hasobject or found.subdtype or not found.itemsize or not found.isnative:
-        raise WrongTypeError(f"{found} cannot be a type of elements: they have some bytes, in the machine's order, and no objects "
-                             "inside; convert the array (astype), or use a class")
+        raise WrongTypeError(f"{found} cannot be a type of elements: they have some bytes, in the machine's order, and no axes or "
+                             "objects inside; convert the array (astype), or use a class")
     return found
 
 

@@ -12,12 +12,15 @@ from copy import copy
 
 import numpy as np
 
-from minicaffe.blob import NUMPY_TYPES, Blob, checked_shape, numpy_view, packed_array
+from minicaffe.blob import MAX_COUNT, NUMPY_TYPES, Blob, checked_shape, numpy_view, packed_array
 from minicaffe.cuda.strided import DeviceArray
 from minicaffe.elements import bytes_type, element_type, new_objects, same_type, type_name
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
+from minicaffe.memory.allocator import Buffer, wrap
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.copy import copy as copy_bytes
+from minicaffe.memory.place import CPUPlace
+from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import SyncedHead, SyncedMemory
 from minicaffe.serialization import DTYPES, class_name, class_named, register_serializer
 
@@ -183,8 +186,7 @@ class Tensor:
         """
         size, storage = math.prod(_shape_of(dims)), self._storage
         self._check_shaped("reserve")
-        if self._type is None:
-            raise WrongTypeError(f"reserve: {self} has no type yet, so nobody knows how many bytes; call mutable_data(dtype) first")
+        self._check_typed("reserve")
         if isinstance(self._type, np.dtype) and size * self.itemsize > self.capacity_nbytes:
             self._hold(self._shape, self._type, self._grown(size) if storage else self._new_storage(self._type, size))
 
@@ -210,8 +212,8 @@ class Tensor:
         if storage is not None and storage.items is not None:
             storage = Storage(items=new_objects(self._type, size, storage.items[: self.size]))
         elif storage is not None and (self.shares_data or size * self.itemsize > storage.nbytes):
-            rows = max(shape[0], -(-first * (100 + growth_pct) // 100))
-            storage = self._grown(math.prod(checked_shape((rows, *rest), "a tensor")))
+            rows = min(-(-first * (100 + growth_pct) // 100), MAX_COUNT // max(math.prod(rest), 1))
+            storage = self._grown(max(rows, shape[0]) * math.prod(rest))
         self._hold(shape, self._type, storage)
 
     def shrink(self, outer_dim):
@@ -282,11 +284,14 @@ class Tensor:
 
     def raw_data(self):
         """Return the read-only Buffer of the host side: the bytes of whatever type, all `capacity_nbytes` of them."""
-        self._check_held(bytes_type(self._type))
+        self._check_held(self._type)
+        bytes_type(self._type)
         return self._storage.memory.cpu_data()
 
     def raw_mutable_data(self, dtype=None):
         """As `mutable_data`, as the Buffer of the host side; without a `dtype` of the type that there is."""
+        if dtype is None:
+            self._check_typed("raw_mutable_data")
         self._prepare(bytes_type(self._type if dtype is None else dtype))
         return self._storage.memory.mutable_cpu_data()
 
@@ -340,7 +345,7 @@ class Tensor:
         if on_device and array.size:
             memory.set_gpu_data(array.address, array)
         elif not on_device:
-            memory.set_cpu_data(array)
+            memory.set_cpu_data(wrap(array.ctypes.data, array.nbytes, CPUPlace(), array))  # NumPy exports no dates as a buffer
         self._hold(self._shape, kind, Storage(memory, external=True))
 
     def copy_from(self, source, stream=None):
@@ -430,6 +435,10 @@ class Tensor:
         if self._shape is None:
             raise ShapeError(f"{what}: {self} has no shape yet; call resize first")
 
+    def _check_typed(self, what):
+        if self._type is None:
+            raise WrongTypeError(f"{what}: {self} has no type yet, so nobody knows how many bytes; call mutable_data(dtype) first")
+
     def _check_held(self, kind):
         """Raise unless there are elements of `kind`, None for those of a tensor without a type."""
         if self._storage is None and (self._type is None or same_type(kind, self._type)):
@@ -480,6 +489,10 @@ def _copy_start(target, source, nbytes, stream=None):
             source = source.gpu_data() if source.head == SyncedHead.HEAD_AT_GPU else source.cpu_data()
         elif source.address == target.gpu_data().address:
             return
+        elif abs(source.address - target.gpu_data().address) < nbytes:  # a part of the target: a device copies nothing onto itself
+            between = Buffer(registry.allocator(target.place), nbytes, "copy")
+            copy_bytes(between, source, nbytes, stream)
+            source = between
         copy_bytes(target.mutable_gpu_data(), source, nbytes, stream)
     elif source.head == SyncedHead.HEAD_AT_GPU:
         if source is not target:

@@ -251,6 +251,21 @@ def test_extend_before_there_is_memory_and_what_it_refuses():
             axisless.shrink(0)
 
 
+def test_growth_ends_where_counts_do(monkeypatch):
+    monkeypatch.setattr("minicaffe.tensor.MAX_COUNT", 100)
+    tensor = full((2, 3), 1)
+    tensor.extend(1, 10**12)
+    assert tensor.shape == (3, 3) and tensor.capacity_nbytes == 4 * 99 and tensor.data(f4)[:2].tolist() == [[1] * 3] * 2
+
+
+def test_bytes_of_no_type():
+    tensor = Tensor((2,))
+    with pytest.raises(DataError, match="has no elements yet"):
+        tensor.raw_data()
+    with pytest.raises(WrongTypeError, match=r"raw_mutable_data: .* has no type yet, .* call mutable_data\(dtype\) first"):
+        tensor.raw_mutable_data()
+
+
 def test_shrink_and_reserve():
     tensor = full((4, 2), 3)
     memory = tensor.memory
@@ -337,6 +352,10 @@ def test_external_memory_is_shown_and_never_freed():
     tensor.resize(4)
     tensor.share_external(bytearray(4))
     assert tensor.is_type(np.uint8)
+    days = np.array(["2020-01-01", "2021-01-01", "2022-01-01", "2023-01-01"], "M8[D]")  # which NumPy exports as no buffer
+    tensor.share_external(days)
+    tensor.mutable_data("M8[D]")[0] += 1
+    assert days[0] == np.datetime64("2020-01-02") and tensor.is_type("M8[D]")
 
 
 @pytest.mark.parametrize(("source", "error"), [

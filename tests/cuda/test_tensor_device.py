@@ -89,6 +89,13 @@ def test_copy_from_what_is_on_the_device():
     assert target.gpu_data(i4).shape == (3,) and target.data(i4).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("part", "want"), [(slice(1, None), range(1, 10)), (slice(0, 5), range(5)), (slice(7, None), [7, 8, 9])])
+def test_copy_from_a_part_of_itself_on_the_device(part, want):
+    tensor = numbered(10)
+    tensor.copy_from(tensor.mutable_gpu_data(f4)[part])
+    assert tensor.memory.head == SyncedHead.HEAD_AT_GPU and tensor.data(f4).tolist() == list(want)
+
+
 @pytest.mark.parametrize("source", [lambda: np.arange(6, dtype=f4), lambda: np.arange(12, dtype=f4)[::2], lambda: np.arange(6, dtype=">i4"),
                                     lambda: numbered(6), lambda: numbered(6).gpu_data(f4), lambda: np.zeros((0, 2), f4)])
 def test_copies_on_a_stream(source):
