@@ -227,7 +227,9 @@ cdef class Blob:
             position *= size
             if axis < len(indices):
                 index = indices[axis]
-                if not isinstance(index, (int, np.integer)) or not 0 <= index < size:
+                if not isinstance(index, (int, np.integer)):
+                    raise ShapeError(f"indices must be integers, got {index!r} for axis {axis}")
+                if not 0 <= index < size:
                     raise ShapeError(f"index {index} is out of range for axis {axis} of size {size}")
                 position += index
         return position
@@ -374,11 +376,13 @@ cdef class Blob:
         return self.mutable_gpu_data.__cuda_array_interface__
 
     def set_cpu_data(self, source):
-        """Let data be the memory of `source`, a C-contiguous array of the blob's type and count, without a copy."""
+        """Let data be the memory of `source`, a C-contiguous, writable array of the blob's type and count, without a copy."""
         source = np.asarray(source)
-        if source.dtype != NUMPY_TYPES[self.dtype] or source.size != self.count or not source.flags.c_contiguous:
-            raise ShapeError(f"set_cpu_data needs {self.count} contiguous {NUMPY_TYPES[self.dtype].name} values, got "
-                             f"{source.size} of {source.dtype.name}")
+        flags = source.flags
+        if source.dtype != NUMPY_TYPES[self.dtype] or source.size != self.count or not (flags.c_contiguous and flags.writeable):
+            raise ShapeError(f"set_cpu_data needs {self.count} contiguous, writable {NUMPY_TYPES[self.dtype].name} values, got "
+                             f"{source.size} {'' if flags.c_contiguous else 'scattered '}{'' if flags.writeable else 'read-only '}"
+                             f"of {source.dtype.name}")
         self.check_idle()
         self._fit_memory()
         cdef SyncedMemory memory = self.data_memory     # a reference, as another thread may replace it
@@ -401,9 +405,14 @@ cdef class Blob:
                                  f"{array.size} {'read-only ' if array.readonly else ''}of {array.dtype.name}")
             source, owner = array.address, array
         self.check_idle()
+        cdef SyncedMemory data = self.data_memory, diff = self.diff_memory
         self._fit_memory()
         cdef SyncedMemory memory = self.data_memory     # a reference, as in `set_cpu_data`
-        memory.set_gpu_data(source, owner)
+        try:
+            memory.set_gpu_data(source, owner)
+        except BaseException:       # memory of another GPU, or none: the values stay
+            self.put_memory(data, diff)
+            raise
 
     def _fit_memory(self):
         """Take memory of exactly the count where it is larger, for data that come with memory of their own."""

@@ -136,9 +136,12 @@ def test_offsets_by_sequence_and_of_blobs_with_fewer_axes():
     assert blob.offset(()) == blob.offset() == 0 and blob.offset([1]) == 12
     assert blob.offset(1, 2, 3, 0) == 23 and vector.offset(3, 0, 0, 0) == 3 and Blob(()).offset(0, 0, 0, 0) == 0  # n, c, h, w
     assert Blob((0, 3)).offset() == 0  # Caffe does not look at missing indices
-    for wrong in ((1, 2, 3, 1), ([1, 2, 3, 0],), ((0, 3),), (-1,), (0.5,), (0, 0, 0, 0, 0), ("a",)):
+    for wrong in ((1, 2, 3, 1), ([1, 2, 3, 0],), ((0, 3),), (-1,), (0, 0, 0, 0, 0)):
         with pytest.raises(ShapeError):
             blob.offset(*wrong)
+    for wrong in (0.5, "a", None):
+        with pytest.raises(ShapeError, match=f"indices must be integers, got {wrong!r} for axis 1"):
+            blob.offset(0, wrong)
 
 
 def test_values_by_index():
@@ -227,8 +230,19 @@ def test_set_cpu_data_borrows():
     blob.set_cpu_data(array)
     blob.data[1, 2] = 50
     assert array[5] == 50
-    with pytest.raises(ShapeError, match="6 contiguous float32"):
+    with pytest.raises(ShapeError, match="6 contiguous, writable float32 values, got 6 of float64"):
         blob.set_cpu_data(array.astype(np.float64))
+
+
+@pytest.mark.parametrize("words", ["scattered", "read-only"])
+def test_set_cpu_data_that_is_refused_leaves_the_values(words):
+    blob, source = Blob((9,)), np.zeros(8, np.float32)[::2] if words == "scattered" else np.zeros(4, np.float32)
+    blob.reshape(4)  # in more memory than that takes
+    blob.data[...], blob.diff[...] = 7, 3
+    source.flags.writeable = words != "read-only"
+    with pytest.raises(ShapeError, match=f"got 4 {words} of float32"):
+        blob.set_cpu_data(source)
+    assert (blob.data == 7).all() and (blob.diff == 3).all()
 
 
 def test_exchange_without_copies():

@@ -106,7 +106,8 @@ def test_a_blob_takes_device_memory_of_others():
     (lambda: 0, ConfigError, "needs a device address, got 0"),
 ])
 def test_device_memory_that_does_not_fit_is_refused(source, error, words):
-    blob = Blob((2, 3))
+    blob = Blob((9, 9))
+    blob.reshape(2, 3)  # in more memory than that takes
     blob.data[...] = 4
     with pytest.raises(error, match=words):
         blob.set_gpu_data(source())
