@@ -25,6 +25,7 @@ from posix.stdlib cimport posix_memalign
 from minicaffe.memory.reporter cimport Reporter, Usage
 
 import gc
+from numbers import Integral
 from time import perf_counter_ns
 
 from minicaffe.errors import ConfigError, Error, OutOfMemoryError, PointerError, WrongTypeError
@@ -216,8 +217,8 @@ cdef class SystemAllocator(Allocator):
 
     def __init__(self, place=CPUPlace(), alignment=ALIGNMENT):
         super().__init__(place)
-        if not isinstance(alignment, int) or not ALIGNMENT <= alignment < 1 << 48 or alignment & (alignment - 1):
-            raise ConfigError(f"must be a power of two and at least {ALIGNMENT}, got {alignment}", field="SystemAllocator.alignment")
+        if not isinstance(alignment, Integral) or not ALIGNMENT <= alignment < 1 << 48 or alignment & (alignment - 1):
+            raise ConfigError(f"must be a power of two from {ALIGNMENT} to 2^47, got {alignment}", field="SystemAllocator.alignment")
         self.alignment = alignment
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
@@ -346,9 +347,10 @@ cdef str limit_of(error):
 
 @cython.no_gc_clear     # __dealloc__ needs allocator and usage
 cdef class Buffer:
-    """One block of memory, freed when the last reference goes; its bytes are writable through the buffer protocol unless it is `readonly`.
+    """One block of memory, freed when the last reference goes.
 
-    ``np.ndarray(shape, dtype, buffer=buf)`` is a view that keeps `buf` alive. Device memory refuses to be viewed.
+    ``np.ndarray(shape, dtype, buffer=buf)`` is a view that keeps `buf` alive, to write unless it is `readonly`. Device memory
+    refuses to be viewed.
 
     Parameters
     ----------

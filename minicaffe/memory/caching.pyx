@@ -348,7 +348,7 @@ cdef class CachingAllocator(StreamAllocator):
             If `nbytes` is negative.
         """
         if nbytes is not None and not 0 <= nbytes < ANY:
-            raise ConfigError(f"must be a number of bytes, at least 0, got {nbytes}", field="CachingAllocator.limit")
+            raise ConfigError(f"must be a number of bytes, from 0 to 2^64 - 2, got {nbytes}", field="CachingAllocator.limit")
         self.limit = ANY if nbytes is None else nbytes
 
     cdef size_t reserved(self) noexcept:

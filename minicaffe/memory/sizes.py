@@ -12,8 +12,10 @@ def parse_size(text):
     """Read bytes from text such as ``512``, ``64KiB``, ``1.5GiB``; raise ConfigError if it cannot be read."""
     units = {unit.lower(): factor for unit, factor in UNITS.items()}
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not found or found[2] not in units or float(found[1]) * units[found[2]] >= 1 << 63:
+    if not found or found[2] not in units:
         raise ConfigError(f"'{text}' is no size; write a number and one of {', '.join(u for u in UNITS if u)}")
+    if float(found[1]) * units[found[2]] >= 1 << 63:
+        raise ConfigError(f"'{text}' is too large; a size is less than 2^63 bytes")
     return int(float(found[1]) * units[found[2]]) if "." in found[1] else int(found[1]) * units[found[2]]
 
 

@@ -64,7 +64,7 @@ def test_without_a_place_it_is_the_gpu(train):
     ("cpu=budy", "unknown allocator 'budy'; did you mean 'buddy'?"),
     ("cpu=", "unknown allocator ''"),
     ("cpu=buddy:min_chunk=1KiB", "unknown parameter 'min_chunk'; did you mean 'min_chunk_size' or"),
-    ("cpu=plain:alignment=3000", "SystemAllocator.alignment: must be a power of two and at least 64, got 3000"),
+    ("cpu=plain:alignment=3000", "SystemAllocator.alignment: must be a power of two from 64 to 2^47, got 3000"),
     ("cpu=limit:0%", "a percentage must be above 0% and at most 100%, got '0%'"),
 ])
 def test_what_is_refused(train, option, message):
