@@ -553,10 +553,11 @@ def state(tensor):
     return (str(tensor.dtype), tensor.size, tensor.shape, None if elements is None else elements.tolist())
 
 
-@pytest.mark.parametrize("tensor", [
-    Tensor(), Tensor((2, 3)), Tensor(()), Tensor(None, np.float32), Tensor(None, str), Tensor((2,), np.float16), Tensor((0, 3), np.int8),
-    Tensor((2, 2), bool), Tensor((), np.complex128), Tensor((2, 1), str), Tensor((2,), list), Tensor((1,), object)], ids=repr)
-def test_tensors(tensor):
+@pytest.mark.parametrize("arguments", [
+    (), ((2, 3),), ((),), (None, np.float32), (None, str), ((2,), np.float16), ((0, 3), np.int8), ((2, 2), bool), ((), np.complex128),
+    ((2, 1), str), ((2,), list), ((1,), object)], ids=repr)
+def test_tensors(arguments):
+    tensor = Tensor(*arguments)
     if tensor.capacity_nbytes and tensor.dtype in (str, list, object):
         tensor.mutable_data(tensor.dtype).reshape(-1)[0] = tensor.dtype() if tensor.dtype is not object else (1, None)
     assert state(again(tensor)) == state(tensor)

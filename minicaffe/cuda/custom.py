@@ -55,7 +55,9 @@ class Kernel:
         Raises
         ------
         ConfigError
-            In CPU mode, and for a stream of another device.
+            In CPU mode, for a stream of another device, and for a grid or block that cannot be.
+        WrongTypeError
+            For an argument that no kernel takes, and an int of more than 64 bits.
         DeviceError
             If the source does not compile, or the launch is refused; `WrongDeviceError` if an argument is on another GPU.
         """
@@ -65,6 +67,11 @@ class Kernel:
         if stream is not None and stream.device is not target:
             raise ConfigError(f"kernel {self.name}: the stream is of device {stream.device.index}, the present one is "
                               f"{target.index}; make one with cuda.Stream(cuda.current())")
+        for field, size in ("grid", grid), ("block", block):
+            if not isinstance(size, (tuple, list)) or not 1 <= len(size) <= 3 or not all(
+                    isinstance(n, (int, np.integer)) and 0 <= n < 2**32 for n in size):
+                raise ConfigError(f"kernel {self.name}: must be a tuple of 1 to 3 integers from 1 to 2^32 - 1, got {size!r}",
+                                  field=field)
         values = [_argument(value, i, stream) for i, value in enumerate(args)]
         target.launch(self._function(target), tuple(grid), tuple(block), values, shared, stream)
 
@@ -178,9 +185,11 @@ def _argument(value, position, stream):
     """Return the ctypes object that is passed for a kernel argument; the allocator of memory is told of `stream`, if given."""
     if isinstance(value, (bool, np.bool_)):
         return ctypes.c_bool(value)
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.str[1:] in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"):
         return np.ctypeslib.as_ctypes_type(value.dtype)(value.item())
     if isinstance(value, int):
+        if not -2**63 <= value < 2**63:
+            raise WrongTypeError(f"argument {position}: an int becomes a long long, which cannot hold {value}")
         return ctypes.c_longlong(value)
     if isinstance(value, float):
         return ctypes.c_double(value)

@@ -96,10 +96,23 @@ def test_launch_limits(grid, block, shared):
     assert x.asum_data() == 0  # the device goes on
 
 
-@pytest.mark.parametrize(("wrong", "what"), [("text", "str"), (None, "NoneType"), ([1, 2], "list"), (np.zeros(3), "ndarray")])
+@pytest.mark.parametrize(("wrong", "what"), [("text", "str"), (np.float16(1), "float16"), (None, "NoneType"), ([1, 2], "list"), (np.zeros(3), "ndarray")])
 def test_arguments_of_other_types(wrong, what):
     with pytest.raises(WrongTypeError, match=f"argument 1: a kernel takes blobs, numbers and arrays on the device, got {what}"):
         cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), wrong, wrong, 10))
+
+
+@pytest.mark.parametrize("number", [2**63, -2**63 - 1])
+def test_integers_that_are_too_long(number):
+    with pytest.raises(WrongTypeError, match=f"argument 3: an int becomes a long long, which cannot hold {number}"):
+        cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), blob_of([1.0]), blob_of([1.0]), number))
+
+
+@pytest.mark.parametrize("size", [1, (), (1, 1, 1, 1), (2**32,), (-1,), (1.5,), None])
+def test_grids_and_blocks_that_cannot_be(size):
+    for grid, block, field in (size, (32,), "grid"), ((1,), size, "block"):
+        with pytest.raises(ConfigError, match=f"{field}: kernel axpy: must be a tuple of 1 to 3 integers from 1 to"):
+            cuda.kernel(AXPY, "axpy")(grid, block, (np.float32(1), blob_of([1.0]), blob_of([1.0]), 1))
 
 
 def test_what_does_not_compile_is_shown_with_numbers():
