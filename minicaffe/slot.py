@@ -60,8 +60,9 @@ class Slot:
         """
         _check_kind(kind)
         if self._value is None or not isinstance(self._value, kind):
-            held = "is empty" if self._value is None else f"holds {self.type.__name__}"
-            raise WrongTypeError(f"{held}, asked for {kind.__name__}; get_mutable replaces it", field=self.name or None)
+            held, advice = (("is empty", "set it first") if self._value is None else
+                            (f"holds {self.type.__name__}", "ask for that type, or reset the slot"))
+            raise WrongTypeError(f"{held}, asked for {kind.__name__}; {advice}", field=self.name or None)
         return self._value
 
     def get_mutable(self, kind):

@@ -27,11 +27,11 @@ def test_knows_its_type():
     assert slot.type is None
     slot.reset(3)
     assert (slot.type, slot.get(int), slot.get()) == (int, 3, 3)
-    with pytest.raises(WrongTypeError, match="data: holds int, asked for str"):
+    with pytest.raises(WrongTypeError, match="data: holds int, asked for str; ask for that type, or reset the slot"):
         slot.get(str)
     assert slot.get(int) == 3
     slot.reset()
-    with pytest.raises(TypeError, match="is empty, asked for int"):
+    with pytest.raises(TypeError, match="is empty, asked for int; set it first"):
         slot.get(int)
 
 
