@@ -403,6 +403,8 @@ cdef class Blob:
             if array.dtype != NUMPY_TYPES[self.dtype] or array.size != self.count or array.readonly:
                 raise ShapeError(f"set_gpu_data needs {self.count} writable {NUMPY_TYPES[self.dtype].name} values, got "
                                  f"{array.size} {'read-only ' if array.readonly else ''}of {array.dtype.name}")
+            if not array.size:      # mostly at address 0
+                return
             source, owner = array.address, array
         self.check_idle()
         cdef SyncedMemory data = self.data_memory, diff = self.diff_memory

@@ -97,6 +97,15 @@ def test_a_blob_takes_device_memory_of_others():
     assert not blob.data.any()
 
 
+def test_device_memory_without_elements_is_nowhere():
+    class Empty:
+        __cuda_array_interface__ = {"shape": (0, 3), "typestr": "<f4", "data": (0, False), "version": 3}
+
+    blob = Blob((0, 3))
+    blob.set_gpu_data(Empty())
+    assert blob.gpu_data.shape == (0, 3)
+
+
 @pytest.mark.parametrize(("source", "error", "words"), [
     (lambda: Foreign(np.zeros(6, np.float64)), ShapeError, "needs 6 writable float32 values, got 6 of float64"),
     (lambda: Foreign(np.zeros(5, np.float32)), ShapeError, "got 5 of float32"),
