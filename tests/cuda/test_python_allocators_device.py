@@ -110,11 +110,14 @@ def test_one_that_hands_out_the_middle_of_a_block(serve, above):
 def test_a_wrong_address_is_refused_before_anything_is_written_there(serve):
     class Wrong(Watch):
         def alloc(self, nbytes):
-            return super().alloc(nbytes + 64) + 32
+            self.taken = super().alloc(nbytes + 64)
+            return self.taken + 32
 
-    serve(Wrong(memory.allocator_of(CUDAPlace(0), "plain")))
+    wrong = Wrong(memory.allocator_of(CUDAPlace(0), "plain"))
+    serve(wrong)
     blob = Blob((10,))
     blob.data[...] = np.arange(10)
     with pytest.raises(PointerError, match="must be a multiple of 64"):
         str(blob.gpu_data.__cuda_array_interface__)
-    assert (blob.data == np.arange(10)).all()
+    assert (blob.data == np.arange(10)).all() and wrong.stats().count == 0
+    wrong.free(wrong.taken)  # nobody else knows of it
