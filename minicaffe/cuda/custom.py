@@ -57,13 +57,15 @@ class Kernel:
         ConfigError
             In CPU mode, for a stream of another device, and for a grid or block that cannot be.
         WrongTypeError
-            For an argument that no kernel takes, and an int of more than 64 bits.
+            For an argument that no kernel takes, an int of more than 64 bits, and a stream that is no `Stream`.
         DeviceError
             If the source does not compile, or the launch is refused; `WrongDeviceError` if an argument is on another GPU.
         """
         target = device.current()
         if target is None:
             raise ConfigError(f"kernel {self.name} needs GPU mode; call set_mode_gpu() first")
+        if stream is not None and not isinstance(stream, device.Stream):
+            raise WrongTypeError(f"kernel {self.name}: the stream must be a cuda.Stream, got {stream!r}")
         if stream is not None and stream.device is not target:
             raise ConfigError(f"kernel {self.name}: the stream is of device {stream.device.index}, the present one is "
                               f"{target.index}; make one with cuda.Stream(cuda.current())")

@@ -10,7 +10,7 @@ from processes import run
 
 import minicaffe
 from minicaffe import cuda
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, WrongTypeError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,6 +46,11 @@ def test_on_a_stream_of_its_own():
 def test_what_is_no_number_of_cycles(cycles):
     with pytest.raises(ConfigError, match=r"cuda.sleep.cycles: must be an integer from 0 to 2\^62, got .*clock_rate"):
         cuda.sleep(cycles)
+
+
+def test_what_is_no_stream():
+    with pytest.raises(WrongTypeError, match="kernel mc_sleep: the stream must be a cuda.Stream, got 5"):
+        cuda.sleep(1, 5)
 
 
 def test_cpu_mode_is_refused():
