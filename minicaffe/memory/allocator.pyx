@@ -128,7 +128,9 @@ cdef class Allocator:
             self.upstream.empty_cache()
 
     def malloc(self, size_t nbytes, stream):
-        """Give the address of a block for work on `stream`, whichever is current; it is cached for that stream, once freed.
+        """Give the address of a block for work on `stream`, whichever is current.
+
+        Once freed, it goes to other streams only when `stream` is past the work that was put on it before.
 
         Parameters
         ----------

@@ -149,7 +149,9 @@ cdef class StreamAllocator(Allocator):
         stream = stream_number(stream)
         if self.streams is None:
             raise one_stream(self)
-        return <size_t>self.alloc_on(nbytes, stream)
+        address = <size_t>self.alloc_on(nbytes, stream)
+        self.record_stream(address, stream)     # a block that belongs to no stream waits for this one, too
+        return address
 
     def record_stream(self, size_t address, stream):
         cdef size_t number = stream_number(stream)

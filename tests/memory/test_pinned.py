@@ -67,6 +67,16 @@ def test_a_block_waits_for_the_streams_that_copy_it():
     assert cache.alloc(512) == block
 
 
+def test_memory_for_a_chosen_stream_waits_for_it():
+    streams = FakeStreams()
+    cache, _ = make(streams=streams)
+    block = cache.malloc(512, 4)
+    cache.free(block)
+    assert streams.put == {4: 1} and cache.alloc(512) != block
+    streams.reach(4)
+    assert cache.alloc(512) == block
+
+
 def test_a_failed_record_leaves_the_block_live():
     streams = FakeStreams()
     cache, _ = make(streams=streams)
