@@ -100,14 +100,10 @@ class Workspace:
         MissingNameError
             If `name` is not known, or belongs to a parent.
         """
-        if name in self._forwarded:
-            del self._forwarded[name]
-        elif name in self._slots:
-            del self._slots[name]
-        elif self.has(name):
+        self._check_name(name)
+        if self._forwarded.pop(name, None) is None and self._slots.pop(name, None) is None:
+            self.slot(name)  # raises if nobody knows it
             raise MissingNameError(f"{self}: blob '{name}' belongs to a parent; remove it there")
-        else:
-            self.slot(name)  # raises
 
     def forward(self, own_name, parent_name):
         """Let `own_name` mean `parent_name` of the parent; calling again points it elsewhere.

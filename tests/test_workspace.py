@@ -101,7 +101,7 @@ def test_names_are_strings():
     workspace.set("a", 1)
     child = workspace.child("c")
     for call in (lambda: workspace.set(3, 1), lambda: workspace.create_slot(None), lambda: workspace.rename("a", 3),
-                 lambda: workspace.slot(3), lambda: workspace.remove(3), lambda: workspace.net(None), lambda: workspace.run_net(3),
+                 lambda: workspace.slot(3), lambda: workspace.remove([]), lambda: workspace.net(None), lambda: workspace.run_net(3),
                  lambda: workspace.save("file", [3]), lambda: workspace.load("file", [[]])):
         with pytest.raises(WrongTypeError, match="workspace: a name is a str, got"):
             call()
