@@ -36,5 +36,6 @@ cdef class Event:
 cpdef Device get_device(int index)
 cpdef Stream computing(Device device)
 cdef int follow(Stream line, Device other) except -1
+cdef int follow_all(Stream line, Device other) except -1
 cdef int borrow(Device user, Device owner, str name) except -1
 cdef int raise_failure(CudaStream* stream) except -1

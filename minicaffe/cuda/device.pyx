@@ -184,7 +184,7 @@ cdef class Device:
     def copy_to_peer(self, size_t src, Device other not None, size_t dst, size_t nbytes):
         """Copy bytes of this device to another; the driver goes directly where both are peers, else by way of the host."""
         self.wait_for_guests()
-        follow(computing(self), other)
+        follow_all(computing(self), other)
         self.activate()
         check(cydriver.cuMemcpyPeerAsync(dst, other.context, src, self.context, nbytes, <cydriver.CUstream> self.stream.handle),
               "cuMemcpyPeerAsync", (hex(dst), other.index, hex(src), self.index, nbytes))
@@ -481,6 +481,12 @@ cdef int follow(Stream line, Device other) except -1:
     return 0
 
 
+cdef int follow_all(Stream line, Device other) except -1:
+    """As `follow`, and for what other devices compute now in memory that `other` lent them."""
+    other.wait_for_guests()
+    return follow(line, other)
+
+
 cdef int borrow(Device user, Device owner, str name) except -1:
     """Let what `user` computes next use memory of `owner`, in order with what that computes, or raise WrongDeviceError."""
     if user is owner:
@@ -489,7 +495,7 @@ cdef int borrow(Device user, Device owner, str name) except -1:
         raise WrongDeviceError(f"{name or 'the memory'} is on GPU {owner.index}, the current GPU is {user.index}; select its GPU "
                                f"(minicaffe.set_device({owner.index})), copy it (blob.copy_from), or let GPU {user.index} use it "
                                f"(cuda.enable_peer_access({user.index}, {owner.index}))")
-    follow(computing(user), owner)
+    follow_all(computing(user), owner)
     if user not in owner.guests:
         owner.guests.append(user)
     return 0

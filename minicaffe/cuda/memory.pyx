@@ -10,7 +10,7 @@ cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
 
-from minicaffe.cuda.device cimport Device, Event, Stream, borrow, computing, follow, get_device, raise_failure
+from minicaffe.cuda.device cimport Device, Event, Stream, borrow, computing, follow, follow_all, get_device, raise_failure
 from minicaffe.cuda.driver cimport check, may_call
 from minicaffe.memory.allocator cimport Allocator, Buffer, out_of_memory
 from minicaffe.memory.streams cimport StreamOrder
@@ -76,7 +76,8 @@ cdef class PinnedAllocator(Allocator):
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef void* ptr = NULL
         self.device.activate()
-        check(cydriver.cuMemHostAlloc(&ptr, max(nbytes, <size_t> 1), cydriver.CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc", (nbytes,))
+        check(cydriver.cuMemHostAlloc(&ptr, max(nbytes, <size_t> 1), cydriver.CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc",
+              (nbytes,))
         self.remember(ptr, nbytes)
         return ptr
 
@@ -142,8 +143,7 @@ cdef class CudaSide(DeviceSide):
     cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
         cdef Device other = (<CudaSide?> source).device
         self.begin()
-        other.wait_for_guests()
-        follow(computing(self.device), other)
+        follow_all(computing(self.device), other)
         src.record_stream(<size_t> self.device.stream.handle)
         check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes,
                                          <cydriver.CUstream> self.device.stream.handle),
@@ -161,9 +161,9 @@ cdef class CudaSide(DeviceSide):
             raise WrongDeviceError(f"{dst.name or 'the memory'} is on GPU {self.device.index}, the stream is one of GPU "
                                    f"{line.device.index}; push on a stream of the memory's own GPU")
         if fresh:
-            follow(line, self.device)
+            follow_all(line, self.device)
             if not src.place.on_host and src.place != self.place:
-                follow(line, get_device(src.place.device))
+                follow_all(line, get_device(src.place.device))
         self.device.activate()
         known = dst.record_stream(<size_t> line.handle)
         known = src.record_stream(<size_t> line.handle) and known
@@ -176,7 +176,8 @@ cdef class CudaSide(DeviceSide):
                   (hex(dst.address), hex(src.address), nbytes))
         else:       # of one device or of two
             check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, get_device(src.place.device).context,
-                                             nbytes, line.handle), "cuMemcpyPeerAsync", (hex(dst.address), hex(src.address), nbytes))
+                                             nbytes, line.handle),
+                  "cuMemcpyPeerAsync", (hex(dst.address), hex(src.address), nbytes))
         while self.held and self.held[0][0].done():
             self.held.popleft()
         if event is not None:       # no allocator of ours knows of a foreign block, so it is kept until the copy is done

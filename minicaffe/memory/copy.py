@@ -8,6 +8,8 @@ copied one by one.
 import copy as python_copy
 import ctypes
 from collections import namedtuple
+from contextlib import suppress
+from numbers import Integral
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from minicaffe.errors import ConfigError, PointerError, ShapeError, WrongTypeErr
 from minicaffe.memory.allocator import Buffer, wrap
 from minicaffe.memory.place import CPUPlace, CUDAPlace
 from minicaffe.memory.registry import registry
+from minicaffe.memory.synced import device_lock
 
 End = namedtuple("End", "block dtype readonly")  # a Buffer, its own or around foreign memory; None: bytes of no type
 
@@ -65,16 +68,27 @@ def copy(dst, src, nbytes=None, stream=None):
         raise ConfigError(f"memory.copy: {nbytes} bytes at {from_.address:#x} and at {to.address:#x} of {to.place} overlap; copy "
                           "them by way of another block")
     side = registry.device_side(from_.place if to.place.on_host else to.place)
-    if stream is not None:
-        side.push(to, from_, nbytes, stream, True)
-    elif from_.place.on_host:
-        side.copy_to_device(to.address, from_.address, nbytes)
-    elif to.place.on_host:
-        side.copy_to_host(to.address, from_.address, nbytes)
-    elif to.place == from_.place:
-        side.copy_within(to.address, from_.address, nbytes)
-    else:
-        side.copy_from_peer(to, from_, nbytes, registry.device_side(from_.place))
+    with device_lock:  # not into a graph that another thread records
+        if stream is not None:
+            side.push(to, from_, nbytes, stream, True)
+        elif from_.place.on_host:
+            side.copy_to_device(to.address, from_.address, nbytes)
+        elif to.place.on_host:
+            side.copy_to_host(to.address, from_.address, nbytes)
+        else:
+            _tell_computing(to.place, to, from_)
+            if to.place == from_.place:
+                side.copy_within(to.address, from_.address, nbytes)
+            else:
+                side.copy_from_peer(to, from_, nbytes, registry.device_side(from_.place))
+
+
+def _tell_computing(place, *blocks):
+    """Tell the allocators that the computing stream of `place` uses `blocks`: memory.alloc may have got them for another."""
+    order = registry.stream_order(place)
+    for block in blocks if order else ():
+        with suppress(ConfigError):  # of an allocator without streams: all its work is in order
+            block.record_stream(order.current())
 
 
 def _checked_size(target, source, nbytes):
@@ -88,9 +102,11 @@ def _checked_size(target, source, nbytes):
         if have[0] != have[1]:
             raise ShapeError(f"memory.copy: dst has {have[0]} bytes, src has {have[1]}; say how many with nbytes=")
         return have[0]
+    if not isinstance(nbytes, Integral):
+        raise WrongTypeError(f"memory.copy: nbytes must be an int, got {nbytes!r}")
     if not 0 <= nbytes <= min(have):
         raise ShapeError(f"memory.copy: nbytes must be 0 to what both ends have, {min(have)}, got {nbytes}")
-    return nbytes
+    return int(nbytes)
 
 
 def _end(value, name):
@@ -116,13 +132,15 @@ def _end(value, name):
 
 
 def _device_end(interface, value, name):
-    dtype = np.dtype(interface["typestr"])
+    try:
+        dtype, shape, (address, readonly) = np.dtype(interface["typestr"]), interface["shape"], interface["data"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise WrongTypeError(f"memory.copy: {name} has no proper __cuda_array_interface__: {error!r}") from None
     nbytes = dtype.itemsize
-    for size, stride in zip(reversed(interface["shape"]), reversed(interface.get("strides") or [None] * len(interface["shape"]))):
+    for size, stride in zip(reversed(shape), reversed(interface.get("strides") or [None] * len(shape))):
         if stride not in (None, nbytes) and size > 1:
             raise ConfigError(f"memory.copy: {name} is not contiguous in C order; make a contiguous copy of it first")
         nbytes *= size
-    address, readonly = interface["data"]
     place = registry.device_place
     if nbytes:
         gpu = registry.device_side(place).device_of(address)
@@ -135,6 +153,8 @@ def _device_end(interface, value, name):
 
 def _block_at(place, address, name):
     """Return what follows `address` in the block of memory.alloc that it lies in."""
+    if not isinstance(address, Integral):
+        raise WrongTypeError(f"memory.copy: {name} needs an address, as memory.alloc gave it, got {address!r}")
     block = registry.block_at(place, address)
     if block is None:
         raise PointerError(f"memory.copy: {name}: {address:#x} lies in no live block of {place} that memory.alloc gave")

@@ -213,6 +213,19 @@ def test_blocks_that_wait_for_streams_do_not_break_a_recording(place):
     """, place, "deferred=1")
 
 
+def test_what_was_pushed_may_live_until_the_process_ends_or_go_in_a_forked_one():
+    """Nobody takes such a block again there, so nothing is asked of the driver any more."""
+    run(PUSHES + textwrap.dedent("""
+    stream = cuda.Stream(device)
+    kept, other = pushed(1, stream), pushed(2, stream)
+    child = os.fork()
+    if child == 0:
+        del other
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    """), "sim")
+
+
 def test_page_locked_memory_serves_the_streams_of_all_gpus():
     run(PUSHES + textwrap.dedent("""
     Buffer(registry.allocator(PinnedPlace()), N)        # the cache is made while GPU 0 is the current one

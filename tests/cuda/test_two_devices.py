@@ -252,3 +252,97 @@ for source in tensor, there, array:
     here.copy_from(source)
     assert (np.asarray(here) == 5).all(), source
 """, "sim", "devices=3")
+
+
+GUESTS = ["devices=3,peers=0-1,0-2,race=1", "devices=3,peers=0-1,0-2,deferred=1"]
+
+
+@pytest.mark.parametrize("settings", GUESTS)
+def test_what_one_gpu_wrote_in_lent_memory_is_there_for_the_next(settings):
+    """The owner itself does nothing between the two, so that its stream alone does not tell."""
+    run(BLOBS + """
+cuda.enable_peer_access(1, 0)
+cuda.enable_peer_access(2, 0)
+there = blob_on(0, 1, "there")
+minicaffe.set_device(1)
+there.scale_data(2)
+minicaffe.set_device(2)
+there.scale_data(3)
+assert (there.cpu_data == 6).all(), there.cpu_data
+
+for stream in cuda.Stream(zero), zero.copies:               # a copy on a stream comes behind all of them, too
+    source = blob_on(0, 1, "source")
+    block = source.data_memory.gpu_data()
+    minicaffe.set_device(1)
+    source.scale_data(5)
+    out = Buffer(registry.allocator(CUDAPlace(0)), 4000)
+    memory.copy(out, block, stream=stream)
+    found = np.zeros(1000, np.float32)
+    stream.synchronize()
+    memory.copy(found, out)
+    assert (found == 5).all(), found
+""", "sim", settings)
+
+
+@pytest.mark.parametrize("settings", GUESTS)
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_a_block_of_a_chosen_stream_is_copied_before_that_stream_gets_it_again(settings, gpu):
+    run(BLOBS + f"""
+class Array:
+    def __init__(self, address):
+        self.__cuda_array_interface__ = dict(shape=(1000,), typestr="<f4", data=(address, False), version=3)
+
+minicaffe.set_device(0)
+own, place = cuda.Stream(zero), CUDAPlace(0)
+store = cuda.kernel('extern "C" __global__ void store(float* x) {{ x[threadIdx.x] = 4; }}', "store")
+first = memory.alloc(place, 4000, stream=own)
+end = Buffer(registry.allocator(CUDAPlace({gpu})), 4000)
+memory.copy((place, first), np.full(1000, 3, np.float32))
+memory.copy(end, (place, first))        # under way when the block goes
+memory.free(place, first)
+second = memory.alloc(place, 4000, stream=own)
+store((1,), (256,), (Array(second),), stream=own)
+own.synchronize()
+found = np.zeros(1000, np.float32)
+memory.copy(found, end)
+assert (found == 3).all(), found
+
+memory.copy((place, second), end)       # into it, too
+memory.free(place, second)
+third = memory.alloc(place, 4000, stream=own)
+store((1,), (256,), (Array(third),), stream=own)
+own.synchronize()
+zero.synchronize()
+memory.copy(found, (place, third))
+assert (found[:256] == 4).all(), found
+""", "sim", settings)
+
+
+def test_a_copy_of_another_thread_does_not_get_into_a_graph_that_is_recorded():
+    run(BLOBS + """
+import threading
+from minicaffe.memory.synced import device_lock
+minicaffe.set_device(0)
+blob = blob_on(0, 1)
+source, target, third = (Buffer(registry.allocator(CUDAPlace(d)), 4000) for d in (0, 0, 1))
+memory.copy(source, np.full(1000, 2, np.float32))
+stream = cuda.Stream(zero)
+graph = cuda.Graph(zero)
+
+def copy():
+    memory.copy(target, source, stream=stream)
+    stream.synchronize()
+    memory.copy(third, source)
+    memory.copy(source, third)
+
+thread = threading.Thread(target=copy)
+with device_lock, graph:
+    thread.start()
+    thread.join(0.3)
+    blob.scale_data(3)
+thread.join()
+assert graph.nodes == 1, graph.nodes
+found = np.zeros(1000, np.float32)
+memory.copy(found, target)
+assert (found == 2).all()
+""", "sim", GUESTS[0])

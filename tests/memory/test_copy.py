@@ -83,6 +83,9 @@ def test_addresses_are_checked_against_what_alloc_gave(host):
             memory.copy(wrong, array, 1)
     with pytest.raises(ShapeError, match="dst has 48 bytes, src has 40"):
         memory.copy(array, (CPUPlace(), address + 8))
+    for wrong in "text", None, 1.5:
+        with pytest.raises(WrongTypeError, match="memory.copy: src needs an address"):
+            memory.copy(array, (CPUPlace(), wrong), 1)
     memory.free(CPUPlace(), address)
     with pytest.raises(PointerError):
         memory.copy(array, (CPUPlace(), address))
@@ -95,7 +98,10 @@ def test_sizes(host):
     for nbytes in 5, -1:
         with pytest.raises(ShapeError, match=f"nbytes must be 0 to what both ends have, 4, got {nbytes}"):
             memory.copy(large, small, nbytes)
-    memory.copy(large, small, 2)
+    for nbytes in 1.5, "2", np.float32(2):
+        with pytest.raises(WrongTypeError, match="nbytes must be an int, got"):
+            memory.copy(large, small, nbytes)
+    memory.copy(large, small, np.int64(2))
     assert list(large) == [0, 0, 1, 1, 1, 1, 1, 1]
     memory.copy(large, small, 0)
     memory.copy(np.zeros((0, 3)), np.zeros(0))
@@ -229,3 +235,6 @@ def test_arrays_on_a_device(host, device):
     with pytest.raises(WrongTypeError, match="dst is float64"):
         memory.copy(np.zeros(6), OnDevice())
     memory.copy(np.zeros((0, 4), np.float32), OnDevice(shape=(0, 4), data=(0, False)))
+    for wrong in {"data": None}, {"typestr": "no type"}:
+        with pytest.raises(WrongTypeError, match="src has no proper __cuda_array_interface__"):
+            memory.copy(found, OnDevice(**wrong))
