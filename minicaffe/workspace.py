@@ -396,6 +396,8 @@ def _read_net(net, phase, level, stages, skip_unknown_fields):
     """Return a NetParameter of our own for a state, its positions and its file, both None for a message."""
     if phase not in (caffe_pb2.TRAIN, caffe_pb2.TEST):
         raise ConfigError(f"must be TRAIN (0) or TEST (1), got {phase!r}", field="phase")
+    if isinstance(stages, str):  # whose letters would be the stages
+        raise WrongTypeError(f"must be a sequence of names, got {stages!r}; give [{stages!r}]", field="stages")
     param, positions, file = caffe_pb2.NetParameter(), None, None
     if isinstance(net, caffe_pb2.NetParameter):
         param.CopyFrom(net)
@@ -412,5 +414,5 @@ def _read_net(net, phase, level, stages, skip_unknown_fields):
     param.state.phase = phase
     if level is not None or file is not None:
         param.state.level = level or 0
-    param.state.stage.extend(stages)
+    param.state.stage.extend(stages or ())
     return param, positions, file

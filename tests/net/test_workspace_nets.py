@@ -67,6 +67,9 @@ def test_the_state_and_the_options_of_the_net(tmp_path):
     param.state.stage.append("extra")
     assert workspace.create_net(param, caffe.TEST).layer_names[-1] == "staged"
     assert workspace.create_net(param, caffe.TEST, name="other", level=0).layer_names[-1] == "ip"
+    assert workspace.create_net(param, caffe.TEST, name="no further", stages=None).layer_names[-1] == "staged"
+    with pytest.raises(WrongTypeError, match="stages: must be a sequence of names, got 'extra'"):
+        workspace.create_net(param, caffe.TEST, name="letters", stages="extra")
     test.save(tmp_path / "w.caffemodel")
     other = Workspace().create_net(param, caffe.TEST, weights=str(tmp_path / "w.caffemodel"), trusted=False)
     assert not other.trusted and np.array_equal(other.params["ip"][0].data, test.params["ip"][0].data)
