@@ -51,8 +51,8 @@ cdef class Blob:
     def __cinit__(self, shape=None, Dtype dtype=FLOAT, str name=""):
         self.dtype = dtype
         self.name = name
-        self.data_memory = SyncedMemory(0, name + " data")
-        self.diff_memory = SyncedMemory(0, name + " diff")
+        self.data_memory = _memory(self, 0, "data")
+        self.diff_memory = _memory(self, 0, "diff")
         if shape is not None:
             self.reshape_to(shape)
 
@@ -97,9 +97,9 @@ cdef class Blob:
         if size > data.size or size > diff.size:
             check_bytes(size, (f"blob '{self.name}'" if self.name else "a blob") + f" of shape {[dims[i] for i in range(num_axes)]}")
         if size > data.size:    # each by itself: either may be shared with a smaller or larger blob
-            data = SyncedMemory(size, self.name + " data")
+            data = _memory(self, size, "data")
         if size > diff.size:
-            diff = SyncedMemory(size, self.name + " diff")
+            diff = _memory(self, size, "diff")
         self.check_idle()
         # From here on no other thread gets in, so that shape and memories fit each other for all who look.
         for axis in range(num_axes):
@@ -364,7 +364,7 @@ cdef class Blob:
         cdef SyncedMemory memory = self.shape_memory
         if memory is None or self.shape_stamp != self.stamp or memory.place != self.data_memory.place:
             shape, stamp = self.shape, self.stamp
-            memory = SyncedMemory(4 * len(shape), self.name + " shape", self.data_memory.place)
+            memory = _memory(self, 4 * len(shape), "shape", self.data_memory.place)
             memory.set_cpu_data(np.array(shape, np.int32))
             self.shape_memory, self.shape_stamp = memory, stamp
         buffer = memory.gpu_data()
@@ -421,7 +421,7 @@ cdef class Blob:
         cdef size_t itemsize = ITEMSIZE[<int> self.dtype], size
         while self.data_memory.size != self.count * itemsize:
             size = self.count * itemsize
-            data, diff = SyncedMemory(size, self.name + " data"), SyncedMemory(size, self.name + " diff")
+            data, diff = _memory(self, size, "data"), _memory(self, size, "diff")
             self.check_idle()
             if size == self.count * itemsize:   # another thread may have reshaped the blob meanwhile
                 self.stamp += 1
@@ -652,6 +652,11 @@ cpdef numpy_view(tuple shape, dtype, Buffer buffer):
                          "smaller") from None
     view.flags.writeable = not buffer.readonly  # of a view that shows no memory, too
     return view
+
+
+cdef SyncedMemory _memory(Blob blob, size_t size, str part, place=None):
+    """Make memory that has the blob's name and `part`, or without a name only that."""
+    return SyncedMemory(size, f"{blob.name} {part}".lstrip(), place)
 
 
 cdef tuple _array_shape(Blob blob):

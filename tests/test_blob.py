@@ -234,6 +234,12 @@ def test_set_cpu_data_borrows():
         blob.set_cpu_data(array.astype(np.float64))
 
 
+def test_memories_are_named_by_what_they_serve():
+    blob, unnamed = Blob((2,), name="conv1"), Blob((2,))
+    assert (blob.data_memory.name, blob.diff_memory.name) == ("conv1 data", "conv1 diff")
+    assert (unnamed.data_memory.name, unnamed.diff_memory.name) == ("data", "diff")
+
+
 @pytest.mark.parametrize("words", ["scattered", "read-only"])
 def test_set_cpu_data_that_is_refused_leaves_the_values(words):
     blob, source = Blob((9,)), np.zeros(8, np.float32)[::2] if words == "scattered" else np.zeros(4, np.float32)
