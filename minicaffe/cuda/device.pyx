@@ -446,9 +446,12 @@ cdef class Event:
         check(cydriver.cuEventRecord(self.handle, stream.handle), "cuEventRecord")
 
     def done(self):
-        """Whether all work before it is done."""
+        """Whether all work before it is done; may be asked while this thread records a graph, too, unless it was recorded there."""
+        cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         self.device.activate()
+        check(cydriver.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode")
         code = cydriver.cuEventQuery(self.handle)
+        cydriver.cuThreadExchangeStreamCaptureMode(&mode)
         if code != cydriver.CUDA_ERROR_NOT_READY:
             check(code, "cuEventQuery")
         return code == cydriver.CUDA_SUCCESS

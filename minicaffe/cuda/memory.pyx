@@ -101,8 +101,15 @@ cdef class CudaSide(DeviceSide):
 
     cdef int begin(self) except -1:
         """Make ready for work on the computing stream."""
+        self.let_go()
         self.device.wait_for_guests()
         self.device.activate()
+        return 0
+
+    cdef int let_go(self) except -1:
+        """Drop foreign memory whose pushes are done."""
+        while self.held and self.held[0][0].done():
+            self.held.popleft()
         return 0
 
     cdef int finish(self) except -1:
@@ -178,8 +185,7 @@ cdef class CudaSide(DeviceSide):
             check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, get_device(src.place.device).context,
                                              nbytes, line.handle),
                   "cuMemcpyPeerAsync", (hex(dst.address), hex(src.address), nbytes))
-        while self.held and self.held[0][0].done():
-            self.held.popleft()
+        self.let_go()
         if event is not None:       # no allocator of ours knows of a foreign block, so it is kept until the copy is done
             self.held.append((event, dst, src))
             event.record(line)
@@ -222,15 +228,7 @@ cdef class CudaOrder(StreamOrder):
         return event
 
     cpdef bint done(self, event) except -1:
-        if event is None:
-            return True
-        # Also where this thread records a graph: the event is none of that graph's, so asking does not harm it.
-        cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
-        check(cydriver.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode")
-        try:
-            return event.done()
-        finally:
-            cydriver.cuThreadExchangeStreamCaptureMode(&mode)
+        return event is None or event.done()
 
     cpdef wait(self, event):
         if event is not None:

@@ -21,6 +21,7 @@ from minicaffe.memory.place import CPUPlace
 
 cdef size_t NO_STREAM = <size_t>-1      # of a block that belongs to none
 cdef object PAGEABLE = CPUPlace()
+cdef object new_queue = deque         # a C variable: the last blocks are freed when the names of modules are gone
 
 
 cdef class StreamOrder:
@@ -118,7 +119,7 @@ cdef class StreamAllocator(Allocator):
             self.users[address] = others
             raise
         for stream, event in events:
-            self.queues.setdefault(stream, deque()).append((event, address))
+            self.queues.setdefault(stream, new_queue()).append((event, address))
         return True
 
     cdef int take_back(self, bint wait) except -1:

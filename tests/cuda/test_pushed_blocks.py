@@ -213,6 +213,42 @@ def test_blocks_that_wait_for_streams_do_not_break_a_recording(place):
     """, place, "deferred=1")
 
 
+def test_foreign_memory_goes_at_the_next_copy_also_while_a_graph_is_recorded():
+    run(PUSHES + textwrap.dedent("""
+    class Array(np.ndarray):
+        "One that can say that it went."
+
+    import weakref
+    stream = cuda.Stream(device)
+    source, target = Blob((10,)), Blob((10,))
+    source.mutable_gpu_data, target.mutable_gpu_data
+    for graph in None, cuda.Graph(device):
+        array = np.zeros(N, np.uint8).view(Array)
+        known, mem = weakref.ref(array), SyncedMemory(N)
+        mem.set_cpu_data(array)
+        mem.async_gpu_push(stream)
+        stream.synchronize()
+        del array, mem
+        assert known() is not None
+        if graph is None:
+            target.copy_from(source)
+        else:
+            with graph:
+                target.copy_from(source)
+            assert graph.nodes == 1
+        assert known() is None
+    """), "sim")
+
+
+def test_foreign_memory_that_was_pushed_may_live_until_the_last_of_the_process():
+    assert run(PUSHES + textwrap.dedent("""
+    stream = cuda.Stream(device)
+    mem = SyncedMemory(N)
+    mem.set_cpu_data(np.zeros(N, np.uint8))
+    mem.async_gpu_push(stream)
+    """), "sim") == ""
+
+
 def test_what_was_pushed_may_live_until_the_process_ends_or_go_in_a_forked_one():
     """Nobody takes such a block again there, so nothing is asked of the driver any more."""
     run(PUSHES + textwrap.dedent("""
