@@ -263,7 +263,8 @@ cdef class SyncedMemory:
                     raise WrongDeviceError(f"SyncedMemory.set_gpu_data: {address:#x} is memory of GPU {gpu}, this memory's device "
                                            f"side is on GPU {place.device}; give memory of that one", field=self._name or None)
                 place = type(place)(gpu)
-            registry.device_side(place).admit(self._name, None)
+            if _current_gpu >= 0:
+                registry.device_side(place).admit(self._name, None)
             self._place = place
             self.act(SET_GPU_DATA, foreign_buffer(<void*>address, self.size, place, owner, self._name))
 

@@ -172,6 +172,18 @@ assert lent.place == CUDAPlace(0)
 """, "sim", "devices=3,peers=0-1")
 
 
+def test_addresses_are_adopted_before_any_gpu_computes():
+    run("""
+from minicaffe.memory import Buffer, CUDAPlace, SyncedMemory
+from minicaffe.memory.registry import registry
+cuda.get_device(0)      # the driver runs, but GPU mode was never chosen
+block = Buffer(registry.allocator(CUDAPlace(1)), 64)
+mine = SyncedMemory(64)
+mine.set_gpu_data(block.address, block)
+assert mine.place == CUDAPlace(1) and mine.gpu_data().address == block.address
+""", "sim", "devices=2")
+
+
 @pytest.mark.parametrize("settings", ORDERS)
 def test_peer_access_lends_memory_in_order(settings):
     """Each GPU has queued work on the same blob, and the host waits for none of it in between."""
