@@ -613,7 +613,8 @@ def finish():
             one.give_back()
     except DeviceError:
         pass                # whoever asked for the work has had the error, or does not want it any more
-    driver.close()
+    finally:
+        driver.close()
 
 
 atexit.register(finish)

@@ -12,7 +12,7 @@ from minicaffe.cuda.device cimport Device
 from minicaffe.cuda.driver cimport check, may_call
 from minicaffe.memory.allocator cimport Buffer
 
-from minicaffe.errors import DeviceError
+from minicaffe.errors import ConfigError, DeviceError
 from minicaffe.memory.allocator import keep_blocks
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
@@ -23,7 +23,7 @@ cdef struct Inputs:
 
 
 cdef class Graph:
-    """The recorded work of one stream; use it as ``with graph.recording(): ...``, then call `replay`.
+    """The recorded work of one stream; use it as ``with graph: ...``, then call `replay`.
 
     Parameters
     ----------
@@ -56,8 +56,10 @@ cdef class Graph:
             cydriver.cuGraphExecDestroy(self.executable)
 
     def __enter__(self):
-        """Begin to record what is launched on the device's computing stream by this thread."""
+        """Begin to record what is launched on the device's computing stream by this thread; a graph is recorded once."""
         cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
+        if self.executable != NULL:
+            raise ConfigError("this graph was recorded already; make another: cuda.Graph(device)")
         self.device.activate()
         check(cydriver.cuStreamBeginCapture(stream, cydriver.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture")
         kept = []

@@ -15,7 +15,7 @@ from training import NET, losses, make_solver
 import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob
-from minicaffe.errors import DeviceError, OutOfMemoryError
+from minicaffe.errors import ConfigError, DeviceError, OutOfMemoryError
 
 HERE = str(Path(__file__).parent)
 
@@ -99,6 +99,18 @@ def test_an_error_while_a_graph_is_recorded_ends_the_recording(sim):
         raise ZeroDivisionError
     blob.scale_data(2)
     assert (blob.cpu_data == 6).all() and graph.nodes == 0
+
+
+def test_a_graph_is_recorded_once(sim):
+    blob = Blob((100,))
+    blob.data[...] = 3
+    blob.gpu_data  # noqa: B018
+    with cuda.Graph(cuda.current()) as graph:
+        blob.scale_data(2)
+    with pytest.raises(ConfigError, match="recorded already"), graph:
+        blob.scale_data(5)
+    graph.replay(0, 0)
+    assert (blob.cpu_data == 6).all() and graph.nodes == 1
 
 
 @pytest.mark.parametrize(("call", "nth"), [*(("cuMemAlloc", n) for n in (1, 2, 3, 7, 15)), ("cuMemHostAlloc", 1)])

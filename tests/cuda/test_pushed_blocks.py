@@ -99,7 +99,7 @@ def test_foreign_host_memory_lives_until_it_is_sent(place, settings):
         base[:] = 5
         return base
     array = foreign()
-    gone = weakref.ref(array)
+    gone, address = weakref.ref(array), array.ctypes.data
     mem = SyncedMemory(N)
     mem.set_cpu_data(array)
     mem.async_gpu_push(stream)
@@ -109,6 +109,7 @@ def test_foreign_host_memory_lives_until_it_is_sent(place, settings):
     assert gone() is not None, "its memory is free, and the copy still to come"
     stream.synchronize()
     assert (bytes_of(target.address) == 5).all()
+    assert driver.cuMemHostUnregister(address)[0] == 0
     other = SyncedMemory(N)
     other.set_cpu_data(np.zeros(N, np.uint8))
     other.async_gpu_push(stream)
