@@ -7,7 +7,7 @@ blob grew or went away, and a blob of a running net keeps shape and memory until
 
 import numpy as np
 
-from minicaffe.memory.allocator cimport Buffer
+from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
 from minicaffe.ops.context cimport Context, context, cpu_context, on_device, settle
 

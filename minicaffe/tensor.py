@@ -16,8 +16,8 @@ from minicaffe.blob import MAX_COUNT, NUMPY_TYPES, Blob, checked_shape, numpy_vi
 from minicaffe.cuda.strided import DeviceArray
 from minicaffe.elements import bytes_type, element_type, new_objects, same_type, type_name
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
-from minicaffe.memory.allocator import Buffer, wrap
 from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.copy import copy as copy_bytes
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry

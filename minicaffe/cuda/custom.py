@@ -17,7 +17,7 @@ import numpy as np
 from minicaffe.blob import Blob
 from minicaffe.cuda import compile, device, driver
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, WrongTypeError
-from minicaffe.memory.allocator import wrap
+from minicaffe.memory.buffer import wrap
 from minicaffe.proto.atomic import replacing
 
 

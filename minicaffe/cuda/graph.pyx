@@ -10,10 +10,10 @@ from libc.stdint cimport uint64_t
 
 from minicaffe.cuda.device cimport Device
 from minicaffe.cuda.driver cimport check, may_call
-from minicaffe.memory.allocator cimport Buffer
+from minicaffe.memory.buffer cimport Buffer
 
 from minicaffe.errors import ConfigError, DeviceError
-from minicaffe.memory.allocator import keep_blocks
+from minicaffe.memory.buffer import keep_blocks
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 

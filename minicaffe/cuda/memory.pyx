@@ -12,7 +12,8 @@ from libc.stdint cimport uintptr_t
 
 from minicaffe.cuda.device cimport Device, Event, Stream, borrow, computing, follow, follow_all, get_device, raise_failure
 from minicaffe.cuda.driver cimport check, may_call
-from minicaffe.memory.allocator cimport Allocator, Buffer, out_of_memory
+from minicaffe.memory.allocator cimport Allocator, out_of_memory
+from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.streams cimport StreamOrder
 from minicaffe.memory.synced cimport DeviceSide
 

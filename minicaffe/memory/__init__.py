@@ -6,8 +6,9 @@ CUDA memory comes with a provider that calls `register`; this folder knows no dr
 """
 
 from minicaffe.memory import reporter
-from minicaffe.memory.allocator import Allocator, Buffer, FailAllocator, LimitAllocator, SystemAllocator
+from minicaffe.memory.allocator import Allocator, FailAllocator, LimitAllocator, SystemAllocator
 from minicaffe.memory.buddy import BuddyAllocator
+from minicaffe.memory.buffer import Buffer
 from minicaffe.memory.caching import CachingAllocator
 from minicaffe.memory.copy import copy
 from minicaffe.memory.named import make_allocator

@@ -16,18 +16,5 @@ cdef class Allocator:
     cdef int forget(self, void* ptr) except -1
 
 
-cdef class Buffer:
-    cdef void* ptr
-    cdef readonly size_t nbytes
-    cdef readonly object place
-    cdef readonly bint readonly
-    cdef public str name            # what the block serves, for the reporter
-    cdef Allocator allocator        # frees the block; None: memory that `owner` keeps alive, a Buffer if it is ours
-    cdef object owner
-    cdef Usage usage                # of the place; None without an allocator
-    cpdef Buffer toreadonly(self)
-
-
-cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name)
 cdef out_of_memory(Allocator allocator, size_t nbytes, str limit)
 cdef str limit_of(error)

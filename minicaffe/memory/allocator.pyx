@@ -1,4 +1,4 @@
-"""Allocators, and the Buffer that owns one block of memory.
+"""Allocators: what hands out memory, each for one place.
 
 Caffe called malloc, cudaMallocHost and cudaMalloc by hand, so a NumPy array could outlive the memory it showed; Caffe2 had
 one allocator for the CPU that could be exchanged. Here each place has one, and on the CPU it is plain by default, as in both:
@@ -6,8 +6,7 @@ the C library keeps freed memory itself, so a cache above it wins little and hol
 
 An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
 `FailAllocator` here, and a module of its own for each that caches (``caching.pyx``, ``pinned.pyx``, ``buddy.pyx``). What
-one gets from below it gets from `upstream`. A `Buffer` is one block; it frees itself when its last user goes, be that a
-SyncedMemory or a NumPy view.
+one gets from below it gets from `upstream`. A `Buffer` (``buffer.pyx``) is one block.
 
 A subclass in Cython overrides `alloc_ptr` and `free_ptr` and either calls `remember` and `forget`, which keep sizes and
 counters and refuse unknown pointers, or keeps its own counts in `usage`. A subclass in Python overrides `alloc` and `free`
@@ -16,15 +15,12 @@ have its records consistent first.
 """
 
 cimport cython
-from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.pythread cimport PyThread_get_thread_ident as this_thread
 from cython.operator cimport dereference
 from libc.stdlib cimport free as c_free
 from posix.stdlib cimport posix_memalign
 
 from minicaffe.memory.reporter cimport Reporter, Usage
 
-import gc
 from numbers import Integral
 from time import perf_counter_ns
 
@@ -45,7 +41,6 @@ cdef enum:
     ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 cdef Reporter _reporter = reporter
-cdef dict _kept = {}    # thread -> where the blocks go that it drops, see `keep_blocks`
 
 
 @cython.no_gc_clear     # at exit the collector may reach an allocator before the last Buffer that it has to free
@@ -345,149 +340,3 @@ cdef out_of_memory(Allocator allocator, size_t nbytes, str limit):
 cdef str limit_of(error):
     """Say in words what stood behind an OutOfMemoryError from below, for the `out_of_memory` of the next allocator."""
     return getattr(error, "limit", None) or f"what lies below gives ({error})"
-
-
-@cython.no_gc_clear     # __dealloc__ needs allocator and usage
-cdef class Buffer:
-    """One block of memory, freed when the last reference goes.
-
-    ``np.ndarray(shape, dtype, buffer=buf)`` is a view that keeps `buf` alive, to write unless it is `readonly`. Device memory
-    refuses to be viewed.
-
-    Parameters
-    ----------
-    allocator : Allocator
-    nbytes : int
-    name : str
-        What the block serves (``conv1 data``), for the reporter.
-    stream : int or cuda.Stream, optional
-        See `Allocator.malloc`; None: the current one.
-
-    Raises
-    ------
-    OutOfMemoryError
-        From the allocator, once more after a garbage collection that made memory free.
-    """
-
-    def __init__(self, Allocator allocator not None, size_t nbytes, str name="", stream=None):
-        if self.place is not None:
-            raise ConfigError("a Buffer is made once; __init__ was called again")
-        cdef size_t live
-        try:
-            self.ptr = take(allocator, nbytes, stream)
-        except OutOfMemoryError:
-            # Memory may be held by reference cycles of objects that nobody uses any more.
-            live = allocator.usage.live
-            gc.collect()
-            if allocator.usage.live == live:
-                raise
-            self.ptr = take(allocator, nbytes, stream)
-        self.allocator = allocator
-        self.nbytes = nbytes
-        self.place = allocator.place
-        self.name = name
-        self.usage = _reporter.add(self, self.place, nbytes)
-        if _reporter.recording:
-            _reporter.event("alloc", self.place, <size_t>self.ptr, nbytes, name, "")
-
-    def __dealloc__(self):
-        if self.usage is not None:
-            _reporter.remove(self, self.usage, self.nbytes)     # first: nobody may find a dying Buffer
-        if self.allocator is not None and _kept and this_thread() in _kept:
-            _kept[this_thread()].append(heir(self))
-            return
-        if self.allocator is not None:
-            self.allocator.free_ptr(self.ptr)
-            if _reporter.recording:
-                _reporter.event("free", self.place, <size_t>self.ptr, self.nbytes, self.name, "")
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        if not self.place.on_host:
-            raise BufferError(f"{self!r} is device memory; the host cannot look into it")
-        PyBuffer_FillInfo(view, self, self.ptr, self.nbytes, self.readonly, flags)
-
-    cpdef Buffer toreadonly(self):
-        """Give a Buffer of the same memory that refuses to be written; it keeps this one alive."""
-        cdef Buffer buffer
-        if self.readonly:
-            return self
-        buffer = foreign_buffer(self.ptr, self.nbytes, self.place, self, self.name)
-        buffer.readonly = True
-        return buffer
-
-    def record_stream(self, stream):
-        """Say that `stream` uses the block, too: see `Allocator.record_stream`.
-
-        Returns
-        -------
-        bool
-            False for foreign memory that is no Buffer's in the end, so that nobody could be told: keep it alive yourself
-            until `stream` is done with it.
-        """
-        owner = self
-        while not isinstance(owner, Buffer) or (<Buffer>owner).allocator is None:
-            if isinstance(owner, Buffer):
-                owner = (<Buffer>owner).owner
-            elif isinstance(owner, memoryview):
-                owner = owner.obj
-            else:
-                owner = getattr(owner, "base", None)    # of a NumPy view
-            if owner is None:
-                return False
-        (<Buffer>owner).allocator.record_stream(<size_t>(<Buffer>owner).ptr, stream)
-        return True
-
-    @property
-    def address(self):
-        """int: where the block starts."""
-        return <size_t>self.ptr
-
-    @property
-    def owned(self):
-        """bool: False for foreign memory, which is kept alive but never freed."""
-        return self.owner.owned if self.readonly else self.allocator is not None
-
-    def __repr__(self):
-        return f"<Buffer {self.name!r} {self.nbytes:,} bytes in {self.place} at {<size_t>self.ptr:#x}>"
-
-    def __reduce__(self):
-        raise WrongTypeError("a Buffer cannot be copied or pickled; copy a NumPy view of it")
-
-
-cdef void* take(Allocator allocator, size_t nbytes, stream) except NULL:
-    return allocator.alloc_ptr(nbytes) if stream is None else <void*><size_t>allocator.malloc(nbytes, stream)
-
-
-def keep_blocks(kept):
-    """Put the blocks that this thread drops into the list `kept` from now on, instead of freeing them; None ends that.
-
-    A CUDA graph that is being recorded will use them again whenever it is replayed.
-    """
-    if kept is None:
-        _kept.pop(this_thread(), None)
-    else:
-        _kept[this_thread()] = kept
-
-
-cdef Buffer heir(Buffer dying):
-    """Make a Buffer that has the block of `dying` from now on."""
-    cdef Buffer buffer = foreign_buffer(dying.ptr, dying.nbytes, dying.place, None, dying.name)
-    buffer.allocator = dying.allocator
-    buffer.usage = _reporter.add(buffer, buffer.place, buffer.nbytes)
-    return buffer
-
-
-def wrap(size_t address, size_t nbytes, place, owner):
-    """Give a Buffer of `nbytes` at `address` that `owner` keeps alive; it is never freed through this Buffer."""
-    return foreign_buffer(<void*>address, nbytes, place, owner, "")
-
-
-cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name):
-    """Wrap memory that `owner` keeps alive; it is never freed here."""
-    cdef Buffer buffer = Buffer.__new__(Buffer)
-    buffer.ptr = ptr
-    buffer.nbytes = nbytes
-    buffer.place = place
-    buffer.owner = owner
-    buffer.name = name
-    return buffer

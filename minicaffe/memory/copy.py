@@ -14,7 +14,7 @@ from numbers import Integral
 import numpy as np
 
 from minicaffe.errors import ConfigError, PointerError, ShapeError, WrongTypeError
-from minicaffe.memory.allocator import Buffer, wrap
+from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.place import CPUPlace, CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock

@@ -10,7 +10,8 @@ from threading import RLock
 
 from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTypeError
 from minicaffe.memory import reporter
-from minicaffe.memory.allocator import Allocator, Buffer, SystemAllocator
+from minicaffe.memory.allocator import Allocator, SystemAllocator
+from minicaffe.memory.buffer import Buffer
 from minicaffe.memory.named import make_allocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace, check_place
 

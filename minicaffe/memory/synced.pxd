@@ -1,4 +1,4 @@
-from minicaffe.memory.allocator cimport Buffer
+from minicaffe.memory.buffer cimport Buffer
 
 
 cpdef enum SyncedHead:

@@ -9,7 +9,7 @@ something to do holds `device_lock`. A pointer is valid as long as nobody puts o
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memset
 
-from minicaffe.memory.allocator cimport Buffer, foreign_buffer
+from minicaffe.memory.buffer cimport Buffer, foreign_buffer
 from minicaffe.memory.reporter cimport Reporter
 
 import threading

@@ -1,0 +1,17 @@
+from minicaffe.memory.allocator cimport Allocator
+from minicaffe.memory.reporter cimport Usage
+
+
+cdef class Buffer:
+    cdef void* ptr
+    cdef readonly size_t nbytes
+    cdef readonly object place
+    cdef readonly bint readonly
+    cdef public str name            # what the block serves, for the reporter
+    cdef Allocator allocator        # frees the block; None: memory that `owner` keeps alive, a Buffer if it is ours
+    cdef object owner
+    cdef Usage usage                # of the place; None without an allocator
+    cpdef Buffer toreadonly(self)
+
+
+cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name)
