@@ -27,6 +27,14 @@ def device():
     memory.unregister(CUDAPlace)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def old_objects():
+    """As that of all tests, and collect what was garbage only after it was frozen: it may hold blocks, which these tests count."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def providers_come_back():
     """These tests put doubles in the place of a device: what was registered before serves again after each."""
