@@ -242,21 +242,18 @@ cdef class LimitAllocator(Allocator):
     max_bytes : int
     """
     cdef readonly size_t max_bytes
-    cdef size_t asked       # of upstream, which has not answered yet: it may run other threads
 
     def __init__(self, Allocator upstream not None, size_t max_bytes):
         super().__init__(upstream.place, upstream)
         self.max_bytes = max_bytes
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
-        cdef void* ptr
-        if nbytes > self.max_bytes - self.usage.live - self.asked:
+        if nbytes > self.max_bytes - self.usage.live:
             raise out_of_memory(self, nbytes, f"{self.max_bytes:,} bytes")
-        self.asked += nbytes
-        try:
-            ptr = self.upstream.alloc_ptr(nbytes)
-        finally:
-            self.asked -= nbytes
+        cdef void* ptr = self.upstream.alloc_ptr(nbytes)
+        if nbytes > self.max_bytes - self.usage.live:   # another thread took memory meanwhile
+            self.upstream.free_ptr(ptr)
+            raise out_of_memory(self, nbytes, f"{self.max_bytes:,} bytes")
         self.remember(ptr, nbytes)
         return ptr
 

@@ -4,7 +4,6 @@ import ctypes
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -152,14 +151,11 @@ def test_a_limit_above_it_holds_for_threads_that_come_between():
             errors.append(type(error))
 
     threads = [threading.Thread(target=work) for _ in range(2)]
-    threads[0].start()
-    while meeting.n_waiting == 0 and threads[0].is_alive():
-        time.sleep(0.001)
-    threads[1].start()
-    threads[1].join()
-    meeting.abort()
-    threads[0].join()
-    assert OutOfMemoryError in errors and limit.stats().live <= 1000
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == [OutOfMemoryError] and len(blocks) == 1 and limit.stats().live == limit.upstream.stats().live == 600
 
 
 @pytest.mark.parametrize(
