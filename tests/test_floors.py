@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "minicaffe"
 FLOORS = {
     "minicaffe.errors": 1, "minicaffe.kernels": 1,
-    "minicaffe.memory": 2, "minicaffe.proto": 2,
+    "minicaffe.memory": 2, "minicaffe.proto": 2, "minicaffe.sim": 2,
     "minicaffe.blob": 3, "minicaffe.cpu": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
     "minicaffe.common": 4, "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
     "minicaffe.tensor": 4, "minicaffe.elements": 4,

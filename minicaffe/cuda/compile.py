@@ -13,7 +13,6 @@ import re
 import time
 from pathlib import Path
 
-from minicaffe.cuda import sim
 from minicaffe.errors import DependencyError, DeviceError, Error
 from minicaffe.proto.atomic import replacing
 
@@ -23,11 +22,6 @@ OPTIONS = ("--std=c++17", "-default-device")
 
 log = logging.getLogger(__name__)
 _told = False
-
-
-def simulated():
-    """Whether kernels run on the simulated device, which has them already."""
-    return sim.selected()
 
 
 def short_name(spelling):

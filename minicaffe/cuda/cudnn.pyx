@@ -17,7 +17,7 @@ from libc.stdint cimport uintptr_t
 from minicaffe.cuda.device cimport Device
 from minicaffe.ops.context cimport CudaStream
 
-from minicaffe.cuda import compile
+from minicaffe import sim
 from minicaffe.errors import ConfigError, DeviceError
 from minicaffe.memory.sizes import parse_size
 
@@ -104,7 +104,7 @@ def _find():
     named = os.environ.get("MINICAFFE_CUDNN")
     if named:
         return ctypes.CDLL(named)
-    if compile.simulated():
+    if sim.selected():
         raise OSError("the simulated device has none")
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     try:

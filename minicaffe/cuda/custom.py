@@ -1,6 +1,6 @@
 """Kernels of the user's own, on blobs: CUDA C++ source (CuPy's RawKernel). One line for an element: cuda/pointwise.py.
 
-On the simulated device the source is compiled by the host's C++ compiler (cuda/sim/host_cuda.hpp), which must be there.
+On the simulated device the source is compiled by the host's C++ compiler (sim/host_cuda.hpp), which must be there.
 """
 
 import ctypes
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from minicaffe import sim
 from minicaffe.blob import Blob
 from minicaffe.cuda import compile, device, driver
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, WrongTypeError
@@ -79,7 +80,7 @@ class Kernel:
 
     def _function(self, target):
         if target.index not in self._functions:
-            if compile.simulated():
+            if sim.selected():
                 image, name = self._host_image(), self.name
             else:
                 image, name = compile.image(self.source, self.name, target.architecture, self.name, self.options)
@@ -93,10 +94,10 @@ class Kernel:
             raise DependencyError(f"kernel {self.name}: the simulated device runs a kernel of your own only with a C++ compiler "
                                   "on the host; install g++ (apt install g++), or use a computer with a GPU")
         text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\s*\[\s*\]\s*;", r"MCSIM_DYNAMIC_SHARED(\1, \2);", self.source)
-        text = f'#include "minicaffe/cuda/sim/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\nMCSIM_KERNEL({self.name})\n'
+        text = f'#include "minicaffe/sim/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\nMCSIM_KERNEL({self.name})\n'
         root = compile.kernels_folder().parent
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-        headers = [path.read_text() for path in (root / "cuda/sim/host_cuda.hpp", *compile.kernel_headers())]
+        headers = [path.read_text() for path in (root / "sim/host_cuda.hpp", *compile.kernel_headers())]
         key = hashlib.sha256("\0".join([text, version, *self.options, *headers]).encode()).hexdigest()[:40]
         library = compile.cache_folder() / f"{key}.so"
         try:

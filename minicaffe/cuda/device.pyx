@@ -23,6 +23,7 @@ from minicaffe.memory.reporter cimport Reporter
 from minicaffe.ops.context cimport (Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_active,
                                     set_stream)
 
+from minicaffe import sim
 from minicaffe.cuda import compile, driver
 from minicaffe.errors import ConfigError, DeviceError, WrongDeviceError
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
@@ -320,7 +321,7 @@ cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:
     try:
         owner = device_of(stream)
         spelling = (<bytes> kernel.host.name).decode()
-        if compile.simulated():
+        if sim.selected():
             image = image_of(kernel.host, 1)
             function = owner.function(owner.load_module(<unsigned char[:sizeof(HostImage)]> <unsigned char*> &image), spelling)
         else:

@@ -1,7 +1,7 @@
 """The CUDA driver: loading it, or the simulated one in its place, and turning its codes into errors.
 
 Every call goes through cuda-bindings' `cydriver`, which resolves the functions of whatever ``libcuda.so.1`` is loaded.
-With ``MINICAFFE_DEVICE=sim`` the simulated driver (cuda/sim) is loaded first under that name; nothing above this file
+With ``MINICAFFE_DEVICE=sim`` the simulated driver (minicaffe/sim) is loaded first under that name; nothing above this file
 knows the difference, except that kernels are not compiled for it (cuda/compile.py).
 """
 
@@ -12,7 +12,7 @@ import threading
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
 
-from minicaffe.cuda import sim
+from minicaffe import sim
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, OutOfMemoryError
 
 cdef bint _started = False

@@ -16,7 +16,7 @@ from libc.stdlib cimport calloc
 from minicaffe.cuda.device cimport Device
 from minicaffe.ops.context cimport CudaStream
 
-from minicaffe.cuda import compile
+from minicaffe import sim
 from minicaffe.errors import ConfigError, DeviceError
 
 cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
@@ -79,7 +79,7 @@ def open_cublas():
     """Return the library as a ctypes object, or None where there is none."""
     global _library
     named = os.environ.get("MINICAFFE_CUBLAS")
-    if _library is None and compile.simulated() and not named:
+    if _library is None and sim.selected() and not named:
         return None
     if _library is None:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib

@@ -1,7 +1,7 @@
 """Bytes that nobody may touch between the blocks cut from one piece of memory, as AddressSanitizer's manual poisoning has them.
 
 An allocator that cuts blocks tells what watches the memory, if anything does, which bytes are in use. The simulated device
-watches (cuda/sim); of other memory `nbytes` is 0 and nothing is told.
+watches (minicaffe/sim); of other memory `nbytes` is 0 and nothing is told.
 """
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from minicaffe.cuda import sim
+from minicaffe import sim
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

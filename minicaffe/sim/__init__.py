@@ -14,7 +14,7 @@ def library():
     DependencyError
         If this build has none.
     """
-    path = importlib.resources.files("minicaffe.cuda.sim").joinpath("libcuda.so.1")
+    path = importlib.resources.files("minicaffe.sim").joinpath("libcuda.so.1")
     if not path.is_file():
         raise DependencyError("this build has no simulated device (it is built on Linux); build minicaffe there")
     return os.fspath(path)
