@@ -38,7 +38,7 @@ def sim(place):
     """Change the settings of the simulated device: ``sim("fail=cuMemAlloc:2")``; planned failures end with the test."""
     if place != "sim":
         pytest.skip("faults can be planned on the simulated device only")
-    from minicaffe.cuda import sim as simulated
+    from minicaffe import sim as simulated
     library = ctypes.CDLL(simulated.library())
     planned = []
 
