@@ -151,7 +151,7 @@ def test_kernels_that_cannot_be_loaded():
     import ctypes
     sys.path.insert(0, {HERE!r})
     from training import make_solver, losses
-    from minicaffe.cuda import sim
+    from minicaffe import sim
     configure = ctypes.CDLL(sim.library(), ctypes.RTLD_GLOBAL).mcsim_configure
     minicaffe.set_mode_gpu()
     solver = make_solver()

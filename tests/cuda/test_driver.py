@@ -72,7 +72,7 @@ def test_a_start_that_failed_once_may_succeed_later():
     """Each call that makes a device fails in turn; none leaves half a device behind."""
     run("""
     import ctypes
-    from minicaffe.cuda import sim
+    from minicaffe import sim
     configure = ctypes.CDLL(sim.library(), ctypes.RTLD_GLOBAL).mcsim_configure
     for plan in ("cuInit:1", "cuDeviceGetCount:1", "cuDeviceGet:1", "cuDeviceGetName:1", "cuDeviceGetAttribute:2",
                  "cuDevicePrimaryCtxRetain:1", "cuCtxSetCurrent:1", "cuStreamCreate:1", "cuMemAlloc:1", "cuMemAlloc:2",
