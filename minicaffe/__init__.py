@@ -16,8 +16,8 @@ except ModuleNotFoundError as _error:  # Python was started in a checkout's top 
 from minicaffe import cuda, errors, io, memory
 from minicaffe.alias import install_as_caffe
 from minicaffe.classifier import Classifier
-from minicaffe.cpu.threads import get_num_threads, set_num_threads
 from minicaffe.detector import Detector
+from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import Layer, allow_python_layers
 from minicaffe.net_spec import NetSpec, layers, params, to_proto

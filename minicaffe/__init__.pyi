@@ -4,9 +4,9 @@ from minicaffe import io as io
 from minicaffe import memory as memory
 from minicaffe.alias import install_as_caffe as install_as_caffe
 from minicaffe.classifier import Classifier as Classifier
-from minicaffe.cpu.threads import get_num_threads as get_num_threads
-from minicaffe.cpu.threads import set_num_threads as set_num_threads
 from minicaffe.detector import Detector as Detector
+from minicaffe.device.threads import get_num_threads as get_num_threads
+from minicaffe.device.threads import set_num_threads as set_num_threads
 from minicaffe.layer import register_layer as register_layer
 from minicaffe.layers.python import Layer as Layer
 from minicaffe.layers.python import allow_python_layers as allow_python_layers

@@ -1,7 +1,7 @@
 from cpython.pythread cimport PyThread_get_thread_ident
 
 from minicaffe.memory.synced cimport SyncedMemory
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 cpdef enum Dtype:
     FLOAT = 0    # float32

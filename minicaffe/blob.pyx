@@ -9,7 +9,7 @@ import numpy as np
 
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
-from minicaffe.ops.context cimport Context, context, cpu_context, on_device, settle
+from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.cuda.strided import DeviceArray, c_strides, device_array
 from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError
@@ -18,11 +18,11 @@ from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
 
-cdef extern from "minicaffe/ops/sums.hpp" nogil:
+cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, const void* x, double* out)
     void square_sum "mc::sum_in_double<mc::SquareTerm>"(const Context& on, int dtype, long long n, const void* x, double* out)
 
-cdef extern from "minicaffe/ops/typed.hpp" nogil:
+cdef extern from "minicaffe/device/typed.hpp" nogil:
     void fill_typed "mc::fill_typed"(const Context& on, int dtype, long long n, double value, void* y)
     void scaled "mc::map1<mc::Scaled>"(const Context& on, int dtype, long long n, const void* x, void* y, double factor)
     void minus "mc::map2<mc::Minus>"(const Context& on, int dtype, long long n, const void* w, const void* step, void* y)

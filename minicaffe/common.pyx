@@ -4,7 +4,7 @@ Different from Caffe: the mode belongs to the process, so that new threads inher
 counter-based (kernels/random.hpp), so that the state of a generator is two integers that a snapshot can hold.
 """
 
-from minicaffe.ops.context cimport on_device
+from minicaffe.device.context cimport on_device
 
 import contextlib
 import os

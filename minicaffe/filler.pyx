@@ -10,7 +10,7 @@ import numpy as np
 
 from minicaffe.blob cimport DOUBLE, FLOAT, Blob, real, this_thread
 from minicaffe.common cimport Generator
-from minicaffe.cpu.threads cimport Threads, num_threads
+from minicaffe.device.threads cimport Threads, num_threads
 
 from minicaffe.errors import ConfigError
 
@@ -33,7 +33,7 @@ cdef extern from "minicaffe/kernels/random.hpp" namespace "mc" nogil:
         double p
         T* y
 
-cdef extern from "minicaffe/cpu/apply.hpp" namespace "mc::cpu" nogil:
+cdef extern from "minicaffe/device/apply.hpp" namespace "mc::cpu" nogil:
     void for_each[F](Threads threads, long long n, const F& f, long long cost)
 
 cdef long long RANDOM_COST = 16  # one Philox draw against one addition

@@ -1,6 +1,6 @@
 from minicaffe.blob cimport Blob, Dtype
 from minicaffe.common cimport Generator
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 cdef class Layer:
     cdef readonly object param             # its LayerParameter, a copy of its own

@@ -13,8 +13,8 @@ import pkgutil
 
 from minicaffe.common cimport Generator
 from minicaffe.blob cimport DOUBLE, FLOAT, Blob, Dtype
-from minicaffe.cpu.threads cimport Threads, num_threads
-from minicaffe.ops.context cimport Context, context, cpu_context, on_device, settle
+from minicaffe.device.threads cimport Threads, num_threads
+from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.common import caffe
@@ -23,7 +23,7 @@ from minicaffe.filler import fill
 from minicaffe.memory.synced import device_lock
 from minicaffe.proto import forks
 
-cdef extern from "minicaffe/cpu/reduce.hpp" namespace "mc::cpu" nogil:
+cdef extern from "minicaffe/ops/sums/cpu.hpp" namespace "mc::cpu" nogil:
     double dot[T](Threads threads, long long n, const T* x, const T* y)
 
 log = logging.getLogger(__name__)

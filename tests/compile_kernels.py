@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADERS = sorted((ROOT / "minicaffe" / "kernels").glob("*.hpp"))
+HEADERS = sorted([*ROOT.glob("minicaffe/kernels/*.hpp"), *ROOT.glob("minicaffe/ops/*/kernel*.hpp")])
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100"]
 # What ptxas says of each kernel, for `--ptxas-options=-v`.
 RESOURCES = re.compile(r"Function properties for (\w+)\n.* (\d+) bytes stack frame, (\d+) bytes spill stores, "
@@ -53,7 +53,7 @@ def compile_for(nvrtc, source, architecture):
 
 def compile_all(nvrtc, kernels, architecture):
     """Compile {type: size} for one GPU; return {type: (stack, stores, loads, registers)}, empty after an error, and the log."""
-    headers = "\n".join(f'#include "minicaffe/kernels/{h.name}"' for h in HEADERS)
+    headers = "\n".join(f'#include "{h.relative_to(ROOT)}"' for h in HEADERS)
     names = {k: f"mc::run<{k}, {size}>".encode() for k, size in kernels.items()}
 
     def resources(program, log):

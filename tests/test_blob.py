@@ -7,7 +7,7 @@ import pytest
 
 import minicaffe
 from minicaffe.blob import Blob, Dtype
-from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.proto import caffe_pb2
 

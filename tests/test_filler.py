@@ -5,7 +5,7 @@ import pytest
 
 from minicaffe.blob import Blob, Dtype
 from minicaffe.common import Generator
-from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ConfigError
 from minicaffe.filler import fill
 from minicaffe.proto import caffe_pb2

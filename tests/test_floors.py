@@ -9,8 +9,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "minicaffe"
 FLOORS = {
     "minicaffe.errors": 1, "minicaffe.kernels": 1,
-    "minicaffe.memory": 2, "minicaffe.proto": 2, "minicaffe.sim": 2,
-    "minicaffe.blob": 3, "minicaffe.cpu": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
+    "minicaffe.memory": 2, "minicaffe.proto": 2, "minicaffe.sim": 2, "minicaffe.device": 2,
+    "minicaffe.blob": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
     "minicaffe.common": 4, "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
     "minicaffe.tensor": 4, "minicaffe.elements": 4,
     "minicaffe.serialization": 4, "minicaffe.plan": 4, "minicaffe.data": 4,
@@ -83,5 +83,5 @@ def test_memory_never_imports_cuda():
 
 def test_the_check_sees_an_upward_import(tmp_path):
     wrong = tmp_path / "wrong.pyx"
-    wrong.write_text("from minicaffe.solver.solver import Solver\ncdef extern from \"minicaffe/cpu/apply.hpp\":\n    pass\n")
-    assert [room(n) for n in imported(wrong)] == ["minicaffe.solver", "minicaffe.cpu"]
+    wrong.write_text("from minicaffe.solver.solver import Solver\ncdef extern from \"minicaffe/device/apply.hpp\":\n    pass\n")
+    assert [room(n) for n in imported(wrong)] == ["minicaffe.solver", "minicaffe.device"]

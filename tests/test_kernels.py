@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from compile_kernels import HEADERS, compile_for
+from compile_kernels import HEADERS, ROOT, compile_for
 
 # A header says with which arguments a functor of several template parameters is checked: // e.g. Map1<Scaled<T>, T>
 EXAMPLE = re.compile(r"^// e\.g\. (\w+)<(.*)>$", re.M)
@@ -13,7 +13,7 @@ OPERATOR = re.compile(r"MC_HD (\w+) operator\(\)\(([^)]*)\)")
 
 def kernels(header):
     """CUDA source in which each functor of the header is called by kernels for float and double."""
-    yield f'#include "minicaffe/kernels/{header.name}"'
+    yield f'#include "{header.relative_to(ROOT)}"'
     yield '#include "minicaffe/kernels/pointwise.hpp"'
     yield "using namespace mc;"
     yield "template <class T> struct TripleSum { MC_HD T operator()(T a, T b, T c) const { return a + b + c; } };"
@@ -37,7 +37,7 @@ def kernels(header):
                    f"{{ mc::index_t i = blockIdx.x * (long long)blockDim.x + threadIdx.x; {run} }}")
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=lambda h: h.name)
+@pytest.mark.parametrize("header", HEADERS, ids=lambda h: f"{h.parent.name}/{h.name}")
 def test_compiles(nvrtc, header, architecture):
     size, log = compile_for(nvrtc, "\n".join(kernels(header)), architecture)
     assert size > 0, log

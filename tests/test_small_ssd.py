@@ -12,7 +12,7 @@ from small_ssd import CLASSES, SIDE, net, picture, write_database  # noqa: E402
 import minicaffe  # noqa: E402
 from minicaffe import cli  # noqa: E402
 from minicaffe.common import TEST  # noqa: E402
-from minicaffe.cpu.threads import set_num_threads  # noqa: E402
+from minicaffe.device.threads import set_num_threads  # noqa: E402
 from minicaffe.errors import ConfigError  # noqa: E402
 from minicaffe.net.net import Net  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402

@@ -7,9 +7,9 @@ import click
 
 from minicaffe import cuda
 from minicaffe.cli import options
-from minicaffe.cpu.blas import load_blas
-from minicaffe.cpu.threads import get_num_threads
+from minicaffe.device.threads import get_num_threads
 from minicaffe.errors import DependencyError, DeviceError
+from minicaffe.ops.gemm.blas import load_blas
 
 VECTOR_UNITS = ("avx512f", "avx2", "avx", "sse4_2", "asimd", "neon")
 # Caffe's lines for a device, and where the driver has their numbers (CUdevice_attribute).

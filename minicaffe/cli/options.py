@@ -123,7 +123,7 @@ def threads(command):
     """Give a command the option --threads."""
     def apply(ctx, param, count):
         if count is not None:
-            from minicaffe.cpu.threads import set_num_threads
+            from minicaffe.device.threads import set_num_threads
             set_num_threads(count)
     return click.option("--threads", type=click.IntRange(min=1), expose_value=False, callback=apply,
                         help="Processor threads; by default all processors, or OMP_NUM_THREADS.")(command)

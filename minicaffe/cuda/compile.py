@@ -1,6 +1,6 @@
 """Compiling kernels at run time by NVRTC, and keeping the cubins on disk.
 
-A cubin is kept under the hash of all that it depends on: the sources in minicaffe/kernels, the kernel, the architecture,
+A cubin is kept under the hash of all that it depends on: the headers that it may include, the kernel, the architecture,
 the options and NVRTC's version. Files appear whole or not at all; one whose contents do not match its own checksum is
 compiled anew. `minicaffe cache` shows and clears the folder.
 """
@@ -36,14 +36,14 @@ def kernel_type(spelling):
     return inside[1] or inside[2]
 
 
-def kernels_folder():
-    """Return the folder that holds minicaffe/kernels."""
-    return Path(os.fspath(importlib.resources.files("minicaffe.kernels").joinpath("config.hpp"))).parent
+def package_folder():
+    """Return the folder that holds the headers of minicaffe."""
+    return Path(os.fspath(importlib.resources.files("minicaffe.kernels").joinpath("config.hpp"))).parent.parent
 
 
 def program_text():
     """Return the source that includes every kernel header."""
-    includes = "".join(f'#include "minicaffe/kernels/{path.name}"\n' for path in kernel_headers())
+    includes = "".join(f'#include "{name}"\n' for name in kernel_headers())
     return includes + "using namespace mc;\n"  # GCC spells a type as it is called inside of mc
 
 
@@ -116,7 +116,7 @@ def compile_cubin(source, expression, options):
     """Compile without the cache; see `image`."""
     module = nvrtc()
     # The headers are given by their contents: looked up by path, those of a checkout in the present folder would be found first.
-    names = [f"minicaffe/kernels/{path.name}".encode() for path in kernel_headers()]
+    names = [name.encode() for name in kernel_headers()]
     texts = [text.encode() for text in _kernel_texts()]
     _, program = _checked(module, "nvrtcCreateProgram",
                           module.nvrtcCreateProgram(source.encode(), b"kernel.cu", len(names), texts, names))
@@ -208,13 +208,15 @@ _texts = []
 
 
 def kernel_headers():
-    """Return the paths of the headers in minicaffe/kernels."""
-    return sorted(kernels_folder().glob("*.hpp"))
+    """Return the paths of what NVRTC compiles, by the names that includes give them: kernels/*.hpp, ops/*/kernel*.hpp."""
+    root = package_folder()
+    return {f"minicaffe/{path.relative_to(root).as_posix()}": path
+            for path in sorted([*root.glob("kernels/*.hpp"), *root.glob("ops/*/kernel*.hpp")])}
 
 
 def _kernel_texts():
     if not _texts:
-        _texts.extend(path.read_text() for path in kernel_headers())
+        _texts.extend(path.read_text() for path in kernel_headers().values())
     return _texts
 
 

@@ -5,7 +5,7 @@
 // of. MAX pooling is left to engine CAFFE, as in Caffe: cuDNN keeps no mask, but finds the maximum again in tops that layers in
 // place may have changed. Data stays in Caffe's layout (NCHW).
 //
-// This file has what all layers need, and all but convolution (cuda/cudnn_conv.hpp). Descriptors and chosen algorithms are kept
+// This file has what all layers need, and all but convolution (ops/conv/cudnn.hpp). Descriptors and chosen algorithms are kept
 // for each shape as long as the process lives; they are small and on the host.
 // Numbers and types are those of cudnn_graph.h, cudnn_ops.h and cudnn_cnn.h; tests/cuda/test_cudnn.py compares them.
 #pragma once
@@ -13,8 +13,9 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include "minicaffe/kernels/pooling.hpp"
-#include "minicaffe/ops/context.hpp"
+#include "minicaffe/cuda/libraries.hpp"
+#include "minicaffe/ops/pooling/kernel.hpp"
+#include "minicaffe/device/context.hpp"
 
 namespace mc {
 namespace cuda {
@@ -99,7 +100,7 @@ static_assert(sizeof(CudnnCalls) == kCudnnCalls * sizeof(void*), "a pointer for 
 
 using CudnnKey = std::array<index_t, 24>;
 
-struct CudnnPlan;  // cuda/cudnn_conv.hpp
+struct CudnnPlan;  // ops/conv/cudnn.hpp
 
 struct Cudnn {
   void* handle;

@@ -15,7 +15,7 @@ import threading
 from libc.stdint cimport uintptr_t
 
 from minicaffe.cuda.device cimport Device
-from minicaffe.ops.context cimport CudaStream
+from minicaffe.device.context cimport CudaStream
 
 from minicaffe import sim
 from minicaffe.errors import ConfigError, DeviceError

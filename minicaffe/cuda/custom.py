@@ -95,9 +95,9 @@ class Kernel:
                                   "on the host; install g++ (apt install g++), or use a computer with a GPU")
         text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\s*\[\s*\]\s*;", r"MCSIM_DYNAMIC_SHARED(\1, \2);", self.source)
         text = f'#include "minicaffe/sim/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\nMCSIM_KERNEL({self.name})\n'
-        root = compile.kernels_folder().parent
+        root = compile.package_folder()
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-        headers = [path.read_text() for path in (root / "sim/host_cuda.hpp", *compile.kernel_headers())]
+        headers = [path.read_text() for path in (root / "sim/host_cuda.hpp", *compile.kernel_headers().values())]
         key = hashlib.sha256("\0".join([text, version, *self.options, *headers]).encode()).hexdigest()[:40]
         library = compile.cache_folder() / f"{key}.so"
         try:

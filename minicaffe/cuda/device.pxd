@@ -1,6 +1,6 @@
 from cuda.bindings cimport cydriver
 
-from minicaffe.ops.context cimport CudaStream
+from minicaffe.device.context cimport CudaStream
 
 
 cdef class Device:

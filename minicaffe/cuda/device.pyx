@@ -20,7 +20,7 @@ from libc.stdint cimport uintptr_t
 
 from minicaffe.cuda.driver cimport check, error_of, may_call
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.ops.context cimport (Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_active,
+from minicaffe.device.context cimport (Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_active,
                                     set_stream)
 
 from minicaffe import sim
@@ -39,7 +39,7 @@ cdef extern from *:
     enum: kMaxDevices "mc::cuda::kMaxDevices"
 
 cdef enum:
-    WORKSPACE = 4 << 20     # bytes of a stream's workspace (ops/gemm.hpp)
+    WORKSPACE = 4 << 20     # bytes of a stream's workspace (ops/gemm/caffe.hpp)
 
 cdef Reporter _reporter = reporter
 _devices = {}           # index -> Device
@@ -282,7 +282,7 @@ cdef class Device:
         return f"<Device {self.index} {self.name!r} {self.architecture}>"
 
 
-# ---- what mc::cuda::launch calls (cuda/stream.hpp)
+# ---- what mc::cuda::launch calls (device/stream.hpp)
 
 ctypedef int (*start_function)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                                void**) noexcept nogil

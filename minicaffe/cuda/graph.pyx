@@ -2,7 +2,7 @@
 
 While a graph is recorded nothing runs. Blocks of memory that the recording thread drops meanwhile stay with the graph, since each
 replay uses them again. Numbers that change from one replay to the next lie on the device, in memory of the
-graph's own: the learning rate, and how many random numbers were drawn before (cuda/stream.hpp: rate, drawn).
+graph's own: the learning rate, and how many random numbers were drawn before (device/stream.hpp: rate, drawn).
 """
 
 from cuda.bindings cimport cydriver

@@ -14,7 +14,7 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
 
 from minicaffe.cuda.device cimport Device
-from minicaffe.ops.context cimport CudaStream
+from minicaffe.device.context cimport CudaStream
 
 from minicaffe import sim
 from minicaffe.errors import ConfigError, DeviceError

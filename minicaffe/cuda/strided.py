@@ -2,7 +2,7 @@
 
 `DeviceArray` says where an array lies; slices and transposes of it share its memory. `Walk` is what `cuda.elementwise` hands to
 a kernel: axes that all operands step through evenly are joined (THC's collapseDims), and what is left is packed as
-``mc::OffsetInfo`` (kernels/strided.hpp), specialised for contiguous data and for 1, 2 and 3 axes. Nothing here starts a driver.
+``mc::OffsetInfo`` (ops/strided/kernel.hpp), specialised for contiguous data and for 1, 2 and 3 axes. Nothing here starts a driver.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import numpy as np
 from minicaffe.errors import ShapeError, WrongTypeError
 
 CONTIGUOUS, ANY = -2, -1  # THC's numbers for them
-MAX_AXES = 8  # kMaxStridedAxes of kernels/strided.hpp
+MAX_AXES = 8  # kMaxStridedAxes of ops/strided/kernel.hpp
 MOST = 2**31 - 1  # the largest index and offset that are computed in 32 bits
 
 
@@ -281,7 +281,7 @@ def joined(axes):
     """Drop axes of size 1, sort by the strides in the last array, and join neighbours that all arrays step through evenly.
 
     The order of the elements does not matter to an element-wise operation. THC's collapseDims; `Strides::collapse` of
-    ops/strided.hpp does it for operations in C++.
+    ops/strided/caffe.hpp does it for operations in C++.
     """
     found = []
     axes = [axis for axis in axes if axis[0] != 1]

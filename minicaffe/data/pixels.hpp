@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "minicaffe/cpu/apply.hpp"
+#include "minicaffe/device/apply.hpp"
 #include "minicaffe/kernels/random.hpp"
 
 namespace mc {

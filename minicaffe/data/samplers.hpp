@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "minicaffe/cpu/boxes.hpp"
+#include "minicaffe/ops/boxes/boxes.hpp"
 #include "minicaffe/kernels/random.hpp"
 
 namespace mc {

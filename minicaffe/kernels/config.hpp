@@ -12,7 +12,7 @@
 #else
 #include <cmath>
 #define MC_DEVICE inline __attribute__((always_inline))
-// Forced inlining lets one functor be compiled for each instruction set by the loop that calls it (cpu/apply.hpp).
+// Forced inlining lets one functor be compiled for each instruction set by the loop that calls it (device/apply.hpp).
 #define MC_HD inline __attribute__((always_inline))
 #define MC_STD std::
 #endif

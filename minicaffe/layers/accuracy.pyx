@@ -8,14 +8,14 @@ import numpy as np
 
 from minicaffe.blob cimport DOUBLE, Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import axis_of
 from minicaffe.layers.labels import bad_label
 
-cdef extern from "minicaffe/ops/ranking.hpp" nogil:
+cdef extern from "minicaffe/ops/ranking/caffe.hpp" nogil:
     const int kNoLabel "mc::kNoLabel"
     struct Labels "mc::Labels":
         long long outer, classes, inner

@@ -1,12 +1,12 @@
 """BatchNorm and MVN: subtract a mean, divide by a deviation (Caffe batch_norm_layer.cpp, mvn_layer.cpp).
 
 A blob is seen as outer x channels x inner, every channel with statistics of its own: for BatchNorm the channels are axis
-1, for MVN the planes or samples. Formulas are defined in kernels/normalize.hpp, the loops in ops/normalize.hpp. Different from
+1, for MVN the planes or samples. Formulas are defined in ops/batch_norm/kernel.hpp, the loops in ops/batch_norm/caffe.hpp. Different from
 Caffe: the normalised values are kept only where the layer works in place and its gradient needs them; MVN may work in place.
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.common import TEST
@@ -14,17 +14,17 @@ from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 
-cdef extern from "minicaffe/ops/normalize.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
     void normalize_forward(const Context&, int, long long, long long, long long, int rule, bint given, double eps, const void* x,
                            void* y, void* kept, void* mean, void* variance, void* factor)
     void normalize_backward(const Context&, int, long long, long long, long long, bint given, bint mean_only, bint normalized,
                             const void* v, const void* dy, const void* mean, const void* factor, void* dx, void* scratch)
 
-cdef extern from "minicaffe/ops/typed.hpp" nogil:
+cdef extern from "minicaffe/device/typed.hpp" nogil:
     void blend "mc::map2<mc::Axpby>"(const Context&, int, long long, const void* x, const void* y, void* out, double a, double b)
     void affine "mc::map1<mc::Affine>"(const Context&, int, long long, const void* x, void* y, double scale, double shift)
 
-cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
+cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:
     void divided_by "mc::broadcast1<mc::DividedBy>"(
         const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* divisor)
 
@@ -40,7 +40,7 @@ cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
                                     const void* ones, const void* dy, const void* mean, const void* factor, void* dx,
                                     void* unused)
 
-cdef enum Deviation:   # kernels/normalize.hpp
+cdef enum Deviation:   # ops/batch_norm/kernel.hpp
     EPS_INSIDE
     EPS_OUTSIDE
     NONE

@@ -6,18 +6,18 @@ slice_layer.cpp, tile_layer.cpp, crop_layer.cpp).
 
 from minicaffe.blob cimport DOUBLE, Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import axis_of, axis_or_legacy, refuse_in_place
 
-cdef extern from "minicaffe/ops/strips.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/strips/caffe.hpp" namespace "mc" nogil:
     void copy_strips(const Context&, long long rows, long long strip, const void* x, long long x_pitch, void* y, long long y_pitch)
     void copy_box(const Context&, int axes, const long long* size, const long long* whole, const long long* offset, bint back,
                   void* box, void* array)
 
-cdef extern from "minicaffe/ops/tile.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/tile/caffe.hpp" namespace "mc" nogil:
     void tile_backward(const Context&, int dtype, long long n, long long inner, long long tiles, const void* dy, void* dx)
 
 

@@ -1,20 +1,20 @@
 """Convolution, Deconvolution and Im2col: what slides a window over an image (Caffe base_conv_layer.cpp and its family).
 
-A window has any number of axes, also none. The work is done in ops/conv.hpp, on a device with engine CUDNN in
-cuda/cudnn_conv.hpp. `force_nd_im2col` chooses between code paths of Caffe that give the same numbers; it changes nothing.
+A window has any number of axes, also none. The work is done in ops/conv/caffe.hpp, on a device with engine CUDNN in
+ops/conv/cudnn.hpp. `force_nd_im2col` chooses between code paths of Caffe that give the same numbers; it changes nothing.
 """
 
 import math
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.blas cimport Blas, blas
+from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/ops/conv.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     cppclass Window:
         int num_axes
         int* in_ "in"
@@ -37,11 +37,11 @@ cdef extern from "minicaffe/ops/conv.hpp" namespace "mc" nogil:
     void im2col(const Context&, int dtype, long long channels, const Window& window, const void* image, void* column)
     void col2im(const Context&, int dtype, long long channels, const Window& window, const void* column, void* image)
 
-cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
+cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:
     void add_bias "mc::broadcast1<mc::ShiftBy>"(
         const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* bias)
 
-cdef extern from "minicaffe/cuda/cudnn_conv.hpp" namespace "mc::cuda" nogil:
+cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     enum CudnnProduct:
         kForward            # image, weights -> columns
         kBackwardData       # weights, columns -> image
@@ -139,7 +139,7 @@ cdef class WindowLayer(DeviceLayer):
 cdef class BaseConvolutionLayer(WindowLayer):
     """Parameters and products of Convolution and Deconvolution.
 
-    In the names of ops/conv.hpp the image is the bottom of a convolution and the top of a deconvolution.
+    In the names of ops/conv/caffe.hpp the image is the bottom of a convolution and the top of a deconvolution.
     """
 
     min_bottom_blobs = 1
@@ -210,7 +210,7 @@ cdef class BaseConvolutionLayer(WindowLayer):
         return self.scratch.mutable_data_on(on)
 
     cdef bint by_cudnn(self, const Context& on, CudnnProduct product, const void* a, const void* b, void* c) except -1:
-        """Let cuDNN compute product c of a and b; false if it is left to ops/conv.hpp. The first time, measure how."""
+        """Let cuDNN compute product c of a and b; false if it is left to ops/conv/caffe.hpp. The first time, measure how."""
         cdef CudnnRoom room
         cdef Blob trial
         cdef void* memory

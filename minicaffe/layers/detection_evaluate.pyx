@@ -19,7 +19,7 @@ from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base_data import in_field
 
-cdef extern from "minicaffe/cpu/detection_evaluate.hpp" namespace "mc::cpu" nogil:
+cdef extern from "minicaffe/ops/boxes/detection_evaluate.hpp" namespace "mc::cpu" nogil:
     struct EvaluateRule:
         long long classes
         int background

@@ -1,6 +1,6 @@
 """DetectionOutput: from SSD's predictions to boxes with labels and scores (SSD's detection_output_layer.cpp; Liu et al., 2016).
 
-The boxes' arithmetic is defined in cpu/detection_output.hpp; files and pictures of the results in data/detection_files.py.
+The boxes' arithmetic is defined in ops/boxes/detection_output.hpp; files and pictures of the results in data/detection_files.py.
 Different from Caffe: `background_label_id` -1 works with shared locations; boxes of equal score come in the order of their
 prior boxes; a directory for results is not emptied, and its files are replaced at once; what is shown needs no window where
 `save_file` is given.
@@ -10,14 +10,14 @@ from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport Threads, num_threads
+from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.layer cimport Layer
 
 from minicaffe.data.detection_files import DetectionFiles, DetectionPictures, check_finite
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/cpu/detection_output.hpp" namespace "mc::cpu" nogil:
+cdef extern from "minicaffe/ops/boxes/detection_output.hpp" namespace "mc::cpu" nogil:
     struct DetectionRule:
         long long images, priors, classes
         int background, code

@@ -1,18 +1,18 @@
 """Dropout (Caffe dropout_layer.cpp; Srivastava et al., 2014).
 
 Different from Caffe: the mask is not stored. Random numbers are a function of seed and position in the stream
-(kernels/dropout.hpp), so backward draws the mask of the last forward again, and a resumed run repeats it.
+(ops/dropout/kernel.hpp), so backward draws the mask of the last forward again, and a resumed run repeats it.
 """
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/ops/dropout.hpp" nogil:
+cdef extern from "minicaffe/ops/dropout/caffe.hpp" nogil:
     const int kDropBlock "mc::kDropBlock"
     const int kDropLanes "mc::kDropLanes"
     void dropout "mc::dropout"(const Context&, int, long long, unsigned long long, unsigned long long, unsigned int, double,

@@ -1,20 +1,20 @@
 """Eltwise and Split: one element-wise result of several blobs, and one blob for several readers.
 
 Split is here because its backward is Eltwise's sum (Caffe eltwise_layer.cpp, split_layer.cpp). Formulas are defined in
-kernels/eltwise.hpp. Different from Caffe: the winners of a maximum are found again in backward instead of being stored.
+ops/eltwise/kernel.hpp. Different from Caffe: the winners of a maximum are found again in backward instead of being stored.
 """
 
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/ops/eltwise.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/eltwise/caffe.hpp" namespace "mc" nogil:
     const int kMostInputs
     void weighted_sum "mc::combine<mc::WeightedSum>"(const Context&, int, long long, int, const void* const*, const double*, void*)
     void product "mc::combine<mc::ProductOf>"(const Context&, int, long long, int, const void* const*, const double*, void*)
@@ -22,7 +22,7 @@ cdef extern from "minicaffe/ops/eltwise.hpp" namespace "mc" nogil:
     void largest_backward(const Context&, int, long long, int, int winner, const void* const*, const void* dy, void* dx)
     void spread(const Context&, int, long long, int, const void* x, const double*, void* const*)
 
-cdef extern from "minicaffe/ops/typed.hpp" nogil:
+cdef extern from "minicaffe/device/typed.hpp" nogil:
     void quotient_gradient "mc::map3<mc::QuotientGradient>"(const Context&, int, long long, const void*, const void*, const void*, void*)
 
 cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp

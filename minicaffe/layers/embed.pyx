@@ -6,7 +6,7 @@ Different from Caffe: every index is checked in every pass, and a Filter that le
 
 from minicaffe.blob cimport INT, Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 import numpy as np
 
@@ -14,17 +14,17 @@ from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/ops/rows.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/rows/caffe.hpp" namespace "mc" nogil:
     long long read_indices "mc::cpu::read_indices"(int dtype, long long n, const void* x, long long limit, int* out)
     void gather_rows(const Context& on, long long n, const int* index, long long bytes, const void* x, void* y)
     void scatter_rows(const Context& on, long long n, const int* index, long long bytes, const void* x, void* y)
     void add_rows(const Context& on, int dtype, long long n, const int* index, long long columns, const void* x, void* y)
 
-cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
+cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:
     void shift_by "mc::broadcast1<mc::ShiftBy>"(
         const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* b)
 
-cdef extern from "minicaffe/ops/sums.hpp" nogil:
+cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void channel_sums "mc::channel_sums_typed<mc::SumTerm>"(
         const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
 

@@ -1,14 +1,14 @@
 """InnerProduct: ``top = bottom W^T + b``, with the axes from `axis` on seen as one (Caffe inner_product_layer.cpp)."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.blas cimport Blas, blas
+from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/ops/inner_product.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/inner_product/caffe.hpp" namespace "mc" nogil:
     void inner_product_forward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
                                const void* x, const void* weight, const void* bias, void* y)
     void inner_product_backward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,

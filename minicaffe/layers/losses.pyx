@@ -1,13 +1,13 @@
 """Losses (Caffe loss_layer.cpp and the layers derived from it): a scalar from predictions and what they should have been.
 
-The terms are defined in kernels/loss.hpp. Different from Caffe: labels are range-checked and the record is named; nothing of the
+The terms are defined in ops/loss/kernel.hpp. Different from Caffe: labels are range-checked and the record is named; nothing of the
 bottoms is stored between forward and backward but the probabilities of the softmax; SoftmaxWithLoss and InfogainLoss take a
 second top with one loss weight or none; a batch of none has loss 0; HingeLoss of NaN is NaN and not 0.
 """
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError
@@ -16,7 +16,7 @@ from minicaffe.layers.checks import axis_of
 from minicaffe.layers.labels import bad_label
 from minicaffe.proto import binary
 
-cdef extern from "minicaffe/ops/loss.hpp" nogil:
+cdef extern from "minicaffe/ops/loss/caffe.hpp" nogil:
     const int kNoLabel "mc::kNoLabel"
     struct Labels "mc::Labels":
         long long outer, classes, inner
@@ -47,7 +47,7 @@ cdef extern from "minicaffe/ops/loss.hpp" nogil:
     void contrastive_backward "mc::contrastive_backward"(
         const Context&, int, const Pairs&, const void*, const void*, const void*, double, void*)
 
-cdef extern from "minicaffe/ops/softmax.hpp" nogil:
+cdef extern from "minicaffe/ops/softmax/caffe.hpp" nogil:
     void softmax_forward "mc::softmax_forward"(const Context&, int, long long, long long, long long, const void*, void*)
 
 cdef enum:

@@ -5,14 +5,14 @@ through memory; within a channel is one pass of its own and not a chain of four 
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/ops/lrn.hpp" nogil:
+cdef extern from "minicaffe/ops/lrn/caffe.hpp" nogil:
     struct LrnShape "mc::cpu::LrnShape":
         long long groups, rows, width, block, half_rows, half_columns
         double k, alpha, beta

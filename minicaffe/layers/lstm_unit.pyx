@@ -1,17 +1,17 @@
-"""LSTMUnit: what an LSTM computes at one step from its gates (Caffe lstm_unit_layer.cpp). The formulas: kernels/lstm.hpp.
+"""LSTMUnit: what an LSTM computes at one step from its gates (Caffe lstm_unit_layer.cpp). The formulas: ops/lstm/kernel.hpp.
 
 Different from Caffe: the tanh of the update gate is a tanh, not a scaled sigmoid; both have the same value.
 """
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/ops/lstm.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/lstm/caffe.hpp" namespace "mc" nogil:
     void lstm_forward(const Context&, int dtype, long long n, long long size, const void* c_prev, const void* gates,
                       const void* cont, void* acts, void* c, void* h)
     void lstm_backward(const Context&, int dtype, long long n, long long size, const void* c_prev, const void* acts,

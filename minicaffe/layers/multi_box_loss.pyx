@@ -1,6 +1,6 @@
 """MultiBoxLoss: what SSD is trained with (SSD's multibox_loss_layer.cpp; Liu et al., 2016).
 
-Matching and mining are defined in cpu/multibox.hpp; the losses are inner nets of SmoothL1Loss or EuclideanLoss, and of
+Matching and mining are defined in ops/boxes/multibox.hpp; the losses are inner nets of SmoothL1Loss or EuclideanLoss, and of
 SoftmaxWithLoss or SigmoidCrossEntropyLoss. Different from Caffe: with `encode_variance_in_target` the gradient is divided by
 the variances as the loss is; prior boxes that `ignore_cross_boundary_bbox` leaves out take no place among the hard examples;
 NaN in a prediction makes it the hardest example.
@@ -10,7 +10,7 @@ from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
-from minicaffe.cpu.threads cimport Threads, num_threads
+from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.layer cimport Layer
 
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -19,11 +19,11 @@ from minicaffe.layers.detection_output import flat_prior
 from minicaffe.layers.inner import InnerNet
 from minicaffe.proto import caffe_pb2
 
-cdef extern from "minicaffe/cpu/detection_output.hpp" namespace "mc::cpu" nogil:
+cdef extern from "minicaffe/ops/boxes/detection_output.hpp" namespace "mc::cpu" nogil:
     long long flat_prior_typed(int dtype, const void* priors, long long count, int code)
     long long bad_variance_typed(int dtype, const void* priors, long long count)
 
-cdef extern from "minicaffe/cpu/multibox.hpp" namespace "mc::cpu" nogil:
+cdef extern from "minicaffe/ops/boxes/multibox.hpp" namespace "mc::cpu" nogil:
     struct MultiBoxRule:
         long long images, priors, classes
         int background, code, mining

@@ -6,13 +6,13 @@ where a scale is 0 (Caffe divided by it); it is right in place too; the batch ma
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 
-cdef extern from "minicaffe/ops/l2_norm.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/normalize/caffe.hpp" namespace "mc" nogil:
     struct UnitShape:
         long long outer, channels, inner
         bint whole, shared
@@ -21,7 +21,7 @@ cdef extern from "minicaffe/ops/l2_norm.hpp" namespace "mc" nogil:
     void unit_backward(const Context&, int dtype, const UnitShape&, const void* unit, const void* dy, const void* norm,
                        const void* s, void* positions, void* dots, void* dx)
 
-cdef extern from "minicaffe/ops/sums.hpp" nogil:
+cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void channel_dots "mc::channel_sums_typed<mc::DotTerm>"(
         const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x, const void* dy)
 

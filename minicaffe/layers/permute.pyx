@@ -1,18 +1,18 @@
 """Permute: another order of the axes (SSD's permute_layer.cpp), as NumPy's transpose.
 
-Forward and backward are one strided copy (ops/strided.hpp). Different from Caffe: the number of axes may change between
+Forward and backward are one strided copy (ops/strided/caffe.hpp). Different from Caffe: the number of axes may change between
 iterations, and no gradient is written that nobody asked for.
 """
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/ops/permute.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/permute/caffe.hpp" namespace "mc" nogil:
     void copy_strided(const Context&, int dtype, int axes, const long long* sizes, const void* x, const long long* x_strides,
                       void* y, const long long* y_strides)
 

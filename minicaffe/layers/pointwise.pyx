@@ -1,6 +1,6 @@
 """Layers that apply one element-wise function: ReLU, Sigmoid, TanH and their like (Caffe neuron_layer.hpp and its family).
 
-The formulas are defined in kernels/activation.hpp. In-place works where the gradient can be had from the top alone; where Caffe
+The formulas are defined in ops/activation/kernel.hpp. In-place works where the gradient can be had from the top alone; where Caffe
 computes a wrong gradient in place without a word, setting the layer up in place raises if it would have to go backward.
 """
 
@@ -10,15 +10,15 @@ import math
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/kernels/activation.hpp":
+cdef extern from "minicaffe/ops/activation/kernel.hpp":
     pass
 
-cdef extern from "minicaffe/ops/typed.hpp" nogil:
+cdef extern from "minicaffe/device/typed.hpp" nogil:
     void relu_forward "mc::map1<mc::ReluForward>"(const Context&, int, long long, const void*, void*, double)
     void relu_backward "mc::map2<mc::ReluBackward>"(const Context&, int, long long, const void*, const void*, void*, double)
     void sigmoid_forward "mc::map1<mc::SigmoidForward>"(const Context&, int, long long, const void*, void*)

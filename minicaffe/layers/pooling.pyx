@@ -6,14 +6,14 @@ draws; a window that lies wholly outside the image gets no gradient (Caffe write
 
 from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import refuse_in_place
 
-cdef extern from "minicaffe/ops/pooling.hpp" nogil:
+cdef extern from "minicaffe/ops/pooling/caffe.hpp" nogil:
     struct PoolShape "mc::PoolShape":
         long long height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w
     struct PoolFrame "mc::cpu::PoolFrame":

@@ -16,7 +16,7 @@ import math
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/cpu/boxes.hpp" namespace "mc::cpu" nogil:
+cdef extern from "minicaffe/ops/boxes/boxes.hpp" namespace "mc::cpu" nogil:
     cppclass PriorRule:
         long long rows, columns
         double height, width, step_h, step_w, offset

@@ -17,7 +17,7 @@ import numpy as np
 
 from minicaffe.blob cimport DOUBLE, Blob
 from minicaffe.layer cimport Layer
-from minicaffe.ops.context cimport Context, context, settle
+from minicaffe.device.context cimport Context, context, settle
 
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
@@ -26,7 +26,7 @@ from minicaffe.layers.inner import InnerNet
 from minicaffe.proto import caffe_pb2
 from minicaffe.workspace import Workspace
 
-cdef extern from "minicaffe/ops/typed.hpp" nogil:
+cdef extern from "minicaffe/device/typed.hpp" nogil:
     void copy_typed "mc::copy_typed"(const Context&, int, long long, const void*, void*)
 
 MESSAGES = {"Bias": "bias_param", "Concat": "concat_param", "InnerProduct": "inner_product_param", "Scale": "scale_param",

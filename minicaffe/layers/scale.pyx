@@ -1,13 +1,13 @@
 """Layers with parameters broadcast along axes: Scale, Bias, PReLU; and Reduction, whose gradient is such a broadcast.
 
 A blob is seen as outer x channels x inner: parameter k meets all elements whose middle index is k. Formulas are defined in
-kernels/broadcast.hpp and kernels/reduce.hpp; ops/broadcast.hpp and ops/sums.hpp run them on CPU or device (Caffe scale_layer.cpp,
+ops/broadcast/kernel.hpp and kernels/reduce.hpp; ops/broadcast/caffe.hpp and ops/sums/caffe.hpp run them on CPU or device (Caffe scale_layer.cpp,
 bias_layer.cpp, prelu_layer.cpp, reduction_layer.cpp). Different from Caffe: the gradient of a scale is added to its diff in every case; there a scale that
 covers all of x, or a batch of one, overwrites it.
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.errors import ConfigError, ShapeError
@@ -15,7 +15,7 @@ from minicaffe.layer import register_layer
 from minicaffe.layers.checks import axis_of, refuse_in_place
 from minicaffe.proto import caffe_pb2
 
-cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
+cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:
     void scale_by "mc::broadcast1<mc::ScaleBy>"(
         const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* s)
     void scale_shift "mc::broadcast1<mc::ScaleShift>"(
@@ -33,7 +33,7 @@ cdef extern from "minicaffe/ops/broadcast.hpp" nogil:
     void square_sum_backward "mc::broadcast1<mc::SquareSumBackward>"(
         const Context&, int, long long, long long, long long, const void* x, void* dx, void* kept, const void* dy, double coeff)
 
-cdef extern from "minicaffe/ops/sums.hpp" nogil:
+cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void channel_sums "mc::channel_sums_typed<mc::SumTerm>"(
         const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x)
     void channel_abs_sums "mc::channel_sums_typed<mc::AbsTerm>"(
@@ -45,7 +45,7 @@ cdef extern from "minicaffe/ops/sums.hpp" nogil:
     void channel_prelu_sums "mc::channel_sums_typed<mc::PreluTerm>"(
         const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x, const void* dy)
 
-cdef extern from "minicaffe/ops/typed.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/device/typed.hpp" namespace "mc" nogil:
     void copy_typed(const Context&, int, long long, const void*, void*)
 
 

@@ -6,12 +6,12 @@ weights 0 and 1 only); backward may run more than once; blobs may have any numbe
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/ops/smooth_l1.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/smooth_l1/caffe.hpp" namespace "mc" nogil:
     void smooth_l1(const Context&, int, long long, const void* a, const void* b, const void* w, double coeff, void* out)
     void smooth_l1_backward(const Context&, int, long long, const void* a, const void* b, const void* w, double scale, void* dx)
 

@@ -1,13 +1,13 @@
 """Softmax along one axis (Caffe softmax_layer.cpp)."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.ops.context cimport Context
+from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.layer import register_layer
 from minicaffe.layers.checks import axis_of
 
-cdef extern from "minicaffe/ops/softmax.hpp" nogil:
+cdef extern from "minicaffe/ops/softmax/caffe.hpp" nogil:
     void softmax_forward "mc::softmax_forward"(const Context&, int, long long, long long, long long, const void*, void*)
     void softmax_backward "mc::softmax_backward"(
         const Context&, int, long long, long long, long long, const void*, const void*, void*)

@@ -10,7 +10,7 @@ import math
 from collections import Counter, OrderedDict
 
 from minicaffe.blob cimport Blob, Dtype, FLOAT
-from minicaffe.ops.context cimport Context, context
+from minicaffe.device.context cimport Context, context
 from minicaffe.layer cimport Layer
 from minicaffe.net.lock cimport NetLock
 

@@ -1,1 +1,1 @@
-"""Operations that run on the CPU or on a CUDA stream, from one functor each; C++ headers, and the current context."""
+"""Operations, a folder each: kernels for both compilers (kernel.hpp), engine CAFFE (caffe.hpp), and the other engines."""

@@ -1,6 +1,6 @@
 """The solver types: learning rate, clipping, and one update rule each (Caffe sgd_solver.cpp, adam_solver.cpp and so on).
 
-The arithmetic on elements is defined in kernels/update.hpp. All types derive from SGD, as in Caffe.
+The arithmetic on elements is defined in ops/update/kernel.hpp. All types derive from SGD, as in Caffe.
 """
 
 import logging
@@ -48,7 +48,7 @@ class SGDSolver(Solver):
         return policy.rate(self.param, self.iter, step)
 
     def constants(self, rate):
-        """Return the rate that the rule multiplies with, and its momentum, momentum2 and delta (kernels/update.hpp)."""
+        """Return the rate that the rule multiplies with, and its momentum, momentum2 and delta (ops/update/kernel.hpp)."""
         return rate, self.param.momentum, 0.0, 0.0
 
     def _watch_plateau(self):

@@ -1,4 +1,4 @@
-"""Apply one update to all parameters of a net, one fused pass over the memory of each (ops/update.hpp).
+"""Apply one update to all parameters of a net, one fused pass over the memory of each (ops/update/caffe.hpp).
 
 Caffe makes a pass for each of: normalise, regularise, history, step, ``w -= step``. Here they are one, which also leaves
 the step in the parameter's diff, as Caffe does.
@@ -7,12 +7,12 @@ the step in the parameter's diff, as Caffe does.
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport FLOAT, Blob
-from minicaffe.ops.context cimport Context, context, settle
+from minicaffe.device.context cimport Context, context, settle
 
 from minicaffe.errors import ShapeError
 from minicaffe.memory.synced import device_lock
 
-cdef extern from "minicaffe/ops/update.hpp" nogil:
+cdef extern from "minicaffe/ops/update/caffe.hpp" nogil:
     struct Parameter "mc::Parameter":
         void* w
         void* g

@@ -409,7 +409,7 @@ HEADER_CHECK = r"""
 #include <cudnn_cnn.h>
 #include <cstddef>
 #include <type_traits>
-#include "minicaffe/cuda/cudnn_conv.hpp"
+#include "minicaffe/ops/conv/cudnn.hpp"
 
 // Two types that are passed alike: both pointers, both floating, or both integers or enumerations of one size.
 template <class A, class B> constexpr bool alike = sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B> &&

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from compile_kernels import HEADERS, compile_all, compile_for
+from compile_kernels import HEADERS, ROOT, compile_all, compile_for
 
 import minicaffe.memory.reporter
 
@@ -94,7 +94,7 @@ def test_both_compilers_give_the_parameters_the_same_size(nvrtc):
     if not sizes:
         pytest.skip("the modules were stripped of their symbols")
     checks = "\n".join(f'static_assert(sizeof({name}) == {size}, "{name}");' for name, size in sorted(sizes.items()))
-    headers = "\n".join(f'#include "minicaffe/kernels/{header.name}"' for header in HEADERS)
+    headers = "\n".join(f'#include "{header.relative_to(ROOT)}"' for header in HEADERS)
     size, log = compile_for(nvrtc, f"{headers}\n{checks}\n", "sm_90")  # no code is made: quick
     assert size, log[-6000:]
     assert len(sizes) > 200

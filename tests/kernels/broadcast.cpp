@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/broadcast.hpp"
+#include "minicaffe/ops/broadcast/caffe.hpp"
 
 using namespace test;
 

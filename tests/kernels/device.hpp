@@ -18,8 +18,8 @@
 #include <random>
 #include <string>
 #include <vector>
-#include "minicaffe/cpu/pool.hpp"
-#include "minicaffe/ops/context.hpp"
+#include "minicaffe/device/pool.hpp"
+#include "minicaffe/device/context.hpp"
 
 namespace test {
 

@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/gemm.hpp"
+#include "minicaffe/ops/gemm/caffe.hpp"
 
 using namespace test;
 

@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/lrn.hpp"
+#include "minicaffe/ops/lrn/caffe.hpp"
 
 using namespace test;
 

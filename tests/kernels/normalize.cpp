@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/normalize.hpp"
+#include "minicaffe/ops/batch_norm/caffe.hpp"
 
 using namespace test;
 

@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/softmax.hpp"
+#include "minicaffe/ops/softmax/caffe.hpp"
 
 using namespace test;
 

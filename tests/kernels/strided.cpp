@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/strided.hpp"
+#include "minicaffe/ops/strided/caffe.hpp"
 #include "functors.hpp"
 
 using namespace test;

@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/sums.hpp"
+#include "minicaffe/ops/sums/caffe.hpp"
 
 using namespace test;
 

@@ -5,7 +5,7 @@ import pytest
 from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
-from minicaffe.cpu import threads
+from minicaffe.device import threads
 from minicaffe.errors import ConfigError, ShapeError
 
 DOUBLE, FLOAT = Dtype.DOUBLE, Dtype.FLOAT

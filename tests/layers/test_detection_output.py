@@ -9,8 +9,8 @@ from ssd_boxes import CODES, decode, some_priors, suppress
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST
-from minicaffe.cpu.threads import set_num_threads
 from minicaffe.data.mean_file import write_mean
+from minicaffe.device.threads import set_num_threads
 from minicaffe.errors import ConfigError, DataError, DependencyError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2

@@ -6,7 +6,7 @@ from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, caffe
-from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ConfigError
 
 

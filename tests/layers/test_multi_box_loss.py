@@ -6,7 +6,7 @@ from gradient import check_gradient, layer_net, run_backward, run_forward
 from ssd_boxes import CODES, decode, encode, overlap, some_priors, suppress
 
 from minicaffe.blob import Dtype
-from minicaffe.cpu.threads import set_num_threads
+from minicaffe.device.threads import set_num_threads
 from minicaffe.errors import ConfigError, DataError, ShapeError
 
 IMAGES, PRIORS, CLASSES = 3, 24, 4

@@ -5,7 +5,7 @@ import pytest
 from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
-from minicaffe.cpu.threads import set_num_threads
+from minicaffe.device.threads import set_num_threads
 from minicaffe.errors import ConfigError
 
 RANDOM = np.random.default_rng(3)

@@ -9,7 +9,7 @@ import pytest
 from bowl import make_solver, weights
 
 from minicaffe.blob import Blob, Dtype
-from minicaffe.cpu.threads import get_num_threads, set_num_threads
+from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.solver.update import Rule, update_params
 

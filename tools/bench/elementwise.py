@@ -3,7 +3,7 @@
     python tools/bench/elementwise.py
 
 ``y = 2 * x + b`` on a thousand elements, which fit in the first cache: the host compiler's code for the functor of
-kernels/strided.hpp is timed on one thread without vector instructions, and the instructions of the GPU's code for the same
+ops/strided/kernel.hpp is timed on one thread without vector instructions, and the instructions of the GPU's code for the same
 functor are counted in what NVRTC makes of it for sm_90. Neither is a time on a GPU. With ``--device gpu`` the kernels
 themselves are timed there; ``--device sim`` rehearses that.
 """
@@ -28,7 +28,7 @@ KINDS = {CONTIGUOUS: "contiguous data", 1: "1 axis", 2: "2 axes", 3: "3 axes", A
 SHAPES = {1: (1024,), 2: (32, 32), 3: (10, 10, 10), 4: (6, 6, 6, 6)}
 REPEAT = 100  # a call of a C function from Python takes as long as some hundred elements
 SOURCE = """
-#include "minicaffe/kernels/strided.hpp"
+#include "minicaffe/ops/strided/kernel.hpp"
 using namespace mc;
 using number = INDEX;
 
@@ -66,7 +66,7 @@ def host_function(info, index, folder):
     """Compile the loop with g++ and return it."""
     library = os.path.join(folder, f"{abs(hash((info, index)))}.so")
     subprocess.run([*shlex.split(os.environ.get("CXX", "g++")), "-O2", "-fno-tree-vectorize", "-std=c++17", "-shared", "-fPIC",
-                    f"-I{compile.kernels_folder().parents[1]}", f"-DINFO={info}", f"-DINDEX={index}", "-x", "c++", "-",
+                    f"-I{compile.package_folder().parent}", f"-DINFO={info}", f"-DINDEX={index}", "-x", "c++", "-",
                     "-o", library], input=SOURCE, text=True, check=True)
     return ctypes.CDLL(library).walk
 

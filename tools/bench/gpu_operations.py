@@ -100,7 +100,7 @@ def pointwise(options, rows):
 
 
 class Offsets(ctypes.Structure):
-    """OffsetInfo<unsigned, 3> (kernels/strided.hpp)."""
+    """OffsetInfo<unsigned, 3> (ops/strided/kernel.hpp)."""
 
     _fields_ = [("axes", ctypes.c_int), ("divisor", ctypes.c_uint * 8), ("magic", ctypes.c_uint * 8), ("shift", ctypes.c_uint * 8),
                 ("stride", ctypes.c_uint * 3 * 8)]

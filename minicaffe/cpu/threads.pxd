@@ -1,8 +1,0 @@
-cdef extern from "minicaffe/cpu/threads.hpp":
-    struct Pool "mc::cpu::Pool":
-        pass
-    struct Threads "mc::cpu::Threads":
-        int count
-        Pool* pool
-
-cdef Threads num_threads() noexcept nogil

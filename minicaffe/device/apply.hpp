@@ -1,0 +1,113 @@
+// The CPU loops: run a functor over the indices 0..n-1, on several threads, with the best instruction set of the machine.
+//
+// A functor is compiled three times (baseline, AVX2+FMA, AVX-512) inside the loop below, and one of them is chosen at run
+// time; builds stay portable without -march. Functors over double get the baseline alone: float64 is there for checking, and
+// the two others would double the time to build. MINICAFFE_ISA=baseline|avx2|avx512 lowers the choice, for tests.
+#pragma once
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+#include "minicaffe/device/threads.hpp"
+#include "minicaffe/kernels/pointwise.hpp"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define MC_X86 1
+#define MC_AVX2 __attribute__((target("avx2,fma")))
+#define MC_AVX512 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
+#endif
+
+namespace mc {
+
+/// work(T()) with T = float for dtype 0, double otherwise; the argument only carries the type.
+template <class Work> auto dispatch(int dtype, const Work& work) { return dtype == 0 ? work(float()) : work(double()); }
+
+namespace cpu {
+
+enum Isa { kBaseline, kAvx2, kAvx512 };
+
+inline Isa detect_isa() {
+#ifdef MC_X86
+  const char* wish = std::getenv("MINICAFFE_ISA");
+  int limit = !wish ? kAvx512 : !std::strcmp(wish, "baseline") ? kBaseline : !std::strcmp(wish, "avx2") ? kAvx2 : kAvx512;
+  if (limit >= kAvx512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
+    return kAvx512;
+  if (limit >= kAvx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kAvx2;
+#endif
+  return kBaseline;
+}
+
+inline Isa isa() {
+  static const Isa level = detect_isa();
+  return level;
+}
+
+// The loop body writes only what belongs to its own index, so no iteration depends on another. The copy of the functor tells
+// the compiler that no store changes its members; without it a member read in one branch only keeps the loop from vectorising.
+template <class F> void range_baseline(const F& f, index_t begin, index_t end) {
+  const F body = f;
+#pragma GCC ivdep
+  for (index_t i = begin; i < end; ++i) body(i);
+}
+#ifdef MC_X86
+template <class F> MC_AVX2 void range_avx2(const F& f, index_t begin, index_t end) {
+  const F body = f;
+#pragma GCC ivdep
+  for (index_t i = begin; i < end; ++i) body(i);
+}
+template <class F> MC_AVX512 void range_avx512(const F& f, index_t begin, index_t end) {
+  const F body = f;
+#pragma GCC ivdep
+  for (index_t i = begin; i < end; ++i) body(i);
+}
+#endif
+
+// Whether double is among the template arguments of a functor, or of functors inside it.
+template <class F> struct uses_double : std::is_same<F, double> {};
+template <template <class...> class F, class... A>
+struct uses_double<F<A...>> : std::bool_constant<(uses_double<A>::value || ...)> {};
+template <template <class, auto...> class F, class A, auto V, auto... W>
+struct uses_double<F<A, V, W...>> : uses_double<A> {};
+template <template <class, class, auto...> class F, class A, class B, auto V, auto... W>
+struct uses_double<F<A, B, V, W...>> : std::bool_constant<uses_double<A>::value || uses_double<B>::value> {};
+
+/// f(i) for begin <= i < end on the calling thread.
+template <class F> void range(const F& f, index_t begin, index_t end) {
+#ifdef MC_X86
+  if constexpr (!uses_double<F>::value) {
+    if (isa() == kAvx512) return range_avx512(f, begin, end);
+    if (isa() == kAvx2) return range_avx2(f, begin, end);
+  }
+#endif
+  range_baseline(f, begin, end);
+}
+
+// Below this many elements a second thread costs more than it brings (about 10 microseconds of memory traffic).
+constexpr index_t kGrain = 16384;
+
+/// f(i) for 0 <= i < n; `cost` is the work of one index in units of one element-wise operation.
+template <class F> void for_each(Threads threads, index_t n, const F& f, index_t cost = 1) {
+  parallel(threads, n, std::max<index_t>(1, kGrain / cost), [&](int, index_t b, index_t e) { range(f, b, e); });
+}
+
+template <class F, class T> void map(Threads threads, index_t n, const F& f, const T* x, T* y) {
+  for_each(threads, n, Map1<F, T>{f, x, y});
+}
+template <class F, class T> void map(Threads threads, index_t n, const F& f, const T* a, const T* b, T* y) {
+  for_each(threads, n, Map2<F, T>{f, a, b, y});
+}
+template <class F, class T>
+void map(Threads threads, index_t n, const F& f, const T* a, const T* b, const T* c, T* y) {
+  for_each(threads, n, Map3<F, T>{f, a, b, c, y});
+}
+
+template <class T> void fill(Threads threads, index_t n, T value, T* y) { for_each(threads, n, Fill<T>{value, y}); }
+
+template <class T> void copy(Threads threads, index_t n, const T* x, T* y) {
+  if (x == y) return;
+  parallel(threads, n, kGrain, [&](int, index_t b, index_t e) { std::memcpy(y + b, x + b, size_t(e - b) * sizeof(T)); });
+}
+
+}  // namespace cpu
+}  // namespace mc

@@ -1,0 +1,208 @@
+// The threads of the process that share CPU loops (device/threads.hpp).
+//
+// A loop is cut into parts. The thread that calls runs part 0, workers run the others, and whoever is free takes what nobody has
+// begun: a loop never waits for a worker that the operating system has not started. A worker looks out for the next loop for a
+// bounded time and then sleeps.
+//
+// When other programs use the processors, workers do harm: waking one can cost the caller its processor, and a worker may be
+// stopped in the middle of a part. So the caller leaves the workers out for a while after it waited long for a part, and after
+// workers that it had called did not come; the longer the more often this happens. A worker that was stopped while it looked
+// out sleeps at once.
+//
+// One loop at a time is shared. A loop inside a loop, or in a second thread, runs on the thread that calls.
+#pragma once
+#include <pthread.h>
+#include <signal.h>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+#include "minicaffe/device/threads.hpp"
+
+namespace mc {
+namespace cpu {
+
+constexpr int kMaxThreads = 1024;
+
+class ThreadPool : public Pool {
+ public:
+  ThreadPool() : Pool{[](Pool* self, int parts, Part work, const void* argument) {
+    static_cast<ThreadPool*>(self)->share(parts, work, argument);
+  }} {}
+
+ private:
+  using Part = void (*)(const void*, int);
+  using Clock = std::chrono::steady_clock;
+  using Time = Clock::time_point;
+
+  static constexpr std::chrono::microseconds kLookOut{500};   // of a worker for the next loop, of the caller for the last part
+  static constexpr std::chrono::microseconds kStopped{300};   // nothing but another program takes so long between two looks
+  static constexpr std::chrono::milliseconds kFirstPause{4}, kLastPause{256};
+
+  void share(int parts, Part work, const void* argument) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return alone(parts, work, argument);
+    const Time start = Clock::now();
+    if (start < alone_until_)
+      alone(parts, work, argument);
+    else
+      share_now(start, parts, work, argument);
+    busy_.store(false, std::memory_order_release);
+  }
+
+  void share_now(Time start, int parts, Part work, const void* argument) {
+    start_workers(parts - 1);
+    work_ = work, argument_ = argument;
+    pending_.store(parts, std::memory_order_relaxed);
+    const uint64_t loop = ++loops_ << kPartBits | uint64_t(parts);
+    loop_.store(loop);
+    wake(parts - 1);
+    const bool helped = take_parts(loop, 0) < parts;
+    const Time own = Clock::now();
+    unhelped_ = helped ? Clock::duration(0) : unhelped_ + (own - start);
+    if (pending_.load(std::memory_order_acquire)) wait_for_parts();
+    const Time end = helped ? Clock::now() : own;
+    if (unhelped_ > kStopped || end - own > kStopped + (own - start) / 2) leave_out_workers(end);
+  }
+
+  static void alone(int parts, Part work, const void* argument) {
+    for (int part = 0; part < parts; ++part) work(argument, part);
+  }
+
+  /// Run the parts of a loop that nobody has begun, tell how many; `first` goes first, so that a thread meets the same data from
+  /// loop to loop.
+  int take_parts(uint64_t loop, int first) {
+    const uint64_t number = loop >> kPartBits;
+    const int parts = int(loop & kPartMask);
+    int ran = 0;
+    for (int i = 0; i < parts; ++i) {
+      const int part = (first + i) % parts;
+      uint64_t taken = taken_[part].load(std::memory_order_relaxed);
+      // A worker that comes too late finds all parts taken for this loop or for a later one.
+      if (taken >= number || !taken_[part].compare_exchange_strong(taken, number, std::memory_order_acq_rel)) continue;
+      work_(argument_, part);
+      ++ran;
+      if (pending_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        ended_.notify_one();
+      }
+    }
+    return ran;
+  }
+
+  /// Look out until ready() is true, for a while; tell whether it came true.
+  template <class Ready> static bool look_out(const Ready& ready) {
+    const Time start = Clock::now();
+    for (Time before = start, now; ; before = now) {
+      for (int i = 0; i < 64; ++i) {
+        if (ready()) return true;
+        relax();
+      }
+      now = Clock::now();
+      if (now - start > kLookOut || now - before > kStopped) return ready();
+    }
+  }
+
+  static void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+  void wait_for_parts() {
+    if (look_out([&] { return pending_.load(std::memory_order_acquire) == 0; })) return;
+    std::unique_lock<std::mutex> lock(mutex_);
+    caller_sleeps_.store(true);
+    ended_.wait(lock, [&] { return pending_.load() == 0; });
+    caller_sleeps_.store(false);
+  }
+
+  void leave_out_workers(Time now) {
+    pause_ = now - alone_until_ < 4 * pause_ ? std::min<Clock::duration>(2 * pause_, kLastPause) : Clock::duration(kFirstPause);
+    alone_until_ = now + pause_;
+    unhelped_ = Clock::duration(0);
+  }
+
+  void start_workers(int wanted) {
+    if (workers_ >= wanted) return;
+    sigset_t all, before;
+    sigfillset(&all);
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&all, fault);
+    pthread_sigmask(SIG_BLOCK, &all, &before);  // signals are for Python's threads
+    try {
+      for (; workers_ < wanted; ++workers_) std::thread(&ThreadPool::serve, this, workers_ + 1).detach();
+    } catch (const std::system_error&) {
+      // No more threads to be had: the loops do with those that there are.
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void serve(int first) {
+    uint64_t seen = 0;
+    auto news = [&] { return loop_.load() != seen; };
+    for (;;) {
+      if (!look_out(news)) sleep(news);
+      seen = loop_.load();
+      take_parts(seen, first);
+    }
+  }
+
+  template <class News> void sleep(const News& news) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++sleepers_;
+    if (news()) {
+      --sleepers_;
+    } else {
+      called_.wait(lock, [&] { return calls_ > 0; });
+      --calls_;
+    }
+  }
+
+  /// Wake sleeping workers, so that `wanted` are awake.
+  void wake(int wanted) {
+    if (!sleepers_.load()) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (int asleep = workers_ - wanted; sleepers_.load() > std::max(0, asleep); --sleepers_, ++calls_) called_.notify_one();
+  }
+
+  static constexpr int kPartBits = 16;
+  static constexpr uint64_t kPartMask = (1 << kPartBits) - 1;
+
+  std::atomic<bool> busy_{false};
+  // The loop that is shared now: its number and how many parts it has, in one word. What it does may be read by whoever has
+  // taken one of its parts, because it cannot end before that part.
+  std::atomic<uint64_t> loop_{0};
+  Part work_ = nullptr;
+  const void* argument_ = nullptr;
+  std::atomic<int> pending_{0};                     // parts that have not ended
+  std::atomic<uint64_t> taken_[kMaxThreads] = {};   // of each part: the number of the last loop in which somebody took it
+  std::mutex mutex_;                                // of those who sleep
+  std::condition_variable called_, ended_;
+  int calls_ = 0;                                   // sleepers who were woken and have not noticed yet
+  std::atomic<int> sleepers_{0};                    // the others
+  std::atomic<bool> caller_sleeps_{false};
+  // Only for the thread that holds busy_:
+  uint64_t loops_ = 0;
+  int workers_ = 0;
+  Time alone_until_{};
+  Clock::duration pause_{kFirstPause};
+  Clock::duration unhelped_{0};                    // what it did alone since a worker last took part
+};
+
+/// The pool of this process. A forked child begins with a new one, because threads do not survive a fork.
+inline Pool* process_pool() {
+  alignas(ThreadPool) static char place[sizeof(ThreadPool)];
+  static Pool* pool = [] {
+    pthread_atfork(nullptr, nullptr, [] { new (place) ThreadPool; });
+    return new (place) ThreadPool;  // never destroyed: workers may outlive the end of main
+  }();
+  return pool;
+}
+
+}  // namespace cpu
+}  // namespace mc

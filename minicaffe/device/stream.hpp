@@ -1,0 +1,72 @@
+// Launching kernels (kernels/grid.hpp) on a stream of a device, from any module and without the driver's headers.
+//
+// A Stream is filled by cuda/device.pyx. The first launch of a kernel on a device compiles it (Stream::load, which takes the
+// GIL); every further one is a look into a table and one driver call. A failure is kept in the stream, stops all further
+// launches on it, and becomes an exception when somebody asks (Stream::raise).
+#pragma once
+#include <algorithm>
+#include "minicaffe/kernels/grid.hpp"
+
+namespace mc {
+namespace cuda {
+
+struct Libraries;  // cuda/libraries.hpp
+
+constexpr int kMaxDevices = 16;
+
+/// A kernel of this module: its name, the kernel for the host, and the compiled function of each device that ran it.
+struct Kernel {
+  const HostKernel* host;
+  void* functions[kMaxDevices];
+};
+
+struct Stream {
+  void* handle;         // CUstream
+  int device;
+  int multiprocessors;
+  int failed;           // the CUresult of the first failure that nobody has looked at yet
+  int recording;        // tell() wants to know of every launch
+  long long launches;
+  double* scratch;      // kScratch values on the device, for sums in two steps
+  void* workspace;      // for long matrix products that several blocks share
+  long long workspace_bytes;
+  const double* rate;   // while a graph is captured: where on the device the learning rate lies; else null
+  const unsigned long long* drawn;  // likewise: what is added to the start of every stream of random numbers
+  Libraries* libraries; // null: our own kernels only
+  void* (*load)(Stream*, Kernel*);                                                  // null when it failed
+  int (*start)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+               unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra);  // cuLaunchKernel
+  void (*fail)(Stream*, int code, Kernel*, unsigned blocks, unsigned threads);
+  void (*tell)(Stream*, Kernel*, unsigned blocks, unsigned threads);
+  int (*raise)(Stream*);     // sets a Python exception and returns -1 if the stream failed; needs the GIL
+  int (*activate)(Stream*);  // makes the device's context that of the calling thread
+};
+
+constexpr int kScratch = 4096;
+
+/// Run kernel k on grid_x x grid_y x grid_z blocks of K::kThreads threads.
+template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsigned grid_y = 1, unsigned grid_z = 1) {
+  static Kernel kernel = {&host_kernel<K>(), {}};
+  if (stream.failed || !grid_x || !grid_y || !grid_z) return;
+  void* function = kernel.functions[stream.device];
+  if (!function && !(function = stream.load(&stream, &kernel))) return;
+  void* arguments[] = {const_cast<K*>(&k)};
+  int code = stream.start(function, grid_x, grid_y, grid_z, K::kThreads, 1, 1, 0, stream.handle, arguments, nullptr);
+  ++stream.launches;
+  if (code) stream.fail(&stream, code, &kernel, grid_x * grid_y * grid_z, K::kThreads);
+  else if (stream.recording) stream.tell(&stream, &kernel, grid_x * grid_y * grid_z, K::kThreads);
+}
+
+/// Blocks for n items, as many as keep every multiprocessor busy; the kernel strides over the rest.
+inline unsigned blocks_for(const Stream& stream, index_t n, int threads) {
+  index_t wanted = (n + threads - 1) / threads, most = index_t(stream.multiprocessors) * (2048 / threads) * 4;
+  return unsigned(std::min(wanted, most));
+}
+
+/// f(i) for 0 <= i < n, where f is a functor over an index that NVRTC compiles, too.
+template <class F> void for_each(Stream& stream, index_t n, const F& f) {
+  launch(stream, Each<F>{f, n}, blocks_for(stream, n, Each<F>::kThreads));
+}
+
+}  // namespace cuda
+}  // namespace mc

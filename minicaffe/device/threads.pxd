@@ -1,0 +1,8 @@
+cdef extern from "minicaffe/device/threads.hpp":
+    struct Pool "mc::cpu::Pool":
+        pass
+    struct Threads "mc::cpu::Threads":
+        int count
+        Pool* pool
+
+cdef Threads num_threads() noexcept nogil

@@ -1,0 +1,102 @@
+"""How many threads the CPU loops and matrix products use: one number, and one pool of threads (device/pool.hpp), for the whole process."""
+
+import logging
+import math
+import os
+from pathlib import Path
+
+from minicaffe.errors import ConfigError
+
+log = logging.getLogger("minicaffe")
+
+cdef extern from "minicaffe/device/pool.hpp" namespace "mc::cpu" nogil:
+    Pool* process_pool()
+    const int kMaxThreads
+
+cdef Threads _threads
+
+
+cdef Threads num_threads() noexcept nogil:
+    return _threads
+
+
+def set_num_threads(n):
+    """Use `n` threads in CPU loops, convolutions and matrix products from now on.
+
+    The number changes results by rounding at most. The threads are one pool: a net that computes in a second Python thread while
+    they are in use computes on that thread alone. While other programs keep the processors busy, fewer may be used.
+
+    Raises
+    ------
+    ConfigError
+        If `n` is less than 1 or more than 1024.
+    """
+    if not 1 <= n <= kMaxThreads:
+        raise ConfigError(f"the number of threads must be 1 to {kMaxThreads}, got {n}", field="set_num_threads")
+    _threads.count = n
+
+
+def get_num_threads():
+    """Return the number of threads that CPU loops use."""
+    return _threads.count
+
+
+def _default_threads():
+    """The value of OMP_NUM_THREADS if it is a number of threads, else the processors this process may use."""
+    count = min(usable_processors(), kMaxThreads)
+    wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list says the threads within threads, too
+    if not wish:
+        return count
+    if wish.isdecimal() and len(wish) < 9 and 1 <= int(wish) <= kMaxThreads:
+        return int(wish)
+    log.warning("OMP_NUM_THREADS must be a number, 1 to %d, got '%s'; %d threads are used", kMaxThreads, wish[:40], count)
+    return count
+
+
+def usable_processors(root="/"):
+    """Return how many processors this process may use: those of its affinity, at most what the quota of its container allows.
+
+    Parameters
+    ----------
+    root : str
+        Where ``proc`` and ``sys`` are looked for.
+    """
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota(Path(root))
+    return count if quota is None else max(1, min(count, math.ceil(quota)))
+
+
+def _cgroup_quota(root):
+    """The least quota, in processors, of the process's cgroup and those above it (Linux, version 1 and 2); None without one."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    quotas = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / ("sys/fs/cgroup/cpu" if controllers else "sys/fs/cgroup")
+        folder = top / path.lstrip("/")
+        # Inside a container the path may be the host's, which is not there; the container's own group is then the top.
+        for place in [folder, *folder.parents]:
+            if place == top.parent:
+                break
+            try:
+                if controllers:
+                    quota = int((place / "cpu.cfs_quota_us").read_text())
+                    period = int((place / "cpu.cfs_period_us").read_text())
+                else:
+                    quota, period = ((place / "cpu.max").read_text().split() + ["100000"])[:2]
+                    quota, period = (-1 if quota == "max" else int(quota)), int(period)
+            except (OSError, ValueError):
+                continue
+            if quota > 0 and period > 0:
+                quotas.append(quota / period)
+    return min(quotas, default=None)
+
+
+_threads.pool = process_pool()
+set_num_threads(_default_threads())

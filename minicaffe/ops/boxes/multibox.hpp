@@ -1,0 +1,358 @@
+// Which boxes SSD learns from (SSD's multibox_loss_layer.cpp; Liu et al., 2016): match prior boxes with objects, choose the
+// background boxes that are worth learning, and gather predictions and targets for the losses.
+#pragma once
+#include <limits>
+#include "minicaffe/ops/boxes/boxes.hpp"
+
+namespace mc {
+namespace cpu {
+
+enum Mining { kNoMining, kMaxNegative, kHardExample };  // caffe.proto MultiBoxLossParameter.MiningType
+
+struct MultiBoxRule {
+  index_t images, priors, classes;
+  int background, code, mining;
+  bool share_location, per_prediction, match_priors, use_difficult;
+  bool squared_loc, logistic;    // losses: L2 instead of smooth L1, LOGISTIC instead of SOFTMAX
+  bool variance_in_target, agnostic, skip_crossing, stay_inside;
+  bool nms, nms_on_priors;
+  double overlap_threshold, negatives_per_positive, negative_overlap, nms_threshold, eta;
+  index_t nms_top_k, sample_size;
+  index_t locations() const { return share_location ? 1 : classes; }
+};
+
+/// An object of an image.
+struct Truth {
+  index_t image;
+  int label;
+  Box<double> box;
+};
+
+/// A prior box that is to predict an object; `location` is the class whose codes it predicts, 0 where all share them.
+struct Positive {
+  index_t image, prior, location, truth;
+};
+
+/// A row of the confidences, image x priors + prior, and the class that it should name.
+struct Example {
+  index_t row;
+  int label;
+};
+
+struct Matched {
+  std::vector<Positive> positives;
+  std::vector<Example> examples;
+};
+
+enum TruthFault { kNoFault, kImage, kLabel, kBackground };
+
+/// Read rows (image, label, instance, xmin, ymin, xmax, ymax, difficult) by image; return the first faulty row or -1.
+inline index_t read_truths(int dtype, const MultiBoxRule& r, const void* rows, index_t count, std::vector<Truth>* truths,
+                           int* fault) {
+  truths->clear();
+  *fault = kNoFault;
+  return dispatch(dtype, [&](auto type) -> index_t {
+    auto row = static_cast<const decltype(type)*>(rows);
+    for (index_t i = 0; i < count; ++i, row += 8) {
+      if (row[0] == -1) continue;
+      const double image = double(row[0]), label = double(row[1]);
+      if (!(image >= 0 && image < double(r.images))) *fault = kImage;
+      else if (!(label >= 0 && label < double(r.classes))) *fault = kLabel;
+      else if (int(label) == r.background) *fault = kBackground;
+      if (*fault) return i;
+      if (row[7] != 0 && !r.use_difficult) continue;
+      truths->push_back({index_t(image), int(label), {double(row[3]), double(row[4]), double(row[5]), double(row[6])}});
+    }
+    std::stable_sort(truths->begin(), truths->end(), [](const Truth& a, const Truth& b) { return a.image < b.image; });
+    return -1;
+  });
+}
+
+/// Matching, mining and gathering for one batch: loc [images, priors, locations, 4], conf [images, priors, classes], priors
+/// [2, priors, 4]; truths by image.
+template <class T> struct MultiBox {
+  const MultiBoxRule& r;
+  const T *loc, *conf, *priors;
+  const std::vector<Truth>& truths;
+
+  static constexpr index_t kFree = -1, kSkipped = -2;  // instead of a truth's index
+
+  Prior<T> prior(index_t p) const { return prior_at(priors, r.priors, p, r.variance_in_target); }
+  const T* codes(index_t image, index_t p, index_t location) const {
+    return loc + ((image * r.priors + p) * r.locations() + location) * 4;
+  }
+  Box<T> predicted(index_t image, index_t p, index_t location) const {
+    return decode(r.code, prior(p), codes(image, p, location));
+  }
+  Box<T> truth_box(index_t t) const {
+    const Box<double>& b = truths[t].box;
+    return {T(b.xmin), T(b.ymin), T(b.xmax), T(b.ymax)};
+  }
+  int label_of(index_t truth) const { return r.agnostic ? (r.background == 0 ? 1 : 0) : truths[truth].label; }
+
+  struct Pair {
+    T overlap;
+    index_t prior, truth;
+  };
+
+  /// Match boxes with those of the truths `begin`..`end` that have `label`, or with all if it is -1. `match` receives the truth
+  /// of each box, `best` its largest overlap.
+  void match_boxes(const std::vector<Box<T>>& boxes, index_t begin, index_t end, index_t label, std::vector<index_t>* match,
+                   std::vector<T>* best) const {
+    match->assign(boxes.size(), kFree);
+    best->assign(boxes.size(), T(0));
+    std::vector<index_t> wanted;
+    for (index_t t = begin; t < end; ++t)
+      if (label < 0 || truths[t].label == label) wanted.push_back(t);
+    if (wanted.empty()) return;
+    std::vector<Pair> pairs;  // by box and truth
+    for (index_t p = 0; p < index_t(boxes.size()); ++p) {
+      if (r.skip_crossing && !within_picture(boxes[p])) {
+        (*match)[p] = kSkipped;
+        continue;
+      }
+      for (index_t t : wanted) {
+        const T o = overlap(boxes[p], truth_box(t));
+        if (!(o > T(1e-6))) continue;
+        pairs.push_back({o, p, t});
+        (*best)[p] = std::max((*best)[p], o);
+      }
+    }
+    // The best pair of what is left, again and again, until each truth has a box.
+    std::vector<Pair> order = pairs;
+    std::stable_sort(order.begin(), order.end(), [](const Pair& a, const Pair& b) { return a.overlap > b.overlap; });
+    std::vector<bool> done(size_t(end - begin), false);
+    for (const Pair& pair : order) {
+      if ((*match)[pair.prior] != kFree || done[pair.truth - begin]) continue;
+      (*match)[pair.prior] = pair.truth;
+      (*best)[pair.prior] = pair.overlap;
+      done[pair.truth - begin] = true;
+    }
+    if (!r.per_prediction) return;
+    for (size_t i = 0; i < pairs.size();) {  // each free box takes the truth that it overlaps most
+      const index_t p = pairs[i].prior;
+      const bool open = (*match)[p] == kFree;
+      T most = T(-1);
+      for (; i < pairs.size() && pairs[i].prior == p; ++i)
+        if (open && pairs[i].overlap >= T(r.overlap_threshold) && pairs[i].overlap > most) {
+          most = pairs[i].overlap;
+          (*match)[p] = pairs[i].truth;
+        }
+    }
+  }
+
+  /// -log of the probability of `label`, as SoftmaxWithLoss has it, or the cross entropy of all classes; NaN counts as most.
+  T conf_loss(const T* x, int label) const {
+    T loss = 0;
+    if (r.logistic) {
+      for (index_t c = 0; c < r.classes; ++c)
+        loss += std::max(x[c], T(0)) - (c == label ? x[c] : T(0)) + std::log(T(1) + std::exp(-std::abs(x[c])));
+    } else {
+      const T most = *std::max_element(x, x + r.classes);
+      T sum = 0;
+      for (index_t c = 0; c < r.classes; ++c) sum += std::exp(x[c] - most);
+      loss = -std::log(std::max(std::exp(x[label] - most) / sum, T(kFloatMin)));
+    }
+    return loss == loss ? loss : std::numeric_limits<T>::infinity();
+  }
+
+  /// Prediction and target of a positive, as the loss sees them.
+  void loc_pair(const Positive& m, T* pred, T* target) const {
+    const T* l = codes(m.image, m.prior, m.location);
+    encode(r.code, prior(m.prior), truth_box(m.truth), target);
+    std::copy(l, l + 4, pred);
+    if (r.stay_inside) {  // what lies outside the picture learns nothing there
+      const Box<T> b = r.match_priors ? box_at(priors + m.prior * 4) : predicted(m.image, m.prior, m.location);
+      const T edges[4] = {b.xmin, b.ymin, b.xmax, b.ymax};
+      for (int k = 0; k < 4; ++k)
+        if (edges[k] < T(0) || edges[k] > T(1)) pred[k] = target[k];
+    }
+    if (r.variance_in_target)
+      for (int k = 0; k < 4; ++k) {
+        const T v = priors[(r.priors + m.prior) * 4 + k];
+        pred[k] /= v;
+        target[k] /= v;
+      }
+  }
+
+  T loc_loss(const Positive& m) const {
+    T pred[4], target[4], loss = 0;
+    loc_pair(m, pred, target);
+    for (int k = 0; k < 4; ++k) {
+      const T d = pred[k] - target[k], size = std::abs(d);
+      loss += r.squared_loc || size < T(1) ? d * d / 2 : size - T(0.5);
+    }
+    return loss == loss ? loss : std::numeric_limits<T>::infinity();
+  }
+
+  /// Choose boxes of an image by their loss; drop the positives that were not chosen, return the background boxes that were.
+  std::vector<index_t> mine(index_t image, std::vector<index_t>* match, const std::vector<T>& best) const {
+    std::vector<Scored<T>> eligible;
+    index_t positives = 0;
+    for (index_t p = 0; p < r.priors; ++p) {
+      const index_t m = (*match)[p];
+      positives += m >= 0;
+      if (m == kSkipped || (r.mining == kMaxNegative && (m >= 0 || !(best[p] < T(r.negative_overlap))))) continue;
+      T loss = conf_loss(conf + (image * r.priors + p) * r.classes, m >= 0 ? label_of(m) : r.background);
+      if (m >= 0) loss += loc_loss({image, p, 0, m});
+      eligible.push_back({loss, p});
+    }
+    const index_t limit = r.mining == kMaxNegative ? index_t(double(positives) * r.negatives_per_positive) : r.sample_size;
+    index_t count = std::min<index_t>(limit, index_t(eligible.size()));
+    std::vector<index_t> chosen;
+    if (r.nms) {
+      keep_best(eligible, r.nms_top_k);
+      std::vector<Box<T>> boxes;
+      for (const auto& s : eligible)
+        boxes.push_back(r.nms_on_priors ? box_at(priors + s.index * 4) : predicted(image, s.index, 0));
+      for (index_t k : suppress(boxes, T(r.nms_threshold), T(r.eta)))
+        if (index_t(chosen.size()) < count) chosen.push_back(eligible[k].index);
+    } else {
+      keep_best(eligible, count);
+      for (const auto& s : eligible) chosen.push_back(s.index);
+    }
+    std::sort(chosen.begin(), chosen.end());
+    if (r.mining == kHardExample)
+      for (index_t p = 0; p < r.priors; ++p)
+        if ((*match)[p] >= 0 && !std::binary_search(chosen.begin(), chosen.end(), p)) (*match)[p] = kFree;
+    std::vector<index_t> negatives;
+    for (index_t p : chosen)
+      if ((*match)[p] == kFree) negatives.push_back(p);
+    // A positive that was dropped became free, but it was not chosen, so it is not among the negatives.
+    return negatives;
+  }
+
+  /// Everything about one image, whose truths are `begin`..`end`.
+  Matched match_image(index_t image, index_t begin, index_t end) const {
+    std::vector<std::vector<index_t>> match(static_cast<size_t>(r.locations()));
+    std::vector<T> best;
+    std::vector<Box<T>> boxes(static_cast<size_t>(r.priors));
+    Matched out;
+    if (begin == end && r.mining != kNoMining) return out;  // no objects: neither positives nor negatives
+    if (r.match_priors) {
+      for (index_t p = 0; p < r.priors; ++p) boxes[p] = box_at(priors + p * 4);
+      std::vector<index_t> all;
+      match_boxes(boxes, begin, end, -1, &all, &best);
+      for (index_t location = 0; location < r.locations(); ++location) {
+        match[location] = all;
+        if (r.share_location) continue;
+        for (index_t& t : match[location])
+          if (t >= 0 && (truths[t].label != location || location == r.background)) t = kFree;
+      }
+    } else {
+      for (index_t location = 0; location < r.locations(); ++location) {
+        match[location].assign(static_cast<size_t>(r.priors), kFree);
+        if (!r.share_location && location == r.background) continue;
+        for (index_t p = 0; p < r.priors; ++p) boxes[p] = predicted(image, p, location);
+        match_boxes(boxes, begin, end, r.share_location ? -1 : location, &match[location], &best);
+      }
+    }
+    std::vector<index_t> negatives;
+    if (r.mining != kNoMining) negatives = mine(image, &match[0], best);
+    std::vector<int> label(static_cast<size_t>(r.priors), r.background);
+    for (index_t location = 0; location < r.locations(); ++location)
+      for (index_t p = 0; p < r.priors; ++p) {
+        const index_t t = match[location][p];
+        if (t < 0) continue;
+        out.positives.push_back({image, p, location, t});
+        label[p] = label_of(t);
+        if (r.mining != kNoMining) out.examples.push_back({image * r.priors + p, label[p]});
+      }
+    for (index_t p : negatives) out.examples.push_back({image * r.priors + p, r.background});
+    if (r.mining == kNoMining)
+      for (index_t p = 0; p < r.priors; ++p) out.examples.push_back({image * r.priors + p, label[p]});
+    return out;
+  }
+
+  Matched match_all(Threads threads) const {
+    std::vector<Matched> by_image(static_cast<size_t>(r.images));
+    std::vector<index_t> first(static_cast<size_t>(r.images) + 1, 0);
+    for (const Truth& t : truths) ++first[t.image + 1];
+    for (index_t i = 0; i < r.images; ++i) first[i + 1] += first[i];
+    parallel(threads, r.images, 1, [&](int, index_t begin, index_t end) {
+      for (index_t i = begin; i < end; ++i) by_image[i] = match_image(i, first[i], first[i + 1]);
+    });
+    Matched all;
+    for (const Matched& m : by_image) {
+      all.positives.insert(all.positives.end(), m.positives.begin(), m.positives.end());
+      all.examples.insert(all.examples.end(), m.examples.begin(), m.examples.end());
+    }
+    return all;
+  }
+};
+
+// ---- for callers that know the element type only at run time
+
+struct MultiBoxData {
+  const void *loc, *conf, *priors;
+};
+
+template <class T> MultiBox<T> multibox(const MultiBoxRule& r, const MultiBoxData& d, const std::vector<Truth>& truths) {
+  return {r, static_cast<const T*>(d.loc), static_cast<const T*>(d.conf), static_cast<const T*>(d.priors), truths};
+}
+
+inline Matched match_typed(Threads threads, int dtype, const MultiBoxRule& r, const MultiBoxData& d,
+                           const std::vector<Truth>& truths) {
+  return dispatch(dtype, [&](auto type) { return multibox<decltype(type)>(r, d, truths).match_all(threads); });
+}
+
+/// pred and target, [positives, 4]
+inline void gather_locations(int dtype, const MultiBoxRule& r, const MultiBoxData& d, const std::vector<Truth>& truths,
+                             const Matched& m, void* pred, void* target) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    const MultiBox<T> boxes = multibox<T>(r, d, truths);
+    for (size_t i = 0; i < m.positives.size(); ++i)
+      boxes.loc_pair(m.positives[i], static_cast<T*>(pred) + 4 * i, static_cast<T*>(target) + 4 * i);
+  });
+}
+
+/// pred, [examples, classes]; target, [examples] labels, or for LOGISTIC [examples, classes] of 0 and 1
+inline void gather_confidences(int dtype, const MultiBoxRule& r, const MultiBoxData& d, const Matched& m, void* pred,
+                               void* target) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* from = static_cast<const T*>(d.conf);
+    T *to = static_cast<T*>(pred), *aim = static_cast<T*>(target);
+    for (const Example& e : m.examples) {
+      to = std::copy(from + e.row * r.classes, from + (e.row + 1) * r.classes, to);
+      if (!r.logistic) {
+        *aim++ = T(e.label);
+        continue;
+      }
+      for (index_t c = 0; c < r.classes; ++c) *aim++ = T(c == e.label);
+    }
+  });
+}
+
+/// Put scale times the gradient of the gathered codes where they came from; dloc is 0 elsewhere.
+inline void scatter_locations(int dtype, const MultiBoxRule& r, const void* priors, const Matched& m, const void* dpred,
+                              double scale, void* dloc) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* from = static_cast<const T*>(dpred);
+    const T* variance = static_cast<const T*>(priors) + r.priors * 4;
+    T* to = static_cast<T*>(dloc);
+    std::fill(to, to + r.images * r.priors * r.locations() * 4, T(0));
+    for (const Positive& p : m.positives) {
+      T* at = to + ((p.image * r.priors + p.prior) * r.locations() + p.location) * 4;
+      for (int k = 0; k < 4; ++k) at[k] = T(scale) * *from++ / (r.variance_in_target ? variance[p.prior * 4 + k] : T(1));
+    }
+  });
+}
+
+inline void scatter_confidences(int dtype, const MultiBoxRule& r, const Matched& m, const void* dpred, double scale,
+                                void* dconf) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* from = static_cast<const T*>(dpred);
+    T* to = static_cast<T*>(dconf);
+    std::fill(to, to + r.images * r.priors * r.classes, T(0));
+    for (const Example& e : m.examples)
+      for (index_t c = 0; c < r.classes; ++c) to[e.row * r.classes + c] = T(scale) * *from++;
+  });
+}
+
+
+}  // namespace cpu
+}  // namespace mc

@@ -1,0 +1,78 @@
+// Passes over several blobs of one shape (ops/eltwise/kernel.hpp), for element types known at run time.
+#pragma once
+#include "minicaffe/device/context.hpp"
+#include "minicaffe/ops/eltwise/kernel.hpp"
+
+namespace mc {
+
+/// One pass of F over inputs[0..m-1], m at most kMaxInputs.
+template <template <class, int> class F, class T, int N = kMaxInputs>
+void combine_pass(const Context& on, index_t n, int m, const T* const* inputs, const T* coefficients, T* y) {
+  if constexpr (N > 1)
+    if (m < N) return combine_pass<F, T, N - 1>(on, n, m, inputs, coefficients, y);
+  F<T, N> f;
+  for (int k = 0; k < N; ++k) f.x[k] = inputs[k], f.c[k] = coefficients[k];
+  f.y = y;
+  for_each(on, n, f, N);
+}
+
+/// y = inputs combined from left to right; passes after the first start from y.
+template <template <class, int> class F, class T>
+void combine_of(const Context& on, index_t n, int inputs, const void* const* x, const double* c, void* out) {
+  const T* part[kMaxInputs];
+  T weight[kMaxInputs];
+  T* y = static_cast<T*>(out);
+  for (int k = 0; k < inputs;) {
+    int m = 0;
+    if (k > 0) part[m] = y, weight[m++] = T(1);
+    while (m < kMaxInputs && k < inputs) part[m] = static_cast<const T*>(x[k]), weight[m++] = T(c ? c[k] : 1.0), ++k;
+    combine_pass<F, T>(on, n, m, part, weight, y);
+  }
+}
+
+template <template <class, int> class F>
+void combine(const Context& on, int dtype, index_t n, int inputs, const void* const* x, const double* c, void* y) {
+  (dtype == 0 ? combine_of<F, float> : combine_of<F, double>)(on, n, inputs, x, c, y);
+}
+
+template <class T> void largest_of(const Context& on, index_t n, int inputs, const void* const* x, void* y) {
+  for (int k = 1; k < inputs; ++k)
+    map(on, n, LargerOf<T>{k == 1}, static_cast<const T*>(k == 1 ? x[0] : y), static_cast<const T*>(x[k]),
+        static_cast<T*>(y));
+}
+inline void largest(const Context& on, int dtype, index_t n, int inputs, const void* const* x, void* y) {
+  (dtype == 0 ? largest_of<float> : largest_of<double>)(on, n, inputs, x, y);
+}
+
+template <class T>
+void largest_backward_of(const Context& on, index_t n, int inputs, int winner, const void* const* x, const void* dy, void* dx) {
+  MaxBackward<T> f = {{}, inputs, winner, static_cast<const T*>(dy), static_cast<T*>(dx)};
+  for (int k = 0; k < inputs; ++k) f.x[k] = static_cast<const T*>(x[k]);
+  for_each(on, n, f, inputs);
+}
+/// At most kMostInputs inputs.
+inline void largest_backward(const Context& on, int dtype, index_t n, int inputs, int winner, const void* const* x, const void* dy,
+                             void* dx) {
+  (dtype == 0 ? largest_backward_of<float> : largest_backward_of<double>)(on, n, inputs, winner, x, dy, dx);
+}
+
+/// y[k] = c[k] x for up to kMaxInputs outputs in one pass.
+template <class T, int N = kMaxInputs> void spread_pass(const Context& on, index_t n, int m, const T* x, const double* c, void* const* y) {
+  if constexpr (N > 1)
+    if (m < N) return spread_pass<T, N - 1>(on, n, m, x, c, y);
+  Spread<T, N> f;
+  f.x = x;
+  for (int k = 0; k < N; ++k) f.c[k] = T(c[k]), f.y[k] = static_cast<T*>(y[k]);
+  for_each(on, n, f, N);
+}
+inline void spread(const Context& on, int dtype, index_t n, int outputs, const void* x, const double* c, void* const* y) {
+  for (int k = 0; k < outputs; k += kMaxInputs) {
+    int m = std::min(kMaxInputs, outputs - k);
+    if (dtype == 0)
+      spread_pass<float>(on, n, m, static_cast<const float*>(x), c + k, y + k);
+    else
+      spread_pass<double>(on, n, m, static_cast<const double*>(x), c + k, y + k);
+  }
+}
+
+}  // namespace mc

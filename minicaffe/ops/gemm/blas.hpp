@@ -1,0 +1,59 @@
+// Matrix products through a BLAS that is loaded at run time (ops/gemm/blas.pyx). All matrices are row-major.
+#pragma once
+#include "minicaffe/device/apply.hpp"
+
+namespace mc {
+namespace cpu {
+
+template <class T> using CblasGemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, T alpha, const T* a,
+                                              int lda, const T* b, int ldb, T beta, T* c, int ldc);
+
+struct Blas {
+  CblasGemm<float> sgemm = nullptr;
+  CblasGemm<double> dgemm = nullptr;
+  const CblasGemm<float>& gemm_of(float) const { return sgemm; }
+  const CblasGemm<double>& gemm_of(double) const { return dgemm; }
+};
+
+/// C = alpha op(A) op(B) + beta C with leading dimensions, on the calling thread. op(A) is m x k, op(B) k x n.
+template <class T>
+void gemm(const Blas& blas, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha, const T* a, index_t lda,
+          const T* b, index_t ldb, T beta, T* c, index_t ldc) {
+  if (m <= 0 || n <= 0) return;
+  if (k <= 0) {  // BLAS refuses leading dimensions of an empty product
+    for (index_t i = 0; i < m; ++i)
+      for (index_t j = 0; j < n; ++j) c[i * ldc + j] = beta == T(0) ? T(0) : beta * c[i * ldc + j];
+    return;
+  }
+  constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
+  blas.gemm_of(T())(kRowMajor, trans_a ? kTrans : kNoTrans, trans_b ? kTrans : kNoTrans, int(m), int(n), int(k), alpha, a,
+                    int(lda), b, int(ldb), beta, c, int(ldc));
+}
+
+/// The same, split over threads along the longer side of C.
+template <class T>
+void parallel_gemm(const Blas& blas, Threads threads, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
+                   const T* a, index_t lda, const T* b, index_t ldb, T beta, T* c, index_t ldc) {
+  bool by_rows = m >= n;
+  index_t side = by_rows ? m : n, other = by_rows ? n : m;
+  // A part of under about 100,000 multiplications is not worth a second thread.
+  index_t grain = std::max<index_t>(1, 100000 / std::max<index_t>(1, other * k));
+  parallel(threads, side, grain, [&](int, index_t begin, index_t end) {
+    if (by_rows)
+      gemm(blas, trans_a, trans_b, end - begin, n, k, alpha, trans_a ? a + begin : a + begin * lda, lda, b, ldb, beta,
+           c + begin * ldc, ldc);
+    else
+      gemm(blas, trans_a, trans_b, m, end - begin, k, alpha, a, lda, trans_b ? b + begin * ldb : b + begin, ldb, beta,
+           c + begin, ldc);
+  });
+}
+
+/// The same for dense matrices.
+template <class T>
+void parallel_gemm(const Blas& blas, Threads threads, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
+                   const T* a, const T* b, T beta, T* c) {
+  parallel_gemm(blas, threads, trans_a, trans_b, m, n, k, alpha, a, trans_a ? m : k, b, trans_b ? k : n, beta, c, n);
+}
+
+}  // namespace cpu
+}  // namespace mc

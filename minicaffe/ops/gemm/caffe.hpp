@@ -1,0 +1,137 @@
+// Products of row-major matrices on CPU or device: a BLAS on the CPU, on the device cuBLAS where there is one, else our kernel.
+#pragma once
+#include "minicaffe/cuda/libraries.hpp"
+#include "minicaffe/ops/gemm/blas.hpp"
+#include "minicaffe/ops/gemm/kernel.hpp"
+#include "minicaffe/device/context.hpp"
+
+namespace mc {
+
+/// Several products at once, by the distances in elements between their matrices: `count` of them, each the sum of `terms`
+/// products that go into one C. The weight gradient of a convolution is a sum over images.
+struct GemmBatches {
+  index_t count = 1, a = 0, b = 0, c = 0;
+  index_t terms = 1, term_a = 0, term_b = 0;
+  void* workspace = nullptr;  // the stream's if null: lets several blocks share a tile where C is small and the sum long
+  index_t workspace_count = 0;  // elements
+};
+
+namespace cuda {
+
+// Side, patch and depth of the tiles. 128 x 128 with 8 x 8 sums a thread needs at most 128 registers, so that two blocks fit on
+// a multiprocessor; for double they would not.
+template <class T> struct GemmTiles {
+  using Large = Gemm<float, 128, 4, 8>;
+  using Small = Gemm<float, 32, 2, 16>;
+};
+template <> struct GemmTiles<double> {
+  using Large = Gemm<double, 64, 2, 8>;
+  using Small = Gemm<double, 32, 2, 8>;
+};
+// A small tile reads more per product; at this share of the large tile's pace it is preferred where large ones leave
+// multiprocessors idle. (An estimate: to be measured.)
+constexpr double kSmallPace = 0.45;
+constexpr unsigned kMaxGridZ = 65535;
+// As few steps as a block should have: below this, starting it and adding its slice up costs more than it saves.
+constexpr index_t kSliceSteps = 8;
+
+template <class K, class T> index_t gemm_tiles(index_t m, index_t n) {
+  return ((m + K::kSide - 1) / K::kSide) * ((n + K::kSide - 1) / K::kSide);
+}
+
+template <class T>
+GemmOperand<T> gemm_operand(const T* data, index_t ld, index_t batch, index_t term, bool along_depth) {
+  constexpr index_t kPack = Pack<T>::kSize;
+  bool aligned = aligned16(data) && ld % kPack == 0 && batch % kPack == 0 && term % kPack == 0;
+  return {data, ld, batch, term, 0, 0, along_depth, aligned};
+}
+
+template <class K, class T>
+void launch_gemm(Stream& stream, index_t m, index_t n, index_t k, T alpha, GemmOperand<T> a, GemmOperand<T> b, T beta, T* c,
+                 index_t ldc, const GemmBatches& batches) {
+  index_t tiles = gemm_tiles<K, T>(m, n), steps = (k + K::kDepth - 1) / K::kDepth * batches.terms;
+  index_t wanted = 2 * stream.multiprocessors / std::max<index_t>(1, tiles * batches.count);
+  index_t room = batches.workspace_count / (m * n * batches.count);
+  index_t slices = std::min({wanted, room, steps / kSliceSteps, index_t(kMaxGridZ)});
+  for (GemmOperand<T>* x : {&a, &b}) {
+    x->step = x->along_depth ? K::kDepth : K::kDepth * x->ld;
+    x->wrap = x->term - ((k + K::kDepth - 1) / K::kDepth - 1) * x->step;
+  }
+  K kernel{a, b, c, ldc, batches.c, int(m), int(n), int(k), int(batches.terms), int((n + K::kSide - 1) / K::kSide), 1, alpha, beta};
+  if (slices > 1) {
+    T* parts = static_cast<T*>(batches.workspace);
+    kernel.slices = int(slices);
+    kernel.c = parts, kernel.ldc = n, kernel.c_batch = m * n;
+    kernel.alpha = T(1), kernel.beta = T(0);
+  }
+  index_t most = kMaxGridZ / kernel.slices;
+  for (index_t first = 0; first < batches.count; first += most) {
+    launch(stream, kernel, unsigned(tiles), 1, unsigned(std::min(most, batches.count - first) * kernel.slices));
+    kernel.a.data += most * kernel.a.batch;
+    kernel.b.data += most * kernel.b.batch;
+    kernel.c += most * kernel.slices * kernel.c_batch;
+  }
+  if (slices > 1)
+    for_each(stream, m * n * batches.count,
+             GemmAddSlices<T>{static_cast<const T*>(batches.workspace), c, n, ldc, m * n, batches.c, int(slices), alpha, beta});
+}
+
+/// By our own kernel, with the tile that fits the shape.
+template <class T>
+void our_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha, const T* a, index_t lda,
+              const T* b, index_t ldb, T beta, T* c, index_t ldc, const GemmBatches& batches) {
+  using Large = typename GemmTiles<T>::Large;
+  using Small = typename GemmTiles<T>::Small;
+  auto left = gemm_operand(a, lda, batches.a, batches.term_a, !trans_a);
+  auto right = gemm_operand(b, ldb, batches.b, batches.term_b, trans_b);
+  auto time = [&](index_t tiles, int side) {  // of the busiest multiprocessor
+    return double((tiles * batches.count + stream.multiprocessors - 1) / stream.multiprocessors) * side * side;
+  };
+  if (time(gemm_tiles<Large, T>(m, n), Large::kSide) <= time(gemm_tiles<Small, T>(m, n), Small::kSide) / kSmallPace)
+    launch_gemm<Large>(stream, m, n, k, alpha, left, right, beta, c, ldc, batches);
+  else
+    launch_gemm<Small>(stream, m, n, k, alpha, left, right, beta, c, ldc, batches);
+}
+
+/// A row-major matrix is a column-major one transposed, and C^T = op(B)^T op(A)^T: the operands change places.
+template <class T>
+void library_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha, const T* a, index_t lda,
+                  const T* b, index_t ldb, T beta, T* c, index_t ldc, const GemmBatches& batches) {
+  if (stream.failed) return;
+  const Libraries& libraries = *stream.libraries;
+  for (index_t term = 0; term < batches.terms; ++term) {
+    T keep = term ? T(1) : beta;
+    int status = libraries.gemm_of(T())(libraries.cublas, trans_b, trans_a, int(n), int(m), int(k), &alpha,
+                                        b + term * batches.term_b, int(ldb), batches.b, a + term * batches.term_a, int(lda),
+                                        batches.a, &keep, c, int(ldc), batches.c, int(batches.count));
+    if (status) return libraries.fail(&stream, "cublasGemmStridedBatched", status);
+  }
+}
+
+}  // namespace cuda
+
+/// C = alpha op(A) op(B) + beta C, where op(A) is m x k, op(B) k x n, and op transposes if asked; ld is the distance of two rows
+/// as they are stored. Where beta is 0, C is not read. All sizes are below 2^31.
+template <class T>
+void gemm(const Context& on, const cpu::Blas& blas, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
+          const T* a, index_t lda, const T* b, index_t ldb, T beta, T* c, index_t ldc, GemmBatches batches = {}) {
+  if (m <= 0 || n <= 0 || batches.count <= 0) return;
+  // Terms that follow each other along the depth are one product of greater depth.
+  if (batches.terms > 1 && trans_a && !trans_b && batches.term_a == k * lda && batches.term_b == k * ldb)
+    k *= batches.terms, batches.terms = 1;
+  if (batches.terms <= 0 || k <= 0) batches.terms = 1, k = 0;
+  if (on.stream && on.stream->libraries && on.stream->libraries->cublas && k > 0)
+    return cuda::library_gemm(*on.stream, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batches);
+  if (on.stream && !batches.workspace) {
+    batches.workspace = on.stream->workspace;
+    batches.workspace_count = on.stream->workspace_bytes / index_t(sizeof(T));
+  }
+  if (on.stream)
+    return cuda::our_gemm(*on.stream, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batches);
+  for (index_t i = 0; i < batches.count; ++i)
+    for (index_t term = 0; term < batches.terms; ++term)
+      cpu::parallel_gemm(blas, on.threads, trans_a, trans_b, m, n, k, alpha, a + i * batches.a + term * batches.term_a, lda,
+                         b + i * batches.b + term * batches.term_b, ldb, term ? T(1) : beta, c + i * batches.c, ldc);
+}
+
+}  // namespace mc

@@ -1,0 +1,86 @@
+// Local response normalisation: s^-beta, the damping, and the kernels of the device (the CPU's loops: ops/lrn/cpu.hpp).
+//
+// The functor is chosen by beta, since a general power costs as much as the rest of the layer many times over.
+#pragma once
+#include "minicaffe/kernels/reduce.hpp"
+
+namespace mc {
+
+/// beta 0.75, the value of nearly every net: s^(3/4) = sqrt(s) sqrt(sqrt(s)).
+template <class T> struct LrnThreeQuarters {
+  MC_HD T operator()(T s) const {
+    T root = sqrt_(s);
+    return T(1) / (root * sqrt_(root));
+  }
+};
+
+template <class T> struct LrnPower {
+  T beta;
+  MC_HD T operator()(T s) const { return pow_(s, -beta); }
+};
+
+// Neighbouring rows that one thread of the device takes: the windows of all but the first are in its cache already.
+constexpr index_t kLrnRows = 8;
+
+/// Groups of rows of `width` elements, and the window around an element. An item is one column of kLrnRows rows.
+struct LrnWindow {
+  index_t rows, width, half_rows, half_columns;
+  MC_HD index_t chunks() const { return (rows + kLrnRows - 1) / kLrnRows; }
+
+  /// work(start of the group, row, column) for the elements of an item.
+  template <class Work> MC_HD void visit(index_t item, const Work& work) const {
+    index_t rest = item / width, column = item - rest * width, group = rest / chunks(), chunk = rest - group * chunks();
+    index_t end = min_(rows, (chunk + 1) * kLrnRows);
+    for (index_t row = chunk * kLrnRows; row < end; ++row) work.at(group * rows * width, row, column);
+  }
+
+  /// The sum of term(i) over the window.
+  template <class T, class Term> MC_HD T sum(const Term& term, index_t start, index_t row, index_t column) const {
+    T total = T(0);
+    index_t last_row = min_(row + half_rows, rows - 1), last = min_(column + half_columns, width - 1);
+    for (index_t r = max_(row - half_rows, index_t(0)); r <= last_row; ++r)
+      for (index_t c = max_(column - half_columns, index_t(0)); c <= last; ++c) total += term(start + r * width + c);
+    return total;
+  }
+};
+
+/// s = k + alpha sum of x^2 over the window, y = x s^-beta
+// e.g. LrnForwardAt<T, LrnThreeQuarters<T>>
+template <class T, class Power> struct LrnForwardAt {
+  LrnWindow window;
+  Power power;
+  T k, alpha;
+  const T* x;
+  T *y, *scale;
+  MC_HD void operator()(index_t item) const { window.visit(item, *this); }
+  MC_HD void at(index_t start, index_t row, index_t column) const {
+    index_t i = start + row * window.width + column;
+    T s = k + alpha * window.sum<T>(SquareTerm<T>{x}, start, row, column);
+    scale[i] = s;
+    y[i] = x[i] * power(s);
+  }
+};
+
+/// dy y / s, the share of an element in the gradients of its neighbours
+template <class T> struct LrnRatioTerm {
+  const T *y, *scale, *dy;
+  MC_HD T operator()(index_t i) const { return dy[i] * y[i] / scale[i]; }
+};
+
+/// dx = dy s^-beta - factor x sum of dy y / s over the window, factor = 2 alpha beta
+// e.g. LrnBackwardAt<T, LrnThreeQuarters<T>>
+template <class T, class Power> struct LrnBackwardAt {
+  LrnWindow window;
+  Power power;
+  T factor;
+  const T* x;
+  LrnRatioTerm<T> ratio;
+  T* dx;
+  MC_HD void operator()(index_t item) const { window.visit(item, *this); }
+  MC_HD void at(index_t start, index_t row, index_t column) const {
+    index_t i = start + row * window.width + column;
+    dx[i] = ratio.dy[i] * power(ratio.scale[i]) - factor * x[i] * window.sum<T>(ratio, start, row, column);
+  }
+};
+
+}  // namespace mc

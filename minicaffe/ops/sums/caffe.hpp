@@ -1,0 +1,99 @@
+// Sums over contiguous data, of everything or of each channel, on CPU or device. The result stays in the memory of that side.
+#pragma once
+#include "minicaffe/ops/broadcast/cpu.hpp"
+#include "minicaffe/ops/sums/kernel.hpp"
+#include "minicaffe/device/context.hpp"
+
+namespace mc {
+namespace cuda {
+
+// Enough blocks of 256 threads for the largest devices; more partial sums would only cost the second launch.
+constexpr index_t kSumBlocks = 1024;
+// As many elements as make it worth to start one thread more.
+constexpr index_t kSumPerThread = 16;
+
+/// One launch of `parts` blocks to a channel (SumChannels), or to 32 channels (SumColumns).
+template <class F, class Out>
+void launch_sums(Stream& stream, index_t outer, index_t channels, index_t inner, unsigned parts, const F& f, double coeff,
+                 bool add, Out* out) {
+  if (inner == 1 && channels > 1)
+    return launch(stream, SumColumns<F, Out>{f, channels, outer, parts, add, coeff, out},
+                  unsigned((channels + kSumColumns - 1) / kSumColumns), parts);
+  index_t count = outer * inner, stride = index_t(parts) * kSumThreads;
+  if (count == 0 || channels == 1) inner = std::max<index_t>(1, count);
+  launch(stream,
+         SumChannels<F, Out>{f, channels, inner, count, stride / inner, stride % inner, parts, add, coeff, out},
+         unsigned(channels), parts);
+}
+
+/// out[k] = coeff times the sum of f.at(k)(i) over the elements i of channel k, added if `add`.
+template <class F, class Out>
+void channel_sums(Stream& stream, index_t outer, index_t channels, index_t inner, const F& f, double coeff, bool add, Out* out) {
+  if (channels == 0) return;
+  index_t blocks = inner == 1 && channels > 1 ? (channels + kSumColumns - 1) / kSumColumns : channels;
+  index_t wanted = outer * inner * (channels / blocks) / (kSumThreads * kSumPerThread);
+  index_t parts = std::max<index_t>(1, std::min({wanted, kSumBlocks / blocks, kScratch / channels}));
+  if (parts == 1) return launch_sums(stream, outer, channels, inner, 1, f, coeff, add, out);
+  launch_sums(stream, outer, channels, inner, unsigned(parts), f, 1.0, false, stream.scratch);
+  launch_sums(stream, 1, channels, parts, 1, EveryChannel<SumTerm<double>>{{stream.scratch}}, coeff, add, out);
+}
+
+}  // namespace cuda
+
+/// out[0] = coeff times the sum of term(i) for 0 <= i < n, added to what is there if `add`.
+template <class Term, class Out> void sum_to(const Context& on, index_t n, const Term& term, double coeff, bool add, Out* out) {
+  using T = decltype(term(index_t(0)));
+  if (on.stream)
+    cuda::channel_sums(*on.stream, 1, 1, n, EveryChannel<Term>{term}, coeff, add, out);
+  else
+    out[0] = Out((add ? double(out[0]) : 0.0) + coeff * cpu::sum_terms<T>(on.threads, n, term));
+}
+
+template <class T, class Out> void sum(const Context& on, index_t n, const T* x, Out* out) {
+  sum_to(on, n, SumTerm<T>{x}, 1.0, false, out);
+}
+template <class T, class Out> void asum(const Context& on, index_t n, const T* x, Out* out) {
+  sum_to(on, n, AbsTerm<T>{x}, 1.0, false, out);
+}
+template <class T, class Out> void sumsq(const Context& on, index_t n, const T* x, Out* out) {
+  sum_to(on, n, SquareTerm<T>{x}, 1.0, false, out);
+}
+template <class T, class Out> void dot(const Context& on, index_t n, const T* x, const T* y, Out* out) {
+  sum_to(on, n, DotTerm<T>{x, y}, 1.0, false, out);
+}
+
+/// out[k] = coeff times the sum of term(i) over the elements of channel k of [outer, channels, inner], added if `add`.
+template <class T, class Term>
+void channel_sums(const Context& on, index_t outer, index_t channels, index_t inner, const Term& term, double coeff, bool add,
+                  T* out) {
+  if (on.stream)
+    cuda::channel_sums(*on.stream, outer, channels, inner, EveryChannel<Term>{term}, coeff, add, out);
+  else
+    cpu::channel_sums(on.threads, outer, channels, inner, term, coeff, add, out);
+}
+
+// ---- for callers that know the element type only at run time: `members` are those of the term
+
+template <template <class> class Term, class... P>
+void sum_typed(const Context& on, int dtype, index_t n, double coeff, bool add, void* out, P... members) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    sum_to(on, n, Term<T>{cpu::member<T>(members)...}, coeff, add, static_cast<T*>(out));
+  });
+}
+
+/// The same in double, for one array x.
+template <template <class> class Term> void sum_in_double(const Context& on, int dtype, index_t n, const void* x, double* out) {
+  dispatch(dtype, [&](auto type) { sum_to(on, n, Term<decltype(type)>{static_cast<const decltype(type)*>(x)}, 1.0, false, out); });
+}
+
+template <template <class> class Term, class... P>
+void channel_sums_typed(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double coeff, bool add,
+                        void* out, P... members) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    channel_sums(on, outer, channels, inner, Term<T>{cpu::member<T>(members)...}, coeff, add, static_cast<T*>(out));
+  });
+}
+
+}  // namespace mc

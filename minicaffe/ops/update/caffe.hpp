@@ -1,0 +1,56 @@
+// The fused update of all parameters of a net (ops/update/kernel.hpp) for callers that know the element type at run time.
+//
+// On the CPU each parameter is one pass; on a device up to kTensors parameters are one launch.
+#pragma once
+#include "minicaffe/ops/update/kernel_all.hpp"
+#include "minicaffe/device/context.hpp"
+
+namespace mc {
+
+/// One parameter of `count` elements; h2 is h for rules with one history. `rate` has the learning rate in it, `l2` and `l1` are
+/// the weight decay of this parameter.
+struct Parameter {
+  void *w, *g, *h, *h2;
+  index_t count;
+  double rate, l2, l1;
+};
+
+template <template <class> class Rule, class T, class... P>
+void update_as(const Context& on, int n, const Parameter* params, double scale, P... members) {
+  if (!on.stream) {
+    for (int i = 0; i < n; ++i) {
+      const Parameter& p = params[i];
+      cpu::for_each(on.threads, p.count,
+                    Update<Rule<T>, T>{{T(scale), T(p.l2), T(p.l1)}, {T(p.rate), T(members)...}, static_cast<T*>(p.w),
+                                       static_cast<T*>(p.g), static_cast<T*>(p.h), static_cast<T*>(p.h2)});
+    }
+    return;
+  }
+  for (int first = 0; first < n; first += kTensors) {
+    UpdateAll<Rule<T>, T> all = {};
+    all.rule = {T(1), T(members)...};
+    all.scale = T(scale);
+    all.rate = on.stream->rate;
+    all.tensors = std::min(kTensors, n - first);
+    index_t chunks = 0;
+    for (int i = 0; i < all.tensors; ++i) {
+      const Parameter& p = params[first + i];
+      all.tensor[i] = {static_cast<T*>(p.w), static_cast<T*>(p.g), static_cast<T*>(p.h), static_cast<T*>(p.h2),
+                       p.count,              T(p.rate),            T(p.l2),              T(p.l1)};
+      all.first_chunk[i] = int(chunks);
+      chunks += (p.count + kUpdateChunk - 1) / kUpdateChunk;
+    }
+    all.first_chunk[all.tensors] = int(chunks);
+    cuda::launch(*on.stream, all, unsigned(chunks));
+  }
+}
+
+template <template <class> class Rule, class... P>
+void update(const Context& on, int dtype, int n, const Parameter* params, double scale, P... members) {
+  if (dtype == 0)
+    update_as<Rule, float>(on, n, params, scale, members...);
+  else
+    update_as<Rule, double>(on, n, params, scale, members...);
+}
+
+}  // namespace mc

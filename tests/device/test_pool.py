@@ -1,0 +1,155 @@
+"""The threads that share CPU loops: their number, the pool behind them, and nets that use it from several Python threads."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.device.threads import usable_processors
+from minicaffe.errors import ConfigError
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+NET = """
+layer { name: 'x' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 16 dim: 8 dim: 24 dim: 24 }
+        data_filler { type: 'gaussian' } } }
+layer { name: 'conv' type: 'Convolution' bottom: 'x' top: 'conv'
+        convolution_param { num_output: 24 kernel_size: 3 weight_filler { type: 'xavier' } } }
+layer { name: 'relu' type: 'ReLU' bottom: 'conv' top: 'conv' }
+layer { name: 'pool' type: 'Pooling' bottom: 'conv' top: 'pool' pooling_param { kernel_size: 2 stride: 2 } }
+"""
+
+
+@pytest.fixture
+def keep_threads():
+    before = caffe.get_num_threads()
+    yield
+    caffe.set_num_threads(before)
+
+
+def make_net(tmp_path):
+    (tmp_path / "net.prototxt").write_text(NET)
+    caffe.set_random_seed(3)
+    return caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+
+
+@pytest.mark.parametrize("sanitizer", ["", "-fsanitize=thread"])
+def test_the_pool_runs_each_part_once(tmp_path, sanitizer):
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler (g++ or clang++)")
+    program = str(tmp_path / "pool")
+    build = subprocess.run([compiler, "-std=c++17", "-O2", "-g", *sanitizer.split(), f"-I{ROOT}", str(HERE / "pool.cpp"), "-o",
+                            program, "-pthread"], capture_output=True, text=True)
+    if sanitizer and ("libtsan" in build.stderr or "unsupported" in build.stderr):
+        pytest.skip("the compiler has no ThreadSanitizer")
+    assert build.returncode == 0, build.stderr[-3000:]
+    done = subprocess.run([program, "300" if sanitizer else "800"], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "TSAN_OPTIONS": "exitcode=66 die_after_fork=0"})
+    if sanitizer and "unexpected memory mapping" in done.stderr:
+        pytest.skip("ThreadSanitizer does not run on this kernel")
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.stdout.endswith(" loops\n")
+
+
+def test_more_threads_than_processors_give_the_same_numbers(tmp_path, keep_threads, on_cpu):
+    net = make_net(tmp_path)
+    results = []
+    for threads in (1, 2, 7, 40):
+        caffe.set_num_threads(threads)
+        assert caffe.get_num_threads() == threads
+        net.forward(start="conv")
+        results.append(net.blobs["pool"].data.copy())
+    for other in results[1:]:
+        np.testing.assert_allclose(other, results[0], rtol=1e-5, atol=1e-6)
+
+
+def test_nets_in_several_python_threads_share_the_pool(tmp_path, keep_threads, on_cpu):
+    caffe.set_num_threads(3)
+    nets = [make_net(tmp_path) for _ in range(4)]
+    expected = []
+    for net in nets:
+        net.forward()
+        expected.append(net.blobs["pool"].data.copy())
+    faults = []
+
+    def work(net, wanted):
+        for _ in range(30):
+            net.forward(start="conv")
+            if not np.array_equal(net.blobs["pool"].data, wanted):
+                faults.append(net)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(nets, expected)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+
+
+def test_a_forked_child_computes(tmp_path, on_cpu):
+    """Threads do not survive a fork; the child's loops start their own."""
+    (tmp_path / "net.prototxt").write_text(NET)
+    code = ("import os, sys, minicaffe as caffe\n"
+            "caffe.set_num_threads(4)\n"
+            f"net = caffe.Net({str(tmp_path / 'net.prototxt')!r}, caffe.TEST)\n"
+            "net.forward(); before = net.blobs['pool'].data.copy()\n"
+            "child = os.fork()\n"
+            "net.forward(start='conv')\n"
+            "same = (net.blobs['pool'].data == before).all()\n"
+            "if child == 0: os._exit(0 if same else 3)\n"
+            "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or not same)\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "MINICAFFE_DEVICE": "cpu"})
+    assert done.returncode == 0, done.stderr
+
+
+def test_idle_threads_sleep(tmp_path, keep_threads, on_cpu):
+    """After a loop the workers look out for the next one for a bounded time only."""
+    caffe.set_num_threads(4)
+    net = make_net(tmp_path)
+    net.forward()
+    threading.Event().wait(0.2)
+    before = os.times()
+    threading.Event().wait(0.5)
+    after = os.times()
+    assert after.user + after.system - before.user - before.system < 0.25, "0.5 s of doing nothing cost processor time"
+
+
+@pytest.mark.parametrize("number", [0, -1, 1025])
+def test_a_number_of_threads_that_cannot_be(number):
+    with pytest.raises(ConfigError, match=f"must be 1 to 1024, got {number}"):
+        caffe.set_num_threads(number)
+
+
+PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+@pytest.mark.parametrize("cgroup, files, quota", [
+    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "50000 100000"}, 0.5),
+    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "max 100000"}, None),
+    ("0::/a/b", {"sys/fs/cgroup/a/cpu.max": "100000 100000", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}, 1),
+    ("0::/host/path/not/seen/inside", {"sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
+    ("1:cpu,cpuacct:/box", {"sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "100000",
+                            "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000"}, 1),
+    ("1:cpu:/", {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, None),
+    ("4:memory:/box", {"sys/fs/cgroup/cpu.max": "1000 100000"}, None),
+    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "nonsense"}, None),
+    ("nonsense", {}, None),
+])
+def test_the_quota_of_a_container_bounds_the_default(tmp_path, cgroup, files, quota):
+    for name, text in {"proc/self/cgroup": cgroup, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    expected = PROCESSORS if quota is None else max(1, min(PROCESSORS, int(-(-quota // 1))))
+    assert usable_processors(tmp_path) == expected
+
+
+def test_without_cgroups_the_affinity_counts(tmp_path):
+    assert usable_processors(tmp_path) == PROCESSORS
