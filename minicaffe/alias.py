@@ -1,18 +1,28 @@
-"""`install_as_caffe`: let ``import caffe`` give minicaffe, so that old pycaffe scripts run unchanged.
+"""Modules by the names that users know: ``minicaffe.io`` is pycaffe/io.py, and ``import caffe`` gives minicaffe once asked for.
 
-``python -m minicaffe.as_caffe script.py`` does it for a script that shall not be touched at all.
+``python -m minicaffe.as_caffe script.py`` asks for a script that shall not be touched at all.
 """
 
-import importlib
 import importlib.machinery
 import sys
 
+from minicaffe import proto, pycaffe
 from minicaffe.errors import ConfigError
+from minicaffe.opencv import dnn
+from minicaffe.proto import caffe_pb2
+from minicaffe.pycaffe import classifier, coord_map, detector, draw, io, net_spec
 
-# caffe's modules and ours; `_caffe`, pycaffe's compiled part, has the names of pycaffe.
-MODULES = {"classifier": "classifier", "coord_map": "coord_map", "detector": "detector", "draw": "draw", "io": "io",
-           "net_spec": "net_spec", "pycaffe": "pycaffe", "_caffe": "pycaffe", "proto": "proto",
-           "proto.caffe_pb2": "proto.caffe_pb2"}
+# `_caffe` is pycaffe's compiled part, which has the names of pycaffe.
+MODULES = {"classifier": classifier, "coord_map": coord_map, "detector": detector, "dnn": dnn, "draw": draw, "io": io,
+           "net_spec": net_spec, "pycaffe": pycaffe, "_caffe": pycaffe, "proto": proto, "proto.caffe_pb2": caffe_pb2}
+
+
+def name_modules(package):
+    """Let ``import package.io``, ``from package.net_spec import Top`` and the like find minicaffe's modules."""
+    for name, module in MODULES.items():
+        sys.modules[f"{package}.{name}"] = module
+        if "." not in name:
+            setattr(sys.modules[package], name, module)
 
 
 def install_as_caffe(force=False):
@@ -28,7 +38,7 @@ def install_as_caffe(force=False):
     ConfigError
         If there is another caffe, without `force`.
     """
-    ours = importlib.import_module("minicaffe")
+    ours = sys.modules["minicaffe"]
     if sys.modules.get("caffe", ours) is not ours:
         found = getattr(sys.modules["caffe"], "__file__", None)
     else:
@@ -38,9 +48,7 @@ def install_as_caffe(force=False):
     for name in [name for name in sys.modules if name == "caffe" or name.startswith("caffe.")]:
         del sys.modules[name]
     sys.modules["caffe"] = ours
-    for name, home in MODULES.items():
-        sys.modules[f"caffe.{name}"] = importlib.import_module(f"minicaffe.{home}")
-    ours._caffe = sys.modules["caffe._caffe"]
+    name_modules("caffe")
 
 
 def _installed():

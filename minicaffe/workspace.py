@@ -33,7 +33,7 @@ class Workspace:
     name : str
     """
 
-    net_class = None  # minicaffe.pycaffe puts its Net here: this floor knows no nets
+    net_class = None  # pycaffe/net.py puts its Net here: this floor knows no nets
 
     def __init__(self, parent=None, name=""):
         self.parent = parent

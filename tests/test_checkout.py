@@ -78,7 +78,7 @@ def test_the_installed_package_runs(run, checkout, installed, arguments):
 
 
 def test_a_source_that_differs_is_told(run, checkout, installed):
-    (checkout / "minicaffe" / "net_spec.py").write_text("")
+    (checkout / "minicaffe" / "pycaffe" / "net_spec.py").write_text("")
     done = run("-c", "import minicaffe; print(minicaffe.NetSpec)", cwd=checkout, installed=installed)
     assert done.returncode == 0 and "NetSpec" in done.stdout
     assert done.stderr.count("\n") == 1 and "net_spec.py differs from the checkout" in done.stderr and "pip install ." in done.stderr

@@ -17,9 +17,8 @@ FLOORS = {
     "minicaffe.cuda.thc_state": 4,  # it shows the random numbers, too
     "minicaffe.layers": 5, "minicaffe.net": 5,
     "minicaffe.solver": 6,
-    "minicaffe.pycaffe": 7, "minicaffe.io": 7, "minicaffe": 7, "minicaffe.settings": 7, "minicaffe.solvers": 7, "minicaffe.net_spec": 7,
-    "minicaffe.classifier": 7, "minicaffe.detector": 7, "minicaffe.draw": 7, "minicaffe.coord_map": 7, "minicaffe.alias": 7,
-    "minicaffe.dnn": 7, "minicaffe.checkout": 7, "minicaffe.as_caffe": 8,
+    "minicaffe": 7, "minicaffe.pycaffe": 7, "minicaffe.opencv": 7, "minicaffe.alias": 7, "minicaffe.checkout": 7,
+    "minicaffe.as_caffe": 8,
     "minicaffe.cli": 8, "minicaffe.__main__": 8,
 }
 CIMPORT = re.compile(r"^\s*(?:from\s+(minicaffe[\w.]*)\s+c?import\s+([^\n#]+)|c?import\s+(minicaffe[\w.]*))", re.M)

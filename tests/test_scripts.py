@@ -50,6 +50,22 @@ def test_modules(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+NAMES_OF_MODULES = """
+import minicaffe.io as io, minicaffe.classifier, minicaffe.detector, minicaffe.net_spec, minicaffe.draw
+from minicaffe import coord_map, dnn
+from minicaffe.dnn import readNetFromCaffe
+from minicaffe.pycaffe import Net, SGDSolver, get_solver, set_mode_cpu
+assert Net is minicaffe.Net and io is minicaffe.io is minicaffe.pycaffe.io and minicaffe.net_spec.layers is minicaffe.layers
+assert readNetFromCaffe is minicaffe.opencv.dnn.readNetFromCaffe and coord_map.L is minicaffe.layers
+import pickle; assert pickle.loads(pickle.dumps(io.Transformer)) is minicaffe.io.Transformer
+"""
+
+
+def test_modules_of_minicaffe_have_the_names_that_users_know(tmp_path):
+    done = run("-c", NAMES_OF_MODULES, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_another_caffe_is_not_hidden_unless_asked(tmp_path):
     (tmp_path / "caffe.py").write_text("__version__ = 'theirs'\n")
     ask = "import minicaffe\ntry:\n    minicaffe.install_as_caffe()\nexcept ValueError as error:\n    print(error)\n{}import caffe; print(caffe.__version__)"

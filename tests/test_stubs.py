@@ -13,7 +13,7 @@ STUBS = sorted(PACKAGE.rglob("*.pyi"))
 
 
 def names_of(body):
-    """The public names that the statements of a stub define; imports count where they say ``as`` the same name."""
+    """The public names that the statements of a stub define; imports count where they say ``as`` the same name, or ``*``."""
     for node in body:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             found = [node.name]
@@ -23,6 +23,8 @@ def names_of(body):
             found = [target.id for target in node.targets]
         else:
             found = [alias.asname for alias in getattr(node, "names", ()) if alias.asname == alias.name]
+            if [alias.name for alias in getattr(node, "names", ())] == ["*"]:
+                found = importlib.import_module(node.module).__all__
         yield from (name for name in found if not name.startswith("_"))
 
 

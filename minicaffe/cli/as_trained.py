@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from minicaffe.classifier import picture_transformer
 from minicaffe.cli import options
 from minicaffe.cli.training_file import is_net
 from minicaffe.common import caffe
@@ -27,6 +26,7 @@ from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import file_error
+from minicaffe.pycaffe.classifier import picture_transformer
 
 CAFFENET = "models/bvlc_reference_caffenet"
 IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)  # BGR means of Caffe's ilsvrc_2012_mean.npy

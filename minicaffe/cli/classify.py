@@ -11,14 +11,13 @@ from pathlib import Path
 import click
 import numpy as np
 
-from minicaffe import io
-from minicaffe.classifier import Classifier
 from minicaffe.cli import bars, options
 from minicaffe.cli.as_trained import Numbers, load_npy, load_picture, open_net, picture_net
 from minicaffe.common import caffe
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto.atomic import replacing
 from minicaffe.proto.files import read_bytes
+from minicaffe.pycaffe import Classifier, io
 
 CHUNK = 64  # pictures between two steps of the progress bar
 BEST = 5  # classes shown for each picture

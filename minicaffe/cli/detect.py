@@ -12,10 +12,10 @@ import numpy as np
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.as_trained import open_net, picture_net
-from minicaffe.detector import Detector
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto.atomic import hdf5_in_memory, replacing
 from minicaffe.proto.files import file_error
+from minicaffe.pycaffe import Detector
 
 COORDINATES = ("ymin", "xmin", "ymax", "xmax")
 

@@ -2,10 +2,10 @@
 
 import click
 
-from minicaffe import draw
 from minicaffe.cli import options
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import read_net_file
+from minicaffe.pycaffe import draw
 
 
 @click.command(cls=options.CaffeCommand)

@@ -3,7 +3,7 @@
 from minicaffe import solver as solver_room
 from minicaffe.errors import ConfigError, DependencyError
 from minicaffe.proto import upgrade
-from minicaffe.pycaffe import Net
+from minicaffe.pycaffe.net import Net
 
 
 class _FromFile:

@@ -7,8 +7,8 @@ means any. `a` and `b` are arrays with one entry or one for each spatial axis.
 import numpy as np
 
 from minicaffe.errors import ConfigError
-from minicaffe.net_spec import layers as L
 from minicaffe.proto.crop import PASS_THROUGH_LAYERS
+from minicaffe.pycaffe.net_spec import layers as L
 
 TWO_SIDED = {"pad_h", "pad_w", "kernel_h", "kernel_w", "stride_h", "stride_w"}
 IDENTITY = (None, 1, 0)

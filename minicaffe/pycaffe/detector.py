@@ -6,11 +6,11 @@ picture is an error, and regions that are not square work.
 
 import numpy as np
 
-from minicaffe import io
-from minicaffe.classifier import picture_transformer
 from minicaffe.common import TEST
 from minicaffe.errors import DependencyError, ShapeError
-from minicaffe.pycaffe import Net
+from minicaffe.pycaffe import io
+from minicaffe.pycaffe.classifier import picture_transformer
+from minicaffe.pycaffe.net import Net
 
 
 class Detector(Net):

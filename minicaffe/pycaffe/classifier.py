@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from minicaffe import io
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
-from minicaffe.pycaffe import Net
+from minicaffe.pycaffe import io
+from minicaffe.pycaffe.net import Net
 
 
 class Classifier(Net):

@@ -1,11 +1,9 @@
 """pycaffe's Net, under the names and rules of BVLC Caffe's ``python/caffe/pycaffe.py`` and ``_caffe.cpp``.
 
-Different from pycaffe: wrong input raises instead of ending the process, and a view of a blob keeps its memory alive. The
-solvers are defined in solvers.py, the module's functions in settings.py; this module gives their names too, as pycaffe's did.
+Different from pycaffe: wrong input raises instead of ending the process, and a view of a blob keeps its memory alive.
 """
 
 import functools
-import importlib
 import logging
 import os
 from collections import OrderedDict
@@ -19,16 +17,6 @@ from minicaffe.net import net as net_room
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger(__name__)
-
-
-def __getattr__(name):
-    for module in ("minicaffe.solvers", "minicaffe.settings") if not name.startswith("_") else ():
-        home = importlib.import_module(module)
-        if hasattr(home, name):
-            return getattr(home, name)
-    if name == "Layer":
-        return importlib.import_module("minicaffe.layers.python").Layer
-    raise AttributeError(f"module 'minicaffe.pycaffe' has no attribute '{name}'")
 
 
 def _made_once(method):

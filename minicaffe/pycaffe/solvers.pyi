@@ -3,7 +3,7 @@ from os import PathLike
 from typing import Any
 
 from minicaffe.blob import Blob
-from minicaffe.pycaffe import Net
+from minicaffe.pycaffe.net import Net
 
 class _Solver:
     net: Net

@@ -1,0 +1,1 @@
+"""What programs written for OpenCV find here: `dnn`, in place of ``cv2.dnn``."""
