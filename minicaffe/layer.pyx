@@ -102,6 +102,10 @@ cdef class Layer:
         """Compute the gradients in GPU mode; see `forward_gpu`."""
         self.backward_cpu(top, propagate_down, bottom)
 
+    def operations(self):
+        """Return the operations for which the layer asks engines (ops/engine.pyx), as a list."""
+        return []
+
     def capture_obstacle(self):
         """Return why a CUDA graph cannot hold this layer, or None."""
         return None if self.host_only else "it runs on the CPU"

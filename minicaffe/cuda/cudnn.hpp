@@ -109,6 +109,7 @@ struct Cudnn {
   size_t workspace_limit;         // bytes that an algorithm may ask for
   void (*fail)(Stream*, const char* call, int status);     // take the GIL
   void (*refuse)(Stream*, const char* what, int status);
+  const char* refused;            // what the last refusal was about
   std::mutex mutex;               // a handle serves one thread at a time
   std::map<CudnnKey, void*> descriptors;
   std::map<CudnnKey, CudnnPlan*> plans;
@@ -150,9 +151,15 @@ template <class Work> bool with_cudnn(const Context& on, int engine, index_t cou
   }
   // Without the lock: these wait for the GIL, whose holder may wait for the lock.
   bool refused = cudnn_refuses(stop.status);
-  if (refused) cudnn->refuse(on.stream, stop.call, stop.status);
+  if (refused) cudnn->refuse(on.stream, cudnn->refused = stop.call, stop.status);
   else if (stop.status) cudnn->fail(on.stream, stop.call, stop.status);
   return !refused;
+}
+
+/// Why cuDNN did not compute what it was asked for last.
+inline const char* cudnn_reason(const Context& on) {
+  const Cudnn* cudnn = on.stream->libraries ? on.stream->libraries->cudnn : nullptr;
+  return !cudnn ? "there is no cuDNN" : cudnn->refused ? cudnn->refused : "nothing to compute";
 }
 
 /// A factor of the kind that tensors of `dtype` take: 1 or 0, on the host. cudnnDataType_t 0 and 1 are float and double, as here.

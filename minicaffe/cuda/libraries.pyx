@@ -17,7 +17,8 @@ from minicaffe.cuda.device cimport Device
 from minicaffe.device.context cimport CudaStream
 
 from minicaffe import sim
-from minicaffe.errors import ConfigError, DeviceError
+from minicaffe.errors import DeviceError
+from minicaffe.ops import engine
 
 cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
     struct Cudnn "mc::cuda::Cudnn"
@@ -65,14 +66,8 @@ def use_cudnn(use=True):
     CAFFE. Steps that were recorded as a CUDA graph stay as they are.
     """
     global _prefer_cudnn
+    engine.prefer("CUDNN" if use else "")
     _prefer_cudnn = bool(use)
-
-
-def _read_engine():
-    wish = os.environ.get("MINICAFFE_ENGINE", "").lower()
-    if wish not in ("", "caffe", "cudnn"):
-        raise ConfigError(f"must be caffe or cudnn, got '{wish}'", field="MINICAFFE_ENGINE")
-    use_cudnn(wish == "cudnn")
 
 
 def open_cublas():
@@ -94,7 +89,7 @@ def open_cublas():
 cdef int attach(Device device) except -1:
     """Give the device's stream its libraries."""
     if _prefer_cudnn < 0:
-        _read_engine()
+        use_cudnn(engine.preferred() == "CUDNN")
     cdef Libraries* libraries = <Libraries*> calloc(1, sizeof(Libraries))   # lives as long as the process, as the device does
     if libraries == NULL:
         raise MemoryError()

@@ -7,52 +7,16 @@ ops/conv/cudnn.hpp. `force_nd_im2col` chooses between code paths of Caffe that g
 import math
 
 from minicaffe.blob cimport Blob
-from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
+from minicaffe.ops.conv.operation cimport Convolution, Window
 
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import register_layer
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
-    cppclass Window:
-        int num_axes
-        int* in_ "in"
-        int* kernel
-        int* stride
-        int* pad
-        int* dilation
-        int* out
-    cppclass ConvShape:
-        void set(long long images, long long channels, long long outputs, long long groups, const Window& window) except +
-    long long conv_scratch(const Context&, int dtype, const ConvShape& shape)
-    void conv_forward(const Context&, const Blas& blas, int dtype, const ConvShape& shape, const void* x, const void* weight,
-                      const void* bias, void* y, void* scratch)
-    void conv_backward_data(const Context&, const Blas& blas, int dtype, const ConvShape& shape, const void* dy,
-                            const void* weight, const void* bias, void* dx, void* scratch)
-    void conv_backward_weights(const Context&, const Blas& blas, int dtype, const ConvShape& shape, const void* x,
-                               const void* dy, void* dweight, void* scratch)
-    void conv_backward_bias(const Context&, int dtype, long long images, long long channels, long long plane, const void* dy,
-                            void* dbias)
     void im2col(const Context&, int dtype, long long channels, const Window& window, const void* image, void* column)
     void col2im(const Context&, int dtype, long long channels, const Window& window, const void* column, void* image)
-
-cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:
-    void add_bias "mc::broadcast1<mc::ShiftBy>"(
-        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* bias)
-
-cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
-    enum CudnnProduct:
-        kForward            # image, weights -> columns
-        kBackwardData       # weights, columns -> image
-        kBackwardWeights    # image, columns -> weights
-    struct CudnnRoom:
-        long long workspace, trial
-    CudnnRoom cudnn_room(const Context&, int engine, int dtype, const ConvShape&, int product)
-    void cudnn_measure(const Context&, int engine, int dtype, const ConvShape&, int product, const void* a, const void* b,
-                       void* c, void* trial, long long trial_bytes)
-    bint cudnn_convolve(const Context&, int engine, int dtype, const ConvShape&, int product, const void* a, const void* b,
-                        void* c, void* workspace)
 
 MAX_INT = 2**31 - 1
 
@@ -137,20 +101,15 @@ cdef class WindowLayer(DeviceLayer):
 
 
 cdef class BaseConvolutionLayer(WindowLayer):
-    """Parameters and products of Convolution and Deconvolution.
-
-    In the names of ops/conv/caffe.hpp the image is the bottom of a convolution and the top of a deconvolution.
-    """
+    """What Convolution and Deconvolution have in common: all but which side is the image."""
 
     min_bottom_blobs = 1
     min_top_blobs = 1
     equal_num_bottom_top_blobs = True
 
-    cdef ConvShape shape
-    cdef Blob scratch
-    cdef int engine
+    cdef Convolution op
     cdef bint bias_term
-    cdef long long num_output, group, bias_plane
+    cdef long long num_output, group
 
     cdef bint reversed(self):
         """Whether this is a deconvolution."""
@@ -160,7 +119,8 @@ cdef class BaseConvolutionLayer(WindowLayer):
         param = self.param.convolution_param
         self.read_window(bottom[0])
         self.num_output, self.group, self.bias_term = param.num_output, param.group, param.bias_term
-        self.engine = param.engine
+        self.op = Convolution(self.dtype, param.engine)
+        self.op.transposed = self.reversed()
         for name in ("num_output", "group"):
             if not 1 <= getattr(param, name) <= MAX_INT:
                 raise ConfigError(f"must be at least 1, got {getattr(param, name)}" if not getattr(param, name) else
@@ -178,7 +138,6 @@ cdef class BaseConvolutionLayer(WindowLayer):
                 self.add_param((self.num_output,), param.bias_filler, "convolution_param.bias_filler")
         except ShapeError as error:
             raise error.at(field="convolution_param")
-        self.scratch = self.new_blob()
 
     cdef list output_sizes(self, Blob bottom):
         """The spatial sizes of the top."""
@@ -191,93 +150,30 @@ cdef class BaseConvolutionLayer(WindowLayer):
         inputs, outputs = list(first.shape[self.channel_axis + 1:]), self.output_sizes(first)
         for blob in top:
             blob.reshape_to((*first.shape[:self.channel_axis], self.num_output, *outputs))
-        self.bias_plane = math.prod(outputs)
         if self.reversed():
             self.set_window(outputs, inputs)
-            self.shape.set(self.images, self.num_output, self.channels, self.group, self.window)
+            self.op.describe_shape(self.images, self.num_output, self.channels, self.group, self.window, math.prod(outputs))
         else:
             self.set_window(inputs, outputs)
-            self.shape.set(self.images, self.channels, self.num_output, self.group, self.window)
+            self.op.describe_shape(self.images, self.channels, self.num_output, self.group, self.window, math.prod(outputs))
 
-    cdef void* scratch_on(self, const Context& on) except? NULL:
-        """Scratch memory for the present shape, on CPU or device as the context is."""
-        return self.at_least(on, conv_scratch(on, self.dtype, self.shape))
+    def operations(self):
+        return [self.op]
 
-    cdef void* at_least(self, const Context& on, long long wanted) except? NULL:
-        """Scratch memory of `wanted` elements or more."""
-        if self.scratch.count < wanted:
-            self.scratch.reshape_to((wanted,))
-        return self.scratch.mutable_data_on(on)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef int i
+        for i in range(len(bottom)):
+            self.op.forward(on, bottom[i], self.blobs[0], self.blobs[1] if self.bias_term else None, top[i])
 
-    cdef bint by_cudnn(self, const Context& on, CudnnProduct product, const void* a, const void* b, void* c) except -1:
-        """Let cuDNN compute product c of a and b; false if it is left to ops/conv/caffe.hpp. The first time, measure how."""
-        cdef CudnnRoom room
-        cdef Blob trial
-        cdef void* memory
-        cdef long long size = 8 if self.dtype else 4
-        if on.stream == NULL:
-            return False
-        with nogil:
-            room = cudnn_room(on, self.engine, self.dtype, self.shape, product)
-        if room.trial >= 0:
-            trial = self.new_blob((room.trial // size + 1,), "cuDNN trial")
-            memory = trial.mutable_data_on(on)
-            with nogil:
-                cudnn_measure(on, self.engine, self.dtype, self.shape, product, a, b, c, memory, room.trial)
-                room = cudnn_room(on, self.engine, self.dtype, self.shape, product)
-        if room.workspace < 0:
-            return False
-        memory = self.at_least(on, (room.workspace + size - 1) // size)
-        with nogil:
-            return cudnn_convolve(on, self.engine, self.dtype, self.shape, product, a, b, c, memory)
-
-    cdef int shift(self, const Context& on, const void* bias, void* top) except -1:
-        """Add the bias to the top that cuDNN computed."""
-        if bias != NULL:
-            with nogil:
-                add_bias(on, self.dtype, self.images, self.num_output, self.bias_plane, top, top, NULL, bias)
-        return 0
-
-    # ---- the three products; x is the image side, y the other
-
-    cdef int image_to_columns(self, const Context& on, const void* x, const void* bias, void* y) except -1:
-        cdef const void* weight = (<Blob> self.blobs[0]).data_on(on)
-        if self.by_cudnn(on, kForward, x, weight, y):
-            return self.shift(on, bias, y)
-        cdef void* scratch = self.scratch_on(on)
-        cdef const Blas* library = blas()
-        with nogil:
-            conv_forward(on, library[0], self.dtype, self.shape, x, weight, bias, y, scratch)
-        return 0
-
-    cdef int columns_to_image(self, const Context& on, const void* y, const void* bias, void* x) except -1:
-        cdef const void* weight = (<Blob> self.blobs[0]).data_on(on)
-        if self.by_cudnn(on, kBackwardData, weight, y, x):
-            return self.shift(on, bias, x)
-        cdef void* scratch = self.scratch_on(on)
-        cdef const Blas* library = blas()
-        with nogil:
-            conv_backward_data(on, library[0], self.dtype, self.shape, y, weight, bias, x, scratch)
-        return 0
-
-    cdef int add_weight_gradient(self, const Context& on, const void* x, const void* y) except -1:
-        cdef void* gradient = (<Blob> self.blobs[0]).mutable_diff_on(on)
-        if self.by_cudnn(on, kBackwardWeights, x, y, gradient):
-            return 0
-        cdef void* scratch = self.scratch_on(on)
-        cdef const Blas* library = blas()
-        with nogil:
-            conv_backward_weights(on, library[0], self.dtype, self.shape, x, y, gradient, scratch)
-        return 0
-
-    cdef int add_bias_gradient(self, const Context& on, const void* top_diff) except -1:
-        cdef void* gradient = (<Blob> self.blobs[1]).mutable_diff_on(on)
-        with nogil:
-            conv_backward_bias(on, self.dtype, self.images, self.num_output, self.bias_plane, top_diff, gradient)
-        return 0
-
-    cdef const void* bias_on(self, const Context& on) except? NULL:
-        return (<Blob> self.blobs[1]).data_on(on) if self.bias_term else NULL
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        cdef int i
+        for i in range(len(top)):
+            if self.bias_term and self.learns(1):
+                self.op.backward_bias(on, top[i], self.blobs[1])
+            if self.learns(0):
+                self.op.backward_weights(on, bottom[i], top[i], self.blobs[0])
+            if propagate_down[i]:
+                self.op.backward_data(on, top[i], self.blobs[0], bottom[i])
 
 
 cdef class ConvolutionLayer(BaseConvolutionLayer):
@@ -285,21 +181,6 @@ cdef class ConvolutionLayer(BaseConvolutionLayer):
 
     Each bottom (images..., channels, spatial...) is convolved with the same weights, (num_output, channels / group, kernel...).
     """
-
-    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef int i
-        for i in range(len(bottom)):
-            self.image_to_columns(on, (<Blob> bottom[i]).data_on(on), self.bias_on(on), (<Blob> top[i]).mutable_data_on(on))
-
-    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        cdef int i
-        for i in range(len(top)):
-            if self.bias_term and self.learns(1):
-                self.add_bias_gradient(on, (<Blob> top[i]).diff_on(on))
-            if self.learns(0):
-                self.add_weight_gradient(on, (<Blob> bottom[i]).data_on(on), (<Blob> top[i]).diff_on(on))
-            if propagate_down[i]:
-                self.columns_to_image(on, (<Blob> top[i]).diff_on(on), NULL, (<Blob> bottom[i]).mutable_diff_on(on))
 
 
 cdef class DeconvolutionLayer(BaseConvolutionLayer):
@@ -310,21 +191,6 @@ cdef class DeconvolutionLayer(BaseConvolutionLayer):
 
     cdef bint reversed(self):
         return True
-
-    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef int i
-        for i in range(len(bottom)):
-            self.columns_to_image(on, (<Blob> bottom[i]).data_on(on), self.bias_on(on), (<Blob> top[i]).mutable_data_on(on))
-
-    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        cdef int i
-        for i in range(len(top)):
-            if self.bias_term and self.learns(1):
-                self.add_bias_gradient(on, (<Blob> top[i]).diff_on(on))
-            if self.learns(0):
-                self.add_weight_gradient(on, (<Blob> top[i]).diff_on(on), (<Blob> bottom[i]).data_on(on))
-            if propagate_down[i]:
-                self.image_to_columns(on, (<Blob> top[i]).diff_on(on), NULL, (<Blob> bottom[i]).mutable_diff_on(on))
 
 
 cdef class Im2colLayer(WindowLayer):

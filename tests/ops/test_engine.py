@@ -1,0 +1,71 @@
+"""Which engine computes an operation, and what is said of those that do not (minicaffe/ops/engine.pyx)."""
+
+import logging
+
+import pytest
+
+import minicaffe as caffe
+from minicaffe import errors
+from minicaffe.ops import engine
+
+
+class Probe(engine.Operation):
+    """A kind of operation for which two engines answer with their names."""
+
+
+class Answer(engine.Primitive):
+    pass
+
+
+def refuse(operation):
+    raise engine.Refusal("probes of odd size")
+
+
+@pytest.fixture
+def makers(monkeypatch):
+    """The makers of Probe, which CUDNN refuses and CAFFE does not; settings are put back."""
+    monkeypatch.setattr(engine, "_makers", {Probe: {}})
+    monkeypatch.setattr(engine, "_told", set())
+    before = engine.preferred()
+    engine.offer(Probe, "CAFFE", lambda operation: "caffe")
+    engine.offer(Probe, "CUDNN", lambda operation: "cudnn")
+    yield
+    engine.prefer(before)
+
+
+@pytest.mark.parametrize(("field", "preferred", "device", "who"), [
+    (engine.DEFAULT, "", True, "caffe"), (engine.DEFAULT, "CUDNN", True, "cudnn"), (engine.DEFAULT, "CUDNN", False, "caffe"),
+    (engine.CUDNN, "", True, "cudnn"), (engine.CUDNN, "", False, "caffe"), (engine.CAFFE, "CUDNN", True, "caffe")])  # fmt: skip
+def test_who_is_asked(makers, field, preferred, device, who):
+    engine.prefer(preferred)
+    assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(device) == who
+
+
+def test_a_refusal_is_kept_and_told_once(makers, caplog):
+    engine.offer(Probe, "CUDNN", refuse)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            operation = Probe(caffe.blob.Dtype.FLOAT, engine.CUDNN)
+            assert operation._choose(True) == "caffe"
+            assert operation.describe()["refused"] == {"CUDNN": "probes of odd size"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "engine CUDNN refuses: probes of odd size; engine CAFFE computes instead"]
+
+
+def test_an_unknown_engine_in_the_environment(monkeypatch):
+    monkeypatch.setattr(engine, "_preferred", None)
+    monkeypatch.setenv("MINICAFFE_ENGINE", "mkl")
+    with pytest.raises(errors.ConfigError, match="MINICAFFE_ENGINE: must be caffe or cudnn, got 'mkl'"):
+        engine.preferred()
+
+
+def test_a_layer_says_who_computed(tmp_path):
+    path = tmp_path / "net.prototxt"
+    path.write_text("""
+        layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }
+        layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 2 kernel_size: 3 } }""")
+    net = caffe.Net(str(path), caffe.TEST)
+    operation, = net.layers[1].operations()
+    assert operation.describe() == {"operation": "Convolution", "engine": None, "refused": {}}
+    net.forward()
+    assert operation.describe() == {"operation": "Convolution", "engine": "CAFFE", "refused": {}}
