@@ -344,7 +344,7 @@ def layer_types():
     global _found
     if not _found:
         package = importlib.import_module("minicaffe.layers")
-        for module in pkgutil.iter_modules(package.__path__, "minicaffe.layers."):
+        for module in pkgutil.walk_packages(package.__path__, "minicaffe.layers."):
             importlib.import_module(module.name)
         _found = True
     return dict(sorted(_types.items()))

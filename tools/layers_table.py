@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from minicaffe.layer import DeviceLayer, layer_types
-from minicaffe.layers.inner import InnerNet
+from minicaffe.layers.base.inner import InnerNet
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "layers.md"

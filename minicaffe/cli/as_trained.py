@@ -21,7 +21,7 @@ from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, Error, FileError
-from minicaffe.layers.data import check_database, first_record
+from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import read_net
 from minicaffe.proto import caffe_pb2

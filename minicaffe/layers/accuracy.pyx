@@ -12,8 +12,8 @@ from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import axis_of
-from minicaffe.layers.labels import bad_label
+from minicaffe.layers.base.checks import axis_of
+from minicaffe.layers.base.labels import bad_label
 
 cdef extern from "minicaffe/ops/ranking/caffe.hpp" nogil:
     const int kNoLabel "mc::kNoLabel"

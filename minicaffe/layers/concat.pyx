@@ -10,7 +10,7 @@ from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import axis_of, axis_or_legacy, refuse_in_place
+from minicaffe.layers.base.checks import axis_of, axis_or_legacy, refuse_in_place
 
 cdef extern from "minicaffe/ops/strips/caffe.hpp" namespace "mc" nogil:
     void copy_strips(const Context&, long long rows, long long strip, const void* x, long long x_pitch, void* y, long long y_pitch)

@@ -12,7 +12,7 @@ from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import refuse_in_place
+from minicaffe.layers.base.checks import refuse_in_place
 
 cdef extern from "minicaffe/ops/eltwise/caffe.hpp" namespace "mc" nogil:
     const int kMostInputs

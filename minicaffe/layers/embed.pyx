@@ -12,7 +12,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import refuse_in_place
+from minicaffe.layers.base.checks import refuse_in_place
 
 cdef extern from "minicaffe/ops/rows/caffe.hpp" namespace "mc" nogil:
     long long read_indices "mc::cpu::read_indices"(int dtype, long long n, const void* x, long long limit, int* out)

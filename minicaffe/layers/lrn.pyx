@@ -10,7 +10,7 @@ from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import refuse_in_place
+from minicaffe.layers.base.checks import refuse_in_place
 
 cdef extern from "minicaffe/ops/lrn/caffe.hpp" nogil:
     struct LrnShape "mc::cpu::LrnShape":

@@ -9,7 +9,7 @@ from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import refuse_in_place
+from minicaffe.layers.base.checks import refuse_in_place
 
 cdef extern from "minicaffe/ops/lstm/caffe.hpp" namespace "mc" nogil:
     void lstm_forward(const Context&, int dtype, long long n, long long size, const void* c_prev, const void* gates,

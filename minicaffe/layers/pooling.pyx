@@ -11,7 +11,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import refuse_in_place
+from minicaffe.layers.base.checks import refuse_in_place
 
 cdef extern from "minicaffe/ops/pooling/caffe.hpp" nogil:
     struct PoolShape "mc::PoolShape":

@@ -21,8 +21,8 @@ from minicaffe.device.context cimport Context, context, settle
 
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import refuse_in_place
-from minicaffe.layers.inner import InnerNet
+from minicaffe.layers.base.checks import refuse_in_place
+from minicaffe.layers.base.inner import InnerNet
 from minicaffe.proto import caffe_pb2
 from minicaffe.workspace import Workspace
 

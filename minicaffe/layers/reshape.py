@@ -7,7 +7,7 @@ import math
 
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import Layer, register_layer
-from minicaffe.layers.checks import axis_of, refuse_in_place
+from minicaffe.layers.base.checks import axis_of, refuse_in_place
 
 
 class ViewLayer(Layer):

@@ -12,7 +12,7 @@ from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import axis_of, refuse_in_place
+from minicaffe.layers.base.checks import axis_of, refuse_in_place
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:

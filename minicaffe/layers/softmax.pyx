@@ -5,7 +5,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import axis_of
+from minicaffe.layers.base.checks import axis_of
 
 cdef extern from "minicaffe/ops/softmax/caffe.hpp" nogil:
     void softmax_forward "mc::softmax_forward"(const Context&, int, long long, long long, long long, const void*, void*)

@@ -5,8 +5,8 @@ Different from Caffe: planes that are too small for the pyramid raise before any
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import Layer, register_layer
-from minicaffe.layers.checks import refuse_in_place
-from minicaffe.layers.inner import InnerNet
+from minicaffe.layers.base.checks import refuse_in_place
+from minicaffe.layers.base.inner import InnerNet
 from minicaffe.proto import caffe_pb2
 
 

@@ -17,7 +17,7 @@ from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList, read_content
 from minicaffe.data.mean_file import read_mean
 from minicaffe.errors import ConfigError, DataError, DeviceError, Error, FileError, ShapeError, close_matches
-from minicaffe.layers.hdf5_data import _read_list as hdf5_list
+from minicaffe.layers.data.hdf5_data import _read_list as hdf5_list
 from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, replacing
 from minicaffe.proto.binary import MAX_DEFINITION

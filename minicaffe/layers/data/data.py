@@ -9,7 +9,7 @@ from minicaffe.data.record_batches import RecordBatches
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
-from minicaffe.layers.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
 from minicaffe.proto import caffe_pb2
 
 

@@ -10,7 +10,7 @@ from minicaffe.device.context cimport Context
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
-from minicaffe.layers.checks import refuse_in_place
+from minicaffe.layers.base.checks import refuse_in_place
 
 cdef extern from "minicaffe/ops/permute/caffe.hpp" namespace "mc" nogil:
     void copy_strided(const Context&, int dtype, int axes, const long long* sizes, const void* x, const long long* x_strides,

@@ -11,7 +11,7 @@ from minicaffe.data.transform import Transformer
 from minicaffe.data.video_batches import VideoBatches
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
-from minicaffe.layers.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import REMEDY
 

@@ -15,8 +15,8 @@ from minicaffe.layer cimport Layer
 
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.detection_output import flat_prior
-from minicaffe.layers.inner import InnerNet
+from minicaffe.layers.ssd.detection_output import flat_prior
+from minicaffe.layers.base.inner import InnerNet
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/boxes/detection_output.hpp" namespace "mc::cpu" nogil:

@@ -12,7 +12,7 @@ from minicaffe.data.ahead import Ahead, pinned_array
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import Layer
-from minicaffe.layers.checks import state_numbers
+from minicaffe.layers.base.checks import state_numbers
 from minicaffe.memory.budget import check_bytes
 
 # What the thread holds beside the values themselves, at least: the place of a record and of a batch.

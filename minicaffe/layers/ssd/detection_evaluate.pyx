@@ -17,7 +17,7 @@ from minicaffe.data.label_map import read_name_sizes
 from minicaffe.data.resize import boxes_to_pixels, check_resize
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base_data import in_field
+from minicaffe.layers.data.base_data import in_field
 
 cdef extern from "minicaffe/ops/boxes/detection_evaluate.hpp" namespace "mc::cpu" nogil:
     struct EvaluateRule:

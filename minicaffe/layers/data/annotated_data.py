@@ -12,8 +12,8 @@ from minicaffe.data.samplers import Samplers
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
-from minicaffe.layers.base_data import PrefetchingLayer, in_field
-from minicaffe.layers.data import check_database, first_record
+from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.proto import caffe_pb2
 
 

@@ -11,7 +11,7 @@ from minicaffe.data.image_list import ImageList
 from minicaffe.data.transform import Transformer, draw
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
-from minicaffe.layers.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
 from minicaffe.memory.budget import check_bytes
 
 NO_RECORD = 2**64 - 1  # a number that no record has: the draw where to start

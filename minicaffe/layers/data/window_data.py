@@ -11,7 +11,7 @@ from minicaffe.data.mean_file import read_mean
 from minicaffe.data.window_batches import WindowBatches, WindowList
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
 
 
 class WindowDataLayer(PrefetchingLayer):

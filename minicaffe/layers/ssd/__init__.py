@@ -1,0 +1,1 @@
+"""Layer types of the SSD fork, a module each."""
