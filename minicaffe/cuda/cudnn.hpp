@@ -2,26 +2,22 @@
 //
 // Every function returns whether the work is taken care of. False means that the caller computes with engine CAFFE: cuDNN is not
 // asked for or not there, or refuses the case, which the log says once. An error is kept in the stream and counts as taken care
-// of. MAX pooling is left to engine CAFFE, as in Caffe: cuDNN keeps no mask, but finds the maximum again in tops that layers in
-// place may have changed. Data stays in Caffe's layout (NCHW).
+// of. Data stays in Caffe's layout (NCHW).
 //
-// This file has what all layers need, and all but convolution (ops/conv/cudnn.hpp). Descriptors and chosen algorithms are kept
-// for each shape as long as the process lives; they are small and on the host.
+// This file has the calls and what all operations need; each operation's part is ops/<operation>/cudnn.hpp. Descriptors and chosen
+// algorithms are kept for each shape as long as the process lives; they are small and on the host.
 // Numbers and types are those of cudnn_graph.h, cudnn_ops.h and cudnn_cnn.h; tests/cuda/test_cudnn.py compares them.
 #pragma once
 #include <array>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include "minicaffe/cuda/libraries.hpp"
-#include "minicaffe/ops/pooling/kernel.hpp"
 #include "minicaffe/device/context.hpp"
 
 namespace mc {
 namespace cuda {
 
-enum CudnnEngine { kEngineDefault = 0, kEngineCaffe = 1, kEngineCudnn = 2 };    // the field `engine` of layers
-enum CudnnActivation { kSigmoid = 0, kRelu = 1, kTanh = 2 };                    // cudnnActivationMode_t
+enum CudnnEngine { kEngineDefault = 0, kEngineCaffe = 1, kEngineCudnn = 2 };  // the field `engine` of layers
 constexpr int kNchw = 0, kPropagateNan = 1, kAverageWithPadding = 1, kAccurate = 1, kOverChannels = 1,
               kAcrossChannels = 0, kSpatial = 1;
 constexpr int kNotSupported = 3000, kNotSupportedEnd = 4000;  // a category of cudnnStatus_t
@@ -196,82 +192,6 @@ inline void* cudnn_tensor(Cudnn& cudnn, int dtype, std::array<index_t, 5> sizes,
   });
 }
 
-// ---- pooling
-
-/// AVE pooling. cuDNN divides by the whole window and rounds the number of windows down; where Caffe rounds up to one window
-/// more, that one reaches beyond the padding and has a smaller area.
-inline void* cudnn_pooling(Cudnn& cudnn, const PoolShape& s) {
-  index_t rows = s.height + 2 * s.pad_h - s.kernel_h, columns = s.width + 2 * s.pad_w - s.kernel_w;
-  if (rows < 0 || columns < 0 || rows / s.stride_h + 1 != s.out_height || columns / s.stride_w + 1 != s.out_width)
-    throw CudnnStop{"pooling windows that reach beyond the padding", kRefused};
-  CudnnKey key = {kPooling, s.kernel_h, s.kernel_w, s.pad_h, s.pad_w, s.stride_h, s.stride_w};
-  return cudnn_descriptor(cudnn, key, [&](void** made) {
-    MC_CUDNN(cudnn, cudnnCreatePoolingDescriptor, made);
-    MC_CUDNN(cudnn, cudnnSetPooling2dDescriptor, *made, kAverageWithPadding, kPropagateNan, int(s.kernel_h), int(s.kernel_w),
-             int(s.pad_h), int(s.pad_w), int(s.stride_h), int(s.stride_w));
-  });
-}
-
-inline bool cudnn_mean_forward(const Context& on, int engine, int dtype, const PoolShape& s, index_t images, index_t channels,
-                               const void* x, void* y) {
-  return with_cudnn(on, engine, images * channels * s.height * s.width, [&](Cudnn& cudnn) {
-    void* pooling = cudnn_pooling(cudnn, s);
-    void* bottom = cudnn_tensor(cudnn, dtype, {images, channels, s.height, s.width});
-    void* top = cudnn_tensor(cudnn, dtype, {images, channels, s.out_height, s.out_width});
-    MC_CUDNN(cudnn, cudnnPoolingForward, cudnn.handle, pooling, cudnn_factor(dtype, true), bottom, x, cudnn_factor(dtype, false),
-             top, y);
-  });
-}
-
-/// x and y are not read by AVE pooling, but cuDNN wants to see them.
-inline bool cudnn_mean_backward(const Context& on, int engine, int dtype, const PoolShape& s, index_t images, index_t channels,
-                                const void* x, const void* y, const void* dy, void* dx) {
-  return with_cudnn(on, engine, images * channels * s.height * s.width, [&](Cudnn& cudnn) {
-    void* pooling = cudnn_pooling(cudnn, s);
-    void* bottom = cudnn_tensor(cudnn, dtype, {images, channels, s.height, s.width});
-    void* top = cudnn_tensor(cudnn, dtype, {images, channels, s.out_height, s.out_width});
-    MC_CUDNN(cudnn, cudnnPoolingBackward, cudnn.handle, pooling, cudnn_factor(dtype, true), top, y, top, dy, bottom, x,
-             cudnn_factor(dtype, false), bottom, dx);
-  });
-}
-
-// ---- LRN across channels; Shape is cpu::LrnShape
-
-/// cuDNN divides alpha by the size of the window itself; its bounds are those of cudnn_ops.h.
-template <class Shape> void* cudnn_lrn(Cudnn& cudnn, const Shape& s) {
-  const index_t n = 2 * s.half_rows + 1;
-  if (s.half_columns) throw CudnnStop{"LRN within a channel", kRefused};
-  if (n > 16 || !(s.beta >= 0.01) || !(s.k >= 1e-5))
-    throw CudnnStop{"LRN with local_size above 16, beta below 0.01 or k below 1e-5", kRefused};
-  const double numbers[] = {s.alpha * double(n), s.beta, s.k};
-  CudnnKey key = {kLrn, n};
-  std::memcpy(&key[2], numbers, sizeof(numbers));
-  return cudnn_descriptor(cudnn, key, [&](void** made) {
-    MC_CUDNN(cudnn, cudnnCreateLRNDescriptor, made);
-    MC_CUDNN(cudnn, cudnnSetLRNDescriptor, *made, unsigned(n), numbers[0], numbers[1], numbers[2]);
-  });
-}
-
-template <class Shape> bool cudnn_lrn_forward(const Context& on, int engine, int dtype, const Shape& s, const void* x, void* y) {
-  return with_cudnn(on, engine, s.groups * s.rows * s.width, [&](Cudnn& cudnn) {
-    void* lrn = cudnn_lrn(cudnn, s);
-    void* tensor = cudnn_tensor(cudnn, dtype, {s.groups, s.rows, 1, s.width});
-    MC_CUDNN(cudnn, cudnnLRNCrossChannelForward, cudnn.handle, lrn, kAcrossChannels, cudnn_factor(dtype, true), tensor, x,
-             cudnn_factor(dtype, false), tensor, y);
-  });
-}
-
-template <class Shape>
-bool cudnn_lrn_backward(const Context& on, int engine, int dtype, const Shape& s, const void* x, const void* y, const void* dy,
-                        void* dx) {
-  return with_cudnn(on, engine, s.groups * s.rows * s.width, [&](Cudnn& cudnn) {
-    void* lrn = cudnn_lrn(cudnn, s);
-    void* tensor = cudnn_tensor(cudnn, dtype, {s.groups, s.rows, 1, s.width});
-    MC_CUDNN(cudnn, cudnnLRNCrossChannelBackward, cudnn.handle, lrn, kAcrossChannels, cudnn_factor(dtype, true), tensor, y,
-             tensor, dy, tensor, x, cudnn_factor(dtype, false), tensor, dx);
-  });
-}
-
 // ---- softmax over the channels of [outer, channels, inner]
 
 inline bool cudnn_softmax_forward(const Context& on, int engine, int dtype, index_t outer, index_t channels, index_t inner,
@@ -320,34 +240,6 @@ inline bool cudnn_standardize_backward(const Context& on, int dtype, index_t out
     const void *one = cudnn_factor(dtype, true), *zero = cudnn_factor(dtype, false);
     MC_CUDNN(cudnn, cudnnBatchNormalizationBackward, cudnn.handle, kSpatial, one, zero, one, zero, tensor, x, tensor, dy, tensor,
              dx, numbers, ones, unused, zeros, eps, mean, factor);
-  });
-}
-
-// ---- activations: kRelu without a slope, kSigmoid, kTanh
-
-inline void* cudnn_activation(Cudnn& cudnn, int mode) {
-  return cudnn_descriptor(cudnn, {kActivation, mode}, [&](void** made) {
-    MC_CUDNN(cudnn, cudnnCreateActivationDescriptor, made);
-    MC_CUDNN(cudnn, cudnnSetActivationDescriptor, *made, mode, kPropagateNan, 0.0);
-  });
-}
-
-inline bool cudnn_activation_forward(const Context& on, int engine, int dtype, int mode, index_t n, const void* x, void* y) {
-  return with_cudnn(on, engine, n, [&](Cudnn& cudnn) {
-    void* activation = cudnn_activation(cudnn, mode);
-    void* tensor = cudnn_tensor(cudnn, dtype, {1, 1, 1, n});
-    MC_CUDNN(cudnn, cudnnActivationForward, cudnn.handle, activation, cudnn_factor(dtype, true), tensor, x,
-             cudnn_factor(dtype, false), tensor, y);
-  });
-}
-
-inline bool cudnn_activation_backward(const Context& on, int engine, int dtype, int mode, index_t n, const void* x, const void* y,
-                                      const void* dy, void* dx) {
-  return with_cudnn(on, engine, n, [&](Cudnn& cudnn) {
-    void* activation = cudnn_activation(cudnn, mode);
-    void* tensor = cudnn_tensor(cudnn, dtype, {1, 1, 1, n});
-    MC_CUDNN(cudnn, cudnnActivationBackward, cudnn.handle, activation, cudnn_factor(dtype, true), tensor, y, tensor, dy, tensor,
-             x, cudnn_factor(dtype, false), tensor, dx);
   });
 }
 

@@ -13,14 +13,14 @@ from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
 
 cdef extern from "minicaffe/ops/lrn/caffe.hpp" nogil:
-    struct LrnShape "mc::cpu::LrnShape":
+    struct LrnShape "mc::LrnShape":
         long long groups, rows, width, block, half_rows, half_columns
         double k, alpha, beta
     void lrn_forward "mc::lrn_forward"(const Context&, int, const LrnShape&, const void* x, void* y, void* scale)
     void lrn_backward "mc::lrn_backward"(
         const Context&, int, const LrnShape&, const void* x, const void* y, const void* scale, const void* dy, void* dx, void* scratch)
 
-cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
+cdef extern from "minicaffe/ops/lrn/cudnn.hpp" namespace "mc::cuda" nogil:
     bint cudnn_lrn_forward(const Context&, int engine, int, const LrnShape&, const void* x, void* y)
     bint cudnn_lrn_backward(
         const Context&, int engine, int, const LrnShape&, const void* x, const void* y, const void* dy, void* dx)

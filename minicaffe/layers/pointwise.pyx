@@ -47,7 +47,7 @@ cdef extern from "minicaffe/device/typed.hpp" nogil:
     void threshold_forward "mc::map1<mc::ThresholdForward>"(const Context&, int, long long, const void*, void*, double)
     void copy_typed "mc::copy_typed"(const Context&, int, long long, const void*, void*)
 
-cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
+cdef extern from "minicaffe/ops/activation/cudnn.hpp" namespace "mc::cuda" nogil:
     enum CudnnActivation:
         kRelu
         kSigmoid

@@ -16,9 +16,9 @@ from minicaffe.layers.base.checks import refuse_in_place
 cdef extern from "minicaffe/ops/pooling/caffe.hpp" nogil:
     struct PoolShape "mc::PoolShape":
         long long height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w
-    struct PoolFrame "mc::cpu::PoolFrame":
+    struct PoolFrame "mc::PoolFrame":
         long long height, width
-    PoolFrame pool_frame "mc::cpu::pool_frame"(const PoolShape&)
+    PoolFrame pool_frame "mc::pool_frame"(const PoolShape&)
     void max_forward "mc::pool_forward<mc::MaxOf>"(
         const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
     void mean_forward "mc::pool_forward<mc::MeanOf>"(
@@ -30,7 +30,7 @@ cdef extern from "minicaffe/ops/pooling/caffe.hpp" nogil:
     void mask_backward "mc::mask_backward"(const Context&, int, const PoolShape&, long long, const void*, const void*, void*)
     void mean_backward "mc::mean_backward"(const Context&, int, const PoolShape&, long long, const void*, void*, void*)
 
-cdef extern from "minicaffe/cuda/cudnn.hpp" namespace "mc::cuda" nogil:
+cdef extern from "minicaffe/ops/pooling/cudnn.hpp" namespace "mc::cuda" nogil:
     bint cudnn_mean_forward(const Context&, int engine, int, const PoolShape&, long long images, long long channels,
                             const void* x, void* y)
     bint cudnn_mean_backward(const Context&, int engine, int, const PoolShape&, long long images, long long channels,
@@ -51,7 +51,7 @@ cdef class PoolingLayer(DeviceLayer):
     ``out = ceil((in + 2 pad - kernel) / stride) + 1`` (or floor), less one where with padding the last window would start
     beyond the image and the leading padding. MAX: the gradient goes to the first maximum. AVE: the divisor counts padding.
     STOCHASTIC: in TRAIN a pixel with probability ``x / sum x``, in TEST ``sum x^2 / sum x``; only TRAIN has a gradient.
-    Engine CUDNN computes AVE only (cuda/cudnn.hpp says why).
+    Engine CUDNN computes AVE only (ops/pooling/cudnn.hpp says why).
 
     Parameters
     ----------

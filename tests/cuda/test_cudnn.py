@@ -409,6 +409,7 @@ HEADER_CHECK = r"""
 #include <cudnn_cnn.h>
 #include <cstddef>
 #include <type_traits>
+#include "minicaffe/ops/activation/cudnn.hpp"
 #include "minicaffe/ops/conv/cudnn.hpp"
 
 // Two types that are passed alike: both pointers, both floating, or both integers or enumerations of one size.

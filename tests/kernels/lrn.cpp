@@ -12,7 +12,7 @@ CASE(lrn) {
     for (Size z : {Size{1, 1, 1, 0, 0}, {2, 7, 30, 2, 0}, {3, 20, 9, 1, 0}, {1, 3, 2000, 5, 0}, {2, 9, 11, 1, 1}, {3, 5, 7, 3, 3},
                    {1, 17, 5, 0, 0}, {0, 3, 4, 1, 0}, {2, 3, 0, 1, 0}})
       for (double beta : {0.75, 0.4}) {
-        mc::LrnShape s{z.groups, z.rows, z.width, z.half_columns ? z.width : 1024, z.half_rows, z.half_columns, 1.5, 0.3, beta};
+        mc::LrnShape s{{z.rows, z.width, z.half_rows, z.half_columns}, z.groups, z.half_columns ? z.width : 1024, 1.5, 0.3, beta};
         size_t n = size_t(z.groups * z.rows * z.width);
         Array<T> x(n, 1), dy(n, 2);
         std::vector<double> scale(n), y(n), dx(n);

@@ -48,12 +48,5 @@ void parallel_gemm(const Blas& blas, Threads threads, bool trans_a, bool trans_b
   });
 }
 
-/// The same for dense matrices.
-template <class T>
-void parallel_gemm(const Blas& blas, Threads threads, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
-                   const T* a, const T* b, T beta, T* c) {
-  parallel_gemm(blas, threads, trans_a, trans_b, m, n, k, alpha, a, trans_a ? m : k, b, trans_b ? k : n, beta, c, n);
-}
-
 }  // namespace cpu
 }  // namespace mc

@@ -1,50 +1,71 @@
-// The inner product layer: matrix products, the bias and its gradient; for element types known at run time.
+// The inner product layer by engine CAFFE: matrix products, the bias and its gradient.
 //
 // x is (M, K), y (M, N), the weights (N, K), or (K, N) if transposed.
 #pragma once
-#include "minicaffe/ops/inner_product/cpu.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
 #include "minicaffe/ops/gemm/caffe.hpp"
 #include "minicaffe/ops/sums/caffe.hpp"
 
 namespace mc {
 
+/// sums[j] += the sum over i of x[i][j], in the order of i.
+template <class T> struct ColumnSum {
+  index_t rows, n;
+  const T* x;
+  T* sums;
+  MC_HD void operator()(index_t j) const {
+    T sum = T(0);
+    for (index_t i = 0; i < rows; ++i) sum += x[i * n + j];
+    sums[j] += sum;
+  }
+};
+
+/// y[i][j] = bias[j] + x[i] . weight[j] for all i.
+template <class T> struct RowDots {
+  index_t m, n, k;
+  const T *x, *weight, *bias;
+  T* y;
+  MC_HD void operator()(index_t j) const {
+    for (index_t i = 0; i < m; ++i)
+      y[i * n + j] = block_sum<T>(DotTerm<T>{x + i * k, weight + j * k}, 0, k) + (bias ? bias[j] : T(0));
+  }
+};
+
+// Up to this many rows the CPU reads the weights once as they lie; a BLAS would first copy all of them (4 times slower, measured).
+constexpr index_t kFewRows = 4;
+
 /// y = x W^T + bias; `bias` may be null.
-template <class T>
-void inner_product_forward_of(const Context& on, const cpu::Blas& blas, index_t m, index_t n, index_t k, bool transpose, const T* x,
-                              const T* weight, const T* bias, T* y) {
-  if (!on.stream) return cpu::inner_product_forward(blas, on.threads, m, n, k, transpose, x, weight, bias, y);
-  gemm(on, blas, false, !transpose, m, n, k, T(1), x, k, weight, transpose ? n : k, T(0), y, n);
-  if (bias) broadcast_unary(on, m, n, 1, ShiftBy<T>{bias}, y, y, static_cast<T*>(nullptr));
-}
-
-/// dweight += dy^T x (or x^T dy), dbias += column sums of dy, dx = dy W; each is left out if null.
-template <class T>
-void inner_product_backward_of(const Context& on, const cpu::Blas& blas, index_t m, index_t n, index_t k, bool transpose, const T* x,
-                               const T* weight, const T* dy, T* dweight, T* dbias, T* dx) {
-  if (!on.stream) return cpu::inner_product_backward(blas, on.threads, m, n, k, transpose, x, weight, dy, dweight, dbias, dx);
-  if (dweight && transpose) gemm(on, blas, true, false, k, n, m, T(1), x, k, dy, n, T(1), dweight, n);
-  if (dweight && !transpose) gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, T(1), dweight, k);
-  if (dbias) channel_sums(on, m, n, 1, SumTerm<T>{dy}, 1.0, true, dbias);
-  if (dx) gemm(on, blas, false, transpose, m, k, n, T(1), dy, n, weight, transpose ? n : k, T(0), dx, k);
-}
-
 inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int dtype, index_t m, index_t n, index_t k,
-                                  bool transpose, const void* x, const void* weight, const void* bias, void* y) {
+                                  bool transpose, const void* x_, const void* weight_, const void* bias_, void* y_) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    inner_product_forward_of(on, blas, m, n, k, transpose, static_cast<const T*>(x), static_cast<const T*>(weight),
-                             static_cast<const T*>(bias), static_cast<T*>(y));
+    auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), bias = static_cast<const T*>(bias_);
+    auto y = static_cast<T*>(y_);
+    const bool ahead = bias && !on.stream;  // the CPU's product is added to the bias
+    if (!on.stream && m <= kFewRows && !transpose)
+      return cpu::for_each(on.threads, n, RowDots<T>{m, n, k, x, weight, bias, y}, m * k + 1);
+    if (ahead)
+      cpu::parallel(on.threads, m, cpu::kGrain / n, [&](int, index_t begin, index_t end) {
+        for (index_t i = begin; i < end; ++i) std::memcpy(y + i * n, bias, size_t(n) * sizeof(T));
+      });
+    gemm(on, blas, false, !transpose, m, n, k, T(1), x, k, weight, transpose ? n : k, ahead ? T(1) : T(0), y, n);
+    if (bias && !ahead) broadcast_unary(on, m, n, 1, ShiftBy<T>{bias}, y, y, static_cast<T*>(nullptr));
   });
 }
 
+/// dweight += dy^T x (or x^T dy), dbias += column sums of dy, dx = dy W; each is left out if null.
 inline void inner_product_backward(const Context& on, const cpu::Blas& blas, int dtype, index_t m, index_t n, index_t k,
-                                   bool transpose, const void* x, const void* weight, const void* dy, void* dweight, void* dbias,
-                                   void* dx) {
+                                   bool transpose, const void* x_, const void* weight_, const void* dy_, void* dweight_,
+                                   void* dbias_, void* dx_) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    inner_product_backward_of(on, blas, m, n, k, transpose, static_cast<const T*>(x), static_cast<const T*>(weight),
-                              static_cast<const T*>(dy), static_cast<T*>(dweight), static_cast<T*>(dbias), static_cast<T*>(dx));
+    auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), dy = static_cast<const T*>(dy_);
+    auto dweight = static_cast<T*>(dweight_), dbias = static_cast<T*>(dbias_), dx = static_cast<T*>(dx_);
+    if (dweight && transpose) gemm(on, blas, true, false, k, n, m, T(1), x, k, dy, n, T(1), dweight, n);
+    if (dweight && !transpose) gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, T(1), dweight, k);
+    if (dbias && on.stream) channel_sums(on, m, n, 1, SumTerm<T>{dy}, 1.0, true, dbias);
+    if (dbias && !on.stream) cpu::for_each(on.threads, n, ColumnSum<T>{m, n, dy, dbias}, m + 1);
+    if (dx) gemm(on, blas, false, transpose, m, k, n, T(1), dy, n, weight, transpose ? n : k, T(0), dx, k);
   });
 }
 

@@ -1,4 +1,4 @@
-// Local response normalisation: s^-beta, the damping, and the kernels of the device (the CPU's loops: ops/lrn/cpu.hpp).
+// Local response normalisation: shape, s^-beta, and the kernels of the device (the CPU's loops: ops/lrn/caffe.hpp).
 //
 // The functor is chosen by beta, since a general power costs as much as the rest of the layer many times over.
 #pragma once
@@ -22,10 +22,11 @@ template <class T> struct LrnPower {
 // Neighbouring rows that one thread of the device takes: the windows of all but the first are in its cache already.
 constexpr index_t kLrnRows = 8;
 
-/// Groups of rows of `width` elements, and the window around an element. An item is one column of kLrnRows rows.
+/// A group of rows of `width` elements, and how far the window around an element reaches. An item is one column of kLrnRows rows.
 struct LrnWindow {
   index_t rows, width, half_rows, half_columns;
   MC_HD index_t chunks() const { return (rows + kLrnRows - 1) / kLrnRows; }
+  MC_HD index_t items() const { return width * chunks(); }  // of a group
 
   /// work(start of the group, row, column) for the elements of an item.
   template <class Work> MC_HD void visit(index_t item, const Work& work) const {
@@ -42,6 +43,13 @@ struct LrnWindow {
       for (index_t c = max_(column - half_columns, index_t(0)); c <= last; ++c) total += term(start + r * width + c);
     return total;
   }
+};
+
+/// A tensor as groups of rows, and the numbers of the formula.
+struct LrnShape : LrnWindow {
+  index_t groups;
+  index_t block;          // elements of a row in one tile of the CPU; the last tile may have fewer
+  double k, alpha, beta;  // alpha is divided by the window size already
 };
 
 /// s = k + alpha sum of x^2 over the window, y = x s^-beta
