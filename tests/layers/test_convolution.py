@@ -59,6 +59,11 @@ CASES = [
     ("sides", (2, 2, 6, 9), "num_output: 3 kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3 pad_w: 2", (1, 3), (0, 2),
      (1, 1), 1, (4, 4)),
     ("depthwise", (2, 3, 5, 5), "num_output: 3 kernel_size: 3 group: 3 pad: 1", (1, 1), (1, 1), (1, 1), 3, (5, 5)),
+    ("depthwise_stride", (2, 3, 7, 9), "num_output: 3 kernel_size: 3 group: 3 pad: 1 stride: 2", (2, 2), (1, 1), (1, 1), 3, (4, 5)),
+    ("depthwise_sides", (2, 4, 9, 8), "num_output: 4 kernel_h: 5 kernel_w: 2 group: 4 pad_h: 3 stride_h: 3 stride_w: 2 dilation: 2",
+     (3, 2), (3, 0), (2, 2), 4, (3, 3)),
+    ("depthwise_wide", (1, 2, 3, 150), "num_output: 2 kernel_size: 4 group: 2 pad: 2", (1, 1), (2, 2), (1, 1), 2, (4, 151)),
+    ("depthwise_too_small", (1, 2, 2, 4), "num_output: 2 kernel_size: 3 stride: 2 group: 2", (2, 2), (0, 0), (1, 1), 2, (1, 1)),
     ("one_by_one", (3, 5, 4, 4), "num_output: 11 kernel_size: 1", (1, 1), (0, 0), (1, 1), 1, (4, 4)),
     ("one_axis", (2, 3, 12), "num_output: 4 kernel_size: 5 stride: 3 pad: 4", (3,), (4,), (1,), 1, (6,)),
     ("three_axes", (1, 2, 4, 3, 5), "num_output: 3 kernel_size: 2 pad: 1 pad: 0 pad: 1 stride: 2", (2, 2, 2), (1, 0, 1),
@@ -68,6 +73,9 @@ CASES = [
     ("pad_beyond_kernel", (1, 1, 2, 2), "num_output: 2 kernel_size: 2 pad: 3", (1, 1), (3, 3), (1, 1), 1, (7, 7)),
     ("row_of_eight", (3, 2, 10, 10), "num_output: 5 kernel_size: 3", (1, 1), (0, 0), (1, 1), 1, (8, 8)),
 ]
+
+UNEVEN = ("too_small", "pad_beyond_kernel", "depthwise_too_small")  # the window does not lie within the padded image, or beyond it
+FITTING = [case for case in CASES if case[0] not in UNEVEN]
 
 
 @pytest.mark.parametrize("dtype", [FLOAT, DOUBLE], ids=["float", "double"])
@@ -81,7 +89,7 @@ def test_forward(name, shape, fields, stride, pad, dilation, group, out, dtype):
     np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, atol=1e-5 if dtype == FLOAT else 1e-12)
 
 
-@pytest.mark.parametrize("name, shape, fields, stride, pad, dilation, group, out", CASES[:9], ids=[c[0] for c in CASES[:9]])
+@pytest.mark.parametrize("name, shape, fields, stride, pad, dilation, group, out", FITTING, ids=[c[0] for c in FITTING])
 def test_deconvolution_forward(name, shape, fields, stride, pad, dilation, group, out):
     x = RANDOM.standard_normal(shape)
     net = layer_net(layer(f"{fields} {FILLERS}", "Deconvolution"), [x])
@@ -95,7 +103,7 @@ def test_deconvolution_forward(name, shape, fields, stride, pad, dilation, group
 
 
 @pytest.mark.parametrize("layer_type", ["Convolution", "Deconvolution"])
-@pytest.mark.parametrize("case", [c for c in CASES if c[0] not in ("too_small", "pad_beyond_kernel")], ids=lambda c: c[0])
+@pytest.mark.parametrize("case", FITTING, ids=lambda c: c[0])
 def test_gradient(case, layer_type):
     # The layer is linear, so that differences are exact but for rounding.
     check_gradient(layer(f"{case[2]} {FILLERS}", layer_type), [RANDOM.standard_normal(case[1])], tolerance=1e-9)
@@ -103,7 +111,7 @@ def test_gradient(case, layer_type):
 
 def test_gradient_of_too_small_and_padded_inputs():
     for case in CASES:
-        if case[0] in ("too_small", "pad_beyond_kernel"):
+        if case[0] in UNEVEN:
             check_gradient(layer(f"{case[2]} {FILLERS}"), [RANDOM.standard_normal(case[1])], tolerance=1e-9)
 
 

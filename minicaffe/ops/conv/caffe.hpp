@@ -49,6 +49,7 @@ inline index_t images_at_once(const ConvShape& s) {
 /// How many elements of scratch memory the functions below need.
 inline index_t conv_scratch(const Context& on, int dtype, const ConvShape& s) {
   if (on.stream) return columns_are_image(s) ? 0 : images_at_once(s) * columns_of_image(s);
+  if (cpu::is_depthwise(s)) return cpu::depthwise_scratch(s, on.threads);
   return dispatch(dtype, [&](auto type) -> index_t {
     using T = decltype(type);
     return std::max({cpu::forward_scratch<T>(s, on.threads), cpu::backward_data_scratch<T>(s, on.threads),

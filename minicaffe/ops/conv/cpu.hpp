@@ -8,7 +8,7 @@
 // Names, for one group: M outputs, K = channels * taps rows of the column matrix, N positions of an image. A deconvolution
 // is the same with forward and backward exchanged.
 #pragma once
-#include "minicaffe/ops/conv/shape.hpp"
+#include "minicaffe/ops/conv/depthwise.hpp"
 #include "minicaffe/ops/conv/registers.hpp"
 
 namespace mc {
@@ -35,6 +35,7 @@ template <class T> index_t forward_scratch(const ConvShape& s, int threads) {
 /// y = W * x + bias for every image; `bias` may be null.
 template <class T>
 void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weight, const T* bias, T* y, T* scratch) {
+  if (is_depthwise(s)) return depthwise_forward(s, threads, x, weight, bias, y, scratch);
   const Tile<T> tile = tile_for<T>(s.m);
   const index_t columns = s.images * s.positions, depth = panel_depth(s);
   const index_t chunks = ceil_div(columns, kChunk);
@@ -118,6 +119,7 @@ template <class T> index_t backward_data_scratch(const ConvShape& s, int threads
 /// dx = the transposed operation on dy, overwritten; `bias`, one a channel of x, is added (a deconvolution's); may be null.
 template <class T>
 void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const T* weight, const T* bias, T* dx, T* scratch) {
+  if (is_depthwise(s)) return depthwise_backward_data(s, threads, dy, weight, bias, dx, scratch);
   const DataBlocks blocks(s);
   const index_t block_rows = blocks.channels * s.taps, depth = std::min(s.m, kDepth);
   const Tile<T> tile = tile_for<T>(block_rows);
@@ -198,6 +200,7 @@ template <class T> index_t backward_weights_scratch(const ConvShape& s, int thre
 /// dweight += dy * im2col(x)^T, summed over images in an order that sizes alone decide.
 template <class T>
 void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, const T* dy, T* dweight, T* scratch) {
+  if (is_depthwise(s)) return depthwise_backward_weights(s, threads, x, dy, dweight, scratch);
   const WeightBlocks blocks(s);
   const Tile<T> tile = tile_for<T>(blocks.rows);
   const index_t rows = round_up(blocks.rows, tile.rows), width = round_up(s.m, tile.columns);
