@@ -62,5 +62,5 @@ def nvrtc():
     """The NVRTC library."""
     library = find_nvrtc()
     if library is None:
-        pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in ".[test]")')
+        pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in tests/requirements.txt)')
     return library
