@@ -32,7 +32,7 @@ from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError, close_matches
 from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.fields import layer_fields
+from minicaffe.proto.text import layer_fields
 
 
 class BlobVec(Sequence):
@@ -85,7 +85,7 @@ class Layer(contract.Layer):
     blobs : BlobVec
         The parameters; `setup` makes them by ``self.blobs.add_blob(*dims)`` and fills them.
     fields : Fields
-        All fields of the layer as its file gives them, also those that minicaffe's messages lack (`minicaffe.proto.fields`):
+        All fields of the layer as its file gives them, also those that minicaffe's messages lack (`minicaffe.proto.Fields`):
         ``self.fields.my_param.size``, ``self.fields.my_param.get("size", 1)``.
     """
 

@@ -11,7 +11,8 @@ from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.layer import layer_class
 from minicaffe.proto import caffe_pb2, forks
 from minicaffe.proto.fields import unknown_of
-from minicaffe.proto.text import enum_name, no_value, parse_fields
+from minicaffe.proto.reader import enum_name, no_value
+from minicaffe.proto.text import parse_fields
 
 log = logging.getLogger("minicaffe.net")
 

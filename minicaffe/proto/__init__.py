@@ -8,8 +8,8 @@ import importlib
 
 _HOMES = {
     "positions": ("Positions",),
-    "text": ("parse_text", "read_text", "write_text"),
-    "fields": ("Fields", "layer_fields"),
+    "text": ("layer_fields", "parse_text", "read_text", "write_text"),
+    "fields": ("Fields",),
     "binary": (
         *("LayerBlobs", "StoredBlob", "StoredState", "is_hdf5", "parse_blob"),
         *("read_blob", "read_net", "read_solver_state", "write_net", "write_solver_state"),

@@ -1,19 +1,14 @@
 """Fields of a layer that the messages lack: a fork's, or those of a layer type that a program brings itself.
 
 `Fields` holds them as attributes, numbers as numbers, messages as further `Fields`. A LayerParameter carries them as text, in
-its field `fork_fields`, so that copying, upgrading and saving a net keep them; `layer_fields` gives them back, together with
+its field `fork_fields`, so that copying, upgrading and saving a net keep them; `layer_fields` (text.py) gives them back, together with
 the fields that the messages do have, so that the layer need not know which are which.
 """
 
-import io
-
-import numpy as np
-from google.protobuf import text_encoding, text_format
+from google.protobuf import text_encoding
 from google.protobuf.descriptor import FieldDescriptor
 
 from minicaffe.errors import ConfigError, MissingFieldError, close_matches
-
-NOT_FIELDS = ("blobs", "fork_fields")
 
 
 class Word(str):
@@ -144,38 +139,6 @@ def is_repeated(field):
     return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
 
 
-def layer_fields(param):
-    """Return the `Fields` of a layer: all that its LayerParameter sets but the blobs, and all that its messages lack."""
-    from minicaffe.proto.text import parse_fields  # which needs this module
-    extra = parse_fields(param.fork_fields) if param.fork_fields else Fields()
-    return _merged(param, extra, "")
-
-
-def _merged(message, extra, path):
-    result = Fields(path)
-    for field, value in message.ListFields():
-        name = field.name
-        if name in NOT_FIELDS:
-            continue
-        inner = f"{path}.{name}" if path else name
-        if is_repeated(field):
-            result._lists.add(name)
-        for index, item in enumerate(value if is_repeated(field) else [value]):
-            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-                more = extra.all(name)[index:index + 1]
-                item = _merged(item, more[0] if more else Fields(), inner)
-            elif field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
-                known = field.enum_type.values_by_number.get(item)
-                item = Word(known.name) if known is not None else item
-            elif field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
-                item = float(str(np.float32(item)))  # 0.1 as the file has it, not 0.10000000149
-            result.add(name, item)
-    for name in extra:
-        if name not in result:
-            result.extend(name, extra.all(name))
-    return result
-
-
 def unknown_of(descriptor, fields, path=""):
     """Yield (message descriptor, path, name, value) of each field that the message lacks, or whose enum lacks the value."""
     for name in fields:
@@ -186,34 +149,3 @@ def unknown_of(descriptor, fields, path=""):
                 yield from unknown_of(field.message_type, value, inner)
             else:
                 yield descriptor, path + name, name, value
-
-
-def write_message(message):
-    """Return a message as text in which the `fork_fields` of layers are written as fields."""
-    out = io.StringIO()
-    _write(message, Fields(), out, 0)
-    return out.getvalue()
-
-
-def _write(message, extra, out, indent):
-    from minicaffe.proto.text import parse_fields
-    if message.DESCRIPTOR.name == "LayerParameter" and message.fork_fields:
-        extra = parse_fields(message.fork_fields)
-    done = set()
-    for field, value in message.ListFields():
-        if field.name == "fork_fields" and message.DESCRIPTOR.name == "LayerParameter":
-            continue
-        for index, item in enumerate(value if is_repeated(field) else [value]):
-            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-                more = extra.all(field.name)[index:index + 1]
-                done.add(field.name)
-                out.write(f"{' ' * indent}{field.name} {{\n")
-                _write(item, more[0] if more else Fields(), out, indent + 2)
-                out.write(f"{' ' * indent}}}\n")
-            else:
-                text_format.PrintField(field, item, out, indent=indent, as_utf8=True)
-    for name in extra:
-        if name not in done:
-            part = Fields()
-            part.extend(name, extra.all(name))
-            out.writelines(line + "\n" for line in lines_of(part, " " * indent))

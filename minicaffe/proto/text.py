@@ -1,55 +1,17 @@
-"""Read and write messages in protobuf's text format (prototxt).
+"""Read and write messages in protobuf's text format (prototxt), and the fields that a layer has besides its messages'."""
 
-protobuf has a reader of its own, but it cannot tell where a field stood once the message is built, so an error found
-later, in a layer's setup, could not name the line. This one returns a `Positions` beside the message, knows which layer
-it is in when it finds an error, and is several times faster. It accepts what protobuf's C++ reader accepts, except
-extensions and ``Any``, which Caffe files do not use.
-"""
+import io
 
-import functools
-import itertools
-import logging
-import re
-from array import array
-
+import numpy as np
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 
-from minicaffe.errors import ConfigError, close_matches
-from minicaffe.proto import forks
-from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of, write_message
-from minicaffe.proto.files import MAX_LAYERS, MAX_TEXT, read_bytes
-from minicaffe.proto.positions import Positions
+from minicaffe.errors import ConfigError
+from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of
+from minicaffe.proto.files import MAX_TEXT, read_bytes
+from minicaffe.proto.reader import Reader
 
-logger = logging.getLogger(__name__)
-
-MAX_DEPTH = 100  # protobuf's own limit on messages inside messages
-# Words, numbers and marks of a text. Each takes up to 100 bytes while the text is read, and what three of them describe up to 300.
-MAX_TOKENS = 2_000_000
-
-WORD, NUMBER, STRING, MARK, END, OTHER = range(1, 7)
-TOKEN = re.compile(
-    r"""(?:[ \t\r\n\f\v]+|\#[^\n]*)*+(?:
-        ([A-Za-z_][A-Za-z0-9_]*)
-      | ((?:0[xX][0-9a-fA-F]++|(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+[fF]?+)(?![A-Za-z0-9_.]))
-      | ("(?:[^"\\\n]|\\[^\n])*+"|'(?:[^'\\\n]|\\[^\n])*+')
-      | ([{}<>:,;\[\]-])
-      | (\Z)
-      | ([0-9.][A-Za-z0-9_.]*+|["'][^\n]*+|.)
-    )""",  # no repetition is tried twice and no text is left to be looked at again: linear for every text
-    re.VERBOSE | re.DOTALL,
-)
-ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
-SIMPLE_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True))
-CLOSING = {"{": "}", "<": ">"}
-# Strings of a solver that MyCaffe, which has enums there, writes without quotes.
-NAMES_OF_SOLVERS = ("lr_policy", "regularization_type", "type", "eval_type")
-INTEGER_RANGES = {
-    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
-    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
-    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
-}
+NOT_FIELDS = ("blobs", "fork_fields")
 
 
 def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fields=False):
@@ -87,16 +49,13 @@ def parse_text(text, message_class, filename="<text>", *, keep_layer_fields=Fals
     """Parse the text of a message; as `read_text`, but from a str. An empty text is an empty message."""
     if "\0" in text:
         raise ConfigError("holds binary data, a prototxt is text; weights are given by --weights", file=filename)
-    message = message_class()
-    reader = _Reader(text, filename, keep_layer_fields, skip_unknown_fields)
-    reader.fields(message, _table(message.DESCRIPTOR), "", 0, END, 0)
-    return message, reader.positions
+    reader = Reader(text, filename, keep_layer_fields, skip_unknown_fields)
+    return reader.read(message_class()), reader.positions
 
 
 def parse_fields(text):
     """Return the `Fields` of a text, whatever their names; as ``LayerParameter.fork_fields`` holds it."""
-    reader = _Reader(text, "<fields>")
-    return reader.anything(Fields(), "", 0, END, 0)
+    return Reader(text, "<fields>").read(Fields())
 
 
 def write_text(message):
@@ -105,7 +64,9 @@ def write_text(message):
     Fields of layers that the messages lack are written as they were read; only ``keep_layer_fields=True`` reads them back.
     """
     if _has_fork_fields(message):
-        return write_message(message)
+        out = io.StringIO()
+        _write(message, Fields(), out, 0)
+        return out.getvalue()
     return text_format.MessageToString(message, as_utf8=True)
 
 
@@ -118,433 +79,56 @@ def _has_fork_fields(message):
         name == "LayerParameter" and message.fork_fields)
 
 
-class _Table:
-    """What the reader needs to know of a message type: its fields by name and the names of the required ones."""
-
-    def __init__(self, descriptor):
-        self.name = descriptor.name
-        self.fields = {field.name: _Field(field) for field in descriptor.fields if field.name != "fork_fields"}
-        self.required = [field.name for field in descriptor.fields if _is_required(field)]
-        self.is_layer = descriptor.name in ("LayerParameter", "V1LayerParameter")
-        # A rule that is read in part would let layers in or out by chance; upgrading reads every field of a V0 layer itself.
-        self.is_strict = descriptor.name in ("NetStateRule", "V0LayerParameter")
-
-
-class _Field:
-    """A field: its name, whether it is repeated, and the `_Reader` method that reads one scalar value of it."""
-
-    __slots__ = ("descriptor", "limits", "name", "read", "repeated", "values")
-
-    def __init__(self, descriptor):
-        self.name = descriptor.name
-        self.descriptor = descriptor
-        self.repeated = is_repeated(descriptor)
-        self.limits = INTEGER_RANGES.get(descriptor.cpp_type)
-        self.values = descriptor.enum_type.values_by_name if descriptor.enum_type is not None else None
-        self.read = {
-            FieldDescriptor.CPPTYPE_MESSAGE: None,
-            FieldDescriptor.CPPTYPE_STRING: _Reader.string,
-            FieldDescriptor.CPPTYPE_ENUM: _Reader.enum,
-            FieldDescriptor.CPPTYPE_BOOL: _Reader.bool,
-            FieldDescriptor.CPPTYPE_FLOAT: _Reader.float,
-            FieldDescriptor.CPPTYPE_DOUBLE: _Reader.float,
-        }.get(descriptor.cpp_type, _Reader.integer)
-        if descriptor.containing_type.name == "SolverParameter" and self.name in NAMES_OF_SOLVERS:
-            self.read = _Reader.name
-
-
-_table = functools.cache(_Table)
-
-
-def _is_required(field):
-    return field.is_required if hasattr(field, "is_required") else field.label == field.LABEL_REQUIRED
-
-
-def _one_of(enum):
-    """Return the rule for a value of an enum; V1's layer types are too many to list."""
-    names = enum.values_by_name
-    return f"must be one of {', '.join(names)}" if len(names) <= 20 else f"must be a name of {enum.name}"
-
-
-def no_value(enum, value):
-    """Return the error for a value that an enum lacks."""
-    near = close_matches(str(value), enum.values_by_name)  # it may be a number or a message
-    return f"{_one_of(enum)}, got {value}{forks.about_value(enum_name(enum), value) or near}"
-
-
-def enum_name(enum):
-    """Return the name of an enum as the tables have it, such as ``PoolingParameter.PoolMethod``."""
-    return enum.full_name.partition(".")[2]
-
-
-class _Reader:
-    """A recursive-descent reader over the list of tokens; `at` is the next one."""
-
-    def __init__(self, text, filename, keep=False, skip=False):
-        self.text = text
-        self.keep, self.skip = keep, skip
-        self.kept = None       # Fields of the layer that is being read, where unknown ones are kept
-        self.kept_path = ""    # and its path
-        self.starts = {}
-        self.positions = Positions(filename, text, self.starts)
-        self.kinds, self.words, self.offsets = bytearray(), [], array("Q")
-        for match in itertools.islice(TOKEN.finditer(text), MAX_TOKENS + 1):
-            kind = match.lastindex
-            self.kinds.append(kind)
-            self.words.append(match[kind])
-            self.offsets.append(match.start(kind))
-        self.at = 0
-        if len(self.kinds) > MAX_TOKENS:
-            raise self.error(f"the text has more than {MAX_TOKENS} words, numbers and marks; numbers in such quantity belong into "
-                             "a binary file, which --weights or weights= names", None, MAX_TOKENS)
-
-    def fields(self, message, table, path, depth, close, opened):
-        """Read the fields of `message` up to the mark `close` (END for the file), whose opening is token `opened`."""
-        try:
-            if self.keep and (table.is_layer or table.is_strict):
-                self._kept_fields(message, table, path, depth, close, opened)
+def _write(message, extra, out, indent):
+    """Write a message as text in which the `fork_fields` of layers, and `extra`, are written as fields."""
+    if message.DESCRIPTOR.name == "LayerParameter" and message.fork_fields:
+        extra = parse_fields(message.fork_fields)
+    done = set()
+    for field, value in message.ListFields():
+        if field.name == "fork_fields" and message.DESCRIPTOR.name == "LayerParameter":
+            continue
+        for index, item in enumerate(value if is_repeated(field) else [value]):
+            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+                more = extra.all(field.name)[index:index + 1]
+                done.add(field.name)
+                out.write(f"{' ' * indent}{field.name} {{\n")
+                _write(item, more[0] if more else Fields(), out, indent + 2)
+                out.write(f"{' ' * indent}}}\n")
             else:
-                self._fields(message, table, path, depth, close, opened)
-        except ConfigError as error:
-            if table.is_layer and error.layer is None:
-                _name_layer(error, message, path)
-            raise
-        for name in table.required:
-            if not message.HasField(name):
-                raise self.error(f"required field '{name}' of {table.name} is missing; add it", path, opened)
-
-    def _kept_fields(self, message, table, path, depth, close, opened):
-        """As `_fields`: what the messages of a layer lack goes into its `fork_fields`; a strict message has nowhere to keep it."""
-        before = self.kept, self.kept_path
-        self.kept, self.kept_path = Fields() if table.is_layer else None, path
-        self._fields(message, table, path, depth, close, opened)
-        if self.kept:
-            message.fork_fields = "\n".join(lines_of(self.kept))
-        self.kept, self.kept_path = before
-
-    def _fields(self, message, table, path, depth, close, opened):
-        kinds, words = self.kinds, self.words
-        known = table.fields
-        prefix = path + "." if path else ""
-        while True:
-            at = self.at
-            word = words[at]
-            if kinds[at] != WORD:
-                if word == close or kinds[at] == close:
-                    self.at = at + 1
-                    return
-                raise self._no_field(table, path, close, opened)
-            field = known.get(word)
-            if field is None:
-                self.unknown(table, word, prefix + word, depth)
-                continue
-            self.at = at + 1
-            if not field.repeated:
-                if message.HasField(word):
-                    raise self.error("is given twice, but holds one value; remove one of them", prefix + word, at)
-                here = prefix + word
-                self.starts[here] = self.offsets[at]
-                if field.read is None:
-                    self.submessage(field, here, depth, getattr(message, word))
-                else:
-                    self.colon(here)
-                    if field.values is not None and kinds[self.at] == WORD and words[self.at] not in field.values:
-                        value, self.at = words[self.at], at
-                        self.unknown(table, word, here, depth, value)
-                        continue
-                    setattr(message, word, field.read(self, field, here))
-            else:
-                self.repeated(getattr(message, word), field, prefix + word, depth, at)
-            if words[self.at] == "," or words[self.at] == ";":
-                self.at += 1
-
-    def unknown(self, table, name, path, depth, value=None):
-        """Keep, skip or refuse a field that a message lacks, or one whose enum lacks its `value`; it is the next token."""
-        start = self.at
-        self.starts.setdefault(path, self.offsets[start])
-        read = Fields()
-        self.one(read, path, depth)
-        if self.kept is not None:
-            self.kept.inside(path[len(self.kept_path):]).extend(name, read.all(name))
-            return
-        values = read.all(name) or [None]
-        enum = table.fields[name].descriptor.enum_type if value is not None else None
-        known = forks.find_value(enum_name(enum), value) if enum is not None else forks.find_field(table.name, name)
-        refused = [each for each in values if not forks.may_skip(known, each)]
-        if enum is not None:
-            error = self.error(no_value(enum, value), path, start + 2)  # the name and a colon are before it
-        else:
-            about = forks.about_field(table.name, name, (refused or values)[0], table.fields)
-            error = self.error(f"unknown field in {table.name}{about}", path, start)
-        if refused or not self.skip:
-            raise error
-        logger.warning("%s; skipped", error)
-
-    def anything(self, into, path, depth, close, opened):
-        """Read fields of any name into `into`, up to the mark `close`; return `into`."""
-        while self.kinds[self.at] == WORD:
-            self.one(into, f"{path}.{self.words[self.at]}" if path else self.words[self.at], depth)
-        if self.words[self.at] != close and self.kinds[self.at] != close:
-            if self.kinds[self.at] == END:
-                line = self.positions.place(self.offsets[opened])[0]
-                raise self.error(f"the file ends inside a message opened on line {line}; close it with '{close}'", path)
-            raise self.error(f"expected a field or '{close}', got {self.shown()}", path)
-        self.at += 1
-        return into
-
-    def one(self, into, path, depth):
-        """Read one field of any name, with all values of its list, into `into`."""
-        name = self.words[self.at]
-        self.at += 1
-        colon = self.words[self.at] == ":"
-        self.at += colon
-        if self.words[self.at] == "[" and self.kinds[self.at] == MARK:
-            self.at += 1
-            while self.words[self.at] != "]" or self.kinds[self.at] != MARK:
-                into.add(name, self.any_value(path, depth, True))
-                if self.words[self.at] == ",":
-                    self.at += 1
-                elif self.words[self.at] != "]":
-                    raise self.error(f"expected ',' or ']' in the list, got {self.shown()}", path)
-            self.at += 1
-        else:
-            into.add(name, self.any_value(path, depth, colon))
-        if self.words[self.at] in (",", ";") and self.kinds[self.at] == MARK:
-            self.at += 1
-
-    def any_value(self, path, depth, colon):
-        """Read a message, a string, a number or a word, whose type no message says."""
-        close = CLOSING.get(self.words[self.at]) if self.kinds[self.at] == MARK else None
-        if close is not None:
-            if depth >= MAX_DEPTH:
-                raise self.error(f"messages are nested more than {MAX_DEPTH} deep; flatten them", path)
-            opened = self.at
-            self.at += 1
-            return self.anything(Fields(path), path, depth + 1, close, opened)
-        if not colon:
-            raise self.error(f"expected ':' and a value, got {self.shown()}", path)
-        kind, word = self.kinds[self.at], self.words[self.at]
-        if kind == STRING:
-            return self.string(None, path)
-        if kind == WORD:
-            if word.lower() in ("inf", "infinity", "nan"):
-                return self.float(None, path)
-            self.at += 1
-            return {"true": True, "True": True, "false": False, "False": False}.get(word, Word(word))
-        start = self.at
-        number = self.words[self.at + 1] if word == "-" and self.at + 1 < len(self.words) else word
-        if number.isdecimal() or number[:2] in ("0x", "0X"):
-            return self.whole(path, -(2**63), 2**64 - 1)
-        self.at = start
-        return self.float(None, path)
-
-    def repeated(self, values, field, path, depth, start):
-        """Read one value of a repeated field, or a list of them in brackets, into `values`."""
-        if field.read is not None:
-            self.colon(path)
-        elif self.words[self.at] == ":":
-            self.at += 1
-        if self.words[self.at] != "[":
-            self.element(values, field, path, depth, start)
-            return
-        self.at += 1
-        if self.words[self.at] == "]":
-            self.at += 1
-            return
-        while True:
-            self.element(values, field, path, depth, self.at)
-            mark = self.words[self.at]
-            if mark not in (",", "]"):
-                raise self.error(f"expected ',' or ']' in the list, got {self.shown()}", path)
-            self.at += 1
-            if mark == "]":
-                return
-
-    def element(self, values, field, path, depth, start):
-        """Append one value to `values`; token `start` is where it begins for `Positions`."""
-        path = f"{path}[{len(values)}]"
-        self.starts[path] = self.offsets[start]
-        if field.read is None:
-            if len(values) >= MAX_LAYERS and field.name in ("layer", "layers"):
-                raise self.error(f"a net has at most {MAX_LAYERS} layers", path, start)
-            self.submessage(field, path, depth, values.add())
-        else:
-            values.append(field.read(self, field, path))
-
-    def submessage(self, field, path, depth, message):
-        """Read ``{...}`` or ``<...>`` into `message`."""
-        if self.words[self.at] == ":":
-            self.at += 1
-        opening = self.at
-        close = CLOSING.get(self.words[opening])
-        if close is None:
-            raise self.error(f"expected '{{' to open {field.descriptor.message_type.name}, got {self.shown()}", path)
-        if depth >= MAX_DEPTH:
-            raise self.error(f"messages are nested more than {MAX_DEPTH} deep; flatten them", path)
-        self.at += 1
-        message.SetInParent()  # an empty {} is present too
-        self.fields(message, _table(field.descriptor.message_type), path, depth + 1, close, opening)
-
-    def colon(self, path):
-        """Take the ':' between a scalar field and its value."""
-        if self.words[self.at] != ":":
-            raise self.error(f"expected ':' and a value, got {self.shown()}", path)
-        self.at += 1
-
-    def minus(self):
-        """Take a '-' if there is one and tell so."""
-        if self.words[self.at] == "-" and self.kinds[self.at] == MARK:
-            self.at += 1
-            return True
-        return False
-
-    def integer(self, field, path):
-        """Read a decimal, octal (0...) or hexadecimal (0x...) number within the field's range."""
-        return self.whole(path, *field.limits)
-
-    def whole(self, path, low, high, rule="must be a whole number"):
-        start = self.at
-        negative = self.minus()
-        word = self.words[self.at]
-        if self.kinds[self.at] != NUMBER or not (word.isdecimal() or word[:2] in ("0x", "0X")):
-            raise self.error(f"{rule}, got {self.shown(start)}", path, start)
-        if len(word.lstrip("0xX")) > 22:  # past every range in every base, and Python refuses to write thousands of digits
-            raise self.error(f"must be from {low} to {high}, got a number of {len(word)} digits", path, start)
-        if word.isdecimal() and word[0] == "0" and word.strip("01234567"):
-            raise self.error(f"{word} starts with 0 and so is octal, but has a digit above 7; drop the 0", path, start)
-        value = int(word, 16 if not word.isdecimal() else 8 if word[0] == "0" else 10)
-        value = -value if negative else value
-        if not low <= value <= high:
-            raise self.error(f"must be from {low} to {high}, got {value}", path, start)
-        self.at += 1
-        return value
-
-    def float(self, field, path):
-        """Read a decimal number, ``inf`` or ``nan``; a value past float's range becomes inf, as in Caffe."""
-        start = self.at
-        negative = self.minus()
-        word = self.words[self.at].lower()
-        kind = self.kinds[self.at]
-        if kind == NUMBER:
-            if word[0] == "0" and len(word) > 1 and (word[1] == "x" or word.isdecimal()):
-                raise self.error(f"must be a decimal number, got {word}; write it without the leading 0", path, start)
-            value = float(word.rstrip("f"))
-        elif kind == WORD and word in ("inf", "inff", "infinity", "infinityf", "nan", "nanf"):
-            value = float(word[:3])
-        else:
-            raise self.error(f"must be a number, got {self.shown(start)}", path, start)
-        self.at += 1
-        return -value if negative else value
-
-    def bool(self, field, path):
-        """Read true, True, t, 1 or false, False, f, 0."""
-        word = self.words[self.at]
-        if self.kinds[self.at] == WORD:
-            if word in ("true", "True", "t", "false", "False", "f"):
-                self.at += 1
-                return word[0] in "tT"
-            raise self.error(f"must be true or false, got {word}", path)
-        return bool(self.whole(path, 0, 1, "must be true or false"))
-
-    def enum(self, field, path):
-        """Read the name or the number of one of the enum's values."""
-        enum = field.descriptor.enum_type
-        word = self.words[self.at]
-        if self.kinds[self.at] == WORD:
-            value = enum.values_by_name.get(word)
-        else:
-            start = self.at
-            number = self.whole(path, -(2**31), 2**31 - 1, _one_of(enum))
-            value = enum.values_by_number.get(number)
-            self.at = start if value is None else self.at - 1
-        if value is None:
-            raise self.error(no_value(enum, self.shown()), path)
-        self.at += 1
-        return value.number
-
-    def string(self, field, path):
-        """Read one quoted string or several that follow each other and are joined."""
-        start = self.at
-        value = b""
-        while self.kinds[self.at] == STRING:
-            raw = self.words[self.at][1:-1].encode("utf-8", "surrogateescape")
-            value += ESCAPE.sub(functools.partial(self.unescaped, path), raw) if b"\\" in raw else raw
-            self.at += 1
-        if self.at == start:
-            raise self.error(f"must be a quoted string, got {self.shown()}", path)
-        if field is not None and field.descriptor.type == FieldDescriptor.TYPE_BYTES:
-            return value
-        try:
-            return value.decode("utf-8")
-        except UnicodeDecodeError:
-            raise self.error("is not valid UTF-8; save the file as UTF-8", path, start) from None
-
-    def name(self, field, path):
-        """Read a string that may lack its quotes."""
-        if self.kinds[self.at] != WORD:
-            return self.string(field, path)
-        word = self.words[self.at]
-        logger.warning("%s", self.error(f'{word} is read as "{word}"; BVLC Caffe needs the quotes', path))
-        self.at += 1
-        return word
-
-    def unescaped(self, path, match):
-        """Return the bytes that a backslash and what follows mean."""
-        octal, hexadecimal, short, long, other = match.groups()
-        if octal or hexadecimal:
-            value = int(octal, 8) if octal else int(hexadecimal, 16)
-            if value < 256:
-                return bytes([value])
-        elif other is None:
-            value = int(short or long, 16)
-            if value < 0x110000 and not 0xD800 <= value < 0xE000:
-                return chr(value).encode()
-        elif other[0] in SIMPLE_ESCAPES:
-            return bytes([SIMPLE_ESCAPES[other[0]]])
-        shown = match[0].decode("utf-8", "replace")
-        raise self.error(f"{shown} is no escape; a backslash itself is written \\\\", path)
-
-    def shown(self, at=None):
-        """Return the tokens from `at` to the next one as an error should show them."""
-        at = self.at if at is None else at
-        if self.kinds[self.at] == END:
-            return "the end of the file"
-        rest = re.split(r"[ \t\r\n\f\v]", self.text[self.offsets[at] : self.offsets[at] + 40])[0]
-        if self.kinds[self.at] in (OTHER, NUMBER) and rest[0] not in "\"'":
-            word = re.match(r"[-\w.+]+", rest)
-            return word[0] if word else repr(rest[0])
-        return {STRING: "the string ", MARK: ""}.get(self.kinds[self.at], "") + self.words[self.at]
-
-    def _no_field(self, table, path, close, opened):
-        """Return the error for a token where a field's name or the closing mark should be."""
-        if self.kinds[self.at] == END:
-            line = self.positions.place(self.offsets[opened])[0]
-            return self.error(f"the file ends inside {table.name}, opened on line {line}; close it with '{close}'", path)
-        word = self.words[self.at]
-        if self.kinds[self.at] == OTHER and word[0] in "'\"":
-            return self.error(f"a string is not closed on its line; add the {word[0]}", path)
-        if word == "[":
-            return self.error("extensions and Any messages are not used by Caffe; remove it", path)
-        wanted = "a field" if close == END else f"a field or '{close}'"
-        return self.error(f"expected {wanted} of {table.name}, got {self.shown()}", path)
-
-    def error(self, message, path, at=None):
-        """Return a ConfigError at token `at`, by default the next one."""
-        at = self.at if at is None else at
-        if self.kinds[at] == OTHER and self.words[at][0] in "'\"":
-            message = "a string is not closed on its line; add the quote"
-        line, column = self.positions.place(self.offsets[at])
-        return ConfigError(message, field=path or None, file=self.positions.filename, line=line, column=column)
+                text_format.PrintField(field, item, out, indent=indent, as_utf8=True)
+    for name in extra:
+        if name not in done:
+            part = Fields()
+            part.extend(name, extra.all(name))
+            out.writelines(line + "\n" for line in lines_of(part, " " * indent))
 
 
-def _name_layer(error, layer, path):
-    """Add the layer's name and type to an error found inside it, as far as they were read, and shorten its field."""
-    old = layer.layer if layer.DESCRIPTOR.name == "V1LayerParameter" else layer
-    name = layer.name or old.name
-    if not name:
-        return
-    kind = old.type
-    if old is not layer and not kind and layer.HasField("type"):
-        kind = layer.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[layer.type].name
-    error.field = error.field[len(path) + 1 :] or None
-    error.at(layer=name, layer_type=kind or None)
+def layer_fields(param):
+    """Return the `Fields` of a layer: all that its LayerParameter sets but the blobs, and all that its messages lack."""
+    extra = parse_fields(param.fork_fields) if param.fork_fields else Fields()
+    return _merged(param, extra, "")
+
+
+def _merged(message, extra, path):
+    result = Fields(path)
+    for field, value in message.ListFields():
+        name = field.name
+        if name in NOT_FIELDS:
+            continue
+        inner = f"{path}.{name}" if path else name
+        if is_repeated(field):
+            result._lists.add(name)
+        for index, item in enumerate(value if is_repeated(field) else [value]):
+            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+                more = extra.all(name)[index:index + 1]
+                item = _merged(item, more[0] if more else Fields(), inner)
+            elif field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+                known = field.enum_type.values_by_number.get(item)
+                item = Word(known.name) if known is not None else item
+            elif field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
+                item = float(str(np.float32(item)))  # 0.1 as the file has it, not 0.10000000149
+            result.add(name, item)
+    for name in extra:
+        if name not in result:
+            result.extend(name, extra.all(name))
+    return result

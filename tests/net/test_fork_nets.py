@@ -15,7 +15,7 @@ from minicaffe.cli import main
 from minicaffe.errors import ConfigError, MissingFieldError
 from minicaffe.layers.convolution import ConvolutionLayer
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, fields, parse_text, write_text
+from minicaffe.proto import caffe_pb2, layer_fields, parse_text, write_text
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "forks.md"
 INPUT = 'layer { name: "in" type: "Input" top: "a" input_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }\n'
@@ -131,7 +131,7 @@ def test_a_user_class_may_use_the_name_fields(types, net_file):
 def test_a_subclass_of_a_layer_of_ours_says_that_it_reads_fields(types, net_file):
     class Padded(ConvolutionLayer):
         def layer_setup(self, bottom, top):
-            self.param.convolution_param.pad.append(fields.layer_fields(self.param).get("margin", 0))
+            self.param.convolution_param.pad.append(layer_fields(self.param).get("margin", 0))
             super().layer_setup(bottom, top)
 
     caffe.register_layer("Padded", Padded)
@@ -155,7 +155,7 @@ def test_saved_and_upgraded_nets_keep_them(types, net_file, tmp_path):
     net = caffe.Net("new.prototxt", caffe.TEST)
     net.save("net.caffemodel")
     saved = caffe_pb2.NetParameter.FromString((tmp_path / "net.caffemodel").read_bytes())
-    assert fields.layer_fields(saved.layer[1]).times_param.k == 3
+    assert layer_fields(saved.layer[1]).times_param.k == 3
     net_file(write_text(saved), "again.prototxt")
     caffe.Net("again.prototxt", caffe.TEST).copy_from("net.caffemodel")
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicaffe.errors import ConfigError, MissingFieldError
-from minicaffe.proto import caffe_pb2, parse_text, write_text
-from minicaffe.proto.fields import Fields, Word, layer_fields, lines_of
+from minicaffe.proto import caffe_pb2, layer_fields, parse_text, write_text
+from minicaffe.proto.fields import Fields, Word, lines_of
 from minicaffe.proto.text import parse_fields
 from minicaffe.proto.upgrade import upgrade_net, upgrade_solver
 
