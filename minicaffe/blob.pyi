@@ -4,7 +4,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from minicaffe.cuda.strided import DeviceArray as DeviceArray
+from minicaffe.device.strided import DeviceArray as DeviceArray
 
 MAX_AXES: int
 MAX_COUNT: int

@@ -11,7 +11,7 @@ from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
-from minicaffe.cuda.strided import DeviceArray, c_strides, device_array
+from minicaffe.device.strided import DeviceArray, HasDeviceArray, c_strides, device_array
 from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.place import CUDAPlace
@@ -584,8 +584,11 @@ cdef class Blob:
         _scale(self, self.diff_memory, factor)
 
 
+HasDeviceArray.register(Blob)
+
+
 def packed_array(source, str name):
-    """Return whatever has a ``__cuda_array_interface__`` as a DeviceArray without gaps; later computing waits for its stream.
+    """Return whatever has a ``__cuda_array_interface__`` as a DeviceArray without gaps; the host waits for its stream.
 
     Raises
     ------
@@ -600,8 +603,8 @@ def packed_array(source, str name):
                           zip(array.shape, array.strides, c_strides(array.shape, array.dtype.itemsize))):
         raise ShapeError(f"{name}: an array of shape {array.shape} with strides {array.strides} is not C-contiguous; copy it")
     if interface.get("stream") not in (None, 1):    # 1: the legacy default stream, which waits for ours and ours for it
-        from minicaffe.cuda import device
-        device.get_device(device.selected()).wait_for(interface["stream"])
+        order = registry.stream_order(registry.device_place)
+        order.wait(order.record(interface["stream"]))
     return array
 
 

@@ -13,7 +13,7 @@ from copy import copy
 import numpy as np
 
 from minicaffe.blob import MAX_COUNT, NUMPY_TYPES, Blob, checked_shape, numpy_view, packed_array
-from minicaffe.cuda.strided import DeviceArray
+from minicaffe.device.strided import DeviceArray
 from minicaffe.elements import bytes_type, element_type, new_objects, same_type, type_name
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes

@@ -1,4 +1,7 @@
-"""Imports run downwards only: the floors of docs/design.md, checked in the import and cimport lines."""
+"""Imports run downwards only and never in a circle: the floors of docs/design.md, checked in all import, cimport and include lines.
+
+Imports inside functions and by importlib count like those at the top of a file.
+"""
 
 import ast
 import re
@@ -10,24 +13,38 @@ PACKAGE = Path(__file__).resolve().parent.parent / "minicaffe"
 FLOORS = {
     "minicaffe.errors": 1, "minicaffe.kernels": 1,
     "minicaffe.memory": 2, "minicaffe.proto": 2, "minicaffe.sim": 2, "minicaffe.device": 2,
-    "minicaffe.blob": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
-    "minicaffe.common": 4, "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
+    "minicaffe.common": 3, "minicaffe.blob": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
+    "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
     "minicaffe.tensor": 4, "minicaffe.elements": 4,
     "minicaffe.serialization": 4, "minicaffe.plan": 4, "minicaffe.data": 4,
-    "minicaffe.cuda.thc_state": 4,  # it shows the random numbers, too
     "minicaffe.layers": 5, "minicaffe.net": 5,
     "minicaffe.solver": 6,
     "minicaffe": 7, "minicaffe.pycaffe": 7, "minicaffe.opencv": 7, "minicaffe.alias": 7, "minicaffe.checkout": 7,
     "minicaffe.as_caffe": 8,
     "minicaffe.cli": 8, "minicaffe.__main__": 8,
 }
-CIMPORT = re.compile(r"^\s*(?:from\s+(minicaffe[\w.]*)\s+c?import\s+([^\n#]+)|c?import\s+(minicaffe[\w.]*))", re.M)
-INCLUDE = re.compile(r'(?:#include|cdef extern from)\s+"(minicaffe/[\w/]+)\.hpp"')
+# Imports by importlib that may go upwards, and why.
+BY_NATURE = {
+    ("minicaffe.layer", "minicaffe.layers"): "the registry finds layer types by looking into the folder: a new one edits no list",
+}
+CIMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(minicaffe[\w.]*)[ \t]+c?import[ \t]+(\([^)]*\)|[^\n#]+)|c?import[ \t]+(minicaffe[\w.]*))", re.M)
+BY_NAME = re.compile(r"""["'](minicaffe\.[\w.]+)(\{?)""")
+INCLUDE = re.compile(r'(?:#include|cdef extern from)\s+"(minicaffe/[\w/]+\.hpp)"')
+SOURCES = [p for p in sorted(PACKAGE.rglob("*")) if p.suffix in (".py", ".pyx", ".pxd", ".hpp")]
+
+
+def name_of(path):
+    """The dotted name of a module; the path of a header."""
+    path = path.relative_to(PACKAGE.parent)
+    return path.as_posix() if path.suffix == ".hpp" else ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path) for path in SOURCES}
 
 
 def room(module):
-    """The longest prefix of a dotted name that has a floor."""
-    parts = module.split(".")
+    """The longest prefix of a dotted name, or of a header's path, that has a floor."""
+    parts = module.replace("/", ".").split(".")
     while ".".join(parts) not in FLOORS:
         parts.pop()
         assert parts, f"{module} has no floor; give it one here and in docs/design.md"
@@ -35,35 +52,74 @@ def room(module):
 
 
 def imported(path):
-    """The dotted names of minicaffe that a source file imports, cimports or includes."""
+    """The modules of minicaffe that a source file imports, at its top, in a function or by importlib, and the headers it includes."""
     text = path.read_text()
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("minicaffe"):
-                yield from (target(node.module, alias.name) for alias in node.names)
+            if isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{path}: write relative imports with the whole name"
+                if node.module.partition(".")[0] == "minicaffe":
+                    yield from (target(node.module, alias.name) for alias in node.names)
             elif isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names if alias.name.startswith("minicaffe"))
-        return
-    for module, names, plain in CIMPORT.findall(text):
-        yield from [plain] if plain else [target(module, n.split(" as ")[0].strip(" ()")) for n in names.split(",")]
-    for header in INCLUDE.findall(text):
-        yield header.replace("/", ".")
+                yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "minicaffe")
+    else:
+        for module, names, plain in CIMPORT.findall(text):
+            yield from [plain] if plain else [target(module, n.split(" as ")[0].strip()) for n in names.strip("()").split(",")]
+        yield from INCLUDE.findall(text)
+    if "import_module(" in text:    # of a name, or of f"minicaffe.folder.{name}": whatever is in there
+        for name, more in BY_NAME.findall(text):
+            yield from (m for m in MODULES if m == name or more and m.startswith(name))
 
 
 def target(module, name):
     """The module meant by ``from module import name``: `name` may itself be one."""
-    return f"{module}.{name}" if f"{module}.{name}" in FLOORS or module == "minicaffe" and name.islower() else module
+    return f"{module}.{name}" if f"{module}.{name}" in MODULES else module
 
 
-SOURCES = [p for p in sorted(PACKAGE.rglob("*")) if p.suffix in (".py", ".pyx", ".pxd", ".hpp")]
+def edges(sources):
+    """What each file imports, as a dict from name to a set of names; importing a module imports the packages it is in, too."""
+    graph = {}
+    for path in sources:
+        own, found = name_of(path), graph.setdefault(name_of(path), set())
+        for name in imported(path):
+            found |= {name} | {p for p in MODULES if name.startswith(p + ".") and not own.startswith(p + ".")}
+        found -= {own} | {name for start, name in BY_NATURE if start == own}
+    return graph
+
+
+def circle(graph):
+    """The names along one circle of a graph, or None."""
+    done = set()
+
+    def search(path):
+        for name in sorted(graph.get(path[-1], ())):
+            found = [*path[path.index(name):], name] if name in path else None if name in done else search([*path, name])
+            if found:
+                return found
+        done.add(path[-1])
+
+    return next(filter(None, (search([name]) for name in graph if name not in done)), None)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE.parent)))
 def test_imports_run_downwards(path):
-    own = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-    floor = FLOORS[room(own)]
-    upward = [name for name in imported(path) if FLOORS[room(name)] > floor]
-    assert not upward, f"{own} (floor {floor}) imports {upward}"
+    own = name_of(path)
+    upward = [name for name in imported(path) if FLOORS[room(name)] > FLOORS[room(own)] and (own, name) not in BY_NATURE]
+    assert not upward, f"{own} (floor {FLOORS[room(own)]}) imports {upward}"
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    assert (found := circle(edges(SOURCES))) is None, " -> ".join(found)
+
+
+def test_no_folder_imports_itself_by_way_of_others():
+    """Without the headers, of which those of one operation serve blob, and others are served by cuda."""
+    rooms = {}
+    for module, names in edges(p for p in SOURCES if p.suffix != ".hpp").items():
+        rooms.setdefault(room(module), set()).update(room(name) for name in names if not name.endswith(".hpp"))
+    for name in rooms:
+        rooms[name].discard(name)
+    assert (found := circle(rooms)) is None, " -> ".join(found)
 
 
 def test_the_table_of_the_design_page_has_every_module_and_folder():
@@ -80,7 +136,28 @@ def test_memory_never_imports_cuda():
         assert not any("cuda" in name.split(".") for name in imported(path)), path
 
 
-def test_the_check_sees_an_upward_import(tmp_path):
-    wrong = tmp_path / "wrong.pyx"
-    wrong.write_text("from minicaffe.solver.solver import Solver\ncdef extern from \"minicaffe/device/apply.hpp\":\n    pass\n")
-    assert [room(n) for n in imported(wrong)] == ["minicaffe.solver", "minicaffe.device"]
+def test_the_check_sees_every_way_to_import(tmp_path):
+    (tmp_path / "wrong.pyx").write_text("""
+from minicaffe.solver.solver import Solver
+from minicaffe.device.context cimport (Context,
+                                       on_device)
+cdef extern from "minicaffe/device/apply.hpp":
+    pass
+def late():
+    from minicaffe.net import (build,
+                               share as other)
+    import minicaffe.data.db
+    importlib.import_module("minicaffe.pycaffe.io")
+    importlib.import_module(f"minicaffe.cuda.{name}")
+""")
+    (tmp_path / "wrong.py").write_text("def late():\n    from minicaffe.proto import text as prototxt, layer_fields\n    import minicaffe.plan")
+    found = [name for name in imported(tmp_path / "wrong.pyx") if not name.startswith("minicaffe.cuda.")]
+    assert found == ["minicaffe.solver.solver", *2 * ["minicaffe.device.context"], "minicaffe.net.build", "minicaffe.net.share",
+                     "minicaffe.data.db", "minicaffe/device/apply.hpp", "minicaffe.pycaffe.io"]
+    assert "minicaffe.cuda.memory" in imported(tmp_path / "wrong.pyx")
+    assert list(imported(tmp_path / "wrong.py")) == ["minicaffe.proto.text", "minicaffe.proto", "minicaffe.plan"]
+
+
+def test_the_check_sees_a_circle():
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+    assert circle({"a": {"b"}, "b": {"c", "d"}, "d": {"b"}, "c": set()}) == ["b", "d", "b"]

@@ -6,6 +6,7 @@
 
 import importlib
 
+from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import DependencyError
 
 _HOME = {
@@ -29,10 +30,9 @@ _HOME = {
     "kernel": "custom",
     "sleep": "custom",
     "elementwise": "pointwise",
-    "DeviceArray": "strided",
     "state": "thc_state",
 }
-__all__ = sorted(_HOME)
+__all__ = sorted([*_HOME, DeviceArray.__name__])
 
 
 def __getattr__(name):
@@ -41,6 +41,8 @@ def __getattr__(name):
     module = f"minicaffe.cuda.{_HOME[name]}"
     try:
         home = importlib.import_module(module)
+        if _HOME[name] in ("custom", "device", "graph", "libraries", "pointwise"):  # those that lead to devices
+            importlib.import_module("minicaffe.cuda.memory")  # registers their allocators and copiers
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("cuda"):
             raise DependencyError("the GPU needs the package cuda-bindings: pip install cuda-bindings") from None

@@ -14,7 +14,6 @@ import threading
 
 from libc.stdint cimport uintptr_t
 
-from minicaffe.cuda.device cimport Device
 from minicaffe.device.context cimport CudaStream
 
 from minicaffe import sim
@@ -41,23 +40,27 @@ _lock = threading.Lock()
 _library = None
 _opened = {}    # device index -> address of its Cudnn, 0 for none
 _told = set()   # what was refused, and said
+_keep_failure = None    # as of cuda/libraries.pyx
 
 
-def open_for(Device device not None, tf32):
-    """Return the address of the device's Cudnn, or 0 where there is none, which the log says.
+def open_for(size_t stream, tf32, keep_failure):
+    """Return the address of the Cudnn for the computing stream at address `stream`, or 0 where there is none, which the log says.
 
     Raises
     ------
     ConfigError, DeviceError
         For a wrong MINICAFFE_CUDNN_WORKSPACE; if cuDNN is there but does not start.
     """
+    global _keep_failure
+    _keep_failure = keep_failure
+    index = (<CudaStream*> stream).device
     with _lock:
-        if device.index not in _opened:
-            _opened[device.index] = _open(device, tf32)
-        return _opened[device.index]
+        if index not in _opened:
+            _opened[index] = _open(<CudaStream*> stream, tf32)
+        return _opened[index]
 
 
-def _open(Device device, tf32):
+cdef _open(CudaStream* stream, tf32):
     global _library
     try:
         limit = parse_size(os.environ.get("MINICAFFE_CUDNN_WORKSPACE") or WORKSPACE)
@@ -79,9 +82,10 @@ def _open(Device device, tf32):
     for i, address in enumerate(addresses):
         calls[i] = <void*> <uintptr_t> address
     handle = ctypes.c_void_p()
-    device.activate()
+    if stream.activate(stream):
+        stream.raise_error(stream)
     _checked("cudnnCreate", ctypes.byref(handle))
-    _checked("cudnnSetStream", handle, ctypes.c_void_p(device.compute_stream))
+    _checked("cudnnSetStream", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
     cudnn.handle = <void*> <uintptr_t> handle.value
     cudnn.tf32, cudnn.deterministic = tf32, os.environ.get("MINICAFFE_DETERMINISTIC", "0") not in ("", "0")
     cudnn.workspace_limit = limit
@@ -90,9 +94,9 @@ def _open(Device device, tf32):
     return <uintptr_t> cudnn
 
 
-def version_for(Device device not None):
-    """Return the version (int) of the cuDNN that is open for `device`, None if none is."""
-    return _library.cudnnGetVersion() if _opened.get(device.index) else None
+def version_for(int device):
+    """Return the version (int) of the cuDNN that is open for device number `device`, None if none is."""
+    return _library.cudnnGetVersion() if _opened.get(device) else None
 
 
 def call_names():
@@ -138,8 +142,7 @@ def _status_name(status):
 
 
 cdef void fail(CudaStream* stream, const char* call, int status) noexcept with gil:
-    from minicaffe.cuda.device import keep_failure_of
-    keep_failure_of(stream.device, _error((<bytes> call).decode(), status))
+    _keep_failure(stream.device, _error((<bytes> call).decode(), status))
 
 
 cdef void refuse(CudaStream* stream, const char* what, int status) noexcept with gil:

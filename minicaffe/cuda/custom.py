@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from minicaffe import sim
-from minicaffe.blob import Blob
 from minicaffe.cuda import compile, device, driver
+from minicaffe.device.strided import HasDeviceArray
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, WrongTypeError
 from minicaffe.memory.buffer import wrap
 from minicaffe.proto.atomic import replacing
@@ -198,7 +198,7 @@ def _argument(value, position, stream):
         return ctypes.c_double(value)
     if isinstance(value, (ctypes.Structure, ctypes.Array)):
         return value
-    if isinstance(value, Blob):
+    if isinstance(value, HasDeviceArray):
         value = value.mutable_gpu_data
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is None:

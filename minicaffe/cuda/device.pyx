@@ -11,7 +11,6 @@ borrower's (`guests`).
 
 import atexit
 import gc
-import importlib
 import threading
 
 cimport cython
@@ -24,7 +23,7 @@ from minicaffe.device.context cimport (Context, CudaKernel, CudaStream, HostImag
                                     set_stream)
 
 from minicaffe import sim
-from minicaffe.cuda import compile, driver
+from minicaffe.cuda import compile, driver, libraries
 from minicaffe.errors import ConfigError, DeviceError, WrongDeviceError
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry
@@ -61,7 +60,7 @@ cpdef Device get_device(int index):
             found = _devices.get(index)
             if found is None:
                 found = Device(index)
-                importlib.import_module("minicaffe.cuda.libraries").attach_to(found)
+                libraries.attach(<size_t> &(<Device> found).stream, keep_failure_of)
                 _devices[index] = found
     return found
 
@@ -215,6 +214,11 @@ cdef class Device:
     def workspace_bytes(self):
         """int: memory of the computing stream for long matrix products and cuBLAS."""
         return self.stream.workspace_bytes
+
+    @property
+    def library_versions(self):
+        """dict: the versions (int) of ``cuBLAS`` and ``cuDNN``; None for one that is not open here."""
+        return libraries.versions(<size_t> &self.stream)
 
     @property
     def launches(self):
@@ -619,4 +623,3 @@ def finish():
 
 
 atexit.register(finish)
-importlib.import_module("minicaffe.cuda.memory")    # it registers the allocators and copiers of these devices

@@ -6,17 +6,16 @@ an installed toolkit. On the simulated device only libraries are opened that MIN
 """
 
 import ctypes
-import importlib
 import logging
 import os
 
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
 
-from minicaffe.cuda.device cimport Device
 from minicaffe.device.context cimport CudaStream
 
 from minicaffe import sim
+from minicaffe.cuda import cudnn
 from minicaffe.errors import DeviceError
 from minicaffe.ops import engine
 
@@ -46,6 +45,7 @@ cdef extern from *:
 DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
 log = logging.getLogger(__name__)
 _library = None
+_keep_failure = None    # of cuda/device.pyx: lets a device's stream fail with an error
 tf32 = True     # matrix products of float32 round their factors to 10 bits of mantissa (allow_tf32)
 cdef int _prefer_cudnn = -1     # whether layers with engine DEFAULT ask for cuDNN; -1: as MINICAFFE_ENGINE says
 
@@ -86,32 +86,35 @@ def open_cublas():
     return _library or None
 
 
-cdef int attach(Device device) except -1:
-    """Give the device's stream its libraries."""
+def attach(size_t stream, keep_failure):
+    """Open the libraries for the computing stream at address `stream`; the context of its device is the calling thread's.
+
+    What fails later, where nothing can be raised, is given to ``keep_failure(device, error)``.
+    """
+    global _keep_failure
+    _keep_failure = keep_failure
     if _prefer_cudnn < 0:
         use_cudnn(engine.preferred() == "CUDNN")
     cdef Libraries* libraries = <Libraries*> calloc(1, sizeof(Libraries))   # lives as long as the process, as the device does
     if libraries == NULL:
         raise MemoryError()
     libraries.open_cudnn, libraries.prefer_cudnn, libraries.fail = open_cudnn, &_prefer_cudnn, fail
-    attach_cublas(device, libraries)
-    set_libraries(&device.stream, libraries)
-    return 0
+    attach_cublas(<CudaStream*> stream, libraries)
+    set_libraries(<CudaStream*> stream, libraries)
 
 
-cdef int attach_cublas(Device device, Libraries* libraries) except -1:
-    """Let matrix products on the device's stream go to cuBLAS, if it is there."""
+cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
+    """Let matrix products on the stream go to cuBLAS, if it is there."""
     library = open_cublas()
     if library is None:
         return 0
     handle = ctypes.c_void_p()
-    device.activate()
     _checked(library, "cublasCreate_v2", ctypes.byref(handle))
-    _checked(library, "cublasSetStream_v2", handle, ctypes.c_void_p(<uintptr_t> device.stream.handle))
+    _checked(library, "cublasSetStream_v2", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
     _checked(library, "cublasSetMathMode", handle, TF32_MATH if tf32 else DEFAULT_MATH)
     # A workspace of ours: cuBLAS would take its own when a graph is recorded, which must not allocate.
-    _checked(library, "cublasSetWorkspace_v2", handle, ctypes.c_void_p(<uintptr_t> device.stream.workspace),
-             ctypes.c_size_t(device.stream.workspace_bytes))
+    _checked(library, "cublasSetWorkspace_v2", handle, ctypes.c_void_p(<uintptr_t> stream.workspace),
+             ctypes.c_size_t(stream.workspace_bytes))
     libraries.cublas = <void*> <uintptr_t> handle.value
     libraries.sgemm = <sgemm_function> <uintptr_t> _address(library.cublasSgemmStridedBatched)
     libraries.dgemm = <dgemm_function> <uintptr_t> _address(library.cublasDgemmStridedBatched)
@@ -120,14 +123,13 @@ cdef int attach_cublas(Device device, Libraries* libraries) except -1:
 
 cdef Cudnn* open_cudnn(CudaStream* stream) noexcept with gil:
     """Open cuDNN for the stream's device; NULL when that fails, and where there is none, which is not asked again."""
-    from minicaffe.cuda.device import get_device, keep_failure_of
     cdef uintptr_t address = 0
     try:
-        address = importlib.import_module("minicaffe.cuda.cudnn").open_for(get_device(stream.device), tf32)
+        address = cudnn.open_for(<size_t> stream, tf32, _keep_failure)
         if not address:
             forget_cudnn(stream)
     except BaseException as error:
-        keep_failure_of(stream.device, error)
+        _keep_failure(stream.device, error)
     return <Cudnn*> <void*> address
 
 
@@ -147,21 +149,15 @@ def _status_name(library, status):
 
 
 cdef void fail(CudaStream* stream, const char* call, int status) noexcept with gil:
-    from minicaffe.cuda.device import keep_failure_of
-    keep_failure_of(stream.device, DeviceError(f"{(<bytes> call).decode()}: {_status_name(_library, status)}; if it happens again, "
-                                               "uninstall nvidia-cublas: our own kernel then multiplies", code=str(status)))
+    _keep_failure(stream.device, DeviceError(f"{(<bytes> call).decode()}: {_status_name(_library, status)}; if it happens again, "
+                                             "uninstall nvidia-cublas: our own kernel then multiplies", code=str(status)))
 
 
-def versions(Device device not None):
-    """Return the versions (int) of cuBLAS and cuDNN by name, None for one that is not open for `device`."""
-    cublas, handle = None, <uintptr_t> cublas_of(&device.stream)
+def versions(size_t stream):
+    """Return the versions (int) of cuBLAS and cuDNN by name, None for one that is not open for the stream at address `stream`."""
+    cublas, handle = None, <uintptr_t> cublas_of(<CudaStream*> stream)
     if handle:
         number = ctypes.c_int()
         _checked(_library, "cublasGetVersion_v2", ctypes.c_void_p(handle), ctypes.byref(number))
         cublas = number.value
-    return {"cuBLAS": cublas, "cuDNN": importlib.import_module("minicaffe.cuda.cudnn").version_for(device)}
-
-
-def attach_to(Device device not None):
-    """Open the libraries for `device`."""
-    attach(device)
+    return {"cuBLAS": cublas, "cuDNN": cudnn.version_for((<CudaStream*> stream).device)}

@@ -1,6 +1,6 @@
 """One line of C++ for each element (CuPy's ElementwiseKernel, THC's pointwiseApply): on blobs, and on arrays in any strides.
 
-A kernel is generated for each way to walk through the operands (cuda/strided.py): contiguous data, 1, 2, 3 and any axes, with
+A kernel is generated for each way to walk through the operands (device/strided.py): contiguous data, 1, 2, 3 and any axes, with
 indices of 32 or 64 bits. docs/elementwise.md explains and measures it. Different from THC: any number of operands, of several
 types, some of them numbers; and what overlaps so that the result would depend on the order of the threads is refused.
 """
@@ -9,10 +9,9 @@ import itertools
 
 import numpy as np
 
-from minicaffe.blob import Blob
 from minicaffe.cuda import device, driver
 from minicaffe.cuda.custom import kernel
-from minicaffe.cuda.strided import CONTIGUOUS, DeviceArray, Walk, device_array
+from minicaffe.device.strided import CONTIGUOUS, DeviceArray, HasDeviceArray, Walk, device_array
 from minicaffe.errors import ConfigError, DeviceError, ShapeError, WrongTypeError
 
 # What the types of `elementwise` are called in C++; T stands for the type of the arrays.
@@ -59,7 +58,7 @@ class Elementwise:
         real = self._type_of_t(operands)
         scalars = tuple(array is None for array in operands)
         there = [i for i, array in enumerate(operands) if array is not None]
-        if all(isinstance(args[i], Blob) for i in there) and len({operands[i].size for i in there}) == 1:
+        if all(isinstance(args[i], HasDeviceArray) for i in there) and len({operands[i].size for i in there}) == 1:
             flat = (operands[-1].size,)
             arrays = [DeviceArray(a.address, flat, a.dtype, a) for a in (operands[i] for i in there)]
         else:
@@ -67,7 +66,7 @@ class Elementwise:
         if not arrays[-1].size:
             return
         for i, array in zip(there, arrays):
-            if not isinstance(args[i], Blob):
+            if not isinstance(args[i], HasDeviceArray):
                 self._check_place(array, names[i][1], args[i], target)
         self._check_overlaps([names[i][1] for i in there], arrays, sum(i < first for i in there))
         walk = Walk(arrays)
@@ -81,7 +80,7 @@ class Elementwise:
 
     def _operand(self, value, name, written):
         """Return the DeviceArray that an argument stands for, None for a number."""
-        if isinstance(value, Blob):
+        if isinstance(value, HasDeviceArray):
             return value.mutable_gpu_data if written else value.gpu_data
         if hasattr(value, "__cuda_array_interface__"):
             array = device_array(value, f"{self.name}: {name}")

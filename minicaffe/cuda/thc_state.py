@@ -110,10 +110,9 @@ def state():
 
 
 def _state_of(one):
-    from minicaffe.cuda.libraries import versions
     allocator, stats = _serving(CUDAPlace(one.index))
     streams = {"computing": one.compute_stream, "copies": one.copies.address, "others": one.streams - 1}
-    return DeviceState(one.index, one.name, one.architecture, one.launches, streams, versions(one), allocator, stats,
+    return DeviceState(one.index, one.name, one.architecture, one.launches, streams, one.library_versions, allocator, stats,
                        one.scratch_bytes, one.workspace_bytes)
 
 

@@ -1,7 +1,7 @@
 """Fields of a layer that the messages lack: a fork's, or those of a layer type that a program brings itself.
 
 `Fields` holds them as attributes, numbers as numbers, messages as further `Fields`. A LayerParameter carries them as text, in
-its field `fork_fields`, so that copying, upgrading and saving a net keep them; `layer_fields` (text.py) gives them back, together with
+its field `fork_fields`, so that copying, upgrading and saving a net keep them; `layer_fields` (text.py) gives them back, with
 the fields that the messages do have, so that the layer need not know which are which.
 """
 

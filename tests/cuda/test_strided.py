@@ -12,8 +12,8 @@ from processes import run
 
 from minicaffe import cuda
 from minicaffe.blob import Blob
-from minicaffe.cuda import strided
-from minicaffe.cuda.strided import ANY, CONTIGUOUS, DeviceArray, Walk
+from minicaffe.device import strided
+from minicaffe.device.strided import ANY, CONTIGUOUS, DeviceArray, Walk
 from minicaffe.errors import DeviceError, ShapeError, WrongTypeError
 
 FLOAT, DOUBLE, INT = 0, 1, 2
@@ -433,7 +433,7 @@ def test_indices_and_offsets_beyond_32_bits():
     """Two rows of elements 9 GiB apart: the simulated device gives pages only to what is touched."""
     text = run("""
     from minicaffe.memory import CUDAPlace
-    from minicaffe.cuda.strided import DeviceArray
+    from minicaffe.device.strided import DeviceArray
     minicaffe.set_mode_gpu()
     memory.use(CUDAPlace(0), "plain")
     address, far = memory.alloc(CUDAPlace(0), 19 << 30), 9 << 30

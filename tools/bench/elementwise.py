@@ -20,8 +20,9 @@ import time
 import numpy as np
 from turns import turns
 
-from minicaffe.cuda import compile, strided
-from minicaffe.cuda.strided import ANY, CONTIGUOUS, DeviceArray, Walk
+from minicaffe.cuda import compile
+from minicaffe.device import strided
+from minicaffe.device.strided import ANY, CONTIGUOUS, DeviceArray, Walk
 from minicaffe.errors import DependencyError
 
 KINDS = {CONTIGUOUS: "contiguous data", 1: "1 axis", 2: "2 axes", 3: "3 axes", ANY: "any axes"}

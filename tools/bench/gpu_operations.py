@@ -120,7 +120,7 @@ def strided(options, rows):
     from minicaffe import cuda
     from minicaffe.blob import Blob
     from minicaffe.cuda import compile
-    from minicaffe.cuda.strided import divider
+    from minicaffe.device.strided import divider
     if options.device == "sim":
         rows.add("strided pointwise", "skipped: the simulated device has only the kernels that the modules launch", "")
         return

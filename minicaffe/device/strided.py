@@ -5,6 +5,7 @@ a kernel: axes that all operands step through evenly are joined (THC's collapseD
 ``mc::OffsetInfo`` (ops/strided/kernel.hpp), specialised for contiguous data and for 1, 2 and 3 axes. Nothing here starts a driver.
 """
 
+import abc
 import ctypes
 import math
 import operator
@@ -202,6 +203,10 @@ def c_strides(shape, itemsize):
         strides.append(itemsize)
         itemsize *= size
     return tuple(strides[::-1])
+
+
+class HasDeviceArray(abc.ABC):  # noqa: B024 (classes are registered here, they derive nothing)
+    """Whatever stands for an array on the device, `gpu_data` to be read and `mutable_gpu_data` to be written; Blob is one."""
 
 
 def device_array(value, name):
