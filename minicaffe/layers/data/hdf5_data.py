@@ -12,8 +12,8 @@ import numpy as np
 from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError
 from minicaffe.layer import Layer, register_layer
-from minicaffe.layers.data.base_data import in_field
 from minicaffe.layers.base.checks import state_numbers
+from minicaffe.layers.data.base_data import in_field
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 
