@@ -19,8 +19,8 @@ from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
 
 cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
-    void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, const void* x, double* out)
-    void square_sum "mc::sum_in_double<mc::SquareTerm>"(const Context& on, int dtype, long long n, const void* x, double* out)
+    void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
+    void square_sum "mc::sum_in_double<mc::SquareTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
 
 cdef extern from "minicaffe/device/typed.hpp" nogil:
     void fill_typed "mc::fill_typed"(const Context& on, int dtype, long long n, double value, void* y)
@@ -702,9 +702,9 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
         out = <double*> on_device.ptr
     with device_lock:
         if square:
-            square_sum(on, blob.dtype, count, x, out)
+            square_sum(on, blob.dtype, count, out, x)
         else:
-            absolute_sum(on, blob.dtype, count, x, out)
+            absolute_sum(on, blob.dtype, count, out, x)
         if on.stream != NULL:
             settle(on)
             registry.device_side(place).copy_to_host(<size_t> &total, <size_t> out, sizeof(double))

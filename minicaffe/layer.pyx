@@ -13,7 +13,6 @@ import pkgutil
 
 from minicaffe.common cimport Generator
 from minicaffe.blob cimport DOUBLE, FLOAT, Blob, Dtype
-from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.blob import NUMPY_TYPES
@@ -23,8 +22,8 @@ from minicaffe.filler import fill
 from minicaffe.memory.synced import device_lock
 from minicaffe.proto import forks
 
-cdef extern from "minicaffe/ops/sums/cpu.hpp" namespace "mc::cpu" nogil:
-    double dot[T](Threads threads, long long n, const T* x, const T* y)
+cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
+    void dot "mc::sum_in_double<mc::DotTerm>"(const Context&, int, long long n, double* out, const void* x, const void* y)
 
 log = logging.getLogger(__name__)
 _told = set()   # layer types that were said to run on the CPU in GPU mode
@@ -185,18 +184,14 @@ cdef class Layer:
 
     cdef double loss_of(self, list top) except? -1:
         """The layer's share of the loss: its tops times their loss weights."""
-        cdef double loss = 0
+        cdef double loss = 0, share
         cdef Blob blob
         cdef int i
         for i in range(len(top)):
             if self.loss_weights[i]:
                 blob = top[i]
-                if self.dtype == FLOAT:
-                    loss += dot[float](num_threads(), blob.count, <const float*> blob.cpu_data_ptr(),
-                                       <const float*> blob.cpu_diff_ptr())
-                else:
-                    loss += dot[double](num_threads(), blob.count, <const double*> blob.cpu_data_ptr(),
-                                        <const double*> blob.cpu_diff_ptr())
+                dot(cpu_context(), self.dtype, blob.count, &share, blob.cpu_data_ptr(), blob.cpu_diff_ptr())
+                loss += share
         return loss
 
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:

@@ -2,53 +2,69 @@
 //
 // A .pyx file names an instance once, as
 //   void relu_forward "mc::map1<mc::ReluForward>"(const Context& on, int dtype, long long n, const void* x, void* y, double slope)
-// and the trailing arguments become the members of the functor.
+// and the trailing arguments become the members of the functor. To forget one is an error of the compiler.
 #pragma once
+#include <utility>
 #include "minicaffe/device/context.hpp"
 
 namespace mc {
 
+/// A member of a functor over T: a pointer gets its type, a double becomes a T, anything else stays what it is.
+template <class T> const T* member(const void* p) { return static_cast<const T*>(p); }
+template <class T> T* member(void* p) { return static_cast<T*>(p); }
+template <class T> T member(double x) { return T(x); }
+template <class T, class P> const P& member(const P& other) { return other; }
+
+struct AnyMember {
+  template <class P> operator P() const;
+};
+template <class F, class... P> auto lacks_member(int) -> decltype(F{std::declval<P>()..., AnyMember()}, std::true_type());
+template <class F, class... P> std::false_type lacks_member(long);
+
+/// A functor with these members, and no further one that would be 0.
+template <class F, class... P> F make(const P&... members) {
+  static_assert(!decltype(lacks_member<F, P...>(0))::value, "a member of this functor is not given");
+  return F{members...};
+}
+
 template <template <class> class F, class... P>
 void map1(const Context& on, int dtype, index_t n, const void* x, void* y, P... members) {
-  if (dtype == 0)
-    map(on, n, F<float>{float(members)...}, static_cast<const float*>(x), static_cast<float*>(y));
-  else
-    map(on, n, F<double>{double(members)...}, static_cast<const double*>(x), static_cast<double*>(y));
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    map(on, n, make<F<T>>(member<T>(members)...), member<T>(x), member<T>(y));
+  });
 }
 
 template <template <class> class F, class... P>
 void map2(const Context& on, int dtype, index_t n, const void* a, const void* b, void* y, P... members) {
-  if (dtype == 0)
-    map(on, n, F<float>{float(members)...}, static_cast<const float*>(a), static_cast<const float*>(b),
-        static_cast<float*>(y));
-  else
-    map(on, n, F<double>{double(members)...}, static_cast<const double*>(a), static_cast<const double*>(b),
-        static_cast<double*>(y));
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    map(on, n, make<F<T>>(member<T>(members)...), member<T>(a), member<T>(b), member<T>(y));
+  });
 }
 
 template <template <class> class F, class... P>
 void map3(const Context& on, int dtype, index_t n, const void* a, const void* b, const void* c, void* y, P... members) {
-  if (dtype == 0)
-    map(on, n, F<float>{float(members)...}, static_cast<const float*>(a), static_cast<const float*>(b),
-        static_cast<const float*>(c), static_cast<float*>(y));
-  else
-    map(on, n, F<double>{double(members)...}, static_cast<const double*>(a), static_cast<const double*>(b),
-        static_cast<const double*>(c), static_cast<double*>(y));
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    map(on, n, make<F<T>>(member<T>(members)...), member<T>(a), member<T>(b), member<T>(c), member<T>(y));
+  });
+}
+
+/// F(i) for 0 <= i < n; `cost` as in for_each.
+template <template <class> class F, class... P> void each_typed(const Context& on, int dtype, index_t n, index_t cost, P... members) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    for_each(on, n, make<F<T>>(member<T>(members)...), cost);
+  });
 }
 
 inline void fill_typed(const Context& on, int dtype, index_t n, double value, void* y) {
-  if (dtype == 0)
-    fill(on, n, float(value), static_cast<float*>(y));
-  else
-    fill(on, n, value, static_cast<double*>(y));
+  dispatch(dtype, [&](auto type) { fill(on, n, decltype(type)(value), static_cast<decltype(type)*>(y)); });
 }
 
 inline void copy_typed(const Context& on, int dtype, index_t n, const void* x, void* y) {
-  if (x == y) return;
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    map(on, n, Same<T>{}, static_cast<const T*>(x), static_cast<T*>(y));
-  });
+  if (x != y) map1<Same>(on, dtype, n, x, y);
 }
 
 }  // namespace mc

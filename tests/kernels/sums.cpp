@@ -14,13 +14,13 @@ CASE(sums) {
       on_both(text("%lld values of %zu bytes", n, sizeof(T)), [&](const mc::Context& on) {
         Array<T> out(1);
         Array<double> wide(1);
-        mc::sum(on, n, x.data, out.data);
+        mc::sum_to(on, n, mc::SumTerm<T>{x.data}, 1.0, false, out.data);
         expect("sum", out.data, {sum}, 1e-6 * std::sqrt(n + 1));
-        mc::asum(on, n, x.data, wide.data);
+        mc::sum_to(on, n, mc::AbsTerm<T>{x.data}, 1.0, false, wide.data);
         expect("asum", wide.data, {asum}, tolerance<T>());
-        mc::sumsq(on, n, x.data, out.data);
+        mc::sum_to(on, n, mc::SquareTerm<T>{x.data}, 1.0, false, out.data);
         expect("sumsq", out.data, {sumsq}, tolerance<T>());
-        mc::dot(on, n, x.data, y.data, wide.data);
+        mc::sum_to(on, n, mc::DotTerm<T>{x.data, y.data}, 1.0, false, wide.data);
         expect("dot", wide.data, {dot}, 1e-6 * std::sqrt(n + 1));
         out[0] = 3;
         mc::sum_typed<mc::AbsTerm>(on, dtype<T>(), n, 0.5, true, out.data, static_cast<const void*>(x.data));

@@ -11,7 +11,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 
-cdef extern from "minicaffe/ops/smooth_l1/caffe.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/loss/caffe.hpp" namespace "mc" nogil:
     void smooth_l1(const Context&, int, long long, const void* a, const void* b, const void* w, double coeff, void* out)
     void smooth_l1_backward(const Context&, int, long long, const void* a, const void* b, const void* w, double scale, void* dx)
 

@@ -1,21 +1,99 @@
-// BatchNorm and MVN on CPU or device. The CPU takes a channel through all steps while it is in the cache (ops/batch_norm/cpu.hpp);
-// the device takes all channels through one step at a time, so that a few large channels fill it as well.
+// BatchNorm and MVN on CPU or device. A thread of the CPU takes a channel through all steps while it is in the cache, so that sums
+// do not depend on the number of threads; the device takes all channels through one step at a time, so that a few large channels
+// fill it as well.
 #pragma once
-#include "minicaffe/ops/batch_norm/cpu.hpp"
+#include "minicaffe/ops/batch_norm/kernel.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
+#include "minicaffe/ops/sums/caffe.hpp"
 
 namespace mc {
+namespace cpu {
+
+template <class T> struct StandardizeChannel {
+  index_t outer, channels, inner;
+  Deviation rule;
+  bool given;  // mean and variance are given, else they are computed
+  T eps;
+  const T* x;
+  T *y, *kept, *mean, *variance, *factor;  // kept may be null; the last three have one value a channel
+
+  MC_HD void operator()(index_t c) const {
+    if (!given) {
+      double per = 1.0 / double(max_<index_t>(1, outer * inner));
+      mean[c] = T(channel_sum<T>(SumTerm<T>{x}, outer, channels, inner, c) * per);
+      if (rule != Deviation::kNone)
+        variance[c] = T(channel_sum<T>(SquaredDifferenceTerm<T>{x, mean[c]}, outer, channels, inner, c) * per);
+    }
+    Standardize<T> f{mean[c], factor[c] = deviation_factor(rule, rule == Deviation::kNone ? T(0) : variance[c], eps)};
+    for (index_t o = 0; o < outer; ++o) {
+      index_t begin = (o * channels + c) * inner;
+      const T* from = x + begin;
+      T* to = y + begin;
+#pragma GCC ivdep
+      for (index_t i = 0; i < inner; ++i) to[i] = f(from[i]);
+      if (!kept) continue;
+      T* copy = kept + begin;
+#pragma GCC ivdep
+      for (index_t i = 0; i < inner; ++i) copy[i] = to[i];
+    }
+  }
+};
+
+template <class T> struct StandardizeChannelBackward {
+  index_t outer, channels, inner;
+  bool given;       // mean and variance were given, so that they have no gradient
+  bool mean_only;   // only the mean was subtracted
+  const T *v, *dy, *mean, *factor;  // a null mean: v is y, else it is x
+  T* dx;
+
+  MC_HD void operator()(index_t c) const {
+    StandardizeBackward<T> f{T(0), T(0), mean ? mean[c] : T(0), mean ? factor[c] : T(1), factor[c]};
+    if (!given) {
+      double sum = 0, dot = 0, per = 1.0 / double(max_<index_t>(1, outer * inner));
+      SumTerm<T> sum_term{dy};
+      CenteredDotTerm<T> dot_term{v, dy, f.shift};
+      for (index_t o = 0; o < outer; ++o) {
+        index_t begin = (o * channels + c) * inner, end = begin + inner;
+        for (index_t b = begin; b < end; b += kSumBlock) {
+          index_t e = min_(end, b + kSumBlock);
+          sum += double(block_sum<T>(sum_term, b, e));
+          if (!mean_only) dot += double(block_sum<T>(dot_term, b, e));
+        }
+      }
+      f.mean_dy = T(sum * per);
+      f.mean_dy_y = T(dot * per) * f.v_factor;
+    }
+    for (index_t o = 0; o < outer; ++o) {
+      index_t begin = (o * channels + c) * inner;
+      const T *value = v + begin, *from = dy + begin;
+      T* to = dx + begin;
+      if (given || mean_only) {  // without v, which may be overwritten or infinite
+#pragma GCC ivdep
+        for (index_t i = 0; i < inner; ++i) to[i] = (from[i] - f.mean_dy) * f.factor;
+      } else {
+#pragma GCC ivdep
+        for (index_t i = 0; i < inner; ++i) to[i] = f(value[i], from[i]);
+      }
+    }
+  }
+};
+
+}  // namespace cpu
 
 /// y = (x - mean) factor for each channel of [outer, channels, inner]. Unless `given`, mean and variance are computed first,
 /// the variance not if rule is kNone. `kept`, unless null, receives a copy of y. `rule` is a Deviation.
-inline void normalize_forward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, int rule, bool given,
+inline void standardize_forward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, int rule, bool given,
                               double eps, const void* x, void* y, void* kept, void* mean, void* variance, void* factor) {
-  if (!on.stream)
-    return cpu::normalize_forward(on.threads, dtype, outer, channels, inner, rule, given, eps, x, y, kept, mean, variance, factor);
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto from = static_cast<const T*>(x);
+    auto to = static_cast<T*>(y), copy = static_cast<T*>(kept);
     auto means = static_cast<T*>(mean), variances = static_cast<T*>(variance), factors = static_cast<T*>(factor);
+    if (!on.stream)
+      return for_each(on, channels,
+                      cpu::StandardizeChannel<T>{outer, channels, inner, Deviation(rule), given, T(eps), from, to, copy, means,
+                                               variances, factors},
+                      std::max<index_t>(1, outer * inner));
     double per = 1.0 / double(std::max<index_t>(1, outer * inner));
     if (!given) {
       cuda::channel_sums(*on.stream, outer, channels, inner, EveryChannel<SumTerm<T>>{{from}}, per, false, means);
@@ -23,24 +101,25 @@ inline void normalize_forward(const Context& on, int dtype, index_t outer, index
         cuda::channel_sums(*on.stream, outer, channels, inner, SquaredDifferenceBy<T>{from, means}, per, false, variances);
     }
     cuda::for_each(*on.stream, channels, DeviationFactor<T>{Deviation(rule), T(eps), variances, factors});
-    cuda::broadcast_unary(*on.stream, outer, channels, inner, StandardizeBy<T>{means, factors}, from, static_cast<T*>(y),
-                          static_cast<T*>(kept), true);
+    cuda::broadcast_unary(*on.stream, outer, channels, inner, StandardizeBy<T>{means, factors}, from, to, copy, true);
   });
 }
 
 /// dx from dy. v is y if `normalized`, else x. With `given` mean and variance have no gradient; with `mean_only` only the mean
 /// was subtracted. The device works in `scratch`, 2 x channels values; the CPU does not touch it.
-inline void normalize_backward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, bool given,
+inline void standardize_backward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, bool given,
                                bool mean_only, bool normalized, const void* v, const void* dy, const void* mean,
                                const void* factor, void* dx, void* scratch) {
-  if (!on.stream)
-    return cpu::normalize_backward(on.threads, dtype, outer, channels, inner, given, mean_only, normalized, v, dy, mean, factor,
-                                   dx);
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto values = static_cast<const T*>(v), from = static_cast<const T*>(dy), factors = static_cast<const T*>(factor);
     auto means = normalized ? nullptr : static_cast<const T*>(mean);
-    auto to = static_cast<T*>(dx), mean_dy = static_cast<T*>(scratch), mean_dy_v = mean_dy + channels;
+    auto to = static_cast<T*>(dx);
+    if (!on.stream)
+      return for_each(on, channels,
+                      cpu::StandardizeChannelBackward<T>{outer, channels, inner, given, mean_only, values, from, means, factors, to},
+                      std::max<index_t>(1, outer * inner));
+    T *mean_dy = static_cast<T*>(scratch), *mean_dy_v = mean_dy + channels;
     double per = 1.0 / double(std::max<index_t>(1, outer * inner));
     if (!given)
       cuda::channel_sums(*on.stream, outer, channels, inner, EveryChannel<SumTerm<T>>{{from}}, per, false, mean_dy);

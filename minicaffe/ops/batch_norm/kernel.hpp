@@ -2,6 +2,7 @@
 // a factor 1 / deviation of its own.
 #pragma once
 #include "minicaffe/ops/broadcast/kernel.hpp"
+#include "minicaffe/kernels/reduce.hpp"
 
 namespace mc {
 

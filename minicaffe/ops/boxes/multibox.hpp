@@ -3,6 +3,8 @@
 #pragma once
 #include <limits>
 #include "minicaffe/ops/boxes/boxes.hpp"
+#include "minicaffe/ops/loss/kernel.hpp"
+#include "minicaffe/ops/softmax/kernel.hpp"
 
 namespace mc {
 namespace cpu {
@@ -141,17 +143,14 @@ template <class T> struct MultiBox {
     }
   }
 
-  /// -log of the probability of `label`, as SoftmaxWithLoss has it, or the cross entropy of all classes; NaN counts as most.
-  T conf_loss(const T* x, int label) const {
+  /// The loss of row x for `label`, as the loss layers have it; NaN counts as most. `p` is room for the classes.
+  T conf_loss(const T* x, int label, std::vector<T>* p) const {
     T loss = 0;
     if (r.logistic) {
-      for (index_t c = 0; c < r.classes; ++c)
-        loss += std::max(x[c], T(0)) - (c == label ? x[c] : T(0)) + std::log(T(1) + std::exp(-std::abs(x[c])));
+      for (index_t c = 0; c < r.classes; ++c) loss += logistic_term(x[c], T(c == label));
     } else {
-      const T most = *std::max_element(x, x + r.classes);
-      T sum = 0;
-      for (index_t c = 0; c < r.classes; ++c) sum += std::exp(x[c] - most);
-      loss = -std::log(std::max(std::exp(x[label] - most) / sum, T(kFloatMin)));
+      range(ByRow<SoftmaxForward<T>>{{x, p->data()}, r.classes}, 0, 1);
+      loss = log_term((*p)[size_t(label)], T(kFloatMin));
     }
     return loss == loss ? loss : std::numeric_limits<T>::infinity();
   }
@@ -178,22 +177,22 @@ template <class T> struct MultiBox {
   T loc_loss(const Positive& m) const {
     T pred[4], target[4], loss = 0;
     loc_pair(m, pred, target);
-    for (int k = 0; k < 4; ++k) {
-      const T d = pred[k] - target[k], size = std::abs(d);
-      loss += r.squared_loc || size < T(1) ? d * d / 2 : size - T(0.5);
-    }
+    const SquaredDistanceTerm<T> squared{pred, target};
+    const SmoothL1Term<T> smooth{pred, target, nullptr};
+    for (int k = 0; k < 4; ++k) loss += r.squared_loc ? squared(k) / 2 : smooth(k);
     return loss == loss ? loss : std::numeric_limits<T>::infinity();
   }
 
   /// Choose boxes of an image by their loss; drop the positives that were not chosen, return the background boxes that were.
   std::vector<index_t> mine(index_t image, std::vector<index_t>* match, const std::vector<T>& best) const {
     std::vector<Scored<T>> eligible;
+    std::vector<T> probabilities(static_cast<size_t>(r.classes));
     index_t positives = 0;
     for (index_t p = 0; p < r.priors; ++p) {
       const index_t m = (*match)[p];
       positives += m >= 0;
       if (m == kSkipped || (r.mining == kMaxNegative && (m >= 0 || !(best[p] < T(r.negative_overlap))))) continue;
-      T loss = conf_loss(conf + (image * r.priors + p) * r.classes, m >= 0 ? label_of(m) : r.background);
+      T loss = conf_loss(conf + (image * r.priors + p) * r.classes, m >= 0 ? label_of(m) : r.background, &probabilities);
       if (m >= 0) loss += loc_loss({image, p, 0, m});
       eligible.push_back({loss, p});
     }
@@ -352,7 +351,6 @@ inline void scatter_confidences(int dtype, const MultiBoxRule& r, const Matched&
       for (index_t c = 0; c < r.classes; ++c) to[e.row * r.classes + c] = T(scale) * *from++;
   });
 }
-
 
 }  // namespace cpu
 }  // namespace mc

@@ -1,10 +1,58 @@
 // Element-wise operations with a parameter for each channel (ops/broadcast/kernel.hpp), on CPU or device.
+//
+// The CPU walks over rows of `inner` elements that share a parameter, or, when inner is 1, over runs of neighbouring
+// parameters, so that the innermost loop is contiguous in either case.
 #pragma once
-#include "minicaffe/ops/broadcast/cpu.hpp"
-#include "minicaffe/ops/broadcast/kernel_channels.hpp"
-#include "minicaffe/ops/sums/caffe.hpp"
+#include "minicaffe/ops/broadcast/kernel.hpp"
+#include "minicaffe/device/typed.hpp"
 
 namespace mc {
+namespace cpu {
+
+/// row(k, i, n): n elements from i on with parameter k; run(k, i, n): n elements from i on with parameters k, k + 1, ...
+template <class Row, class Run>
+void walk(Threads threads, index_t outer, index_t channels, index_t inner, const Row& row, const Run& run) {
+  if (channels == 1) {
+    parallel(threads, outer * inner, kGrain, [&](int, index_t b, index_t e) { row(0, b, e - b); });
+  } else if (inner == 1) {
+    parallel(threads, outer * channels, kGrain, [&](int, index_t b, index_t e) {
+      for (index_t k = b % channels, n; b < e; b += n, k = 0) run(k, b, n = std::min(channels - k, e - b));
+    });
+  } else if (inner > 0) {
+    parallel(threads, outer * channels, std::max<index_t>(1, kGrain / inner), [&](int, index_t b, index_t e) {
+      for (index_t k = b % channels; b < e; ++b, k = k + 1 == channels ? 0 : k + 1) row(k, b * inner, inner);
+    });
+  }
+}
+
+template <class F, class T>
+void broadcast_unary(Threads threads, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept) {
+  auto keep = [=](index_t i, index_t n) {
+    if (kept) std::memcpy(kept + i, x + i, size_t(n) * sizeof(T));
+  };
+  walk(threads, outer, channels, inner,
+       [&](index_t k, index_t i, index_t n) {
+         keep(i, n);
+         range(Map1<decltype(f.at(0)), T>{f.at(k), x + i, y + i}, 0, n);
+       },
+       [&](index_t k, index_t i, index_t n) {
+         keep(i, n);
+         range(AtEach1<F, T>{f, x + (i - k), y + (i - k)}, k, k + n);
+       });
+}
+
+template <class F, class T>
+void broadcast_binary(Threads threads, index_t outer, index_t channels, index_t inner, const F& f, const T* a, const T* b, T* y) {
+  walk(threads, outer, channels, inner,
+       [&](index_t k, index_t i, index_t n) {
+         range(Map2<decltype(f.at(0)), T>{f.at(k), a + i, b + i, y + i}, 0, n);
+       },
+       [&](index_t k, index_t i, index_t n) {
+         range(AtEach2<F, T>{f, a + (i - k), b + (i - k), y + (i - k)}, k, k + n);
+       });
+}
+
+}  // namespace cpu
 namespace cuda {
 
 template <class F, class T>
@@ -52,8 +100,7 @@ void broadcast1(const Context& on, int dtype, index_t outer, index_t channels, i
                 P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    broadcast_unary(on, outer, channels, inner, F<T>{cpu::member<T>(members)...}, static_cast<const T*>(x), static_cast<T*>(y),
-                    static_cast<T*>(kept));
+    broadcast_unary(on, outer, channels, inner, make<F<T>>(member<T>(members)...), member<T>(x), member<T>(y), member<T>(kept));
   });
 }
 
@@ -62,8 +109,7 @@ void broadcast2(const Context& on, int dtype, index_t outer, index_t channels, i
                 void* y, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    broadcast_binary(on, outer, channels, inner, F<T>{cpu::member<T>(members)...}, static_cast<const T*>(a),
-                     static_cast<const T*>(b), static_cast<T*>(y));
+    broadcast_binary(on, outer, channels, inner, make<F<T>>(member<T>(members)...), member<T>(a), member<T>(b), member<T>(y));
   });
 }
 

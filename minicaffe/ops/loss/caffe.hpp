@@ -1,109 +1,98 @@
-// The losses: sums of the terms in ops/loss/kernel.hpp, out[0] = coeff times the sum, and their gradients.
+// The losses: out[0] = coeff times the sum of the terms in ops/loss/kernel.hpp, and their gradients. Labels and targets are checked
+// and counted on the host: what is wrong there is an error before anything is computed.
 #pragma once
-#include "minicaffe/ops/loss/labels.hpp"
+#include "minicaffe/ops/loss/kernel.hpp"
 #include "minicaffe/ops/sums/caffe.hpp"
-#include "minicaffe/device/typed.hpp"
 
 namespace mc {
+namespace cpu {
+
+/// Count the labels that are not `ignore` into *valid; return the index of the first one outside 0..classes-1, or -1.
+inline index_t check_labels(int dtype, const Labels& s, const void* label, index_t* valid) {
+  return dispatch(dtype, [&](auto type) -> index_t {
+    auto value = static_cast<const decltype(type)*>(label);
+    *valid = 0;
+    for (index_t i = 0; i < s.outer * s.inner; ++i) {
+      int l = label_(value[i]);
+      if (s.ignore != kNoLabel && l == s.ignore) continue;
+      if (l < 0 || l >= s.classes) return i;
+      ++*valid;
+    }
+    return -1;
+  });
+}
+
+/// How many of `n` real-valued targets are not `ignore` when cut to an integer.
+inline index_t count_targets(int dtype, index_t n, int ignore, const void* target) {
+  return dispatch(dtype, [&](auto type) -> index_t {
+    auto value = static_cast<const decltype(type)*>(target);
+    index_t valid = 0;
+    for (index_t i = 0; i < n; ++i) valid += ignore == kNoLabel || label_(value[i]) != ignore;
+    return valid;
+  });
+}
+
+}  // namespace cpu
 
 inline void log_loss(const Context& on, int dtype, const Labels& s, const void* p, const void* label, double floor, double coeff,
                      void* out) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    sum_to(on, s.outer * s.inner,
-           LogLossTerm<T>{s, static_cast<const T*>(p), static_cast<const T*>(label), T(floor)}, coeff, false,
-           static_cast<T*>(out));
-  });
+  sum_typed<LogLossTerm>(on, dtype, s.outer * s.inner, coeff, false, out, s, p, label, floor);
 }
 
 inline void softmax_loss_backward(const Context& on, int dtype, const Labels& s, const void* p, const void* label, double scale,
                                   void* dx) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto prob = static_cast<const T*>(p);
-    auto to = static_cast<T*>(dx);
-    map(on, s.outer * s.classes * s.inner, Scaled<T>{T(scale)}, prob, to);
-    for_each(on, s.outer * s.inner, SoftmaxLossBackward<T>{s, prob, static_cast<const T*>(label), T(scale), to}, 8);
-  });
+  map1<Scaled>(on, dtype, s.outer * s.classes * s.inner, p, dx, scale);
+  each_typed<SoftmaxLossBackward>(on, dtype, s.outer * s.inner, 8, s, p, label, scale, dx);
 }
 
 inline void log_loss_backward(const Context& on, int dtype, const Labels& s, const void* p, const void* label, double scale,
                               double floor, void* dx) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto to = static_cast<T*>(dx);
-    fill(on, s.outer * s.classes * s.inner, T(0), to);
-    for_each(on, s.outer * s.inner,
-             LogLossBackward<T>{s, static_cast<const T*>(p), static_cast<const T*>(label), T(scale), T(floor), to}, 8);
-  });
+  fill_typed(on, dtype, s.outer * s.classes * s.inner, 0, dx);
+  each_typed<LogLossBackward>(on, dtype, s.outer * s.inner, 8, s, p, label, scale, floor, dx);
 }
 
 inline void infogain(const Context& on, int dtype, const Labels& s, const void* p, const void* label, const void* h,
                      double floor, double coeff, void* out) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    sum_to(on, s.outer * s.inner,
-           InfogainTerm<T>{s, static_cast<const T*>(p), static_cast<const T*>(label),
-                           static_cast<const T*>(h), T(floor)}, coeff, false,
-           static_cast<T*>(out));
-  });
+  sum_typed<InfogainTerm>(on, dtype, s.outer * s.inner, coeff, false, out, s, p, label, h, floor);
 }
 
 inline void infogain_backward(const Context& on, int dtype, const Labels& s, const void* p, const void* label, const void* h,
                               double scale, void* dx) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    for_each(on, s.outer * s.inner,
-             InfogainBackward<T>{s, static_cast<const T*>(p), static_cast<const T*>(label), static_cast<const T*>(h),
-                                 T(scale), static_cast<T*>(dx)}, 4 * s.classes + 1);
-  });
+  each_typed<InfogainBackward>(on, dtype, s.outer * s.inner, 4 * s.classes + 1, s, p, label, h, scale, dx);
 }
 
 inline void hinge(const Context& on, int dtype, const Labels& s, const void* x, const void* label, bool squared, double coeff,
-                     void* out) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    sum_to(on, s.outer * s.classes,
-           HingeTerm<T>{s, static_cast<const T*>(x), static_cast<const T*>(label), squared}, coeff, false,
-           static_cast<T*>(out));
-  });
+                  void* out) {
+  sum_typed<HingeTerm>(on, dtype, s.outer * s.classes, coeff, false, out, s, x, label, squared);
 }
 
 inline void hinge_backward(const Context& on, int dtype, const Labels& s, const void* x, const void* label, bool squared,
                            double scale, void* dx) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    HingeTerm<T> term{s, static_cast<const T*>(x), static_cast<const T*>(label), squared};
-    for_each(on, s.outer * s.classes, HingeBackward<T>{term, T(scale), static_cast<T*>(dx)}, 4);
-  });
+  each_typed<HingeBackward>(on, dtype, s.outer * s.classes, 4, s, x, label, squared, scale, dx);
 }
 
-inline void squared_distance(const Context& on, int dtype, index_t n, const void* a, const void* b, double coeff,
-                     void* out) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    sum_to(on, n, SquaredDistanceTerm<T>{static_cast<const T*>(a), static_cast<const T*>(b)}, coeff, false,
-           static_cast<T*>(out));
-  });
+inline void squared_distance(const Context& on, int dtype, index_t n, const void* a, const void* b, double coeff, void* out) {
+  sum_typed<SquaredDistanceTerm>(on, dtype, n, coeff, false, out, a, b);
 }
 
 inline void sigmoid_loss(const Context& on, int dtype, index_t n, int ignore, const void* x, const void* t, double coeff,
-                     void* out) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    sum_to(on, n, SigmoidLossTerm<T>{ignore, static_cast<const T*>(x), static_cast<const T*>(t)}, coeff, false,
-           static_cast<T*>(out));
-  });
+                         void* out) {
+  sum_typed<SigmoidLossTerm>(on, dtype, n, coeff, false, out, ignore, x, t);
 }
 
 inline void sigmoid_loss_backward(const Context& on, int dtype, index_t n, int ignore, const void* x, const void* t, double scale,
                                   void* dx) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    for_each(on, n,
-             SigmoidLossBackward<T>{ignore, static_cast<const T*>(x), static_cast<const T*>(t), T(scale),
-                                    static_cast<T*>(dx)}, 10);
-  });
+  each_typed<SigmoidLossBackward>(on, dtype, n, 10, ignore, x, t, scale, dx);
+}
+
+inline void smooth_l1(const Context& on, int dtype, index_t n, const void* a, const void* b, const void* w, double coeff,
+                      void* out) {
+  sum_typed<SmoothL1Term>(on, dtype, n, coeff, false, out, a, b, w);
+}
+
+inline void smooth_l1_backward(const Context& on, int dtype, index_t n, const void* a, const void* b, const void* w, double scale,
+                               void* dx) {
+  each_typed<SmoothL1Backward>(on, dtype, n, 4, a, b, w, scale, dx);
 }
 
 struct Pairs {
@@ -112,26 +101,14 @@ struct Pairs {
   bool legacy;
 };
 
-template <class T> ContrastiveTerm<T> contrastive_term(const Pairs& s, const void* a, const void* b, const void* similar) {
-  return {s.width, static_cast<const T*>(a), static_cast<const T*>(b), static_cast<const T*>(similar), T(s.margin), s.legacy};
-}
-
 inline void contrastive(const Context& on, int dtype, const Pairs& s, const void* a, const void* b, const void* similar, double coeff,
-                     void* out) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    sum_to(on, s.count, contrastive_term<T>(s, a, b, similar), coeff, false,
-           static_cast<T*>(out));
-  });
+                        void* out) {
+  sum_typed<ContrastiveTerm>(on, dtype, s.count, coeff, false, out, s.width, a, b, similar, s.margin, s.legacy);
 }
 
 inline void contrastive_backward(const Context& on, int dtype, const Pairs& s, const void* a, const void* b, const void* similar,
                                  double scale, void* dx) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    for_each(on, s.count, ContrastiveBackward<T>{contrastive_term<T>(s, a, b, similar), T(scale), static_cast<T*>(dx)},
-             3 * s.width + 1);
-  });
+  each_typed<ContrastiveBackward>(on, dtype, s.count, 3 * s.width + 1, s.width, a, b, similar, s.margin, s.legacy, scale, dx);
 }
 
 }  // namespace mc

@@ -28,6 +28,8 @@ MC_HD index_t element_of(const Labels& s, index_t i, index_t c) {
   return (i / s.inner * s.classes + c) * s.inner + i % s.inner;
 }
 
+template <class T> MC_HD T log_term(T p, T floor) { return -log_(max_(p, floor)); }
+
 /// -log(max(p of the label, floor))
 template <class T> struct LogLossTerm {
   Labels s;
@@ -35,7 +37,7 @@ template <class T> struct LogLossTerm {
   T floor;
   MC_HD T operator()(index_t i) const {
     index_t c = class_at(s, label, i);
-    return c < 0 ? T(0) : -log_(max_(p[element_of(s, i, c)], floor));
+    return c < 0 ? T(0) : log_term(p[element_of(s, i, c)], floor);
   }
 };
 
@@ -136,13 +138,15 @@ template <class T> struct ScaledDifference {
   MC_HD T operator()(T a, T b) const { return scale * (a - b); }
 };
 
-/// The logistic loss of x against a target t: max(x, 0) - x t + log(1 + e^-|x|); 0 where t is ignored.
+/// The logistic loss of x against a target t.
+template <class T> MC_HD T logistic_term(T x, T t) { return max_(x, T(0)) - x * t + log_(T(1) + exp_(-abs_(x))); }
+
+/// The same of each element, 0 where t is ignored.
 template <class T> struct SigmoidLossTerm {
   int ignore;
   const T *x, *t;
   MC_HD T operator()(index_t i) const {
-    if (ignore != kNoLabel && label_(t[i]) == ignore) return T(0);
-    return max_(x[i], T(0)) - x[i] * t[i] + log_(T(1) + exp_(-abs_(x[i])));
+    return ignore != kNoLabel && label_(t[i]) == ignore ? T(0) : logistic_term(x[i], t[i]);
   }
 };
 template <class T> struct SigmoidLossBackward {
@@ -153,6 +157,28 @@ template <class T> struct SigmoidLossBackward {
   MC_HD void operator()(index_t i) const {
     bool out = ignore != kNoLabel && label_(t[i]) == ignore;
     dx[i] = out ? T(0) : scale * (sigmoid_(x[i]) - t[i]);
+  }
+};
+
+/// The smooth L1 loss (Girshick, "Fast R-CNN", 2015; Huber, 1964): d^2 / 2 where |d| < 1, else |d| - 1/2, for d = w (a - b); a
+/// null w is 1.
+template <class T> struct SmoothL1Term {
+  const T *a, *b, *w;
+  MC_HD T weight(index_t i) const { return w ? w[i] : T(1); }
+  MC_HD T operator()(index_t i) const {
+    T d = weight(i) * (a[i] - b[i]), size = abs_(d);
+    return size < T(1) ? T(0.5) * d * d : size - T(0.5);
+  }
+};
+
+/// scale w g(d), g(d) = d where |d| < 1, else its sign
+template <class T> struct SmoothL1Backward {
+  SmoothL1Term<T> term;
+  T scale;
+  T* dx;
+  MC_HD void operator()(index_t i) const {
+    T weight = term.weight(i), d = weight * (term.a[i] - term.b[i]);
+    dx[i] = scale * weight * (abs_(d) < T(1) ? d : d != d ? d : sign_(d));
   }
 };
 
@@ -188,22 +214,6 @@ template <class T> struct ContrastiveBackward {
       factor = gap > T(0) ? (term.legacy ? -scale : -scale * gap / (d + T(1e-4))) : T(0);
     }
     for (index_t at = i * term.width; at < (i + 1) * term.width; ++at) dx[at] = factor * (term.a[at] - term.b[at]);
-  }
-};
-
-/// Whether position i counts as right: fewer than `top_k` other classes score at least as high as the true one, whose score is
-/// a number. 1 or 0, and 0 if it is ignored.
-template <class T> struct CorrectTerm {
-  Labels s;
-  const T *score, *label;
-  index_t top_k;
-  MC_HD T operator()(index_t i) const {
-    index_t c = class_at(s, label, i);
-    if (c < 0) return T(0);
-    T mine = score[element_of(s, i, c)];
-    index_t better = 0;
-    for (index_t l = 0; l < s.classes; ++l) better += l != c && score[element_of(s, i, l)] >= mine;
-    return T(mine == mine && better < top_k);
   }
 };
 

@@ -1,31 +1,68 @@
 // Accuracy and ArgMax: who comes first among the classes.
 #pragma once
-#include "minicaffe/ops/ranking/cpu.hpp"
+#include <utility>
+#include "minicaffe/ops/loss/caffe.hpp"
 #include "minicaffe/ops/ranking/kernel.hpp"
-#include "minicaffe/ops/sums/caffe.hpp"
 
 namespace mc {
+namespace cpu {
+
+/// The number of positions that are right, and for each class how many are right and how many there are.
+inline double count_by_class(int dtype, const Labels& s, index_t top_k, const void* score, const void* label,
+                            double* right, double* all) {
+  return dispatch(dtype, [&](auto type) -> double {
+    using T = decltype(type);
+    CorrectTerm<T> term{s, static_cast<const T*>(score), static_cast<const T*>(label), top_k};
+    double total = 0;
+    for (index_t c = 0; c < s.classes; ++c) right[c] = all[c] = 0;
+    for (index_t i = 0; i < s.outer * s.inner; ++i) {
+      index_t c = class_at(s, term.label, i);
+      if (c < 0) continue;
+      double correct = double(term(i));
+      right[c] += correct;
+      all[c] += 1;
+      total += correct;
+    }
+    return total;
+  });
+}
+
+}  // namespace cpu
 
 /// out[0] = the number of positions that are right, divided by `of`
 inline void count_correct(const Context& on, int dtype, const Labels& s, index_t top_k, const void* score, const void* label,
                           double of, void* out) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto to = static_cast<T*>(out);
-    sum_to(on, s.outer * s.inner, CorrectTerm<T>{s, static_cast<const T*>(score), static_cast<const T*>(label), top_k}, 1.0, false,
-           to);
-    map(on, 1, Divided<T>{T(of)}, static_cast<const T*>(to), to);  // a division, since 17 / 40 is not 17 (1 / 40)
-  });
+  sum_typed<CorrectTerm>(on, dtype, s.outer * s.inner, 1.0, false, out, s, score, label, top_k);
+  map1<Divided>(on, dtype, 1, out, out, of);  // a division, since 17 / 40 is not 17 (1 / 40)
 }
 
-/// As cpu::top_of_each.
+/// The top_k largest of [outer, n, inner] along the middle axis in falling order, the larger index first among equals.
+/// Element (o, k, i) goes to index[(o * stride + k) * inner + i] and its value likewise to value; either may be null.
 inline void top_of_each(const Context& on, int dtype, index_t outer, index_t n, index_t inner, index_t top_k, index_t stride,
                         const void* x, void* index, void* value) {
-  if (!on.stream) return cpu::top_of_each(on.threads, dtype, outer, n, inner, top_k, stride, x, index, value);
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    for_each(on, outer * inner,
-             TopOfEach<T>{n, inner, top_k, stride, static_cast<const T*>(x), static_cast<T*>(index), static_cast<T*>(value)});
+    auto from = static_cast<const T*>(x);
+    auto indices = static_cast<T*>(index), values = static_cast<T*>(value);
+    if (on.stream) return for_each(on, outer * inner, TopOfEach<T>{n, inner, top_k, stride, from, indices, values});
+    parallel(on.threads, outer * inner, std::max<index_t>(1, cpu::kGrain / (8 * n + 1)), [&](int, index_t begin, index_t end) {
+      std::vector<std::pair<T, index_t>> order(static_cast<size_t>(n));
+      for (index_t at = begin; at < end; ++at) {
+        index_t o = at / inner, i = at % inner;
+        for (index_t c = 0; c < n; ++c) order[size_t(c)] = {from[(o * n + c) * inner + i], c};
+        // NaN would break the order that partial_sort needs, so it goes last.
+        std::partial_sort(order.begin(), order.begin() + top_k, order.end(), [](const auto& a, const auto& b) {
+          bool a_nan = a.first != a.first, b_nan = b.first != b.first;
+          if (a_nan || b_nan) return a_nan == b_nan ? a.second > b.second : b_nan;
+          return a.first != b.first ? a.first > b.first : a.second > b.second;
+        });
+        for (index_t k = 0; k < top_k; ++k) {
+          index_t to = (o * stride + k) * inner + i;
+          if (index) indices[to] = T(order[size_t(k)].second);
+          if (value) values[to] = order[size_t(k)].first;
+        }
+      }
+    });
   });
 }
 

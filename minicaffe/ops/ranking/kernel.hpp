@@ -1,10 +1,27 @@
-// The largest of a row without sorting it: each further one is found by another walk, which is fast while few are asked for.
+// Who comes first among the classes.
 #pragma once
-#include "minicaffe/kernels/config.hpp"
+#include "minicaffe/ops/loss/kernel.hpp"
 
 namespace mc {
 
-/// As cpu::top_of_each, for position i of outer x inner: falling order, the larger index first among equals, NaN last.
+/// Whether position i counts as right: fewer than `top_k` other classes score at least as high as the true one, whose score is
+/// a number. 1 or 0, and 0 if it is ignored.
+template <class T> struct CorrectTerm {
+  Labels s;
+  const T *score, *label;
+  index_t top_k;
+  MC_HD T operator()(index_t i) const {
+    index_t c = class_at(s, label, i);
+    if (c < 0) return T(0);
+    T mine = score[element_of(s, i, c)];
+    index_t better = 0;
+    for (index_t l = 0; l < s.classes; ++l) better += l != c && score[element_of(s, i, l)] >= mine;
+    return T(mine == mine && better < top_k);
+  }
+};
+
+/// As top_of_each (ops/ranking/caffe.hpp), for position i of outer x inner, without sorting: each further one is found by another
+/// walk, which is fast while few are asked for.
 template <class T> struct TopOfEach {
   index_t n, inner, top_k, stride;
   const T* x;

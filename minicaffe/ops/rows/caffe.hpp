@@ -1,29 +1,57 @@
 // Picking rows of a matrix by indices, and adding rows back; for element types known at run time.
 #pragma once
-#include "minicaffe/ops/rows/cpu.hpp"
 #include "minicaffe/ops/rows/kernel.hpp"
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/typed.hpp"
 
 namespace mc {
+namespace cpu {
 
-/// y[m] = x[index[m]] for rows of `bytes`, a multiple of 4; index is in the memory of the context
+/// out = the n values of x, on the host, as integers. Returns the position of the first that is not in 0..limit-1, or -1.
+inline index_t read_indices(int dtype, index_t n, const void* x, index_t limit, int* out) {
+  return dispatch(dtype, [&](auto type) -> index_t {
+    using T = decltype(type);
+    for (index_t i = 0; i < n; ++i) {
+      const T value = static_cast<const T*>(x)[i];
+      if (!(value > T(-1) && value < T(limit))) return i;  // true for NaN as well
+      out[i] = int(value);
+    }
+    return -1;
+  });
+}
+
+}  // namespace cpu
+
+/// y[m] = x[index[m]], or with `back` y[index[m]] = x[m], for n rows of `bytes`, a multiple of 4; index is in the context's memory.
+inline void copy_rows(const Context& on, index_t n, const int* index, index_t bytes, bool back, const void* x, void* y) {
+  if (on.stream)
+    return for_each(on, n * (bytes / 4),
+                    RowCopy{index, bytes / 4, back, static_cast<const unsigned*>(x), static_cast<unsigned*>(y)});
+  auto from = static_cast<const char*>(x);
+  auto to = static_cast<char*>(y);
+  parallel(on.threads, n, 4 * cpu::kGrain / std::max<index_t>(1, bytes), [&](int, index_t b, index_t e) {
+    for (index_t m = b; m < e; ++m)
+      std::memcpy(to + (back ? index[m] : m) * bytes, from + (back ? m : index[m]) * bytes, size_t(bytes));
+  });
+}
+
 inline void gather_rows(const Context& on, index_t n, const int* index, index_t bytes, const void* x, void* y) {
-  if (!on.stream) return cpu::gather_rows(on.threads, n, index, bytes, x, y);
-  for_each(on, n * (bytes / 4), RowCopy{index, bytes / 4, false, static_cast<const unsigned*>(x), static_cast<unsigned*>(y)});
+  copy_rows(on, n, index, bytes, false, x, y);
 }
-
-/// y[index[m]] = x[m]
 inline void scatter_rows(const Context& on, index_t n, const int* index, index_t bytes, const void* x, void* y) {
-  if (!on.stream) return cpu::scatter_rows(on.threads, n, index, bytes, x, y);
-  for_each(on, n * (bytes / 4), RowCopy{index, bytes / 4, true, static_cast<const unsigned*>(x), static_cast<unsigned*>(y)});
+  copy_rows(on, n, index, bytes, true, x, y);
 }
 
-/// y[index[m]] += x[m] for rows of `columns` values
+/// y[index[m]] += x[m] for rows of `columns` values. Threads share the columns, so each sum keeps the order of m.
 inline void add_rows(const Context& on, int dtype, index_t n, const int* index, index_t columns, const void* x, void* y) {
-  if (!on.stream) return cpu::add_rows(on.threads, dtype, n, index, columns, x, y);
+  if (on.stream) return each_typed<AddRows>(on, dtype, columns, 1, n, columns, index, x, y);
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    for_each(on, columns, AddRows<T>{n, columns, index, static_cast<const T*>(x), static_cast<T*>(y)});
+    parallel(on.threads, columns, std::max<index_t>(1, cpu::kGrain / std::max<index_t>(1, n)), [&](int, index_t b, index_t e) {
+      for (index_t m = 0; m < n; ++m) {
+        T* to = static_cast<T*>(y) + index[m] * columns;
+        cpu::range(Map2<Axpy<T>, T>{{T(1)}, static_cast<const T*>(x) + m * columns, to, to}, b, e);
+      }
+    });
   });
 }
 

@@ -1,48 +1,45 @@
-// Softmax along the channels of [outer, channels, inner], on CPU or device.
+// Softmax along the channels of [outer, channels, inner] (ops/softmax/kernel.hpp), on CPU or device.
 #pragma once
-#include "minicaffe/ops/softmax/cpu.hpp"
 #include "minicaffe/ops/softmax/kernel.hpp"
 #include "minicaffe/device/context.hpp"
 
 namespace mc {
-namespace cuda {
 
-/// Whether a block should take a position: its channels would keep one thread busy for long. Where inner is more than 1 the
-/// reads of a block lie apart, so that it pays only if there are too few positions for a thread each.
-inline bool softmax_by_blocks(index_t outer, index_t channels, index_t inner) {
-  return channels > 32 && (inner == 1 || outer * inner < 2048);
+constexpr index_t kSoftmaxWidth = 128;  // neighbouring positions that a thread of the CPU takes at once
+
+/// f for every position of outer x inner, by the team that suits the shape; `cost` of one element.
+template <class F>
+void for_each_softmax(const Context& on, index_t outer, index_t channels, index_t inner, const F& f, index_t cost) {
+  const index_t positions = outer * inner, pieces = (inner + kSoftmaxWidth - 1) / kSoftmaxWidth;
+  if (positions * channels == 0) return;
+  if (!on.stream && inner == 1)
+    for_each(on, outer, ByRow<F>{f, channels}, cost * channels);
+  else if (!on.stream)
+    for_each(on, outer * pieces, ByNeighbours<F, kSoftmaxWidth>{f, channels, inner, pieces},
+             cost * channels * min_(inner, kSoftmaxWidth));
+  // The channels of a position would keep one thread busy for long. Where inner is more than 1 the reads of a block lie apart, so
+  // that it pays only if there are too few positions for a thread each.
+  else if (channels > 32 && (inner == 1 || positions < 2048))
+    cuda::launch(*on.stream, ByBlock<F>{f, channels, inner}, unsigned(positions));
+  else
+    for_each(on, positions, ByNeighbours<F, 1>{f, channels, inner, inner});
 }
-
-}  // namespace cuda
 
 /// y = exp(x - max) / sum; y may be x.
 inline void softmax_forward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, const void* x, void* y) {
-  if (!on.stream) return cpu::softmax_forward(on.threads, dtype, outer, channels, inner, x, y);
-  if (outer * channels * inner == 0) return;
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    auto from = static_cast<const T*>(x);
-    auto to = static_cast<T*>(y);
-    if (cuda::softmax_by_blocks(outer, channels, inner))
-      cuda::launch(*on.stream, SoftmaxBlocks<T>{{channels, inner}, from, to}, unsigned(outer * inner));
-    else
-      cuda::for_each(*on.stream, outer * inner, SoftmaxAt<T>{{channels, inner}, from, to});
+    for_each_softmax(on, outer, channels, inner, SoftmaxForward<T>{static_cast<const T*>(x), static_cast<T*>(y)}, 10);
   });
 }
 
 /// dx = y (dy - sum of dy y); dx may be dy.
 inline void softmax_backward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, const void* y,
                              const void* dy, void* dx) {
-  if (!on.stream) return cpu::softmax_backward(on.threads, dtype, outer, channels, inner, y, dy, dx);
-  if (outer * channels * inner == 0) return;
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    auto top = static_cast<const T*>(y), top_diff = static_cast<const T*>(dy);
-    auto to = static_cast<T*>(dx);
-    if (cuda::softmax_by_blocks(outer, channels, inner))
-      cuda::launch(*on.stream, SoftmaxBackwardBlocks<T>{{channels, inner}, top, top_diff, to}, unsigned(outer * inner));
-    else
-      cuda::for_each(*on.stream, outer * inner, SoftmaxBackwardAt<T>{{channels, inner}, top, top_diff, to});
+    for_each_softmax(on, outer, channels, inner,
+                     SoftmaxBackward<T>{static_cast<const T*>(y), static_cast<const T*>(dy), static_cast<T*>(dx)}, 2);
   });
 }
 

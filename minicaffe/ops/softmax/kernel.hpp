@@ -1,84 +1,177 @@
-// Softmax on the device. The tensor is [outer, channels, inner]; a thread takes one position of outer x inner where channels
-// are few or neighbouring threads read neighbouring positions, else a block does.
+// Softmax along the channels of [outer, channels, inner], on CPU and device.
 //
-// The exponentials are computed twice, which costs less than to store them and read them back.
+// The formulas are written once, for a team: it finds maximum or sum over the channels of a position, or of several neighbouring
+// positions at once, and calls f(element, position) for each element. Teams: a thread with neighbouring positions, a thread with the
+// lanes of vector registers (CPU), the threads of a block (device).
 #pragma once
 #include "minicaffe/ops/sums/kernel.hpp"
+#ifdef __CUDACC_RTC__
+#define MC_LAMBDA
+#else
+#include <cstring>
+#define MC_LAMBDA __attribute__((always_inline))
+#endif
 
 namespace mc {
 
-/// Where the channels of a position are.
-struct SoftmaxShape {
-  index_t channels, inner;
-  MC_HD index_t start(index_t position) const { return position / inner * channels * inner + position % inner; }
-};
+#ifdef __CUDACC_RTC__
+template <class T> MC_HD T softmax_exp(T x) { return exp_(x); }
+#else
+/// e^x for x <= 88, written so that the compiler can vectorise it; the C library's is a call for each element. Within 2 units in the
+/// last place: 2^n e^r with r = x - n ln 2 and Taylor's series of e^r up to r^7. Below -87 the result is at most e^-87 and shrinks
+/// to 0; NaN stays NaN.
+MC_HD float softmax_exp(float x) {
+  float clamped = x < -104.0f ? -104.0f : x;  // written so that NaN passes
+  float n = clamped * 1.44269504f;
+  n = (n + 12582912.0f) - 12582912.0f;  // 1.5 2^23: rounds to an integer
+  float r = clamped - n * 0.693359375f;  // ln 2 in two parts, the first exact in 10 bits
+  r = r + n * 2.12194440e-4f;
+  float p = 1.98412698e-4f;
+  p = p * r + 1.38888889e-3f;
+  p = p * r + 8.33333333e-3f;
+  p = p * r + 4.16666667e-2f;
+  p = p * r + 1.66666667e-1f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  // 2^n as the product of two powers, since 2^n itself may be below the smallest normal number.
+  int half = int(n) / 2, rest = int(n) - half;
+  int first_bits = (half + 127) << 23, second_bits = (rest + 127) << 23;
+  float first, second;
+  std::memcpy(&first, &first_bits, 4);
+  std::memcpy(&second, &second_bits, 4);
+  return p * first * second;
+}
+MC_HD double softmax_exp(double x) { return exp_(x); }
+#endif
 
-/// y = exp(x - max) / sum along the channels of one position; y may be x.
-template <class T> struct SoftmaxAt {
-  SoftmaxShape shape;
+/// y = exp(x - max) / sum; y may be x.
+template <class T> struct SoftmaxForward {
   const T* x;
   T* y;
-  MC_HD void operator()(index_t position) const {
-    index_t start = shape.start(position), step = shape.inner, end = start + shape.channels * step;
-    T top = x[start], sum = T(0);
-    for (index_t i = start + step; i < end; i += step) top = max_(top, x[i]);
-    for (index_t i = start; i < end; i += step) sum += exp_(x[i] - top);
-    for (index_t i = start; i < end; i += step) y[i] = exp_(x[i] - top) / sum;
+  template <class Team> MC_HD void run(const Team& team) const {
+    const T* from = x;  // copies that no store can change
+    T *to = y, top[Team::kPositions], sum[Team::kPositions];
+    team.largest(SumTerm<T>{from}, top);
+    team.fill_and_sum(to, [&](index_t i, int k) MC_LAMBDA { return softmax_exp(from[i] - top[k]); }, sum);
+    team.each([&](index_t i, int k) MC_LAMBDA { to[i] = to[i] / sum[k]; });
   }
 };
 
-/// dx = y (dy - sum of dy y along the channels); dx may be dy.
-template <class T> struct SoftmaxBackwardAt {
-  SoftmaxShape shape;
+/// dx = y (dy - sum of dy y); dx may be dy.
+template <class T> struct SoftmaxBackward {
   const T *y, *dy;
   T* dx;
-  MC_HD void operator()(index_t position) const {
-    index_t start = shape.start(position), step = shape.inner, end = start + shape.channels * step;
-    T dot = T(0);
-    for (index_t i = start; i < end; i += step) dot += dy[i] * y[i];
-    for (index_t i = start; i < end; i += step) dx[i] = y[i] * (dy[i] - dot);
+  template <class Team> MC_HD void run(const Team& team) const {
+    const T *top = y, *from = dy;
+    T *to = dx, dot[Team::kPositions];
+    team.sum(DotTerm<T>{from, top}, dot);
+    team.each([&](index_t i, int k) MC_LAMBDA { to[i] = top[i] * (from[i] - dot[k]); });
   }
 };
 
-/// The same by a block for each position.
-template <class T> struct SoftmaxBlocks {
-  static constexpr int kThreads = kSumThreads;
-  static constexpr bool kBarriers = true;
-  struct Shared {
-    BlockRoom<T> top;
-    BlockRoom<double> sum;
-  };
-  SoftmaxShape shape;
-  const T* x;
-  T* y;
-  MC_DEVICE void operator()(const Thread& t, Shared& room) const {
-    const index_t start = shape.start(t.block()), step = shape.inner;
-    const T *from = x + start;
-    T *to = y + start, top = from[0], part = T(0);  // from the first element, so that a row of -inf is 0/0 as on the CPU
-    for (index_t c = t.thread(); c < shape.channels; c += kThreads) top = max_(top, from[c * step]);
-    top = combine(t, room.top, top, Larger());
-    for (index_t c = t.thread(); c < shape.channels; c += kThreads) part += exp_(from[c * step] - top);
-    const T sum = T(combine(t, room.sum, double(part), Plus()));
-    for (index_t c = t.thread(); c < shape.channels; c += kThreads) to[c * step] = exp_(from[c * step] - top) / sum;
+// ---- the teams, and what runs one for each item. A maximum begins with the first element, so that a row of -inf is 0/0.
+
+/// One thread with n neighbouring positions of inner, at most kWidth.
+template <int kWidth> struct NeighbourTeam {
+  static constexpr int kPositions = kWidth;
+  index_t start, channels, inner;
+  int n;
+  template <class F> MC_HD void each(const F& f) const {
+    for (index_t c = 0, at = start; c < channels; ++c, at += inner)
+#pragma GCC ivdep
+      for (int k = 0; k < n; ++k) f(at + k, k);
+  }
+  template <class T, class Term> MC_HD void largest(const Term& term, T* out) const {
+    for (int k = 0; k < n; ++k) out[k] = term(start + k);
+    each([&](index_t i, int k) MC_LAMBDA { out[k] = max_(out[k], term(i)); });
+  }
+  template <class T, class Term> MC_HD void sum(const Term& term, T* out) const {
+    for (int k = 0; k < n; ++k) out[k] = T(0);
+    each([&](index_t i, int k) MC_LAMBDA { out[k] += term(i); });
+  }
+  template <class T, class F> MC_HD void fill_and_sum(T* y, const F& f, T* out) const {
+    for (int k = 0; k < n; ++k) out[k] = T(0);
+    each([&](index_t i, int k) MC_LAMBDA { out[k] += y[i] = f(i, k); });
   }
 };
 
-template <class T> struct SoftmaxBackwardBlocks {
+// e.g. ByNeighbours<SoftmaxForward<T>, 1>
+template <class F, int kWidth> struct ByNeighbours {
+  F f;
+  index_t channels, inner, pieces;  // pieces to an outer position
+  MC_HD void operator()(index_t item) const {
+    index_t outer = item / pieces, begin = (item - outer * pieces) * kWidth;
+    f.run(NeighbourTeam<kWidth>{outer * channels * inner + begin, channels, inner, int(min_<index_t>(kWidth, inner - begin))});
+  }
+};
+
+/// One thread with a row of contiguous channels, in the lanes of vector registers.
+struct RowTeam {
+  static constexpr int kPositions = 1;
+  index_t begin, end;
+  template <class F> MC_HD void each(const F& f) const {
+#pragma GCC ivdep
+    for (index_t i = begin; i < end; ++i) f(i, 0);
+  }
+  template <class T, class Term> MC_HD void largest(const Term& term, T* out) const {
+    T lane[kSumLanes];
+    for (int k = 0; k < kSumLanes; ++k) lane[k] = term(begin);
+    index_t i = begin;
+    for (; i + kSumLanes <= end; i += kSumLanes)
+      for (int k = 0; k < kSumLanes; ++k) lane[k] = max_(lane[k], term(i + k));
+    for (; i < end; ++i) lane[0] = max_(lane[0], term(i));
+    *out = lane[0];
+    for (int k = 1; k < kSumLanes; ++k) *out = max_(*out, lane[k]);
+  }
+  template <class T, class Term> MC_HD void sum(const Term& term, T* out) const { *out = block_sum<T>(term, begin, end); }
+  template <class T, class F> MC_HD void fill_and_sum(T* y, const F& f, T* out) const {
+    each([&](index_t i, int k) MC_LAMBDA { y[i] = f(i, k); });
+    sum(SumTerm<T>{y}, out);
+  }
+};
+
+// e.g. ByRow<SoftmaxForward<T>>
+template <class F> struct ByRow {
+  F f;
+  index_t channels;
+  MC_HD void operator()(index_t row) const { f.run(RowTeam{row * channels, (row + 1) * channels}); }
+};
+
+/// The threads of a block with one position; sums between threads are in double.
+struct BlockTeam {
+  static constexpr int kPositions = 1;
+  const Thread& t;
+  BlockRoom<double>& room;
+  index_t start, channels, inner;
+  template <class F> MC_DEVICE void each(const F& f) const {
+    for (index_t c = t.thread(); c < channels; c += kSumThreads) f(start + c * inner, 0);
+  }
+  template <class T, class Term> MC_DEVICE void largest(const Term& term, T* out) const {
+    T part = term(start);
+    each([&](index_t i, int) { part = max_(part, term(i)); });
+    *out = T(combine(t, room, double(part), Larger()));
+  }
+  template <class T, class Term> MC_DEVICE void sum(const Term& term, T* out) const {
+    T part = T(0);
+    each([&](index_t i, int) { part += term(i); });
+    *out = T(combine(t, room, double(part), Plus()));
+  }
+  template <class T, class F> MC_DEVICE void fill_and_sum(T* y, const F& f, T* out) const {
+    each([&](index_t i, int k) { y[i] = f(i, k); });
+    sum(SumTerm<T>{y}, out);
+  }
+};
+
+template <class F> struct ByBlock {
   static constexpr int kThreads = kSumThreads;
   static constexpr bool kBarriers = true;
   using Shared = BlockRoom<double>;
-  SoftmaxShape shape;
-  const T *y, *dy;
-  T* dx;
+  F f;
+  index_t channels, inner;
   MC_DEVICE void operator()(const Thread& t, Shared& room) const {
-    const index_t start = shape.start(t.block()), step = shape.inner;
-    T part = T(0);
-    for (index_t c = t.thread(); c < shape.channels; c += kThreads) part += dy[start + c * step] * y[start + c * step];
-    const T dot = T(combine(t, room, double(part), Plus()));
-    for (index_t c = t.thread(); c < shape.channels; c += kThreads) {
-      index_t i = start + c * step;
-      dx[i] = y[i] * (dy[i] - dot);
-    }
+    index_t outer = t.block() / inner;
+    f.run(BlockTeam{t, room, outer * channels * inner + t.block() - outer * inner, channels, inner});
   }
 };
 

@@ -1,10 +1,38 @@
 // Sums over contiguous data, of everything or of each channel, on CPU or device. The result stays in the memory of that side.
 #pragma once
-#include "minicaffe/ops/broadcast/cpu.hpp"
+#include <vector>
 #include "minicaffe/ops/sums/kernel.hpp"
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/typed.hpp"
 
 namespace mc {
+namespace cpu {
+
+template <class T, class Term> double sum_terms(Threads threads, index_t n, const Term& term) {
+  index_t blocks = (n + kSumBlock - 1) / kSumBlock;
+  double small[64], total = 0;
+  std::vector<double> large(blocks > 64 ? size_t(blocks) : 0);
+  double* partial = blocks > 64 ? large.data() : small;
+  for_each(threads, blocks, BlockSums<T, Term>{term, n, partial}, kSumBlock);
+  for (index_t i = 0; i < blocks; ++i) total += partial[i];
+  return total;
+}
+
+template <class T, class Term>
+void channel_sums(Threads threads, index_t outer, index_t channels, index_t inner, const Term& term, double coeff, bool add, T* out) {
+  std::vector<double> sums(size_t(channels), 0.0);
+  if (channels == 1)
+    sums[0] = sum_terms<T>(threads, outer * inner, term);
+  else if (inner == 1)
+    parallel(threads, channels, std::max<index_t>(1, kGrain / std::max<index_t>(1, outer)), [&](int, index_t b, index_t e) {
+      for (index_t o = 0; o < outer; ++o) range(AddRow<Term>{term, o * channels, sums.data()}, b, e);
+    });
+  else
+    for_each(threads, channels, ChannelSums<T, Term>{term, outer, channels, inner, sums.data()},
+             std::max<index_t>(1, outer * inner));
+  for (index_t k = 0; k < channels; ++k) out[k] = T((add ? double(out[k]) : 0.0) + coeff * sums[size_t(k)]);
+}
+
+}  // namespace cpu
 namespace cuda {
 
 // Enough blocks of 256 threads for the largest devices; more partial sums would only cost the second launch.
@@ -49,19 +77,6 @@ template <class Term, class Out> void sum_to(const Context& on, index_t n, const
     out[0] = Out((add ? double(out[0]) : 0.0) + coeff * cpu::sum_terms<T>(on.threads, n, term));
 }
 
-template <class T, class Out> void sum(const Context& on, index_t n, const T* x, Out* out) {
-  sum_to(on, n, SumTerm<T>{x}, 1.0, false, out);
-}
-template <class T, class Out> void asum(const Context& on, index_t n, const T* x, Out* out) {
-  sum_to(on, n, AbsTerm<T>{x}, 1.0, false, out);
-}
-template <class T, class Out> void sumsq(const Context& on, index_t n, const T* x, Out* out) {
-  sum_to(on, n, SquareTerm<T>{x}, 1.0, false, out);
-}
-template <class T, class Out> void dot(const Context& on, index_t n, const T* x, const T* y, Out* out) {
-  sum_to(on, n, DotTerm<T>{x, y}, 1.0, false, out);
-}
-
 /// out[k] = coeff times the sum of term(i) over the elements of channel k of [outer, channels, inner], added if `add`.
 template <class T, class Term>
 void channel_sums(const Context& on, index_t outer, index_t channels, index_t inner, const Term& term, double coeff, bool add,
@@ -78,13 +93,17 @@ template <template <class> class Term, class... P>
 void sum_typed(const Context& on, int dtype, index_t n, double coeff, bool add, void* out, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    sum_to(on, n, Term<T>{cpu::member<T>(members)...}, coeff, add, static_cast<T*>(out));
+    sum_to(on, n, make<Term<T>>(member<T>(members)...), coeff, add, member<T>(out));
   });
 }
 
-/// The same in double, for one array x.
-template <template <class> class Term> void sum_in_double(const Context& on, int dtype, index_t n, const void* x, double* out) {
-  dispatch(dtype, [&](auto type) { sum_to(on, n, Term<decltype(type)>{static_cast<const decltype(type)*>(x)}, 1.0, false, out); });
+/// The same in double.
+template <template <class> class Term, class... P>
+void sum_in_double(const Context& on, int dtype, index_t n, double* out, P... members) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    sum_to(on, n, make<Term<T>>(member<T>(members)...), 1.0, false, out);
+  });
 }
 
 template <template <class> class Term, class... P>
@@ -92,7 +111,7 @@ void channel_sums_typed(const Context& on, int dtype, index_t outer, index_t cha
                         void* out, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    channel_sums(on, outer, channels, inner, Term<T>{cpu::member<T>(members)...}, coeff, add, static_cast<T*>(out));
+    channel_sums(on, outer, channels, inner, make<Term<T>>(member<T>(members)...), coeff, add, member<T>(out));
   });
 }
 

@@ -1,6 +1,7 @@
-// Sums on a grid of blocks, in an order that depends on the shape alone: not on the device, nor on which block ends first.
+// Sums over each channel of [outer, channels, inner], in an order that depends on the shape alone: not on the number of threads,
+// the device, or which block ends first.
 //
-// A thread adds up every so many elements of a channel in a double, four at a time so that four loads are under way; the
+// On a grid a thread adds up every so many elements of a channel in a double, four at a time so that four loads are under way; the
 // values of a block's threads are added through its shared memory. Where there are too few channels to fill a device, several
 // blocks share one and leave partial sums, which the same kernel adds up in a second launch.
 #pragma once
@@ -8,6 +9,38 @@
 #include "minicaffe/kernels/reduce.hpp"
 
 namespace mc {
+
+/// The sum of term(i) over all elements i of channel k; the order of additions depends on the shape only.
+template <class T, class Term>
+MC_HD double channel_sum(const Term& term, index_t outer, index_t channels, index_t inner, index_t k) {
+  double total = 0;
+  for (index_t o = 0; o < outer; ++o) {
+    index_t begin = (o * channels + k) * inner, end = begin + inner;
+    if (inner == 1) total += double(term(begin));
+    else
+      for (index_t b = begin; b < end; b += kSumBlock) total += double(block_sum<T>(term, b, min_(end, b + kSumBlock)));
+  }
+  return total;
+}
+
+// e.g. ChannelSums<T, SumTerm<T>>
+template <class T, class Term> struct ChannelSums {
+  Term term;
+  index_t outer, channels, inner;
+  double* out;
+  MC_HD void operator()(index_t k) const { out[k] = channel_sum<T>(term, outer, channels, inner, k); }
+};
+
+/// out[k] += term(begin + k): one row of outer when inner is 1.
+// e.g. AddRow<SumTerm<T>>
+template <class Term> struct AddRow {
+  Term term;
+  index_t begin;
+  double* out;
+  MC_HD void operator()(index_t k) const { out[k] += double(term(begin + k)); }
+};
+
+// ---- on a grid of blocks
 
 constexpr int kSumThreads = 256;
 constexpr int kSumGroup = 16;    // threads that combine 256 / 16 values each

@@ -3,7 +3,7 @@
 
 using namespace test;
 
-CASE(normalize) {
+CASE(batch_norm) {
   for_both_types([](auto type) {
     using T = decltype(type);
     for (Shape s : {Shape{1, 1, 2}, {4, 3, 5}, {2, 1, 70}, {1, 9, 300}, {64, 50, 1}, {30, 2, 700}, {0, 3, 4}})
@@ -29,13 +29,13 @@ CASE(normalize) {
           }
           for (size_t i = 0; i < n; ++i)
             dx[i] = (dy[i] - (given ? 0 : dys[channel(i)] + (mean_only ? 0 : y[i] * dots[channel(i)]))) * factor[channel(i)];
-          auto name = name_of(given ? "given" : "normalize", s, sizeof(T)) + text(", rule %d", rule);
+          auto name = name_of(given ? "given" : "batch norm", s, sizeof(T)) + text(", rule %d", rule);
           on_both(name, [&](const mc::Context& on) {
             for (bool in_place : {false, true}) {
               Array<T> from(x), to(n), kept(n), means(some_mean), variances(some_variance), factors(channels), diff(n),
                   scratch(2 * channels);
               T* top = in_place ? from.data : to.data;
-              mc::normalize_forward(on, dtype<T>(), s.outer, s.channels, s.inner, rule, given, eps, from.data, top,
+              mc::standardize_forward(on, dtype<T>(), s.outer, s.channels, s.inner, rule, given, eps, from.data, top,
                                     in_place && !given ? kept.data : nullptr, means.data, variances.data, factors.data);
               expect("y", top, y, 4 * tolerance<T>());
               expect("mean", means.data, mean, tolerance<T>());
@@ -43,7 +43,7 @@ CASE(normalize) {
               if (!mean_only) expect("variance", variances.data, variance, tolerance<T>());
               if (in_place && !given) expect("kept", kept.data, y, 4 * tolerance<T>());
               const T* v = in_place && !given ? kept.data : from.data;
-              mc::normalize_backward(on, dtype<T>(), s.outer, s.channels, s.inner, given, mean_only, in_place, v, dy.data,
+              mc::standardize_backward(on, dtype<T>(), s.outer, s.channels, s.inner, given, mean_only, in_place, v, dy.data,
                                      means.data, factors.data, diff.data, scratch.data);
               expect("dx", diff.data, dx, 20 * tolerance<T>());
             }
