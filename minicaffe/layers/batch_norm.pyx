@@ -15,9 +15,9 @@ from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
-    void normalize_forward(const Context&, int, long long, long long, long long, int rule, bint given, double eps, const void* x,
+    void standardize_forward(const Context&, int, long long, long long, long long, int rule, bint given, double eps, const void* x,
                            void* y, void* kept, void* mean, void* variance, void* factor)
-    void normalize_backward(const Context&, int, long long, long long, long long, bint given, bint mean_only, bint normalized,
+    void standardize_backward(const Context&, int, long long, long long, long long, bint given, bint mean_only, bint normalized,
                             const void* v, const void* dy, const void* mean, const void* factor, void* dx, void* scratch)
 
 cdef extern from "minicaffe/device/typed.hpp" nogil:
@@ -83,7 +83,7 @@ cdef class NormalizeLayer(DeviceLayer):
             self.kept.reshape_like(<Blob> bottom[0])
             kept = self.kept.mutable_data_on(on)
         with nogil:
-            normalize_forward(on, self.dtype, self.outer, self.channels, self.inner, self.rule, self.given, self.eps,
+            standardize_forward(on, self.dtype, self.outer, self.channels, self.inner, self.rule, self.given, self.eps,
                               x, y, kept, mean, variance, factor)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
@@ -101,7 +101,7 @@ cdef class NormalizeLayer(DeviceLayer):
             self.sums.reshape_to((2 * self.channels,))
             scratch = self.sums.mutable_data_on(on)
         with nogil:
-            normalize_backward(on, self.dtype, self.outer, self.channels, self.inner, self.given, self.rule == NONE,
+            standardize_backward(on, self.dtype, self.outer, self.channels, self.inner, self.given, self.rule == NONE,
                                in_place, v, dy, mean, factor, dx, scratch)
 
 
