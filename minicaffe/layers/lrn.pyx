@@ -7,23 +7,11 @@ through memory; within a channel is one pass of its own and not a chain of four 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.lrn.operation cimport LRN, LrnShape
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
-
-cdef extern from "minicaffe/ops/lrn/caffe.hpp" nogil:
-    struct LrnShape "mc::LrnShape":
-        long long groups, rows, width, block, half_rows, half_columns
-        double k, alpha, beta
-    void lrn_forward "mc::lrn_forward"(const Context&, int, const LrnShape&, const void* x, void* y, void* scale)
-    void lrn_backward "mc::lrn_backward"(
-        const Context&, int, const LrnShape&, const void* x, const void* y, const void* scale, const void* dy, void* dx, void* scratch)
-
-cdef extern from "minicaffe/ops/lrn/cudnn.hpp" namespace "mc::cuda" nogil:
-    bint cudnn_lrn_forward(const Context&, int engine, int, const LrnShape&, const void* x, void* y)
-    bint cudnn_lrn_backward(
-        const Context&, int engine, int, const LrnShape&, const void* x, const void* y, const void* dy, void* dx)
 
 cdef enum:
     WITHIN_CHANNEL = 1  # minicaffe.proto LRNParameter.NormRegion
@@ -50,77 +38,45 @@ cdef class LRNLayer(DeviceLayer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
 
-    cdef LrnShape s
-    cdef int engine
+    cdef LRN op
     cdef bint within
-    cdef bint scaled    # whether `scale` is that of the last forward
-    cdef Blob scratch   # of the CPU
-    cdef Blob scale     # s, kept by a device
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.lrn_param
         if param.local_size % 2 == 0 or param.local_size >= 2**31:
             raise ConfigError(f"must be odd and less than 2^31, got {param.local_size}", field="lrn_param.local_size")
         refuse_in_place(self, bottom, top)
-        self.engine = param.engine
+        self.op = LRN(self.dtype, param.engine)
         self.within = param.norm_region == WITHIN_CHANNEL
-        self.s.half_rows = (param.local_size - 1) // 2
-        self.s.k = 1 if self.within else param.k
-        self.s.alpha = param.alpha / (param.local_size ** 2 if self.within else param.local_size)
-        self.s.beta = param.beta
-        self.scratch, self.scale = self.new_blob(), self.new_blob(what="scale")
+        self.op.shape.half_rows = (param.local_size - 1) // 2
+        self.op.shape.k = 1 if self.within else param.k
+        self.op.shape.alpha = param.alpha / (param.local_size ** 2 if self.within else param.local_size)
+        self.op.shape.beta = param.beta
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
+        cdef LrnShape* s = &self.op.shape
         if x.num_axes != 4:
             raise ShapeError(f"LRN needs 4 axes (num, channels, height, width), got {list(x.shape)}", field="bottom[0]")
         (<Blob> top[0]).reshape_like(x)
         if self.within:
-            self.s.groups, self.s.rows, self.s.width = x.dims[0] * x.dims[1], x.dims[2], x.dims[3]
-            self.s.block = max(x.dims[3], 1)
-            self.s.half_columns = min(self.s.half_rows, x.dims[3])  # the loop over columns goes that far, whatever is there
+            s.groups, s.rows, s.width = x.dims[0] * x.dims[1], x.dims[2], x.dims[3]
+            s.block = max(x.dims[3], 1)
+            s.half_columns = min(s.half_rows, x.dims[3])  # the loop over columns goes that far, whatever is there
         else:
-            self.s.half_columns = 0
-            self.s.groups, self.s.rows, self.s.width = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
-            self.s.block = PIXELS
+            s.half_columns = 0
+            s.groups, s.rows, s.width = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
+            s.block = PIXELS
+        self.op.changed()
+
+    def operations(self):
+        return [self.op]
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
-        self.scaled = not cudnn_lrn_forward(on, self.engine, self.dtype, self.s, x, y)
-        if self.scaled:
-            self.own_forward(on, bottom[0], x, y)
-
-    cdef int own_forward(self, const Context& on, Blob bottom, const void* x, void* y) except -1:
-        cdef void* scale = NULL
-        if on.stream != NULL:
-            self.scale.reshape_like(bottom)
-            scale = self.scale.mutable_data_on(on)
-        with nogil:
-            lrn_forward(on, self.dtype, self.s, x, y, scale)
-        return 0
+        return self.op.forward(on, bottom[0], top[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0]:
-            return 0
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef const void* y = (<Blob> top[0]).data_on(on)
-        cdef const void* dy = (<Blob> top[0]).diff_on(on)
-        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
-        cdef const void* scale = NULL
-        cdef void* scratch = NULL
-        if not self.scaled:     # cuDNN went forward
-            if cudnn_lrn_backward(on, self.engine, self.dtype, self.s, x, y, dy, dx):
-                return 0
-            self.own_forward(on, bottom[0], x, (<Blob> top[0]).mutable_data_on(on))
-            self.scaled = True
-        if on.stream != NULL:
-            scale = self.scale.data_on(on)
-        else:
-            self.scratch.reshape_to((on.threads.count, self.s.rows, self.s.block))
-            scratch = self.scratch.mutable_data_on(on)
-        with nogil:
-            lrn_backward(on, self.dtype, self.s, x, y, scale, dy, dx, scratch)
+        return self.op.backward(on, bottom[0], top[0]) if propagate_down[0] else 0
 
 
 register_layer("LRN", LRNLayer)

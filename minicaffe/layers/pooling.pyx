@@ -7,40 +7,15 @@ draws; a window that lies wholly outside the image gets no gradient (Caffe write
 from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
+from minicaffe.ops.pooling.operation cimport AVE, MAX, STOCHASTIC, Pooling, PoolShape
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
 
-cdef extern from "minicaffe/ops/pooling/caffe.hpp" nogil:
-    struct PoolShape "mc::PoolShape":
-        long long height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w
-    struct PoolFrame "mc::PoolFrame":
-        long long height, width
-    PoolFrame pool_frame "mc::pool_frame"(const PoolShape&)
-    void max_forward "mc::pool_forward<mc::MaxOf>"(
-        const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
-    void mean_forward "mc::pool_forward<mc::MeanOf>"(
-        const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
-    void stochastic_mean_forward "mc::pool_outputs<mc::StochasticMean>"(
-        const Context&, int, const PoolShape&, long long, const void*, void*, void*)
-    void stochastic_forward "mc::stochastic_forward"(
-        const Context&, int, const PoolShape&, long long, unsigned long long, unsigned long long, const void*, void*, void*)
-    void mask_backward "mc::mask_backward"(const Context&, int, const PoolShape&, long long, const void*, const void*, void*)
-    void mean_backward "mc::mean_backward"(const Context&, int, const PoolShape&, long long, const void*, void*, void*)
-
-cdef extern from "minicaffe/ops/pooling/cudnn.hpp" namespace "mc::cuda" nogil:
-    bint cudnn_mean_forward(const Context&, int engine, int, const PoolShape&, long long images, long long channels,
-                            const void* x, void* y)
-    bint cudnn_mean_backward(const Context&, int engine, int, const PoolShape&, long long images, long long channels,
-                             const void* x, const void* y, const void* dy, void* dx)
-
 cdef enum:
-    MAX = 0          # minicaffe.proto PoolingParameter.PoolMethod
-    AVE = 1
-    STOCHASTIC = 2
-    FLOOR = 1        # PoolingParameter.RoundMode
+    FLOOR = 1        # minicaffe.proto PoolingParameter.RoundMode
 
 MAX_SIZE = 2**31 - 1
 
@@ -70,133 +45,104 @@ cdef class PoolingLayer(DeviceLayer):
     min_top_blobs = 1
     max_top_blobs = 2
 
-    cdef PoolShape s
-    cdef int pool, engine
-    cdef bint whole, floor_mode, drawn
-    cdef Blob mask, scratch
+    cdef Pooling op
+    cdef bint whole, floor_mode
+    cdef Blob mask
 
     cpdef layer_setup(self, list bottom, list top):
+        cdef PoolShape* s
         param = self.param.pooling_param
-        self.pool, self.floor_mode, self.whole = param.pool, param.round_mode == FLOOR, param.global_pooling
-        self.engine = param.engine
-        self.drawn = self.pool == STOCHASTIC and self.phase != TEST
-        if self.pool != MAX and len(top) > 1:
+        self.floor_mode, self.whole = param.round_mode == FLOOR, param.global_pooling
+        self.op = Pooling(self.dtype, param.engine)
+        s = &self.op.shape
+        self.op.method = param.pool
+        self.op.drawn = param.pool == STOCHASTIC and self.phase != TEST
+        if self.op.method != MAX and len(top) > 1:
             raise ConfigError(f"only MAX pooling has a mask as second top, got {len(top)} tops", field="top")
         refuse_in_place(self, bottom, top)
         self._read_kernel(param)
-        self.s.stride_h, self.s.stride_w = _pair(param, "stride", 1)
-        self.s.pad_h, self.s.pad_w = _pair(param, "pad", 0)
+        s.stride_h, s.stride_w = _pair(param, "stride", 1)
+        s.pad_h, s.pad_w = _pair(param, "pad", 0)
         if self.whole:
-            if (self.s.pad_h, self.s.pad_w, self.s.stride_h, self.s.stride_w) != (0, 0, 1, 1):
+            if (s.pad_h, s.pad_w, s.stride_h, s.stride_w) != (0, 0, 1, 1):
                 raise ConfigError("needs pad 0 and stride 1", field="pooling_param.global_pooling")
-        elif self.s.pad_h >= self.s.kernel_h or self.s.pad_w >= self.s.kernel_w:
-            raise ConfigError(f"must be less than the kernel, got {self.s.pad_h}x{self.s.pad_w} for a kernel of "
-                              f"{self.s.kernel_h}x{self.s.kernel_w}", field="pooling_param.pad")
-        if self.pool == STOCHASTIC and (self.s.pad_h or self.s.pad_w):
+        elif s.pad_h >= s.kernel_h or s.pad_w >= s.kernel_w:
+            raise ConfigError(f"must be less than the kernel, got {s.pad_h}x{s.pad_w} for a kernel of "
+                              f"{s.kernel_h}x{s.kernel_w}", field="pooling_param.pad")
+        if self.op.method == STOCHASTIC and (s.pad_h or s.pad_w):
             raise ConfigError("must be 0 for STOCHASTIC pooling", field="pooling_param.pad")
-        if self.pool == MAX and len(top) == 1 or self.drawn:
+        if self.op.method == MAX and len(top) == 1 or self.op.drawn:
             self.mask = self.new_blob(what="mask")
-        self.scratch = self.new_blob()
 
     def _read_kernel(self, param):
         """Set the kernel, unless it is the whole plane."""
+        cdef PoolShape* s = &self.op.shape
         given = [name for name in ("kernel_size", "kernel_h", "kernel_w") if param.HasField(name)]
         if self.whole:
             if given:
                 raise ConfigError("must not be given with global_pooling, whose kernel is the whole plane",
                                   field=f"pooling_param.{given[0]}")
         elif given == ["kernel_size"]:
-            self.s.kernel_h = self.s.kernel_w = _positive(param, "kernel_size")
+            s.kernel_h = s.kernel_w = _positive(param, "kernel_size")
         elif given == ["kernel_h", "kernel_w"]:
-            self.s.kernel_h, self.s.kernel_w = _positive(param, "kernel_h"), _positive(param, "kernel_w")
+            s.kernel_h, s.kernel_w = _positive(param, "kernel_h"), _positive(param, "kernel_w")
         else:
             raise ConfigError(f"give kernel_size, or both kernel_h and kernel_w; got {' and '.join(given) or 'none'}",
                               field="pooling_param.kernel_size")
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
+        cdef PoolShape* s = &self.op.shape
         if x.num_axes != 4:
             raise ShapeError(f"Pooling needs 4 axes (num, channels, height, width), got {list(x.shape)}", field="bottom[0]")
-        self.s.height, self.s.width = x.dims[2], x.dims[3]
+        s.height, s.width = x.dims[2], x.dims[3]
         if self.whole:
-            self.s.kernel_h, self.s.kernel_w = x.dims[2], x.dims[3]
-        padded = self.s.pad_h or self.s.pad_w
+            s.kernel_h, s.kernel_w = x.dims[2], x.dims[3]
+        padded = s.pad_h or s.pad_w
         sizes = [_pooled(size, kernel, stride, pad, padded, self.floor_mode) for size, kernel, stride, pad in (
-            (self.s.height, self.s.kernel_h, self.s.stride_h, self.s.pad_h),
-            (self.s.width, self.s.kernel_w, self.s.stride_w, self.s.pad_w))]
+            (s.height, s.kernel_h, s.stride_h, s.pad_h),
+            (s.width, s.kernel_w, s.stride_w, s.pad_w))]
         if x.count and min(sizes) < 1:
-            raise ShapeError(f"a kernel of {self.s.kernel_h}x{self.s.kernel_w} does not fit planes of {self.s.height}x"
-                             f"{self.s.width} with padding {self.s.pad_h}x{self.s.pad_w}; the output would be "
+            raise ShapeError(f"a kernel of {s.kernel_h}x{s.kernel_w} does not fit planes of {s.height}x"
+                             f"{s.width} with padding {s.pad_h}x{s.pad_w}; the output would be "
                              f"{sizes[0]}x{sizes[1]}", field="pooling_param.kernel_size")
-        if not self.s.height * self.s.width:
+        if not s.height * s.width:
             sizes = [0, 0]  # planes without pixels have no windows, whatever the padding
-        self.s.out_height, self.s.out_width = [max(size, 0) for size in sizes]
+        s.out_height, s.out_width = [max(size, 0) for size in sizes]
         try:
             for blob in top:
-                blob.reshape_to((x.dims[0], x.dims[1], self.s.out_height, self.s.out_width))
+                blob.reshape_to((x.dims[0], x.dims[1], s.out_height, s.out_width))
         except ShapeError as error:
             raise error.at(field="pooling_param.pad")
         if self.mask is not None or len(top) > 1:
-            if self.dtype == FLOAT and self.s.height * self.s.width > 2**24:
-                raise ShapeError(f"planes of {self.s.height}x{self.s.width} have more pixels than a float32 mask can count, "
+            if self.dtype == FLOAT and s.height * s.width > 2**24:
+                raise ShapeError(f"planes of {s.height}x{s.width} have more pixels than a float32 mask can count, "
                                  "2^24; pool smaller planes, or use float64", field="bottom[0]")
             if self.mask is not None:
                 self.mask.reshape_like(top[0])
+        self.op.images, self.op.channels = x.dims[0], x.dims[1]
+        self.op.changed()
 
-    cdef void* frames(self, const Context& on) except? NULL:
-        """Scratch memory for what the windows of one plane cover, for each thread of the CPU."""
-        if on.stream != NULL:
-            return NULL
-        cdef PoolFrame frame = pool_frame(self.s)
-        self.scratch.reshape_to((on.threads.count, frame.height, frame.width))
-        return self.scratch.mutable_data_on(on)
+    def operations(self):
+        return [self.op]
+
+    cdef Blob mask_of(self, list top):
+        return top[1] if len(top) > 1 else self.mask
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef Blob x = bottom[0]
-        if not x.count:
+        if not (<Blob> bottom[0]).count:
             return 0
-        cdef long long planes = x.dims[0] * x.dims[1]
-        cdef const void* x_data = x.data_on(on)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
-        cdef Blob mask = top[1] if len(top) > 1 else self.mask
-        cdef void* where = mask.mutable_data_on(on) if mask is not None else NULL
-        cdef void* scratch = self.frames(on)
-        cdef unsigned long long start = self.generator.reserve((<Blob> top[0]).count) if self.drawn else 0
-        cdef unsigned long long seed = self.generator.seed
-        with nogil:
-            if self.pool == MAX:
-                max_forward(on, self.dtype, self.s, planes, x_data, y, where, scratch)
-            elif self.pool == AVE:
-                if not cudnn_mean_forward(on, self.engine, self.dtype, self.s, x.dims[0], x.dims[1], x_data, y):
-                    mean_forward(on, self.dtype, self.s, planes, x_data, y, NULL, scratch)
-            elif self.drawn:
-                stochastic_forward(on, self.dtype, self.s, planes, seed, start, x_data, y, where)
-            else:
-                stochastic_mean_forward(on, self.dtype, self.s, planes, x_data, y, NULL)
+        if self.op.drawn:
+            self.op.seed, self.op.start = self.generator.seed, self.generator.reserve((<Blob> top[0]).count)
+        return self.op.forward(on, bottom[0], top[0], self.mask_of(top))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0] or not (<Blob> bottom[0]).count:
             return 0
-        if self.pool == STOCHASTIC and not self.drawn:
+        if self.op.method == STOCHASTIC and not self.op.drawn:
             raise ConfigError("STOCHASTIC pooling has a gradient in phase TRAIN only; use AVE, or propagate_down: false",
                               field="pooling_param.pool")
-        cdef Blob x = bottom[0]
-        cdef long long planes = x.dims[0] * x.dims[1]
-        cdef const void* dy = (<Blob> top[0]).diff_on(on)
-        cdef void* dx = x.mutable_diff_on(on)
-        cdef const void* x_data = NULL
-        cdef const void* y = NULL
-        if self.pool == AVE and on.stream != NULL:  # for cuDNN
-            x_data, y = x.data_on(on), (<Blob> top[0]).data_on(on)
-        cdef Blob mask = top[1] if len(top) > 1 else self.mask
-        cdef const void* where = mask.data_on(on) if mask is not None else NULL
-        cdef void* scratch = self.frames(on)
-        with nogil:
-            if self.pool == AVE:
-                if not cudnn_mean_backward(on, self.engine, self.dtype, self.s, x.dims[0], x.dims[1], x_data, y, dy, dx):
-                    mean_backward(on, self.dtype, self.s, planes, dy, dx, scratch)
-            else:
-                mask_backward(on, self.dtype, self.s, planes, dy, where, dx)
+        return self.op.backward(on, bottom[0], top[0], self.mask_of(top))
 
 
 def _positive(param, name):

@@ -1,8 +1,8 @@
 // Pooling by engine CAFFE: one output or pixel a thread, with the functors of ops/pooling/kernel.hpp; on the CPU whole planes where
 // that is faster.
 //
-// Forward has a path in vector registers there, for float32 windows of the usual sizes. Planes whose windows reach beyond the image are
-// copied with a border first, so that every window is whole. Both paths add in the same order, so their results have the same bits.
+// Forward has a path in vector registers there, for float32 windows of the usual sizes. Planes whose windows reach beyond the image
+// are copied with a border first, so that every window is whole. Both paths add in the same order: their results have the same bits.
 #pragma once
 #include "minicaffe/device/context.hpp"
 #include "minicaffe/ops/pooling/kernel.hpp"
@@ -19,6 +19,12 @@ inline PoolFrame pool_frame(const PoolShape& s) {
   if (s.stride_h > s.kernel_h || s.stride_w > s.kernel_w || !s.out_height || !s.out_width) return {0, 0, false};
   index_t height = (s.out_height - 1) * s.stride_h + s.kernel_h, width = (s.out_width - 1) * s.stride_w + s.kernel_w;
   return {height, width, !s.pad_h && !s.pad_w && height <= s.height && width <= s.width};
+}
+
+/// How many elements of scratch memory the functions below need: on the CPU a frame for each thread.
+inline index_t pool_scratch(const Context& on, const PoolShape& s) {
+  const PoolFrame frame = pool_frame(s);
+  return on.stream ? 0 : on.threads * frame.height * frame.width;
 }
 
 template <class T> MC_HD void copy_into_frame(const PoolShape& s, const PoolFrame& frame, T border, const T* plane, T* to) {
@@ -125,7 +131,7 @@ void pool_outputs(const Context& on, int dtype, const PoolShape& s, index_t plan
   });
 }
 
-/// MAX or AVE; `mask` is written by MAX only and may be null for AVE. `scratch` is for the CPU: a frame for each thread.
+/// MAX or AVE; `mask` is written by MAX only and may be null for AVE.
 template <template <class> class Op>
 void pool_forward(const Context& on, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask,
                   void* scratch) {
@@ -206,7 +212,6 @@ inline void mask_backward(const Context& on, int dtype, const PoolShape& s, inde
   });
 }
 
-/// `scratch` is for the CPU: a frame for each thread.
 inline void mean_backward(const Context& on, int dtype, const PoolShape& s, index_t planes, const void* dy, void* dx,
                           void* scratch) {
   dispatch(dtype, [&](auto type) {

@@ -1,0 +1,121 @@
+"""Pooling: what a layer asks for, and what engines CAFFE (ops/pooling/caffe.hpp) and CUDNN (ops/pooling/cudnn.hpp) answer."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.ops.engine cimport Operation, Primitive
+
+from minicaffe.ops.engine import Refusal, offer
+
+cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
+    long long pool_scratch(const Context&, const PoolShape&)
+    void max_forward "mc::pool_forward<mc::MaxOf>"(
+        const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
+    void mean_forward "mc::pool_forward<mc::MeanOf>"(
+        const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
+    void stochastic_mean_forward "mc::pool_outputs<mc::StochasticMean>"(
+        const Context&, int, const PoolShape&, long long, const void*, void*, void*)
+    void stochastic_forward(const Context&, int, const PoolShape&, long long, unsigned long long, unsigned long long, const void*,
+                            void*, void*)
+    void mask_backward(const Context&, int, const PoolShape&, long long, const void*, const void*, void*)
+    void mean_backward(const Context&, int, const PoolShape&, long long, const void*, void*, void*)
+
+cdef extern from "minicaffe/ops/pooling/cudnn.hpp" namespace "mc::cuda" nogil:
+    const char* cudnn_reason(const Context&)
+    bint cudnn_mean_forward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x, void* y)
+    bint cudnn_mean_backward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x,
+                             const void* y, const void* dy, void* dx)
+
+
+cdef class Pooling(Operation):
+    """x (images, channels, height, width), y (images, channels, out_height, out_width); `mask`, of y's shape, is written by forward
+    and read by backward where `method` is MAX or draws, else None.
+    """
+
+    cdef int forward(self, const Context& on, Blob x, Blob y, Blob mask) except -1:
+        """y and the mask from x"""
+        return (<PoolingPrimitive> self.primitive(on)).forward(on, self, x, y, mask)
+
+    cdef int backward(self, const Context& on, Blob x, Blob y, Blob mask) except -1:
+        """dx from dy"""
+        return (<PoolingPrimitive> self.primitive(on)).backward(on, self, x, y, mask)
+
+
+cdef class PoolingPrimitive(Primitive):
+    """Engine CAFFE; other engines override what they do otherwise."""
+
+    def __cinit__(self):
+        self.engine = "CAFFE"
+
+    cdef int forward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+        cdef long long planes = op.images * op.channels
+        cdef const void* from_ = x.data_on(on)
+        cdef void* to = y.mutable_data_on(on)
+        cdef void* where = mask.mutable_data_on(on) if mask is not None else NULL
+        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape))
+        with nogil:
+            if op.method == MAX:
+                max_forward(on, op.dtype, op.shape, planes, from_, to, where, scratch)
+            elif op.method == AVE:
+                mean_forward(on, op.dtype, op.shape, planes, from_, to, NULL, scratch)
+            elif op.drawn:
+                stochastic_forward(on, op.dtype, op.shape, planes, op.seed, op.start, from_, to, where)
+            else:
+                stochastic_mean_forward(on, op.dtype, op.shape, planes, from_, to, NULL)
+        return 0
+
+    cdef int backward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+        cdef long long planes = op.images * op.channels
+        cdef const void* dy = y.diff_on(on)
+        cdef void* dx = x.mutable_diff_on(on)
+        cdef const void* where = mask.data_on(on) if mask is not None else NULL
+        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape))
+        with nogil:
+            if op.method == AVE:
+                mean_backward(on, op.dtype, op.shape, planes, dy, dx, scratch)
+            else:
+                mask_backward(on, op.dtype, op.shape, planes, dy, where, dx)
+        return 0
+
+
+cdef class CudnnPooling(PoolingPrimitive):
+    """Engine CUDNN: AVE pooling."""
+
+    def __cinit__(self):
+        self.engine = "CUDNN"
+
+    cdef int forward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+        cdef const void* from_ = x.data_on(on)
+        cdef void* to = y.mutable_data_on(on)
+        cdef bint done
+        with nogil:
+            done = cudnn_mean_forward(on, op.dtype, op.shape, op.images, op.channels, from_, to)
+        if done:
+            return 0
+        op.refusals["CUDNN"] = (<bytes> cudnn_reason(on)).decode()
+        return PoolingPrimitive.forward(self, on, op, x, y, mask)
+
+    cdef int backward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+        cdef const void* from_ = x.data_on(on)     # not read by AVE pooling, but cuDNN wants to see them
+        cdef const void* to = y.data_on(on)
+        cdef const void* dy = y.diff_on(on)
+        cdef void* dx = x.mutable_diff_on(on)
+        cdef bint done
+        with nogil:
+            done = cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, from_, to, dy, dx)
+        if done:
+            return 0
+        op.refusals["CUDNN"] = (<bytes> cudnn_reason(on)).decode()
+        return PoolingPrimitive.backward(self, on, op, x, y, mask)
+
+
+_caffe, _cudnn = PoolingPrimitive(), CudnnPooling()     # have no state of their own
+
+
+def _ask_cudnn(Pooling operation):
+    if operation.method != AVE:
+        raise Refusal("pooling other than AVE (ops/pooling/cudnn.hpp says why)")
+    return _cudnn
+
+
+offer(Pooling, "CAFFE", lambda operation: _caffe)
+offer(Pooling, "CUDNN", _ask_cudnn)
