@@ -1,6 +1,7 @@
 """The network of a prototxt in PyTorch: a small translator for benchmarks and comparisons.
 
-It knows the layer types of LeNet, CIFAR-10 quick, AlexNet and ResNet; another type raises and names itself.
+It knows the layer types of the nets that docs/benchmarks.md compares; another type raises and names itself. A BatchNorm and the
+Scale that follows it are one operator, as PyTorch's users write them.
 """
 
 import torch
@@ -22,9 +23,15 @@ class TorchNet(torch.nn.Module):
         super().__init__()
         self.steps = []
         self.values = torch.nn.ParameterList()
-        for layer, bottoms, tops in zip(net.layers, net.bottom_ids, net.top_ids):
+        rows = list(zip(net.layers, net.bottom_ids, net.top_ids))
+        for i, (layer, bottoms, tops) in enumerate(rows):
             maker = getattr(self, "make_" + layer.type, None)
-            if layer.type == "Input":
+            if layer.type == "Input" or (layer.type == "Scale" and _normalizes(rows[i - 1], bottoms)):
+                continue
+            if i + 1 < len(rows) and rows[i + 1][0].type == "Scale" and _normalizes(rows[i], rows[i + 1][1]):
+                values = [self._keep(blob) for blob in rows[i + 1][0].blobs]
+                run = self.make_BatchNorm(layer.param, values, net.blob_list[bottoms[0]].shape)
+                self.steps.append((run, bottoms, rows[i + 1][2]))
                 continue
             if maker is None:
                 raise ValueError(f"the PyTorch translator does not know layer type {layer.type} ('{layer.name}')")
@@ -89,7 +96,7 @@ class TorchNet(torch.nn.Module):
     def make_BatchNorm(self, param, params, shape):
         mean, variance = torch.zeros(shape[1]), torch.ones(shape[1])
         p = param.batch_norm_param
-        return lambda x: F.batch_norm(x, mean, variance, training=param.phase == caffe_pb2.TRAIN, eps=p.eps)
+        return lambda x: F.batch_norm(x, mean, variance, *params, training=param.phase == caffe_pb2.TRAIN, eps=p.eps)
 
     def make_Scale(self, param, params, shape):
         view = (1, -1) + (1,) * (len(shape) - 2)
@@ -113,13 +120,18 @@ class TorchNet(torch.nn.Module):
         return lambda x: F.softmax(x, param.softmax_param.axis)
 
     def make_SoftmaxWithLoss(self, param, params, shape):
-        return lambda x, label: F.cross_entropy(x, label)
+        return lambda x, label: F.cross_entropy(x.flatten(1) if label.ndim == 1 else x, label)
 
     def make_Silence(self, param, params, shape):
         return lambda *xs: []
 
     def make_Accuracy(self, param, params, shape):
         return lambda x, label: (x.argmax(1) == label).float().mean()
+
+
+def _normalizes(row, bottoms):
+    """Whether the layer of a row is a BatchNorm whose top is the only bottom of the next."""
+    return row[0].type == "BatchNorm" and list(bottoms) == list(row[2])
 
 
 def _pair(param, field, default):
