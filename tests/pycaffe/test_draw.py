@@ -50,7 +50,7 @@ def test_graph_and_files(net, tmp_path, monkeypatch):
         draw.get_pydot_graph(net, "LR", phase=caffe.TRAIN)
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parent.parent.glob("models/**/*.prototxt")), ids=lambda p: p.parent.name + "/" + p.name)
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("models/**/*.prototxt")), ids=lambda p: p.parent.name + "/" + p.name)
 def test_every_model_is_drawn(path):
     if "solver" not in path.name:
         assert "->" in draw.get_pydot_graph(upgrade.read_net_file(path)[0], "LR").to_string()
