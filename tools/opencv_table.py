@@ -188,8 +188,8 @@ def give_statistics(layer, x):
 def watched(net):
     """Return the names of the blobs to compare: the outputs, and what goes into a last Softmax, which hides differences."""
     names = list(net.outputs)
-    last = net.layers[-1]
-    return names + [net.blob_names[net.bottom_ids[-1][0]]] if last.type == "Softmax" and len(net.layers) > 2 else names
+    last = net.nodes[-1]
+    return names + [last.bottoms[0].name] if last.type == "Softmax" and len(net.nodes) > 2 else names
 
 
 def relative(a, b):
@@ -219,7 +219,7 @@ def compare(cv2, name, param, folder):
         theirs = cv2.dnn.readNetFromCaffe(files[0], files[1])
         for blob, values in given.items():
             theirs.setInput(values, blob)
-        makers = {net.blob_names[top]: layer for layer, tops in zip(net.layer_names, net.top_ids) for top in tops}
+        makers = {top.name: node.name for node in net.nodes for top in node.tops}
         known = set(theirs.getLayerNames())
         names = list(ours)
         results = theirs.forward([blob if blob in known else makers[blob] for blob in names])

@@ -40,7 +40,7 @@ def test(file, model, weights, iterations, ap_version, level, stage):
         raise
     net.copy_from(weights)
     logger.info("Running for %d iterations.", iterations)
-    ends = {layer.type for layer, ids in zip(net.layers, net.top_ids) if set(ids) & set(net.output_ids)}
+    ends = {node.type for node in net.nodes if set(node.tops) & set(net.output_blobs)}
     finds = ends == {"DetectionEvaluate"}
     means = OutputMeans(net)
     if finds:

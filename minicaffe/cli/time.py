@@ -83,7 +83,7 @@ def measure(net, iterations):
 
 def run_backward(net, index):
     """Run one layer backward, also where the net itself would skip its parameters (a deploy net has no loss)."""
-    if net.layer_need_backward[index] or net.layers[index].blobs:
+    if net.nodes[index].needs_backward or net.nodes[index].blobs:
         net.backward_layer(index)
         wait()
 

@@ -6,7 +6,7 @@ import re
 from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.data.data import check_database
-from minicaffe.net.build import LayerDef, filter_layers
+from minicaffe.net.definitions import LayerDef, filter_layers
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.files import MAX_TEXT, read_bytes
 from minicaffe.solver import create_solver, solver_types

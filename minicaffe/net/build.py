@@ -1,207 +1,135 @@
-"""From a NetParameter to the list of layers that a net is made of: rules, splits, and who runs backward.
-
-Everything here works on messages and names, before any layer exists (Caffe net.cpp FilterNet and the backward sweeps of
-Init, util/insert_splits.cpp).
-"""
+"""From the definitions of layers to nodes: create, connect, set up, and who runs backward (Caffe net.cpp, Init)."""
 
 import logging
-from collections import namedtuple
+from collections import Counter
 
+from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.layer import layer_class
-from minicaffe.proto import caffe_pb2, forks
-from minicaffe.proto.fields import unknown_of
-from minicaffe.proto.reader import enum_name, no_value
-from minicaffe.proto.text import parse_fields
+from minicaffe.net.node import Node
+from minicaffe.net.share import ParamTable
+from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger("minicaffe.net")
 
-LayerDef = namedtuple("LayerDef", "param line")
-LayerDef.__doc__ = "A LayerParameter and the line of the file where it is, None if there is none."
 
-
-def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
-    """Return the LayerDefs of a NetParameter that its state admits, once their fields are known to be read by someone.
+class Builder:
+    """Makes the nodes of a net, one after the other.
 
     Parameters
     ----------
-    positions : Positions, optional
-        Gives the lines.
-    skip_unknown_fields : bool
-        Whether fields of forks without which the net computes the same are left out with a warning.
+    net : Net
+        Says file, phase, type, and the workspaces of parameters and blobs.
 
-    Raises
-    ------
-    ConfigError
-        As `filter_layers`, and for a field that neither the messages nor the layer's type know, or a value of a field.
+    Attributes
+    ----------
+    nodes : list of Node
+    param_table : ParamTable
+    available : dict
+        The blobs that no layer has consumed so far by name.
     """
-    layers = [LayerDef(layer, positions.layer_line(i) if positions is not None else None) for i, layer in enumerate(param.layer)]
-    indices = {id(layer): i for i, layer in enumerate(layers)}
-    kept = filter_layers(layers, param.state, file)
-    for layer in kept:
-        if layer.param.fork_fields:
-            path = f"layer[{indices[id(layer)]}]"
-            _check_fields(layer, param.state.phase, skip_unknown_fields, file, positions, path)
-    return kept
 
+    def __init__(self, net):
+        self.net = net
+        self.nodes, self.param_table, self.available = [], ParamTable(), {}
+        self._produced, self._needing = set(), set()  # the names of all blobs so far, and the blobs that need a gradient
+        self._repeats, self._elements = Counter(), 0  # how many layers had each name so far, and the size of all tops
 
-def _check_fields(layer, phase, skip, file, positions, layer_path):
-    """Raise for the first field of a layer that its type does not read and that may not be left out."""
-    param = layer.param
-    try:
-        if layer_class(param.type).takes_unknown_fields:
-            return
-    except Error as error:
-        raise error.at(file=file, line=layer.line, layer=param.name, layer_type=param.type)
-    training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
-    for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
-        known = message.fields_by_name.get(name)
-        if known is None or known.enum_type is None:  # a known one may be in a `fork_fields` that somebody else made up
-            found = forks.find_field(message.name, name)
-            names = [other for other in message.fields_by_name if other != "fork_fields"]
-            text = f"unknown field in {message.name}{forks.about_field(message.name, name, value, names)}"
-        else:
-            found, text = forks.find_value(enum_name(known.enum_type), value), no_value(known.enum_type, value)
-        line, column = positions.place_of(f"{layer_path}.{path}") if positions is not None else (None, None)
-        error = ConfigError(text, field=path, file=file, line=line or layer.line, column=column, layer=param.name,
-                            layer_type=param.type)
-        if not skip or not forks.may_skip(found, value, training):
-            raise error
-        log.warning("%s; skipped", error)
-
-
-def filter_layers(layers, state, file=None):
-    """Return the LayerDefs whose include and exclude rules admit them under a NetState.
-
-    Raises
-    ------
-    ConfigError
-        If a layer has both include and exclude rules.
-    """
-    kept = []
-    for layer in layers:
-        param = layer.param
-        if param.include and param.exclude:
-            raise ConfigError("give include rules or exclude rules, not both", field="include", file=file, line=layer.line,
-                              layer=param.name, layer_type=param.type)
-        if param.include:
-            keep = any(state_meets_rule(state, rule, param.name) for rule in param.include)
-        else:
-            keep = not any(state_meets_rule(state, rule, param.name) for rule in param.exclude)
-        if keep:
-            kept.append(layer)
-    return kept
-
-
-def state_meets_rule(state, rule, layer_name):
-    """Whether a NetState meets a NetStateRule; logs the condition that fails."""
-    name = caffe_pb2.Phase.Name
-    if rule.HasField("phase") and rule.phase != state.phase:
-        why = f"phase {name(state.phase)} differs from {name(rule.phase)}"
-    elif rule.HasField("min_level") and state.level < rule.min_level:
-        why = f"level {state.level} is below min_level {rule.min_level}"
-    elif rule.HasField("max_level") and state.level > rule.max_level:
-        why = f"level {state.level} is above max_level {rule.max_level}"
-    elif missing := [s for s in rule.stage if s not in state.stage]:
-        why = f"stage {missing[0]} is not set"
-    elif unwanted := [s for s in rule.not_stage if s in state.stage]:
-        why = f"stage {unwanted[0]} is set"
-    else:
-        return True
-    log.info("The NetState does not meet a rule of layer %s: %s", layer_name, why)
-    return False
-
-
-def insert_splits(layers, file=None):
-    """Give every top that several bottoms consume a Split layer right behind its producer.
-
-    A non-zero explicit loss weight counts as one more consumer; it moves to the first output of the split. The
-    LayerParameters given are not changed.
-
-    Raises
-    ------
-    ConfigError
-        For a bottom that no earlier layer produces.
-    """
-    producer = {}   # blob name -> (layer index, top index) of its latest producer
-    consumers = {}  # (layer index, top index) -> number of consumers
-    source = {}     # (layer index, bottom index) -> the top it reads
-    for i, (param, line) in enumerate(layers):
-        for j, name in enumerate(param.bottom):
-            if name not in producer:
-                raise ConfigError(f"unknown bottom blob '{name}': no earlier layer has this top{close_matches(name, producer)}",
-                                  field=f"bottom[{j}]", file=file, line=line, layer=param.name, layer_type=param.type)
-            source[i, j] = producer[name]
-            consumers[producer[name]] = consumers.get(producer[name], 0) + 1
-        for j, name in enumerate(param.top):
-            producer[name] = (i, j)
-            if j < len(param.loss_weight) and param.loss_weight[j]:
-                consumers[i, j] = consumers.get((i, j), 0) + 1
-
-    result = []
-    used = {}  # (layer index, top index) -> how many outputs of its split are taken
-    for i, (given, line) in enumerate(layers):
+    def add(self, definition):
+        """Make the node of a LayerDef; errors get its place."""
         param = caffe_pb2.LayerParameter()
-        param.CopyFrom(given)
-        for j in range(len(param.bottom)):
-            top = source[i, j]
-            if consumers[top] > 1:
-                param.bottom[j] = split_blob_name(layers[top[0]].param, top[1], used.get(top, 0))
-                used[top] = used.get(top, 0) + 1
-        result.append(LayerDef(param, line))
-        for j, name in enumerate(given.top):
-            count = consumers.get((i, j), 0)
-            if count <= 1:
-                continue
-            split = caffe_pb2.LayerParameter(name=split_layer_name(given, j), type="Split", bottom=[name])
-            split.top.extend(split_blob_name(given, j, k) for k in range(count))
-            if j < len(given.loss_weight) and given.loss_weight[j]:
-                split.loss_weight.extend([given.loss_weight[j]] + [0] * (count - 1))
-                # Only this top's weight moves away; Caffe also loses those of the layer's other tops, and a loss layer
-                # would add its default weight again, so that the total counted twice.
-                param.loss_weight[j] = 0
-                used[i, j] = 1
-            result.append(LayerDef(split, line))
-    return result
+        param.CopyFrom(definition.param)
+        try:
+            layer = self._create(param)
+            node = Node(layer, [self._take(param, i) for i in range(len(param.bottom))], [], self.net.file, definition.line)
+            self._add_tops(node, param)
+            log.info("Setting up %s", param.name)
+            layer.set_up(node.bottoms, node.tops)
+            self._report(node)
+            self._add_params(node)
+        except Error as error:
+            raise error.at(file=self.net.file, line=definition.line, layer=param.name, layer_type=param.type)
+        self.nodes.append(node)
+
+    def _create(self, param):
+        if not param.HasField("phase"):
+            param.phase = self.net.phase
+        if len(param.propagate_down) not in (0, len(param.bottom)):
+            raise ConfigError(f"give none or one for each of the {len(param.bottom)} bottoms, got {len(param.propagate_down)}",
+                              field="propagate_down")
+        log.info("Creating Layer %s", param.name)
+        repeats = self._repeats[param.name]
+        self._repeats[param.name] += 1
+        return layer_class(param.type)(param, self.net.dtype, self.net.parameters,
+                                       f"{param.name}#{repeats}" if repeats else param.name)
+
+    def _take(self, param, i):
+        """Return the blob that bottom `i` consumes."""
+        name = param.bottom[i]
+        if name not in self.available:
+            raise ConfigError(f"unknown bottom blob '{name}': no earlier layer has this top, or it was consumed"
+                              f"{close_matches(name, self.available)}", field=f"bottom[{i}]")
+        log.info("%s <- %s", param.name, name)
+        return self.available.pop(name)
+
+    def _add_tops(self, node, param):
+        for i, name in enumerate(param.top):
+            in_place = i < len(param.bottom) and name == param.bottom[i]
+            if not in_place and name in self._produced:
+                raise ConfigError(f"blob '{name}' is produced by more than one layer; in-place needs the same name at the "
+                                  "same index of bottom and top", field=f"top[{i}]")
+            log.info("%s -> %s%s", param.name, name, " (in-place)" if in_place else "")
+            blob = node.bottoms[i] if in_place else Blob(None, self.net.dtype, name)
+            if not in_place:
+                self._produced.add(name)
+                self.net.workspace.set(name, blob)
+            self.available[name] = blob
+            node.tops.append(blob)
+        if node.layer.auto_top_blobs:
+            for _ in range(max(node.layer.min_top_blobs, node.layer.exact_num_top_blobs) - len(param.top)):
+                log.info("%s -> (automatic)", param.name)
+                node.tops.append(Blob(None, self.net.dtype, "(automatic)"))
+
+    def _report(self, node):
+        for blob, weight in zip(node.tops, node.loss_weights):
+            log.info("Top shape: %s", blob.shape_string())
+            if weight:
+                log.info("    with loss weight %g", weight)
+        self._elements += sum(blob.count for blob in node.tops)
+        log.info("Memory required for data: %d", self._elements * (4 if self.net.dtype == Dtype.FLOAT else 8))
+
+    def _add_params(self, node):
+        """Enter the layer's parameters into the table, and note who needs a gradient."""
+        specs = node.param.param
+        if len(specs) > len(node.blobs):
+            raise ConfigError(f"too many param entries: {len(specs)} for {len(node.blobs)} parameter blobs", field="param")
+        below = [blob in self._needing for blob in node.bottoms]
+        node.bottom_needs = list(node.param.propagate_down) or below
+        node.layer.param_propagate_down = [i >= len(specs) or specs[i].lr_mult != 0 for i in range(len(node.blobs))]
+        node.needs_backward = any(below) or any(node.layer.param_propagate_down)
+        if node.needs_backward:
+            self._needing.update(node.tops)
+        for i, blob in enumerate(node.blobs):
+            self.param_table.append(node.name, i, blob, specs[i] if i < len(specs) else None)
+
+    def finish(self, force_backward):
+        """Settle who runs backward, once all layers are there."""
+        cut_backward(self.nodes)
+        for node in self.nodes:
+            if force_backward:
+                node.needs_backward = True
+                node.layer.param_propagate_down = [True] * len(node.blobs)
+                node.bottom_needs = [needs or node.layer.allow_force_backward(i) for i, needs in enumerate(node.bottom_needs)]
+            log.info("%s %s backward computation.", node.name, "needs" if node.needs_backward else "does not need")
 
 
-def split_layer_name(param, top_index):
-    """Return ``<blob>_<layer>_<top index>_split``."""
-    return f"{param.top[top_index]}_{param.name}_{top_index}_split"
-
-
-def split_blob_name(param, top_index, k):
-    """Return ``<blob>_<layer>_<top index>_split_<k>``."""
-    return f"{split_layer_name(param, top_index)}_{k}"
-
-
-def cut_backward(layer_needs, bottom_needs, bottom_names, top_names, has_loss):
-    """Switch backward off where no loss lies above or nothing above passes a gradient down (in place).
-
-    Parameters
-    ----------
-    layer_needs : list of bool
-        One a layer: it or something below it learns.
-    bottom_needs : list of list of bool
-        One a bottom.
-    bottom_names, top_names : list of list of str
-        The blobs of each layer.
-    has_loss : list of bool
-        Whether a top of the layer has a loss weight.
-    """
+def cut_backward(nodes):
+    """Switch backward off where no loss lies above or nothing above passes a gradient down."""
     under_loss, skip = set(), set()
-    for i in reversed(range(len(layer_needs))):
-        contributes = has_loss[i] or any(name in under_loss for name in top_names[i])
-        skipped = all(name in skip for name in top_names[i])
-        if layer_needs[i] and skipped:
-            layer_needs[i] = False
-            bottom_needs[i] = [False] * len(bottom_needs[i])
-        if not contributes:
-            layer_needs[i] = False
-        for j, name in enumerate(bottom_names[i]):
-            if contributes:
-                under_loss.add(name)
-            else:
-                bottom_needs[i][j] = False
-            if not bottom_needs[i][j]:
-                skip.add(name)
+    for node in reversed(nodes):
+        contributes = any(node.loss_weights) or any(blob in under_loss for blob in node.tops)
+        if not contributes or node.needs_backward and all(blob in skip for blob in node.tops):
+            node.needs_backward, node.bottom_needs = False, [False] * len(node.bottoms)
+        if contributes:
+            under_loss.update(node.bottoms)
+        skip.update(blob for blob, needs in zip(node.bottoms, node.bottom_needs) if not needs)

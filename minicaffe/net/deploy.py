@@ -1,7 +1,7 @@
 """From a training net to the net that answers for one picture, which Caffe's users write by hand as deploy.prototxt."""
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.build import LayerDef, filter_layers
+from minicaffe.net.definitions import LayerDef, filter_layers
 from minicaffe.proto import caffe_pb2
 
 ANSWERS = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}

@@ -11,8 +11,6 @@ class ParamTable:
     ----------
     params : list of Blob
         All parameters, layer by layer.
-    names : list of str
-        What each is called in displays: its `name`, or its index in the layer.
     places : list of str
         ``layer 'conv1' blobs[0]``, for messages.
     owners : list of int
@@ -23,7 +21,6 @@ class ParamTable:
 
     def __init__(self):
         self.params = []
-        self.names = []
         self.owners = []
         self.learnable = []
         self.places = []
@@ -42,7 +39,6 @@ class ParamTable:
         position = len(self.params)
         place = f"layer '{layer_name}' blobs[{index}]"
         self.params.append(blob)
-        self.names.append(spec.name or str(index))
         self.places.append(place)
         given = {f: getattr(spec, f) if spec.HasField(f) else None for f in ("lr_mult", "decay_mult")}
         if not spec.name or spec.name not in self._named:

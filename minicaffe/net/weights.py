@@ -8,7 +8,6 @@ from collections import Counter
 import numpy as np
 
 from minicaffe.errors import ConfigWarning, DataError, Error, FileError, ShapeError
-from minicaffe.layer import Layer
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.atomic import hdf5_in_memory
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
@@ -31,7 +30,7 @@ class Loaded:
 
     def __init__(self, file, net, stored):
         self.file = str(file)
-        self.net = list(dict.fromkeys(name for name, layer in zip(net.layer_names, net.layers) if layer.blobs))
+        self.net = list(dict.fromkeys(node.name for node in net.nodes if node.blobs))
         there = set(self.net)
         self.taken = [name for name in stored if name in there]
         self.unused = [name for name in stored if name not in there]
@@ -87,7 +86,7 @@ def copy_layers(net, stored):
         If the number of blobs or a shape differs.
     """
     plan = []
-    first = _first_layers(net)
+    first = _first_nodes(net)
     for layer in stored:
         if layer.name not in first:
             log.info("Ignoring source layer %s", layer.name)
@@ -111,12 +110,12 @@ def save(net, file, write_diff=False):
     """Write the net and its parameters to an open binary file as a NetParameter, one entry for each layer."""
     param = caffe_pb2.NetParameter(name=net.name)
     stored = []
-    for layer in net.layers:
+    for node in net.nodes:
         entry = param.layer.add()
-        entry.CopyFrom(Layer.param.__get__(layer))  # a user's Python layer may have a `param` of its own
+        entry.CopyFrom(node.param)
         entry.ClearField("blobs")
         stored.append(binary.LayerBlobs(entry.name, entry.type, [
-            binary.StoredBlob(blob.shape, blob.cpu_data, blob.cpu_diff if write_diff else None) for blob in layer.blobs]))
+            binary.StoredBlob(blob.shape, blob.cpu_data, blob.cpu_diff if write_diff else None) for blob in node.blobs]))
     binary.write_net(file, param, stored)
 
 
@@ -128,7 +127,7 @@ def save_hdf5(net, file, write_diff=False):
     FileError
         If two layers have one name, or one that HDF5 has no group for: empty, ``.``, or with a ``/`` or NUL.
     """
-    for name, repeats in Counter(net.layer_names).items():
+    for name, repeats in Counter(node.name for node in net.nodes).items():
         if name in ("", ".") or "/" in name or "\0" in name or repeats > 1:
             raise FileError("cannot be saved as HDF5: layer names must be unique, not empty, and without '/' and NUL; save a "
                             ".caffemodel instead",
@@ -138,9 +137,9 @@ def save_hdf5(net, file, write_diff=False):
     with hdf5_in_memory(file) as hdf5:
         data = hdf5.create_group("data")
         diff = hdf5.create_group("diff") if write_diff else None
-        for layer, name in zip(net.layers, net.layer_names):
-            places = data.create_group(name), diff.create_group(name) if write_diff else None
-            for i, blob in enumerate(layer.blobs):
+        for node in net.nodes:
+            places = data.create_group(node.name), diff.create_group(node.name) if write_diff else None
+            for i, blob in enumerate(node.blobs):
                 if id(blob) in owned:
                     places[0].create_dataset(str(i), data=blob.cpu_data)
                 if write_diff:
@@ -157,15 +156,15 @@ def load_hdf5(net, path):
         data = find(file, "data", net.trusted)
         if not isinstance(data, h5py.Group):
             raise DataError("has no group 'data'; it is no weights file of Caffe")
-        plan, layers, table = [], net.layer_dict, net.param_table
+        plan, nodes, table = [], {node.name: node for node in net.nodes}, net.param_table
         sharers = {id(table.params[i]) for i, owner in enumerate(table.owners) if owner != i}
         stored = []
         for name in data:
             group = find(data, name, net.trusted)
             if isinstance(group, h5py.Group) and len(group):
                 stored.append(name)
-            if name in layers:
-                plan += _hdf5_layer(layers[name], name, group, sharers, net.trusted)
+            if name in nodes:
+                plan += _hdf5_layer(nodes[name], name, group, sharers, net.trusted)
             else:
                 log.info("Ignoring source layer %s", name)
     for values, blob in plan:
@@ -203,23 +202,23 @@ def _hdf5_layer(target, name, group, sharers, follow):
 
 def share(net, other):
     """Let the parameters of `net` use the data memory of the layers of `other` with the same name (diffs stay apart)."""
-    first = _first_layers(net)
-    for name, layer in zip(other.layer_names, other.layers):
-        if name not in first:
-            log.info("Ignoring source layer %s", name)
+    first = _first_nodes(net)
+    for node in other.nodes:
+        if node.name not in first:
+            log.info("Ignoring source layer %s", node.name)
             continue
-        target = first[name]
-        shapes, theirs = [b.shape for b in target.blobs], [b.shape for b in layer.blobs]
+        target = first[node.name]
+        shapes, theirs = [b.shape for b in target.blobs], [b.shape for b in node.blobs]
         if shapes != theirs:
-            raise ShapeError(f"cannot share parameters of shapes {theirs} with {shapes}", field="blobs", layer=name,
+            raise ShapeError(f"cannot share parameters of shapes {theirs} with {shapes}", field="blobs", layer=target.name,
                              layer_type=target.type)
-        for blob, source in zip(target.blobs, layer.blobs):
+        for blob, source in zip(target.blobs, node.blobs):
             blob.share_data(source)
 
 
-def _first_layers(net):
-    """Return the layers of a net by name, the first of those with one name."""
-    return dict(zip(reversed(net.layer_names), reversed(net.layers)))
+def _first_nodes(net):
+    """Return the nodes of a net by name, the first of those with one name."""
+    return {node.name: node for node in reversed(net.nodes)}
 
 
 def _times(shape):

@@ -78,10 +78,10 @@ class Net:
         self.caffe = net
         self._given = {}  # input: array, kept as a net may overwrite its input
         self._layers = {}
-        for index, (name, layer) in enumerate(zip(net.layer_names, net.layers)):
-            if layer.type != "Input" and name in names:  # no splits
-                shown = net.blob_names[net.top_ids[index][0]] if layer.type == "Convolution" else name
-                self._layers[shown if shown not in self._layers else name] = index
+        for index, node in enumerate(net.nodes):
+            if node.type != "Input" and node.name in names:  # no splits
+                shown = node.tops[0].name if node.type == "Convolution" else node.name
+                self._layers[shown if shown not in self._layers else node.name] = index
 
     def empty(self):
         """Return whether there are no layers."""
@@ -97,11 +97,10 @@ class Net:
 
     def getUnconnectedOutLayers(self):
         """Return the numbers, from 1, of the layers whose outputs nothing reads."""
-        net = self.caffe
-        outputs = set(net.output_ids)
-        last = {top: index for index, tops in enumerate(net.top_ids) for top in tops}
+        nodes = self.caffe.nodes
+        last = {top: index for index, node in enumerate(nodes) for top in node.tops if top in self.caffe.output_blobs}
         unread = [number for number, index in enumerate(self._layers.values(), 1)
-                  if net.top_ids[index] and all(top in outputs and last[top] == index for top in net.top_ids[index])]
+                  if nodes[index].tops and all(last.get(top) == index for top in nodes[index].tops)]
         return np.array(unread, np.int32)
 
     def getUnconnectedOutLayersNames(self):
@@ -175,7 +174,7 @@ class Net:
             return self._layers[name]
         if name in self.caffe.layer_names:
             return self.caffe.layer_index(name)
-        makers = [index for index, tops in enumerate(self.caffe.top_ids) if name in [self.caffe.blob_names[i] for i in tops]]
+        makers = [index for index, node in enumerate(self.caffe.nodes) if name in [top.name for top in node.tops]]
         if not makers:
             raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self._layers)}")
         return makers[-1]

@@ -3,7 +3,6 @@
 Different from pycaffe: wrong input raises instead of ending the process, and a view of a blob keeps its memory alive.
 """
 
-import functools
 import logging
 import os
 from collections import OrderedDict
@@ -14,23 +13,11 @@ import numpy as np
 from minicaffe.common import TEST, TRAIN
 from minicaffe.errors import ConfigError, FileError, ShapeError
 from minicaffe.net import net as net_room
+from minicaffe.net import run
+from minicaffe.net.net import made_once
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger(__name__)
-
-
-def _made_once(method):
-    """A property whose value is made at its first use: the lists behind it do not change once a net is built."""
-    name = method.__name__
-
-    @functools.wraps(method)
-    def get(net):
-        made = net.__dict__.setdefault("_made", {})
-        if name not in made:
-            made[name] = method(net)
-        return made[name]
-
-    return property(get)
 
 
 class Net(net_room.Net):
@@ -86,70 +73,58 @@ class Net(net_room.Net):
 
     # ---- looking inside
 
-    @_made_once
-    def blobs(self):
-        """Blobs by name, in the order in which layers made them, those of splits included."""
-        return OrderedDict(zip(self.blob_names, self.blob_list))
-
-    @_made_once
+    @made_once
     def blob_loss_weights(self):
         """Loss weight of each blob by name, 0 for most."""
-        return OrderedDict(zip(self.blob_names, self.blob_loss_weight_list))
+        return OrderedDict((blob.name, weight) for blob, weight in self.loss_weights.items())
 
-    @_made_once
+    @made_once
     def params(self):
         """Parameter blobs of the layers that have any, by layer name."""
         return OrderedDict((name, layer.blobs) for name, layer in zip(self.layer_names, self.layers) if layer.blobs)
 
-    @_made_once
+    @made_once
     def inputs(self):
         """Names of the tops of Input layers."""
-        return [self.blob_names[i] for i in self.input_ids]
+        return [blob.name for blob in self.input_blobs]
 
-    @_made_once
+    @made_once
     def outputs(self):
         """Names of the blobs that nothing consumes, sorted."""
-        return [self.blob_names[i] for i in self.output_ids]
+        return [blob.name for blob in self.output_blobs]
 
-    @_made_once
+    @made_once
     def top_names(self):
         """Names of the tops of each layer by layer name."""
-        return OrderedDict((n, [self.blob_names[i] for i in ids]) for n, ids in zip(self.layer_names, self.top_ids))
+        return OrderedDict((node.name, [blob.name for blob in node.tops]) for node in self.nodes)
 
-    @_made_once
+    @made_once
     def bottom_names(self):
         """Names of the bottoms of each layer by layer name."""
-        return OrderedDict((n, [self.blob_names[i] for i in ids]) for n, ids in zip(self.layer_names, self.bottom_ids))
+        return OrderedDict((node.name, [blob.name for blob in node.bottoms]) for node in self.nodes)
 
-    @property
-    def _layer_names(self):
-        return self.layer_names
-
-    @property
-    def _blob_names(self):
-        return self.blob_names
-
-    @property
-    def _blobs(self):
-        return self.blob_list
+    _layer_names, _blob_names, _blobs = net_room.Net.layer_names, net_room.Net.blob_names, net_room.Net.blob_list
 
     @property
     def _inputs(self):
-        return self.input_ids
+        return self._ids(self.input_blobs)
 
     @property
     def _outputs(self):
-        return self.output_ids
+        return self._ids(self.output_blobs)
 
     @property
     def _blob_loss_weights(self):
-        return self.blob_loss_weight_list
+        return list(self.loss_weights.values())
 
     def _top_ids(self, index):
-        return self.top_ids[index]
+        return self._ids(self.nodes[index].tops)
 
     def _bottom_ids(self, index):
-        return self.bottom_ids[index]
+        return self._ids(self.nodes[index].bottoms)
+
+    def _ids(self, blobs):
+        return [self.blob_list.index(blob) for blob in blobs]
 
     # ---- running
 
@@ -291,19 +266,19 @@ class Net(net_room.Net):
 
     def before_forward(self, hook):
         """Call ``hook(layer index)`` before each layer's forward."""
-        self.add_hook(net_room.BEFORE_FORWARD, hook)
+        self.add_hook(run.BEFORE_FORWARD, hook)
 
     def after_forward(self, hook):
         """Call ``hook(layer index)`` after each layer's forward."""
-        self.add_hook(net_room.AFTER_FORWARD, hook)
+        self.add_hook(run.AFTER_FORWARD, hook)
 
     def before_backward(self, hook):
         """Call ``hook(layer index)`` before each layer's backward."""
-        self.add_hook(net_room.BEFORE_BACKWARD, hook)
+        self.add_hook(run.BEFORE_BACKWARD, hook)
 
     def after_backward(self, hook):
         """Call ``hook(layer index)`` after each layer's backward."""
-        self.add_hook(net_room.AFTER_BACKWARD, hook)
+        self.add_hook(run.AFTER_BACKWARD, hook)
 
 
 Workspace.net_class = Net

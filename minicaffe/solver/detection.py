@@ -106,7 +106,7 @@ class DetectionOutputs:
         if param.ap_version not in VERSIONS:
             raise ConfigError(f"must be one of {', '.join(VERSIONS)}, got '{param.ap_version}'", field="ap_version")
         self.net, self.each = net, param.show_per_class_result
-        self.outputs = [(net.blob_names[i], net.blob_list[i], MeanPrecision(param.ap_version)) for i in net.output_ids]
+        self.outputs = [(blob.name, blob, MeanPrecision(param.ap_version)) for blob in net.output_blobs]
         for name, blob, _ in self.outputs:
             if blob.shape[-1:] != (5,):
                 raise ConfigError(f"eval_type: \"detection\" needs outputs of DetectionEvaluate, rows of 5 numbers; '{name}' has "

@@ -87,12 +87,11 @@ def first_blob(net):
     from_data : bool
         Whether a layer without bottoms gave it.
     """
-    for ids in net.top_ids:
-        for i in ids:
-            if not is_finite(net.blob_list[i]):
-                writers = [k for k, tops in enumerate(net.top_ids) if i in tops]
-                layers = " and ".join(f"layer '{net.layer_names[k]}' ({net.layers[k].type})" for k in writers)
-                return f"the first blob that is not finite is '{net.blob_names[i]}' of {layers}", not net.bottoms[writers[0]]
+    for blob in net.blob_list:
+        if not is_finite(blob):
+            writers = [node for node in net.nodes if blob in node.tops]
+            layers = " and ".join(f"layer '{node.name}' ({node.type})" for node in writers)
+            return f"the first blob that is not finite is '{blob.name}' of {layers}", not writers[0].bottoms
     return "no blob holds such a value any more", False  # an earlier batch of iter_size gave it, or a layer overwrote it in place
 
 

@@ -64,7 +64,7 @@ def build_train_net(param, file, positions, make_net, skip_unknown_fields=False,
     place = f"specified in {given[0]}." if given[0].endswith("_param") else f"from {source.words}"
     log.info("Creating training net %s", place)
     net = _build(source, caffe_pb2.TRAIN, param.train_state, make_net, skip_unknown_fields)
-    if not any(net.blob_loss_weight_list):
+    if not any(net.loss_weights.values()):
         warnings.warn(ConfigWarning("the net has no loss in its TRAIN phase, so it learns nothing; give it a loss layer, such as "
                                     "SoftmaxWithLoss, or a layer a loss_weight; a deploy net cannot be trained", file=net.file),
                       stacklevel=2)

@@ -26,13 +26,13 @@ class OutputMeans:
         ShapeError
             If an output has another size than in the first pass.
         """
-        values = [self.net.blob_list[i].cpu_data.ravel() for i in self.net.output_ids]
+        values = [blob.cpu_data.ravel() for blob in self.net.output_blobs]
         if not self.passes:
             self.sums = [v.astype("float64") for v in values]
         else:
-            for i, total, value in zip(self.net.output_ids, self.sums, values, strict=True):
+            for blob, total, value in zip(self.net.output_blobs, self.sums, values, strict=True):
                 if total.size != value.size:
-                    raise ShapeError(f"output '{self.net.blob_names[i]}' has {value.size} values, in the first batch of this "
+                    raise ShapeError(f"output '{blob.name}' has {value.size} values, in the first batch of this "
                                      f"test it had {total.size}; the mean needs equal batches", file=self.net.file)
                 total += value
         self.passes += 1
@@ -40,10 +40,10 @@ class OutputMeans:
     def records(self):
         """Return one dict for each scalar of each output, in Caffe's order: name, index, value (the mean), loss_weight."""
         records = []
-        for i, total in zip(self.net.output_ids, self.sums, strict=bool(self.passes)):
-            name, weight = self.net.blob_names[i], self.net.blob_loss_weight_list[i]
+        for blob, total in zip(self.net.output_blobs, self.sums, strict=bool(self.passes)):
+            weight = self.net.loss_weights[blob]
             for value in (total / self.passes).tolist():
-                records.append({"name": name, "index": len(records), "value": value, "loss_weight": weight})
+                records.append({"name": blob.name, "index": len(records), "value": value, "loss_weight": weight})
         return records
 
 
@@ -64,7 +64,7 @@ def log_outputs(phase, records):
 
 def batch_size(net):
     """Return the first axis of the first top of the first layer that reads data; None if no layer does."""
-    for layer, bottoms, tops in zip(net.layers, net.bottoms, net.tops):
-        if not bottoms and tops and layer.type != "Parameter":
-            return tops[0].shape[0] if tops[0].num_axes else None
+    for node in net.nodes:
+        if not node.bottoms and node.tops and node.type != "Parameter":
+            return node.tops[0].shape[0] if node.tops[0].num_axes else None
     return None

@@ -44,8 +44,8 @@ def run_forward(net, seed=1701):
 def run_backward(net, check, seeds=None):
     """Run the last layer backward for the bottoms in `check`; `seeds` are the top diffs, left alone where None."""
     index = len(net.layers) - 1
-    net.layer_need_backward[index] = True
-    net.bottom_need_backward[index] = [i in check for i in range(len(net.bottoms[index]))]
+    net.nodes[index].needs_backward = True
+    net.nodes[index].bottom_needs = [i in check for i in range(len(net.bottoms[index]))]
     net.layers[index].param_propagate_down = [True] * len(net.layers[index].blobs)
     for top, seed in zip(net.tops[index], seeds or []):
         if seed is not None:

@@ -68,8 +68,8 @@ def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, field
             blob.diff[...] = 7
         for top, weight in zip(net.tops[-1], layer.loss_weights):
             top.diff[...] = weight or 1
-        net.layer_need_backward[index] = True
-        net.bottom_need_backward[index] = [kind == "bottom" and i == which for i in range(len(bottoms))]
+        net.nodes[index].needs_backward = True
+        net.nodes[index].bottom_needs = [kind == "bottom" and i == which for i in range(len(bottoms))]
         layer.param_propagate_down = [kind == "parameter" and i == which for i in range(len(layer.blobs))]
         net.backward_from_to(index, index)
         if name in ("LSTM", "RNN"):  # whose parameters always get a gradient

@@ -156,7 +156,7 @@ def test_silence_zeroes_the_diffs_that_are_asked_for():
         blob.diff[...] = 5
     run_backward(net, [1])
     assert (net.blob_by_name("a").diff == 5).all() and (net.blob_by_name("b").diff == 0).all()
-    assert net.output_ids == []
+    assert net.output_blobs == []
 
 
 def test_parameter_is_a_learned_top():

@@ -217,7 +217,7 @@ def test_one_training_step(model):
         solver.net.blob_list[solver.net.blob_names.index(name)].data[...] = numbers(shape, kind)
     before = {layer.name: [blob.cpu_data.copy() for blob in layer.blobs] for layer in solver.net.layers}
     solver.step(1)
-    losses = [blob.cpu_data for blob, weight in zip(solver.net.blob_list, solver.net.blob_loss_weight_list) if weight]
+    losses = [blob.cpu_data for blob, weight in solver.net.loss_weights.items() if weight]
     assert losses and all(np.isfinite(loss).all() and loss > 0 for loss in losses)
     changed = {layer.name for layer in solver.net.layers if layer.blobs and layer.type != "BatchNorm"
                and not np.array_equal(layer.blobs[0].cpu_data, before[layer.name][0])}

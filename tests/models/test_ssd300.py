@@ -69,7 +69,7 @@ def test_the_train_and_test_nets(files):
     for kind, phase, output, batch in (("train", caffe_pb2.TRAIN, "mbox_loss", 2), ("test", caffe_pb2.TEST, "detection_eval", 2)):
         param, positions = read_net(str(files / f"{kind}.prototxt"), phase)
         net = Net(param, positions=positions)
-        assert [net.blob_names[i] for i in net.output_ids] == [output]
+        assert [blob.name for blob in net.output_blobs] == [output]
         net.forward_from_to(0, 0)
         data, label = net.tops[0][:2]
         assert data.shape == (batch, 3, 300, 300) and label.shape[3] == 8

@@ -1,9 +1,10 @@
-"""Rules, splits and the backward sweep: what happens before any layer exists."""
+"""Rules, splits and the backward sweeps: what a net does before it runs."""
 
 import pytest
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.build import LayerDef, cut_backward, filter_layers, insert_splits
+from minicaffe.net.definitions import LayerDef, filter_layers, insert_splits
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
 
 
@@ -92,21 +93,48 @@ def test_unknown_bottom_names_line_layer_and_near_blobs():
     assert "did you mean 'data'" in str(caught.value)
 
 
+INPUTS = """layer { name: "in" type: "Input" top: "x" top: "label" input_param { shape { dim: 2 dim: 3 } shape { dim: 2 } } }"""
+IP = """layer { name: "NAME" type: "InnerProduct" bottom: "BOTTOM" top: "NAME" PARAM
+    inner_product_param { num_output: 4 bias_term: false } }"""
+
+
+def ip(name, bottom, param=""):
+    return IP.replace("NAME", name).replace("BOTTOM", bottom).replace("PARAM", param)
+
+
+def needs(prototxt):
+    """Which layers of a net run backward, and which bottoms get a gradient, by the layer's name."""
+    param, _ = text.parse_text(prototxt, caffe_pb2.NetParameter)
+    return {node.name: (node.needs_backward, node.bottom_needs) for node in Net(param).nodes}
+
+
 def test_backward_is_cut_where_no_loss_lies_above():
-    """data -> ip -> split -> (accuracy, loss): the branch without a loss runs no backward."""
-    layer_needs = [False, True, True, True, True]
-    bottom_needs = [[], [False], [True], [True, False], [True, False]]
-    cut_backward(layer_needs, bottom_needs,
-                 [[], ["data"], ["ip"], ["ip_0", "label"], ["ip_1", "label2"]],
-                 [["data", "label"], ["ip"], ["ip_0", "ip_1"], ["accuracy"], ["loss"]],
-                 [False, False, False, False, True])
-    assert layer_needs == [False, True, True, False, True]
-    assert bottom_needs == [[], [False], [True], [False, False], [True, False]]
+    """x -> ip -> split -> (accuracy, loss): the branch without a loss runs no backward."""
+    assert needs(INPUTS + ip("ip", "x") + """
+        layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }""") == {
+            "in": (False, []), "label_in_1_split": (False, [False]), "ip": (True, [False]), "ip_ip_0_split": (True, [True]),
+            "accuracy": (False, [False, False]), "loss": (True, [True, False])}
 
 
 def test_backward_stops_below_a_bottom_that_is_cut():
-    layer_needs = [True, True, True]
-    bottom_needs = [[], [True], [False]]
-    cut_backward(layer_needs, bottom_needs, [[], ["a"], ["b"]], [["a"], ["b"], ["loss"]], [False, False, True])
-    assert layer_needs == [False, False, True]
-    assert bottom_needs[1] == [False]
+    loss = 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "b" bottom: "label" top: "loss" propagate_down: CUT propagate_down: false }'
+    net = INPUTS + ip("a", "x") + ip("b", "a") + loss
+    assert needs(net.replace("CUT", "false")) == {
+        "in": (False, []), "a": (False, [False]), "b": (False, [False]), "loss": (True, [False, False])}
+    assert needs(net.replace("CUT", "true")) == {
+        "in": (False, []), "a": (True, [False]), "b": (True, [True]), "loss": (True, [True, False])}
+
+
+def test_force_backward_asks_every_bottom_that_may_have_a_gradient():
+    assert needs("force_backward: true " + INPUTS + ip("ip", "x", "param { lr_mult: 0 }")
+                 + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }') == {
+        "in": (True, []), "ip": (True, [True]), "loss": (True, [True, False])}
+
+
+def test_a_loss_that_a_later_layer_overwrites_in_place_counts_as_it_was():
+    net = Net(text.parse_text("""
+        layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "x" top: "loss" }
+        layer { name: "shift" type: "Power" bottom: "loss" top: "loss" power_param { shift: 5 } }""", caffe_pb2.NetParameter)[0])
+    assert net.forward_from_to(0, len(net.nodes) - 1) == 0 and net.blob_by_name("loss").cpu_data == 5

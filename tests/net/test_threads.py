@@ -10,7 +10,8 @@ import pytest
 import minicaffe as caffe
 from minicaffe.blob import Blob
 from minicaffe.errors import BusyError, ShapeError
-from minicaffe.net.net import BEFORE_FORWARD, Net
+from minicaffe.net.net import Net
+from minicaffe.net.run import BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import create_solver
 

@@ -70,8 +70,8 @@ class Minicaffe:
         self.last = len(self.net.layers) - 1
 
     def fill(self, arrays):
-        for i, array in zip(self.net.input_ids, arrays):
-            self.net.blob_list[i].data[...] = array
+        for blob, array in zip(self.net.input_blobs, arrays):
+            blob.data[...] = array
 
     def forward(self):
         self.net.forward_from_to(0, self.last)
@@ -131,7 +131,7 @@ def runners(path, batch, threads, which="all"):
     ours = Minicaffe(param, threads)
     random = np.random.default_rng(0)
     arrays = [random.random(b.shape, np.float32) if b.num_axes > 1 else random.integers(0, 10, b.shape).astype(np.float32)
-              for b in (ours.net.blob_list[i] for i in ours.net.input_ids)]
+              for b in ours.net.input_blobs]
     made = {"minicaffe": ours}
     if which != "minicaffe":
         try:

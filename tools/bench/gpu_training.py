@@ -83,7 +83,7 @@ def lenet(options, rows):
     random = np.random.default_rng(0)
     arrays = random.random((batch, 1, 28, 28), np.float32)
     labels = random.integers(0, 10, batch)
-    blobs = [inputs.net.blob_list[i] for i in inputs.net.input_ids]
+    blobs = inputs.net.input_blobs
 
     def fed():
         for blob, values in zip(blobs, (arrays, labels)):
@@ -134,13 +134,13 @@ def resnet(options, rows):
     random = np.random.default_rng(0)
     arrays = random.standard_normal((batch, 3, size, size), np.float32)
     labels = random.integers(0, classes, batch)
-    for i, values in zip(solver.net.input_ids, (arrays, labels)):
-        solver.net.blob_list[i].data[...] = values
+    for blob, values in zip(solver.net.input_blobs, (arrays, labels)):
+        blob.data[...] = values
 
     def fed():
         """PyTorch's step copies its batch from the host, so ours does too."""
-        for i, values in zip(solver.net.input_ids, (arrays, labels)):
-            solver.net.blob_list[i].data[...] = values
+        for blob, values in zip(solver.net.input_blobs, (arrays, labels)):
+            blob.data[...] = values
         solver.step(1)
 
     runners = {"minicaffe": fed}

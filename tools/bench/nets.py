@@ -89,7 +89,7 @@ def forwards(name, batch, threads):
     param = deploy_net(name, batch)
     net = Net(param)
     arrays = _arrays(net)
-    net.blob_list[net.input_ids[0]].data[...] = arrays[0]
+    net.input_blobs[0].data[...] = arrays[0]
     made = {"minicaffe": lambda: net.forward_from_to(0, len(net.layers) - 1)}
     for last in (False, True):
         who = "PyTorch channels-last" if last else "PyTorch NCHW"
@@ -105,9 +105,8 @@ def forwards(name, batch, threads):
 
 def _arrays(net):
     random = np.random.default_rng(0)
-    blobs = [net.blob_list[i] for i in net.input_ids]
     return [random.random(b.shape, np.float32) if b.num_axes > 1 else random.integers(0, 10, b.shape).astype(np.float32)
-            for b in blobs]
+            for b in net.input_blobs]
 
 
 def _torch(net, threads, channels_last, arrays):

@@ -23,24 +23,22 @@ class TorchNet(torch.nn.Module):
         super().__init__()
         self.steps = []
         self.values = torch.nn.ParameterList()
-        rows = list(zip(net.layers, net.bottom_ids, net.top_ids))
-        for i, (layer, bottoms, tops) in enumerate(rows):
+        nodes = net.nodes
+        for i, node in enumerate(nodes):
+            layer, after = node.layer, nodes[i + 1] if i + 1 < len(nodes) else None
             maker = getattr(self, "make_" + layer.type, None)
-            if layer.type == "Input" or (layer.type == "Scale" and _normalizes(rows[i - 1], bottoms)):
+            if layer.type == "Input" or (layer.type == "Scale" and _normalizes(nodes[i - 1], node)):
                 continue
-            if i + 1 < len(rows) and rows[i + 1][0].type == "Scale" and _normalizes(rows[i], rows[i + 1][1]):
-                values = [self._keep(blob) for blob in rows[i + 1][0].blobs]
-                run = self.make_BatchNorm(layer.param, values, net.blob_list[bottoms[0]].shape)
-                self.steps.append((run, bottoms, rows[i + 1][2]))
+            if after is not None and after.type == "Scale" and _normalizes(node, after):
+                run = self.make_BatchNorm(layer.param, [self._keep(blob) for blob in after.blobs], node.bottoms[0].shape)
+                self.steps.append((run, node.bottoms, after.tops))
                 continue
             if maker is None:
                 raise ValueError(f"the PyTorch translator does not know layer type {layer.type} ('{layer.name}')")
             params = [self._keep(blob) for blob in layer.blobs] if layer.type != "BatchNorm" else []
-            shape = net.blob_list[bottoms[0]].shape
-            self.steps.append((maker(layer.param, params, shape), bottoms, tops))
-        self.inputs = [i for i in net.input_ids]
-        self.loss_ids = [i for ids, layer in zip(net.top_ids, net.layers)
-                         for i, w in zip(ids, layer.loss_weights) if w]
+            self.steps.append((maker(layer.param, params, node.bottoms[0].shape), node.bottoms, node.tops))
+        self.inputs = net.input_blobs
+        self.losses = [blob for blob, weight in net.loss_weights.items() if weight]
 
     def _keep(self, blob):
         self.values.append(torch.nn.Parameter(torch.from_numpy(blob.data.copy())))
@@ -50,10 +48,10 @@ class TorchNet(torch.nn.Module):
         """Return the sum of the losses, or all tops of the last layer if there is none."""
         blobs = dict(zip(self.inputs, inputs))
         for run, bottoms, tops in self.steps:
-            results = run(*[blobs[i] for i in bottoms])
-            for i, value in zip(tops, results if isinstance(results, (list, tuple)) else [results] * len(tops)):
-                blobs[i] = value
-        return sum(blobs[i] for i in self.loss_ids) if self.loss_ids else blobs[tops[0]]
+            results = run(*[blobs[bottom] for bottom in bottoms])
+            for top, value in zip(tops, results if isinstance(results, (list, tuple)) else [results] * len(tops)):
+                blobs[top] = value
+        return sum(blobs[loss] for loss in self.losses) if self.losses else blobs[tops[0]]
 
     # ---- one method for each layer type, returning a callable
 
@@ -129,9 +127,9 @@ class TorchNet(torch.nn.Module):
         return lambda x, label: (x.argmax(1) == label).float().mean()
 
 
-def _normalizes(row, bottoms):
-    """Whether the layer of a row is a BatchNorm whose top is the only bottom of the next."""
-    return row[0].type == "BatchNorm" and list(bottoms) == list(row[2])
+def _normalizes(node, after):
+    """Whether a node is a BatchNorm whose top is the only bottom of the next."""
+    return node.type == "BatchNorm" and after.bottoms == node.tops
 
 
 def _pair(param, field, default):

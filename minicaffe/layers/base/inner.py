@@ -35,7 +35,7 @@ class InnerNet:
             self.net = Net(param, layer.dtype, parameters)
         except Error as error:
             raise outward(error)
-        self.last = len(self.net.layers) - 1
+        self.last = len(self.net.nodes) - 1
         self._wanted = None
 
     def blob(self, name):
@@ -75,13 +75,12 @@ class InnerNet:
 
     def _choose(self, wanted):
         """Let backward pass only towards what is wanted, which `force_backward` does not ask."""
-        net = self.net
-        needs = {net.blob_names.index(name) for name in wanted}
-        for i, layer in enumerate(net.layers):
-            net.bottom_need_backward[i] = [blob in needs for blob in net.bottom_ids[i]]
-            net.layer_need_backward[i] = bool(layer.blobs) or any(net.bottom_need_backward[i])
-            if net.layer_need_backward[i]:
-                needs.update(net.top_ids[i])
+        needing = {self.blob(name) for name in wanted}
+        for node in self.net.nodes:
+            node.bottom_needs = [blob in needing for blob in node.bottoms]
+            node.needs_backward = bool(node.blobs) or any(node.bottom_needs)
+            if node.needs_backward:
+                needing.update(node.tops)
         self._wanted = wanted
 
     def inspect(self):

@@ -1,0 +1,174 @@
+"""From a NetParameter to the definitions of the layers that a net is made of: rules, fields of forks, splits.
+
+Everything here works on messages and names, before any layer exists (Caffe net.cpp FilterNet, util/insert_splits.cpp).
+"""
+
+import logging
+from collections import namedtuple
+
+from minicaffe.errors import ConfigError, Error, close_matches
+from minicaffe.layer import layer_class
+from minicaffe.proto import caffe_pb2, forks
+from minicaffe.proto.fields import unknown_of
+from minicaffe.proto.reader import enum_name, no_value
+from minicaffe.proto.text import parse_fields
+
+log = logging.getLogger("minicaffe.net")
+
+LayerDef = namedtuple("LayerDef", "param line")
+LayerDef.__doc__ = "A LayerParameter and the line of the file where it is, None if there is none."
+
+
+def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
+    """Return the LayerDefs of a NetParameter that its state admits, once their fields are known to be read by someone.
+
+    Parameters
+    ----------
+    positions : Positions, optional
+        Gives the lines.
+    skip_unknown_fields : bool
+        Whether fields of forks without which the net computes the same are left out with a warning.
+
+    Raises
+    ------
+    ConfigError
+        As `filter_layers`, and for a field that neither the messages nor the layer's type know, or a value of a field.
+    """
+    layers = [LayerDef(layer, positions.layer_line(i) if positions is not None else None) for i, layer in enumerate(param.layer)]
+    indices = {id(layer): i for i, layer in enumerate(layers)}
+    kept = filter_layers(layers, param.state, file)
+    for layer in kept:
+        if layer.param.fork_fields:
+            path = f"layer[{indices[id(layer)]}]"
+            _check_fields(layer, param.state.phase, skip_unknown_fields, file, positions, path)
+    return kept
+
+
+def _check_fields(layer, phase, skip, file, positions, layer_path):
+    """Raise for the first field of a layer that its type does not read and that may not be left out."""
+    param = layer.param
+    try:
+        if layer_class(param.type).takes_unknown_fields:
+            return
+    except Error as error:
+        raise error.at(file=file, line=layer.line, layer=param.name, layer_type=param.type)
+    training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
+    for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
+        known = message.fields_by_name.get(name)
+        if known is None or known.enum_type is None:  # a known one may be in a `fork_fields` that somebody else made up
+            found = forks.find_field(message.name, name)
+            names = [other for other in message.fields_by_name if other != "fork_fields"]
+            text = f"unknown field in {message.name}{forks.about_field(message.name, name, value, names)}"
+        else:
+            found, text = forks.find_value(enum_name(known.enum_type), value), no_value(known.enum_type, value)
+        line, column = positions.place_of(f"{layer_path}.{path}") if positions is not None else (None, None)
+        error = ConfigError(text, field=path, file=file, line=line or layer.line, column=column, layer=param.name,
+                            layer_type=param.type)
+        if not skip or not forks.may_skip(found, value, training):
+            raise error
+        log.warning("%s; skipped", error)
+
+
+def filter_layers(layers, state, file=None):
+    """Return the LayerDefs whose include and exclude rules admit them under a NetState.
+
+    Raises
+    ------
+    ConfigError
+        If a layer has both include and exclude rules.
+    """
+    kept = []
+    for layer in layers:
+        param = layer.param
+        if param.include and param.exclude:
+            raise ConfigError("give include rules or exclude rules, not both", field="include", file=file, line=layer.line,
+                              layer=param.name, layer_type=param.type)
+        if param.include:
+            keep = any(state_meets_rule(state, rule, param.name) for rule in param.include)
+        else:
+            keep = not any(state_meets_rule(state, rule, param.name) for rule in param.exclude)
+        if keep:
+            kept.append(layer)
+    return kept
+
+
+def state_meets_rule(state, rule, layer_name):
+    """Whether a NetState meets a NetStateRule; logs the condition that fails."""
+    name = caffe_pb2.Phase.Name
+    if rule.HasField("phase") and rule.phase != state.phase:
+        why = f"phase {name(state.phase)} differs from {name(rule.phase)}"
+    elif rule.HasField("min_level") and state.level < rule.min_level:
+        why = f"level {state.level} is below min_level {rule.min_level}"
+    elif rule.HasField("max_level") and state.level > rule.max_level:
+        why = f"level {state.level} is above max_level {rule.max_level}"
+    elif missing := [s for s in rule.stage if s not in state.stage]:
+        why = f"stage {missing[0]} is not set"
+    elif unwanted := [s for s in rule.not_stage if s in state.stage]:
+        why = f"stage {unwanted[0]} is set"
+    else:
+        return True
+    log.info("The NetState does not meet a rule of layer %s: %s", layer_name, why)
+    return False
+
+
+def insert_splits(layers, file=None):
+    """Give every top that several bottoms consume a Split layer right behind its producer.
+
+    A non-zero explicit loss weight counts as one more consumer; it moves to the first output of the split. The
+    LayerParameters given are not changed.
+
+    Raises
+    ------
+    ConfigError
+        For a bottom that no earlier layer produces.
+    """
+    producer = {}   # blob name -> (layer index, top index) of its latest producer
+    consumers = {}  # (layer index, top index) -> number of consumers
+    source = {}     # (layer index, bottom index) -> the top it reads
+    for i, (param, line) in enumerate(layers):
+        for j, name in enumerate(param.bottom):
+            if name not in producer:
+                raise ConfigError(f"unknown bottom blob '{name}': no earlier layer has this top{close_matches(name, producer)}",
+                                  field=f"bottom[{j}]", file=file, line=line, layer=param.name, layer_type=param.type)
+            source[i, j] = producer[name]
+            consumers[producer[name]] = consumers.get(producer[name], 0) + 1
+        for j, name in enumerate(param.top):
+            producer[name] = (i, j)
+            if j < len(param.loss_weight) and param.loss_weight[j]:
+                consumers[i, j] = consumers.get((i, j), 0) + 1
+
+    result = []
+    used = {}  # (layer index, top index) -> how many outputs of its split are taken
+    for i, (given, line) in enumerate(layers):
+        param = caffe_pb2.LayerParameter()
+        param.CopyFrom(given)
+        for j in range(len(param.bottom)):
+            top = source[i, j]
+            if consumers[top] > 1:
+                param.bottom[j] = split_blob_name(layers[top[0]].param, top[1], used.get(top, 0))
+                used[top] = used.get(top, 0) + 1
+        result.append(LayerDef(param, line))
+        for j, name in enumerate(given.top):
+            count = consumers.get((i, j), 0)
+            if count <= 1:
+                continue
+            split = caffe_pb2.LayerParameter(name=split_layer_name(given, j), type="Split", bottom=[name])
+            split.top.extend(split_blob_name(given, j, k) for k in range(count))
+            if j < len(given.loss_weight) and given.loss_weight[j]:
+                split.loss_weight.extend([given.loss_weight[j]] + [0] * (count - 1))
+                # Only this top's weight moves away; Caffe also loses those of the layer's other tops, and a loss layer
+                # would add its default weight again, so that the total counted twice.
+                param.loss_weight[j] = 0
+                used[i, j] = 1
+            result.append(LayerDef(split, line))
+    return result
+
+
+def split_layer_name(param, top_index):
+    """Return ``<blob>_<layer>_<top index>_split``."""
+    return f"{param.top[top_index]}_{param.name}_{top_index}_split"
+
+
+def split_blob_name(param, top_index, k):
+    """Return ``<blob>_<layer>_<top index>_split_<k>``."""
+    return f"{split_layer_name(param, top_index)}_{k}"

@@ -1,0 +1,221 @@
+"""Net: layers connected by named blobs (Caffe net.cpp).
+
+A net is a list of nodes (node.pyx): build.py makes them, run.pyx runs them, and what is here shows them and brings weights in and
+out. The blobs live in a workspace of the net's own, the parameters in its parent, which several nets may share. Different from
+Caffe: every fault raises and names file, line, layer and field.
+"""
+
+import functools
+import logging
+from collections import OrderedDict
+
+from minicaffe.blob import Dtype
+from minicaffe.common import caffe
+from minicaffe.errors import Error, MissingNameError, WrongTypeError, close_matches
+from minicaffe.net import weights
+from minicaffe.net.build import Builder
+from minicaffe.net.definitions import chosen_layers, insert_splits
+from minicaffe.net.run import Runner
+from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.atomic import replacing
+from minicaffe.workspace import Workspace
+
+log = logging.getLogger("minicaffe.net")
+
+
+def made_once(method):
+    """A property whose value is made at its first use: the nodes behind it do not change once a net is built."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def get(net):
+        made = net.__dict__.setdefault("_made", {})
+        if name not in made:
+            made[name] = method(net)
+        return made[name]
+
+    return property(get)
+
+
+class Net(Runner):
+    """A network built from a NetParameter, which is taken as it is (`read_net` reads and upgrades files).
+
+    Parameters
+    ----------
+    param : NetParameter
+        Its `state` says phase, level and stages; not changed.
+    dtype : Dtype
+        FLOAT or DOUBLE.
+    workspace : Workspace, optional
+        Owns the parameters; nets with the same one share parameters of layers with the same name. The net's blobs go
+        into a child of it. It lists the net (`Workspace.nets`) without owning it, which `Workspace.create_net` is for.
+    file : str, optional
+        Named in errors.
+    positions : Positions, optional
+        Gives the line of each layer.
+    trusted : bool
+        False: the net may write no files, read none outside the working directory, and import no modules
+        (`minicaffe.common.Caffe.check_path`, layers/python.py).
+    skip_unknown_fields : bool
+        Leave out, with a warning, fields of forks without which the net computes the same (proto/forks.py).
+
+    Attributes
+    ----------
+    nodes : list of Node
+        The layers with their blobs, in the order in which they run; all other lists of layers and blobs are views of them.
+    workspace, parameters : Workspace
+        Those that own the blobs and the parameters by name.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For anything that BVLC Caffe aborts on.
+    """
+
+    def __init__(self, param, dtype=Dtype.FLOAT, workspace=None, file=None, positions=None, trusted=True,
+                 skip_unknown_fields=False):
+        self.name, self.file, self.dtype, self.phase = param.name, file, dtype, param.state.phase
+        self.state = caffe_pb2.NetState()
+        self.state.CopyFrom(param.state)
+        self.parameters = workspace if workspace is not None else Workspace()
+        self.workspace = self.parameters.child(self.name)
+        builder = Builder(self)
+        layers = chosen_layers(param, positions, file, skip_unknown_fields)
+        with caffe.trusting(trusted):
+            self.trusted = caffe.trusted
+            for definition in insert_splits(layers, file):
+                builder.add(definition)
+        builder.finish(param.force_backward)
+        self.output_blobs = [builder.available[name] for name in sorted(builder.available, key=str.encode)]
+        for blob in self.output_blobs:
+            log.info("This network produces output %s", blob.name)
+        super().__init__(builder.nodes, builder.param_table, param.debug_info)
+        self.params_lr = self.param_table.multipliers("lr_mult")
+        self.params_weight_decay = self.param_table.multipliers("decay_mult")
+        self.parameters.add_net(self)
+        log.info("Network initialization done.")
+
+    # ---- views of the nodes
+
+    @made_once
+    def layers(self):
+        """The layers, in order."""
+        return [node.layer for node in self.nodes]
+
+    @made_once
+    def layer_names(self):
+        """The names of the layers."""
+        return [node.name for node in self.nodes]
+
+    @made_once
+    def layer_dict(self):
+        """Layers by name, in order; of layers with one name the last."""
+        return OrderedDict(zip(self.layer_names, self.layers))
+
+    @made_once
+    def bottoms(self):
+        """For each layer the blobs that it reads."""
+        return [node.bottoms for node in self.nodes]
+
+    @made_once
+    def tops(self):
+        """For each layer the blobs that it writes."""
+        return [node.tops for node in self.nodes]
+
+    @made_once
+    def blob_names(self):
+        """The names of `blob_list`."""
+        return [blob.name for blob in self.blob_list]
+
+    @made_once
+    def blobs(self):
+        """Blobs by name, in the order in which layers made them, those of splits included."""
+        return OrderedDict((blob.name, blob) for blob in self.blob_list)
+
+    @made_once
+    def input_blobs(self):
+        """The tops of Input layers."""
+        return [blob for node in self.nodes if node.type == "Input" for blob in node.tops]
+
+    @made_once
+    def loss_weights(self):
+        """The loss weight of each blob, 0 for most."""
+        return {blob: weight for node in self.nodes for blob, weight in zip(node.tops, node.loss_weights)}
+
+    def blob_by_name(self, name):
+        """Return the blob called `name`.
+
+        Raises
+        ------
+        MissingNameError
+            Lists near names.
+        """
+        if name not in self.blobs:
+            raise MissingNameError(f"the net has no blob '{name}'{close_matches(name, self.blob_names)}")
+        return self.blobs[name]
+
+    def layer_index(self, name):
+        """Return the index of the layer called `name`, the last of several.
+
+        Raises
+        ------
+        MissingNameError
+            Lists near names.
+        """
+        if name not in self.layer_names:
+            raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self.layer_names)}")
+        return len(self.layer_names) - 1 - self.layer_names[::-1].index(name)
+
+    # ---- weights (net/weights.py)
+
+    def copy_from(self, path):
+        """Load weights by layer name from a .caffemodel or an HDF5 file; layers the file lacks keep theirs.
+
+        The log says which layers got weights, and which did not; ConfigWarning if none did.
+        """
+        with self.lock:
+            weights.load(self, path).tell()
+
+    def load_hdf5(self, path):
+        """Load weights from an HDF5 file; every parameter of a layer that it names must be there."""
+        with self.lock:
+            weights.load_hdf5(self, path).tell()
+
+    def save(self, path, write_diff=False):
+        """Write a .caffemodel; a file of that name is replaced when the new one is whole."""
+        with self.lock, replacing(path) as file:
+            weights.save(self, file, write_diff)
+
+    def save_hdf5(self, path, write_diff=False):
+        """Write the weights as HDF5; a file of that name is replaced when the new one is whole."""
+        try:
+            with self.lock, replacing(path) as file:
+                weights.save_hdf5(self, file, write_diff)
+        except Error as error:
+            raise error.at(file=str(path))
+
+    def share_with(self, other):
+        """Use the parameter memory of `other` for layers with the same name."""
+        with self.lock:
+            weights.share(self, other)
+
+    def __reduce__(self):
+        raise WrongTypeError("a net cannot be copied or pickled: it holds memory that others may share; build a second one from "
+                             "the same file, then other.share_with(net) for the same weights, or net.save(path) and "
+                             "other.copy_from(path) for a copy of them")
+
+
+def read_net(path, phase, level=0, stages=(), skip_unknown_fields=False):
+    """Read a prototxt of any age for building: upgraded, with `phase` and `level` set and `stages` appended.
+
+    `skip_unknown_fields` is for fields of the net itself; `Net` looks at those of its layers.
+
+    Returns
+    -------
+    tuple of (NetParameter, Positions)
+    """
+    param, positions = upgrade.read_net_file(path, skip_unknown_fields=skip_unknown_fields)
+    param.state.phase = phase
+    param.state.level = level
+    param.state.stage.extend(stages or ())
+    return param, positions

@@ -1,0 +1,18 @@
+from minicaffe.layer cimport Layer
+
+cdef class Node:
+    cdef readonly Layer layer
+    cdef readonly str name           # these three are the layer's own; a user's Python layer may have others of the same name
+    cdef readonly str type
+    cdef readonly object param
+    cdef readonly list bottoms       # the blobs that it reads
+    cdef readonly list tops          # the blobs that it writes
+    cdef public list bottom_needs    # for each bottom whether it gets a gradient; Caffe's propagate_down
+    cdef public bint needs_backward
+    cdef readonly object file        # where the layer is defined, for errors
+    cdef readonly object line
+    cdef int forward(self) except -1
+    cdef int backward(self) except -1
+    cdef int reshape(self) except -1
+    cdef int inspect(self) except -1
+    cdef double loss(self) except? -1

@@ -1,0 +1,20 @@
+from minicaffe.net.lock cimport NetLock
+
+cdef class Runner:
+    cdef readonly list nodes
+    cdef readonly object param_table
+    cdef readonly list blob_list           # the tops of all nodes, in the order in which they were made
+    cdef readonly list learnable_params
+    cdef readonly NetLock lock             # held by the thread that runs or changes the net
+    cdef public bint debug_info
+    cdef int device             # the GPU that it ran on first, -1 if none
+    cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
+    cdef list param_counts      # of all parameters, as their layers made them
+    cdef list computed          # all blobs but those that sources give, and the learnable parameters
+    cdef list hooks
+    cdef int check_range(self, int low, int high) except -1
+    cdef int check_ready(self) except -1
+    cdef double compute(self, bint sources, int start, int end) except? -1
+    cdef double losses(self, int start, int end) except? -1
+    cpdef double forward_from_to(self, int start, int end) except? -1
+    cpdef backward_from_to(self, int start, int end)

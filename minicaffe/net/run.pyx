@@ -1,0 +1,257 @@
+"""Runner: the loops that run the nodes of a net forward and backward (Caffe net.cpp, ForwardFromTo and BackwardFromTo).
+
+Different from Caffe: a layer's reshape runs only when a blob changed (see layer.pyx), a fault raises with the layer's place, and
+threads take turns (lock.pyx).
+"""
+
+from collections import Counter
+
+from minicaffe.blob cimport Blob
+from minicaffe.net.lock cimport NetLock
+from minicaffe.net.node cimport Node
+from minicaffe.device.context cimport Context, context
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.net.observe import log_backward, log_forward, log_norms
+
+
+BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
+
+
+cdef class Runner:
+    """What of a net runs.
+
+    Parameters
+    ----------
+    nodes : list of Node
+        In the order in which they run.
+    param_table : ParamTable
+        Of all their parameters.
+    debug_info : bool
+        Log the mean of every blob, as Caffe does.
+    """
+
+    def __init__(self, list nodes not None, param_table not None, bint debug_info=False):
+        cdef Node node
+        self.nodes, self.param_table, self.debug_info = nodes, param_table, debug_info
+        self.device = -1
+        self.hooks = [[], [], [], []]
+        written = Counter(top for node in nodes for top in node.tops)
+        self.blob_list = list(written)
+        self.loss_at_once = any(weight and written[top] > 1 for node in nodes for top, weight in zip(node.tops, node.loss_weights))
+        given = {top for node in nodes if not node.bottoms for top in node.tops}
+        self.share_weights()
+        self.learnable_params = [param_table.params[i] for i in param_table.learnable]
+        self.computed = [blob for blob in self.blob_list if blob not in given] + self.learnable_params
+        self.param_counts = [blob.count for blob in param_table.params]
+        self.lock = NetLock([*self.blob_list, *param_table.params])
+
+    cpdef double forward_from_to(self, int start, int end) except? -1:
+        """Run layers `start` to `end`, both included; return the sum of their losses.
+
+        Raises
+        ------
+        ConfigError
+            If `start` is negative or `end` is not a layer's index.
+        """
+        self.check_range(start, end)
+        with self.lock:
+            return self.compute(True, start, end) + self.losses(start, end)
+
+    cpdef backward_from_to(self, int start, int end):
+        """Run the backward of layers `start` down to `end`, both included, where it is needed."""
+        cdef Node node
+        cdef int i
+        self.check_range(end, start)
+        with self.lock:
+            self.check_ready()
+            for i in range(start, end - 1, -1):
+                node = <Node> self.nodes[i]
+                if self.hooks[2]:
+                    self._call_hooks(BEFORE_BACKWARD, i)
+                if node.needs_backward:
+                    node.backward()
+                    if self.debug_info:
+                        log_backward(node)
+                if self.hooks[3]:
+                    self._call_hooks(AFTER_BACKWARD, i)
+
+    def backward_layer(self, int index):
+        """Run the backward of one layer, whether the net needs it or not."""
+        with self.lock:
+            self.check_ready()
+            (<Node?> self.nodes[index]).backward()
+
+    def forward_backward(self, bint run_sources=True, bint read_loss=True):
+        """Run the whole net forward and backward.
+
+        Parameters
+        ----------
+        run_sources : bool
+            False: `run_sources` was called already for this batch.
+        read_loss : bool
+            False: return 0, as while a CUDA graph is recorded, when there is no loss yet.
+
+        Returns
+        -------
+        float
+            The loss.
+        """
+        cdef int last = len(self.nodes) - 1
+        cdef double loss
+        with self.lock:
+            loss = self.compute(run_sources, 0, last)
+            if read_loss:
+                loss += self.losses(0, last)
+            self.backward_from_to(last, 0)
+            if self.debug_info:
+                log_norms(self.learnable_params)
+            return loss
+
+    cdef int check_range(self, int low, int high) except -1:
+        if low < 0 or high >= len(self.nodes):
+            raise ConfigError(f"layers {low}..{high} are out of range, the net has {len(self.nodes)}")
+        return 0
+
+    cdef double compute(self, bint sources, int start, int end) except? -1:
+        """Run layers forward, those without bottoms only if `sources`; return the losses that cannot be read later."""
+        cdef double loss = 0
+        cdef Node node
+        cdef int i
+        self.check_ready()
+        for i in range(start, end + 1):
+            node = <Node> self.nodes[i]
+            if not sources and not len(node.bottoms):
+                continue
+            if self.hooks[0]:
+                self._call_hooks(BEFORE_FORWARD, i)
+            node.forward()
+            if self.loss_at_once:
+                loss += node.loss()
+            if self.debug_info:
+                log_forward(node)
+            if self.hooks[1]:
+                self._call_hooks(AFTER_FORWARD, i)
+        return loss
+
+    cdef int check_ready(self) except -1:
+        """Raise if a parameter's count is not what its layer was made for, or the net's memory lies on another GPU."""
+        cdef Context on = context()
+        cdef list params = self.param_table.params
+        cdef Blob blob
+        cdef int i
+        for i in range(len(params)):
+            blob = <Blob> params[i]
+            if blob.count != <long long> self.param_counts[i]:
+                raise ShapeError(f"{self.param_table.places[i]} was reshaped to {list(blob.shape)}, its layer was made for "
+                                 f"{self.param_counts[i]} values; change the prototxt and build the net anew")
+        if on.stream == NULL:
+            return 0
+        if self.device < 0:
+            self.device = on.stream.device
+        if self.device != on.stream.device:
+            raise ConfigError(f"the net's memory is on GPU {self.device}, the present one is GPU {on.stream.device}; call "
+                              f"set_device({self.device}) before using it, or make the net anew")
+        return 0
+
+    cdef double losses(self, int start, int end) except? -1:
+        """The sum of the losses of layers that have run; read last, since a GPU is waited for then."""
+        cdef double loss = 0
+        cdef int i
+        for i in range(start, end + 1 if not self.loss_at_once else start):
+            loss += (<Node> self.nodes[i]).loss()
+        return loss
+
+    def reshape_all(self):
+        """Propagate changed input shapes through the layers without computing (Caffe Net::Reshape)."""
+        cdef Node node
+        with self.lock:
+            for node in self.nodes:
+                node.reshape()
+
+    def clear_param_diffs(self):
+        """Set the gradient of every learnable parameter to zero."""
+        cdef Blob blob
+        cdef Context on = context()
+        with self.lock:
+            for blob in self.learnable_params:
+                blob.fill_diff_on(on, 0)
+
+    def update(self):
+        """Subtract each learnable parameter's diff from its data."""
+        with self.lock:
+            for blob in self.learnable_params:
+                blob.update()
+
+    def share_weights(self):
+        """Point parameters that share a name at their owner's memory."""
+        self.param_table.share()
+
+    def add_hook(self, int when, hook):
+        """Call ``hook(layer index)`` at BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD or AFTER_BACKWARD of every layer."""
+        self.hooks[when].append(hook)
+
+    def _call_hooks(self, int when, int index):
+        for hook in self.hooks[when]:
+            hook(index)
+
+    # ---- for CUDA graphs (solver/graph.py)
+
+    def run_sources(self):
+        """Run the layers without bottoms, and put what they give on the present device."""
+        cdef Context on = context()
+        cdef Node node
+        cdef Blob blob
+        for node in self.nodes:
+            if not len(node.bottoms):
+                node.forward()
+                for blob in node.tops:
+                    blob.data_on(on)
+
+    def watcher(self):
+        """Return who looks into each layer's run, which a CUDA graph cannot allow, or None."""
+        if any(self.hooks):
+            return "callbacks run between layers"
+        if self.debug_info:
+            return "debug_info looks at every blob"
+        return None
+
+    def capture_obstacle(self):
+        """Return why a CUDA graph cannot hold a run of this net, or None."""
+        if (reason := self.watcher()) is not None:
+            return reason
+        if self.loss_at_once:
+            return "a layer overwrites a loss in place"
+        for node in self.nodes:
+            if (reason := node.layer.capture_obstacle()) is not None:
+                return f"layer '{node.name}' ({node.type}): {reason}"
+        return None
+
+    def inspect_inputs(self):
+        """Let layers check on the host what replaying does not check, such as labels."""
+        cdef Node node
+        for node in self.nodes:
+            node.inspect()
+
+    def stamp(self):
+        """Return a number that changes whenever a blob gets another shape or memory."""
+        cdef unsigned long long total = 0
+        cdef Blob blob
+        for blob in self.blob_list:
+            total += blob.stamp
+        for blob in self.learnable_params:
+            total += blob.stamp
+        return total
+
+    def own_on_device(self, list others):
+        """Make the device's copy the only valid one of every blob that is there, but for what sources give; of `others` too."""
+        cdef Blob blob
+        for blob in self.computed + others:
+            if blob.data_memory.device is not None:
+                blob.data_memory.mutable_gpu_data_ptr()
+            if blob.diff_memory.device is not None:
+                blob.diff_memory.mutable_gpu_data_ptr()
+
+    def loss_of_outputs(self):
+        """Return the loss of the last run, from the tops."""
+        return self.losses(0, len(self.nodes) - 1)
