@@ -449,7 +449,7 @@ PATH_NAMES = re.compile("file|source|folder|director|path|prefix")
 
 def test_every_path_that_a_layer_reads_is_checked():
     """A string field that is called like a path, and is read by a layer's source, stands in a call of the check there."""
-    sources = [path.read_text() for path in (PACKAGE / "layers").iterdir() if path.suffix in (".py", ".pyx")]
+    sources = [path.read_text() for path in (PACKAGE / "layers").rglob("*") if path.suffix in (".py", ".pyx")]
     found = []
     for field in caffe_pb2.LayerParameter.DESCRIPTOR.fields:
         for inner in field.message_type.fields if field.message_type else ():
