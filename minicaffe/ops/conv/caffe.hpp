@@ -1,14 +1,261 @@
-// Convolution: im2col and GEMM. On the CPU they are one (ops/conv/cpu.hpp); on a device a group of images is unfolded into a column
-// matrix in memory and multiplied in one batch. A deconvolution is the same with forward and backward exchanged.
+// Convolution by engine CAFFE: im2col and GEMM. A deconvolution is the same with forward and backward exchanged.
+//
+// Caffe fills a column matrix for a whole image and hands it to a BLAS. On the CPU a thread packs the few columns that one tile of
+// the product needs (ops/conv/columns.hpp) into a buffer that stays in its cache, and multiplies at once
+// (ops/conv/register_tile.hpp). The columns of all images are numbered through, j = image * positions + position, so that small
+// images fill whole tiles together and a single large one still occupies all threads. Work is cut by sizes alone, never by the
+// number of threads: results do not depend on it. On a device a group of images is unfolded into a column matrix in memory and
+// multiplied in one batch.
+//
+// Names, for one group: M outputs, K = channels * taps rows of the column matrix, N positions of an image.
 #pragma once
-#include "minicaffe/ops/conv/cpu.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
+#include "minicaffe/ops/conv/columns.hpp"
+#include "minicaffe/ops/conv/depthwise.hpp"
+#include "minicaffe/ops/conv/register_tile.hpp"
 #include "minicaffe/ops/gemm/caffe.hpp"
 #include "minicaffe/ops/sums/caffe.hpp"
 
 namespace mc {
+namespace cpu {
 
-using cpu::ConvShape;
+constexpr index_t kDepth = 384;      // the most rows of a packed panel: 48 KiB at full width, read from an L2 cache
+constexpr index_t kChunk = 256;      // columns that forward takes through the same rows of the weights
+constexpr index_t kBlockRows = 512;  // rows that backward unfolds at once, of kBlock columns each: within an L2 cache
+constexpr index_t kTasks = 8;         // how many independent parts a backward pass should have at least
+
+/// How many tasks make it worth to wake a thread, if one takes that many multiplications.
+inline index_t task_grain(index_t multiplications) { return ceil_div(100000, std::max<index_t>(1, multiplications)); }
+
+/// How many rows forward packs at once: whole kernel rows, and all times about as many.
+inline index_t panel_depth(const ConvShape& s) {
+  return round_up(ceil_div(s.k, std::max<index_t>(1, ceil_div(s.k, kDepth))), s.last_kernel);
+}
+
+/// How many elements of scratch memory each of the functions below needs.
+template <class T> index_t forward_scratch(const ConvShape& s, int threads) {
+  return s.groups * kMaxTileRows * s.k + threads * kMaxTileColumns * panel_depth(s);
+}
+
+/// y = W * x + bias for every image; `bias` may be null.
+template <class T>
+void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weight, const T* bias, T* y, T* scratch) {
+  if (is_depthwise(s)) return depthwise_forward(s, threads, x, weight, bias, y, scratch);
+  const Tile<T> tile = tile_for<T>(s.m);
+  const index_t columns = s.images * s.positions, depth = panel_depth(s);
+  const index_t chunks = ceil_div(columns, kChunk);
+  // The weights of the last tile of each group, filled up with rows of zeros.
+  const index_t whole = s.m / tile.rows * tile.rows;
+  T *tails = scratch, *buffers = scratch + s.groups * kMaxTileRows * s.k;
+  for (index_t g = 0; g < s.groups && whole < s.m; ++g)
+    for (index_t r = 0; r < tile.rows; ++r) {
+      T* row = tails + (g * kMaxTileRows + r) * s.k;
+      if (whole + r < s.m)
+        std::memcpy(row, weight + (g * s.m + whole + r) * s.k, size_t(s.k) * sizeof(T));
+      else
+        std::fill(row, row + s.k, T(0));
+    }
+
+  auto chunk_product = [&](T* panel, index_t g, index_t begin, index_t end, std::vector<Segment>* segments) {
+    for (index_t k0 = 0; k0 < s.k; k0 += depth) {
+      const index_t k1 = std::min(s.k, k0 + depth);
+      for (index_t j = begin; j < end; j += tile.columns) {
+        const index_t width = std::min<index_t>(tile.columns, end - j);
+        segments_of(s, j, j + width, segments);
+        range(PackLine<T>{s, *segments, k0 / s.last_kernel, x + g * s.group_channels * s.pixels, panel, tile.columns},
+              k0 / s.last_kernel, k1 / s.last_kernel);
+        const bool direct = width == tile.columns && j % s.positions + width <= s.positions;
+        for (index_t m = 0; m < s.m; m += tile.rows) {
+          const int rows = int(std::min<index_t>(tile.rows, s.m - m));
+          const T* a = m < whole ? weight + (g * s.m + m) * s.k : tails + g * kMaxTileRows * s.k;
+          T* out = y + (g * s.m + m) * s.positions;
+          T start[kMaxTileRows] = {}, corner[kMaxTileRows * kMaxTileColumns];
+          for (int r = 0; r < rows && bias; ++r) start[r] = bias[g * s.m + m + r];
+          const T* from = k0 ? nullptr : start;
+          if (direct) {
+            out += j / s.positions * s.outputs * s.positions + j % s.positions;
+            tile.product(k1 - k0, a + k0, s.k, 1, panel, from, out, s.positions, rows);
+            continue;
+          }
+          // Columns of several images, or fewer than a tile has: by way of a tile of their own.
+          if (k0)
+            for_each_image(s, j, j + width, [&](index_t offset, index_t column, index_t length) {
+              for (int r = 0; r < rows; ++r)
+                copy_run(out + offset + r * s.positions, 1, length, corner + r * tile.columns + column);
+            });
+          tile.product(k1 - k0, a + k0, s.k, 1, panel, from, corner, tile.columns, rows);
+          for_each_image(s, j, j + width, [&](index_t offset, index_t column, index_t length) {
+            for (int r = 0; r < rows; ++r)
+              copy_run(corner + r * tile.columns + column, 1, length, out + offset + r * s.positions);
+          });
+        }
+      }
+    }
+  };
+  const index_t grain = task_grain(s.m * s.k * std::min(columns, kChunk));
+  parallel(threads, s.groups * chunks, grain, [&](int thread, index_t first, index_t last) {
+    std::vector<Segment> segments;
+    T* panel = buffers + thread * kMaxTileColumns * depth;
+    for (index_t task = first; task < last; ++task) {
+      const index_t begin = task % chunks * kChunk;
+      chunk_product(panel, task / chunks, begin, std::min(columns, begin + kChunk), &segments);
+    }
+  });
+}
+
+/// How backward_data is cut: blocks of channels, and batches of images whose columns fill tiles together.
+struct DataBlocks {
+  index_t channels, count, images, batches;
+  explicit DataBlocks(const ConvShape& s) {
+    images = std::max<index_t>(1, std::min(2 * kBlock / std::max<index_t>(1, s.positions), s.images / kTasks));
+    batches = ceil_div(s.images, images);
+    index_t blocks = std::max(ceil_div(s.k, kBlockRows), ceil_div(kTasks, std::max<index_t>(1, batches * s.groups)));
+    channels = ceil_div(s.group_channels, std::min(blocks, s.group_channels));
+    count = ceil_div(s.group_channels, channels);
+  }
+};
+
+template <class T> index_t backward_data_scratch(const ConvShape& s, int threads) {
+  DataBlocks blocks(s);
+  index_t rows = round_up(blocks.channels * s.taps, tile_for<T>(blocks.channels * s.taps).rows);
+  return s.groups * blocks.count * rows * s.m + threads * (rows * kBlock + std::min(s.m, kDepth) * kBlock);
+}
+
+/// dx = the transposed operation on dy, overwritten; `bias`, one a channel of x, is added (a deconvolution's); may be null.
+template <class T>
+void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const T* weight, const T* bias, T* dx, T* scratch) {
+  if (is_depthwise(s)) return depthwise_backward_data(s, threads, dy, weight, bias, dx, scratch);
+  const DataBlocks blocks(s);
+  const index_t block_rows = blocks.channels * s.taps, depth = std::min(s.m, kDepth);
+  const Tile<T> tile = tile_for<T>(block_rows);
+  const index_t rows = round_up(block_rows, tile.rows), all_blocks = s.groups * blocks.count;
+  T *packed = scratch, *buffers = scratch + all_blocks * rows * s.m;
+
+  // The weights of each block as tiles [m][row], so that the product reads them in order.
+  parallel(threads, all_blocks, ceil_div(kGrain, rows * s.m), [&](int, index_t first, index_t last) {
+    for (index_t b = first; b < last; ++b) {
+      const index_t g = b / blocks.count, k0 = b % blocks.count * block_rows, count = std::min(block_rows, s.k - k0);
+      for (index_t t = 0; t < rows; t += tile.rows)
+        for (index_t m = 0; m < s.m; ++m) {
+          T* out = packed + b * rows * s.m + t * s.m + m * tile.rows;
+          const T* in = weight + (g * s.m + m) * s.k + k0;
+          for (index_t r = 0; r < tile.rows; ++r) out[r] = t + r < count ? in[t + r] : T(0);
+        }
+    }
+  });
+
+  const index_t grain = task_grain(rows * s.m * blocks.images * s.positions);
+  parallel(threads, blocks.batches * all_blocks, grain, [&](int thread, index_t first, index_t last) {
+    std::vector<Segment> segments;
+    T *columns = buffers + thread * (rows + depth) * kBlock, *panel = columns + rows * kBlock;
+    const T zeros[kMaxTileRows] = {};
+    for (index_t task = first; task < last; ++task) {
+      const index_t batch = task / all_blocks, b = task % all_blocks, g = b / blocks.count;
+      const index_t channel = b % blocks.count * blocks.channels;
+      const index_t channels = std::min(blocks.channels, s.group_channels - channel);
+      const index_t image0 = batch * blocks.images, image1 = std::min(s.images, image0 + blocks.images);
+      T* x = dx + (g * s.group_channels + channel) * s.pixels;
+      for (index_t i = image0; i < image1; ++i)
+        for (index_t c = 0; c < channels; ++c) {
+          T* plane = x + (i * s.channels + c) * s.pixels;
+          std::fill(plane, plane + s.pixels, bias ? bias[g * s.group_channels + channel + c] : T(0));
+        }
+      for (index_t j = image0 * s.positions; j < image1 * s.positions; j += kBlock) {
+        const index_t end = std::min(image1 * s.positions, j + kBlock);
+        for (index_t m0 = 0; m0 < s.m; m0 += depth) {
+          const index_t m1 = std::min(s.m, m0 + depth);
+          for (index_t p = j; p < end; p += tile.columns) {
+            const index_t panel_end = std::min<index_t>(end, p + tile.columns);
+            for_each_image(s, p, panel_end, [&](index_t offset, index_t column, index_t length) {
+              for (index_t m = m0; m < m1; ++m)
+                copy_run(dy + offset + (g * s.m + m) * s.positions, 1, length, panel + (m - m0) * tile.columns + column);
+            });
+            for (index_t t = 0; t < channels * s.taps; t += tile.rows)
+              tile.product(m1 - m0, packed + b * rows * s.m + t * s.m + m0 * tile.rows, 1, tile.rows, panel,
+                           m0 ? nullptr : zeros, columns + t * kBlock + (p - j), kBlock, tile.rows);
+          }
+        }
+        segments_of(s, j, end, &segments);
+        range(AddChannel<T>{s, segments, columns, kBlock, x}, 0, channels);
+      }
+    }
+  });
+}
+
+/// How backward_weights is cut: blocks of rows of the column matrix, and parts of the images that are summed up at the end.
+struct WeightBlocks {
+  index_t rows, count, parts, images;
+  explicit WeightBlocks(const ConvShape& s) {
+    parts = std::max<index_t>(1, std::min({kTasks, s.images, index_t(1 << 22) / std::max<index_t>(1, s.outputs * s.k)}));
+    images = ceil_div(s.images, parts);
+    parts = std::max<index_t>(1, ceil_div(s.images, std::max<index_t>(1, images)));
+    index_t wanted = std::max(ceil_div(s.k, kBlockRows), ceil_div(kTasks, parts * s.groups));
+    rows = round_up(std::max<index_t>(ceil_div(s.k, wanted), std::min<index_t>(s.k, 32)), s.last_kernel);
+    count = ceil_div(s.k, rows);
+  }
+};
+
+template <class T> index_t backward_weights_scratch(const ConvShape& s, int threads) {
+  WeightBlocks blocks(s);
+  Tile<T> tile = tile_for<T>(blocks.rows);
+  index_t rows = round_up(blocks.rows, tile.rows), width = round_up(s.m, tile.columns);
+  return blocks.parts * s.groups * blocks.count * rows * width + threads * (rows + tile.columns) * kBlock;
+}
+
+/// dweight += dy * im2col(x)^T, summed over images in an order that sizes alone decide.
+template <class T>
+void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, const T* dy, T* dweight, T* scratch) {
+  if (is_depthwise(s)) return depthwise_backward_weights(s, threads, x, dy, dweight, scratch);
+  const WeightBlocks blocks(s);
+  const Tile<T> tile = tile_for<T>(blocks.rows);
+  const index_t rows = round_up(blocks.rows, tile.rows), width = round_up(s.m, tile.columns);
+  const index_t all_blocks = s.groups * blocks.count, part_size = all_blocks * rows * width;
+  T *sums = scratch, *buffers = scratch + blocks.parts * part_size;
+  if (!s.images || !s.positions) return;
+
+  // sums[part][group and block][row k][output m]: the outputs lie along the vectors, the columns give the single numbers.
+  const index_t grain = task_grain(rows * s.m * blocks.images * s.positions);
+  parallel(threads, blocks.parts * all_blocks, grain, [&](int thread, index_t first, index_t last) {
+    std::vector<Segment> segments;
+    T *columns = buffers + thread * (rows + tile.columns) * kBlock, *panel = columns + rows * kBlock;
+    const T zeros[kMaxTileRows] = {};
+    for (index_t task = first; task < last; ++task) {
+      const index_t part = task / all_blocks, b = task % all_blocks, g = b / blocks.count, k0 = b % blocks.count * blocks.rows;
+      const index_t k1 = std::min(s.k, k0 + blocks.rows);
+      const index_t begin = part * blocks.images * s.positions;
+      const index_t end = std::min(s.images, (part + 1) * blocks.images) * s.positions;
+      T* sum = sums + task * rows * width;
+      for (index_t j = begin; j < end; j += kBlock) {
+        const index_t length = std::min(kBlock, end - j);
+        segments_of(s, j, j + length, &segments);
+        range(PackLine<T>{s, segments, k0 / s.last_kernel, x + g * s.group_channels * s.pixels, columns, kBlock},
+              k0 / s.last_kernel, k1 / s.last_kernel);
+        for (index_t m0 = 0; m0 < s.m; m0 += tile.columns) {
+          const index_t outputs = std::min<index_t>(tile.columns, s.m - m0);
+          for_each_image(s, j, j + length, [&](index_t offset, index_t column, index_t n) {
+            const T* in = dy + offset + (g * s.m + m0) * s.positions;
+            for (index_t i = 0; i < n; ++i)
+              for (index_t m = 0; m < outputs; ++m) panel[(column + i) * tile.columns + m] = in[m * s.positions + i];
+          });
+          for (index_t k = 0; k < k1 - k0; k += tile.rows)
+            tile.product(length, columns + k * kBlock, kBlock, 1, panel, j > begin ? nullptr : zeros, sum + k * width + m0,
+                         width, tile.rows);
+        }
+      }
+    }
+  });
+
+  parallel(threads, s.groups * s.k, ceil_div(kGrain, s.m * blocks.parts), [&](int, index_t first, index_t last) {
+    for (index_t i = first; i < last; ++i) {
+      const index_t g = i / s.k, k = i % s.k;
+      T* total = sums + ((g * blocks.count + k / blocks.rows) * rows + k % blocks.rows) * width;
+      for (index_t part = 1; part < blocks.parts; ++part) add_run(total + part * part_size, 1, s.m, total);
+      for (index_t m = 0; m < s.m; ++m) dweight[(g * s.m + m) * s.k + k] += total[m];
+    }
+  });
+}
+
+}  // namespace cpu
 
 inline void im2col(const Context& on, int dtype, index_t channels, const Window& w, const void* image, void* column) {
   dispatch(dtype, [&](auto type) {

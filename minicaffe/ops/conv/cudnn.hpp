@@ -50,13 +50,13 @@ inline void cudnn_check_plan(CudnnPlan& plan, int status, const char* call) {
 }
 
 /// Elements of the largest tensor.
-inline index_t cudnn_count(const cpu::ConvShape& s) {
+inline index_t cudnn_count(const ConvShape& s) {
   index_t image = s.images * s.channels * s.pixels, columns = s.images * s.outputs * s.positions;
   return image && columns ? std::max({image, columns, s.outputs * s.k}) : 0;
 }
 
 /// The plan of a product, with its descriptors but perhaps no algorithm yet.
-inline CudnnPlan& cudnn_plan(Cudnn& cudnn, int dtype, const cpu::ConvShape& s, int product) {
+inline CudnnPlan& cudnn_plan(Cudnn& cudnn, int dtype, const ConvShape& s, int product) {
   const Window& w = s.window;
   if (w.num_axes > 3) throw CudnnStop{"convolution along more than 3 axes", kRefused};
   const int axes = std::max(2, w.num_axes), from = axes - w.num_axes;  // along one axis: images of height 1
@@ -118,7 +118,7 @@ struct CudnnRoom {
   index_t trial;      // for measuring the algorithms, which is still to be done; -1 if there is nothing to measure
 };
 
-inline CudnnRoom cudnn_room(const Context& on, int engine, int dtype, const cpu::ConvShape& s, int product) {
+inline CudnnRoom cudnn_room(const Context& on, int engine, int dtype, const ConvShape& s, int product) {
   CudnnRoom room = {-1, -1};
   with_cudnn(on, engine, cudnn_count(s), [&](Cudnn& cudnn) {
     CudnnPlan& plan = cudnn_plan(cudnn, dtype, s, product);
@@ -144,7 +144,7 @@ inline CudnnRoom cudnn_room(const Context& on, int engine, int dtype, const cpu:
 
 /// Measure the algorithms of a product and choose one. `trial` has room.trial bytes; c is overwritten, except for a gradient of
 /// weights.
-inline void cudnn_measure(const Context& on, int engine, int dtype, const cpu::ConvShape& s, int product, const void* a,
+inline void cudnn_measure(const Context& on, int engine, int dtype, const ConvShape& s, int product, const void* a,
                           const void* b, void* c, void* trial, index_t trial_bytes) {
   with_cudnn(on, engine, cudnn_count(s), [&](Cudnn& cudnn) {
     CudnnPlan& plan = cudnn_plan(cudnn, dtype, s, product);
@@ -160,7 +160,7 @@ inline void cudnn_measure(const Context& on, int engine, int dtype, const cpu::C
 }
 
 /// c = the product of a and b, or c += for the gradient of weights. `workspace` has room.workspace bytes, which are not -1.
-inline bool cudnn_convolve(const Context& on, int engine, int dtype, const cpu::ConvShape& s, int product, const void* a,
+inline bool cudnn_convolve(const Context& on, int engine, int dtype, const ConvShape& s, int product, const void* a,
                            const void* b, void* c, void* workspace) {
   return with_cudnn(on, engine, cudnn_count(s), [&](Cudnn& cudnn) {
     CudnnPlan& plan = cudnn_plan(cudnn, dtype, s, product);

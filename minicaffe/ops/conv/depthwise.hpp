@@ -5,7 +5,7 @@
 // have the same pitch, and outputs are numbered at that pitch, too (n = row * pitch + column, where the columns behind the end of
 // a row mean nothing). So what a tap sees of output n lies at a fixed distance from n, and outputs are sums of shifted runs.
 #pragma once
-#include <vector>
+#include "minicaffe/device/apply.hpp"
 #include "minicaffe/ops/conv/shape.hpp"
 
 namespace mc {

@@ -2,8 +2,8 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.ops.engine cimport Operation, Primitive
 
-cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc::cpu" nogil:
-    cppclass Window "mc::Window":
+cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
+    cppclass Window:
         int num_axes
         int* in_ "in"
         int* kernel

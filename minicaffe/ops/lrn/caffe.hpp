@@ -1,9 +1,10 @@
 // Local response normalisation by engine CAFFE: y = x s^-beta with s = k + alpha sum of x^2 over a window.
 //
 // A device runs ops/lrn/kernel.hpp and keeps s for backward. On the CPU both regions are one algorithm on tiles of rows. Across
-// channels the rows of a tile are the channels, cut to a block of neighbouring pixels, and the window spans rows; within a channel a
-// tile is a plane, and the window spans rows and columns. Every window is summed anew from data in the first-level cache: vector
-// additions are cheap there, no rounding error travels along the channels as in a running sum, and a NaN reaches its own windows only.
+// channels the rows of a tile are the channels, cut to a block of neighbouring pixels, and the window spans rows; within a channel
+// a tile is a plane, and the window spans rows and columns. Every window is summed anew from data in the first-level cache: vector
+// additions are cheap there, no rounding error travels along the channels as in a running sum, and a NaN reaches its own windows
+// only.
 #pragma once
 #include "minicaffe/device/context.hpp"
 #include "minicaffe/ops/lrn/kernel.hpp"

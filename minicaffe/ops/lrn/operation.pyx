@@ -11,8 +11,8 @@ from minicaffe.ops.engine import offer
 cdef extern from "minicaffe/ops/lrn/caffe.hpp" namespace "mc" nogil:
     long long lrn_scratch(const Context&, const LrnShape&)
     void lrn_forward(const Context&, int, const LrnShape&, const void* x, void* y, void* scale)
-    void lrn_backward(const Context&, int, const LrnShape&, const void* x, const void* y, const void* scale, const void* dy, void* dx,
-                      void* scratch)
+    void lrn_backward(const Context&, int, const LrnShape&, const void* x, const void* y, const void* scale, const void* dy,
+                      void* dx, void* scratch)
 
 cdef extern from "minicaffe/ops/lrn/cudnn.hpp" namespace "mc::cuda" nogil:
     const char* cudnn_reason(const Context&)

@@ -2,7 +2,7 @@
 // that is faster.
 //
 // Forward has a path in vector registers there, for float32 windows of the usual sizes. Planes whose windows reach beyond the image
-// are copied with a border first, so that every window is whole. Both paths add in the same order: their results have the same bits.
+// are copied with a border first, so that every window is whole. Both paths add in the same order, to the same bits.
 #pragma once
 #include "minicaffe/device/context.hpp"
 #include "minicaffe/ops/pooling/kernel.hpp"

@@ -1,8 +1,7 @@
-"""ConvolutionDepthwise and DepthwiseConvolution: what forks of Caffe call a Convolution in which every channel has its own kernel.
+"""ConvolutionDepthwise: what a fork of Caffe calls a Convolution in which every channel has its own kernel.
 
-Both have the blobs and rules of Convolution, so they are that layer. ConvolutionDepthwise looks at neither `num_output` nor
-`group`: there are as many outputs and groups as channels. Different from its fork: a missing `stride` or `pad` counts as 1 or
-0, where the fork read past the end of a list.
+It has the blobs and rules of Convolution, but looks at neither `num_output` nor `group`: there are as many outputs and groups as
+channels. Different from its fork: a missing `stride` or `pad` counts as 1 or 0, where the fork read past the end of a list.
 """
 
 import logging
@@ -31,4 +30,3 @@ class ConvolutionDepthwiseLayer(ConvolutionLayer):
 
 
 register_layer("ConvolutionDepthwise", ConvolutionDepthwiseLayer)
-register_layer("DepthwiseConvolution", ConvolutionLayer)

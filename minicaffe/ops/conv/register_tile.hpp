@@ -2,7 +2,7 @@
 //
 // C = A B. A gives single numbers, read with any two strides. B is packed in panels of exactly one tile's columns: row k of
 // a panel lies right behind row k - 1. So the product needs neither a copy of A nor, thanks to packing straight from the
-// image (ops/conv/cpu.hpp), a column matrix in memory. GCC's vector types make one source serve every instruction set.
+// image (ops/conv/caffe.hpp), a column matrix in memory. GCC's vector types make one source serve every instruction set.
 #pragma once
 #include "minicaffe/device/apply.hpp"
 

@@ -1,0 +1,16 @@
+from minicaffe.blob cimport Blob
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.conv.operation cimport Window
+
+
+cdef class WindowLayer(DeviceLayer):
+    cdef Window window
+    cdef int channel_axis, axes
+    cdef long long channels, images
+    cdef object kernel, stride, pad, dilation  # one number a spatial axis
+    cdef int read_window(self, Blob bottom) except -1
+    cdef int check_bottoms(self, list bottom, list top) except -1
+    cdef int set_window(self, image_sizes, column_sizes) except -1
+    cdef list convolved(self, sizes)
+    cdef list deconvolved(self, sizes)
+    cdef object checked_size(self, out, i, size, why)

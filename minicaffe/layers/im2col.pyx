@@ -1,0 +1,53 @@
+"""Im2col: the column matrix of a convolution (Caffe im2col_layer.cpp)."""
+
+import math
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.window cimport WindowLayer
+from minicaffe.ops.conv.operation cimport Window
+
+from minicaffe.errors import ConfigError
+from minicaffe.layer import register_layer
+
+cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
+    void im2col(const Context&, int dtype, long long channels, const Window& window, const void* image, void* column)
+    void col2im(const Context&, int dtype, long long channels, const Window& window, const void* column, void* image)
+
+
+cdef class Im2colLayer(WindowLayer):
+    """Channel ``c taps + u`` of the top is what tap u sees of channel c. The bottom's gradient is the sum over all that saw a pixel."""
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.read_window(bottom[0])
+        if not self.axes:
+            raise ConfigError(f"needs a spatial axis behind it, the bottom has shape {list(bottom[0].shape)}",
+                              field="convolution_param.axis")
+
+    cpdef reshape(self, list bottom, list top):
+        self.check_bottoms(bottom, top)
+        shape = bottom[0].shape
+        sizes = shape[self.channel_axis + 1:]
+        outputs = self.convolved(sizes)
+        self.set_window(sizes, outputs)
+        top[0].reshape_to((*shape[:self.channel_axis], self.channels * math.prod(self.kernel), *outputs))
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        with nogil:
+            im2col(on, self.dtype, self.images * self.channels, self.window, x, y)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if not propagate_down[0]:
+            return 0
+        cdef const void* y = (<Blob> top[0]).diff_on(on)
+        cdef void* x = (<Blob> bottom[0]).mutable_diff_on(on)
+        with nogil:
+            col2im(on, self.dtype, self.images * self.channels, self.window, y, x)
+
+
+register_layer("Im2col", Im2colLayer)
