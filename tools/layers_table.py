@@ -1,8 +1,9 @@
 """Write docs/layers.md, a table of every layer type, from the registry and the sources; ``--check`` only compares.
 
-What a class says of itself is asked of the class (is it a `DeviceLayer`, is it `host_only`); which methods it defines, and which
-engines they call, is read in its source, as Cython's methods leave no trace in the class. The numbers of conformance cases are
-counted where those cases are (``--conformance DIR``, by default beside the repository); elsewhere they stay as the page has them.
+What a class says of itself is asked of the class (is it a `DeviceLayer`, is it `host_only`); which methods it defines, and for
+which operations it asks engines, is read in its source, as Cython's methods leave no trace in the class. The numbers of conformance
+cases are counted where those cases are (``--conformance DIR``, by default beside the repository); elsewhere they stay as the page
+has them.
 
 minicaffe must be installed: the classes are those of the installed package.
 """
@@ -16,11 +17,11 @@ from pathlib import Path
 
 from minicaffe.layer import DeviceLayer, layer_types
 from minicaffe.layers.base.inner import InnerNet
+from minicaffe.ops import engine
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "layers.md"
 CASES = ROOT.parent / "shared" / "conformance"
-ENGINES = {"cuDNN": r"\bcudnn_\w+\("}  # by the calls in a class
 HEAD = """# Layer types
 
 Written by `tools/layers_table.py` from the registry and the sources; do not edit.
@@ -85,8 +86,9 @@ def facts(cls):
         gpu = "kernels"
     else:
         gpu = "inner net" if inner else "no computing" if cls.host_only or not forward else "CPU"
-    engines = [name for name, call in ENGINES.items() if any(re.search(call, body) for body in bodies)]
-    return ["yes" if forward is not None else "nothing to do", backward, "yes", gpu, ", ".join(engines)]
+    kinds = "|".join(kind.__name__ for kind, makers in engine._makers.items() if "CUDNN" in makers)
+    fast = "cuDNN" if any(re.search(rf"\b(cudnn_\w+|{kinds})\(", body) for body in bodies) else ""
+    return ["yes" if forward is not None else "nothing to do", backward, "yes", gpu, fast]
 
 
 def tested_in_double():
