@@ -75,14 +75,12 @@ for field in solver_options.FIELDS:
 
 def prepare(ctx, file, fields, given):
     """Return the solver that `file` and the options ask for."""
-    skip = options.net_options()["skip_unknown_fields"]
-    if training_file.is_net(file):
-        source = positions = None
+    param, positions = training_file.read(file, options.net_options()["skip_unknown_fields"])
+    source, net_files = file, {}
+    if isinstance(param, caffe_pb2.NetParameter):
+        source, positions, net_files = None, None, {file: (param, positions)}
         with caffe.trusting(options.net_options()["trusted"]):  # it counts the test data
-            param = training_file.default_solver(file, fields.get("max_iter", training_file.MAX_ITER), skip)
-    else:
-        param, positions = upgrade.read_solver_file(file, skip)
-        source = file
+            param = training_file.default_solver(param, file, fields.get("max_iter", training_file.MAX_ITER))
     solver_options.set_fields(param, fields)
     if given["state"]:
         param.ClearField("weights")
@@ -99,7 +97,7 @@ def prepare(ctx, file, fields, given):
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if source is None else fields
     return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size},
-                                      own_fields=own, **options.net_options())
+                                      own_fields=own, net_files=net_files, **options.net_options())
 
 
 def try_gpu(file, device):

@@ -19,8 +19,23 @@ NOISE = re.compile(r"""#[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")
 FIELD_OR_BRACE = re.compile(r"([A-Za-z_]\w*)\s*(?=[:{<])|([{<])|([}>])")
 
 
-def is_net(path):
+def read(path, skip_unknown_fields=False):
+    """Read the prototxt of a net or a solver; return a NetParameter or a SolverParameter, and its Positions.
+
+    Raises
+    ------
+    FileError, ConfigError
+        As `is_net`, and for what is wrong in it.
+    """
+    content = read_bytes(path, MAX_TEXT)
+    reader = upgrade.read_net_file if is_net(path, content) else upgrade.read_solver_file
+    return reader(path, skip_unknown_fields, content)
+
+
+def is_net(path, content=None):
     """Tell whether a prototxt is a net rather than a solver, by the names of its outermost fields, even if it is broken.
+
+    `content` is what the file holds, if it was read already.
 
     Raises
     ------
@@ -30,7 +45,7 @@ def is_net(path):
         If it has no field of either.
     """
     names, depth = [], 0
-    text = read_bytes(path, MAX_TEXT).decode("utf-8", "replace")
+    text = (read_bytes(path, MAX_TEXT) if content is None else content).decode("utf-8", "replace")
     for name, opening, closing in FIELD_OR_BRACE.findall(NOISE.sub('""', text)):
         if name and depth == 0:
             names.append(name)
@@ -42,9 +57,8 @@ def is_net(path):
     return of_net > of_solver
 
 
-def default_solver(path, max_iter=MAX_ITER, skip_unknown_fields=False):
-    """Return the SolverParameter that trains the net of the prototxt `path`: SGD, with tests if the net has a TEST phase."""
-    net, _ = upgrade.read_net_file(path, skip_unknown_fields)
+def default_solver(net, path, max_iter=MAX_ITER):
+    """Return the SolverParameter that trains `net`, read from `path`: SGD, with tests if the net has a TEST phase."""
     max_iter = max(1, max_iter)
     param = caffe_pb2.SolverParameter(
         net=path, type="SGD", base_lr=0.01, lr_policy="inv", gamma=1e-4, power=0.75, momentum=0.9, weight_decay=5e-4,

@@ -14,7 +14,7 @@ from minicaffe.proto.reader import Reader
 NOT_FIELDS = ("blobs", "fork_fields")
 
 
-def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fields=False):
+def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fields=False, content=None):
     """Read a prototxt.
 
     Parameters
@@ -28,6 +28,8 @@ def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fiel
     skip_unknown_fields : bool
         Whether other fields that are missing in the messages are left out with a warning, where a net is known to compute the
         same without them (proto/forks.py). Any other unknown field is an error even so.
+    content : bytes, optional
+        What the file holds, if it was read already.
 
     Returns
     -------
@@ -40,7 +42,8 @@ def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fiel
     ConfigError
         With file, line, column and the rule that is broken. Bytes that are not UTF-8 are accepted in comments only.
     """
-    text = read_bytes(path, MAX_TEXT).decode("utf-8-sig", errors="surrogateescape")
+    content = read_bytes(path, MAX_TEXT) if content is None else content
+    text = content.decode("utf-8-sig", errors="surrogateescape")
     return parse_text(text, message_class, str(path), keep_layer_fields=keep_layer_fields,
                       skip_unknown_fields=skip_unknown_fields)
 

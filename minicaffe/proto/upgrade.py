@@ -55,7 +55,7 @@ SOLVER_TYPES = {
 INLINE_NETS = ("net_param", "train_net_param")
 
 
-def read_net_file(path, skip_unknown_fields=False):
+def read_net_file(path, skip_unknown_fields=False, content=None):
     """Read a net's prototxt of any age.
 
     Fields of layers that the messages lack are kept in ``LayerParameter.fork_fields``; who builds a net judges them.
@@ -63,7 +63,7 @@ def read_net_file(path, skip_unknown_fields=False):
     Parameters
     ----------
     path : str or path-like
-    skip_unknown_fields : bool
+    skip_unknown_fields, content
         As of `minicaffe.proto.text.read_text`.
 
     Returns
@@ -76,12 +76,13 @@ def read_net_file(path, skip_unknown_fields=False):
     FileError, ConfigError
         As `minicaffe.proto.text.read_text` and `upgrade_net`.
     """
-    net, positions = read_text(path, caffe_pb2.NetParameter, keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields)
+    net, positions = read_text(path, caffe_pb2.NetParameter, keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields,
+                               content=content)
     return upgrade_net(net, positions)[0], positions
 
 
-def read_solver_file(path, skip_unknown_fields=False):
-    """Read a solver's prototxt; unknown fields as in `read_net_file`.
+def read_solver_file(path, skip_unknown_fields=False, content=None):
+    """Read a solver's prototxt; the parameters are those of `read_net_file`.
 
     `solver_type` becomes `type`, nets inside are upgraded, and `snapshot_prefix` is completed: unset, it is the path of the
     solver without extension; an existing folder, the solver's name in it.
@@ -91,7 +92,7 @@ def read_solver_file(path, skip_unknown_fields=False):
     solver, positions : caffe_pb2.SolverParameter, Positions
     """
     solver, positions = read_text(path, caffe_pb2.SolverParameter, keep_layer_fields=True,
-                                  skip_unknown_fields=skip_unknown_fields)
+                                  skip_unknown_fields=skip_unknown_fields, content=content)
     solver = upgrade_solver(solver, positions)
     stem = os.path.splitext(os.fspath(path))[0]
     if not solver.HasField("snapshot_prefix"):

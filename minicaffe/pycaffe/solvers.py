@@ -14,8 +14,8 @@ class _FromFile:
 
     exact_resume = False
 
-    def __init__(self, solver_file, *, skip_unknown_fields=False, trusted=True):
-        param, positions = upgrade.read_solver_file(solver_file, skip_unknown_fields)
+    def __init__(self, solver_file, *, skip_unknown_fields=False, trusted=True, _read=None):
+        param, positions = _read or upgrade.read_solver_file(solver_file, skip_unknown_fields)
         super().__init__(param, file=str(solver_file), positions=positions, skip_unknown_fields=skip_unknown_fields,
                          trusted=trusted)
 
@@ -71,11 +71,11 @@ _SOLVERS = {cls.__name__.removesuffix("Solver"): cls for cls in (
 
 def get_solver(solver_file, *, skip_unknown_fields=False, trusted=True):
     """Return the solver of the type that the prototxt names; the options are those of `minicaffe.solver.solver.Solver`."""
-    param, _ = upgrade.read_solver_file(solver_file, skip_unknown_fields)
+    param, positions = upgrade.read_solver_file(solver_file, skip_unknown_fields)
     if param.type not in _SOLVERS:
         raise ConfigError(f"unknown solver type '{param.type}'; known are {', '.join(_SOLVERS)}", field="type",
                           file=str(solver_file))
-    return _SOLVERS[param.type](solver_file, skip_unknown_fields=skip_unknown_fields, trusted=trusted)
+    return _SOLVERS[param.type](solver_file, skip_unknown_fields=skip_unknown_fields, trusted=trusted, _read=(param, positions))
 
 
 get_solver_from_file = get_solver

@@ -28,8 +28,8 @@ class SGDSolver(Solver):
     _graph = None
     _updated = False  # the graph has done the update already
 
-    def _build(self, dtype):
-        super()._build(dtype)
+    def _build(self, dtype, net_files):
+        super()._build(dtype, net_files)
         params, param = self.net.learnable_params, self.param
         self.history = [Blob(blob.shape, blob.dtype, f"{blob.name} history") for _ in range(self.histories) for blob in params]
         self.net.lock.add(self.history)

@@ -48,6 +48,8 @@ class Solver:
         import no modules; a `snapshot_prefix` of the file is refused.
     own_fields : collection of str
         Fields of `param` that the program has set itself; their paths are its own, whatever `trusted` says.
+    net_files : dict, optional
+        What `minicaffe.proto.upgrade.read_net_file` returned of files that were read already, by path.
 
     Attributes
     ----------
@@ -85,7 +87,7 @@ class Solver:
     exact_resume = True
 
     def __init__(self, param, *, file=None, positions=None, dtype=Dtype.FLOAT, workspace=None, skip_unknown_fields=False,
-                 trusted=True, own_fields=()):
+                 trusted=True, own_fields=(), net_files=None):
         self.param = caffe_pb2.SolverParameter()
         self.param.CopyFrom(param)
         self.file = str(file) if file is not None else None
@@ -110,14 +112,14 @@ class Solver:
         self._displayed = (0, time.perf_counter())  # iteration and time of the last display
         try:
             with caffe.trusting(trusted):
-                self._build(dtype)
+                self._build(dtype, net_files)
         except Error as error:
             if error.file is None:
                 error.at(file=self.file, line=self._line(error.field))
             raise
         log.info("Solver scaffolding done.")
 
-    def _build(self, dtype):
+    def _build(self, dtype, net_files):
         param = self.param
         if log.isEnabledFor(logging.INFO):
             log.info("Initializing solver from parameters: \n%s", text.write_text(param))
@@ -131,9 +133,9 @@ class Solver:
             caffe.seed(param.random_seed + caffe.solver_rank)
         self.generator = caffe.generator
         make_net = functools.partial(self.make_net, dtype=dtype, workspace=self.workspace)
-        source = param, self.file, self.positions, make_net, self.skip_unknown_fields, self.own_fields
-        self.net = nets.build_train_net(*source)
-        self.test_nets = nets.build_test_nets(*source)
+        maker = nets.NetMaker(param, self.file, self.positions, make_net, self.skip_unknown_fields, self.own_fields, net_files)
+        self.net = maker.train_net()
+        self.test_nets = maker.test_nets()
         nets.load_weights([self.net, *self.test_nets], param, self.own_fields)
         # Parameters that a test net has for itself, such as those of layers whose definition holds blobs.
         train = {layer.key: layer for layer in self.net.layers}

@@ -19,11 +19,17 @@ from minicaffe.cli import training_file
 from minicaffe.cli.display import LiveDisplay
 from minicaffe.cli.parse_log import read_log
 from minicaffe.cli.records import Result
-from minicaffe.proto import binary
+from minicaffe.proto import binary, upgrade
 
 
 def iteration(path):
     return binary.read_solver_state(str(path)).iter
+
+
+def own_solver():
+    """The solver that ``minicaffe train net.prototxt`` makes."""
+    net, _ = upgrade.read_net_file("net.prototxt")
+    return training_file.build_solver(training_file.default_solver(net, "net.prototxt"))
 
 
 def test_solver_file(folder):
@@ -139,7 +145,7 @@ def test_the_result_says_how_old_a_test_is_and_counts_all_batches(folder, capsys
     assert cli.main(["train", "solver.prototxt", "--max-iter=25", "--iter-size=3", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^test loss = .* \(at iteration 20\)$", out, re.M)
-    solver = training_file.build_solver(training_file.default_solver("net.prototxt"))
+    solver = own_solver()
     solver.param.iter_size, solver.iter = 3, 25
     result = Result()
     result.first_iter, result.seconds = 5, 2.0
@@ -430,7 +436,7 @@ def test_a_smaller_window_is_cleared(folder):
 
 
 def test_a_low_window_keeps_test_and_snapshot(folder):
-    solver = training_file.build_solver(training_file.default_solver("net.prototxt"))
+    solver = own_solver()
     display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=40, height=4))
     display.on_start(solver)
     display.rate = 0.1
@@ -489,7 +495,7 @@ def test_a_hung_up_terminal_does_not_end_the_training(folder):
 
 @pytest.mark.parametrize("left, text", [(0, "0:00"), (65 * 100, "1:05"), (3725 * 100, "1:02:05")])
 def test_speed_and_time_left(folder, left, text):
-    solver = training_file.build_solver(training_file.default_solver("net.prototxt"))
+    solver = own_solver()
     solver.iter, solver.param.max_iter = 300, 300 + left
     display = LiveDisplay(Console(file=io.StringIO()))
     display.images = 8
@@ -506,7 +512,7 @@ def test_the_sparkline_leaves_out_what_is_not_finite():
 
 def test_display_costs_little(folder):
     """Redraws take at most a tenth of a second in each second, and asking for one at most two microseconds."""
-    solver = training_file.build_solver(training_file.default_solver("net.prototxt"))
+    solver = own_solver()
     display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=80))
     display.on_start(solver)
     drawing, ticks, begin = 0.0, 0, time.perf_counter()

@@ -1,15 +1,18 @@
 """Telling solvers from nets, the solver for a net alone, options for every field, batch sizes."""
 
+import os
+
 import pytest
 from click.testing import CliRunner
 from tiny import NET, SOLVER
 
+import minicaffe as caffe
 from minicaffe.cli import solver_options, training_file
 from minicaffe.cli.options import name_data_command
 from minicaffe.cli.train import train
 from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, FileError
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, upgrade
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -35,11 +38,15 @@ def test_other_files_are_neither(tmp_path):
         training_file.is_net(str(tmp_path / "none"))
 
 
+def default_solver(path, *max_iter):
+    return training_file.default_solver(upgrade.read_net_file(path)[0], path, *max_iter)
+
+
 def test_default_solver_tests_a_net_with_a_test_phase(folder):
-    param = training_file.default_solver("net.prototxt")
+    param = default_solver("net.prototxt")
     assert (param.net, param.snapshot_prefix, param.type, param.lr_policy) == ("net.prototxt", "net", "SGD", "inv")
     assert list(param.test_iter) == [training_file.UNKNOWN_TEST_ITER] and param.max_iter == training_file.MAX_ITER
-    assert training_file.default_solver("net.prototxt").test_interval == training_file.TEST_INTERVAL
+    assert default_solver("net.prototxt").test_interval == training_file.TEST_INTERVAL
 
 
 @pytest.mark.parametrize(("records", "batch_size", "batches"), [(7, 2, 3), (7, 8, 1), (7, 7, 1), (300, 2, training_file.TEST_ITER)])
@@ -49,23 +56,23 @@ def test_default_solver_counts_the_test_data(folder, records, batch_size, batche
             db.put(b"%03d" % i, b"x")
     (folder / "data.prototxt").write_text(f"""layer {{ name: "in" type: "Input" top: "data" include {{ phase: TRAIN }} }}
         layer {{ name: "test" type: "Data" top: "data" include {{ phase: TEST }} data_param {{ source: "db" backend: LMDB batch_size: {batch_size} }} }}""")
-    assert list(training_file.default_solver("data.prototxt").test_iter) == [batches]
+    assert list(default_solver("data.prototxt").test_iter) == [batches]
 
 
 @pytest.mark.parametrize("max_iter", [0, 1, 7, 97, 200, 700, 1300, 2000, 3001])
 def test_default_solver_ends_with_a_test(folder, max_iter):
-    param = training_file.default_solver("net.prototxt", max_iter)
+    param = default_solver("net.prototxt", max_iter)
     assert param.max_iter % param.test_interval == 0 and param.display >= 1
 
 
 @pytest.mark.parametrize("max_iter, display", [(0, 1), (10, 1), (60, 3), (training_file.MAX_ITER, 75), (10_000, training_file.DISPLAY)])
 def test_default_solver_displays_some_twenty_times(folder, max_iter, display):
-    assert training_file.default_solver("net.prototxt", max_iter).display == display
+    assert default_solver("net.prototxt", max_iter).display == display
 
 
 def test_default_solver_of_a_net_without_test_phase(folder):
     (folder / "plain.prototxt").write_text(NET.replace(" include { phase: TEST }", ""))
-    param = training_file.default_solver("plain.prototxt")
+    param = default_solver("plain.prototxt")
     assert not param.test_iter and not param.test_interval
 
 
@@ -96,10 +103,33 @@ def test_batch_sizes_reach_the_nets_of_the_solver(folder):
         file["x"] = file["y"] = [[1.0, 2.0]] * 6
     (folder / "list").write_text("data.h5\n")
     (folder / "sized.prototxt").write_text(MEMORY_NET)
-    param = training_file.default_solver("sized.prototxt")
+    param = default_solver("sized.prototxt")
     solver = training_file.build_solver(param, batch_sizes={caffe_pb2.TRAIN: 6, caffe_pb2.TEST: 3})
     assert solver.net.blob_by_name("x").shape == (6, 2) and solver.test_nets[0].blob_by_name("x").shape == (3, 2)
     assert type(solver).__name__ == "SGDSolver"
+
+
+TWO_FILES = SOLVER.replace("net: ", "train_net: ") + 'test_net: "net.prototxt"'
+
+
+@pytest.mark.parametrize("train, files", [
+    (lambda minicaffe: minicaffe("train", "net.prototxt", "--max-iter=2"), ["net.prototxt"]),
+    (lambda minicaffe: minicaffe("train", "solver.prototxt", "--max-iter=2"), ["net.prototxt", "solver.prototxt"]),
+    (lambda minicaffe: minicaffe("train", "--solver=fields.prototxt", "--max-iter=2"), ["fields.prototxt", "net.prototxt"]),
+    (lambda minicaffe: caffe.get_solver("solver.prototxt").step(1), ["net.prototxt", "solver.prototxt"]),
+    (lambda minicaffe: caffe.SGDSolver("solver.prototxt").step(1), ["net.prototxt", "solver.prototxt"]),
+], ids=["net", "solver", "train_net and test_net", "get_solver", "SGDSolver"])
+def test_a_training_reads_each_prototxt_once(minicaffe, folder, monkeypatch, train, files):
+    (folder / "fields.prototxt").write_text(TWO_FILES)
+    opened, real = [], open
+
+    def counting(file, *arguments, **options):
+        opened.extend(name for name in [os.path.basename(os.fsdecode(file))] if name.endswith(".prototxt"))
+        return real(file, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", counting)
+    train(minicaffe)
+    assert sorted(opened) == files
 
 
 # ---- options from the descriptor
