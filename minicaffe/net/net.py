@@ -166,6 +166,17 @@ class Net(Runner):
             raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self.layer_names)}")
         return len(self.layer_names) - 1 - self.layer_names[::-1].index(name)
 
+    def engines(self):
+        """Return who computes: for each operation of a layer for which engines are asked (ops/engine.pyx), in order.
+
+        Returns
+        -------
+        list of dict
+            `layer` and `operation` are names, `engine` is ``CAFFE``, ``CUDNN`` and so on, None before the first use; `refused` says by
+            engine why it does not compute this.
+        """
+        return [{"layer": node.name, **operation.describe()} for node in self.nodes for operation in node.layer.operations()]
+
     # ---- weights (net/weights.py)
 
     def copy_from(self, path):

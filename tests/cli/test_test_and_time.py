@@ -68,9 +68,17 @@ def test_time_in_caffes_words(folder):
 def test_time_prints_a_table(folder, capsys):
     assert cli.main(["time", "net.prototxt", "--iterations", "1", "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["layer", "type", "forward", "ms", "backward", "ms", "share"]
+    assert lines[0].split() == ["layer", "type", "engine", "forward", "ms", "backward", "ms", "share"]
     assert [line.split()[:2] for line in lines[1:4]] == [["in", "DummyData"], ["scale", "Scale"], ["loss", "EuclideanLoss"]]
     assert lines[-1].split()[0] == "all" and lines[-1].endswith("100.0% ")
+
+
+def test_time_names_engines(tmp_path, capsys):
+    (tmp_path / "net.prototxt").write_text("""
+        layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 1 dim: 4 dim: 4 } } }
+        layer { name: "conv" type: "Convolution" bottom: "data" top: "y" convolution_param { num_output: 1 kernel_size: 3 engine: CAFFE } }""")
+    assert cli.main(["time", str(tmp_path / "net.prototxt"), "--iterations", "1", "--quiet"]) == 0
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()[2:3]] == [["conv", "Convolution", "CAFFE"]]
 
 
 def test_time_on_a_narrow_terminal(folder):
