@@ -109,7 +109,7 @@ def log_times(net, forward, backward, total, iterations):
 
 
 def print_table(net, forward, backward):
-    """Print a line for each layer, with the engine that computed it where engines are asked, and one for the net on standard output."""
+    """Print a line for each layer, with its engine where engines are asked, and one for the net on standard output."""
     from rich.console import Console
     from rich.table import Table
     console = Console(highlight=False)
@@ -121,7 +121,8 @@ def print_table(net, forward, backward):
         table.add_column(column, justify="right", no_wrap=True)
     for name, layer, there, back in zip(net.layer_names, net.layers, forward, backward, strict=True):
         share = (there + back) / whole if whole else 0.0
-        table.add_row(name, layer.type, engines.get(name, ""), f"{there:.3f}", f"{back:.3f}", f"{share:.1%}", style="bold" if share > 0.2 else None)
+        table.add_row(name, layer.type, engines.get(name, ""), f"{there:.3f}", f"{back:.3f}", f"{share:.1%}",
+                      style="bold" if share > 0.2 else None)
     table.add_row("all", "", "", f"{sum(forward):.3f}", f"{sum(backward):.3f}", "100.0%", style="bold")
     console.print(table)
     for row in asked:
