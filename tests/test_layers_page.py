@@ -66,7 +66,7 @@ def test_every_type_of_the_package_has_a_row(page):
     ("MultiBoxLoss", ["yes", "yes", "yes", "inner net", ""]),
     ("PriorBox", ["yes", "zero", "yes", "CPU", ""]),
     ("LSTM", ["yes", "yes", "yes", "inner net", ""]),
-    ("InfogainLoss", ["yes", "yes", "yes", "kernels", ""]),
+    ("InfogainLoss", ["yes", "yes", "yes", "kernels", "cuDNN"]),
 ])
 def test_facts_of_some_classes(tool, name, cells):
     assert tool.facts(layer_types()[name]) == cells

@@ -192,56 +192,5 @@ inline void* cudnn_tensor(Cudnn& cudnn, int dtype, std::array<index_t, 5> sizes,
   });
 }
 
-// ---- softmax over the channels of [outer, channels, inner]
-
-inline bool cudnn_softmax_forward(const Context& on, int engine, int dtype, index_t outer, index_t channels, index_t inner,
-                                  const void* x, void* y) {
-  return with_cudnn(on, engine, outer * channels * inner, [&](Cudnn& cudnn) {
-    void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
-    MC_CUDNN(cudnn, cudnnSoftmaxForward, cudnn.handle, kAccurate, kOverChannels, cudnn_factor(dtype, true), tensor, x,
-             cudnn_factor(dtype, false), tensor, y);
-  });
-}
-
-inline bool cudnn_softmax_backward(const Context& on, int engine, int dtype, index_t outer, index_t channels, index_t inner,
-                                   const void* y, const void* dy, void* dx) {
-  return with_cudnn(on, engine, outer * channels * inner, [&](Cudnn& cudnn) {
-    void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
-    MC_CUDNN(cudnn, cudnnSoftmaxBackward, cudnn.handle, kAccurate, kOverChannels, cudnn_factor(dtype, true), tensor, y, tensor,
-             dy, cudnn_factor(dtype, false), tensor, dx);
-  });
-}
-
-// ---- batch statistics of the channels of [outer, channels, inner]
-
-/// y = (x - mean) factor. cuDNN scales and shifts as well, here by ones and zeros: values[0, channels), values[channels, 2 channels).
-/// Its running averages, at rate 1, are the batch's own: `unbiased` is the variance that BatchNorm stores, `unused` the mean again.
-inline bool cudnn_standardize_forward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double eps,
-                                      const void* x, const void* ones, const void* zeros, void* y, void* mean, void* unbiased,
-                                      void* factor, void* unused) {
-  return with_cudnn(on, kEngineDefault, outer * channels * inner, [&](Cudnn& cudnn) {
-    if (outer * inner == 1) throw CudnnStop{"batch normalisation of single values", kRefused};
-    void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
-    void* numbers = cudnn_tensor(cudnn, dtype, {1, channels, 1, 1});
-    MC_CUDNN(cudnn, cudnnBatchNormalizationForwardTraining, cudnn.handle, kSpatial, cudnn_factor(dtype, true),
-             cudnn_factor(dtype, false), tensor, x, tensor, y, numbers, ones, zeros, 1.0, unused, unbiased, eps, mean, factor);
-  });
-}
-
-/// dx from dy, with the mean and factor of cudnn_standardize_forward; the gradients of ones and zeros go to `unused`, 2 x channels.
-inline bool cudnn_standardize_backward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double eps,
-                                       const void* x, const void* ones, const void* dy, const void* mean, const void* factor,
-                                       void* dx, void* unused) {
-  return with_cudnn(on, kEngineDefault, outer * channels * inner, [&](Cudnn& cudnn) {
-    if (outer * inner == 1) throw CudnnStop{"batch normalisation of single values", kRefused};
-    void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
-    void* numbers = cudnn_tensor(cudnn, dtype, {1, channels, 1, 1});
-    void* zeros = static_cast<char*>(unused) + channels * (dtype ? sizeof(double) : sizeof(float));
-    const void *one = cudnn_factor(dtype, true), *zero = cudnn_factor(dtype, false);
-    MC_CUDNN(cudnn, cudnnBatchNormalizationBackward, cudnn.handle, kSpatial, one, zero, one, zero, tensor, x, tensor, dy, tensor,
-             dx, numbers, ones, unused, zeros, eps, mean, factor);
-  });
-}
-
 }  // namespace cuda
 }  // namespace mc

@@ -27,6 +27,8 @@ OTHER = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "{top}" {param
 # The field engine is unknown to it: only those who prefer cuDNN get it.
 BATCH_NORM = """layer {{ name: "layer" type: "BatchNorm" bottom: "x" top: "{top}" batch_norm_param {{ eps: 1e-3 }} }}"""
 
+SOFTMAX_LOSS = """layer { name: "layer" type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "y" softmax_param { engine: ENGINE } }"""
+
 
 def conv(fields, type="Convolution"):
     return CONVOLUTION.format(type=type, fields=fields)
@@ -36,7 +38,7 @@ def other(type, param, fields="", top="y"):
     return OTHER.format(type=type, param=param, fields=fields, top=top)
 
 
-# name: layer, shape of the bottom
+# name: layer, shape of the bottom, shapes of further ones, which are 0
 CASES = {
     "conv": (conv("num_output: 4 kernel_h: 3 kernel_w: 2 pad_h: 1 pad_w: 0 stride_h: 2 stride_w: 1 group: 2"), (2, 6, 9, 7)),
     "conv without bias": (conv("num_output: 3 kernel_size: 3 dilation: 2 bias_term: false"), (2, 2, 8, 9)),
@@ -56,6 +58,7 @@ CASES = {
     "lrn within": (other("LRN", "lrn_param", "local_size: 3 norm_region: WITHIN_CHANNEL"), (2, 7, 3, 4)),
     "lrn 17": (other("LRN", "lrn_param", "local_size: 17 alpha: 0.25"), (2, 20, 3, 4)),
     "softmax": (other("Softmax", "softmax_param", "axis: 2"), (2, 3, 5, 4)),
+    "softmax loss": (SOFTMAX_LOSS, (6, 5), (6,)),
     "relu": (other("ReLU", "relu_param"), (2, 3, 5)),
     "relu in place": (other("ReLU", "relu_param", top="x"), (2, 3, 5)),
     "relu with slope": (other("ReLU", "relu_param", "negative_slope: 0.1"), (2, 3, 5)),
@@ -69,11 +72,11 @@ CASES = {
 
 
 def make(name, engine="CUDNN", dtype=Dtype.FLOAT, images=None):
-    layer, shape = CASES[name]
+    layer, shape, *others = CASES[name]
     shape = shape if images is None else (images, *shape[1:])
     minicaffe.set_random_seed(7)
     rng = np.random.default_rng(3)
-    return layer_net(layer.replace("ENGINE", engine), [rng.standard_normal(shape)], dtype), rng
+    return layer_net(layer.replace("ENGINE", engine), [rng.standard_normal(shape), *map(np.zeros, others)], dtype), rng
 
 
 def step(net, rng):

@@ -160,6 +160,8 @@ def test_softmax(recorded):
     assert (forward["x"], forward["y"]) == ("tensor 0 0 [6,5,4,1]",) * 2
     assert (forward["px"], forward["py"]) == (at["x"], at["y"])
     assert [backward[k] for k in ("py", "pdy", "pdx")] == [at[k] for k in ("y", "dy", "dx")]
+    loss = named(recorded["softmax loss"])  # its gradient is engine CAFFE's
+    assert [call["call"] for call in loss] == ["cudnnSoftmaxForward"] * 2 and loss[0]["px"] == recorded["softmax loss"]["at"]["x"]
 
 
 def test_batch_norm(recorded):
@@ -175,7 +177,8 @@ def test_batch_norm(recorded):
     ours = {at[f"w{i}"] for i in range(3)}  # the running sums are not cuDNN's to write
     places = [*forward["running"], *forward["saved"], forward["scale"], forward["bias"], *backward["unused"]]
     assert not ours & set(places) and len(set(places)) == 7 and backward["unused"][0] == forward["running"][0]
-    assert not named(recorded["batch norm in place"]) and not recorded["batch norm in place"]["log"]
+    assert not named(recorded["batch norm in place"])
+    assert recorded["batch norm in place"]["log"] == ["engine CUDNN refuses: BatchNorm in place; engine CAFFE computes instead"]
     assert recorded["batch norm of one"]["log"] == ["cuDNN refuses: batch normalisation of single values; engine CAFFE computes instead"]
 
 
@@ -446,7 +449,8 @@ static_assert(laid_out<cudnnConvolutionFwdAlgoPerf_t> && laid_out<cudnnConvoluti
 # ---- both engines
 
 
-LEFT_TO_CAFFE = {"max", "conv 4 axes", "conv large window", "ave beyond", "lrn within", "lrn 17", "batch norm of one"}
+LEFT_TO_CAFFE = {"max", "conv 4 axes", "conv large window", "ave beyond", "lrn within", "lrn 17", "batch norm of one",
+                 "batch norm in place"}
 
 
 def apart(place, **environment):

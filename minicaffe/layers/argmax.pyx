@@ -1,0 +1,68 @@
+"""ArgMax: which classes score highest (Caffe argmax_layer.cpp). It has no gradient. Different from Caffe: NaN comes last."""
+
+from minicaffe.blob cimport DOUBLE, Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.ranking.caffe cimport top_of_each
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import axis_of
+
+
+cdef class ArgMaxLayer(DeviceLayer):
+    """The `argmax_param.top_k` largest in falling order, the larger index first among equals.
+
+    Parameters
+    ----------
+    bottom : Blob, at least one axis
+    top : Blob
+        With `axis`: the bottom's shape with k instead of that axis; indices, or with `out_max_val` values. Without: all axes
+        after 0 are one, and the shape is (N, 1, k), or (N, 2, k) with indices and values; padded with 1 to the bottom's
+        number of axes.
+    """
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cdef long long top_k, outer, n, inner
+    cdef bint values, along_axis
+
+    cpdef layer_setup(self, list bottom, list top):
+        param = self.param.argmax_param
+        self.top_k, self.values, self.along_axis = param.top_k, param.out_max_val, param.HasField("axis")
+        if self.top_k < 1:
+            raise ConfigError("must be at least 1, got 0", field="argmax_param.top_k")
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob x = bottom[0]
+        cdef int axis
+        if self.along_axis:
+            axis = axis_of(x, self.param.argmax_param.axis, "argmax_param.axis")
+            self.outer, self.n, self.inner = x.count_range(0, axis), x.dims[axis], x.count_range(axis + 1, x.num_axes)
+            shape = x.shape[:axis] + (self.top_k,) + x.shape[axis + 1:]
+        else:
+            if x.num_axes < 1:
+                raise ShapeError("needs at least one axis, got a scalar", field="bottom[0]")
+            self.outer, self.n, self.inner = x.dims[0], x.count_range(1, x.num_axes), 1
+            shape = (x.dims[0], 2 if self.values else 1, self.top_k) + (1,) * max(x.num_axes - 3, 0)
+        if self.top_k > self.n:
+            raise ConfigError(f"must be at most the number of values, {self.n}, got {self.top_k}", field="argmax_param.top_k")
+        (<Blob> top[0]).reshape_to(shape)
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef char* out = <char*> (<Blob> top[0]).mutable_data_on(on)
+        cdef long long stride = self.top_k
+        cdef void* index = out
+        cdef void* value = NULL
+        if self.values and self.along_axis:
+            index, value = NULL, out
+        elif self.values:
+            stride = 2 * self.top_k
+            value = out + self.top_k * (8 if self.dtype == DOUBLE else 4)
+        with nogil:
+            top_of_each(on, self.dtype, self.outer, self.n, self.inner, self.top_k, stride, x, index, value)
+
+
+register_layer("ArgMax", ArgMaxLayer)

@@ -1,0 +1,39 @@
+"""Class labels beside predictions (outer, classes, inner): one for each of outer x inner positions, checked on the host."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.ops.loss.caffe cimport Labels, check_labels
+
+from minicaffe.errors import DataError, ShapeError
+
+
+cdef int see_labels(Labels* labels, Blob x, int axis, int end, Blob blob) except -1:
+    """Set the shape of `labels`: the classes are the axes from `axis` to before `end` of the predictions x.
+
+    Raises
+    ------
+    ShapeError
+        If `blob`, which is bottom[1], does not have one label for each position.
+    """
+    labels.outer, labels.classes, labels.inner = x.count_range(0, axis), x.count_range(axis, end), x.count_range(end, x.num_axes)
+    if blob.count != labels.outer * labels.inner:
+        raise ShapeError(f"needs one label for each of the {labels.outer * labels.inner} predictions, got {list(blob.shape)}",
+                         field="bottom[1]")
+    return 0
+
+
+cdef long long count_labels(int dtype, const Labels& labels, Blob blob) except -1:
+    """Return how many labels of `blob`, which is bottom[1], are not ignored.
+
+    Raises
+    ------
+    DataError
+        If one is outside the classes; names record and position.
+    """
+    cdef long long valid, bad = check_labels(dtype, labels, blob.cpu_data_ptr(), &valid)
+    if bad < 0:
+        return valid
+    per_record = blob.count // blob.shape[0] if blob.num_axes and blob.shape[0] else 1
+    record, position = divmod(bad, per_record)
+    where = f"record {record}" + (f", position {position}" if per_record > 1 else "")
+    raise DataError(f"label {blob.cpu_data.flat[bad]:g} of {where} is outside 0..{labels.classes - 1}; mend the data, give the net "
+                    "more classes, or name it in ignore_label", field="bottom[1]")

@@ -1,0 +1,33 @@
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.loss.caffe cimport Labels
+from minicaffe.ops.softmax.operation cimport Softmax
+
+cdef enum:
+    FULL = 0            # minicaffe.proto LossParameter.NormalizationMode
+    VALID = 1
+    BATCH_SIZE = 2
+
+
+cdef class LossLayer(DeviceLayer):
+    cdef double divisor     # of the last forward
+    cdef double prepare(self, const Context& on, list bottom) except? -1
+    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1
+    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1
+
+
+cdef class ClassLossLayer(LossLayer):
+    cdef Labels labels
+    cdef int mode
+    cdef int read_loss_param(self, int mode) except -1
+
+
+cdef class SoftmaxLossLayer(ClassLossLayer):
+    cdef Blob p
+    cdef Softmax softmax
+    cdef int reshape_softmax(self, list bottom, list top, int axis, str field) except -1
+
+
+cdef int same_count(list bottom) except -1
+cdef int mode_of(object param, int mode) except -1

@@ -1,0 +1,147 @@
+"""Bases of the losses (Caffe loss_layer.cpp and the layers derived from it): a scalar from predictions and what they should have been.
+
+The terms are defined in ops/loss/kernel.hpp. Different from Caffe: labels are range-checked and the record is named; nothing of the
+bottoms is stored between forward and backward but the probabilities of the softmax; SoftmaxWithLoss and InfogainLoss take a
+second top with one loss weight or none; a batch of none has loss 0; HingeLoss of NaN is NaN and not 0.
+"""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.layers.base.labels cimport count_labels, see_labels
+from minicaffe.ops.loss.caffe cimport kNoLabel
+
+from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.layers.base.checks import axis_of
+
+
+cdef class LossLayer(DeviceLayer):
+    """Base of the losses: bottom[0] the predictions, bottom[1] the labels or targets, top[0] a scalar.
+
+    A type defines `loss_to` and `gradient_to`, and `prepare` if its divisor is not the number of records.
+    """
+
+    exact_num_bottom_blobs = 2
+    exact_num_top_blobs = 1
+    auto_top_blobs = True
+    default_loss_weight = 1
+    gradients = 1           # how many bottoms have a gradient; bottom[1]'s, if any, is that of bottom[0] with the other sign
+
+    def allow_force_backward(self, int bottom_index):
+        return bottom_index < self.gradients
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob x = bottom[0], labels = bottom[1]
+        if not x.num_axes or not labels.num_axes or x.dims[0] != labels.dims[0]:
+            raise ShapeError(f"the predictions {list(x.shape)} and the labels {list(labels.shape)} need the same axis 0",
+                             field="bottom[1]")
+        (<Blob> top[0]).reshape_to(())
+
+    cdef double prepare(self, const Context& on, list bottom) except? -1:
+        """Check and compute what the loss needs first; return its divisor, of which at least 1 is taken."""
+        return (<Blob> bottom[0]).dims[0]
+
+    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
+        """out = coeff times the sum of the terms"""
+        raise Error(f"layer type {self.type} does not define loss_to")
+
+    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+        """dx = scale times the gradient of the sum to bottom[0], for bottom[index]"""
+        raise Error(f"layer type {self.type} does not define gradient_to")
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.divisor = max(self.prepare(on, bottom), 1.0)
+        self.loss_to(on, bottom, 1 / self.divisor, (<Blob> top[0]).mutable_data_on(on))
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        cdef double scale
+        for i in range(self.gradients, len(propagate_down)):
+            if propagate_down[i]:
+                raise ConfigError(f"{self.type} has no gradient to it; cut it off with propagate_down: false",
+                                  field=f"bottom[{i}]")
+        if not any(propagate_down):
+            return 0
+        scale = (<Blob> top[0]).cpu_diff.item() / self.divisor
+        for i in range(self.gradients):
+            if propagate_down[i]:
+                self.gradient_to(on, bottom, i, -scale if i else scale, (<Blob> bottom[i]).mutable_diff_on(on))
+
+
+cdef class ClassLossLayer(LossLayer):
+    """Base of the losses with class labels; `labels` says how they lie."""
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.labels.ignore, self.mode = kNoLabel, BATCH_SIZE
+
+    cdef int read_loss_param(self, int mode) except -1:
+        """Take the ignored label and the divisor from `loss_param`; `mode` is the divisor if it names none."""
+        param = self.param.loss_param
+        self.labels.ignore = param.ignore_label if param.HasField("ignore_label") else kNoLabel
+        self.mode = mode_of(param, mode)
+        return 0
+
+    cpdef reshape(self, list bottom, list top):
+        """Rows of classes: all axes after 0 are one class axis."""
+        LossLayer.reshape(self, bottom, top)
+        see_labels(&self.labels, bottom[0], 1, (<Blob> bottom[0]).num_axes, bottom[1])
+
+    cpdef inspect(self, list bottom):
+        count_labels(self.dtype, self.labels, bottom[1])
+
+    def capture_obstacle(self):
+        if self.labels.ignore != kNoLabel and self.mode == VALID:
+            return "its divisor is the number of labels that are not ignored"
+        return None
+
+    cdef double prepare(self, const Context& on, list bottom) except? -1:
+        cdef long long valid = count_labels(self.dtype, self.labels, bottom[1])
+        return {FULL: self.labels.outer * self.labels.inner, VALID: valid, BATCH_SIZE: self.labels.outer}.get(self.mode, 1)
+
+
+cdef class SoftmaxLossLayer(ClassLossLayer):
+    """Base of the losses that apply a softmax to raw scores; an optional second top shares the probabilities."""
+
+    exact_num_top_blobs = -1
+    min_top_blobs = 1
+    max_top_blobs = 2
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.read_loss_param(self.param.loss_param.normalization)
+        if len(self.param.loss_weight) > 1 and self.param.loss_weight[1]:
+            raise ConfigError("the probabilities give no gradient, their loss weight must be 0", field="loss_weight")
+        self.p = self.new_blob(what="probabilities")
+        self.softmax = Softmax(self.dtype, self.param.softmax_param.engine)
+
+    def operations(self):
+        return [self.softmax]
+
+    cdef int reshape_softmax(self, list bottom, list top, int axis, str field) except -1:
+        LossLayer.reshape(self, bottom, top)
+        cdef Blob x = bottom[0]
+        axis = axis_of(x, axis, field)
+        see_labels(&self.labels, x, axis, axis + 1, bottom[1])
+        self.softmax.see(x, axis)
+        self.p.reshape_like(x)
+        if len(top) > 1:
+            (<Blob> top[1]).reshape_like(x)
+            (<Blob> top[1]).share_data(self.p)
+        return 0
+
+    cdef double prepare(self, const Context& on, list bottom) except? -1:
+        cdef double divisor = ClassLossLayer.prepare(self, on, bottom)
+        self.softmax.forward(on, bottom[0], self.p)
+        return divisor
+
+
+cdef int same_count(list bottom) except -1:
+    """Raise ShapeError unless bottom[1] has as many elements as bottom[0]."""
+    if bottom[0].count != bottom[1].count:
+        raise ShapeError(f"has {bottom[1].count} elements, bottom[0] {bottom[0].count}; they must be equal", field="bottom[1]")
+    return 0
+
+
+cdef int mode_of(object param, int mode) except -1:
+    """The divisor that a LossParameter asks for: `mode`, unless only its old field `normalize` is given."""
+    if param.HasField("normalize") and not param.HasField("normalization"):
+        return VALID if param.normalize else BATCH_SIZE
+    return mode

@@ -1,0 +1,62 @@
+"""ContrastiveLoss (Caffe contrastive_loss_layer.cpp; Hadsell, Chopra, LeCun, 2006)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.loss cimport LossLayer
+from minicaffe.ops.loss.caffe cimport Pairs, contrastive, contrastive_backward
+
+from minicaffe.errors import ShapeError
+from minicaffe.layer import register_layer
+
+
+cdef class ContrastiveLossLayer(LossLayer):
+    """``loss = 1 / (2 N) sum(similar ? d^2 : max(margin - d, 0)^2)`` over pairs of rows at distance d; with `legacy_version`
+    ``max(margin - d^2, 0)``.
+
+    Parameters
+    ----------
+    bottom[0], bottom[1] : Blob, shape (N, C), or with trailing axes of size 1
+    bottom[2] : Blob with N elements
+        0 for a dissimilar pair, anything else for a similar one.
+    """
+
+    exact_num_bottom_blobs = 3
+    gradients = 2
+
+    cdef Pairs pairs
+
+    cpdef layer_setup(self, list bottom, list top):
+        self.pairs.margin = self.param.contrastive_loss_param.margin
+        self.pairs.legacy = self.param.contrastive_loss_param.legacy_version
+
+    cpdef reshape(self, list bottom, list top):
+        LossLayer.reshape(self, bottom, top)
+        cdef Blob a = bottom[0]
+        for i in range(2):
+            if bottom[i].num_axes < 2 or set(bottom[i].shape[2:]) - {1}:
+                raise ShapeError(f"must be rows of features, (N, C), got {list(bottom[i].shape)}", field=f"bottom[{i}]")
+        if a.dims[1] != (<Blob> bottom[1]).dims[1]:
+            raise ShapeError(f"has {bottom[1].shape[1]} features, bottom[0] {a.dims[1]}; they must be equal", field="bottom[1]")
+        if bottom[2].count != a.dims[0]:
+            raise ShapeError(f"needs one element for each of the {a.dims[0]} pairs, got {list(bottom[2].shape)}",
+                             field="bottom[2]")
+        self.pairs.count, self.pairs.width = a.dims[0], a.dims[1]
+
+    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
+        cdef const void* a = (<Blob> bottom[0]).data_on(on)
+        cdef const void* b = (<Blob> bottom[1]).data_on(on)
+        cdef const void* similar = (<Blob> bottom[2]).data_on(on)
+        with nogil:
+            contrastive(on, self.dtype, self.pairs, a, b, similar, coeff / 2, out)
+        return 0
+
+    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+        cdef const void* a = (<Blob> bottom[0]).data_on(on)
+        cdef const void* b = (<Blob> bottom[1]).data_on(on)
+        cdef const void* similar = (<Blob> bottom[2]).data_on(on)
+        with nogil:
+            contrastive_backward(on, self.dtype, self.pairs, a, b, similar, scale, dx)
+        return 0
+
+
+register_layer("ContrastiveLoss", ContrastiveLossLayer)

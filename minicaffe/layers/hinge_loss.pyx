@@ -1,0 +1,37 @@
+"""HingeLoss (Caffe hinge_loss_layer.cpp)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.loss cimport ClassLossLayer
+from minicaffe.ops.loss.caffe cimport hinge, hinge_backward
+
+from minicaffe.layer import register_layer
+from minicaffe.proto import caffe_pb2
+
+
+cdef class HingeLossLayer(ClassLossLayer):
+    """``loss = 1/N sum m`` (or ``m^2`` with norm L2), ``m = max(0, 1 - x)`` for the true class, ``max(0, 1 + x)`` for the
+    others."""
+
+    cdef bint squared
+
+    cpdef layer_setup(self, list bottom, list top):
+        ClassLossLayer.layer_setup(self, bottom, top)
+        self.squared = self.param.hinge_loss_param.norm == caffe_pb2.HingeLossParameter.L2
+
+    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        with nogil:
+            hinge(on, self.dtype, self.labels, x, label, self.squared, coeff, out)
+        return 0
+
+    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        with nogil:
+            hinge_backward(on, self.dtype, self.labels, x, label, self.squared, scale, dx)
+        return 0
+
+
+register_layer("HingeLoss", HingeLossLayer)

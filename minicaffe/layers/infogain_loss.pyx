@@ -1,0 +1,71 @@
+"""InfogainLoss (Caffe infogain_loss_layer.cpp)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.loss cimport SoftmaxLossLayer
+from minicaffe.ops.loss.caffe cimport infogain, infogain_backward
+
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.proto import binary
+
+cdef double FLOOR = 1e-20   # under a probability
+
+
+cdef class InfogainLossLayer(SoftmaxLossLayer):
+    """``loss = -sum over positions and classes l of H[label, l] log(max(p_l, 1e-20)) / divisor``, p = softmax(x) along
+    `infogain_loss_param.axis`. H is bottom[2], or the BlobProto file named by `source`.
+    """
+
+    exact_num_bottom_blobs = -1
+    min_bottom_blobs = 2
+    max_bottom_blobs = 3
+
+    cdef Blob stored        # H of the file
+
+    cpdef layer_setup(self, list bottom, list top):
+        SoftmaxLossLayer.layer_setup(self, bottom, top)
+        param = self.param.infogain_loss_param
+        if self.param.loss_param.HasField("normalize"):
+            raise ConfigError("InfogainLoss does not take the old field; use normalization", field="loss_param.normalize")
+        if len(bottom) > 2:
+            return
+        if not param.source:
+            raise ConfigError("name a file with the matrix H, or give it as third bottom", field="infogain_loss_param.source")
+        caffe.check_path(param.source, "infogain_loss_param.source")
+        try:
+            stored = binary.read_blob(param.source)
+            self.stored = self.new_blob(stored.shape, "H")
+        except Error as error:
+            raise error.at(field="infogain_loss_param.source")
+        self.stored.data[...] = stored.data.reshape(stored.shape)
+
+    cpdef reshape(self, list bottom, list top):
+        self.reshape_softmax(bottom, top, self.param.infogain_loss_param.axis, "infogain_loss_param.axis")
+        cdef Blob h = self.matrix(bottom)
+        if h.count != self.labels.classes * self.labels.classes:
+            raise ShapeError(f"H needs {self.labels.classes} x {self.labels.classes} elements, got {list(h.shape)}",
+                             field="bottom[2]" if len(bottom) > 2 else "infogain_loss_param.source")
+
+    cdef Blob matrix(self, list bottom):
+        return bottom[2] if len(bottom) > 2 else self.stored
+
+    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
+        cdef const void* p = self.p.data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef const void* h = self.matrix(bottom).data_on(on)
+        with nogil:
+            infogain(on, self.dtype, self.labels, p, label, h, FLOOR, coeff, out)
+        return 0
+
+    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+        cdef const void* p = self.p.data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef const void* h = self.matrix(bottom).data_on(on)
+        with nogil:
+            infogain_backward(on, self.dtype, self.labels, p, label, h, scale, dx)
+        return 0
+
+
+register_layer("InfogainLoss", InfogainLossLayer)

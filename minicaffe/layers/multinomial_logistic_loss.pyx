@@ -1,0 +1,31 @@
+"""MultinomialLogisticLoss (Caffe multinomial_logistic_loss_layer.cpp)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.loss cimport ClassLossLayer
+from minicaffe.ops.loss.caffe cimport log_loss, log_loss_backward
+
+from minicaffe.layer import register_layer
+
+cdef double FLOOR = 1e-20   # under a probability
+
+
+cdef class MultinomialLogisticLossLayer(ClassLossLayer):
+    """``loss = -1/N sum log(max(x[n, label], 1e-20))`` of given probabilities x."""
+
+    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        with nogil:
+            log_loss(on, self.dtype, self.labels, x, label, FLOOR, coeff, out)
+        return 0
+
+    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        with nogil:
+            log_loss_backward(on, self.dtype, self.labels, x, label, scale, FLOOR, dx)
+        return 0
+
+
+register_layer("MultinomialLogisticLoss", MultinomialLogisticLossLayer)

@@ -1,0 +1,48 @@
+"""SoftmaxWithLoss (Caffe softmax_loss_layer.cpp)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.loss cimport SoftmaxLossLayer
+from minicaffe.ops.loss.caffe cimport log_loss, softmax_loss_backward
+
+from minicaffe.layer import register_layer
+
+cdef double FLOAT_MIN = 1.17549435e-38  # floor under a probability
+
+
+cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
+    """``loss = -sum log(max(p[label], FLT_MIN)) / divisor``, p = softmax(x) along `softmax_param.axis`, over the positions
+    whose label is not `loss_param.ignore_label`.
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (outer..., K, inner...)
+    bottom[1] : Blob with outer x inner labels from 0 to K - 1
+    top[1] : Blob, optional
+        p, of the shape of bottom[0].
+
+    Raises
+    ------
+    ShapeError, DataError
+        If there is not one label for each position, or a label is out of range.
+    """
+
+    cpdef reshape(self, list bottom, list top):
+        self.reshape_softmax(bottom, top, self.param.softmax_param.axis, "softmax_param.axis")
+
+    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
+        cdef const void* p = self.p.data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        with nogil:
+            log_loss(on, self.dtype, self.labels, p, label, FLOAT_MIN, coeff, out)
+        return 0
+
+    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+        cdef const void* p = self.p.data_on(on)
+        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        with nogil:
+            softmax_loss_backward(on, self.dtype, self.labels, p, label, scale, dx)
+        return 0
+
+
+register_layer("SoftmaxWithLoss", SoftmaxWithLossLayer)

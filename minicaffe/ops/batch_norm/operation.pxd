@@ -1,0 +1,31 @@
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.ops.engine cimport Operation, Primitive
+
+cdef enum Deviation:        # ops/batch_norm/kernel.hpp
+    EPS_INSIDE
+    EPS_OUTSIDE
+    NONE
+
+
+cdef class Standardize(Operation):
+    cdef long long outer, channels, inner
+    cdef Deviation rule
+    cdef bint given, in_place           # given: mean and variance are not computed from x
+    cdef double eps
+    cdef double unbiased                # what makes the variance of the last forward that of a sample
+    cdef Blob mean, variance, factor    # one value a channel
+    cdef Blob kept                      # y, in place
+    cdef Blob sums                      # two for each channel, of backward on a device
+    cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1
+    cdef int forward(self, const Context& on, Blob x, Blob y) except -1
+    cdef int backward(self, const Context& on, Blob y, Blob x) except -1
+
+
+cdef class BatchNorm(Standardize):
+    pass
+
+
+cdef class StandardizePrimitive(Primitive):
+    cdef int forward(self, const Context& on, Standardize op, Blob x, Blob y) except -1
+    cdef int backward(self, const Context& on, Standardize op, Blob y, Blob x) except -1
