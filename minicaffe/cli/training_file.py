@@ -6,7 +6,7 @@ import re
 from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.data.data import check_database
-from minicaffe.net.definitions import LayerDef, filter_layers
+from minicaffe.net.definitions import filter_layers
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.files import MAX_TEXT, read_bytes
 from minicaffe.solver import create_solver, solver_types
@@ -64,8 +64,7 @@ def default_solver(net, path, max_iter=MAX_ITER):
         net=path, type="SGD", base_lr=0.01, lr_policy="inv", gamma=1e-4, power=0.75, momentum=0.9, weight_decay=5e-4,
         max_iter=max_iter, display=min(DISPLAY, max(1, max_iter // 20)), snapshot_prefix=os.path.splitext(path)[0],
         solver_mode=caffe_pb2.SolverParameter.CPU)
-    train, test = ([layer.param for layer in filter_layers([LayerDef(p, None) for p in net.layer],
-                                                           caffe_pb2.NetState(phase=phase), path)]
+    train, test = ([layer.param for layer in filter_layers(net.layer, caffe_pb2.NetState(phase=phase), path)]
                    for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST))
     if test != train:
         param.test_iter.append(_test_batches(test))

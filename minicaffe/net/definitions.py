@@ -15,8 +15,8 @@ from minicaffe.proto.text import parse_fields
 
 log = logging.getLogger("minicaffe.net")
 
-LayerDef = namedtuple("LayerDef", "param line")
-LayerDef.__doc__ = "A LayerParameter and the line of the file where it is, None if there is none."
+LayerDef = namedtuple("LayerDef", "param line path", defaults=(None, None))
+LayerDef.__doc__ = "A LayerParameter, the line of the file where it is, None if there is none, and its path in the net's message."
 
 
 def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
@@ -34,17 +34,14 @@ def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
     ConfigError
         As `filter_layers`, and for a field that neither the messages nor the layer's type know, or a value of a field.
     """
-    layers = [LayerDef(layer, positions.layer_line(i) if positions is not None else None) for i, layer in enumerate(param.layer)]
-    indices = {id(layer): i for i, layer in enumerate(layers)}
-    kept = filter_layers(layers, param.state, file)
+    kept = filter_layers(param.layer, param.state, file, positions)
     for layer in kept:
         if layer.param.fork_fields:
-            path = f"layer[{indices[id(layer)]}]"
-            _check_fields(layer, param.state.phase, skip_unknown_fields, file, positions, path)
+            _check_fields(layer, param.state.phase, skip_unknown_fields, file, positions)
     return kept
 
 
-def _check_fields(layer, phase, skip, file, positions, layer_path):
+def _check_fields(layer, phase, skip, file, positions):
     """Raise for the first field of a layer that its type does not read and that may not be left out."""
     param = layer.param
     try:
@@ -61,7 +58,7 @@ def _check_fields(layer, phase, skip, file, positions, layer_path):
             text = f"unknown field in {message.name}{forks.about_field(message.name, name, value, names)}"
         else:
             found, text = forks.find_value(enum_name(known.enum_type), value), no_value(known.enum_type, value)
-        line, column = positions.place_of(f"{layer_path}.{path}") if positions is not None else (None, None)
+        line, column = positions.place_of(f"{layer.path}.{path}") if positions is not None else (None, None)
         error = ConfigError(text, field=path, file=file, line=line or layer.line, column=column, layer=param.name,
                             layer_type=param.type)
         if not skip or not forks.may_skip(found, value, training):
@@ -69,8 +66,8 @@ def _check_fields(layer, phase, skip, file, positions, layer_path):
         log.warning("%s; skipped", error)
 
 
-def filter_layers(layers, state, file=None):
-    """Return the LayerDefs whose include and exclude rules admit them under a NetState.
+def filter_layers(params, state, file=None, positions=None):
+    """Return the LayerDefs of those LayerParameters whose include and exclude rules admit them under a NetState.
 
     Raises
     ------
@@ -78,17 +75,17 @@ def filter_layers(layers, state, file=None):
         If a layer has both include and exclude rules.
     """
     kept = []
-    for layer in layers:
-        param = layer.param
+    for i, param in enumerate(params):
+        line = positions.layer_line(i) if positions is not None else None
         if param.include and param.exclude:
-            raise ConfigError("give include rules or exclude rules, not both", field="include", file=file, line=layer.line,
+            raise ConfigError("give include rules or exclude rules, not both", field="include", file=file, line=line,
                               layer=param.name, layer_type=param.type)
         if param.include:
             keep = any(state_meets_rule(state, rule, param.name) for rule in param.include)
         else:
             keep = not any(state_meets_rule(state, rule, param.name) for rule in param.exclude)
         if keep:
-            kept.append(layer)
+            kept.append(LayerDef(param, line, f"layer[{i}]"))
     return kept
 
 
@@ -125,7 +122,7 @@ def insert_splits(layers, file=None):
     producer = {}   # blob name -> (layer index, top index) of its latest producer
     consumers = {}  # (layer index, top index) -> number of consumers
     source = {}     # (layer index, bottom index) -> the top it reads
-    for i, (param, line) in enumerate(layers):
+    for i, (param, line, _) in enumerate(layers):
         for j, name in enumerate(param.bottom):
             if name not in producer:
                 raise ConfigError(f"unknown bottom blob '{name}': no earlier layer has this top{close_matches(name, producer)}",
@@ -139,7 +136,7 @@ def insert_splits(layers, file=None):
 
     result = []
     used = {}  # (layer index, top index) -> how many outputs of its split are taken
-    for i, (given, line) in enumerate(layers):
+    for i, (given, line, _) in enumerate(layers):
         param = caffe_pb2.LayerParameter()
         param.CopyFrom(given)
         for j in range(len(param.bottom)):

@@ -1,7 +1,7 @@
 """From a training net to the net that answers for one picture, which Caffe's users write by hand as deploy.prototxt."""
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.definitions import LayerDef, filter_layers
+from minicaffe.net.definitions import filter_layers
 from minicaffe.proto import caffe_pb2
 
 ANSWERS = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
@@ -61,4 +61,4 @@ def deploy_net(param, shape, file=None):
 
 
 def _layers(param, file):
-    return [layer.param for layer in filter_layers([LayerDef(layer, None) for layer in param.layer], param.state, file)]
+    return [layer.param for layer in filter_layers(param.layer, param.state, file)]

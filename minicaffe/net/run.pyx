@@ -237,9 +237,7 @@ cdef class Runner:
         """Return a number that changes whenever a blob gets another shape or memory."""
         cdef unsigned long long total = 0
         cdef Blob blob
-        for blob in self.blob_list:
-            total += blob.stamp
-        for blob in self.learnable_params:
+        for blob in self.blob_list + self.learnable_params:
             total += blob.stamp
         return total
 

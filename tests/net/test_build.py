@@ -14,8 +14,8 @@ def layers_of(prototxt):
 
 
 def kept(rules, **state):
-    layers = layers_of(f'layer {{ name: "a" type: "X" {rules} }}')
-    return len(filter_layers(layers, caffe_pb2.NetState(**state))) == 1
+    net, _ = text.parse_text(f'layer {{ name: "a" type: "X" {rules} }}', caffe_pb2.NetParameter)
+    return len(filter_layers(net.layer, caffe_pb2.NetState(**state))) == 1
 
 
 @pytest.mark.parametrize("rules, state, keep", [
@@ -47,9 +47,10 @@ def test_rules(rules, state, keep):
 
 
 def test_include_and_exclude_together():
-    layers = layers_of('layer { name: "a" type: "X" include { phase: TRAIN } exclude { phase: TEST } }')
-    with pytest.raises(ConfigError, match=r"net\.prototxt:10: layer 'a' \(X\): include"):
-        filter_layers(layers, caffe_pb2.NetState(), "net.prototxt")
+    net, positions = text.parse_text('layer { name: "fine" }\nlayer { name: "a" type: "X" include { phase: TRAIN } exclude { phase: TEST } }',
+                                     caffe_pb2.NetParameter)
+    with pytest.raises(ConfigError, match=r"net\.prototxt:2: layer 'a' \(X\): include"):
+        filter_layers(net.layer, caffe_pb2.NetState(), "net.prototxt", positions)
 
 
 def test_one_consumer_needs_no_split():
