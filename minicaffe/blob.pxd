@@ -1,5 +1,6 @@
 from cpython.pythread cimport PyThread_get_thread_ident
 
+from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.device.context cimport Context
 
@@ -43,6 +44,18 @@ cdef class Blob:
     cdef void* mutable_data_on(self, const Context& on) except? NULL
     cdef const void* diff_on(self, const Context& on) except? NULL
     cdef void* mutable_diff_on(self, const Context& on) except? NULL
+    # The same in the host's private memory, arranged as `layout` says; None: plain, as above. `wrote_` ends what `mutable_` and
+    # `overwrite_` begin.
+    cdef const void* data_in(self, const Context& on, Layout layout) except? NULL
+    cdef void* mutable_data_in(self, const Context& on, Layout layout) except? NULL
+    cdef void* overwrite_data_in(self, const Context& on, Layout layout) except? NULL
+    cdef int wrote_data(self) except -1
+    cdef const void* diff_in(self, const Context& on, Layout layout) except? NULL
+    cdef void* mutable_diff_in(self, const Context& on, Layout layout) except? NULL
+    cdef void* overwrite_diff_in(self, const Context& on, Layout layout) except? NULL
+    cdef int wrote_diff(self) except -1
+    cpdef Layout layout_of_data(self)
+    cpdef Layout layout_of_diff(self)
     cdef int fill_data_on(self, const Context& on, double value) except -1
     cdef int fill_diff_on(self, const Context& on, double value) except -1
     cdef long long dim(self, int axis) except? -1

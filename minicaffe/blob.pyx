@@ -8,6 +8,7 @@ blob grew or went away, and a blob of a running net keeps shape and memory until
 import numpy as np
 
 from minicaffe.memory.buffer cimport Buffer
+from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
@@ -101,6 +102,10 @@ cdef class Blob:
         if size > diff.size:
             diff = _memory(self, size, "diff")
         self.check_idle()
+        if data.private_side is not None or diff.private_side is not None:     # in layouts of the old shape
+            data.drop_private()
+            diff.drop_private()
+            self.check_idle()
         # From here on no other thread gets in, so that shape and memories fit each other for all who look.
         for axis in range(num_axes):
             self.dims[axis] = dims[axis]
@@ -287,6 +292,38 @@ cdef class Blob:
 
     cdef void* mutable_diff_on(self, const Context& on) except? NULL:
         return self.diff_memory.mutable_cpu_data_ptr() if on.stream == NULL else self.diff_memory.mutable_gpu_data_ptr()
+
+    cdef const void* data_in(self, const Context& on, Layout layout) except? NULL:
+        return self.data_on(on) if layout is None else self.data_memory.private_data_ptr(layout)
+
+    cdef void* mutable_data_in(self, const Context& on, Layout layout) except? NULL:
+        return self.mutable_data_on(on) if layout is None else self.data_memory.mutable_private_data_ptr(layout)
+
+    cdef void* overwrite_data_in(self, const Context& on, Layout layout) except? NULL:
+        return self.mutable_data_on(on) if layout is None else self.data_memory.overwrite_private_data_ptr(layout)
+
+    cdef int wrote_data(self) except -1:
+        return self.data_memory.show_private()
+
+    cdef const void* diff_in(self, const Context& on, Layout layout) except? NULL:
+        return self.diff_on(on) if layout is None else self.diff_memory.private_data_ptr(layout)
+
+    cdef void* mutable_diff_in(self, const Context& on, Layout layout) except? NULL:
+        return self.mutable_diff_on(on) if layout is None else self.diff_memory.mutable_private_data_ptr(layout)
+
+    cdef void* overwrite_diff_in(self, const Context& on, Layout layout) except? NULL:
+        return self.mutable_diff_on(on) if layout is None else self.diff_memory.overwrite_private_data_ptr(layout)
+
+    cdef int wrote_diff(self) except -1:
+        return self.diff_memory.show_private()
+
+    cpdef Layout layout_of_data(self):
+        """Give the Layout in which the data are kept by an engine now, None for plain order."""
+        return self.data_memory.layout()
+
+    cpdef Layout layout_of_diff(self):
+        """Give the Layout in which the gradient is kept by an engine now, None for plain order."""
+        return self.diff_memory.layout()
 
     cdef int fill_data_on(self, const Context& on, double value) except -1:
         if self.count:

@@ -11,6 +11,7 @@ from minicaffe.memory.buddy import BuddyAllocator
 from minicaffe.memory.buffer import Buffer
 from minicaffe.memory.caching import CachingAllocator
 from minicaffe.memory.copy import copy
+from minicaffe.memory.layout import Layout
 from minicaffe.memory.named import make_allocator
 from minicaffe.memory.pinned import CachingHostAllocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
@@ -41,6 +42,7 @@ __all__ = [
     "CUDAPlace",
     "DeviceSide",
     "FailAllocator",
+    "Layout",
     "LimitAllocator",
     "PinnedPlace",
     "StreamOrder",

@@ -1,4 +1,5 @@
 from minicaffe.memory.buffer cimport Buffer
+from minicaffe.memory.layout cimport Layout
 
 
 cpdef enum SyncedHead:
@@ -6,6 +7,8 @@ cpdef enum SyncedHead:
     HEAD_AT_CPU
     HEAD_AT_GPU
     SYNCED
+    HEAD_AT_PRIVATE
+    SYNCED_PRIVATE
 
 
 cdef class DeviceSide:
@@ -27,8 +30,11 @@ cdef class SyncedMemory:
     cdef int gpu                    # its number; -1 until there is a device side
     cdef readonly size_t copies
     cdef readonly size_t bytes_copied
+    cdef readonly size_t reorders
     cdef Buffer host
     cdef Buffer device
+    cdef Buffer private_side        # of the host, in `arrangement`
+    cdef Layout arrangement
     cdef DeviceSide side            # None until the first GPU call
     cdef str _name
     # Caffe's four calls; those of the same names without `_ptr` give the side as a Buffer.
@@ -36,8 +42,21 @@ cdef class SyncedMemory:
     cdef void* mutable_cpu_data_ptr(self) except? NULL
     cdef const void* gpu_data_ptr(self) except? NULL
     cdef void* mutable_gpu_data_ptr(self) except? NULL
+    # The same for the private side; `show_private` ends what the two mutable ones begin.
+    cdef const void* private_data_ptr(self, Layout layout) except? NULL
+    cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL
+    cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL
+    cpdef int show_private(self) except -1
+    cdef int drop_private(self) except -1
+    cpdef Layout layout(self)
+    cdef bint shown(self) noexcept
+    cdef int arrange(self, int call, Layout layout) except -1
+    cdef int change_layout(self, int call, Layout layout) except -1
     cpdef Buffer cpu_data(self)
     cpdef Buffer mutable_cpu_data(self)
+    cpdef Buffer private_data(self, Layout layout)
+    cpdef Buffer mutable_private_data(self, Layout layout)
+    cpdef Buffer overwrite_private_data(self, Layout layout)
     cpdef Buffer gpu_data(self)
     cpdef Buffer mutable_gpu_data(self)
     cpdef set_cpu_data(self, source)
@@ -51,7 +70,9 @@ cdef class SyncedMemory:
     cdef int carry_out(self, int call, argument) except -1
     cdef Buffer block_for(self, int action)
     cdef int count_copy(self, Buffer target, size_t nbytes, str direction) except -1
+    cdef int count_reorder(self, Buffer target, str direction) except -1
     cdef Buffer new_host(self)
+    cdef Buffer new_private(self, Layout layout)
     cdef Buffer new_device(self)
     cdef int find_side(self) except -1
     cdef wrong(self, str call, str message)

@@ -4,12 +4,18 @@ Nothing is allocated or copied before somebody looks. The head says which side i
 does in each state. Unlike Caffe's, a block outlives its SyncedMemory while a view shows it, a refused call raises
 instead of ending the process, and copies are counted. Several threads may look at one object (docs/threads.md): a call that has
 something to do holds `device_lock`. A pointer is valid as long as nobody puts other memory in its place.
+
+An engine may keep the array in an order of its own (memory/layout.pyx): that is the private side, on the host. Whoever asks for
+a plain side gets one, by a reorder, which is counted. Somebody who holds a view of the host side may write there, and reads there
+what a net has computed, whenever he likes; so while there is one, private data is not trusted to be current (`shown`).
 """
 
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.ref cimport PyObject
 from libc.string cimport memset
 
 from minicaffe.memory.buffer cimport Buffer, foreign_buffer
+from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
 
 import threading
@@ -18,6 +24,9 @@ from minicaffe.errors import ConfigError, Error, WrongDeviceError, WrongTypeErro
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject* o)
 
 
 cpdef enum Action:
@@ -30,6 +39,11 @@ cpdef enum Action:
     FILL_DEVICE     # copy another memory's device side to the device side; allocate that if there is none
     ADOPT_HOST      # take foreign memory as the host side
     ADOPT_DEVICE
+    ZERO_PRIVATE    # allocate the private side and fill it with zeros, which are zeros in any layout
+    TO_PRIVATE      # reorder host to private; allocate the private side if there is none
+    TO_PLAIN        # reorder private to host; allocate the host side if there is none
+    TAKE_PRIVATE    # allocate the private side if there is none; what it holds does not matter
+    VIA_HOST        # do CPU_DATA first, then what this call does in the state after it
     REFUSE
 
 cpdef enum Call:
@@ -42,25 +56,44 @@ cpdef enum Call:
     SET_CPU_COPY
     ASYNC_GPU_PUSH
     COPY_ON_DEVICE
+    PRIVATE_DATA
+    MUTABLE_PRIVATE_DATA
+    OVERWRITE_PRIVATE_DATA
 
 cdef enum:
-    STATES = 4
-    CALLS = 9
+    STATES = 6
+    CALLS = 12
 
 NONE, CPU, GPU, BOTH = SyncedHead.UNINITIALIZED, SyncedHead.HEAD_AT_CPU, SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED
+OWN, HOST = SyncedHead.HEAD_AT_PRIVATE, SyncedHead.SYNCED_PRIVATE
 
 # state x call -> action, new state. The code below does what this table says and decides nothing itself.
 TABLE = {
     # from            UNINITIALIZED         HEAD_AT_CPU          HEAD_AT_GPU          SYNCED
-    CPU_DATA:         ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, BOTH),     (KEEP, BOTH)),
-    MUTABLE_CPU_DATA: ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, CPU),      (KEEP, CPU)),
-    GPU_DATA:         ((ZERO_DEVICE, GPU),  (TO_DEVICE, BOTH),   (KEEP, GPU),         (KEEP, BOTH)),
-    MUTABLE_GPU_DATA: ((ZERO_DEVICE, GPU),  (TO_DEVICE, GPU),    (KEEP, GPU),         (KEEP, GPU)),
-    SET_CPU_DATA:     ((ADOPT_HOST, CPU),   (ADOPT_HOST, CPU),   (ADOPT_HOST, CPU),   (ADOPT_HOST, CPU)),
-    SET_GPU_DATA:     ((ADOPT_DEVICE, GPU), (ADOPT_DEVICE, GPU), (ADOPT_DEVICE, GPU), (ADOPT_DEVICE, GPU)),
-    SET_CPU_COPY:     ((REFUSE, NONE),      (REFUSE, CPU),       (ADOPT_HOST, BOTH),  (ADOPT_HOST, BOTH)),
-    ASYNC_GPU_PUSH:   ((REFUSE, NONE),      (PUSH, BOTH),        (REFUSE, GPU),       (REFUSE, BOTH)),
-    COPY_ON_DEVICE:   ((FILL_DEVICE, GPU),  (FILL_DEVICE, GPU),  (FILL_DEVICE, GPU),  (FILL_DEVICE, GPU)),
+    #                 HEAD_AT_PRIVATE       SYNCED_PRIVATE
+    CPU_DATA:         ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, BOTH),     (KEEP, BOTH),
+                       (TO_PLAIN, HOST),    (KEEP, HOST)),
+    MUTABLE_CPU_DATA: ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, CPU),      (KEEP, CPU),
+                       (TO_PLAIN, CPU),     (KEEP, CPU)),
+    GPU_DATA:         ((ZERO_DEVICE, GPU),  (TO_DEVICE, BOTH),   (KEEP, GPU),         (KEEP, BOTH),
+                       (VIA_HOST, BOTH),    (TO_DEVICE, BOTH)),
+    MUTABLE_GPU_DATA: ((ZERO_DEVICE, GPU),  (TO_DEVICE, GPU),    (KEEP, GPU),         (KEEP, GPU),
+                       (VIA_HOST, GPU),     (TO_DEVICE, GPU)),
+    SET_CPU_DATA:     ((ADOPT_HOST, CPU),) * 6,
+    SET_GPU_DATA:     ((ADOPT_DEVICE, GPU),) * 6,
+    SET_CPU_COPY:     ((REFUSE, NONE),      (REFUSE, CPU),       (ADOPT_HOST, BOTH),  (ADOPT_HOST, BOTH),
+                       (REFUSE, OWN),       (REFUSE, HOST)),
+    ASYNC_GPU_PUSH:   ((REFUSE, NONE),      (PUSH, BOTH),        (REFUSE, GPU),       (REFUSE, BOTH),
+                       (VIA_HOST, BOTH),    (PUSH, BOTH)),
+    COPY_ON_DEVICE:   ((FILL_DEVICE, GPU),) * 6,
+    PRIVATE_DATA:     ((ZERO_PRIVATE, OWN), (TO_PRIVATE, HOST),  (VIA_HOST, HOST),    (TO_PRIVATE, HOST),
+                       (KEEP, OWN),         (KEEP, HOST)),
+    MUTABLE_PRIVATE_DATA: (
+                      (ZERO_PRIVATE, OWN),  (TO_PRIVATE, OWN),   (VIA_HOST, OWN),     (TO_PRIVATE, OWN),
+                      (KEEP, OWN),          (KEEP, OWN)),
+    OVERWRITE_PRIVATE_DATA: (
+                      (ZERO_PRIVATE, OWN),  (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN),
+                      (KEEP, OWN),          (KEEP, OWN)),
 }
 
 cdef struct Step:
@@ -159,6 +192,8 @@ cdef class SyncedMemory:
         Which side is valid.
     copies, bytes_copied : int
         Between the sides, so far, both ways, and from other device sides to this one's.
+    reorders : int
+        Between plain and private layouts, so far.
     """
 
     def __cinit__(self, size_t size, str name="", place=None):
@@ -190,6 +225,96 @@ cdef class SyncedMemory:
         elif not steps[<int>MUTABLE_GPU_DATA][<int>self.head].idle:
             self.act(MUTABLE_GPU_DATA, None)
         return self.device.ptr
+
+    cdef const void* private_data_ptr(self, Layout layout) except? NULL:
+        if self.arrangement is not layout or not steps[<int>PRIVATE_DATA][<int>self.head].idle:
+            self.arrange(PRIVATE_DATA, layout)
+        return self.private_side.ptr
+
+    cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL:
+        if self.arrangement is not layout or not steps[<int>MUTABLE_PRIVATE_DATA][<int>self.head].idle:
+            self.arrange(MUTABLE_PRIVATE_DATA, layout)
+        return self.private_side.ptr
+
+    cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL:
+        if self.arrangement is not layout or not steps[<int>OVERWRITE_PRIVATE_DATA][<int>self.head].idle:
+            # What lies beyond the array, in memory that serves a smaller one for now, is not overwritten.
+            self.arrange(OVERWRITE_PRIVATE_DATA if layout.plain_nbytes == self.size else MUTABLE_PRIVATE_DATA, layout)
+        return self.private_side.ptr
+
+    cpdef int show_private(self) except -1:
+        """Say that what `mutable_private_data` or `overwrite_private_data` began is written: views of the host side show it."""
+        if self.head == HEAD_AT_PRIVATE and self.shown():
+            with device_lock:
+                self.carry_out(CPU_DATA, None)
+                self.head = HEAD_AT_CPU
+        return 0
+
+    cdef int drop_private(self) except -1:
+        """Give the private side up, for an array of another shape."""
+        with device_lock:
+            if self.head == HEAD_AT_PRIVATE:
+                self.carry_out(CPU_DATA, None)
+            if self.head == SYNCED_PRIVATE:
+                self.head = HEAD_AT_CPU
+            self.private_side = self.arrangement = None
+        return 0
+
+    cpdef Layout layout(self):
+        """Give the layout of the private side if that is valid, else None: plain."""
+        return self.arrangement if self.head == HEAD_AT_PRIVATE or self.head == SYNCED_PRIVATE else None
+
+    cdef bint shown(self) noexcept:
+        """Whether somebody else has a hold on the host side, and may read or write there without asking."""
+        return self.host is not None and (self.host.allocator is None or Py_REFCNT(<PyObject*>self.host) > 1)
+
+    cdef int arrange(self, int call, Layout layout) except -1:
+        """Do `call` for the private side in `layout`."""
+        with device_lock:
+            if layout.plain_nbytes > self.size:
+                raise self.wrong(Call(call).name.lower(), f"has {self.size} bytes, the layout needs {layout.plain_nbytes}")
+            if self.arrangement is not layout and self.arrangement != layout:
+                self.change_layout(call, layout)
+            if not steps[call][<int>self.head].idle:
+                self.carry_out(call, None)
+            if self.head == SYNCED_PRIVATE and self.shown():
+                self.head = HEAD_AT_CPU     # good for this once: it may be written there without a word
+        return 0
+
+    cdef int change_layout(self, int call, Layout layout) except -1:
+        """Let the private side be in `layout`: valid if only the private side was, and the layouts know a way."""
+        cdef Buffer block
+        if self.head == HEAD_AT_PRIVATE:
+            block = self.new_private(layout)
+            if call == OVERWRITE_PRIVATE_DATA:
+                memset(block.ptr, 0, block.nbytes)
+            elif layout.from_layout(<size_t>block.ptr, self.arrangement, <size_t>self.private_side.ptr):
+                self.count_reorder(block, f"{self.arrangement.name} to {layout.name}")
+            else:
+                self.carry_out(CPU_DATA, None)
+                block = None
+            if block is not None:
+                self.private_side, self.arrangement = block, layout
+                return 0
+        if self.head == SYNCED_PRIVATE:
+            self.head = HEAD_AT_CPU
+        self.private_side, self.arrangement = None, layout
+        return 0
+
+    cpdef Buffer private_data(self, Layout layout):
+        """Give the private side in `layout`, to read."""
+        self.private_data_ptr(layout)
+        return self.private_side.toreadonly()
+
+    cpdef Buffer mutable_private_data(self, Layout layout):
+        """Give the private side in `layout`, to read and write; the plain sides become stale."""
+        self.mutable_private_data_ptr(layout)
+        return self.private_side
+
+    cpdef Buffer overwrite_private_data(self, Layout layout):
+        """Give the private side in `layout`, to be overwritten; the plain sides become stale."""
+        self.overwrite_private_data_ptr(layout)
+        return self.private_side
 
     cpdef Buffer cpu_data(self):
         """Give the valid host side, to read."""
@@ -327,15 +452,18 @@ cdef class SyncedMemory:
     cdef int carry_out(self, int call, argument) except -1:
         cdef SyncedHead head
         cdef Step step
-        cdef Buffer host, device, side
+        cdef Buffer host, device, private, side
         cdef SyncedMemory source
         cdef str change
         while True:
             # Now, as another thread may have been here meanwhile; and again, if the allocator ran code that looked at this memory.
-            head, host, device = self.head, self.host, self.device
+            head, host, device, private = self.head, self.host, self.device, self.private_side
             step = steps[call][<int>head]
+            if step.action == VIA_HOST:
+                self.carry_out(CPU_DATA, None)
+                continue
             side = self.block_for(step.action)
-            if head == self.head and host is self.host and device is self.device:
+            if head == self.head and host is self.host and device is self.device and private is self.private_side:
                 break
         if step.action == ZERO_HOST:
             with nogil:
@@ -368,6 +496,19 @@ cdef class SyncedMemory:
         elif step.action == ADOPT_DEVICE:
             self.find_side()
             self.device = argument
+        elif step.action == ZERO_PRIVATE or (step.action == TAKE_PRIVATE and private is None):
+            memset(side.ptr, 0, side.nbytes)
+            self.private_side = side
+        elif step.action == TO_PRIVATE:
+            self.arrangement.from_plain(<size_t>side.ptr, <size_t>host.ptr)
+            self.private_side = side
+            self.count_reorder(side, f"plain to {self.arrangement.name}")
+        elif step.action == TO_PLAIN:
+            if host is None and self.arrangement.plain_nbytes < self.size:
+                memset(side.ptr, 0, side.nbytes)
+            self.arrangement.to_plain(<size_t>side.ptr, <size_t>private.ptr)
+            self.host = side
+            self.count_reorder(side, f"{self.arrangement.name} to plain")
         elif step.action == REFUSE:
             remedy = "write through mutable_cpu_data first" if call == ASYNC_GPU_PUSH else "write through mutable_gpu_data first"
             raise self.wrong(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")
@@ -380,10 +521,12 @@ cdef class SyncedMemory:
 
     cdef Buffer block_for(self, int action):
         """Give the block that `action` writes, a new one if there is none."""
-        if action == ZERO_HOST or action == TO_HOST:
+        if action == ZERO_HOST or action == TO_HOST or action == TO_PLAIN:
             return self.new_host() if self.host is None else self.host
         if action in (ZERO_DEVICE, TO_DEVICE, PUSH, FILL_DEVICE):
             return self.new_device() if self.device is None else self.device
+        if action in (ZERO_PRIVATE, TO_PRIVATE, TAKE_PRIVATE):
+            return self.new_private(self.arrangement) if self.private_side is None else self.private_side
         return None
 
     cdef int count_copy(self, Buffer target, size_t nbytes, str direction) except -1:
@@ -392,6 +535,15 @@ cdef class SyncedMemory:
         if _reporter.recording:
             _reporter.event("copy", target.place, <size_t>target.ptr, nbytes, self._name, direction)
         return 0
+
+    cdef int count_reorder(self, Buffer target, str direction) except -1:
+        self.reorders += 1
+        if _reporter.recording:
+            _reporter.event("reorder", target.place, <size_t>target.ptr, target.nbytes, self._name, direction)
+        return 0
+
+    cdef Buffer new_private(self, Layout layout):
+        return Buffer(registry.allocator(CPUPlace()), layout.nbytes, self._name)
 
     cdef Buffer new_host(self):
         return Buffer(registry.allocator(registry.host_place), self.size, self._name)
@@ -423,7 +575,7 @@ cdef class SyncedMemory:
     @name.setter
     def name(self, str name not None):
         self._name = name
-        for side in (self.host, self.device):
+        for side in (self.host, self.device, self.private_side):
             if side is not None:
                 (<Buffer>side).name = name
 

@@ -159,8 +159,10 @@ def test_the_products_table_is_this_table():
     from minicaffe.memory.synced import TABLE, Action
 
     theirs = {}
-    for call, row in TABLE.items():
-        for state, (action, head) in enumerate(row):
+    for call, row in TABLE.items():     # but for the private side, which is in test_private
+        if "PRIVATE" in call.name:
+            continue
+        for state, (action, head) in enumerate(row[:len(ROUTES)]):
             name = call.name.lower().replace("async_gpu_push", "push")
             theirs[SyncedHead(state).name, name] = Action(action).name, SyncedHead(head).name
     words = {"KEEP": "nothing", "TO_HOST": "device to host", "TO_DEVICE": "host to device"}

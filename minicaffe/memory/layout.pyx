@@ -1,0 +1,48 @@
+"""Layout: how an engine arranges an array in memory of its own, such as channels in blocks of 16.
+
+A SyncedMemory holds one private block in such a layout beside its plain sides (memory/synced.pyx). Plain is what Caffe says:
+row-major, last axis fastest; everyone who does not ask for a layout gets that.
+"""
+
+from minicaffe.errors import Error
+
+
+cdef class Layout:
+    """An arrangement of one shape, a value: equal layouts mean equal bytes (abstract; its engine derives from it).
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of a block in this layout, its padding included.
+    plain_nbytes : int
+        Bytes of the same array in plain order.
+    name : str
+        What events call it.
+    """
+
+    def __init__(self, size_t nbytes, size_t plain_nbytes, str name):
+        self.nbytes = nbytes
+        self.plain_nbytes = plain_nbytes
+        self.name = name
+
+    cpdef to_plain(self, size_t plain, size_t private):
+        """Write the array at address `private` to address `plain`."""
+        raise Error(f"{type(self).__name__} must override to_plain")
+
+    cpdef from_plain(self, size_t private, size_t plain):
+        """Write the plain array at address `plain` to address `private`, all `nbytes` of it: padding is zero."""
+        raise Error(f"{type(self).__name__} must override from_plain")
+
+    cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
+        """Write the array at address `other`, in layout `source`, to address `private`; False: only by way of plain order."""
+        return False
+
+    def with_shape(self, shape):
+        """Return the layout that this one is of arrays of `shape`, which has another number of channels, axis 1, or None.
+
+        It is one in which arrays are joined along the channels by joining their rows, images, as in plain order.
+        """
+        return None
+
+    def __repr__(self):
+        return f"<Layout {self.name}, {self.nbytes:,} bytes>"

@@ -1,0 +1,338 @@
+"""The private side of a SyncedMemory: its part of the table, views that see it, other layouts, failures, random walks."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from host_double import HostDouble
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from layout_double import Backwards
+
+from minicaffe import memory
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, OutOfMemoryError
+from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, LimitAllocator, SyncedHead, SyncedMemory, SystemAllocator
+from minicaffe.memory.registry import registry
+
+N = 24
+LAYOUT = Backwards(N, 8)
+CONTENT = bytes(range(1, N + 1))
+
+# What leads from each state by which call, and how many reorders that takes; plain calls in plain states are in test_synced.
+EXPECTED = {
+    ("UNINITIALIZED", "private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("UNINITIALIZED", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("UNINITIALIZED", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("HEAD_AT_CPU", "private_data"): ("SYNCED_PRIVATE", 1),
+    ("HEAD_AT_CPU", "mutable_private_data"): ("HEAD_AT_PRIVATE", 1),
+    ("HEAD_AT_CPU", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("HEAD_AT_GPU", "private_data"): ("SYNCED_PRIVATE", 1),
+    ("HEAD_AT_GPU", "mutable_private_data"): ("HEAD_AT_PRIVATE", 1),
+    ("HEAD_AT_GPU", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("SYNCED", "private_data"): ("SYNCED_PRIVATE", 1),
+    ("SYNCED", "mutable_private_data"): ("HEAD_AT_PRIVATE", 1),
+    ("SYNCED", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("HEAD_AT_PRIVATE", "cpu_data"): ("SYNCED_PRIVATE", 1),
+    ("HEAD_AT_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 1),
+    ("HEAD_AT_PRIVATE", "gpu_data"): ("SYNCED", 1),
+    ("HEAD_AT_PRIVATE", "mutable_gpu_data"): ("HEAD_AT_GPU", 1),
+    ("HEAD_AT_PRIVATE", "set_cpu_data"): ("HEAD_AT_CPU", 0),
+    ("HEAD_AT_PRIVATE", "set_gpu_data"): ("HEAD_AT_GPU", 0),
+    ("HEAD_AT_PRIVATE", "set_cpu_copy"): ("refused", 0),
+    ("HEAD_AT_PRIVATE", "async_gpu_push"): ("SYNCED", 1),
+    ("HEAD_AT_PRIVATE", "copy_on_device"): ("HEAD_AT_GPU", 0),
+    ("HEAD_AT_PRIVATE", "private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("HEAD_AT_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("HEAD_AT_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("SYNCED_PRIVATE", "cpu_data"): ("SYNCED_PRIVATE", 0),
+    ("SYNCED_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 0),
+    ("SYNCED_PRIVATE", "gpu_data"): ("SYNCED", 0),
+    ("SYNCED_PRIVATE", "mutable_gpu_data"): ("HEAD_AT_GPU", 0),
+    ("SYNCED_PRIVATE", "set_cpu_data"): ("HEAD_AT_CPU", 0),
+    ("SYNCED_PRIVATE", "set_gpu_data"): ("HEAD_AT_GPU", 0),
+    ("SYNCED_PRIVATE", "set_cpu_copy"): ("refused", 0),
+    ("SYNCED_PRIVATE", "async_gpu_push"): ("SYNCED", 0),
+    ("SYNCED_PRIVATE", "copy_on_device"): ("HEAD_AT_GPU", 0),
+    ("SYNCED_PRIVATE", "private_data"): ("SYNCED_PRIVATE", 0),
+    ("SYNCED_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("SYNCED_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+}
+ROUTES = {
+    "UNINITIALIZED": [],
+    "HEAD_AT_CPU": ["mutable_cpu_data"],
+    "HEAD_AT_GPU": ["mutable_gpu_data"],
+    "SYNCED": ["mutable_cpu_data", "gpu_data"],
+    "HEAD_AT_PRIVATE": ["mutable_cpu_data", "mutable_private_data"],
+    "SYNCED_PRIVATE": ["mutable_cpu_data", "private_data"],
+}
+
+
+def read(buffer):
+    return ctypes.string_at(buffer.address, buffer.nbytes)
+
+
+def write(buffer, content):
+    ctypes.memmove(buffer.address, content, len(content))
+
+
+def in_state(state):
+    """A memory in `state` that holds CONTENT, or zeros if it was never touched."""
+    mem = SyncedMemory(N, "blob")
+    for step in ROUTES[state]:
+        side = getattr(mem, step)(LAYOUT) if "private" in step else getattr(mem, step)()
+        if step in ("mutable_cpu_data", "mutable_gpu_data"):
+            write(side, CONTENT)
+        del side
+    assert SyncedHead(mem.head).name == state
+    return mem
+
+
+def perform(mem, call, keep):
+    if call == "set_cpu_data":
+        mem.set_cpu_data(bytearray(N))
+    elif call == "set_gpu_data":
+        keep.append(np.zeros(N, np.uint8))
+        mem.set_gpu_data(keep[-1].ctypes.data, keep[-1])
+    elif call == "set_cpu_copy":
+        mem.set_cpu_copy(bytearray(N))
+    elif call == "async_gpu_push":
+        mem.async_gpu_push("stream")
+    elif call == "copy_on_device":
+        keep.append(SyncedMemory(N))
+        keep[-1].gpu_data()
+        mem.copy_on_device(keep[-1], N)
+    else:
+        return read(getattr(mem, call)(LAYOUT) if "private" in call else getattr(mem, call)())
+    return None
+
+
+@pytest.mark.parametrize(("state", "call"), EXPECTED)
+def test_table(host, device, state, call):
+    mem, keep = in_state(state), []
+    new_state, reorders = EXPECTED[state, call]
+    before = mem.reorders
+    if new_state == "refused":
+        with pytest.raises(ConfigError, match=f"has nothing to do in state {state}"):
+            perform(mem, call, keep)
+        new_state = state
+    else:
+        with memory.record() as events:
+            seen = perform(mem, call, keep)
+        content = CONTENT if ROUTES[state] else bytes(N)
+        if call.startswith("overwrite"):
+            assert len(seen) == LAYOUT.nbytes
+        elif seen is not None:
+            assert seen == (LAYOUT.arranged(content) if "private" in call else content)
+        directions = [e.detail for e in events if e.kind == "reorder"]
+        direction = "backwards after 8 to plain" if state == "HEAD_AT_PRIVATE" else "plain to backwards after 8"
+        assert directions == [direction] * reorders
+    device.synchronise()
+    assert SyncedHead(mem.head).name == new_state
+    assert mem.reorders - before == reorders
+    assert mem.layout() is (LAYOUT if "PRIVATE" in new_state else None)
+    if call == "async_gpu_push":
+        assert read(mem.gpu_data()) == CONTENT
+
+
+def test_the_products_table_is_this_table():
+    from minicaffe.memory.synced import TABLE, Action
+
+    for call, row in TABLE.items():
+        for state, (action, head) in enumerate(row):
+            pair = SyncedHead(state).name, call.name.lower()
+            if pair in EXPECTED:
+                name = "refused" if Action(action) == Action.REFUSE else SyncedHead(head).name
+                assert name == EXPECTED[pair][0], pair
+            else:
+                assert "PRIVATE" not in pair[0] + pair[1].upper()
+
+
+def test_a_view_sees_what_is_written_privately_and_is_seen(host):
+    """NumPy views of blobs live long in scripts: what is written through one counts, and it shows what a net computed."""
+    mem = SyncedMemory(N)
+    view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
+    view[...] = 1
+    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(b"\x01" * N)
+    view[...] = 2   # nobody tells the memory
+    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(b"\x02" * N)
+    write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
+    mem.show_private()
+    assert view.tobytes() == CONTENT and mem.head == SyncedHead.HEAD_AT_CPU
+    del view
+    before = mem.reorders
+    write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(bytes(N)))
+    mem.show_private()
+    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(bytes(N))
+    assert mem.head == SyncedHead.HEAD_AT_PRIVATE and mem.reorders == before    # nobody looks: nothing is reordered
+
+
+def test_adopted_memory_counts_as_shown(host):
+    source, mem = bytearray(N), SyncedMemory(N)
+    mem.set_cpu_data(source)
+    mem.private_data(LAYOUT)
+    source[:] = CONTENT
+    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(CONTENT)
+    write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(b"\x07" * N))
+    mem.show_private()
+    assert source == b"\x07" * N
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_another_layout(host, knows):
+    other = Backwards(N, 16, knows)
+    mem = in_state("HEAD_AT_PRIVATE")
+    before = mem.reorders
+    with memory.record() as events:
+        assert read(mem.private_data(other)) == other.arranged(CONTENT)
+    assert mem.reorders - before == (1 if knows else 2)
+    assert [e.detail for e in events if e.kind == "reorder"] == (
+        ["backwards after 8 to backwards after 16"] if knows else ["backwards after 8 to plain", "plain to backwards after 16"])
+    assert mem.layout() is other and read(mem.cpu_data()) == CONTENT
+
+
+def test_equal_layouts_are_one(host):
+    mem = in_state("HEAD_AT_PRIVATE")
+    before = mem.reorders
+    assert read(mem.private_data(Backwards(N, 8))) == LAYOUT.arranged(CONTENT)
+    assert mem.reorders == before
+
+
+def test_overwriting_in_another_layout_reorders_nothing(host):
+    mem = in_state("HEAD_AT_PRIVATE")
+    before = mem.reorders
+    assert read(mem.overwrite_private_data(Backwards(N, 16))) == bytes(N + 16)
+    assert mem.reorders == before and mem.head == SyncedHead.HEAD_AT_PRIVATE
+
+
+def test_a_layout_of_a_part_keeps_the_rest(host):
+    """A blob that shrank keeps its memory; what lies behind the smaller array is there when it grows again."""
+    small = Backwards(N - 4, 8)
+    mem = in_state("HEAD_AT_CPU")
+    write(mem.overwrite_private_data(small), small.arranged(b"\x09" * (N - 4)))
+    assert read(mem.cpu_data()) == b"\x09" * (N - 4) + CONTENT[-4:]
+    fresh = SyncedMemory(N)
+    write(fresh.overwrite_private_data(small), small.arranged(b"\x09" * (N - 4)))
+    assert read(fresh.cpu_data()) == b"\x09" * (N - 4) + bytes(4)
+
+
+def test_a_layout_that_is_too_large_is_refused(host):
+    with pytest.raises(ConfigError, match=f"blob: SyncedMemory.private_data has {N} bytes, the layout needs {N + 1}"):
+        SyncedMemory(N, "blob").private_data(Backwards(N + 1, 0))
+
+
+@pytest.mark.parametrize("state", ["HEAD_AT_CPU", "HEAD_AT_PRIVATE"])
+def test_a_failure_changes_nothing(host, state):
+    layout = Backwards(N, 8)
+    mem = SyncedMemory(N, "blob")
+    write(mem.mutable_cpu_data(), CONTENT)
+    call = mem.private_data
+    if state == "HEAD_AT_PRIVATE":
+        mem.mutable_private_data(layout)
+    else:
+        working = memory.use(CPUPlace(), FailAllocator(registry.allocator(CPUPlace()), 1))
+        with pytest.raises(OutOfMemoryError):
+            call(layout)
+        memory.use(CPUPlace(), working)
+        assert SyncedHead(mem.head).name == state
+    layout.broken = True
+    with pytest.raises(OSError, match="reorder failed"):
+        mem.cpu_data() if state == "HEAD_AT_PRIVATE" else call(layout)
+    assert SyncedHead(mem.head).name == state
+    layout.broken = False
+    assert read(mem.cpu_data()) == CONTENT
+
+
+def test_blobs_carry_their_layout(host):
+    blob, other = Blob((2, 3), name="x"), Blob((6,), name="y")
+    blob.data[...] = np.arange(6).reshape(2, 3)
+    layout = Backwards(24, 8)
+    blob.data_memory.mutable_private_data(layout)
+    other.share_data(blob)
+    assert blob.layout_of_data() is other.layout_of_data() is layout and blob.layout_of_diff() is None
+    assert other.cpu_data.tolist() == [0, 1, 2, 3, 4, 5]
+    assert other.layout_of_data() is layout     # a reader changes nothing
+    blob.data_memory.mutable_private_data(layout)
+    blob.reshape(3, 2)
+    assert blob.layout_of_data() is None        # it was the layout of another shape
+    assert blob.cpu_data.tolist() == [[0, 1], [2, 3], [4, 5]]
+    blob.data_memory.mutable_private_data(layout)
+    blob.reshape(3, 2)
+    assert blob.layout_of_data() is layout
+
+
+class PrivateMachine(RuleBasedStateMachine):
+    """Whoever looks, however, sees what was written last, by whom ever; so do views of the host side."""
+
+    @initialize(size=st.sampled_from([1, 7, 64]))
+    def start(self, size):
+        self.host, self.device = LimitAllocator(SystemAllocator(), 1 << 20), LimitAllocator(SystemAllocator(CUDAPlace(0)), 1 << 20)
+        self.before = memory.use(CPUPlace(), self.host)
+        self.side = HostDouble(CUDAPlace(0))
+        memory.register(CUDAPlace, lambda place: self.device, lambda place: self.side)
+        self.size = size
+        self.layouts = [Backwards(size, 8), Backwards(size, 0), Backwards(size, 3, knows_others=True)]
+        self.mem, self.content, self.view = SyncedMemory(size, "model"), bytes(size), None
+
+    @rule(side=st.sampled_from(["cpu_data", "gpu_data", 0, 1, 2]))
+    def look(self, side):
+        if isinstance(side, str):
+            assert read(getattr(self.mem, side)()) == self.content
+        else:
+            layout = self.layouts[side]
+            assert read(self.mem.private_data(layout)) == layout.arranged(self.content)
+            assert self.mem.layout() == (None if self.mem.head == SyncedHead.HEAD_AT_CPU else layout)
+            assert self.mem.head != SyncedHead.HEAD_AT_CPU or self.view is not None or not self.mem.own_cpu_data
+
+    @rule(side=st.sampled_from(["cpu_data", "gpu_data"]), byte=st.integers(0, 255))
+    def write_plain(self, side, byte):
+        buffer = getattr(self.mem, f"mutable_{side}")()
+        assert read(buffer) == self.content
+        self.content = bytes([byte]) * self.size
+        write(buffer, self.content)
+
+    @rule(which=st.integers(0, 2), byte=st.integers(0, 255), whole=st.booleans())
+    def write_private(self, which, byte, whole):
+        layout = self.layouts[which]
+        buffer = self.mem.overwrite_private_data(layout) if whole else self.mem.mutable_private_data(layout)
+        assert whole or read(buffer) == layout.arranged(self.content)
+        self.content = bytes([byte]) * (self.size // 2) + bytes([byte // 2]) * (self.size - self.size // 2)
+        write(buffer, layout.arranged(self.content))
+        self.mem.show_private()
+
+    @rule()
+    def take_view(self):
+        self.view = np.ndarray(self.size, np.uint8, buffer=self.mem.mutable_cpu_data())
+
+    @precondition(lambda self: self.view is not None)
+    @rule()
+    def drop_view(self):
+        self.view = None
+
+    @precondition(lambda self: self.view is not None and self.mem.head == SyncedHead.HEAD_AT_CPU)
+    @rule(byte=st.integers(0, 255))
+    def write_through_view(self, byte):
+        self.view[...] = byte
+        self.content = bytes([byte]) * self.size
+
+    @rule(byte=st.integers(0, 255))
+    def adopt(self, byte):
+        self.mem.set_cpu_data(bytearray([byte]) * self.size)
+        self.content, self.view = bytes([byte]) * self.size, None
+
+    @invariant()
+    def views_show_it(self):
+        if getattr(self, "view", None) is not None and self.mem.head not in (SyncedHead.HEAD_AT_GPU,):
+            assert self.view.tobytes() == self.content
+
+    def teardown(self):
+        if hasattr(self, "mem"):
+            memory.use(CPUPlace(), self.before)
+            memory.unregister(CUDAPlace)
+            self.mem = self.view = None
+            assert (self.host.stats().live, self.device.stats().live) == (0, 0)
+
+
+TestPrivateMachine = PrivateMachine.TestCase
+TestPrivateMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
