@@ -7,6 +7,8 @@ slice_layer.cpp, tile_layer.cpp, crop_layer.cpp).
 from minicaffe.blob cimport DOUBLE, Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.layouts cimport joined_layouts
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
@@ -42,22 +44,32 @@ cdef class StripLayer(DeviceLayer):
     cdef int move(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
         """Copy the parts into the whole, or with `join` false the whole into those parts that are wanted."""
         cdef long long offset = 0, strip, pitch = sum(self.strips)
-        cdef char* there = <char*> (((whole.mutable_diff_on(on) if diff else whole.mutable_data_on(on))) if join else
-                                    <void*> (whole.diff_on(on) if diff else whole.data_on(on)))
+        cdef list layouts = [None] * (len(parts) + 1)
+        if self.axis == 1 and whole.num_axes == 4:
+            layouts = joined_layouts(on, parts, whole, join, diff)
+        cdef Layout layout = layouts[len(parts)]
+        cdef char* there
+        if join:
+            there = <char*> (whole.overwrite_diff_in(on, layout) if diff else whole.overwrite_data_in(on, layout))
+        else:
+            there = <char*> <void*> (whole.diff_in(on, layout) if diff else whole.data_in(on, layout))
         cdef void* here
         cdef Blob part
         cdef int i
         for i in range(len(parts)):
-            part, strip = parts[i], self.strips[i]
+            part, strip, layout = parts[i], self.strips[i], layouts[i]
             if join:
-                here = <void*> (part.diff_on(on) if diff else part.data_on(on))
+                here = <void*> (part.diff_in(on, layout) if diff else part.data_in(on, layout))
                 with nogil:
                     copy_strips(on, self.rows, strip, here, strip, there + offset, pitch)
             elif wanted is None or wanted[i]:
-                here = part.mutable_diff_on(on) if diff else part.mutable_data_on(on)
+                here = part.overwrite_diff_in(on, layout) if diff else part.overwrite_data_in(on, layout)
                 with nogil:
                     copy_strips(on, self.rows, strip, there + offset, pitch, here, strip)
+                part.wrote_diff() if diff else part.wrote_data()
             offset += strip
+        if join:
+            whole.wrote_diff() if diff else whole.wrote_data()
         return 0
 
 

@@ -80,10 +80,8 @@ cdef class ConvolutionLayer(WindowLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef int i
         for i in range(len(top)):
-            if self.bias_term and self.learns(1):
-                self.op.backward_bias(on, top[i], self.blobs[1])
-            if self.learns(0):
-                self.op.backward_weights(on, bottom[i], top[i], self.blobs[0])
+            self.op.backward_params(on, bottom[i], top[i], self.blobs[0] if self.learns(0) else None,
+                                    self.blobs[1] if self.bias_term and self.learns(1) else None)
             if propagate_down[i]:
                 self.op.backward_data(on, top[i], self.blobs[0], bottom[i])
 

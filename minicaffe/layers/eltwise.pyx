@@ -9,6 +9,8 @@ from libcpp.vector cimport vector
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
@@ -66,9 +68,10 @@ cdef class EltwiseLayer(DeviceLayer):
         (<Blob> top[0]).reshape_like(<Blob> bottom[0])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef vector[const void*] x = data_of(on, bottom)
-        cdef long long count = (<Blob> top[0]).count
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef Layout layout = data_layout(on, bottom)    # zeros stay zeros under all three
+        cdef vector[const void*] x = data_of(on, bottom, layout)
+        cdef long long count = stored(layout, top[0])
+        cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
             if self.operation == SUM:
                 weighted_sum(on, self.dtype, count, <int> x.size(), x.data(), self.coefficients.data(), y)
@@ -76,10 +79,12 @@ cdef class EltwiseLayer(DeviceLayer):
                 product(on, self.dtype, count, <int> x.size(), x.data(), NULL, y)
             else:
                 largest(on, self.dtype, count, <int> x.size(), x.data(), y)
+        return (<Blob> top[0]).wrote_data()
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        cdef const void* dy = (<Blob> top[0]).diff_on(on)
-        cdef long long count = (<Blob> top[0]).count
+        cdef Layout layout = diff_layout(on, top) if self.operation == SUM else None
+        cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
+        cdef long long count = stored(layout, top[0])
         cdef vector[void*] dx
         cdef vector[double] c
         cdef vector[int] wanted
@@ -88,12 +93,14 @@ cdef class EltwiseLayer(DeviceLayer):
             if propagate_down[i]:
                 wanted.push_back(<int> i)
                 c.push_back(self.coefficients[i])
-                dx.push_back((<Blob> bottom[i]).mutable_diff_on(on))
+                dx.push_back((<Blob> bottom[i]).overwrite_diff_in(on, layout))
         if self.operation == SUM:
             with nogil:
                 spread(on, self.dtype, count, <int> dx.size(), dy, c.data(), dx.data())
+            for i in range(wanted.size()):
+                (<Blob> bottom[wanted[i]]).wrote_diff()
             return 0
-        cdef vector[const void*] x = data_of(on, bottom)
+        cdef vector[const void*] x = data_of(on, bottom, None)
         cdef const void* y = (<Blob> top[0]).data_on(on)
         cdef bint stable = self.param.eltwise_param.stable_prod_grad
         with nogil:
@@ -136,18 +143,20 @@ cdef class SplitLayer(DeviceLayer):
         if not propagate_down[0]:
             return 0
         cdef vector[const void*] dy
-        cdef long long count = (<Blob> bottom[0]).count
+        cdef Layout layout = diff_layout(on, top)
+        cdef long long count = stored(layout, bottom[0])
         for blob in top:
-            dy.push_back((<Blob> blob).diff_on(on))
-        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
+            dy.push_back((<Blob> blob).diff_in(on, layout))
+        cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
         with nogil:
             weighted_sum(on, self.dtype, count, <int> dy.size(), dy.data(), NULL, dx)
+        return (<Blob> bottom[0]).wrote_diff()
 
 
-cdef vector[const void*] data_of(const Context& on, list blobs) except *:
+cdef vector[const void*] data_of(const Context& on, list blobs, Layout layout) except *:
     cdef vector[const void*] pointers
     for blob in blobs:
-        pointers.push_back((<Blob> blob).data_on(on))
+        pointers.push_back((<Blob> blob).data_in(on, layout))
     return pointers
 
 

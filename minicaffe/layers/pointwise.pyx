@@ -11,6 +11,8 @@ import math
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
@@ -67,6 +69,7 @@ cdef class NeuronLayer(DeviceLayer):
     exact_num_top_blobs = 1
 
     cdef int engine     # of those that cuDNN knows
+    cdef bint keeps_zero    # the function of 0 is 0, so that it may be computed in any layout
     cdef long long count
     cdef const void* x
     cdef const void* y
@@ -78,18 +81,22 @@ cdef class NeuronLayer(DeviceLayer):
 
     cdef int begin_forward(self, const Context& on, list bottom, list top) except -1:
         """Set count, x and out for a forward pass."""
-        self.count = (<Blob> bottom[0]).count
-        self.x = (<Blob> bottom[0]).data_on(on)
-        self.out = (<Blob> top[0]).mutable_data_on(on)
+        cdef Layout layout = data_layout(on, bottom) if self.keeps_zero else None
+        self.count = stored(layout, bottom[0])
+        self.x = (<Blob> bottom[0]).data_in(on, layout)
+        self.out = (<Blob> top[0]).overwrite_data_in(on, layout)
         return 0
 
     cdef bint begin_backward(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         """Set count, x, y, dy and out for a backward pass; false if none is asked for."""
+        cdef Layout layout = None
         if not propagate_down[0]:
             return False
-        self.count = (<Blob> bottom[0]).count
-        self.x, self.y = (<Blob> bottom[0]).data_on(on), (<Blob> top[0]).data_on(on)
-        self.dy, self.out = (<Blob> top[0]).diff_on(on), (<Blob> bottom[0]).mutable_diff_on(on)
+        if self.keeps_zero:
+            layout = diff_layout(on, top) or data_layout(on, bottom)
+        self.count = stored(layout, bottom[0])
+        self.x, self.y = (<Blob> bottom[0]).data_in(on, layout), (<Blob> top[0]).data_in(on, layout)
+        self.dy, self.out = (<Blob> top[0]).diff_in(on, layout), (<Blob> bottom[0]).overwrite_diff_in(on, layout)
         return True
 
     cdef int check_not_in_place(self, list top, list bottom) except -1:
@@ -107,6 +114,7 @@ cdef class ReLULayer(NeuronLayer):
 
     cpdef layer_setup(self, list bottom, list top):
         self.slope = self.param.relu_param.negative_slope
+        self.keeps_zero = True
         self.engine = CAFFE if self.slope else self.param.relu_param.engine     # cuDNN knows no slope
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
@@ -114,6 +122,7 @@ cdef class ReLULayer(NeuronLayer):
         with nogil:
             if not cudnn_activation_forward(on, self.engine, self.dtype, kRelu, self.count, self.x, self.out):
                 relu_forward(on, self.dtype, self.count, self.x, self.out, self.slope)
+        return (<Blob> top[0]).wrote_data()
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.begin_backward(on, top, propagate_down, bottom):
@@ -123,6 +132,7 @@ cdef class ReLULayer(NeuronLayer):
                 if not cudnn_activation_backward(on, self.engine, self.dtype, kRelu, self.count, self.x, self.y, self.dy,
                                                  self.out):
                     relu_backward(on, self.dtype, self.count, self.x, self.dy, self.out, self.slope)
+            (<Blob> bottom[0]).wrote_diff()
 
 
 cdef class SigmoidLayer(NeuronLayer):

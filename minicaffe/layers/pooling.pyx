@@ -57,6 +57,7 @@ cdef class PoolingLayer(DeviceLayer):
         s = &self.op.shape
         self.op.method = param.pool
         self.op.drawn = param.pool == STOCHASTIC and self.phase != TEST
+        self.op.mask_shown = len(top) > 1
         if self.op.method != MAX and len(top) > 1:
             raise ConfigError(f"only MAX pooling has a mask as second top, got {len(top)} tops", field="top")
         refuse_in_place(self, bottom, top)

@@ -11,6 +11,7 @@ cdef class Operation:
     cdef dict refusals            # engine -> reason, of the last choice on the CPU and on a device
     cdef Primitive host, device   # chosen for the present shapes when first asked for
     cdef unsigned epoch           # of the settings with which they were chosen
+    cdef int threads              # for which they were chosen
     cdef Blob memory              # scratch
     cdef int changed(self) except -1
     cdef Primitive primitive(self, const Context& on)

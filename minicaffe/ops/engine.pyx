@@ -17,8 +17,8 @@ from minicaffe.device.context cimport Context
 from minicaffe.errors import ConfigError, Error
 
 DEFAULT, CAFFE, CUDNN = 0, 1, 2     # the field `engine` of layers
-ENGINES = {"CUDNN": CUDNN, "CAFFE": CAFFE}   # in the order in which they are asked
-ON_DEVICE = {"CUDNN": (True,), "CAFFE": (False, True)}
+ENGINES = {"CUDNN": CUDNN, "ONEDNN": None, "CAFFE": CAFFE}  # in the order in which they are asked; None: no value of that field
+ON_DEVICE = {"CUDNN": (True,), "ONEDNN": (False,), "CAFFE": (False, True)}
 log = logging.getLogger(__name__)
 _makers = {}        # kind of operation -> {engine: maker}
 _told = set()
@@ -56,9 +56,9 @@ cdef class Operation:
 
     cdef Primitive primitive(self, const Context& on):
         """Who computes on this context."""
-        if self.epoch != _epoch:
+        if self.epoch != _epoch or self.threads != on.threads.count:    # a library may have made it for a number of threads
             self.changed()
-            self.epoch = _epoch
+            self.epoch, self.threads = _epoch, on.threads.count
         if on.stream != NULL:
             if self.device is None:
                 self.device = self._choose(True)
@@ -126,6 +126,13 @@ def prefer(engine):
     global _preferred, _epoch
     _preferred = engine
     _epoch += 1
+
+
+def _in_child():
+    prefer(_preferred)      # what a library made may wait for threads that do not survive a fork: choose anew
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _wanted(name, field):

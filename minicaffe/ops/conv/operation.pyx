@@ -1,15 +1,21 @@
-"""Convolution and its transpose, deconvolution: what a layer asks for, and what engines CAFFE and CUDNN answer.
+"""Convolution and its transpose, deconvolution: what a layer asks for, and what engines CAFFE, CUDNN and ONEDNN answer.
 
-Engine CAFFE is ops/conv/caffe.hpp, engine CUDNN ops/conv/cudnn.hpp. Both know three products of an image side and a column side: the
-bottom of a convolution is the image, the top of a deconvolution.
+Engine CAFFE is ops/conv/caffe.hpp, CUDNN ops/conv/cudnn.hpp, ONEDNN ops/conv/onednn.hpp. The first two
+know three products of an image side and a column side: the bottom of a convolution is the image, the top of a deconvolution.
 """
 
-from minicaffe.blob cimport DOUBLE, Blob
+from libc.stdint cimport int64_t
+
+from minicaffe.blob cimport DOUBLE, FLOAT, Blob
 from minicaffe.device.context cimport Context
+from minicaffe.device.threads cimport num_threads
+from minicaffe.memory.layout cimport Layout
+from minicaffe.onednn.library cimport Array, Library, layout_of, library
 from minicaffe.ops.engine cimport Operation, Primitive
 from minicaffe.ops.gemm.blas cimport Blas, blas
 
-from minicaffe.ops.engine import offer
+from minicaffe.errors import DependencyError
+from minicaffe.ops.engine import Refusal, offer
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     long long conv_scratch(const Context&, int dtype, const ConvShape& shape)
@@ -41,6 +47,23 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     bint cudnn_convolve(const Context&, int engine, int dtype, const ConvShape&, int product, const void* a, const void* b,
                         void* c, void* workspace)
 
+cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
+    cppclass OnednnConv "mc::onednn::Conv":
+        Array x, w, y, dx, dy, weights_x, weights_dy
+        void make(const Library*, const ConvShape&, int threads) except +
+        void forward(const void* x, const void* w, const void* b, void* y) except +
+        void make_backward_data() except +
+        size_t data_scratch()
+        void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +
+        void make_backward_weights() except +
+        size_t weights_scratch()
+        void backward_weights(const void* x, const void* dy, float* dw, float* db, float* scratch) except +
+        int axes()
+        int weight_axes()
+        const int64_t* x_dims()
+        const int64_t* w_dims()
+        const int64_t* y_dims()
+
 
 cdef class Convolution(Operation):
     """Images (images, channels, ...), weights (outputs, channels / groups, kernel...), columns (images, outputs, ...).
@@ -63,13 +86,9 @@ cdef class Convolution(Operation):
         """dx from dy"""
         return (<ConvolutionPrimitive> self.primitive(on)).backward_data(on, self, y, weight, x)
 
-    cdef int backward_weights(self, const Context& on, Blob x, Blob y, Blob weight) except -1:
-        """dW += the product of x and dy"""
-        return (<ConvolutionPrimitive> self.primitive(on)).backward_weights(on, self, x, y, weight)
-
-    cdef int backward_bias(self, const Context& on, Blob y, Blob bias) except -1:
-        """dbias += the sums of dy"""
-        return (<ConvolutionPrimitive> self.primitive(on)).backward_bias(on, self, y, bias)
+    cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        """dW += the product of x and dy, dbias += the sums of dy; None for one whose gradient nobody wants"""
+        return (<ConvolutionPrimitive> self.primitive(on)).backward_params(on, self, x, y, weight, bias)
 
 
 cdef class ConvolutionPrimitive(Primitive):
@@ -103,6 +122,13 @@ cdef class ConvolutionPrimitive(Primitive):
                 conv_forward(on, library[0], op.dtype, op.shape, from_, w, NULL, to, scratch)
             else:
                 conv_backward_data(on, library[0], op.dtype, op.shape, from_, w, NULL, to, scratch)
+        return 0
+
+    cdef int backward_params(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        if bias is not None:
+            self.backward_bias(on, op, y, bias)
+        if weight is not None:
+            self.backward_weights(on, op, x, y, weight)
         return 0
 
     cdef int backward_weights(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight) except -1:
@@ -183,7 +209,95 @@ cdef class CudnnConvolution(ConvolutionPrimitive):
             return cudnn_convolve(on, kEngineCudnn, op.dtype, op.shape, product, a, b, c, memory)
 
 
+cdef class OnednnConvolution(ConvolutionPrimitive):
+    """Engine ONEDNN, for the shape of one operation: float32 on the CPU, no deconvolution. Parameters' gradients stay plain."""
+
+    cdef OnednnConv conv
+    cdef Layout x, w, y                     # of forward; None: plain
+    cdef Layout dx, dy                      # of the image's gradient
+    cdef Layout weights_x, weights_dy
+    cdef str data_trouble, params_trouble   # why a gradient is not computed here; None: not asked yet; "": it is
+
+    def __cinit__(self):
+        self.engine = "ONEDNN"
+
+    cdef int make(self, Convolution op) except -1:
+        self.conv.make(library(), op.shape, num_threads().count)
+        self.x, self.w, self.y = self.layout(0, self.conv.x), self.layout(1, self.conv.w), self.layout(2, self.conv.y)
+        return 0
+
+    cdef Layout layout(self, int which, const Array& array):
+        """The layout of an array that has the shape of x (0), the weights (1) or y (2)."""
+        cdef const int64_t* dims = self.conv.x_dims() if which == 0 else self.conv.w_dims() if which == 1 else self.conv.y_dims()
+        return layout_of(array, tuple([dims[i] for i in range(self.conv.weight_axes() if which == 1 else self.conv.axes())]))
+
+    cdef int forward(self, const Context& on, Convolution op, Blob x, Blob weight, Blob bias, Blob y) except -1:
+        cdef const void* b = bias.data_on(on) if bias is not None else NULL
+        cdef const void* w = weight.data_in(on, self.w)
+        cdef const void* from_ = x.data_in(on, self.x)
+        cdef void* to = y.overwrite_data_in(on, self.y)
+        with nogil:
+            self.conv.forward(from_, w, b, to)
+        return y.wrote_data()
+
+    cdef int backward_data(self, const Context& on, Convolution op, Blob y, Blob weight, Blob x) except -1:
+        if self.data_trouble is None:
+            try:
+                self.data_trouble = ""
+                self.conv.make_backward_data()
+                self.dx, self.dy = self.layout(0, self.conv.dx), self.layout(2, self.conv.dy)
+            except RuntimeError as error:
+                self.data_trouble = str(error)
+                op.refused("ONEDNN", self.data_trouble)
+        if self.data_trouble:
+            return ConvolutionPrimitive.backward_data(self, on, op, y, weight, x)
+        cdef const void* w = weight.data_in(on, self.w)
+        cdef const void* from_ = y.diff_in(on, self.dy)
+        cdef void* to = x.overwrite_diff_in(on, self.dx)
+        cdef void* scratch = op.scratch(on, self.conv.data_scratch() // 4)
+        with nogil:
+            self.conv.backward_data(w, from_, to, scratch)
+        return x.wrote_diff()
+
+    cdef int backward_params(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        if self.params_trouble is None:
+            try:
+                self.params_trouble = ""
+                self.conv.make_backward_weights()
+                self.weights_x, self.weights_dy = self.layout(0, self.conv.weights_x), self.layout(2, self.conv.weights_dy)
+            except RuntimeError as error:
+                self.params_trouble = str(error)
+                op.refused("ONEDNN", self.params_trouble)
+        if self.params_trouble or weight is None:
+            return ConvolutionPrimitive.backward_params(self, on, op, x, y, weight, bias)
+        cdef const void* bottom = x.data_in(on, self.weights_x)
+        cdef const void* top = y.diff_in(on, self.weights_dy)
+        cdef float* dw = <float*> weight.mutable_diff_on(on)
+        cdef float* db = <float*> bias.mutable_diff_on(on) if bias is not None else NULL
+        cdef float* scratch = <float*> op.scratch(on, self.conv.weights_scratch() // 4)
+        with nogil:
+            self.conv.backward_weights(bottom, top, dw, db, scratch)
+        return 0
+
+
+def _make_onednn(Convolution op not None):
+    """Answer for engine ONEDNN."""
+    if op.dtype != FLOAT:
+        raise Refusal("float64 data: oneDNN computes float32 only")
+    if op.transposed:
+        raise Refusal("Deconvolution: only convolutions have a primitive")
+    if op.shape.window.num_axes > 3:
+        raise Refusal("more than 3 spatial axes")
+    made = OnednnConvolution()
+    try:
+        made.make(op)
+    except (DependencyError, RuntimeError) as error:
+        raise Refusal(str(error)) from None
+    return made
+
+
 _caffe = ConvolutionPrimitive()     # has no state of its own
 _cudnn = CudnnConvolution()
 offer(Convolution, "CAFFE", lambda operation: _caffe)
 offer(Convolution, "CUDNN", lambda operation: _cudnn)
+offer(Convolution, "ONEDNN", _make_onednn)

@@ -8,8 +8,12 @@ cdef extern from "minicaffe/ops/lrn/kernel.hpp" nogil:
         double k, alpha, beta
 
 
+cdef class LRNPrimitive(Primitive)
+
+
 cdef class LRN(Operation):
     cdef LrnShape shape
+    cdef LRNPrimitive ran   # computed the last forward pass, and may have kept something for backward
     cdef Blob scale     # s, kept by engine CAFFE on a device
     cdef bint scaled    # whether `scale` is that of the last forward
     cdef int forward(self, const Context& on, Blob x, Blob y) except -1

@@ -1,9 +1,13 @@
-"""Pooling: what a layer asks for, and what engines CAFFE (ops/pooling/caffe.hpp) and CUDNN (ops/pooling/cudnn.hpp) answer."""
+"""Pooling: what a layer asks for, and what engines CAFFE (ops/pooling/caffe.hpp), CUDNN (ops/pooling/cudnn.hpp)
+and ONEDNN (ops/pooling/onednn.hpp) answer."""
 
-from minicaffe.blob cimport Blob
+from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
+from minicaffe.onednn.library cimport Array, Library, PrivateLayout, layout_of, library
 from minicaffe.ops.engine cimport Operation, Primitive
 
+from minicaffe.errors import DependencyError
 from minicaffe.ops.engine import Refusal, offer
 
 cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
@@ -25,6 +29,15 @@ cdef extern from "minicaffe/ops/pooling/cudnn.hpp" namespace "mc::cuda" nogil:
     bint cudnn_mean_backward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x,
                              const void* y, const void* dy, void* dx)
 
+cdef extern from "minicaffe/ops/pooling/onednn.hpp" namespace "mc::onednn" nogil:
+    cppclass OnednnPool "mc::onednn::Pool":
+        Array x, y
+        void make(const Library*, const PoolShape&, long long images, long long channels, bint max, const Array& image,
+                  int threads) except +
+        size_t workspace()
+        void forward(const void* x, void* y, void* workspace) except +
+        void backward(const void* dy, const void* workspace, void* dx) except +
+
 
 cdef class Pooling(Operation):
     """x (images, channels, height, width), y (images, channels, out_height, out_width); `mask`, of y's shape, is written by forward
@@ -33,11 +46,12 @@ cdef class Pooling(Operation):
 
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob mask) except -1:
         """y and the mask from x"""
-        return (<PoolingPrimitive> self.primitive(on)).forward(on, self, x, y, mask)
+        self.ran = self.primitive(on)
+        return self.ran.forward(on, self, x, y, mask)
 
     cdef int backward(self, const Context& on, Blob x, Blob y, Blob mask) except -1:
         """dx from dy"""
-        return (<PoolingPrimitive> self.primitive(on)).backward(on, self, x, y, mask)
+        return self.ran.backward(on, self, x, y, mask)
 
 
 cdef class PoolingPrimitive(Primitive):
@@ -108,6 +122,57 @@ cdef class CudnnPooling(PoolingPrimitive):
         return PoolingPrimitive.backward(self, on, op, x, y, mask)
 
 
+cdef class OnednnPooling(PoolingPrimitive):
+    """Engine ONEDNN, where the image is in one of its layouts; engine CAFFE is as fast where it is plain."""
+
+    cdef OnednnPool pool
+    cdef PrivateLayout x        # for which `pool` was made
+    cdef Layout y
+    cdef str trouble            # why oneDNN does not compute it for that layout; "": it does
+    cdef Blob workspace         # what forward keeps for backward
+    cdef bint computed          # the last forward pass was oneDNN's
+
+    def __cinit__(self):
+        self.engine = "ONEDNN"
+
+    cdef bint ready(self, const Context& on, Pooling op, Blob x) except -1:
+        """Whether oneDNN computes for the layout in which x is now."""
+        layout = x.layout_of_data()
+        if not isinstance(layout, PrivateLayout) or layout.dims != (op.images, op.channels, op.shape.height, op.shape.width):
+            return False
+        if layout is not self.x:
+            self.x, self.trouble = layout, ""
+            try:
+                self.pool.make(library(), op.shape, op.images, op.channels, op.method == MAX, self.x.array, on.threads.count)
+                self.y = layout_of(self.pool.y, (op.images, op.channels, op.shape.out_height, op.shape.out_width))
+                self.workspace = Blob(((self.pool.workspace() + 3) // 4,), FLOAT, "pooling workspace")
+            except RuntimeError as error:
+                self.trouble = str(error)
+                op.refused("ONEDNN", self.trouble)
+        return not self.trouble
+
+    cdef int forward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+        self.computed = self.ready(on, op, x)
+        if not self.computed:
+            return PoolingPrimitive.forward(self, on, op, x, y, mask)
+        cdef void* workspace = self.workspace.mutable_data_on(on) if self.workspace.count else NULL
+        cdef const void* from_ = x.data_in(on, self.x)
+        cdef void* to = y.overwrite_data_in(on, self.y)
+        with nogil:
+            self.pool.forward(from_, to, workspace)
+        return y.wrote_data()
+
+    cdef int backward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+        if not self.computed:
+            return PoolingPrimitive.backward(self, on, op, x, y, mask)
+        cdef const void* workspace = self.workspace.data_on(on) if self.workspace.count else NULL
+        cdef const void* dy = y.diff_in(on, self.y)
+        cdef void* dx = x.overwrite_diff_in(on, self.x)
+        with nogil:
+            self.pool.backward(dy, workspace, dx)
+        return x.wrote_diff()
+
+
 _caffe, _cudnn = PoolingPrimitive(), CudnnPooling()     # have no state of their own
 
 
@@ -117,5 +182,18 @@ def _ask_cudnn(Pooling operation):
     return _cudnn
 
 
+def _ask_onednn(Pooling operation):
+    if operation.dtype != FLOAT:
+        raise Refusal("float64 data: oneDNN computes float32 only")
+    if operation.method not in (MAX, AVE) or operation.mask_shown:
+        raise Refusal("STOCHASTIC pooling, and pooling with a mask as second top")
+    try:
+        library()
+    except DependencyError as error:
+        raise Refusal(str(error)) from None
+    return OnednnPooling()
+
+
 offer(Pooling, "CAFFE", lambda operation: _caffe)
 offer(Pooling, "CUDNN", _ask_cudnn)
+offer(Pooling, "ONEDNN", _ask_onednn)

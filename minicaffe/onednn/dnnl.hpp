@@ -1,0 +1,272 @@
+// The part of oneDNN's C interface, version 3, that engine ONEDNN uses, with declarations of our own: no header of oneDNN is
+// included and nothing is linked (onednn/library.pyx opens it). tests/onednn/test_declarations.py compares them with its headers.
+//
+// An Array is a memory descriptor (shape and arrangement) that is owned; a Step is one primitive with the memory of its arguments.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mc {
+namespace onednn {
+
+constexpr int kMaxAxes = 12;  // DNNL_MAX_NDIMS
+
+struct DnnlVersion {
+  int major, minor, patch;
+  const char* hash;
+  unsigned cpu_runtime, gpu_runtime;
+};
+struct DnnlArgument {
+  int index;
+  void* memory;
+};
+
+enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kFloat = 3, kAnyTag = 1 };
+enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: channels in blocks, which are the last axis
+enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
+enum : int { kTraining = 64, kInference = 96, kDirect = 1, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
+             kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
+// What a primitive descriptor is asked for.
+enum : int { kAskImplementation = 8, kAskSource = 129, kAskSourceDiff, kAskWeights, kAskWeightsDiff, kAskTop, kAskTopDiff,
+             kAskWorkspace };
+// The arguments of a primitive.
+enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kSourceDiff = 129, kTopDiff = 145,
+             kWeightsDiff = 161, kBiasDiff = 169 };
+
+using Dims = int64_t[kMaxAxes];
+
+// X(name without dnnl_, return type, arguments)
+#define MC_DNNL_FUNCTIONS(X) \
+  X(version, const DnnlVersion*, ()) \
+  X(get_effective_cpu_isa, int, ()) \
+  X(engine_create, int, (void** engine, int kind, size_t index)) \
+  X(stream_create, int, (void** stream, void* engine, unsigned flags)) \
+  X(memory_desc_create_with_strides, int, (void** md, int axes, const int64_t* dims, int type, const int64_t* strides)) \
+  X(memory_desc_create_with_tag, int, (void** md, int axes, const int64_t* dims, int type, int tag)) \
+  X(memory_desc_clone, int, (void** md, const void* source)) \
+  X(memory_desc_destroy, int, (void* md)) \
+  X(memory_desc_equal, int, (const void* a, const void* b)) \
+  X(memory_desc_get_size, size_t, (const void* md)) \
+  X(memory_create, int, (void** memory, const void* md, void* engine, void* address)) \
+  X(memory_set_data_handle, int, (void* memory, void* address)) \
+  X(memory_destroy, int, (void* memory)) \
+  X(primitive_attr_create, int, (void** attributes)) \
+  X(primitive_attr_set_post_ops, int, (void* attributes, const void* operations)) \
+  X(primitive_attr_destroy, int, (void* attributes)) \
+  X(post_ops_create, int, (void** operations)) \
+  X(post_ops_append_sum, int, (void* operations, float scale, int32_t zero, int type)) \
+  X(post_ops_destroy, int, (void* operations)) \
+  X(primitive_desc_query, int, (const void* description, int what, int index, void* result)) \
+  X(primitive_desc_query_md, const void*, (const void* description, int what, int index)) \
+  X(primitive_desc_destroy, int, (void* description)) \
+  X(primitive_create, int, (void** primitive, const void* description)) \
+  X(primitive_execute, int, (const void* primitive, void* stream, int count, const DnnlArgument* arguments)) \
+  X(primitive_destroy, int, (void* primitive)) \
+  X(reorder_primitive_desc_create, int, \
+    (void** description, const void* from, void* from_engine, const void* to, void* to_engine, const void* attributes)) \
+  X(convolution_forward_primitive_desc_create, int, \
+    (void** description, void* engine, int kind, int algorithm, const void* x, const void* w, const void* b, const void* y, \
+     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* attributes)) \
+  X(convolution_backward_data_primitive_desc_create, int, \
+    (void** description, void* engine, int algorithm, const void* dx, const void* w, const void* dy, const int64_t* strides, \
+     const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, const void* attributes)) \
+  X(convolution_backward_weights_primitive_desc_create, int, \
+    (void** description, void* engine, int algorithm, const void* x, const void* dw, const void* db, const void* dy, \
+     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, \
+     const void* attributes)) \
+  X(pooling_forward_primitive_desc_create, int, \
+    (void** description, void* engine, int kind, int algorithm, const void* x, const void* y, const int64_t* strides, \
+     const int64_t* kernel, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* attributes)) \
+  X(pooling_backward_primitive_desc_create, int, \
+    (void** description, void* engine, int algorithm, const void* dx, const void* dy, const int64_t* strides, \
+     const int64_t* kernel, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, \
+     const void* attributes)) \
+  X(lrn_forward_primitive_desc_create, int, \
+    (void** description, void* engine, int kind, int algorithm, const void* x, const void* y, int64_t size, float alpha, \
+     float beta, float k, const void* attributes)) \
+  X(lrn_backward_primitive_desc_create, int, \
+    (void** description, void* engine, int algorithm, const void* dx, const void* dy, const void* x, int64_t size, float alpha, \
+     float beta, float k, const void* forward, const void* attributes))
+
+#define MC_DNNL_MEMBER(name, result, arguments) result(*name) arguments;
+#define MC_DNNL_NAME(name, result, arguments) "dnnl_" #name,
+
+struct Functions {
+  MC_DNNL_FUNCTIONS(MC_DNNL_MEMBER)
+};
+constexpr const char* kNames[] = {MC_DNNL_FUNCTIONS(MC_DNNL_NAME)};
+constexpr int kFunctions = sizeof(kNames) / sizeof(*kNames);
+static_assert(sizeof(Functions) == kFunctions * sizeof(void*), "one pointer for each name");
+
+/// The library that onednn/library.pyx opened; there is one in the process, and its memory is never given back.
+struct Library {
+  Functions call;
+  void* engine;
+  void* stream;
+  void (*set_threads)(int);  // omp_set_num_threads of the OpenMP that it runs on; null: it has no threads
+  bool forked;               // off a process that used it: its threads are not here, and OpenMP would wait for them
+
+  void set_function(int i, void* address) {
+    std::memcpy(reinterpret_cast<char*>(&call) + size_t(i) * sizeof(void*), &address, sizeof address);
+  }
+  void start() {
+    check(call.engine_create(&engine, kCpu, 0), "engine_create");
+    check(call.stream_create(&stream, engine, kInOrder), "stream_create");
+  }
+  void use_threads(int threads) const {
+    if (forked && threads > 1) throw std::runtime_error("oneDNN has no threads in a process that was forked off one that used it");
+    if (set_threads) set_threads(threads);
+  }
+  static void check(int status, const char* what) {
+    static const char* const kReasons[] = {"", "out of memory", "invalid arguments", "not implemented", "not implemented",
+                                           "failed"};
+    if (status != kSuccess)
+      throw std::runtime_error(std::string("dnnl_") + what + ": " + (status > 0 && status < 6 ? kReasons[status] : "failed"));
+  }
+};
+
+/// A shape and how it is arranged.
+class Array {
+ public:
+  Array() = default;
+  Array(const Library* on, const void* md) : on_(on) { on->check(on->call.memory_desc_clone(&md_, md), "memory_desc_clone"); }
+  Array(Array&& other) : on_(other.on_), md_(std::exchange(other.md_, nullptr)) {}
+  Array(const Array& other) : Array(other.on_, other.md_) {}
+  Array& operator=(Array other) {
+    std::swap(on_, other.on_), std::swap(md_, other.md_);
+    return *this;
+  }
+  ~Array() {
+    if (md_) on_->call.memory_desc_destroy(md_);
+  }
+
+  /// Row-major, last axis fastest.
+  static Array plain(const Library* on, int axes, const int64_t* dims) {
+    Dims strides;
+    int64_t stride = 1;
+    for (int i = axes - 1; i >= 0; --i) strides[i] = stride, stride *= dims[i];
+    void* md;
+    on->check(on->call.memory_desc_create_with_strides(&md, axes, dims, kFloat, strides), "memory_desc_create");
+    return own(on, md);
+  }
+  /// As the primitive likes it best, or as another tag says.
+  static Array any(const Library* on, int axes, const int64_t* dims, int tag = kAnyTag) {
+    void* md;
+    on->check(on->call.memory_desc_create_with_tag(&md, axes, dims, kFloat, tag), "memory_desc_create");
+    return own(on, md);
+  }
+
+  const void* get() const { return md_; }
+  size_t bytes() const { return md_ ? on_->call.memory_desc_get_size(md_) : 0; }
+  bool operator==(const Array& other) const { return on_->call.memory_desc_equal(md_, other.md_) != 0; }
+
+ private:
+  static Array own(const Library* on, void* md) {
+    Array array;
+    array.on_ = on, array.md_ = md;
+    return array;
+  }
+  const Library* on_ = nullptr;
+  void* md_ = nullptr;
+};
+
+/// The description of a primitive, which says how it wants its arguments.
+class Description {
+ public:
+  Description() = default;
+  Description(const Library* on, void* description) : on_(on), description_(description) {}
+  Description(Description&& other) : on_(other.on_), description_(std::exchange(other.description_, nullptr)) {}
+  Description& operator=(Description&& other) {
+    std::swap(on_, other.on_), std::swap(description_, other.description_);
+    return *this;
+  }
+  ~Description() {
+    if (description_) on_->call.primitive_desc_destroy(description_);
+  }
+  const void* get() const { return description_; }
+  /// Whether only the reference implementation computes this.
+  bool slow() const {
+    const char* name = nullptr;
+    on_->check(on_->call.primitive_desc_query(description_, kAskImplementation, 0, &name), "primitive_desc_query");
+    return !name || !std::strncmp(name, "ref", 3);
+  }
+  Array array(int what) const { return Array(on_, on_->call.primitive_desc_query_md(description_, what, 0)); }
+
+ private:
+  const Library* on_ = nullptr;
+  void* description_ = nullptr;
+};
+
+/// One primitive and the memory objects of its arguments. It keeps scratch memory of its own, so one thread at a time may run it.
+class Step {
+ public:
+  Step() = default;
+  Step(const Library* on, const Description& description) : on_(on) {
+    on->check(on->call.primitive_create(&primitive_, description.get()), "primitive_create");
+  }
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+  Step& operator=(Step&& other) {
+    std::swap(on_, other.on_), std::swap(primitive_, other.primitive_), std::swap(arguments_, other.arguments_);
+    return *this;
+  }
+  ~Step() {
+    for (DnnlArgument& argument : arguments_) on_->call.memory_destroy(argument.memory);
+    if (primitive_) on_->call.primitive_destroy(primitive_);
+  }
+
+  Step& takes(int index, const Array& array) {
+    void* memory;
+    on_->check(on_->call.memory_create(&memory, array.get(), on_->engine, nullptr), "memory_create");
+    arguments_.push_back({index, memory});
+    return *this;
+  }
+  explicit operator bool() const { return primitive_ != nullptr; }
+
+  /// Run with the arguments at `addresses`, in the order in which `takes` named them.
+  void run(int threads, std::initializer_list<const void*> addresses) {
+    size_t i = 0;
+    for (const void* address : addresses) on_->call.memory_set_data_handle(arguments_[i++].memory, const_cast<void*>(address));
+    on_->use_threads(threads);
+    const int status = on_->call.primitive_execute(primitive_, on_->stream, int(arguments_.size()), arguments_.data());
+    on_->check(status, "primitive_execute");
+  }
+
+ private:
+  const Library* on_ = nullptr;
+  void* primitive_ = nullptr;
+  std::vector<DnnlArgument> arguments_;
+};
+
+/// y = x in another arrangement, or with `add` y += x.
+class Reorder {
+ public:
+  void make(const Library* on, const Array& from, const Array& to, bool add = false) {
+    void *attributes = nullptr, *operations = nullptr, *description = nullptr;
+    if (add) {
+      on->check(on->call.primitive_attr_create(&attributes), "primitive_attr_create");
+      on->check(on->call.post_ops_create(&operations), "post_ops_create");
+      on->check(on->call.post_ops_append_sum(operations, 1.f, 0, 0), "post_ops_append_sum");
+      on->check(on->call.primitive_attr_set_post_ops(attributes, operations), "primitive_attr_set_post_ops");
+    }
+    const int status = on->call.reorder_primitive_desc_create(&description, from.get(), on->engine, to.get(), on->engine,
+                                                              attributes);
+    if (add) on->call.post_ops_destroy(operations), on->call.primitive_attr_destroy(attributes);
+    on->check(status, "reorder_primitive_desc_create");
+    step_ = Step(on, Description(on, description));
+    step_.takes(kSource, from).takes(kTop, to);
+  }
+  explicit operator bool() const { return bool(step_); }
+  void run(int threads, const void* x, void* y) { step_.run(threads, {x, y}); }
+
+ private:
+  Step step_;
+};
+
+}  // namespace onednn
+}  // namespace mc

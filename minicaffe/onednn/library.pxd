@@ -1,0 +1,36 @@
+from libc.stdint cimport int64_t
+
+from minicaffe.memory.layout cimport Layout
+
+cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
+    cppclass Library:
+        void set_function(int i, void* address)
+        void start() except +
+        int (*get_effective_cpu_isa "call.get_effective_cpu_isa")()
+        const DnnlVersion* (*version "call.version")()
+        void (*set_threads)(int) noexcept nogil
+        bint forked
+    cppclass DnnlVersion:
+        int major, minor, patch
+        unsigned cpu_runtime
+    cppclass Array:
+        Array()
+        Array(const Array&) except +
+        size_t bytes()
+        bint operator==(const Array&)
+    Array plain_array "mc::onednn::Array::plain"(const Library*, int axes, const int64_t* dims) except +
+    Array tagged_array "mc::onednn::Array::any"(const Library*, int axes, const int64_t* dims, int tag) except +
+    cppclass Reorder:
+        void make(const Library*, const Array& from_, const Array& to, bint add) except +
+        bint made "operator bool"()
+        void run(int threads, const void* x, void* y) except +
+
+cdef const Library* library() except NULL
+
+
+cdef class PrivateLayout(Layout):
+    cdef readonly tuple dims    # the shape of the array
+    cdef Array array, plain
+    cdef Reorder forth, back
+
+cdef Layout layout_of(const Array& array, tuple dims)

@@ -1,0 +1,201 @@
+"""oneDNN opened at run time, and its layouts: where it is missing, engine CAFFE computes (onednn/dnnl.hpp).
+
+It is looked for under MINICAFFE_ONEDNN, where the wheel `onednn-cpu-gomp` and conda put it (``lib`` of the environment), and where
+the system looks. Its OpenMP threads wait for work on the processors that our own loops use (device/pool.hpp); so they are told to
+sleep at once, unless the user has said how they wait.
+"""
+
+import ctypes
+import logging
+import os
+import sys
+from pathlib import Path
+
+from libc.stdint cimport int64_t, uintptr_t
+
+from minicaffe.device.threads cimport num_threads
+from minicaffe.memory.layout cimport Layout
+
+from minicaffe.errors import DependencyError
+
+cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
+    const char* kNames[]
+    const int kFunctions
+    const unsigned kSequential, kOpenMp
+    const int kBlocksOf16, kBlocksOf8
+
+OLDEST, AVX2 = (3, 2), 7        # dnnl_cpu_isa_avx2: a bit for each instruction set that it implies
+log = logging.getLogger(__name__)
+_path = None            # of the open library
+_trouble = None         # why there is none, once that is known
+_layouts = {}           # shape -> the layouts of such arrays; equal ones are one object
+cdef Library _library
+
+
+cdef const Library* library() except NULL:
+    """Return the open library; opens it on the first call.
+
+    Raises
+    ------
+    DependencyError
+        If there is none, or it cannot be used; says what to do.
+    """
+    global _path, _trouble
+    if _trouble is not None:
+        raise DependencyError(_trouble)
+    if _path is None:
+        try:
+            _path = _open()
+        except DependencyError as error:
+            _trouble = error.message
+            raise
+    return &_library
+
+
+def version():
+    """Return the version of the library and its path, as (``"3.2.0"``, path).
+
+    Raises
+    ------
+    DependencyError
+        If there is none, or it cannot be used.
+    """
+    cdef const DnnlVersion* found = library().version()
+    return f"{found.major}.{found.minor}.{found.patch}", _path
+
+
+def candidates(named=None, prefixes=None):
+    """Return the paths under which the library is looked for, in order.
+
+    Parameters
+    ----------
+    named : str, optional
+        A path of the user's, the only one then.
+    prefixes : list of str, optional
+        Environments, of which ``lib`` is looked into; otherwise those of Python, of conda, and of this package.
+    """
+    if named:
+        return [named]
+    if prefixes is None:
+        prefixes = [sys.prefix, os.environ.get("CONDA_PREFIX"), *(Path(folder).parents[2] for folder in sys.path
+                                                                  if folder.endswith("-packages"))]
+    files = [Path(prefix) / "lib" / "libdnnl.so.3" for prefix in prefixes if prefix]
+    return [str(file) for file in dict.fromkeys(files) if file.exists()] + ["libdnnl.so.3"]
+
+
+def _open():
+    wish = os.environ.get("MINICAFFE_ONEDNN", "")
+    if wish.lower() == "off":
+        raise DependencyError("oneDNN is switched off by MINICAFFE_ONEDNN=off")
+    handle, reason = None, None
+    quiet = "GOMP_SPINCOUNT" not in os.environ and "OMP_WAIT_POLICY" not in os.environ
+    if quiet:
+        os.environ["GOMP_SPINCOUNT"] = "0"      # read while libgomp loads
+    try:
+        for path in candidates(wish):
+            try:
+                handle = ctypes.CDLL(path)
+                break
+            except OSError as error:
+                reason = error
+    finally:
+        if quiet:
+            del os.environ["GOMP_SPINCOUNT"]
+    if handle is None:
+        raise DependencyError(f"oneDNN cannot be loaded ({reason}); pip install onednn-cpu-gomp, or name libdnnl.so.3 in "
+                              "MINICAFFE_ONEDNN")
+    for i in range(kFunctions):
+        name = (<bytes> kNames[i]).decode()
+        if not hasattr(handle, name):
+            raise DependencyError(f"{path} has no {name}: it is no oneDNN, or older than {_dotted(OLDEST)}; pip install "
+                                  "onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN")
+        _library.set_function(i, <void*> <uintptr_t> ctypes.cast(getattr(handle, name), ctypes.c_void_p).value)
+    found = _library.version()
+    if (found.major, found.minor) < OLDEST or found.major != 3:
+        raise DependencyError(f"{path} is oneDNN {found.major}.{found.minor}; version 3 from {_dotted(OLDEST)} on is needed: pip "
+                              "install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN")
+    if found.cpu_runtime not in (kSequential, kOpenMp):
+        raise DependencyError(f"{path} is a oneDNN built for other threads than OpenMP's; pip install onednn-cpu-gomp, or name "
+                              "another in MINICAFFE_ONEDNN")
+    if _library.get_effective_cpu_isa() & AVX2 != AVX2:
+        raise DependencyError("oneDNN is slow on a processor without AVX2; engine CAFFE is used")
+    if found.cpu_runtime == kOpenMp:
+        # Of the OpenMP that the library runs on; there may be several in the process.
+        address = ctypes.cast(handle.omp_set_num_threads, ctypes.c_void_p).value
+        _library.set_threads = <void (*)(int) noexcept nogil> <uintptr_t> address
+    _library.start()
+    os.register_at_fork(after_in_child=_in_child)
+    log.info("oneDNN %d.%d.%d: %s", found.major, found.minor, found.patch, path)
+    return path
+
+
+def _in_child():
+    """OpenMP's threads do not survive a fork, and it would wait for them."""
+    global _trouble
+    _library.forked = True
+    _trouble = "oneDNN cannot be used in a process that was forked off one that used it; start it by spawn"
+
+
+def _dotted(numbers):
+    return ".".join(map(str, numbers))
+
+
+cdef int threads() noexcept:
+    """How many threads a reorder uses; in a forked child it still runs, for arrays that are in a private layout."""
+    return 1 if _library.forked else num_threads().count
+
+
+cdef class PrivateLayout(Layout):
+    """How oneDNN arranges an array, such as ``nChw16c``. The GIL is held while it reorders: its primitives serve one thread."""
+
+    cpdef to_plain(self, size_t plain, size_t private):
+        if not self.back.made():
+            self.back.make(&_library, self.array, self.plain, False)
+        self.back.run(threads(), <const void*> private, <void*> plain)
+
+    cpdef from_plain(self, size_t private, size_t plain):
+        if not self.forth.made():
+            self.forth.make(&_library, self.plain, self.array, False)
+        self.forth.run(threads(), <const void*> plain, <void*> private)
+
+    cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
+        if not isinstance(source, PrivateLayout):
+            return False
+        cdef Reorder direct
+        direct.make(&_library, (<PrivateLayout> source).array, self.array, False)
+        direct.run(threads(), <const void*> other, <void*> private)
+        return True
+
+    def with_shape(self, shape):
+        for tag, block in ((kBlocksOf16, 16), (kBlocksOf8, 8)):
+            if len(self.dims) == 4 and tagged(self.dims, tag) == self.array and not self.dims[1] % block and not shape[1] % block:
+                return layout_of(tagged(shape, tag), shape)     # without padding
+        return None
+
+
+cdef Array tagged(tuple dims, int tag):
+    cdef int64_t[12] sizes
+    for axis, size in enumerate(dims):
+        sizes[<int> axis] = size
+    return tagged_array(&_library, len(dims), sizes, tag)
+
+
+cdef Layout layout_of(const Array& array, tuple dims):
+    """Return the layout of an array of shape `dims`, the same object for equal ones; None if it is plain."""
+    cdef PrivateLayout layout
+    cdef int64_t[12] sizes
+    cdef long long count = 1
+    for axis, size in enumerate(dims):
+        sizes[<int> axis] = size
+        count *= size
+    cdef Array plain = plain_array(&_library, len(dims), sizes)
+    if plain == array:
+        return None
+    known = _layouts.setdefault(dims, [])
+    for layout in known:
+        if layout.array == array:
+            return layout
+    layout = PrivateLayout(array.bytes(), 4 * count, f"oneDNN {len(known)} of {'x'.join(map(str, dims))}")
+    layout.array, layout.plain, layout.dims = array, plain, dims
+    known.append(layout)
+    return layout

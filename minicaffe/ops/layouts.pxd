@@ -1,0 +1,8 @@
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
+
+cdef Layout data_layout(const Context& on, list blobs)
+cdef Layout diff_layout(const Context& on, list blobs)
+cdef long long stored(Layout layout, Blob blob)
+cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, bint diff)

@@ -1,0 +1,54 @@
+"""For operations that do the same to every element, whatever their order: they take the layout that their blobs are in.
+
+Padding is zero in every layout, so such an operation must give zero for zeros.
+"""
+
+from minicaffe.blob cimport DOUBLE, Blob
+from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
+
+
+cdef Layout data_layout(const Context& on, list blobs):
+    """The first layout, other than plain, among those in which the blobs keep their data; None if there is none."""
+    cdef Layout layout = None
+    if on.stream == NULL:
+        for blob in blobs:
+            layout = (<Blob> blob).data_memory.layout()
+            if layout is not None:
+                break
+    return layout
+
+
+cdef Layout diff_layout(const Context& on, list blobs):
+    """The same of the gradients."""
+    cdef Layout layout = None
+    if on.stream == NULL:
+        for blob in blobs:
+            layout = (<Blob> blob).diff_memory.layout()
+            if layout is not None:
+                break
+    return layout
+
+
+cdef long long stored(Layout layout, Blob blob):
+    """How many elements the blob has in this layout, its padding included."""
+    return blob.count if layout is None else <long long> layout.nbytes // (8 if blob.dtype == DOUBLE else 4)
+
+
+cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, bint diff):
+    """The layouts of all parts, and of the whole last, to join the parts along the channels or to take the whole apart.
+
+    They are one kind of layout, in which that is as in plain order; if there is none for all, they are None, plain.
+    """
+    sources = parts if join else [whole]
+    cdef Layout layout = diff_layout(on, sources) if diff else data_layout(on, sources)
+    wanted = [*parts, whole]
+    plain = [None] * len(wanted)
+    if layout is None:
+        return plain
+    found = []
+    for blob in wanted:
+        found.append(layout.with_shape(blob.shape))
+        if found[len(found) - 1] is None:
+            return plain
+    return found

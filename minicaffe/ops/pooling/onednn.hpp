@@ -1,0 +1,85 @@
+// Pooling by oneDNN, of an image in one of its layouts; the top takes the layout that it gives to that.
+#pragma once
+#include "minicaffe/onednn/dnnl.hpp"
+#include "minicaffe/ops/pooling/kernel.hpp"
+
+namespace mc {
+namespace onednn {
+
+class Pool {
+ public:
+  Array x, y;
+
+  /// For an image arranged as `image`, on `threads` threads. Refuses by std::runtime_error.
+  void make(const Library* on, const PoolShape& s, int64_t images, int64_t channels, bool max, const Array& image, int threads) {
+    const int64_t in[] = {s.height, s.width}, out[] = {s.out_height, s.out_width}, pad[] = {s.pad_h, s.pad_w};
+    on_ = on, threads_ = threads, x = image;
+    kernel_[0] = s.kernel_h, kernel_[1] = s.kernel_w, strides_[0] = s.stride_h, strides_[1] = s.stride_w;
+    y_dims_[0] = images, y_dims_[1] = channels;
+    bool whole = true, padded = false;  // no window is cut off behind the padding; there is some
+    for (int a = 0; a < 2; ++a) {
+      y_dims_[a + 2] = out[a], left_[a] = pad[a], dilates_[a] = 0;
+      right_[a] = (out[a] - 1) * strides_[a] + kernel_[a] - in[a] - pad[a];  // sizes are rounded up or down
+      whole = whole && right_[a] <= pad[a], padded = padded || pad[a];
+      if ((out[a] - 1) * strides_[a] - pad[a] >= in[a]) throw std::runtime_error("a pooling window outside the image");
+    }
+    // Caffe divides by the part of the window that lies in the padded image.
+    if (!max && padded && !whole) throw std::runtime_error("AVE pooling with windows that reach beyond the padding");
+    algorithm_ = max ? kMaxPooling : padded ? kMeanWithPadding : kMeanWithoutPadding;
+    const Array any = Array::any(on, 4, y_dims_);
+    void* description = nullptr;
+    on->use_threads(threads);
+    on->check(on->call.pooling_forward_primitive_desc_create(&description, on->engine, kTraining, algorithm_, x.get(), any.get(),
+                                                             strides_, kernel_, dilates_, left_, right_, nullptr),
+              "pooling_forward");
+    forward_ = Description(on, description);
+    if (forward_.slow()) throw std::runtime_error("a pooling for which oneDNN has only its slow reference");
+    y = forward_.array(kAskTop);
+    Step step(on, forward_);
+    step.takes(kSource, x).takes(kTop, y);
+    if (max) step.takes(kWorkspace, workspace_ = forward_.array(kAskWorkspace));
+    forward_step_ = std::move(step);
+    backward_step_ = Step();
+  }
+
+  /// Bytes of what forward keeps for backward; 0: nothing.
+  size_t workspace() const { return workspace_.bytes(); }
+
+  void forward(const void* x_at, void* y_at, void* workspace) {
+    if (workspace)
+      forward_step_.run(threads_, {x_at, y_at, workspace});
+    else
+      forward_step_.run(threads_, {x_at, y_at});
+  }
+
+  void backward(const void* dy_at, const void* workspace, void* dx_at) {
+    if (!backward_step_) make_backward();
+    if (workspace)
+      backward_step_.run(threads_, {dy_at, dx_at, workspace});
+    else
+      backward_step_.run(threads_, {dy_at, dx_at});
+  }
+
+ private:
+  void make_backward() {
+    void* description = nullptr;
+    on_->use_threads(threads_);
+    on_->check(on_->call.pooling_backward_primitive_desc_create(&description, on_->engine, algorithm_, x.get(), y.get(), strides_,
+                                                                kernel_, dilates_, left_, right_, forward_.get(), nullptr),
+               "pooling_backward");
+    Step step(on_, Description(on_, description));
+    step.takes(kTopDiff, y).takes(kSourceDiff, x);
+    if (algorithm_ == kMaxPooling) step.takes(kWorkspace, workspace_);
+    backward_step_ = std::move(step);
+  }
+
+  const Library* on_ = nullptr;
+  int threads_ = 1, algorithm_ = 0;
+  Dims y_dims_, kernel_, strides_, dilates_, left_, right_;
+  Description forward_;
+  Array workspace_;
+  Step forward_step_, backward_step_;
+};
+
+}  // namespace onednn
+}  // namespace mc

@@ -1,0 +1,279 @@
+"""Engine ONEDNN against engine CAFFE, and what a stack of layers reorders."""
+
+import numpy as np
+import pytest
+
+from minicaffe import memory
+from minicaffe.blob import Dtype
+from minicaffe.common import TRAIN, caffe
+from minicaffe.device import threads
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+TOLERANCE = 1e-4    # relative to the largest value: sums of float32 in another order
+
+
+def input_layer(shape, name="x"):
+    dims = " ".join(f"dim: {size}" for size in shape)
+    return f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ {dims} }} }} }}'
+
+
+def conv(name, bottom, top, fields):
+    return (f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{top}" convolution_param {{ {fields} '
+            'weight_filler { type: "xavier" } bias_filler { type: "uniform" } } }')
+
+
+def layer(kind, bottoms, top, fields=""):
+    names = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
+    return f'layer {{ name: "{kind}_{top}" type: "{kind}" {names} top: "{top}" {fields} }}'
+
+
+def make(text, dtype=Dtype.FLOAT):
+    """A net with gradients for all, filled from one seed."""
+    param, _ = parse_text(text, caffe_pb2.NetParameter, "test.prototxt", keep_layer_fields=True)
+    param.force_backward = True
+    param.state.phase = TRAIN
+    caffe.seed(5)
+    net = Net(param, dtype, file="test.prototxt")
+    random = np.random.default_rng(3)
+    blob = net.blob_by_name("x")
+    blob.data[...] = random.standard_normal(blob.shape)
+    return net
+
+
+def step(net):
+    """One forward and backward pass from a fixed gradient of the last top, which parameters' gradients are added to."""
+    last = net.tops[-1][0]
+    net.forward_from_to(0, len(net.layers) - 1)
+    last.diff[...] = np.random.default_rng(4).standard_normal(last.shape)
+    net.backward_from_to(len(net.layers) - 1, 0)
+
+
+def numbers(net):
+    """All that a step computed, by name."""
+    found = {}
+    for name in net.blob_names:
+        blob = net.blob_by_name(name)
+        found[f"{name} data"], found[f"{name} diff"] = blob.cpu_data.copy(), blob.cpu_diff.copy()
+    for one in net.layers:
+        for i, blob in enumerate(one.blobs):
+            found[f"{one.name}[{i}] diff"] = blob.cpu_diff.copy()
+    return found
+
+
+def engines(net):
+    return [op.describe()["engine"] for one in net.layers for op in one.operations()]
+
+
+def compare(text, onednn, expected="ONEDNN", steps=2):
+    results = []
+    for use in (True, False):
+        onednn(use)
+        net = make(text)
+        for _ in range(steps):
+            step(net)
+        if use:
+            assert expected is None or set(engines(net)) == {expected}
+        results.append(numbers(net))
+    ours, caffes = results
+    assert ours.keys() == caffes.keys()
+    for name, values in caffes.items():
+        limit = TOLERANCE * max(np.abs(values).max(), 1e-3)
+        assert np.abs(ours[name] - values).max() <= limit, name
+        assert np.abs(values).max() > 0, name   # something was computed
+
+
+SHAPES = {
+    "plain": ((2, 16, 9, 9), "num_output: 32 kernel_size: 3"),
+    "odd channels": ((2, 3, 13, 11), "num_output: 7 kernel_size: 3 pad: 1"),
+    "one image": ((1, 5, 8, 8), "num_output: 20 kernel_size: 5 pad: 2"),
+    "no bias": ((3, 16, 8, 8), "num_output: 16 kernel_size: 3 bias_term: false"),
+    "1x1": ((2, 24, 7, 7), "num_output: 17 kernel_size: 1"),
+    "1x1 stride": ((2, 32, 8, 8), "num_output: 64 kernel_size: 1 stride: 2"),
+    "stride": ((2, 16, 12, 10), "num_output: 16 kernel_size: 3 stride: 2 pad: 1"),
+    "groups": ((2, 32, 8, 8), "num_output: 64 kernel_size: 3 group: 2 pad: 1"),
+    "odd groups": ((2, 9, 8, 8), "num_output: 6 kernel_size: 3 group: 3"),
+    "depthwise": ((2, 32, 9, 9), "num_output: 32 kernel_size: 3 group: 32 pad: 1"),
+    "odd depthwise": ((2, 5, 9, 9), "num_output: 5 kernel_size: 3 group: 5 pad: 1 stride: 2"),
+    "dilation": ((2, 16, 12, 12), "num_output: 16 kernel_size: 3 dilation: 2 pad: 2"),
+    "sides": ((2, 8, 9, 12), "num_output: 12 kernel_h: 3 kernel_w: 5 stride_h: 2 stride_w: 1 pad_h: 0 pad_w: 2"),
+    "one axis": ((2, 16, 20), "num_output: 16 kernel_size: 3"),
+    "three axes": ((1, 8, 5, 6, 7), "num_output: 16 kernel_size: 3 pad: 1"),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_convolution(onednn, case):
+    shape, fields = SHAPES[case]
+    compare(input_layer(shape) + conv("conv", "x", "y", fields), onednn)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_threads(onednn, count):
+    before = threads.get_num_threads()
+    try:
+        net = make(input_layer((4, 16, 9, 9)) + conv("conv", "x", "y", "num_output: 16 kernel_size: 3"))
+        step(net)
+        first = numbers(net)["y data"]
+        threads.set_num_threads(count)
+        step(net)
+        assert np.abs(numbers(net)["y data"] - first).max() <= TOLERANCE * np.abs(first).max()
+    finally:
+        threads.set_num_threads(before)
+
+
+POOLINGS = {
+    "max": "pool: MAX kernel_size: 2 stride: 2",
+    "max, rounded up": "pool: MAX kernel_size: 3 stride: 2",
+    "max, padded": "pool: MAX kernel_size: 3 stride: 2 pad: 1",
+    "max, sides": "pool: MAX kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3",
+    "max, rounded down": "pool: MAX kernel_size: 2 stride: 2 round_mode: FLOOR",
+    "mean": "pool: AVE kernel_size: 2 stride: 2",
+    "mean, rounded up": "pool: AVE kernel_size: 3 stride: 2",
+    "mean, padded": "pool: AVE kernel_size: 3 stride: 1 pad: 1",
+    "mean, beyond the padding": "pool: AVE kernel_size: 3 stride: 2 pad: 1",
+    "mean of all": "pool: AVE global_pooling: true",
+}
+
+
+@pytest.mark.parametrize("case", POOLINGS)
+@pytest.mark.parametrize("shape", [(2, 3, 12, 10), (1, 3, 11, 13)])
+def test_pooling(onednn, case, shape):
+    """Behind a ReLU, whose zeros make windows of many maxima: the gradient goes to the first."""
+    text = (input_layer(shape) + conv("conv", "x", "a", "num_output: 18 kernel_size: 3 pad: 1") + layer("ReLU", "a", "a")
+            + layer("Pooling", "a", "y", f"pooling_param {{ {POOLINGS[case]} }}"))
+    compare(text, onednn)
+    onednn(True)
+    net = make(text)
+    step(net)
+    private = net.blob_by_name("y").layout_of_data() is not None
+    assert private == (case != "mean, beyond the padding" or shape[2:] == (11, 13))
+    assert private == ("ONEDNN" not in net.layers[-1].operations()[0].describe()["refused"])
+
+
+@pytest.mark.parametrize(("fields", "private"), [
+    ("", True), ("alpha: 0.5 k: 2", True), ("local_size: 3 beta: 0.6", False), ("norm_region: WITHIN_CHANNEL local_size: 3", False)])
+def test_lrn(onednn, fields, private):
+    text = (input_layer((2, 3, 9, 7)) + conv("conv", "x", "a", "num_output: 32 kernel_size: 3 pad: 1")
+            + layer("LRN", "a", "y", f"lrn_param {{ {fields} }}"))
+    compare(text, onednn, None)
+    onednn(True)
+    net = make(text)
+    step(net)
+    assert (net.blob_by_name("y").layout_of_data() is not None) == private
+
+
+@pytest.mark.parametrize(("channels", "private"), [((16, 32), True), ((16, 20), False)])
+def test_concat_and_slice(onednn, channels, private):
+    """Channels in whole blocks are joined as they are; others in plain order."""
+    text = (input_layer((2, 3, 9, 7)) + conv("conv1", "x", "a", f"num_output: {channels[0]} kernel_size: 3 pad: 1")
+            + conv("conv2", "x", "b", f"num_output: {channels[1]} kernel_size: 3 pad: 1") + layer("Concat", "a b", "c")
+            + 'layer { name: "slice" type: "Slice" bottom: "c" top: "d" top: "e" slice_param { slice_point: 16 } }'
+            + conv("conv3", "d", "f", "num_output: 16 kernel_size: 1") + conv("conv4", "e", "g", "num_output: 16 kernel_size: 1")
+            + layer("Eltwise", "f g", "y"))
+    compare(text, onednn)
+    onednn(True)
+    net = make(text)
+    step(net)
+    assert (net.blob_by_name("c").layout_of_data() is not None) == private
+    assert (net.blob_by_name("c").layout_of_diff() is not None) == private
+    if private:
+        with memory.record() as events:
+            step(net)
+        reordered = {event.name for event in events if event.kind == "reorder" and not event.name.startswith("conv")}
+        assert reordered <= {"f diff", "g diff"}    # the sum spreads a plain gradient
+
+
+def test_threads_change_between_forward_and_backward(onednn):
+    """Who computed forward knows the maxima, and goes backward."""
+    text = (input_layer((2, 3, 12, 12)) + conv("conv", "x", "a", "num_output: 16 kernel_size: 3")
+            + layer("Pooling", "a", "y", "pooling_param { kernel_size: 2 stride: 2 }"))
+    net, before = make(text), threads.get_num_threads()
+    step(net)
+    expected = numbers(net)["x diff"]
+    net.forward_from_to(0, len(net.layers) - 1)
+    try:
+        threads.set_num_threads(before + 1)
+        net.backward_from_to(len(net.layers) - 1, 0)
+        assert np.abs(numbers(net)["x diff"] - expected).max() <= TOLERANCE * np.abs(expected).max()
+    finally:
+        threads.set_num_threads(before)
+
+
+STACK = (input_layer((2, 3, 16, 16))
+         + conv("conv1", "x", "a", "num_output: 20 kernel_size: 3 pad: 1") + layer("ReLU", "a", "a")
+         + conv("conv2", "a", "b", "num_output: 20 kernel_size: 3 pad: 1")
+         + layer("ReLU", "b", "b", "relu_param { negative_slope: 0.1 }")
+         + layer("Eltwise", "a b", "c") + layer("ReLU", "c", "d")
+         + layer("Pooling", "d", "e", "pooling_param { kernel_size: 3 stride: 2 }")
+         + conv("conv3", "e", "y", "num_output: 18 kernel_size: 1"))
+
+
+def test_a_stack(onednn):
+    compare(STACK, onednn)
+
+
+def test_a_stack_reorders_only_at_its_ends_and_parameters(onednn):
+    net = make(STACK)
+    for _ in range(2):
+        step(net)
+    with memory.record() as events:
+        step(net)
+    reordered = sorted(event.name for event in events if event.kind == "reorder" and not event.name.startswith("conv"))
+    # x was read privately before and did not change; the gradient of y comes from outside. Nobody read anything else.
+    assert set(reordered) <= {"y diff"}, reordered
+
+
+def test_a_reader_in_the_middle_sees_plain_data(onednn):
+    onednn(False)
+    plain = make(STACK)
+    step(plain)
+    onednn(True)
+    net = make(STACK)
+    kept = net.blob_by_name("b").data       # a script may hold a view all the time
+    step(net)
+    for name in ("a", "b", "c"):
+        values = plain.blob_by_name(name).cpu_data
+        assert np.abs(net.blob_by_name(name).cpu_data - values).max() <= TOLERANCE * np.abs(values).max()
+    assert np.array_equal(kept, net.blob_by_name("b").cpu_data)
+    net.blob_by_name("x").data[...] *= 2
+    net.forward_from_to(0, len(net.layers) - 1)
+    plain.blob_by_name("x").data[...] *= 2
+    plain.forward_from_to(0, len(plain.layers) - 1)
+    values = plain.blob_by_name("b").cpu_data
+    assert np.abs(kept - values).max() <= TOLERANCE * np.abs(values).max()
+
+
+def test_another_batch_size(onednn):
+    net = make(STACK)
+    step(net)
+    blob = net.blob_by_name("x")
+    for images in (1, 3):
+        blob.reshape_to((images, 3, 16, 16))
+        blob.data[...] = np.random.default_rng(images).standard_normal(blob.shape)
+        step(net)
+        mine = numbers(net)
+        onednn(False)
+        other = make(STACK)
+        other.blob_by_name("x").reshape_to((images, 3, 16, 16))
+        other.blob_by_name("x").data[...] = blob.cpu_data
+        step(other)
+        onednn(True)
+        for name in ("y data", "x diff"):
+            values = numbers(other)[name]
+            assert np.abs(mine[name] - values).max() <= TOLERANCE * np.abs(values).max(), name
+
+
+@pytest.mark.parametrize(("text", "dtype", "reason"), [
+    (input_layer((1, 4, 6, 6)) + conv("c", "x", "y", "num_output: 4 kernel_size: 3"), Dtype.DOUBLE, "float64"),
+    (input_layer((1, 4, 6, 6)) + conv("c", "x", "y", "num_output: 4 kernel_size: 3").replace('"Convolution"', '"Deconvolution"'),
+     Dtype.FLOAT, "Deconvolution"),
+    (input_layer((1, 2, 3, 3, 3, 3)) + conv("c", "x", "y", "num_output: 4 kernel_size: 2"), Dtype.FLOAT,
+     "more than 3 spatial axes"),
+])
+def test_what_is_refused_is_computed_by_engine_caffe(onednn, text, dtype, reason):
+    net = make(text, dtype)
+    step(net)
+    description = net.layers[-1].operations()[0].describe()
+    assert description["engine"] == "CAFFE" and reason in description["refused"]["ONEDNN"]
