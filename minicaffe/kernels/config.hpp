@@ -9,12 +9,14 @@
 #define MC_HD __host__ __device__ __forceinline__
 #define MC_DEVICE __device__ __forceinline__
 #define MC_STD
+#define MC_IVDEP
 #else
 #include <cmath>
 #define MC_DEVICE inline __attribute__((always_inline))
 // Forced inlining lets one functor be compiled for each instruction set by the loop that calls it (device/apply.hpp).
 #define MC_HD inline __attribute__((always_inline))
 #define MC_STD std::
+#define MC_IVDEP _Pragma("GCC ivdep")  // no iteration of the loop that follows depends on another
 #endif
 
 namespace mc {

@@ -90,10 +90,10 @@ inline void standardize_forward(const Context& on, int dtype, index_t outer, ind
     auto to = static_cast<T*>(y), copy = static_cast<T*>(kept);
     auto means = static_cast<T*>(mean), variances = static_cast<T*>(variance), factors = static_cast<T*>(factor);
     if (!on.stream)
-      return for_each(on, channels,
-                      cpu::StandardizeChannel<T>{outer, channels, inner, Deviation(rule), given, T(eps), from, to, copy, means,
-                                               variances, factors},
-                      std::max<index_t>(1, outer * inner));
+      return cpu::for_each(on.threads, channels,
+                           cpu::StandardizeChannel<T>{outer, channels, inner, Deviation(rule), given, T(eps), from, to, copy,
+                                                      means, variances, factors},
+                           std::max<index_t>(1, outer * inner));
     double per = 1.0 / double(std::max<index_t>(1, outer * inner));
     if (!given) {
       cuda::channel_sums(*on.stream, outer, channels, inner, EveryChannel<SumTerm<T>>{{from}}, per, false, means);
@@ -116,9 +116,10 @@ inline void standardize_backward(const Context& on, int dtype, index_t outer, in
     auto means = normalized ? nullptr : static_cast<const T*>(mean);
     auto to = static_cast<T*>(dx);
     if (!on.stream)
-      return for_each(on, channels,
-                      cpu::StandardizeChannelBackward<T>{outer, channels, inner, given, mean_only, values, from, means, factors, to},
-                      std::max<index_t>(1, outer * inner));
+      return cpu::for_each(on.threads, channels,
+                           cpu::StandardizeChannelBackward<T>{outer, channels, inner, given, mean_only, values, from, means,
+                                                              factors, to},
+                           std::max<index_t>(1, outer * inner));
     T *mean_dy = static_cast<T*>(scratch), *mean_dy_v = mean_dy + channels;
     double per = 1.0 / double(std::max<index_t>(1, outer * inner));
     if (!given)

@@ -13,9 +13,17 @@ namespace cpu {
 
 constexpr index_t kMostTaps = 64;
 
+/// Whether the loops below compute it. Not with padding, strides or dilation of which a copy of the plane would be large.
 inline bool is_depthwise(const ConvShape& s) {
-  return s.group_channels == 1 && s.m == 1 && s.window.num_axes == 2 && s.taps > 1 && s.taps <= kMostTaps && s.images &&
-         s.positions;
+  const Window& w = s.window;
+  if (s.group_channels != 1 || s.m != 1 || w.num_axes != 2 || s.taps == 1 || s.taps > kMostTaps || !s.images || !s.positions)
+    return false;
+  double area = 1;
+  for (int a = 0; a < 2; ++a) {
+    const double extent = double(w.out[a] - 1) * w.stride[a] + double(w.kernel[a] - 1) * w.dilation[a] + 1;
+    area *= extent + w.stride[a];
+  }
+  return area <= 8 * double(s.pixels + s.positions) + 4096;
 }
 
 struct Depthwise {

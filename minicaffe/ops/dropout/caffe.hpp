@@ -67,7 +67,7 @@ inline void dropout(const Context& on, int dtype, index_t n, u64 seed, u64 start
     if (on.stream)
       for_each(on, blocks * kDropLanes, DropoutLane<T>{one, n, on.stream->drawn});
     else
-      for_each(on, blocks, cpu::DropoutBlock<T>{one, n}, 2 * kDropBlock);
+      cpu::for_each(on.threads, blocks, cpu::DropoutBlock<T>{one, n}, 2 * kDropBlock);
   });
 }
 

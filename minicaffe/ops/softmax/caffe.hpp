@@ -13,16 +13,16 @@ void for_each_softmax(const Context& on, index_t outer, index_t channels, index_
   const index_t positions = outer * inner, pieces = (inner + kSoftmaxWidth - 1) / kSoftmaxWidth;
   if (positions * channels == 0) return;
   if (!on.stream && inner == 1)
-    for_each(on, outer, ByRow<F>{f, channels}, cost * channels);
+    cpu::for_each(on.threads, outer, ByRow<F>{f, channels}, cost * channels);
   else if (!on.stream)
-    for_each(on, outer * pieces, ByNeighbours<F, kSoftmaxWidth>{f, channels, inner, pieces},
-             cost * channels * min_(inner, kSoftmaxWidth));
+    cpu::for_each(on.threads, outer * pieces, ByNeighbours<F, kSoftmaxWidth>{f, channels, inner, pieces},
+                  cost * channels * min_(inner, kSoftmaxWidth));
   // The channels of a position would keep one thread busy for long. Where inner is more than 1 the reads of a block lie apart, so
   // that it pays only if there are too few positions for a thread each.
   else if (channels > 32 && (inner == 1 || positions < 2048))
     cuda::launch(*on.stream, ByBlock<F>{f, channels, inner}, unsigned(positions));
   else
-    for_each(on, positions, ByNeighbours<F, 1>{f, channels, inner, inner});
+    cuda::for_each(*on.stream, positions, ByNeighbours<F, 1>{f, channels, inner, inner});
 }
 
 /// y = exp(x - max) / sum; y may be x.

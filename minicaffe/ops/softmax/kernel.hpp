@@ -79,8 +79,7 @@ template <int kWidth> struct NeighbourTeam {
   int n;
   template <class F> MC_HD void each(const F& f) const {
     for (index_t c = 0, at = start; c < channels; ++c, at += inner)
-#pragma GCC ivdep
-      for (int k = 0; k < n; ++k) f(at + k, k);
+      MC_IVDEP for (int k = 0; k < n; ++k) f(at + k, k);
   }
   template <class T, class Term> MC_HD void largest(const Term& term, T* out) const {
     for (int k = 0; k < n; ++k) out[k] = term(start + k);
@@ -111,8 +110,7 @@ struct RowTeam {
   static constexpr int kPositions = 1;
   index_t begin, end;
   template <class F> MC_HD void each(const F& f) const {
-#pragma GCC ivdep
-    for (index_t i = begin; i < end; ++i) f(i, 0);
+    MC_IVDEP for (index_t i = begin; i < end; ++i) f(i, 0);
   }
   template <class T, class Term> MC_HD void largest(const Term& term, T* out) const {
     T lane[kSumLanes];
