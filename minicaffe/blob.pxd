@@ -4,14 +4,11 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.device.context cimport Context
 
-cpdef enum Dtype:
-    FLOAT = 0    # float32
-    DOUBLE = 1   # float64
-    INT = 2      # int32, no arithmetic
-
-ctypedef fused real:
-    float
-    double
+cdef extern from "minicaffe/kernels/types.hpp" namespace "mc":
+    cpdef enum Dtype:
+        FLOAT    # float32
+        DOUBLE   # float64
+        INT      # int32, no arithmetic
 
 cdef inline unsigned long long this_thread() noexcept:
     return <unsigned long long> PyThread_get_thread_ident()

@@ -10,6 +10,7 @@ import numpy as np
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
+from minicaffe.kernels.types cimport is_computed, item_size, kTypes, numpy_name
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.device.strided import DeviceArray, HasDeviceArray, c_strides, device_array
@@ -28,11 +29,10 @@ cdef extern from "minicaffe/device/typed.hpp" nogil:
     void scaled "mc::map1<mc::Scaled>"(const Context& on, int dtype, long long n, const void* x, void* y, double factor)
     void minus "mc::map2<mc::Minus>"(const Context& on, int dtype, long long n, const void* w, const void* step, void* y)
 
-NUMPY_TYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32))
+NUMPY_TYPES = tuple(np.dtype(numpy_name(dtype).decode()) for dtype in range(kTypes))   # by Dtype
 MAX_AXES = 32
 MAX_COUNT = 2**31 - 1
 cdef long long MAX_EXTENT = 2**63 - 1
-cdef int[3] ITEMSIZE = [4, 8, 4]
 
 
 cdef class Blob:
@@ -94,7 +94,7 @@ cdef class Blob:
         if same:
             return 0
         cdef SyncedMemory data = self.data_memory, diff = self.diff_memory
-        cdef size_t size = count * ITEMSIZE[<int> self.dtype]
+        cdef size_t size = count * item_size(self.dtype)
         if size > data.size or size > diff.size:
             check_bytes(size, (f"blob '{self.name}'" if self.name else "a blob") + f" of shape {[dims[i] for i in range(num_axes)]}")
         if size > data.size:    # each by itself: either may be shared with a smaller or larger blob
@@ -118,7 +118,7 @@ cdef class Blob:
     @property
     def capacity(self):
         """int: how many elements a reshape can ask for and keep both memories."""
-        return min(self.data_memory.size, self.diff_memory.size) // ITEMSIZE[<int> self.dtype]
+        return min(self.data_memory.size, self.diff_memory.size) // item_size(self.dtype)
 
     cpdef reshape_like(self, Blob other):
         """Take the shape of `other`, or none if nothing gave it one."""
@@ -326,11 +326,13 @@ cdef class Blob:
         return self.diff_memory.layout()
 
     cdef int fill_data_on(self, const Context& on, double value) except -1:
+        check_arithmetic(self)
         if self.count:
             fill_typed(on, self.dtype, self.count, value, self.mutable_data_on(on))
         return 0
 
     cdef int fill_diff_on(self, const Context& on, double value) except -1:
+        check_arithmetic(self)
         if self.count:
             fill_typed(on, self.dtype, self.count, value, self.mutable_diff_on(on))
         return 0
@@ -455,7 +457,7 @@ cdef class Blob:
 
     def _fit_memory(self):
         """Take memory of exactly the count where it is larger, for data that come with memory of their own."""
-        cdef size_t itemsize = ITEMSIZE[<int> self.dtype], size
+        cdef size_t itemsize = item_size(self.dtype), size
         while self.data_memory.size != self.count * itemsize:
             size = self.count * itemsize
             data, diff = _memory(self, size, "data"), _memory(self, size, "diff")
@@ -524,7 +526,7 @@ cdef class Blob:
         if target is origin or self.count == 0:
             return
         if on_device() and origin.head != HEAD_AT_CPU:
-            target.copy_on_device(origin, self.count * ITEMSIZE[<int> self.dtype])
+            target.copy_on_device(origin, self.count * item_size(self.dtype))
         else:
             _view(self, target, True)[...] = _view(source, origin, False)
 
@@ -583,8 +585,7 @@ cdef class Blob:
 
     def update(self):
         """``data -= diff`` (Caffe Blob::Update)."""
-        if self.dtype == INT:
-            raise ShapeError("an integer blob has no arithmetic")
+        check_arithmetic(self)
         cdef Context on = context()
         cdef void* w
         self.begin_use(this_thread())
@@ -722,12 +723,17 @@ cdef _at(Blob blob, SyncedMemory memory, position):
     return values[position].item()
 
 
+cdef int check_arithmetic(Blob blob) except -1:
+    if not is_computed(blob.dtype):
+        raise ShapeError("an integer blob has no arithmetic")
+    return 0
+
+
 cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
     cdef long long count = blob.count   # now, as in `_view`
     if memory.head == UNINITIALIZED or count == 0:
         return 0
-    if blob.dtype == INT:
-        raise ShapeError("an integer blob has no arithmetic")
+    check_arithmetic(blob)
     cdef Context on = context() if memory.head == HEAD_AT_GPU else cpu_context()
     cdef double total = 0
     cdef double* out = &total
@@ -752,8 +758,7 @@ cdef int _scale(Blob blob, SyncedMemory memory, double factor) except -1:
     cdef long long count = blob.count
     if memory.head == UNINITIALIZED or count == 0:
         return 0
-    if blob.dtype == INT:
-        raise ShapeError("an integer blob has no arithmetic")
+    check_arithmetic(blob)
     cdef Context on = context()
     cdef void* x = memory.mutable_cpu_data_ptr() if on.stream == NULL else memory.mutable_gpu_data_ptr()
     scaled(on, blob.dtype, count, x, x, factor)

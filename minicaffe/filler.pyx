@@ -8,53 +8,18 @@ import math
 
 import numpy as np
 
-from minicaffe.blob cimport DOUBLE, FLOAT, Blob, real, this_thread
+from minicaffe.blob cimport Blob, this_thread
 from minicaffe.common cimport Generator
 from minicaffe.device.threads cimport Threads, num_threads
 
 from minicaffe.errors import ConfigError
 
-cdef extern from "minicaffe/kernels/random.hpp" namespace "mc" nogil:
-    cppclass Philox:
-        unsigned long long seed
-    cppclass FillUniform[T]:
-        Philox random
-        unsigned long long start
-        T lo, hi
-        T* y
-    cppclass FillGaussian[T]:
-        Philox random
-        unsigned long long start
-        T mean, std
-        T* y
-    cppclass KeepWithProbability[T]:
-        Philox random
-        unsigned long long start
-        double p
-        T* y
-
-cdef extern from "minicaffe/device/apply.hpp" namespace "mc::cpu" nogil:
-    void for_each[F](Threads threads, long long n, const F& f, long long cost)
-
-cdef long long RANDOM_COST = 16  # one Philox draw against one addition
-
-
-cdef void _uniform(real* y, long long n, Generator generator, double lo, double hi) noexcept:
-    cdef FillUniform[real] f
-    f.random.seed, f.start, f.lo, f.hi, f.y = generator.seed, generator.reserve(n), <real> lo, <real> hi, y
-    for_each(num_threads(), n, f, RANDOM_COST)
-
-
-cdef void _gaussian(real* y, long long n, Generator generator, double mean, double std) noexcept:
-    cdef FillGaussian[real] f
-    f.random.seed, f.start, f.mean, f.std, f.y = generator.seed, generator.reserve(n), <real> mean, <real> std, y
-    for_each(num_threads(), n, f, RANDOM_COST)
-
-
-cdef void _keep(real* y, long long n, Generator generator, double p) noexcept:
-    cdef KeepWithProbability[real] f
-    f.random.seed, f.start, f.p, f.y = generator.seed, generator.reserve(n), p, y
-    for_each(num_threads(), n, f, RANDOM_COST)
+cdef extern from "minicaffe/ops/random/caffe.hpp" nogil:
+    void uniform_numbers "mc::fill_uniform"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
+                                            double lo, double hi, void* y)
+    void gaussian_numbers "mc::fill_gaussian"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
+                                              double mean, double std, void* y)
+    void keep_some "mc::keep_some"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start, double p, void* y)
 
 
 def constant(Blob blob, filler, Generator generator):
@@ -79,10 +44,8 @@ def gaussian(Blob blob, filler, Generator generator):
     outputs = blob.shape[0] if blob.num_axes else 1
     if filler.sparse > outputs:
         raise ConfigError(f"must be at most the number of outputs {outputs}, got {filler.sparse}", field="sparse")
-    if blob.dtype == FLOAT:
-        _keep[float](<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, filler.sparse / outputs)
-    else:
-        _keep[double](<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, filler.sparse / outputs)
+    keep_some(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), filler.sparse / outputs,
+              blob.mutable_cpu_data_ptr())
 
 
 def positive_unitball(Blob blob, filler, Generator generator):
@@ -139,18 +102,14 @@ def fill(Blob blob, filler, Generator generator):
 
 def fill_uniform(Blob blob, Generator generator, double lo, double hi):
     """Fill with U[lo, hi)."""
-    if blob.dtype == FLOAT:
-        _uniform[float](<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, lo, hi)
-    else:
-        _uniform[double](<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, lo, hi)
+    uniform_numbers(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), lo, hi,
+                    blob.mutable_cpu_data_ptr())
 
 
 def fill_gaussian(Blob blob, Generator generator, double mean, double std):
     """Fill with N(mean, std)."""
-    if blob.dtype == FLOAT:
-        _gaussian[float](<float*> blob.mutable_cpu_data_ptr(), blob.count, generator, mean, std)
-    else:
-        _gaussian[double](<double*> blob.mutable_cpu_data_ptr(), blob.count, generator, mean, std)
+    gaussian_numbers(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), mean, std,
+                     blob.mutable_cpu_data_ptr())
 
 
 def _fan(Blob blob, filler):

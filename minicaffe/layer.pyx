@@ -12,7 +12,8 @@ import logging
 import pkgutil
 
 from minicaffe.common cimport Generator
-from minicaffe.blob cimport DOUBLE, FLOAT, Blob, Dtype
+from minicaffe.blob cimport FLOAT, Blob, Dtype
+from minicaffe.kernels.types cimport is_computed
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.blob import NUMPY_TYPES
@@ -59,6 +60,8 @@ cdef class Layer:
     host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
     def __init__(self, param, Dtype dtype=FLOAT, parameters=None, str key=None):
+        if not is_computed(dtype):
+            raise ConfigError(f"layers do not compute on {NUMPY_TYPES[dtype]}; give FLOAT or DOUBLE", field="dtype")
         self.param = param
         self.name = param.name
         self.type = param.type

@@ -162,7 +162,7 @@ inline const char* cudnn_reason(const Context& on) {
 inline const void* cudnn_factor(int dtype, bool one) {
   static const float floats[] = {0, 1};
   static const double doubles[] = {0, 1};
-  return dtype ? static_cast<const void*>(doubles + one) : floats + one;
+  return dtype == DOUBLE ? static_cast<const void*>(doubles + one) : floats + one;
 }
 
 /// The descriptor that belongs to `key`; make(&descriptor) creates and sets it the first time.

@@ -11,7 +11,7 @@ at any time: the push tells the allocators of both blocks of its stream.
 import numpy as np
 
 from minicaffe import cuda, memory
-from minicaffe.blob import Blob, Dtype
+from minicaffe.blob import NUMPY_TYPES, Blob, Dtype
 from minicaffe.memory.registry import registry
 
 
@@ -50,7 +50,7 @@ class Ahead:
         self.arrays = self.fetch()
         self.read.record(self.computing)
         if not self.staging:
-            self.staging = [Blob(None, Dtype.DOUBLE if a.dtype == np.float64 else Dtype.FLOAT, "next batch") for a in self.arrays]
+            self.staging = [Blob(None, Dtype(NUMPY_TYPES.index(a.dtype)), "next batch") for a in self.arrays]
         self.copies.wait(self.read)
         for blob, array in zip(self.staging, self.arrays):
             blob.reshape_to(array.shape)

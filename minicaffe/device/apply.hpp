@@ -10,6 +10,7 @@
 #include <type_traits>
 #include "minicaffe/device/threads.hpp"
 #include "minicaffe/kernels/pointwise.hpp"
+#include "minicaffe/kernels/types.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define MC_X86 1
@@ -18,9 +19,6 @@
 #endif
 
 namespace mc {
-
-/// work(T()) with T = float for dtype 0, double otherwise; the argument only carries the type.
-template <class Work> auto dispatch(int dtype, const Work& work) { return dtype == 0 ? work(float()) : work(double()); }
 
 namespace cpu {
 

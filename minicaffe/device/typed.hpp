@@ -1,4 +1,4 @@
-// Loops for callers that know their element type only at run time: Cython layers, where dtype is 0 for float, 1 for double.
+// Loops for callers that know their element type only at run time: Cython layers, with a dtype of kernels/types.hpp.
 //
 // A .pyx file names an instance once, as
 //   void relu_forward "mc::map1<mc::ReluForward>"(const Context& on, int dtype, long long n, const void* x, void* y, double slope)
@@ -31,7 +31,8 @@ template <template <class> class F, class... P>
 void map1(const Context& on, int dtype, index_t n, const void* x, void* y, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    map(on, n, make<F<T>>(member<T>(members)...), member<T>(x), member<T>(y));
+    using C = typename Element<T>::Compute;
+    map(on, n, make<F<C>>(member<C>(members)...), member<T>(x), member<T>(y));
   });
 }
 
@@ -39,7 +40,8 @@ template <template <class> class F, class... P>
 void map2(const Context& on, int dtype, index_t n, const void* a, const void* b, void* y, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    map(on, n, make<F<T>>(member<T>(members)...), member<T>(a), member<T>(b), member<T>(y));
+    using C = typename Element<T>::Compute;
+    map(on, n, make<F<C>>(member<C>(members)...), member<T>(a), member<T>(b), member<T>(y));
   });
 }
 
@@ -47,7 +49,8 @@ template <template <class> class F, class... P>
 void map3(const Context& on, int dtype, index_t n, const void* a, const void* b, const void* c, void* y, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    map(on, n, make<F<T>>(member<T>(members)...), member<T>(a), member<T>(b), member<T>(c), member<T>(y));
+    using C = typename Element<T>::Compute;
+    map(on, n, make<F<C>>(member<C>(members)...), member<T>(a), member<T>(b), member<T>(c), member<T>(y));
   });
 }
 

@@ -1,6 +1,7 @@
 """ArgMax: which classes score highest (Caffe argmax_layer.cpp). It has no gradient. Different from Caffe: NaN comes last."""
 
-from minicaffe.blob cimport DOUBLE, Blob
+from minicaffe.blob cimport Blob
+from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.ranking.caffe cimport top_of_each
@@ -60,7 +61,7 @@ cdef class ArgMaxLayer(DeviceLayer):
             index, value = NULL, out
         elif self.values:
             stride = 2 * self.top_k
-            value = out + self.top_k * (8 if self.dtype == DOUBLE else 4)
+            value = out + self.top_k * item_size(self.dtype)
         with nogil:
             top_of_each(on, self.dtype, self.outer, self.n, self.inner, self.top_k, stride, x, index, value)
 

@@ -4,7 +4,8 @@ Along one axis a blob is rows of contiguous strips, one for each index before th
 slice_layer.cpp, tile_layer.cpp, crop_layer.cpp).
 """
 
-from minicaffe.blob cimport DOUBLE, Blob
+from minicaffe.blob cimport Blob
+from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
@@ -36,7 +37,7 @@ cdef class StripLayer(DeviceLayer):
     cdef int see_parts(self, list parts, Blob whole) except -1:
         cdef Blob part
         self.rows = whole.count_range(0, self.axis)
-        self.strips = [part.count_range(self.axis, part.num_axes) * (8 if self.dtype == DOUBLE else 4) for part in parts]
+        self.strips = [part.count_range(self.axis, part.num_axes) * item_size(self.dtype) for part in parts]
         if len(parts) == 1:
             return 1
         return 0
@@ -175,7 +176,7 @@ cdef class TileLayer(DeviceLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if (<Blob> top[0]).count == 0:
             return 0    # the loop over tiles may be long
-        cdef long long strip = self.inner * (8 if self.dtype == DOUBLE else 4), t
+        cdef long long strip = self.inner * item_size(self.dtype), t
         cdef const void* x = (<Blob> bottom[0]).data_on(on)
         cdef char* y = <char*> (<Blob> top[0]).mutable_data_on(on)
         with nogil:
@@ -206,7 +207,7 @@ cdef class CropLayer(DeviceLayer):
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], reference = bottom[1], y = top[0]
-        cdef long long unit = 8 if self.dtype == DOUBLE else 4
+        cdef long long unit = item_size(self.dtype)
         param = self.param.crop_param
         start = axis_of(x, param.axis, "crop_param.axis")
         if reference.num_axes != x.num_axes:

@@ -5,6 +5,7 @@ Different from Caffe: every index is checked in every pass, and a Filter that le
 """
 
 from minicaffe.blob cimport INT, Blob
+from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
 
@@ -51,7 +52,7 @@ cdef class RowLayer(DeviceLayer):
         return "it reads indices on the host"
 
     cdef long long row_bytes(self, Blob blob, int axis) except -1:
-        return blob.count_range(axis, blob.num_axes) * (4 if self.dtype == 0 else 8)
+        return blob.count_range(axis, blob.num_axes) * item_size(self.dtype)
 
 
 cdef class EmbedLayer(RowLayer):

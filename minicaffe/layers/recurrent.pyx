@@ -15,10 +15,11 @@ import base64
 
 import numpy as np
 
-from minicaffe.blob cimport DOUBLE, Blob
+from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Layer
 from minicaffe.device.context cimport Context, context, settle
 
+from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
@@ -269,7 +270,7 @@ cdef class RecurrentLayer(Layer):
         return state
 
     def set_state(self, state):
-        dtype = np.dtype(np.float64 if self.dtype == DOUBLE else np.float32)
+        dtype = NUMPY_TYPES[self.dtype]
         values = []
         for name in self.states:
             blob = self.last_state(name)

@@ -3,7 +3,8 @@
 Padding is zero in every layout, so such an operation must give zero for zeros.
 """
 
-from minicaffe.blob cimport DOUBLE, Blob
+from minicaffe.blob cimport Blob
+from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 
@@ -32,7 +33,7 @@ cdef Layout diff_layout(const Context& on, list blobs):
 
 cdef long long stored(Layout layout, Blob blob):
     """How many elements the blob has in this layout, its padding included."""
-    return blob.count if layout is None else <long long> layout.nbytes // (8 if blob.dtype == DOUBLE else 4)
+    return blob.count if layout is None else <long long> layout.nbytes // item_size(blob.dtype)
 
 
 cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, bint diff):

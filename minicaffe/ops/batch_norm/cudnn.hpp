@@ -27,7 +27,7 @@ inline bool cudnn_standardize_backward(const Context& on, int dtype, index_t out
     if (outer * inner == 1) throw CudnnStop{"batch normalisation of single values", kRefused};
     void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
     void* numbers = cudnn_tensor(cudnn, dtype, {1, channels, 1, 1});
-    void* zeros = static_cast<char*>(unused) + channels * (dtype ? sizeof(double) : sizeof(float));
+    void* zeros = static_cast<char*>(unused) + channels * item_size(dtype);
     const void *one = cudnn_factor(dtype, true), *zero = cudnn_factor(dtype, false);
     MC_CUDNN(cudnn, cudnnBatchNormalizationBackward, cudnn.handle, kSpatial, one, zero, one, zero, tensor, x, tensor, dy, tensor,
              dx, numbers, ones, unused, zeros, eps, mean, factor);

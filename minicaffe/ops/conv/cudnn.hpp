@@ -85,7 +85,7 @@ inline CudnnPlan& cudnn_plan(Cudnn& cudnn, int dtype, const ConvShape& s, int pr
   plan.a = product == kBackwardData ? filter : x;
   plan.b = product == kForward ? filter : y;
   plan.c = product == kForward ? y : product == kBackwardData ? x : filter;
-  size_t weight_bytes = size_t(s.outputs * s.k) * (dtype ? sizeof(double) : sizeof(float));
+  size_t weight_bytes = size_t(s.outputs * s.k * item_size(dtype));
   plan.trial_bytes = product == kBackwardWeights ? (weight_bytes + 255) / 256 * 256 : 0;  // the workspace lies behind it
   MC_CUDNN(cudnn, cudnnCreateConvolutionDescriptor, &plan.convolution);
   MC_CUDNN(cudnn, cudnnSetConvolutionNdDescriptor, plan.convolution, axes, pad, stride, dilation, kCrossCorrelation, dtype);

@@ -6,7 +6,8 @@ know three products of an image side and a column side: the bottom of a convolut
 
 from libc.stdint cimport int64_t
 
-from minicaffe.blob cimport DOUBLE, FLOAT, Blob
+from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
 from minicaffe.device.threads cimport num_threads
 from minicaffe.memory.layout cimport Layout
@@ -192,7 +193,7 @@ cdef class CudnnConvolution(ConvolutionPrimitive):
         cdef CudnnRoom room
         cdef Blob trial
         cdef void* memory
-        cdef long long size = 8 if op.dtype == DOUBLE else 4
+        cdef long long size = item_size(op.dtype)
         with nogil:
             room = cudnn_room(on, kEngineCudnn, op.dtype, op.shape, product)
         if room.trial >= 0:

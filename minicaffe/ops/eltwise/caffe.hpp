@@ -32,7 +32,7 @@ void combine_of(const Context& on, index_t n, int inputs, const void* const* x, 
 
 template <template <class, int> class F>
 void combine(const Context& on, int dtype, index_t n, int inputs, const void* const* x, const double* c, void* y) {
-  (dtype == 0 ? combine_of<F, float> : combine_of<F, double>)(on, n, inputs, x, c, y);
+  dispatch(dtype, [&](auto type) { combine_of<F, decltype(type)>(on, n, inputs, x, c, y); });
 }
 
 template <class T> void largest_of(const Context& on, index_t n, int inputs, const void* const* x, void* y) {
@@ -41,7 +41,7 @@ template <class T> void largest_of(const Context& on, index_t n, int inputs, con
         static_cast<T*>(y));
 }
 inline void largest(const Context& on, int dtype, index_t n, int inputs, const void* const* x, void* y) {
-  (dtype == 0 ? largest_of<float> : largest_of<double>)(on, n, inputs, x, y);
+  dispatch(dtype, [&](auto type) { largest_of<decltype(type)>(on, n, inputs, x, y); });
 }
 
 template <class T>
@@ -53,7 +53,7 @@ void largest_backward_of(const Context& on, index_t n, int inputs, int winner, c
 /// At most kMostInputs inputs.
 inline void largest_backward(const Context& on, int dtype, index_t n, int inputs, int winner, const void* const* x, const void* dy,
                              void* dx) {
-  (dtype == 0 ? largest_backward_of<float> : largest_backward_of<double>)(on, n, inputs, winner, x, dy, dx);
+  dispatch(dtype, [&](auto type) { largest_backward_of<decltype(type)>(on, n, inputs, winner, x, dy, dx); });
 }
 
 /// y[k] = c[k] x for up to kMaxInputs outputs in one pass.
@@ -68,10 +68,7 @@ template <class T, int N = kMaxInputs> void spread_pass(const Context& on, index
 inline void spread(const Context& on, int dtype, index_t n, int outputs, const void* x, const double* c, void* const* y) {
   for (int k = 0; k < outputs; k += kMaxInputs) {
     int m = std::min(kMaxInputs, outputs - k);
-    if (dtype == 0)
-      spread_pass<float>(on, n, m, static_cast<const float*>(x), c + k, y + k);
-    else
-      spread_pass<double>(on, n, m, static_cast<const double*>(x), c + k, y + k);
+    dispatch(dtype, [&](auto type) { spread_pass(on, n, m, static_cast<const decltype(type)*>(x), c + k, y + k); });
   }
 }
 

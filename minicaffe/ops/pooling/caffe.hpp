@@ -136,7 +136,7 @@ template <template <class> class Op>
 void pool_forward(const Context& on, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask,
                   void* scratch) {
   bool square = s.kernel_h == s.kernel_w && s.stride_h == s.stride_w;
-  if (!on.stream && dtype == 0 && square && planes >= on.threads) {
+  if (!on.stream && dtype == FLOAT && square && planes >= on.threads) {
     PoolForward<float, Op<float>> one{s, static_cast<const float*>(x), static_cast<float*>(y), static_cast<float*>(mask)};
     auto frames = static_cast<float*>(scratch);
     if (s.kernel_h == 2 && s.stride_h == 2) return pool_planes<float, Op<float>, 2, 2>(on.threads, planes, one, frames);

@@ -3,7 +3,7 @@
 // On the CPU each parameter is one pass; on a device up to kTensors parameters are one launch.
 #pragma once
 #include "minicaffe/ops/update/kernel_all.hpp"
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/typed.hpp"
 
 namespace mc {
 
@@ -21,14 +21,14 @@ void update_as(const Context& on, int n, const Parameter* params, double scale, 
     for (int i = 0; i < n; ++i) {
       const Parameter& p = params[i];
       cpu::for_each(on.threads, p.count,
-                    Update<Rule<T>, T>{{T(scale), T(p.l2), T(p.l1)}, {T(p.rate), T(members)...}, static_cast<T*>(p.w),
+                    Update<Rule<T>, T>{{T(scale), T(p.l2), T(p.l1)}, make<Rule<T>>(T(p.rate), T(members)...), static_cast<T*>(p.w),
                                        static_cast<T*>(p.g), static_cast<T*>(p.h), static_cast<T*>(p.h2)});
     }
     return;
   }
   for (int first = 0; first < n; first += kTensors) {
     UpdateAll<Rule<T>, T> all = {};
-    all.rule = {T(1), T(members)...};
+    all.rule = make<Rule<T>>(T(1), T(members)...);
     all.scale = T(scale);
     all.rate = on.stream->rate;
     all.tensors = std::min(kTensors, n - first);
@@ -47,10 +47,7 @@ void update_as(const Context& on, int n, const Parameter* params, double scale, 
 
 template <template <class> class Rule, class... P>
 void update(const Context& on, int dtype, int n, const Parameter* params, double scale, P... members) {
-  if (dtype == 0)
-    update_as<Rule, float>(on, n, params, scale, members...);
-  else
-    update_as<Rule, double>(on, n, params, scale, members...);
+  dispatch(dtype, [&](auto type) { update_as<Rule, decltype(type)>(on, n, params, scale, members...); });
 }
 
 }  // namespace mc
