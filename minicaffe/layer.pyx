@@ -341,11 +341,16 @@ def layer_types():
     """Return the registered layer types as a dict from name to class, sorted by name."""
     global _found
     if not _found:
-        package = importlib.import_module("minicaffe.layers")
-        for module in pkgutil.walk_packages(package.__path__, "minicaffe.layers."):
-            importlib.import_module(module.name)
+        for module in _modules():
+            importlib.import_module(module)
         _found = True
     return dict(sorted(_types.items()))
+
+
+cdef list _modules():
+    """The modules below minicaffe.layers; that of a type has its name."""
+    package = importlib.import_module("minicaffe.layers")
+    return [module.name for module in pkgutil.walk_packages(package.__path__, "minicaffe.layers.")]
 
 
 def layer_class(str name):
@@ -356,6 +361,10 @@ def layer_class(str name):
     ConfigError
         For an unknown type; names the forks that have it, near names, or all.
     """
+    if name not in _types and not _found:
+        for module in _modules():
+            if module.rpartition(".")[2].replace("_", "") == name.lower():
+                importlib.import_module(module)
     if name not in _types:
         layer_types()
     if name not in _types:

@@ -24,7 +24,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cube", raising=False)
     yield tmp_path
-    sys.modules.pop("cube", None)
+    for name in ("cube", "gain"):
+        sys.modules.pop(name, None)
 
 
 def load(path):
@@ -51,11 +52,13 @@ def test_in_cython(folder, monkeypatch):
         pytest.skip("no C++ compiler c++")
     Path("minicaffe/ops/cube").mkdir(parents=True)
     Path("minicaffe/ops/cube/kernel.hpp").write_text(FILES["minicaffe/ops/cube/kernel.hpp"])
-    Path("cube.pyx").write_text(FILES["minicaffe/layers/cube.pyx"])
+    for name in ("cube", "gain"):
+        Path(f"{name}.pyx").write_text(FILES[f"minicaffe/layers/{name}.pyx"])
     Path("build_cube.py").write_text(FILES["build_cube.py"].replace('"-O2"', '"-O0"'))  # five times as quick
     built = subprocess.run([sys.executable, "build_cube.py"], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     importlib.import_module("cube")
+    importlib.import_module("gain")
     monkeypatch.syspath_prepend(PAGE.parents[1] / "tests" / "layers")
     Path("test_in_cython.py").write_text(FILES["tests/layers/test_cube.py"])
     tests = load("test_in_cython.py")
@@ -67,3 +70,20 @@ def test_in_cython(folder, monkeypatch):
 def test_the_page_writes_every_file_once():
     names = re.findall(r"^```\w+\n(?:#|//) (\S+)$", PAGE.read_text(), re.M)
     assert len(names) == len(set(names)) == len(re.findall(r"^```\w+$", PAGE.read_text(), re.M))
+
+
+def test_an_activation_is_at_most_15_lines():
+    text = (PAGE.parents[1] / "minicaffe" / "layers" / "bnll.pyx").read_text()
+    assert len([line for line in text.splitlines() if line.strip()]) <= 15
+
+
+def test_a_functor_without_all_of_its_members_does_not_compile(tmp_path):
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler c++")
+    source = tmp_path / "relu.cpp"
+    for members, compiles in ((", 0.5", True), ("", False)):
+        source.write_text('#include "minicaffe/ops/activation/caffe.hpp"\n'
+                          "void f(const mc::Context& on, const void* x, void* y) "
+                          f"{{ mc::map1<mc::ReluForward>(on, 0, 3, x, y{members}); }}\n")
+        built = subprocess.run(["c++", "-std=c++17", "-fsyntax-only", "-I", PAGE.parents[1], source], capture_output=True, text=True)
+        assert (built.returncode == 0) == compiles and ("a member of this functor is not given" in built.stderr) != compiles, built.stderr

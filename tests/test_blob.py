@@ -313,7 +313,7 @@ def test_integer_blob_has_no_arithmetic():
     blob = Blob((3,), Dtype.INT)
     blob.data[...] = [1, 2, 3]
     assert blob.data.dtype == np.int32
-    for wrong in (blob.update, blob.asum_data, lambda: blob.scale_data(2)):
+    for wrong in (blob.update, blob.asum_data, lambda: blob.scale_data(2), lambda: blob.fill_diff(1)):
         with pytest.raises(ShapeError, match="integer"):
             wrong()
 

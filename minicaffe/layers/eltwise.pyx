@@ -1,31 +1,20 @@
-"""Eltwise and Split: one element-wise result of several blobs, and one blob for several readers.
+"""Eltwise: one element-wise result of several blobs (Caffe eltwise_layer.cpp). Formulas: ops/eltwise/kernel.hpp.
 
-Split is here because its backward is Eltwise's sum (Caffe eltwise_layer.cpp, split_layer.cpp). Formulas are defined in
-ops/eltwise/kernel.hpp. Different from Caffe: the winners of a maximum are found again in backward instead of being stored.
+Different from Caffe: the winners of a maximum are found again in backward instead of being stored.
 """
 
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
-from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
+from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.eltwise.caffe cimport kMostInputs, largest, largest_backward, product, quotient_gradient, spread, weighted_sum
 from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
-
-cdef extern from "minicaffe/ops/eltwise/caffe.hpp" namespace "mc" nogil:
-    const int kMostInputs
-    void weighted_sum "mc::combine<mc::WeightedSum>"(const Context&, int, long long, int, const void* const*, const double*, void*)
-    void product "mc::combine<mc::ProductOf>"(const Context&, int, long long, int, const void* const*, const double*, void*)
-    void largest(const Context&, int, long long, int, const void* const*, void*)
-    void largest_backward(const Context&, int, long long, int, int winner, const void* const*, const void* dy, void* dx)
-    void spread(const Context&, int, long long, int, const void* x, const double*, void* const*)
-
-cdef extern from "minicaffe/device/typed.hpp" nogil:
-    void quotient_gradient "mc::map3<mc::QuotientGradient>"(const Context&, int, long long, const void*, const void*, const void*, void*)
 
 cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp
     PROD = 0
@@ -112,45 +101,12 @@ cdef class EltwiseLayer(DeviceLayer):
                 else:
                     quotient_gradient(on, self.dtype, count, x[wanted[i]], y, dy, dx[i])
 
-    cdef void product_of_others(self, const Context& on, vector[const void*] x, int index, const void* dy, void* dx, long long count) noexcept nogil:
+    cdef void product_of_others(self, const Context& on, vector[const void*] x, int index, const void* dy, void* dx,
+                                long long count) noexcept nogil:
         """dx = dy times all bottoms but one, which is never divided by."""
         x.erase(x.begin() + index)
         x.push_back(dy)
         product(on, self.dtype, count, <int> x.size(), x.data(), NULL, dx)
-
-
-cdef class SplitLayer(DeviceLayer):
-    """Give one blob to several readers: the tops share its data, and backward adds their diffs in order.
-
-    A net inserts it by itself. No reader may work in place on a top, the others would read the result.
-    """
-
-    exact_num_bottom_blobs = 1
-    min_top_blobs = 1
-
-    cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
-
-    cpdef reshape(self, list bottom, list top):
-        for blob in top:
-            (<Blob> blob).reshape_like(<Blob> bottom[0])
-            (<Blob> blob).share_data(<Blob> bottom[0])
-
-    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        return 0    # the tops are the bottom
-
-    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0]:
-            return 0
-        cdef vector[const void*] dy
-        cdef Layout layout = diff_layout(on, top)
-        cdef long long count = stored(layout, bottom[0])
-        for blob in top:
-            dy.push_back((<Blob> blob).diff_in(on, layout))
-        cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
-        with nogil:
-            weighted_sum(on, self.dtype, count, <int> dy.size(), dy.data(), NULL, dx)
-        return (<Blob> bottom[0]).wrote_diff()
 
 
 cdef vector[const void*] data_of(const Context& on, list blobs, Layout layout) except *:
@@ -161,4 +117,3 @@ cdef vector[const void*] data_of(const Context& on, list blobs, Layout layout) e
 
 
 register_layer("Eltwise", EltwiseLayer)
-register_layer("Split", SplitLayer)

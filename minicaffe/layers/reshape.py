@@ -1,53 +1,10 @@
-"""Reshape and Flatten: another shape for the same memory (Caffe reshape_layer.cpp, flatten_layer.cpp).
-
-The top shares data and diff with the bottom, so forward and backward have nothing to do.
-"""
+"""Reshape: another shape for the same memory (Caffe reshape_layer.cpp)."""
 
 import math
 
-from minicaffe.errors import ConfigError, Error, ShapeError
-from minicaffe.layer import Layer, register_layer
-from minicaffe.layers.base.checks import axis_of, refuse_in_place
-
-
-class ViewLayer(Layer):
-    """One bottom, one top with its memory; a type says which shape the top has."""
-
-    host_only = True
-    exact_num_bottom_blobs = 1
-    exact_num_top_blobs = 1
-
-    def layer_setup(self, bottom, top):
-        refuse_in_place(self, bottom, top)
-
-    def top_shape(self, bottom):
-        """Return the shape of the top for a bottom blob."""
-        raise Error(f"layer type {self.type} does not define top_shape(bottom)")
-
-    def reshape(self, bottom, top):
-        top[0].reshape_to(self.top_shape(bottom[0]))
-        top[0].share_data(bottom[0])
-        top[0].share_diff(bottom[0])
-
-    def forward_cpu(self, bottom, top):
-        """Nothing to do: the top is the bottom's memory."""
-
-    def backward_cpu(self, top, propagate_down, bottom):
-        """Nothing to do: the top is the bottom's memory."""
-
-
-class FlattenLayer(ViewLayer):
-    """Axes ``axis`` to ``end_axis``, both included, become one; ``end_axis`` = ``axis`` - 1 inserts an axis of size 1."""
-
-    def top_shape(self, bottom):
-        param = self.param.flatten_param
-        start = axis_of(bottom, param.axis, "flatten_param.axis")
-        end = axis_of(bottom, param.end_axis, "flatten_param.end_axis") + 1
-        if end < start:
-            raise ShapeError(f"must be at least axis - 1 = {start - 1}, got {end - 1}, for a bottom of shape "
-                             f"{list(bottom.shape)}", field="flatten_param.end_axis")
-        shape = bottom.shape
-        return (*shape[:start], math.prod(shape[start:end]), *shape[end:])
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.view import ViewLayer
 
 
 class ReshapeLayer(ViewLayer):
@@ -92,5 +49,4 @@ class ReshapeLayer(ViewLayer):
         return result
 
 
-register_layer("Flatten", FlattenLayer)
 register_layer("Reshape", ReshapeLayer)

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 
-from minicaffe.blob import Blob, Dtype
+from minicaffe.blob import NUMPY_TYPES, Blob
 from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.layer import layer_class
 from minicaffe.net.node import Node
@@ -96,7 +96,7 @@ class Builder:
             if weight:
                 log.info("    with loss weight %g", weight)
         self._elements += sum(blob.count for blob in node.tops)
-        log.info("Memory required for data: %d", self._elements * (4 if self.net.dtype == Dtype.FLOAT else 8))
+        log.info("Memory required for data: %d", self._elements * NUMPY_TYPES[self.net.dtype].itemsize)
 
     def _add_params(self, node):
         """Enter the layer's parameters into the table, and note who needs a gradient."""

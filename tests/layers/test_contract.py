@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gradient import layer_net, run_forward
 
+from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError
 
 X, Y = (2, 4, 3, 3), (2, 5)
@@ -109,3 +110,8 @@ NOT_IN_PLACE = ["AbsVal", "BatchReindex", "Concat", "Convolution", "Crop", "Deco
 def test_no_top_may_be_a_bottom(name, bottoms, tops, gradient, fields):
     with pytest.raises(ConfigError, match=rf"top\[0\]: {name} cannot (work|go backward) in place"):
         net_of(name, bottoms, tops, fields, ["b0", *(f"t{i}" for i in range(1, tops))])
+
+
+def test_layers_compute_on_no_integers():
+    with pytest.raises(ConfigError, match="dtype: layers do not compute on int32; give FLOAT or DOUBLE"):
+        layer_net('layer { name: "r" type: "ReLU" bottom: "x" top: "y" }', [np.ones(3)], dtype=Dtype.INT)

@@ -1,5 +1,7 @@
 """Checks that several layer types share: axes that must exist, tops that must not be bottoms, and stored states."""
 
+import math
+
 from minicaffe.errors import ConfigError, DataError, ShapeError
 
 
@@ -58,3 +60,16 @@ def state_numbers(state, limits):
                             "net and data that wrote it")
         numbers.append(number)
     return numbers
+
+
+def log_of_base(base, field):
+    """Return ln(base), where -1 means e.
+
+    Raises
+    ------
+    ConfigError
+        Unless `base` is -1 or more than 0.
+    """
+    if base != -1 and not base > 0:
+        raise ConfigError(f"must be -1 (for e) or more than 0, got {base:g}", field=field)
+    return 1.0 if base == -1 else math.log(base)

@@ -1,6 +1,6 @@
 // Passes over several blobs of one shape (ops/eltwise/kernel.hpp), for element types known at run time.
 #pragma once
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/eltwise/kernel.hpp"
 
 namespace mc {

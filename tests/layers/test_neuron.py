@@ -144,7 +144,7 @@ def test_large_values_do_not_overflow():
     ("Log", "log_param { base: 1 }", "log_param.base: must not be 1"),
     ("Log", "log_param { base: 0 }", "log_param.base: must be -1"),
     ("Exp", "exp_param { base: -2 }", "exp_param.base: must be -1"),
-    ("AbsVal", "", "top.0.: AbsVal cannot go backward in place"),
+    ("AbsVal", "", "top.0.: AbsVal cannot work in place"),
 ])  # fmt: skip
 def test_what_is_refused(kind, param, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'f' \({kind}\): {message}"):

@@ -1,0 +1,25 @@
+"""AbsVal: ``y = |x|``, gradient 0 at 0; never in place (Caffe absval_layer.cpp)."""
+
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.neuron cimport NeuronLayer
+
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import refuse_in_place
+
+cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
+    void abs_forward "mc::map1<mc::AbsForward>"(const Context&, int dtype, long long n, const void* x, void* y)
+    void abs_backward "mc::map2<mc::AbsBackward>"(const Context&, int dtype, long long n, const void* x, const void* dy, void* dx)
+
+
+cdef class AbsValLayer(NeuronLayer):
+    cpdef layer_setup(self, list bottom, list top):
+        refuse_in_place(self, bottom, top)
+
+    cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
+        abs_forward(on, self.dtype, n, x, y)
+
+    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
+        abs_backward(on, self.dtype, n, x, dy, dx)
+
+
+register_layer("AbsVal", AbsValLayer)

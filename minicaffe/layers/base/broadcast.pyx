@@ -1,0 +1,77 @@
+"""Bases of layers with parameters broadcast along axes: Scale, Bias, PReLU; and of Reduction, whose gradient is such a broadcast.
+
+A blob is seen as outer x channels x inner: parameter k meets all elements whose middle index is k (ops/broadcast, ops/sums).
+"""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.sums.caffe cimport channel_sums
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layers.base.checks import axis_of
+
+
+cdef class BroadcastLayer(DeviceLayer):
+    """One bottom x, perhaps a second one with the values to broadcast, and one top of the shape of x."""
+
+    cdef int see(self, Blob x, int axis, int num_axes) except -1:
+        """See x as outer x channels x inner, with `num_axes` axes from `axis` on in the middle."""
+        self.outer = x.count_range(0, axis)
+        self.channels = x.count_range(axis, axis + num_axes)
+        self.inner = x.count_range(axis + num_axes, x.num_axes)
+        return 0
+
+    cdef void* keep(self, const Context& on, list bottom, list top) except? NULL:
+        """Return where forward copies x to, null if x stays in the bottom."""
+        if top[0] is not bottom[0]:
+            return NULL
+        if self.kept is None:
+            self.kept = self.new_blob(what="bottom before the layer in place")
+        self.kept.reshape_like(<Blob> bottom[0])
+        return self.kept.mutable_data_on(on)
+
+    cdef const void* x_on(self, const Context& on, list bottom, list top) except? NULL:
+        """Return the x that forward saw."""
+        return (self.kept if top[0] is bottom[0] else <Blob> bottom[0]).data_on(on)
+
+
+cdef class AxesLayer(BroadcastLayer):
+    """What Scale and Bias share: the broadcast values are a parameter, or the second bottom."""
+
+    min_bottom_blobs = 1
+    max_bottom_blobs = 2
+    exact_num_top_blobs = 1
+
+    cdef Blob values(self, list bottom):
+        """Return the blob that is broadcast."""
+        return <Blob> (bottom[1] if len(bottom) > 1 else self.blobs[0])
+
+    cdef tuple parameter_shape(self, list bottom, param):
+        """Return the axes of x that the parameter covers."""
+        cdef Blob x = bottom[0]
+        axis = axis_of(x, param.axis, f"{self.field}.axis")
+        if param.num_axes < -1 or axis + param.num_axes > x.num_axes:
+            raise ConfigError(f"must be -1, or from 0 to {x.num_axes - axis} for a bottom of shape {list(x.shape)} and axis "
+                              f"{axis}, got {param.num_axes}", field=f"{self.field}.num_axes")
+        return x.shape[axis:] if param.num_axes == -1 else x.shape[axis:axis + param.num_axes]
+
+    cdef int see_values(self, list bottom, list top, param) except -1:
+        """See x by the shape of the broadcast blob, and shape the top."""
+        cdef Blob x = bottom[0], values = self.values(bottom)
+        axis = axis_of(x, param.axis, f"{self.field}.axis") if values.num_axes else 0
+        if x.shape[axis:axis + values.num_axes] != values.shape:
+            where = "bottom[1]" if len(bottom) > 1 else "blobs[0]"
+            raise ShapeError(f"has shape {list(values.shape)}, which bottom[0] of shape {list(x.shape)} does not have from "
+                             f"axis {axis} on", field=where)
+        self.see(x, axis, values.num_axes)
+        if top[0] is not x:
+            (<Blob> top[0]).reshape_like(x)
+        return 0
+
+    cdef int sum_dy(self, const Context& on, list top, void* out, bint add) except -1:
+        """The gradient of a bias: the sum of dy."""
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        with nogil:
+            channel_sums(on, self.dtype, self.outer, self.channels, self.inner, 1, add, out, dy)
+        return 0

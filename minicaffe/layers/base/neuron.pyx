@@ -1,0 +1,75 @@
+"""NeuronLayer: the base of layers that apply one element-wise function (Caffe neuron_layer.hpp).
+
+In place works where the gradient can be had from the top alone. Where it needs the bottom, Caffe computes a wrong gradient in place
+without a word; here going backward raises.
+"""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layer cimport DeviceLayer, Layer
+from minicaffe.ops.activation.operation cimport Activation
+
+from minicaffe.errors import ConfigError, Error
+
+
+cdef class NeuronLayer(DeviceLayer):
+    """One bottom, one top of the same shape. A type defines `compute`, and `derive` if it has a gradient; if that reads x, its
+    layer_setup sets `reads_bottom`."""
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
+        """y from x, n elements"""
+        with gil:
+            raise Error(f"layer type {self.type} does not define compute")
+
+    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
+        """dx from dy, and from x or y"""
+        with gil:
+            Layer.backward_cpu(self, [], [], [])    # raises: no gradient
+
+    cdef int check_in_place(self, list bottom, list top) except -1:
+        """Raise where the gradient needs what an in-place forward has overwritten."""
+        if self.reads_bottom and top[0] is bottom[0]:
+            raise ConfigError(f"{self.type} cannot go backward in place, its gradient needs the bottom's values; give the top "
+                              "a name of its own", field="top[0]")
+        return 0
+
+    cpdef reshape(self, list bottom, list top):
+        (<Blob> top[0]).reshape_like(<Blob> bottom[0])
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef Blob bottom_blob = bottom[0]
+        cdef const void* x = bottom_blob.data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        with nogil:
+            self.compute(on, bottom_blob.count, x, y)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if not propagate_down[0]:
+            return 0
+        self.check_in_place(bottom, top)
+        cdef Blob bottom_blob = bottom[0], top_blob = top[0]
+        cdef const void* x = bottom_blob.data_on(on)
+        cdef const void* y = top_blob.data_on(on)
+        cdef const void* dy = top_blob.diff_on(on)
+        cdef void* dx = bottom_blob.mutable_diff_on(on)
+        with nogil:
+            self.derive(on, bottom_blob.count, x, y, dy, dx)
+
+
+cdef class ActivationLayer(NeuronLayer):
+    """A layer whose function libraries compute, too: its layer_setup makes `op`, for which engines are asked."""
+
+    def operations(self):
+        return [self.op]
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        return self.op.forward(on, bottom[0], top[0])
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if propagate_down[0]:
+            self.check_in_place(bottom, top)
+            self.op.backward(on, bottom[0], top[0])
+        return 0

@@ -1,0 +1,31 @@
+"""RowLayer: the base of layers that pick rows by index. Different from Caffe: every index is checked in every pass."""
+
+from minicaffe.blob cimport INT, Blob
+from minicaffe.device.context cimport Context
+from minicaffe.kernels.types cimport item_size
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.rows.caffe cimport read_indices
+
+from minicaffe.errors import DataError
+
+
+cdef class RowLayer(DeviceLayer):
+    """A layer that reads indices of rows."""
+
+    cdef const int* take_indices(self, const Context& on, Blob blob, long long limit, str field) except? NULL:
+        """Read the values of `blob` as indices into `limit` rows, on the host; copy them to where the context computes."""
+        if self.index is None:
+            self.index = Blob(None, INT, f"{self.name} indices")
+        self.index.reshape_like(blob)
+        cdef int* out = <int*> self.index.mutable_cpu_data_ptr()
+        cdef long long wrong = read_indices(self.dtype, blob.count, blob.cpu_data_ptr(), limit, out)
+        if wrong >= 0:
+            raise DataError(f"value {wrong} is {blob.cpu_data.reshape(-1)[wrong]:g}, an index must be from 0 to {limit - 1}",
+                            field=field)
+        return <const int*> self.index.data_on(on)
+
+    def capture_obstacle(self):
+        return "it reads indices on the host"
+
+    cdef long long row_bytes(self, Blob blob, int axis) except -1:
+        return blob.count_range(axis, blob.num_axes) * item_size(self.dtype)

@@ -1,0 +1,54 @@
+"""StripLayer: along one axis a blob is rows of contiguous strips, one for each index before the axis."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.kernels.types cimport item_size
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.layouts cimport joined_layouts
+from minicaffe.ops.strips.caffe cimport copy_strips
+
+
+cdef class StripLayer(DeviceLayer):
+    """Parts of equal rows lie side by side in a whole: Concat joins the parts, Slice takes them apart.
+
+    A single part is the whole: it shares data and diff.
+    """
+
+    cdef int see_parts(self, list parts, Blob whole) except -1:
+        """Find the sizes of the parts in a row; return whether there is one part only."""
+        cdef Blob part
+        self.rows = whole.count_range(0, self.axis)
+        self.strips = [part.count_range(self.axis, part.num_axes) * item_size(self.dtype) for part in parts]
+        return len(parts) == 1
+
+    cdef int move(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
+        """Copy the parts into the whole, or with `join` false the whole into those parts that are wanted."""
+        cdef long long offset = 0, strip, pitch = sum(self.strips)
+        cdef list layouts = [None] * (len(parts) + 1)
+        if self.axis == 1 and whole.num_axes == 4:
+            layouts = joined_layouts(on, parts, whole, join, diff)
+        cdef Layout layout = layouts[len(parts)]
+        cdef char* there
+        if join:
+            there = <char*> (whole.overwrite_diff_in(on, layout) if diff else whole.overwrite_data_in(on, layout))
+        else:
+            there = <char*> <void*> (whole.diff_in(on, layout) if diff else whole.data_in(on, layout))
+        cdef void* here
+        cdef Blob part
+        cdef int i
+        for i in range(len(parts)):
+            part, strip, layout = parts[i], self.strips[i], layouts[i]
+            if join:
+                here = <void*> (part.diff_in(on, layout) if diff else part.data_in(on, layout))
+                with nogil:
+                    copy_strips(on, self.rows, strip, here, strip, there + offset, pitch)
+            elif wanted is None or wanted[i]:
+                here = part.overwrite_diff_in(on, layout) if diff else part.overwrite_data_in(on, layout)
+                with nogil:
+                    copy_strips(on, self.rows, strip, there + offset, pitch, here, strip)
+                part.wrote_diff() if diff else part.wrote_data()
+            offset += strip
+        if join:
+            whole.wrote_diff() if diff else whole.wrote_data()
+        return 0

@@ -1,0 +1,31 @@
+"""ViewLayer: another shape for the same memory. The top shares data and diff with the bottom, so nothing is computed."""
+
+from minicaffe.errors import Error
+from minicaffe.layer import Layer
+from minicaffe.layers.base.checks import refuse_in_place
+
+
+class ViewLayer(Layer):
+    """One bottom, one top with its memory; a type says which shape the top has."""
+
+    host_only = True
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    def layer_setup(self, bottom, top):
+        refuse_in_place(self, bottom, top)
+
+    def top_shape(self, bottom):
+        """Return the shape of the top for a bottom blob."""
+        raise Error(f"layer type {self.type} does not define top_shape(bottom)")
+
+    def reshape(self, bottom, top):
+        top[0].reshape_to(self.top_shape(bottom[0]))
+        top[0].share_data(bottom[0])
+        top[0].share_diff(bottom[0])
+
+    def forward_cpu(self, bottom, top):
+        """Nothing to do: the top is the bottom's memory."""
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        """Nothing to do: the top is the bottom's memory."""

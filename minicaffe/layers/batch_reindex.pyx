@@ -1,0 +1,57 @@
+"""BatchReindex: records picked by index (Caffe batch_reindex_layer.cpp)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.rows cimport RowLayer
+from minicaffe.ops.rows.caffe cimport add_rows, gather_rows
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import refuse_in_place
+
+
+cdef class BatchReindexLayer(RowLayer):
+    """``y[m] = x[index[m]]`` along axis 0; bottom[1] holds the indices, which may repeat."""
+
+    exact_num_bottom_blobs = 2
+    exact_num_top_blobs = 1
+
+    cpdef layer_setup(self, list bottom, list top):
+        refuse_in_place(self, bottom, top)
+
+    cpdef reshape(self, list bottom, list top):
+        if bottom[1].num_axes != 1:
+            raise ShapeError(f"needs 1 axis, got shape {list(bottom[1].shape)}", field="bottom[1]")
+        if bottom[0].num_axes < 1:
+            raise ShapeError("needs an axis to pick from, got a scalar", field="bottom[0]")
+        top[0].reshape_to((bottom[1].shape[0], *bottom[0].shape[1:]))
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef Blob x = bottom[0], chosen = bottom[1]
+        cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
+        cdef long long row = self.row_bytes(x, 1)
+        cdef const void* data = x.data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        with nogil:
+            gather_rows(on, chosen.count, index, row, data, y)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if propagate_down[1]:
+            raise ConfigError("BatchReindex has no gradient for indices; set propagate_down: false", field="bottom[1]")
+        if not propagate_down[0]:
+            return 0
+        cdef Blob x = bottom[0], chosen = bottom[1]
+        cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
+        x.fill_diff_on(on, 0)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* dx = x.mutable_diff_on(on)
+        cdef long long columns = x.count_range(1, x.num_axes)
+        with nogil:
+            add_rows(on, self.dtype, chosen.count, index, columns, dy, dx)
+
+    def allow_force_backward(self, int bottom_index):
+        """Indices have no gradient."""
+        return bottom_index == 0
+
+
+register_layer("BatchReindex", BatchReindexLayer)

@@ -1,0 +1,69 @@
+"""Crop: a box cut out of a blob (Caffe crop_layer.cpp)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.kernels.types cimport item_size
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.strips.caffe cimport copy_box
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import axis_of, refuse_in_place
+
+
+cdef class CropLayer(DeviceLayer):
+    """Cut bottom[0] to the size of bottom[1] from ``axis`` on, starting at ``offset``; bottom[1]'s values do not count."""
+
+    exact_num_bottom_blobs = 2
+    exact_num_top_blobs = 1
+
+    cdef int axes
+    cdef long long[32] size, whole, offset   # of the box and the bottom; the last axis in bytes
+
+    cpdef layer_setup(self, list bottom, list top):
+        refuse_in_place(self, bottom, top)
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob x = bottom[0], reference = bottom[1], y = top[0]
+        cdef long long unit = item_size(self.dtype)
+        param = self.param.crop_param
+        start = axis_of(x, param.axis, "crop_param.axis")
+        if reference.num_axes != x.num_axes:
+            raise ShapeError(f"needs as many axes as bottom[0], shape {list(x.shape)}, got {list(reference.shape)}",
+                             field="bottom[1]")
+        cropped = x.num_axes - start
+        offsets = list(param.offset) or [0]
+        if len(offsets) not in (1, cropped):
+            raise ConfigError(f"give none, one, or one for each of the {cropped} axes from axis {start} on, got {len(offsets)}",
+                              field="crop_param.offset")
+        offsets = [0] * start + (offsets * cropped if len(offsets) == 1 else offsets)
+        shape = x.shape[:start] + reference.shape[start:]
+        for axis in range(start, x.num_axes):
+            if x.shape[axis] < offsets[axis] + shape[axis]:
+                raise ShapeError(f"offset {offsets[axis]} and size {shape[axis]} reach beyond axis {axis} of bottom[0], shape "
+                                 f"{list(x.shape)}", field="crop_param.offset")
+        y.reshape_to(shape)
+        self.axes = x.num_axes
+        for axis in range(self.axes):
+            self.size[axis], self.whole[axis], self.offset[axis] = shape[axis], x.dims[axis], offsets[axis]
+        self.size[self.axes - 1] *= unit
+        self.whole[self.axes - 1] *= unit
+        self.offset[self.axes - 1] *= unit
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef void* x = <void*> (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        with nogil:
+            copy_box(on, self.axes, self.size, self.whole, self.offset, False, y, x)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if not propagate_down[0]:
+            return 0
+        (<Blob> bottom[0]).fill_diff_on(on, 0)
+        cdef void* dy = <void*> (<Blob> top[0]).diff_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
+        with nogil:
+            copy_box(on, self.axes, self.size, self.whole, self.offset, True, dy, dx)
+
+
+register_layer("Crop", CropLayer)

@@ -1,0 +1,88 @@
+"""Filter: records for which a selector is not 0 (Caffe filter_layer.cpp).
+
+Different from Caffe: a Filter that let nothing through can go backward.
+"""
+
+import numpy as np
+
+from minicaffe.blob cimport INT, Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.rows cimport RowLayer
+from minicaffe.ops.rows.caffe cimport gather_rows, scatter_rows
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import refuse_in_place
+
+
+cdef class FilterLayer(RowLayer):
+    """Keep the rows of all bottoms but the last for which the last, the selector, is not 0.
+
+    The shape of the tops depends on values, so it is found again before every forward; until the first forward every row
+    counts as kept.
+    """
+
+    min_bottom_blobs = 2
+    min_top_blobs = 1
+    always_reshape = True
+
+    cdef bint shaped   # the selector held values at some time
+
+    cpdef layer_setup(self, list bottom, list top):
+        if len(top) != len(bottom) - 1:
+            raise ConfigError(f"{len(bottom)} bottoms, the last of them the selector, need {len(bottom) - 1} tops, got "
+                              f"{len(top)}", field="top")
+        refuse_in_place(self, bottom, top)
+        self.index = Blob(None, INT, f"{self.name} indices")
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob selector = bottom[len(bottom) - 1]
+        if selector.num_axes < 1 or selector.count != selector.shape[0]:
+            raise ShapeError(f"the selector needs one value a row, got shape {list(selector.shape)}",
+                             field=f"bottom[{len(bottom) - 1}]")
+        for i, blob in enumerate(bottom):
+            if blob.num_axes < 1 or blob.shape[0] != selector.count:
+                raise ShapeError(f"has shape {list(blob.shape)}, the selector has {selector.count} rows", field=f"bottom[{i}]")
+        if self.shaped:
+            kept = np.flatnonzero(selector.cpu_data)
+        else:
+            kept = np.arange(selector.count)
+            self.shaped = True
+        self.index.reshape(len(kept))
+        self.index.data[...] = kept
+        for blob, x in zip(top, bottom):
+            blob.reshape_to((len(kept), *x.shape[1:]))
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const int* index = <const int*> self.index.data_on(on)
+        cdef const void* x
+        cdef void* y
+        cdef long long row
+        for i in range(len(top)):
+            row = self.row_bytes(bottom[i], 1)
+            x, y = (<Blob> bottom[i]).data_on(on), (<Blob> top[i]).mutable_data_on(on)
+            with nogil:
+                gather_rows(on, self.index.count, index, row, x, y)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if propagate_down[len(bottom) - 1]:
+            raise ConfigError("Filter has no gradient for its selector; set propagate_down: false",
+                              field=f"bottom[{len(bottom) - 1}]")
+        cdef const int* index = <const int*> self.index.data_on(on)
+        cdef const void* dy
+        cdef void* dx
+        cdef long long row
+        for i in range(len(top)):
+            if propagate_down[i]:
+                (<Blob> bottom[i]).fill_diff_on(on, 0)
+                row = self.row_bytes(bottom[i], 1)
+                dy, dx = (<Blob> top[i]).diff_on(on), (<Blob> bottom[i]).mutable_diff_on(on)
+                with nogil:
+                    scatter_rows(on, self.index.count, index, row, dy, dx)
+
+    def allow_force_backward(self, int bottom_index):
+        """The selector, the last bottom, has no gradient."""
+        return bottom_index < len(self.param.bottom) - 1
+
+
+register_layer("Filter", FilterLayer)

@@ -1,0 +1,63 @@
+"""PReLU: a leaky ReLU whose slopes are learned (Caffe prelu_layer.cpp)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.broadcast cimport BroadcastLayer
+from minicaffe.ops.broadcast.caffe cimport prelu_backward, prelu_forward
+from minicaffe.ops.sums.caffe cimport channel_prelu_sums
+
+from minicaffe.errors import ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.proto import caffe_pb2
+
+
+cdef class PReLULayer(BroadcastLayer):
+    """``y = max(x, 0) + a min(x, 0)`` with a learned a for each channel (axis 1), or one for all (He et al. 2015)."""
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cpdef layer_setup(self, list bottom, list top):
+        cdef Blob x = bottom[0]
+        param = self.param.prelu_param
+        if x.num_axes < 2:
+            raise ShapeError(f"needs at least 2 axes, the bottom has shape {list(x.shape)}", field="bottom[0]")
+        filler = param.filler if param.HasField("filler") else caffe_pb2.FillerParameter(value=0.25)
+        self.add_param(() if param.channel_shared else (x.shape[1],), filler, "prelu_param.filler")
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob x = bottom[0], slope = self.blobs[0]
+        if self.param.prelu_param.channel_shared:
+            self.see(x, 0, 0)
+        elif x.num_axes < 2 or x.dim(1) != slope.count:
+            raise ShapeError(f"needs {slope.count} channels, the bottom has shape {list(x.shape)}", field="bottom[0]")
+        else:
+            self.see(x, 1, 1)
+        if top[0] is not x:
+            (<Blob> top[0]).reshape_like(x)
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* a = (<Blob> self.blobs[0]).data_on(on)
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* kept = self.keep(on, bottom, top)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        with nogil:
+            prelu_forward(on, self.dtype, self.outer, self.channels, self.inner, x, y, kept, a)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        cdef Blob slope = self.blobs[0]
+        cdef const void* a = slope.data_on(on)
+        cdef const void* x = self.x_on(on, bottom, top)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* out
+        if self.learns(0):
+            out = slope.mutable_diff_on(on)
+            with nogil:
+                channel_prelu_sums(on, self.dtype, self.outer, self.channels, self.inner, 1, True, out, x, dy)
+        if propagate_down[0]:
+            out = (<Blob> bottom[0]).mutable_diff_on(on)
+            with nogil:
+                prelu_backward(on, self.dtype, self.outer, self.channels, self.inner, x, dy, out, a)
+
+
+register_layer("PReLU", PReLULayer)

@@ -1,0 +1,66 @@
+"""Reduction: sums over the last axes (Caffe reduction_layer.cpp)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layers.base.broadcast cimport BroadcastLayer
+from minicaffe.ops.broadcast.caffe cimport abs_sum_backward, square_sum_backward, sum_backward
+from minicaffe.ops.sums.caffe cimport channel_abs_sums, channel_square_sums, channel_sums
+
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import axis_of, refuse_in_place
+
+cpdef enum ReductionOp:   # caffe.proto ReductionParameter.ReductionOp
+    SUM = 1
+    ASUM = 2
+    SUMSQ = 3
+    MEAN = 4
+
+
+cdef class ReductionLayer(BroadcastLayer):
+    """``y = coeff * {sum x, sum |x|, sum x^2, mean x}`` over all axes from ``axis`` on."""
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cdef int operation
+    cdef double coeff
+
+    cpdef layer_setup(self, list bottom, list top):
+        refuse_in_place(self, bottom, top)
+        self.operation = self.param.reduction_param.operation
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob x = bottom[0]
+        param = self.param.reduction_param
+        axis = axis_of(x, param.axis, "reduction_param.axis")
+        self.see(x, 0, axis)
+        self.coeff = param.coeff / max(self.inner, 1) if self.operation == MEAN else param.coeff
+        top[0].reshape_to(x.shape[:axis])
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        with nogil:
+            if self.operation == ASUM:
+                channel_abs_sums(on, self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
+            elif self.operation == SUMSQ:
+                channel_square_sums(on, self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
+            else:
+                channel_sums(on, self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if not propagate_down[0]:
+            return 0
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
+        with nogil:
+            if self.operation == ASUM:
+                abs_sum_backward(on, self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
+            elif self.operation == SUMSQ:
+                square_sum_backward(on, self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
+            else:
+                sum_backward(on, self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
+
+
+register_layer("Reduction", ReductionLayer)

@@ -1,0 +1,50 @@
+"""Split: one blob for several readers, whose gradients add up (Caffe split_layer.cpp)."""
+
+from libcpp.vector cimport vector
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.eltwise.caffe cimport weighted_sum
+from minicaffe.ops.layouts cimport diff_layout, stored
+
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import refuse_in_place
+
+
+cdef class SplitLayer(DeviceLayer):
+    """Give one blob to several readers: the tops share its data, and backward adds their diffs in order.
+
+    A net inserts it by itself. No reader may work in place on a top, the others would read the result.
+    """
+
+    exact_num_bottom_blobs = 1
+    min_top_blobs = 1
+
+    cpdef layer_setup(self, list bottom, list top):
+        refuse_in_place(self, bottom, top)
+
+    cpdef reshape(self, list bottom, list top):
+        for blob in top:
+            (<Blob> blob).reshape_like(<Blob> bottom[0])
+            (<Blob> blob).share_data(<Blob> bottom[0])
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        return 0    # the tops are the bottom
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        if not propagate_down[0]:
+            return 0
+        cdef vector[const void*] dy
+        cdef Layout layout = diff_layout(on, top)
+        cdef long long count = stored(layout, bottom[0])
+        for blob in top:
+            dy.push_back((<Blob> blob).diff_in(on, layout))
+        cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
+        with nogil:
+            weighted_sum(on, self.dtype, count, <int> dy.size(), dy.data(), NULL, dx)
+        return (<Blob> bottom[0]).wrote_diff()
+
+
+register_layer("Split", SplitLayer)

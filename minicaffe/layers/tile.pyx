@@ -1,0 +1,61 @@
+"""Tile: a blob repeated along an axis (Caffe tile_layer.cpp)."""
+
+from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.kernels.types cimport item_size
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.strips.caffe cimport copy_strips
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import axis_of, refuse_in_place
+
+cdef extern from "minicaffe/ops/tile/caffe.hpp" namespace "mc" nogil:
+    void tile_backward(const Context&, int dtype, long long n, long long inner, long long tiles, const void* dy, void* dx)
+
+
+cdef class TileLayer(DeviceLayer):
+    """Repeat the bottom ``tiles`` times along ``axis``: [a b] becomes [a b a b]."""
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+
+    cdef long long rows, inner, tiles
+
+    cpdef layer_setup(self, list bottom, list top):
+        refuse_in_place(self, bottom, top)
+        self.tiles = self.param.tile_param.tiles
+        if self.tiles < 1:
+            raise ConfigError(f"must be given and at least 1, got {self.tiles}", field="tile_param.tiles")
+
+    cpdef reshape(self, list bottom, list top):
+        cdef Blob x = bottom[0]
+        axis = axis_of(x, self.param.tile_param.axis, "tile_param.axis")
+        self.rows, self.inner = x.count_range(0, axis), x.count_range(axis, x.num_axes)
+        shape = x.shape
+        try:
+            top[0].reshape_to((*shape[:axis], shape[axis] * self.tiles, *shape[axis + 1:]))
+        except ShapeError as error:
+            raise error.at(field="tile_param.tiles")
+
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        if (<Blob> top[0]).count == 0:
+            return 0    # the loop over tiles may be long
+        cdef long long strip = self.inner * item_size(self.dtype), t
+        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef char* y = <char*> (<Blob> top[0]).mutable_data_on(on)
+        with nogil:
+            for t in range(self.tiles):
+                copy_strips(on, self.rows, strip, x, strip, y + t * strip, strip * self.tiles)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        cdef Blob x = bottom[0], y = top[0]
+        if not propagate_down[0]:
+            return 0
+        cdef const void* dy = y.diff_on(on)
+        cdef void* dx = x.mutable_diff_on(on)
+        with nogil:
+            tile_backward(on, self.dtype, x.count, self.inner, self.tiles, dy, dx)
+
+
+register_layer("Tile", TileLayer)
