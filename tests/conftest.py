@@ -34,6 +34,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("architecture", ARCHITECTURES if every else ["sm_90"])
 
 
+@pytest.fixture
+def every_kernel(request):
+    """For tests that compile all kernels, half a minute for each architecture."""
+    if not request.config.getoption("--all-architectures"):
+        pytest.skip("compiles every kernel: run it with --all-architectures, as .ci/run does")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def old_objects():
     """Keep the garbage collector from searching what earlier modules and pytest itself hold: that is half of the suite's time."""

@@ -45,7 +45,7 @@ def instances():
     return sorted(names)
 
 
-def test_every_kernel_compiles_and_fits(nvrtc, instances, architecture):
+def test_every_kernel_compiles_and_fits(every_kernel, nvrtc, instances, architecture):
     parts = [{name: f"sizeof({name})" for name in instances[i::PARTS]} for i in range(PARTS)]
     with ThreadPoolExecutor(PARTS) as pool:
         results = list(pool.map(lambda part: compile_all(nvrtc, part, architecture), parts))

@@ -97,7 +97,7 @@ def kernels(run):
     return {kernel: int(size) for case in CASES for size, _, kernel in KERNEL.findall(run(case).stdout)}
 
 
-def test_kernels_fit_in_registers(nvrtc, kernels, architecture):
+def test_kernels_fit_in_registers(every_kernel, nvrtc, kernels, architecture):
     table, log = compile_all(nvrtc, kernels, architecture)
     assert table, log[-4000:]
     spilled = {kernel: numbers for kernel, numbers in table.items() if any(numbers[:3]) and kernel not in SPILLS}
