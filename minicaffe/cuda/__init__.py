@@ -8,6 +8,7 @@ import importlib
 
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import DependencyError
+from minicaffe.ops.engine import use_cudnn
 
 _HOME = {
     "Device": "device",
@@ -15,7 +16,6 @@ _HOME = {
     "Graph": "graph",
     "Stream": "device",
     "allow_tf32": "libraries",
-    "use_cudnn": "libraries",
     "computing": "device",
     "current": "device",
     "disable_peer_access": "device",
@@ -32,7 +32,7 @@ _HOME = {
     "elementwise": "pointwise",
     "state": "thc_state",
 }
-__all__ = sorted([*_HOME, DeviceArray.__name__])
+__all__ = sorted([*_HOME, DeviceArray.__name__, use_cudnn.__name__])
 
 
 def __getattr__(name):

@@ -1,8 +1,7 @@
 // Engine CUDNN: cuDNN 9 through its descriptor interface, by pointers and declarations of our own (no header, no link).
 //
-// Every function returns whether the work is taken care of. False means that the caller computes with engine CAFFE: cuDNN is not
-// asked for or not there, or refuses the case, which the log says once. An error is kept in the stream and counts as taken care
-// of. Data stays in Caffe's layout (NCHW).
+// A function throws std::runtime_error with the reason where there is no cuDNN, or where it refuses the case (ops/engine.pyx). An error
+// is kept in the stream. Data stays in Caffe's layout (NCHW).
 //
 // This file has the calls and what all operations need; each operation's part is ops/<operation>/cudnn.hpp. Descriptors and chosen
 // algorithms are kept for each shape as long as the process lives; they are small and on the host.
@@ -11,13 +10,14 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 #include "minicaffe/cuda/libraries.hpp"
 #include "minicaffe/device/context.hpp"
 
 namespace mc {
 namespace cuda {
 
-enum CudnnEngine { kEngineDefault = 0, kEngineCaffe = 1, kEngineCudnn = 2 };  // the field `engine` of layers
 constexpr int kNchw = 0, kPropagateNan = 1, kAverageWithPadding = 1, kAccurate = 1, kOverChannels = 1,
               kAcrossChannels = 0, kSpatial = 1;
 constexpr int kNotSupported = 3000, kNotSupportedEnd = 4000;  // a category of cudnnStatus_t
@@ -104,8 +104,7 @@ struct Cudnn {
   int tf32, deterministic;        // whether float32 may be rounded to TF32; whether results must repeat
   size_t workspace_limit;         // bytes that an algorithm may ask for
   void (*fail)(Stream*, const char* call, int status);     // take the GIL
-  void (*refuse)(Stream*, const char* what, int status);
-  const char* refused;            // what the last refusal was about
+  const char* (*status_name)(int status);
   std::mutex mutex;               // a handle serves one thread at a time
   std::map<CudnnKey, void*> descriptors;
   std::map<CudnnKey, CudnnPlan*> plans;
@@ -124,38 +123,24 @@ inline void cudnn_check(int status, const char* call) {
 }
 #define MC_CUDNN(cudnn, name, ...) ::mc::cuda::cudnn_check((cudnn).call.name(__VA_ARGS__), #name)
 
-/// cuDNN for a layer whose engine is `engine`, opened when first asked for; null if it is not wanted or not there.
-inline Cudnn* cudnn_for(const Context& on, int engine) {
-  Libraries* libraries = on.stream ? on.stream->libraries : nullptr;
-  if (!libraries || engine == kEngineCaffe || (engine == kEngineDefault && !*libraries->prefer_cudnn)) return nullptr;
-  if (!libraries->cudnn && libraries->open_cudnn) libraries->cudnn = libraries->open_cudnn(on.stream);
-  return libraries->cudnn;
-}
-
-/// work(cudnn) on `count` elements at most in one tensor; false if it is left to the caller.
-template <class Work> bool with_cudnn(const Context& on, int engine, index_t count, const Work& work) {
-  Cudnn* cudnn = count ? cudnn_for(on, engine) : nullptr;  // cuDNN takes no empty tensors
-  if (on.stream && on.stream->failed) return true;
-  if (!cudnn) return false;
+/// work(cudnn) on `count` elements at most in one tensor; opens cuDNN at the first use.
+template <class Work> void with_cudnn(const Context& on, index_t count, const Work& work) {
+  Libraries& libraries = *on.stream->libraries;
+  if (!libraries.cudnn && !libraries.no_cudnn) libraries.open_cudnn(on.stream);
+  if (on.stream->failed) return;
+  if (!libraries.cudnn) throw std::runtime_error(libraries.no_cudnn);
+  if (count > 0x7fffffff) throw std::runtime_error("more than 2^31 - 1 elements");
+  Cudnn& cudnn = *libraries.cudnn;
   CudnnStop stop = {nullptr, 0};
-  if (count > 0x7fffffff) stop = {"more than 2^31 - 1 elements", kRefused};
-  else try {
-    std::lock_guard<std::mutex> lock(cudnn->mutex);
-    work(*cudnn);
+  try {
+    std::lock_guard<std::mutex> lock(cudnn.mutex);
+    work(cudnn);
   } catch (const CudnnStop& reason) {
     stop = reason;
   }
-  // Without the lock: these wait for the GIL, whose holder may wait for the lock.
-  bool refused = cudnn_refuses(stop.status);
-  if (refused) cudnn->refuse(on.stream, cudnn->refused = stop.call, stop.status);
-  else if (stop.status) cudnn->fail(on.stream, stop.call, stop.status);
-  return !refused;
-}
-
-/// Why cuDNN did not compute what it was asked for last.
-inline const char* cudnn_reason(const Context& on) {
-  const Cudnn* cudnn = on.stream->libraries ? on.stream->libraries->cudnn : nullptr;
-  return !cudnn ? "there is no cuDNN" : cudnn->refused ? cudnn->refused : "nothing to compute";
+  if (stop.status == kRefused) throw std::runtime_error(stop.call);
+  if (cudnn_refuses(stop.status)) throw std::runtime_error(std::string(stop.call) + ": " + cudnn.status_name(stop.status));
+  if (stop.status) cudnn.fail(on.stream, stop.call, stop.status);  // without the lock: its holder may wait for the GIL
 }
 
 /// A factor of the kind that tensors of `dtype` take: 1 or 0, on the host. cudnnDataType_t 0 and 1 are float and double, as here.

@@ -1,7 +1,7 @@
 """cuDNN, opened when a layer first asks for it: engine CUDNN (cuda/cudnn.hpp).
 
-A layer asks with ``engine: CUDNN``, or with engine DEFAULT after `use_cudnn` or under ``MINICAFFE_ENGINE=cudnn``. Where cuDNN
-is missing or refuses a case, engine CAFFE computes and the log says so once. Environment, read when cuDNN is opened:
+A layer asks with ``engine: CUDNN``, or with engine DEFAULT after `use_cudnn` or under ``MINICAFFE_ENGINE=cudnn``
+(ops/engine.pyx). Environment, read when cuDNN is opened:
 ``MINICAFFE_CUDNN`` names a library to open instead of the one that cuda-pathfinder finds, ``MINICAFFE_CUDNN_WORKSPACE`` is how
 much memory a convolution may ask for (``256MiB``), ``MINICAFFE_DETERMINISTIC=1`` takes only what repeats its results.
 Not here: MAX pooling, BatchNorm in place, cuDNN's graph interface, layouts other than Caffe's.
@@ -17,7 +17,7 @@ from libc.stdint cimport uintptr_t
 from minicaffe.device.context cimport CudaStream
 
 from minicaffe import sim
-from minicaffe.errors import ConfigError, DeviceError
+from minicaffe.errors import ConfigError, DependencyError, DeviceError
 from minicaffe.memory.sizes import parse_size
 
 cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
@@ -28,28 +28,26 @@ cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
         int tf32, deterministic
         size_t workspace_limit
         void (*fail)(CudaStream*, const char*, int) noexcept
-        void (*refuse)(CudaStream*, const char*, int) noexcept
+        const char* (*status_name)(int) noexcept
     const char** kCudnnNames "mc::cuda::kCudnnNames"
     const int kCudnnCalls "mc::cuda::kCudnnCalls"
-    const int kRefused "mc::cuda::kRefused"
 
 LEAST_VERSION = 90000
 WORKSPACE = "256MiB"
 log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _library = None
-_opened = {}    # device index -> address of its Cudnn, 0 for none
-_told = set()   # what was refused, and said
+_opened = {}    # device index -> address of its Cudnn
 _keep_failure = None    # as of cuda/libraries.pyx
 
 
 def open_for(size_t stream, tf32, keep_failure):
-    """Return the address of the Cudnn for the computing stream at address `stream`, or 0 where there is none, which the log says.
+    """Return the address of the Cudnn for the computing stream at address `stream`.
 
     Raises
     ------
-    ConfigError, DeviceError
-        For a wrong MINICAFFE_CUDNN_WORKSPACE; if cuDNN is there but does not start.
+    ConfigError, DependencyError, DeviceError
+        For a wrong MINICAFFE_CUDNN_WORKSPACE; if there is no cuDNN, or one too old; if it is there but does not start.
     """
     global _keep_failure
     _keep_failure = keep_failure
@@ -72,11 +70,9 @@ cdef _open(CudaStream* stream, tf32):
         _library.cudnnGetVersion.restype = ctypes.c_size_t
         version = _library.cudnnGetVersion()
     except (OSError, AttributeError) as error:
-        log.warning("no cuDNN (%s): engine CAFFE computes instead", str(error).split("\n")[0])
-        return 0
+        raise DependencyError(f"no cuDNN ({str(error).splitlines()[0]})") from None
     if version < LEAST_VERSION:
-        log.warning("cuDNN is of version %s, older than %s: engine CAFFE computes instead", version, LEAST_VERSION)
-        return 0
+        raise DependencyError(f"cuDNN is of version {version}, older than {LEAST_VERSION}")
     cdef Cudnn* cudnn = new Cudnn()     # lives as long as the process, as the device does
     cdef void** calls = <void**> &cudnn.call
     for i, address in enumerate(addresses):
@@ -89,7 +85,8 @@ cdef _open(CudaStream* stream, tf32):
     cudnn.handle = <void*> <uintptr_t> handle.value
     cudnn.tf32, cudnn.deterministic = tf32, os.environ.get("MINICAFFE_DETERMINISTIC", "0") not in ("", "0")
     cudnn.workspace_limit = limit
-    cudnn.fail, cudnn.refuse = fail, refuse
+    cudnn.fail = fail
+    cudnn.status_name = <const char* (*)(int) noexcept nogil> <uintptr_t> _address(_library.cudnnGetErrorString)
     log.info("cuDNN %s", version)
     return <uintptr_t> cudnn
 
@@ -143,12 +140,3 @@ def _status_name(status):
 
 cdef void fail(CudaStream* stream, const char* call, int status) noexcept with gil:
     _keep_failure(stream.device, _error((<bytes> call).decode(), status))
-
-
-cdef void refuse(CudaStream* stream, const char* what, int status) noexcept with gil:
-    text = (<bytes> what).decode()
-    if status != kRefused:
-        text += f": {_status_name(status)}"
-    if text not in _told:
-        _told.add(text)
-        log.warning("cuDNN refuses: %s; engine CAFFE computes instead", text)

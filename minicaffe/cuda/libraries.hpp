@@ -19,9 +19,9 @@ struct Libraries {
   CublasGemm<float> sgemm;
   CublasGemm<double> dgemm;
   void (*fail)(Stream*, const char* call, int status);
-  Cudnn* cudnn;                   // null until a layer asks for it, and where there is none
-  Cudnn* (*open_cudnn)(Stream*);  // takes the GIL; null for not again
-  const int* prefer_cudnn;        // whether layers ask for it whose engine is DEFAULT
+  Cudnn* cudnn;                   // null until an operation asks for it, and where there is none
+  const char* no_cudnn;           // why there is none, once that is known
+  void (*open_cudnn)(Stream*);    // sets one of the two, or lets the stream fail; takes the GIL
   const CublasGemm<float>& gemm_of(float) const { return sgemm; }
   const CublasGemm<double>& gemm_of(double) const { return dgemm; }
 };

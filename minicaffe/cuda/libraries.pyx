@@ -16,8 +16,7 @@ from minicaffe.device.context cimport CudaStream
 
 from minicaffe import sim
 from minicaffe.cuda import cudnn
-from minicaffe.errors import DeviceError
-from minicaffe.ops import engine
+from minicaffe.errors import DependencyError, DeviceError
 
 cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
     struct Cudnn "mc::cuda::Cudnn"
@@ -29,25 +28,23 @@ cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
         dgemm_function dgemm
         void (*fail)(CudaStream*, const char* call, int status) noexcept
         Cudnn* cudnn
-        Cudnn* (*open_cudnn)(CudaStream*) noexcept
-        const int* prefer_cudnn
+        const char* no_cudnn
+        void (*open_cudnn)(CudaStream*) noexcept
 
 cdef extern from *:
     """
     static inline void set_libraries(mc::cuda::Stream* stream, mc::cuda::Libraries* libraries) { stream->libraries = libraries; }
-    static inline void* cublas_of(const mc::cuda::Stream* stream) { return stream->libraries->cublas; }
-    static inline void forget_cudnn(mc::cuda::Stream* stream) { stream->libraries->open_cudnn = nullptr; }
+    static inline mc::cuda::Libraries* libraries_of(const mc::cuda::Stream* stream) { return stream->libraries; }
     """
     void set_libraries(CudaStream* stream, Libraries* libraries) nogil
-    void* cublas_of(const CudaStream* stream) nogil
-    void forget_cudnn(CudaStream* stream) nogil
+    Libraries* libraries_of(const CudaStream* stream) nogil
 
 DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
 log = logging.getLogger(__name__)
 _library = None
 _keep_failure = None    # of cuda/device.pyx: lets a device's stream fail with an error
 tf32 = True     # matrix products of float32 round their factors to 10 bits of mantissa (allow_tf32)
-cdef int _prefer_cudnn = -1     # whether layers with engine DEFAULT ask for cuDNN; -1: as MINICAFFE_ENGINE says
+cdef bytes _no_cudnn = None     # the text of which devices have the address
 
 
 def allow_tf32(allow):
@@ -57,17 +54,6 @@ def allow_tf32(allow):
     """
     global tf32
     tf32 = bool(allow)
-
-
-def use_cudnn(use=True):
-    """Say whether layers whose engine is DEFAULT compute with cuDNN; MINICAFFE_ENGINE=cudnn does so from the start.
-
-    Layers with ``engine: CUDNN`` do in any case, those with ``engine: CAFFE`` never. What cuDNN refuses is computed by engine
-    CAFFE. Steps that were recorded as a CUDA graph stay as they are.
-    """
-    global _prefer_cudnn
-    engine.prefer("CUDNN" if use else "")
-    _prefer_cudnn = bool(use)
 
 
 def open_cublas():
@@ -93,12 +79,10 @@ def attach(size_t stream, keep_failure):
     """
     global _keep_failure
     _keep_failure = keep_failure
-    if _prefer_cudnn < 0:
-        use_cudnn(engine.preferred() == "CUDNN")
     cdef Libraries* libraries = <Libraries*> calloc(1, sizeof(Libraries))   # lives as long as the process, as the device does
     if libraries == NULL:
         raise MemoryError()
-    libraries.open_cudnn, libraries.prefer_cudnn, libraries.fail = open_cudnn, &_prefer_cudnn, fail
+    libraries.open_cudnn, libraries.fail = open_cudnn, fail
     attach_cublas(<CudaStream*> stream, libraries)
     set_libraries(<CudaStream*> stream, libraries)
 
@@ -121,16 +105,16 @@ cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
     return 0
 
 
-cdef Cudnn* open_cudnn(CudaStream* stream) noexcept with gil:
-    """Open cuDNN for the stream's device; NULL when that fails, and where there is none, which is not asked again."""
-    cdef uintptr_t address = 0
+cdef void open_cudnn(CudaStream* stream) noexcept with gil:
+    """Open cuDNN for the stream's device, or say why there is none."""
+    global _no_cudnn
     try:
-        address = cudnn.open_for(<size_t> stream, tf32, _keep_failure)
-        if not address:
-            forget_cudnn(stream)
+        libraries_of(stream).cudnn = <Cudnn*> <uintptr_t> cudnn.open_for(<size_t> stream, tf32, _keep_failure)
+    except DependencyError as error:
+        _no_cudnn = _no_cudnn or error.message.encode()
+        libraries_of(stream).no_cudnn = _no_cudnn
     except BaseException as error:
         _keep_failure(stream.device, error)
-    return <Cudnn*> <void*> address
 
 
 def _address(function):
@@ -155,7 +139,7 @@ cdef void fail(CudaStream* stream, const char* call, int status) noexcept with g
 
 def versions(size_t stream):
     """Return the versions (int) of cuBLAS and cuDNN by name, None for one that is not open for the stream at address `stream`."""
-    cublas, handle = None, <uintptr_t> cublas_of(<CudaStream*> stream)
+    cublas, handle = None, <uintptr_t> libraries_of(<CudaStream*> stream).cublas
     if handle:
         number = ctypes.c_int()
         _checked(_library, "cublasGetVersion_v2", ctypes.c_void_p(handle), ctypes.byref(number))

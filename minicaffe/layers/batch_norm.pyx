@@ -84,7 +84,7 @@ cdef class BatchNormLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:
-            self.norm.backward(on, top[0], bottom[0])
+            self.norm.backward(on, bottom[0], top[0])
 
     cdef int divide(self, const Context& on, Blob sums, Blob values) except -1:
         """values = sums / their weight, 0 where that is 0"""

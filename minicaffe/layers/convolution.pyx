@@ -75,15 +75,17 @@ cdef class ConvolutionLayer(WindowLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef int i
         for i in range(len(bottom)):
-            self.op.forward(on, bottom[i], self.blobs[0], self.blobs[1] if self.bias_term else None, top[i])
+            self.op.forward(on, bottom[i], top[i], self.blobs[0], self.blobs[1] if self.bias_term else None)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef int i
+        cdef Blob weight = self.blobs[0] if self.learns(0) else None
+        cdef Blob bias = self.blobs[1] if self.bias_term and self.learns(1) else None
         for i in range(len(top)):
-            self.op.backward_params(on, bottom[i], top[i], self.blobs[0] if self.learns(0) else None,
-                                    self.blobs[1] if self.bias_term and self.learns(1) else None)
+            if weight is not None or bias is not None:
+                self.op.backward_params(on, bottom[i], top[i], weight, bias)
             if propagate_down[i]:
-                self.op.backward_data(on, top[i], self.blobs[0], bottom[i])
+                self.op.backward(on, bottom[i], top[i], self.blobs[0])
 
 
 register_layer("Convolution", ConvolutionLayer)

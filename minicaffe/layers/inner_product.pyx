@@ -64,15 +64,15 @@ cdef class InnerProductLayer(DeviceLayer):
         return [self.op]
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        return self.op.forward(on, bottom[0], self.blobs[0], self.blobs[1] if self.bias_term else None, top[0])
+        return self.op.forward(on, bottom[0], top[0], self.blobs[0], self.blobs[1] if self.bias_term else None)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if self.learns(0):
-            self.op.backward_weights(on, bottom[0], top[0], self.blobs[0])
-        if self.bias_term and self.learns(1):
-            self.op.backward_bias(on, top[0], self.blobs[1])
+        cdef Blob weight = self.blobs[0] if self.learns(0) else None
+        cdef Blob bias = self.blobs[1] if self.bias_term and self.learns(1) else None
+        if weight is not None or bias is not None:
+            self.op.backward_params(on, bottom[0], top[0], weight, bias)
         if propagate_down[0]:
-            self.op.backward_data(on, top[0], self.blobs[0], bottom[0])
+            self.op.backward(on, bottom[0], top[0], self.blobs[0])
 
 
 register_layer("InnerProduct", InnerProductLayer)

@@ -39,7 +39,7 @@ cdef class MVNLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:
-            self.norm.backward(on, top[0], bottom[0])
+            self.norm.backward(on, bottom[0], top[0])
 
 
 register_layer("MVN", MVNLayer)

@@ -172,8 +172,8 @@ class Net(Runner):
         Returns
         -------
         list of dict
-            `layer` and `operation` are names, `engine` is ``CAFFE``, ``CUDNN`` and so on, None before the first use; `refused` says
-            by engine why it does not compute this.
+            `layer` and `operation` are names, `engine` is ``CAFFE``, ``CUDNN`` and so on, ``CUDNN/CAFFE`` where another engine
+            computes a gradient, None before the first use; `refused` says by engine why it does not compute this.
         """
         return [{"layer": node.name, **operation.describe()} for node in self.nodes for operation in node.layer.operations()]
 

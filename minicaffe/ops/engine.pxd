@@ -1,19 +1,33 @@
 from minicaffe.blob cimport Blob, Dtype
 from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
+
+cdef int refuse() except -1
+
 
 cdef class Primitive:
     cdef readonly str engine
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
 
 
 cdef class Operation:
     cdef readonly Dtype dtype
-    cdef readonly int engine      # the layer's field: DEFAULT, CAFFE or CUDNN
-    cdef dict refusals            # engine -> reason, of the last choice on the CPU and on a device
-    cdef Primitive host, device   # chosen for the present shapes when first asked for
-    cdef unsigned epoch           # of the settings with which they were chosen
-    cdef int threads              # for which they were chosen
-    cdef Blob memory              # scratch
+    cdef readonly int engine            # the layer's field: DEFAULT, CAFFE or CUDNN
+    cdef Primitive forth, back, learn   # who computes forward, backward and backward_params
+    cdef Primitive ran                  # who computed forward last
+    cdef bint keeps                     # backward needs what the primitive kept of forward
+    cdef bint by_layout                 # engines answer for the layout in which the bottom is
+    cdef Layout layout                  # which is this
+    cdef dict refusals                  # engine -> reason
+    cdef unsigned epoch                 # of the settings, and what else the engines were asked for
+    cdef int threads
+    cdef bint device, empty
+    cdef Blob memory                    # scratch
     cdef int changed(self) except -1
-    cdef Primitive primitive(self, const Context& on)
-    cdef int refused(self, str engine, str reason) except -1
+    cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
+    cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
+    cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=*) except -1
+    cdef int ask(self, const Context& on, Blob x) except -1
     cdef void* scratch(self, const Context& on, long long count) except? NULL

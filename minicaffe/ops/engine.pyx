@@ -2,19 +2,25 @@
 
 A layer describes what is to be computed as an Operation: plain data, set at reshape. Each engine that knows the kind of operation offers
 a maker, which returns a Primitive or raises Refusal with the reason; the first in the order of `ENGINES` that is wanted and does not
-refuse computes. Engine CAFFE is the last and refuses nothing. A Primitive gets blobs, and fetches the pointers that it needs itself.
+refuse computes. A Primitive gets blobs, and fetches the pointers that it needs itself. It may still refuse when it computes (a
+library's "not supported"): from then on the next engine computes that gradient, or the whole operation where forward is refused. Engine
+CAFFE is the last and refuses nothing.
 
-The choice is made once for the CPU and once for the device, at the first use after a reshape. Primitives of other engines derive from
-that of engine CAFFE, so that one that is refused only when it computes (a library's "not supported") lets that compute.
+The choice is made at the first use after a reshape, and when the settings, the number of threads or the device changed.
 """
 
 import logging
 import os
 
-from minicaffe.blob cimport Blob, Dtype
+from minicaffe.blob cimport FLOAT, Blob, Dtype
 from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
 
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError, DependencyError, Error
+
+cdef extern from *:
+    """static inline void rethrow() { throw; }"""
+    void rethrow() except +
 
 DEFAULT, CAFFE, CUDNN = 0, 1, 2     # the field `engine` of layers
 ENGINES = {"CUDNN": CUDNN, "ONEDNN": None, "CAFFE": CAFFE}  # in the order in which they are asked; None: no value of that field
@@ -30,8 +36,31 @@ class Refusal(Error):
     """An engine does not compute an operation; the message says why."""
 
 
+cdef int refuse() except -1:
+    """Turn the C++ exception by which an engine's header refuses into a Refusal: declare its functions with ``except +refuse``."""
+    try:
+        rethrow()
+    except RuntimeError as error:
+        raise Refusal(str(error)) from None
+
+
 cdef class Primitive:
-    """An operation as an engine computes it; each kind of operation has a subclass with its methods, and each engine one of that."""
+    """An operation as one engine computes it.
+
+    x is the bottom and y the top; what p and q are says the operation: weight and bias, a mask, None.
+    """
+
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        """y from x"""
+        raise Refusal("no forward pass")
+
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        """dx from dy"""
+        raise Refusal("no backward pass")
+
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        """Add to dp and dq; None for one whose gradient nobody wants."""
+        raise Refusal("no gradients of parameters")
 
 
 cdef class Operation:
@@ -51,38 +80,83 @@ cdef class Operation:
 
     cdef int changed(self) except -1:
         """Say that the description changed: the engines are asked anew."""
-        self.host = self.device = None
+        self.forth = None
         return 0
 
-    cdef Primitive primitive(self, const Context& on):
-        """Who computes on this context."""
-        if self.epoch != _epoch or self.threads != on.threads.count:    # a library may have made it for a number of threads
-            self.changed()
+    cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
+        """y from x"""
+        cdef Layout layout = x.data_memory.layout() if self.by_layout else None
+        if self.epoch != _epoch or self.threads != on.threads.count or self.empty != (x.count == 0) or self.layout is not layout:
+            self.forth, self.layout = None, layout
+        self.ask(on, x)
+        self.ran = self.forth
+        try:
+            return self.forth.forward(on, self, x, y, p, q)
+        except Refusal as refusal:
+            self.forth = self.back = self.learn = self._instead(self.forth, refusal)
+        return self.forward(on, x, y, p, q)
+
+    cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
+        """dx from dy"""
+        self.ask(on, x)
+        if self.keeps and self.back is not self.ran:    # what backward needs was kept elsewhere
+            self.forth = self.learn = self.back
+            self.forward(on, x, y, p, q)
+        try:
+            return self.back.backward(on, self, x, y, p, q)
+        except Refusal as refusal:
+            self.back = self._instead(self.back, refusal)
+        return self.backward(on, x, y, p, q)
+
+    cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=None) except -1:
+        """Add to dp and dq; None for one whose gradient nobody wants."""
+        self.ask(on, x)
+        try:
+            return self.learn.backward_params(on, self, x, y, p, q)
+        except Refusal as refusal:
+            self.learn = self._instead(self.learn, refusal)
+        return self.backward_params(on, x, y, p, q)
+
+    cdef int ask(self, const Context& on, Blob x) except -1:
+        """Ask the engines, unless it is known who computes here."""
+        if self.forth is None or self.device != (on.stream != NULL):
             self.epoch, self.threads = _epoch, on.threads.count
-        if on.stream != NULL:
-            if self.device is None:
-                self.device = self._choose(True)
-            return self.device
-        if self.host is None:
-            self.host = self._choose(False)
-        return self.host
+            self.device, self.empty = on.stream != NULL, x.count == 0
+            self.refusals = {}
+            self.forth = self.back = self.learn = self._choose(self.device)
+        return 0
 
     def _choose(self, bint device):
-        makers = _makers[type(self)]
+        cdef Primitive made
+        makers, wish = _makers[type(self)], preferred()
         for name in ENGINES:
-            if name in makers and device in ON_DEVICE[name] and _wanted(name, self.engine):
-                try:
-                    return makers[name](self)
-                except Refusal as refusal:
-                    self.refused(name, refusal.message)
+            field = ENGINES[name]
+            if name not in makers or name in self.refusals or device not in ON_DEVICE[name]:
+                continue
+            if name != "CAFFE" and (self.empty or not (self.engine == field or (self.engine == DEFAULT and wish == name))):
+                continue    # libraries take no empty arrays
+            try:
+                if name == "ONEDNN" and self.dtype != FLOAT:
+                    raise Refusal("float64 data: oneDNN computes float32 only")
+                made = makers[name](self)
+                made.engine = name
+                return made
+            except (Refusal, DependencyError) as refusal:
+                self._refused(name, refusal.message)
 
-    cdef int refused(self, str engine, str reason) except -1:
+    def _instead(self, Primitive primitive, refusal):
+        """Who computes what `primitive` refuses."""
+        if primitive.engine == "CAFFE":
+            raise refusal
+        self._refused(primitive.engine, refusal.message)
+        return self._choose(self.device)
+
+    def _refused(self, engine, reason):
         """Remember that `engine` does not compute this; the log says so once for each reason."""
         self.refusals[engine] = reason
         if (engine, reason) not in _told:
             _told.add((engine, reason))
             log.warning("engine %s refuses: %s; engine CAFFE computes instead", engine, reason)
-        return 0
 
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
         """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined."""
@@ -93,9 +167,12 @@ cdef class Operation:
         return self.memory.mutable_data_on(on)
 
     def describe(self):
-        """Return who computes: a dict with `operation`, `engine` (None before the first use) and `refused`, a dict of reasons."""
-        made = self.device or self.host
-        return {"operation": type(self).__name__, "engine": made.engine if made is not None else None, "refused": dict(self.refusals)}
+        """Return who computes: a dict with `operation`, `engine` and `refused`, a dict of reasons.
+
+        `engine` is None before the first use, and ``ONEDNN/CAFFE`` where CAFFE computes what ONEDNN refused, such as a gradient.
+        """
+        names = [made.engine for made in (self.forth, self.back, self.learn)] if self.forth is not None else []
+        return {"operation": type(self).__name__, "engine": "/".join(dict.fromkeys(names)) or None, "refused": dict(self.refusals)}
 
 
 def offer(kind, engine, maker):
@@ -128,12 +205,17 @@ def prefer(engine):
     _epoch += 1
 
 
+def use_cudnn(use=True):
+    """Say whether layers whose engine is DEFAULT compute with cuDNN; MINICAFFE_ENGINE=cudnn does so from the start.
+
+    Layers with ``engine: CUDNN`` do in any case, those with ``engine: CAFFE`` never. What cuDNN refuses is computed by engine
+    CAFFE. Steps that were recorded as a CUDA graph stay as they are.
+    """
+    prefer("CUDNN" if use else "")
+
+
 def _in_child():
     prefer(_preferred)      # what a library made may wait for threads that do not survive a fork: choose anew
 
 
 os.register_at_fork(after_in_child=_in_child)
-
-
-def _wanted(name, field):
-    return name == "CAFFE" or field == ENGINES[name] or (field == DEFAULT and preferred() == name)

@@ -1,8 +1,10 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
+from minicaffe.onednn.library cimport PrivateLayout
 
 cdef Layout data_layout(const Context& on, list blobs)
 cdef Layout diff_layout(const Context& on, list blobs)
 cdef long long stored(Layout layout, Blob blob)
+cdef PrivateLayout blocked(Layout layout, tuple outer)
 cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, bint diff)

@@ -7,6 +7,9 @@ from minicaffe.blob cimport Blob
 from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
+from minicaffe.onednn.library cimport PrivateLayout
+
+from minicaffe.ops.engine import Refusal
 
 
 cdef Layout data_layout(const Context& on, list blobs):
@@ -34,6 +37,13 @@ cdef Layout diff_layout(const Context& on, list blobs):
 cdef long long stored(Layout layout, Blob blob):
     """How many elements the blob has in this layout, its padding included."""
     return blob.count if layout is None else <long long> layout.nbytes // item_size(blob.dtype)
+
+
+cdef PrivateLayout blocked(Layout layout, tuple outer):
+    """This layout of an operation's bottom, images of 4 axes that begin with `outer`; refuses another, and plain order."""
+    if not isinstance(layout, PrivateLayout) or len((<PrivateLayout> layout).dims) != 4 or (<PrivateLayout> layout).dims[:2] != outer:
+        raise Refusal("a bottom in plain order, for which engine CAFFE is as fast")
+    return layout
 
 
 cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, bint diff):

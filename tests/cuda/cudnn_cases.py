@@ -126,7 +126,7 @@ def record(wishes):
         except minicaffe.errors.DeviceError as raised:
             error = [str(raised), raised.code]
         done.append({"calls": [json.loads(line) for line in calls.read_text().splitlines()], "log": list(log.texts),
-                     "error": error, "at": addresses(net) if net.bottoms[-1][0].count else {}})
+                     "error": error, "engines": [row["engine"] for row in net.engines()], "at": addresses(net) if net.bottoms[-1][0].count else {}})
     print("RESULT", json.dumps(done))
 
 

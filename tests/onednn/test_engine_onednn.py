@@ -145,12 +145,13 @@ def test_pooling(onednn, case, shape):
     """Behind a ReLU, whose zeros make windows of many maxima: the gradient goes to the first."""
     text = (input_layer(shape) + conv("conv", "x", "a", "num_output: 18 kernel_size: 3 pad: 1") + layer("ReLU", "a", "a")
             + layer("Pooling", "a", "y", f"pooling_param {{ {POOLINGS[case]} }}"))
-    compare(text, onednn)
+    compare(text, onednn, None)
     onednn(True)
     net = make(text)
     step(net)
     private = net.blob_by_name("y").layout_of_data() is not None
     assert private == (case != "mean, beyond the padding" or shape[2:] == (11, 13))
+    assert engines(net) == ["ONEDNN", "ONEDNN" if private else "CAFFE"]
     assert private == ("ONEDNN" not in net.layers[-1].operations()[0].describe()["refused"])
 
 
@@ -164,6 +165,7 @@ def test_lrn(onednn, fields, private):
     net = make(text)
     step(net)
     assert (net.blob_by_name("y").layout_of_data() is not None) == private
+    assert engines(net) == ["ONEDNN", "ONEDNN" if private else "CAFFE"]
 
 
 @pytest.mark.parametrize(("channels", "private"), [((16, 32), True), ((16, 20), False)])

@@ -23,22 +23,22 @@ def refuse(operation):
 
 @pytest.fixture
 def makers(monkeypatch):
-    """The makers of Probe, which CUDNN refuses and CAFFE does not; settings are put back."""
+    """The makers of Probe; settings are put back."""
     monkeypatch.setattr(engine, "_makers", {Probe: {}})
     monkeypatch.setattr(engine, "_told", set())
     before = engine.preferred()
-    engine.offer(Probe, "CAFFE", lambda operation: "caffe")
-    engine.offer(Probe, "CUDNN", lambda operation: "cudnn")
+    engine.offer(Probe, "CAFFE", Answer)
+    engine.offer(Probe, "CUDNN", Answer)
     yield
     engine.prefer(before)
 
 
 @pytest.mark.parametrize(("field", "preferred", "device", "who"), [
-    (engine.DEFAULT, "", True, "caffe"), (engine.DEFAULT, "CUDNN", True, "cudnn"), (engine.DEFAULT, "CUDNN", False, "caffe"),
-    (engine.CUDNN, "", True, "cudnn"), (engine.CUDNN, "", False, "caffe"), (engine.CAFFE, "CUDNN", True, "caffe")])  # fmt: skip
+    (engine.DEFAULT, "", True, "CAFFE"), (engine.DEFAULT, "CUDNN", True, "CUDNN"), (engine.DEFAULT, "CUDNN", False, "CAFFE"),
+    (engine.CUDNN, "", True, "CUDNN"), (engine.CUDNN, "", False, "CAFFE"), (engine.CAFFE, "CUDNN", True, "CAFFE")])  # fmt: skip
 def test_who_is_asked(makers, field, preferred, device, who):
     engine.prefer(preferred)
-    assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(device) == who
+    assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(device).engine == who
 
 
 def test_a_refusal_is_kept_and_told_once(makers, caplog):
@@ -46,7 +46,7 @@ def test_a_refusal_is_kept_and_told_once(makers, caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             operation = Probe(caffe.blob.Dtype.FLOAT, engine.CUDNN)
-            assert operation._choose(True) == "caffe"
+            assert operation._choose(True).engine == "CAFFE"
             assert operation.describe()["refused"] == {"CUDNN": "probes of odd size"}
     assert [record.getMessage() for record in caplog.records] == [
         "engine CUDNN refuses: probes of odd size; engine CAFFE computes instead"]

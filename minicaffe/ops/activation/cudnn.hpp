@@ -14,8 +14,8 @@ inline void* cudnn_activation(Cudnn& cudnn, int mode) {
   });
 }
 
-inline bool cudnn_activation_forward(const Context& on, int engine, int dtype, int mode, index_t n, const void* x, void* y) {
-  return with_cudnn(on, engine, n, [&](Cudnn& cudnn) {
+inline void cudnn_activation_forward(const Context& on, int dtype, int mode, index_t n, const void* x, void* y) {
+  with_cudnn(on, n, [&](Cudnn& cudnn) {
     void* activation = cudnn_activation(cudnn, mode);
     void* tensor = cudnn_tensor(cudnn, dtype, {1, 1, 1, n});
     MC_CUDNN(cudnn, cudnnActivationForward, cudnn.handle, activation, cudnn_factor(dtype, true), tensor, x,
@@ -23,9 +23,9 @@ inline bool cudnn_activation_forward(const Context& on, int engine, int dtype, i
   });
 }
 
-inline bool cudnn_activation_backward(const Context& on, int engine, int dtype, int mode, index_t n, const void* x, const void* y,
+inline void cudnn_activation_backward(const Context& on, int dtype, int mode, index_t n, const void* x, const void* y,
                                       const void* dy, void* dx) {
-  return with_cudnn(on, engine, n, [&](Cudnn& cudnn) {
+  with_cudnn(on, n, [&](Cudnn& cudnn) {
     void* activation = cudnn_activation(cudnn, mode);
     void* tensor = cudnn_tensor(cudnn, dtype, {1, 1, 1, n});
     MC_CUDNN(cudnn, cudnnActivationBackward, cudnn.handle, activation, cudnn_factor(dtype, true), tensor, y, tensor, dy, tensor,

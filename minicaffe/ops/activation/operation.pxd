@@ -1,6 +1,4 @@
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.ops.engine cimport Operation, Primitive
+from minicaffe.ops.engine cimport Operation
 
 cdef extern from "minicaffe/ops/activation/cudnn.hpp" namespace "mc::cuda":
     enum Function "mc::cuda::CudnnActivation":
@@ -12,10 +10,3 @@ cdef extern from "minicaffe/ops/activation/cudnn.hpp" namespace "mc::cuda":
 cdef class Activation(Operation):
     cdef Function function
     cdef double slope              # of ReLU, below 0
-    cdef int forward(self, const Context& on, Blob x, Blob y) except -1
-    cdef int backward(self, const Context& on, Blob x, Blob y) except -1
-
-
-cdef class ActivationPrimitive(Primitive):
-    cdef int forward(self, const Context& on, Activation op, Blob x, Blob y) except -1
-    cdef int backward(self, const Context& on, Activation op, Blob x, Blob y) except -1

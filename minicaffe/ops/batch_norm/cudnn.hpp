@@ -7,10 +7,10 @@ namespace cuda {
 
 /// y = (x - mean) factor. cuDNN scales and shifts as well, here by ones and zeros: values[0, channels), values[channels, 2 channels).
 /// Its running averages, at rate 1, are the batch's own: `unbiased` is the variance that BatchNorm stores, `unused` the mean again.
-inline bool cudnn_standardize_forward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double eps,
+inline void cudnn_standardize_forward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double eps,
                                       const void* x, const void* ones, const void* zeros, void* y, void* mean, void* unbiased,
                                       void* factor, void* unused) {
-  return with_cudnn(on, kEngineCudnn, outer * channels * inner, [&](Cudnn& cudnn) {
+  with_cudnn(on, outer * channels * inner, [&](Cudnn& cudnn) {
     if (outer * inner == 1) throw CudnnStop{"batch normalisation of single values", kRefused};
     void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
     void* numbers = cudnn_tensor(cudnn, dtype, {1, channels, 1, 1});
@@ -20,10 +20,10 @@ inline bool cudnn_standardize_forward(const Context& on, int dtype, index_t oute
 }
 
 /// dx from dy, with the mean and factor of cudnn_standardize_forward; the gradients of ones and zeros go to `unused`, 2 x channels.
-inline bool cudnn_standardize_backward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double eps,
+inline void cudnn_standardize_backward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double eps,
                                        const void* x, const void* ones, const void* dy, const void* mean, const void* factor,
                                        void* dx, void* unused) {
-  return with_cudnn(on, kEngineCudnn, outer * channels * inner, [&](Cudnn& cudnn) {
+  with_cudnn(on, outer * channels * inner, [&](Cudnn& cudnn) {
     if (outer * inner == 1) throw CudnnStop{"batch normalisation of single values", kRefused};
     void* tensor = cudnn_tensor(cudnn, dtype, {outer, channels, inner, 1});
     void* numbers = cudnn_tensor(cudnn, dtype, {1, channels, 1, 1});

@@ -1,6 +1,5 @@
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.ops.engine cimport Operation, Primitive
+from minicaffe.ops.engine cimport Operation
 
 cdef enum Deviation:        # ops/batch_norm/kernel.hpp
     EPS_INSIDE
@@ -18,14 +17,7 @@ cdef class Standardize(Operation):
     cdef Blob kept                      # y, in place
     cdef Blob sums                      # two for each channel, of backward on a device
     cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1
-    cdef int forward(self, const Context& on, Blob x, Blob y) except -1
-    cdef int backward(self, const Context& on, Blob y, Blob x) except -1
 
 
 cdef class BatchNorm(Standardize):
     pass
-
-
-cdef class StandardizePrimitive(Primitive):
-    cdef int forward(self, const Context& on, Standardize op, Blob x, Blob y) except -1
-    cdef int backward(self, const Context& on, Standardize op, Blob y, Blob x) except -1

@@ -2,7 +2,7 @@
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
-from minicaffe.ops.engine cimport Operation, Primitive
+from minicaffe.ops.engine cimport Operation, Primitive, refuse
 
 from minicaffe.ops.engine import Refusal, offer
 
@@ -14,13 +14,12 @@ cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
                               void* dx, void* scratch)
 
 cdef extern from "minicaffe/ops/batch_norm/cudnn.hpp" namespace "mc::cuda" nogil:
-    const char* cudnn_reason(const Context&)
-    bint cudnn_standardize_forward(const Context&, int dtype, long long outer, long long channels, long long inner, double eps,
+    void cudnn_standardize_forward(const Context&, int dtype, long long outer, long long channels, long long inner, double eps,
                                    const void* x, const void* ones, const void* zeros, void* y, void* mean, void* unbiased,
-                                   void* factor, void* unused)
-    bint cudnn_standardize_backward(const Context&, int dtype, long long outer, long long channels, long long inner, double eps,
+                                   void* factor, void* unused) except +refuse
+    void cudnn_standardize_backward(const Context&, int dtype, long long outer, long long channels, long long inner, double eps,
                                     const void* x, const void* ones, const void* dy, const void* mean, const void* factor,
-                                    void* dx, void* unused)
+                                    void* dx, void* unused) except +refuse
 
 
 cdef class Standardize(Operation):
@@ -40,26 +39,14 @@ cdef class Standardize(Operation):
             blob.reshape(channels)
         return self.changed()
 
-    cdef int forward(self, const Context& on, Blob x, Blob y) except -1:
-        """y from x"""
-        return (<StandardizePrimitive> self.primitive(on)).forward(on, self, x, y)
-
-    cdef int backward(self, const Context& on, Blob y, Blob x) except -1:
-        """dx from dy"""
-        return (<StandardizePrimitive> self.primitive(on)).backward(on, self, y, x)
-
 
 cdef class BatchNorm(Standardize):
     """Standardize with the rule that cuDNN knows, EPS_INSIDE."""
 
 
-cdef class StandardizePrimitive(Primitive):
-    """Engine CAFFE."""
-
-    def __cinit__(self):
-        self.engine = "CAFFE"
-
-    cdef int forward(self, const Context& on, Standardize op, Blob x, Blob y) except -1:
+cdef class CaffeStandardize(Primitive):
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        cdef Standardize op = operation
         cdef const void* from_ = x.data_on(on)
         cdef void* to = y.mutable_data_on(on)
         cdef void* mean = op.mean.mutable_data_on(on)
@@ -75,7 +62,8 @@ cdef class StandardizePrimitive(Primitive):
         op.unbiased = op.outer * op.inner / <double> max(op.outer * op.inner - 1, 1)
         return 0
 
-    cdef int backward(self, const Context& on, Standardize op, Blob y, Blob x) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        cdef Standardize op = operation
         cdef const void* v = (op.kept if op.in_place and not op.given else x).data_on(on)
         cdef const void* dy = y.diff_on(on)
         cdef const void* mean = op.mean.data_on(on)
@@ -91,20 +79,20 @@ cdef class StandardizePrimitive(Primitive):
         return 0
 
 
-cdef class CudnnBatchNorm(StandardizePrimitive):
-    """Engine CUDNN, for the batch's own statistics and not in place; engine CAFFE computes what cuDNN refuses."""
+cdef class CudnnBatchNorm(Primitive):
+    """For the batch's own statistics and not in place."""
 
     cdef Blob ones, zeros   # what cuDNN scales and shifts by
 
     def __cinit__(self, BatchNorm op):
         if op.given or op.in_place:
             raise Refusal("BatchNorm with given statistics" if op.given else "BatchNorm in place")
-        self.engine = "CUDNN"
         self.ones, self.zeros = Blob((op.channels,), op.dtype, "ones"), Blob((op.channels,), op.dtype, "zeros")
         self.ones.data[...] = 1
         self.zeros.data[...] = 0
 
-    cdef int forward(self, const Context& on, Standardize op, Blob x, Blob y) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        cdef Standardize op = operation
         cdef const void* from_ = x.data_on(on)
         cdef const void* ones = self.ones.data_on(on)
         cdef const void* zeros = self.zeros.data_on(on)
@@ -112,38 +100,30 @@ cdef class CudnnBatchNorm(StandardizePrimitive):
         cdef void* mean = op.mean.mutable_data_on(on)
         cdef void* variance = op.variance.mutable_data_on(on)
         cdef void* factor = op.factor.mutable_data_on(on)
-        cdef void* unused
-        cdef bint done
         op.sums.reshape_to((2 * op.channels,))
-        unused = op.sums.mutable_data_on(on)
+        cdef void* unused = op.sums.mutable_data_on(on)
         with nogil:
-            done = cudnn_standardize_forward(on, op.dtype, op.outer, op.channels, op.inner, op.eps, from_, ones, zeros, to, mean,
-                                             variance, factor, unused)
+            cudnn_standardize_forward(on, op.dtype, op.outer, op.channels, op.inner, op.eps, from_, ones, zeros, to, mean, variance,
+                                      factor, unused)
         op.unbiased = 1     # cuDNN's variance is that of a sample already
-        return 0 if done or self.refuse(on, op) else StandardizePrimitive.forward(self, on, op, x, y)
+        return 0
 
-    cdef int backward(self, const Context& on, Standardize op, Blob y, Blob x) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        cdef Standardize op = operation
         cdef const void* values = x.data_on(on)
         cdef const void* ones = self.ones.data_on(on)
         cdef const void* dy = y.diff_on(on)
         cdef const void* mean = op.mean.data_on(on)
         cdef const void* factor = op.factor.data_on(on)
         cdef void* dx = x.mutable_diff_on(on)
-        cdef void* unused
-        cdef bint done
         op.sums.reshape_to((2 * op.channels,))
-        unused = op.sums.mutable_data_on(on)
+        cdef void* unused = op.sums.mutable_data_on(on)
         with nogil:
-            done = cudnn_standardize_backward(on, op.dtype, op.outer, op.channels, op.inner, op.eps, values, ones, dy, mean, factor,
-                                              dx, unused)
-        return 0 if done or self.refuse(on, op) else StandardizePrimitive.backward(self, on, op, y, x)
-
-    cdef int refuse(self, const Context& on, Standardize op) except -1:
-        op.refusals["CUDNN"] = (<bytes> cudnn_reason(on)).decode()
+            cudnn_standardize_backward(on, op.dtype, op.outer, op.channels, op.inner, op.eps, values, ones, dy, mean, factor, dx,
+                                       unused)
         return 0
 
 
-_caffe = StandardizePrimitive()     # has no state of its own
-offer(Standardize, "CAFFE", lambda operation: _caffe)
-offer(BatchNorm, "CAFFE", lambda operation: _caffe)
+offer(Standardize, "CAFFE", CaffeStandardize)
+offer(BatchNorm, "CAFFE", CaffeStandardize)
 offer(BatchNorm, "CUDNN", CudnnBatchNorm)

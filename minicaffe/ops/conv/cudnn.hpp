@@ -19,7 +19,8 @@ struct CudnnPlan {
   size_t trial_bytes;             // of a gradient of weights, which trials must not write to since it is added to
   int algorithm;
   size_t workspace;               // bytes
-  bool chosen, refused;
+  bool chosen;
+  CudnnStop refused;              // why; the call is null if it is not
 };
 
 /// The calls of one product.
@@ -45,7 +46,7 @@ inline CudnnProductCalls cudnn_calls_of(const CudnnCalls& call, int product) {
 
 /// A refusal counts for good.
 inline void cudnn_check_plan(CudnnPlan& plan, int status, const char* call) {
-  if (cudnn_refuses(status)) plan.refused = true;
+  if (cudnn_refuses(status)) plan.refused = {call, status};
   cudnn_check(status, call);
 }
 
@@ -74,11 +75,9 @@ inline CudnnPlan& cudnn_plan(Cudnn& cudnn, int dtype, const ConvShape& s, int pr
     const index_t numbers[] = {w.in[a], w.kernel[a], w.pad[a], w.stride[a], w.dilation[a]};
     std::copy(numbers, numbers + 5, &key[7 + 5 * a]);
   }
-  CudnnPlan*& found = cudnn.plans[key];
-  if (found) return *found;
-  found = new CudnnPlan{};
-  CudnnPlan& plan = *found;
-  plan.refused = true;  // unless all that follows succeeds
+  const auto found = cudnn.plans.find(key);
+  if (found != cudnn.plans.end()) return *found->second;
+  CudnnPlan plan = {};
   void* x = cudnn_tensor(cudnn, dtype, image, axes + 2);
   void* y = cudnn_tensor(cudnn, dtype, columns, axes + 2);
   void* filter = cudnn_tensor(cudnn, dtype, weights, axes + 2, true);
@@ -91,8 +90,7 @@ inline CudnnPlan& cudnn_plan(Cudnn& cudnn, int dtype, const ConvShape& s, int pr
   MC_CUDNN(cudnn, cudnnSetConvolutionNdDescriptor, plan.convolution, axes, pad, stride, dilation, kCrossCorrelation, dtype);
   MC_CUDNN(cudnn, cudnnSetConvolutionGroupCount, plan.convolution, int(s.groups));
   MC_CUDNN(cudnn, cudnnSetConvolutionMathType, plan.convolution, cudnn.tf32 ? kDefaultMath : kFmaMath);
-  plan.refused = false;
-  return plan;
+  return *(cudnn.plans[key] = new CudnnPlan(plan));
 }
 
 /// Take the first algorithm that works, fits into `room` bytes, and repeats its results if that is asked for.
@@ -118,11 +116,12 @@ struct CudnnRoom {
   index_t trial;      // for measuring the algorithms, which is still to be done; -1 if there is nothing to measure
 };
 
-inline CudnnRoom cudnn_room(const Context& on, int engine, int dtype, const ConvShape& s, int product) {
+inline CudnnRoom cudnn_room(const Context& on, int dtype, const ConvShape& s, int product) {
   CudnnRoom room = {-1, -1};
-  with_cudnn(on, engine, cudnn_count(s), [&](Cudnn& cudnn) {
+  with_cudnn(on, cudnn_count(s), [&](Cudnn& cudnn) {
     CudnnPlan& plan = cudnn_plan(cudnn, dtype, s, product);
-    if (!plan.chosen && !plan.refused) {
+    if (plan.refused.call) throw plan.refused;
+    if (!plan.chosen) {
       const CudnnProductCalls calls = cudnn_calls_of(cudnn.call, product);
       CudnnPerf found[kAlgorithms];
       int count = 0;
@@ -137,16 +136,16 @@ inline CudnnRoom cudnn_room(const Context& on, int engine, int dtype, const Conv
         room.trial = index_t(plan.trial_bytes + most);
       }
     }
-    if (plan.chosen && !plan.refused) room.workspace = index_t(plan.workspace);
+    if (plan.chosen) room.workspace = index_t(plan.workspace);
   });
   return room;
 }
 
 /// Measure the algorithms of a product and choose one. `trial` has room.trial bytes; c is overwritten, except for a gradient of
 /// weights.
-inline void cudnn_measure(const Context& on, int engine, int dtype, const ConvShape& s, int product, const void* a,
+inline void cudnn_measure(const Context& on, int dtype, const ConvShape& s, int product, const void* a,
                           const void* b, void* c, void* trial, index_t trial_bytes) {
-  with_cudnn(on, engine, cudnn_count(s), [&](Cudnn& cudnn) {
+  with_cudnn(on, cudnn_count(s), [&](Cudnn& cudnn) {
     CudnnPlan& plan = cudnn_plan(cudnn, dtype, s, product);
     const CudnnProductCalls calls = cudnn_calls_of(cudnn.call, product);
     const size_t room = size_t(trial_bytes) - plan.trial_bytes;
@@ -160,9 +159,9 @@ inline void cudnn_measure(const Context& on, int engine, int dtype, const ConvSh
 }
 
 /// c = the product of a and b, or c += for the gradient of weights. `workspace` has room.workspace bytes, which are not -1.
-inline bool cudnn_convolve(const Context& on, int engine, int dtype, const ConvShape& s, int product, const void* a,
+inline void cudnn_convolve(const Context& on, int dtype, const ConvShape& s, int product, const void* a,
                            const void* b, void* c, void* workspace) {
-  return with_cudnn(on, engine, cudnn_count(s), [&](Cudnn& cudnn) {
+  with_cudnn(on, cudnn_count(s), [&](Cudnn& cudnn) {
     CudnnPlan& plan = cudnn_plan(cudnn, dtype, s, product);
     const CudnnProductCalls calls = cudnn_calls_of(cudnn.call, product);
     cudnn_check_plan(plan, calls.run(cudnn.handle, cudnn_factor(dtype, true), plan.a, a, plan.b, b, plan.convolution,

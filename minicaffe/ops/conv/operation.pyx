@@ -9,13 +9,11 @@ from libc.stdint cimport int64_t
 from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
-from minicaffe.device.threads cimport num_threads
 from minicaffe.memory.layout cimport Layout
 from minicaffe.onednn.library cimport Array, Library, layout_of, library
-from minicaffe.ops.engine cimport Operation, Primitive
+from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.gemm.blas cimport Blas, blas
 
-from minicaffe.errors import DependencyError
 from minicaffe.ops.engine import Refusal, offer
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
@@ -34,31 +32,29 @@ cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:
         const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* bias)
 
 cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
-    const int kEngineCudnn
-    const char* cudnn_reason(const Context&)
     enum CudnnProduct:
         kForward            # image, weights -> columns
         kBackwardData       # weights, columns -> image
         kBackwardWeights    # image, columns -> weights
     struct CudnnRoom:
         long long workspace, trial
-    CudnnRoom cudnn_room(const Context&, int engine, int dtype, const ConvShape&, int product)
-    void cudnn_measure(const Context&, int engine, int dtype, const ConvShape&, int product, const void* a, const void* b,
-                       void* c, void* trial, long long trial_bytes)
-    bint cudnn_convolve(const Context&, int engine, int dtype, const ConvShape&, int product, const void* a, const void* b,
-                        void* c, void* workspace)
+    CudnnRoom cudnn_room(const Context&, int dtype, const ConvShape&, int product) except +refuse
+    void cudnn_measure(const Context&, int dtype, const ConvShape&, int product, const void* a, const void* b, void* c,
+                       void* trial, long long trial_bytes) except +refuse
+    void cudnn_convolve(const Context&, int dtype, const ConvShape&, int product, const void* a, const void* b, void* c,
+                        void* workspace) except +refuse
 
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     cppclass OnednnConv "mc::onednn::Conv":
         Array x, w, y, dx, dy, weights_x, weights_dy
-        void make(const Library*, const ConvShape&, int threads) except +
-        void forward(const void* x, const void* w, const void* b, void* y) except +
-        void make_backward_data() except +
+        void make(const Library*, const ConvShape&, int threads) except +refuse
+        void forward(const void* x, const void* w, const void* b, void* y) except +refuse
+        void make_backward_data() except +refuse
         size_t data_scratch()
-        void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +
-        void make_backward_weights() except +
+        void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse
+        void make_backward_weights() except +refuse
         size_t weights_scratch()
-        void backward_weights(const void* x, const void* dy, float* dw, float* db, float* scratch) except +
+        void backward_weights(const void* x, const void* dy, float* dw, float* db, float* scratch) except +refuse
         int axes()
         int weight_axes()
         const int64_t* x_dims()
@@ -79,26 +75,18 @@ cdef class Convolution(Operation):
         self.images, self.outputs, self.plane = images, channels if self.transposed else outputs, plane
         return self.changed()
 
-    cdef int forward(self, const Context& on, Blob x, Blob weight, Blob bias, Blob y) except -1:
-        """y = W * x + bias, which may be None"""
-        return (<ConvolutionPrimitive> self.primitive(on)).forward(on, self, x, weight, bias, y)
 
-    cdef int backward_data(self, const Context& on, Blob y, Blob weight, Blob x) except -1:
-        """dx from dy"""
-        return (<ConvolutionPrimitive> self.primitive(on)).backward_data(on, self, y, weight, x)
-
-    cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        """dW += the product of x and dy, dbias += the sums of dy; None for one whose gradient nobody wants"""
-        return (<ConvolutionPrimitive> self.primitive(on)).backward_params(on, self, x, y, weight, bias)
+cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1:
+    cdef const void* top = y.diff_on(on)
+    cdef void* gradient = bias.mutable_diff_on(on)
+    with nogil:
+        conv_backward_bias(on, op.dtype, op.images, op.outputs, op.plane, top, gradient)
+    return 0
 
 
-cdef class ConvolutionPrimitive(Primitive):
-    """Engine CAFFE; other engines override what they do otherwise."""
-
-    def __cinit__(self):
-        self.engine = "CAFFE"
-
-    cdef int forward(self, const Context& on, Convolution op, Blob x, Blob weight, Blob bias, Blob y) except -1:
+cdef class CaffeConvolution(Primitive):
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
         cdef const void* w = weight.data_on(on)
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         cdef const void* from_ = x.data_on(on)
@@ -112,7 +100,8 @@ cdef class ConvolutionPrimitive(Primitive):
                 conv_forward(on, library[0], op.dtype, op.shape, from_, w, b, to, scratch)
         return 0
 
-    cdef int backward_data(self, const Context& on, Convolution op, Blob y, Blob weight, Blob x) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
         cdef const void* w = weight.data_on(on)
         cdef const void* from_ = y.diff_on(on)
         cdef void* to = x.mutable_diff_on(on)
@@ -125,114 +114,106 @@ cdef class ConvolutionPrimitive(Primitive):
                 conv_backward_data(on, library[0], op.dtype, op.shape, from_, w, NULL, to, scratch)
         return 0
 
-    cdef int backward_params(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        if bias is not None:
-            self.backward_bias(on, op, y, bias)
-        if weight is not None:
-            self.backward_weights(on, op, x, y, weight)
-        return 0
-
-    cdef int backward_weights(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight) except -1:
-        cdef const void* bottom = x.data_on(on)
-        cdef const void* top = y.diff_on(on)
-        cdef void* gradient = weight.mutable_diff_on(on)
-        cdef void* scratch = op.scratch(on, conv_scratch(on, op.dtype, op.shape))
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
+        cdef const void* bottom
+        cdef const void* top
+        cdef void* gradient
+        cdef void* scratch
         cdef const Blas* library = blas()
-        if op.transposed:
-            bottom, top = top, bottom
-        with nogil:
-            conv_backward_weights(on, library[0], op.dtype, op.shape, bottom, top, gradient, scratch)
+        if bias is not None:
+            backward_bias(on, op, y, bias)
+        if weight is not None:
+            bottom, top, gradient = x.data_on(on), y.diff_on(on), weight.mutable_diff_on(on)
+            scratch = op.scratch(on, conv_scratch(on, op.dtype, op.shape))
+            if op.transposed:
+                bottom, top = top, bottom
+            with nogil:
+                conv_backward_weights(on, library[0], op.dtype, op.shape, bottom, top, gradient, scratch)
         return 0
 
-    cdef int backward_bias(self, const Context& on, Convolution op, Blob y, Blob bias) except -1:
-        cdef const void* top = y.diff_on(on)
-        cdef void* gradient = bias.mutable_diff_on(on)
-        with nogil:
-            conv_backward_bias(on, op.dtype, op.images, op.outputs, op.plane, top, gradient)
-        return 0
 
+cdef class CudnnConvolution(Primitive):
+    """The three products; the bias is added by kernels of engine CAFFE."""
 
-cdef class CudnnConvolution(ConvolutionPrimitive):
-    """Engine CUDNN: the three products; engine CAFFE computes one that cuDNN refuses, and the bias."""
-
-    def __cinit__(self):
-        self.engine = "CUDNN"
-
-    cdef int forward(self, const Context& on, Convolution op, Blob x, Blob weight, Blob bias, Blob y) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
         cdef const void* w = weight.data_on(on)
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         cdef const void* from_ = x.data_on(on)
         cdef void* to = y.mutable_data_on(on)
-        cdef bint done = (self.product(on, op, kBackwardData, w, from_, to) if op.transposed else
-                          self.product(on, op, kForward, from_, w, to))
-        if not done:
-            return ConvolutionPrimitive.forward(self, on, op, x, weight, bias, y)
+        if op.transposed:
+            self.product(on, op, kBackwardData, w, from_, to)
+        else:
+            self.product(on, op, kForward, from_, w, to)
         if b != NULL:
             with nogil:
                 add_bias(on, op.dtype, op.images, op.outputs, op.plane, to, to, NULL, b)
         return 0
 
-    cdef int backward_data(self, const Context& on, Convolution op, Blob y, Blob weight, Blob x) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
         cdef const void* w = weight.data_on(on)
         cdef const void* from_ = y.diff_on(on)
         cdef void* to = x.mutable_diff_on(on)
-        cdef bint done = (self.product(on, op, kForward, from_, w, to) if op.transposed else
-                          self.product(on, op, kBackwardData, w, from_, to))
-        return 0 if done else ConvolutionPrimitive.backward_data(self, on, op, y, weight, x)
+        if op.transposed:
+            return self.product(on, op, kForward, from_, w, to)
+        return self.product(on, op, kBackwardData, w, from_, to)
 
-    cdef int backward_weights(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight) except -1:
-        cdef const void* bottom = x.data_on(on)
-        cdef const void* top = y.diff_on(on)
-        cdef void* gradient = weight.mutable_diff_on(on)
-        cdef bint done = (self.product(on, op, kBackwardWeights, top, bottom, gradient) if op.transposed else
-                          self.product(on, op, kBackwardWeights, bottom, top, gradient))
-        return 0 if done else ConvolutionPrimitive.backward_weights(self, on, op, x, y, weight)
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
+        cdef const void* bottom
+        cdef const void* top
+        if weight is not None:
+            bottom, top = x.data_on(on), y.diff_on(on)
+            if op.transposed:
+                bottom, top = top, bottom
+            self.product(on, op, kBackwardWeights, bottom, top, weight.mutable_diff_on(on))
+        return backward_bias(on, op, y, bias) if bias is not None else 0    # last: who refuses has added nothing
 
-    cdef bint product(self, const Context& on, Convolution op, CudnnProduct product, const void* a, const void* b, void* c) except -1:
-        """Compute c from a and b; false if cuDNN refuses. The first time, measure how."""
+    cdef int product(self, const Context& on, Convolution op, CudnnProduct product, const void* a, const void* b, void* c) except -1:
+        """Compute c from a and b. The first time, measure how."""
         cdef CudnnRoom room
         cdef Blob trial
         cdef void* memory
         cdef long long size = item_size(op.dtype)
         with nogil:
-            room = cudnn_room(on, kEngineCudnn, op.dtype, op.shape, product)
+            room = cudnn_room(on, op.dtype, op.shape, product)
         if room.trial >= 0:
             trial = Blob((room.trial // size + 1,), op.dtype, "cuDNN trial")
             memory = trial.mutable_data_on(on)
             with nogil:
-                cudnn_measure(on, kEngineCudnn, op.dtype, op.shape, product, a, b, c, memory, room.trial)
-                room = cudnn_room(on, kEngineCudnn, op.dtype, op.shape, product)
-        if room.workspace < 0:
-            op.refusals["CUDNN"] = (<bytes> cudnn_reason(on)).decode()
-            return False
+                cudnn_measure(on, op.dtype, op.shape, product, a, b, c, memory, room.trial)
+                room = cudnn_room(on, op.dtype, op.shape, product)
         memory = op.scratch(on, (room.workspace + size - 1) // size)
         with nogil:
-            return cudnn_convolve(on, kEngineCudnn, op.dtype, op.shape, product, a, b, c, memory)
+            cudnn_convolve(on, op.dtype, op.shape, product, a, b, c, memory)
+        return 0
 
 
-cdef class OnednnConvolution(ConvolutionPrimitive):
-    """Engine ONEDNN, for the shape of one operation: float32 on the CPU, no deconvolution. Parameters' gradients stay plain."""
+cdef class OnednnConvolution(Primitive):
+    """Parameters' gradients stay plain."""
 
     cdef OnednnConv conv
     cdef Layout x, w, y                     # of forward; None: plain
     cdef Layout dx, dy                      # of the image's gradient
     cdef Layout weights_x, weights_dy
-    cdef str data_trouble, params_trouble   # why a gradient is not computed here; None: not asked yet; "": it is
+    cdef bint data_made, params_made        # the primitives of the gradients, at their first use
 
-    def __cinit__(self):
-        self.engine = "ONEDNN"
-
-    cdef int make(self, Convolution op) except -1:
-        self.conv.make(library(), op.shape, num_threads().count)
+    def __cinit__(self, Convolution op):
+        if op.transposed:
+            raise Refusal("Deconvolution: only convolutions have a primitive")
+        if op.shape.window.num_axes > 3:
+            raise Refusal("more than 3 spatial axes")
+        self.conv.make(library(), op.shape, op.threads)
         self.x, self.w, self.y = self.layout(0, self.conv.x), self.layout(1, self.conv.w), self.layout(2, self.conv.y)
-        return 0
 
     cdef Layout layout(self, int which, const Array& array):
         """The layout of an array that has the shape of x (0), the weights (1) or y (2)."""
         cdef const int64_t* dims = self.conv.x_dims() if which == 0 else self.conv.w_dims() if which == 1 else self.conv.y_dims()
         return layout_of(array, tuple([dims[i] for i in range(self.conv.weight_axes() if which == 1 else self.conv.axes())]))
 
-    cdef int forward(self, const Context& on, Convolution op, Blob x, Blob weight, Blob bias, Blob y) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         cdef const void* w = weight.data_in(on, self.w)
         cdef const void* from_ = x.data_in(on, self.x)
@@ -241,64 +222,36 @@ cdef class OnednnConvolution(ConvolutionPrimitive):
             self.conv.forward(from_, w, b, to)
         return y.wrote_data()
 
-    cdef int backward_data(self, const Context& on, Convolution op, Blob y, Blob weight, Blob x) except -1:
-        if self.data_trouble is None:
-            try:
-                self.data_trouble = ""
-                self.conv.make_backward_data()
-                self.dx, self.dy = self.layout(0, self.conv.dx), self.layout(2, self.conv.dy)
-            except RuntimeError as error:
-                self.data_trouble = str(error)
-                op.refused("ONEDNN", self.data_trouble)
-        if self.data_trouble:
-            return ConvolutionPrimitive.backward_data(self, on, op, y, weight, x)
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        if not self.data_made:
+            self.conv.make_backward_data()
+            self.dx, self.dy = self.layout(0, self.conv.dx), self.layout(2, self.conv.dy)
+            self.data_made = True
         cdef const void* w = weight.data_in(on, self.w)
         cdef const void* from_ = y.diff_in(on, self.dy)
         cdef void* to = x.overwrite_diff_in(on, self.dx)
-        cdef void* scratch = op.scratch(on, self.conv.data_scratch() // 4)
+        cdef void* scratch = operation.scratch(on, self.conv.data_scratch() // 4)
         with nogil:
             self.conv.backward_data(w, from_, to, scratch)
         return x.wrote_diff()
 
-    cdef int backward_params(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        if self.params_trouble is None:
-            try:
-                self.params_trouble = ""
-                self.conv.make_backward_weights()
-                self.weights_x, self.weights_dy = self.layout(0, self.conv.weights_x), self.layout(2, self.conv.weights_dy)
-            except RuntimeError as error:
-                self.params_trouble = str(error)
-                op.refused("ONEDNN", self.params_trouble)
-        if self.params_trouble or weight is None:
-            return ConvolutionPrimitive.backward_params(self, on, op, x, y, weight, bias)
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        if weight is None:
+            return backward_bias(on, operation, y, bias)
+        if not self.params_made:
+            self.conv.make_backward_weights()
+            self.weights_x, self.weights_dy = self.layout(0, self.conv.weights_x), self.layout(2, self.conv.weights_dy)
+            self.params_made = True
         cdef const void* bottom = x.data_in(on, self.weights_x)
         cdef const void* top = y.diff_in(on, self.weights_dy)
         cdef float* dw = <float*> weight.mutable_diff_on(on)
         cdef float* db = <float*> bias.mutable_diff_on(on) if bias is not None else NULL
-        cdef float* scratch = <float*> op.scratch(on, self.conv.weights_scratch() // 4)
+        cdef float* scratch = <float*> operation.scratch(on, self.conv.weights_scratch() // 4)
         with nogil:
             self.conv.backward_weights(bottom, top, dw, db, scratch)
         return 0
 
 
-def _make_onednn(Convolution op not None):
-    """Answer for engine ONEDNN."""
-    if op.dtype != FLOAT:
-        raise Refusal("float64 data: oneDNN computes float32 only")
-    if op.transposed:
-        raise Refusal("Deconvolution: only convolutions have a primitive")
-    if op.shape.window.num_axes > 3:
-        raise Refusal("more than 3 spatial axes")
-    made = OnednnConvolution()
-    try:
-        made.make(op)
-    except (DependencyError, RuntimeError) as error:
-        raise Refusal(str(error)) from None
-    return made
-
-
-_caffe = ConvolutionPrimitive()     # has no state of its own
-_cudnn = CudnnConvolution()
-offer(Convolution, "CAFFE", lambda operation: _caffe)
-offer(Convolution, "CUDNN", lambda operation: _cudnn)
-offer(Convolution, "ONEDNN", _make_onednn)
+offer(Convolution, "CAFFE", CaffeConvolution)
+offer(Convolution, "CUDNN", CudnnConvolution)
+offer(Convolution, "ONEDNN", OnednnConvolution)

@@ -15,32 +15,12 @@ cdef extern from "minicaffe/ops/inner_product/caffe.hpp" namespace "mc" nogil:
 
 
 cdef class InnerProduct(Operation):
-    """x (m, k), weight (n, k), or (k, n) if `transpose`, y (m, n); bias (n,) or None."""
-
-    cdef int forward(self, const Context& on, Blob x, Blob weight, Blob bias, Blob y) except -1:
-        """y = x W^T + bias"""
-        return (<InnerProductPrimitive> self.primitive(on)).forward(on, self, x, weight, bias, y)
-
-    cdef int backward_data(self, const Context& on, Blob y, Blob weight, Blob x) except -1:
-        """dx from dy"""
-        return (<InnerProductPrimitive> self.primitive(on)).backward_data(on, self, y, weight, x)
-
-    cdef int backward_weights(self, const Context& on, Blob x, Blob y, Blob weight) except -1:
-        """dW += dy^T x"""
-        return (<InnerProductPrimitive> self.primitive(on)).backward_weights(on, self, x, y, weight)
-
-    cdef int backward_bias(self, const Context& on, Blob y, Blob bias) except -1:
-        """dbias += the sums of dy"""
-        return (<InnerProductPrimitive> self.primitive(on)).backward_bias(on, self, y, bias)
+    """y = x W^T + bias: x (m, k), weight (n, k), or (k, n) if `transpose`, y (m, n); bias (n,) or None."""
 
 
-cdef class InnerProductPrimitive(Primitive):
-    """Engine CAFFE."""
-
-    def __cinit__(self):
-        self.engine = "CAFFE"
-
-    cdef int forward(self, const Context& on, InnerProduct op, Blob x, Blob weight, Blob bias, Blob y) except -1:
+cdef class CaffeInnerProduct(Primitive):
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef InnerProduct op = operation
         cdef const void* from_ = x.data_on(on)
         cdef const void* w = weight.data_on(on)
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
@@ -50,7 +30,8 @@ cdef class InnerProductPrimitive(Primitive):
             inner_product_forward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, from_, w, b, to)
         return 0
 
-    cdef int backward_data(self, const Context& on, InnerProduct op, Blob y, Blob weight, Blob x) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef InnerProduct op = operation
         cdef const void* w = weight.data_on(on)
         cdef const void* dy = y.diff_on(on)
         cdef void* dx = x.mutable_diff_on(on)
@@ -59,23 +40,16 @@ cdef class InnerProductPrimitive(Primitive):
             inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, NULL, w, dy, NULL, NULL, dx)
         return 0
 
-    cdef int backward_weights(self, const Context& on, InnerProduct op, Blob x, Blob y, Blob weight) except -1:
-        cdef const void* from_ = x.data_on(on)
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef InnerProduct op = operation
+        cdef const void* from_ = x.data_on(on) if weight is not None else NULL
         cdef const void* dy = y.diff_on(on)
-        cdef void* dweight = weight.mutable_diff_on(on)
+        cdef void* dweight = weight.mutable_diff_on(on) if weight is not None else NULL
+        cdef void* dbias = bias.mutable_diff_on(on) if bias is not None else NULL
         cdef const Blas* library = blas()
         with nogil:
-            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, from_, NULL, dy, dweight, NULL, NULL)
-        return 0
-
-    cdef int backward_bias(self, const Context& on, InnerProduct op, Blob y, Blob bias) except -1:
-        cdef const void* dy = y.diff_on(on)
-        cdef void* dbias = bias.mutable_diff_on(on)
-        cdef const Blas* library = blas()
-        with nogil:
-            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, NULL, NULL, dy, NULL, dbias, NULL)
+            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, from_, NULL, dy, dweight, dbias, NULL)
         return 0
 
 
-_caffe = InnerProductPrimitive()
-offer(InnerProduct, "CAFFE", lambda operation: _caffe)
+offer(InnerProduct, "CAFFE", CaffeInnerProduct)

@@ -22,8 +22,8 @@ inline void* cudnn_lrn(Cudnn& cudnn, const LrnShape& s) {
   });
 }
 
-inline bool cudnn_lrn_forward(const Context& on, int dtype, const LrnShape& s, const void* x, void* y) {
-  return with_cudnn(on, kEngineCudnn, s.groups * s.rows * s.width, [&](Cudnn& cudnn) {
+inline void cudnn_lrn_forward(const Context& on, int dtype, const LrnShape& s, const void* x, void* y) {
+  with_cudnn(on, s.groups * s.rows * s.width, [&](Cudnn& cudnn) {
     void* lrn = cudnn_lrn(cudnn, s);
     void* tensor = cudnn_tensor(cudnn, dtype, {s.groups, s.rows, 1, s.width});
     MC_CUDNN(cudnn, cudnnLRNCrossChannelForward, cudnn.handle, lrn, kAcrossChannels, cudnn_factor(dtype, true), tensor, x,
@@ -31,9 +31,9 @@ inline bool cudnn_lrn_forward(const Context& on, int dtype, const LrnShape& s, c
   });
 }
 
-inline bool cudnn_lrn_backward(const Context& on, int dtype, const LrnShape& s, const void* x, const void* y,
+inline void cudnn_lrn_backward(const Context& on, int dtype, const LrnShape& s, const void* x, const void* y,
                                const void* dy, void* dx) {
-  return with_cudnn(on, kEngineCudnn, s.groups * s.rows * s.width, [&](Cudnn& cudnn) {
+  with_cudnn(on, s.groups * s.rows * s.width, [&](Cudnn& cudnn) {
     void* lrn = cudnn_lrn(cudnn, s);
     void* tensor = cudnn_tensor(cudnn, dtype, {s.groups, s.rows, 1, s.width});
     MC_CUDNN(cudnn, cudnnLRNCrossChannelBackward, cudnn.handle, lrn, kAcrossChannels, cudnn_factor(dtype, true), tensor, y,

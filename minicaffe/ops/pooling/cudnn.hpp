@@ -21,9 +21,9 @@ inline void* cudnn_pooling(Cudnn& cudnn, const PoolShape& s) {
   });
 }
 
-inline bool cudnn_mean_forward(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels,
+inline void cudnn_mean_forward(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels,
                                const void* x, void* y) {
-  return with_cudnn(on, kEngineCudnn, images * channels * s.height * s.width, [&](Cudnn& cudnn) {
+  with_cudnn(on, images * channels * s.height * s.width, [&](Cudnn& cudnn) {
     void* pooling = cudnn_pooling(cudnn, s);
     void* bottom = cudnn_tensor(cudnn, dtype, {images, channels, s.height, s.width});
     void* top = cudnn_tensor(cudnn, dtype, {images, channels, s.out_height, s.out_width});
@@ -33,9 +33,9 @@ inline bool cudnn_mean_forward(const Context& on, int dtype, const PoolShape& s,
 }
 
 /// x and y are not read by AVE pooling, but cuDNN wants to see them.
-inline bool cudnn_mean_backward(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels,
+inline void cudnn_mean_backward(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels,
                                 const void* x, const void* y, const void* dy, void* dx) {
-  return with_cudnn(on, kEngineCudnn, images * channels * s.height * s.width, [&](Cudnn& cudnn) {
+  with_cudnn(on, images * channels * s.height * s.width, [&](Cudnn& cudnn) {
     void* pooling = cudnn_pooling(cudnn, s);
     void* bottom = cudnn_tensor(cudnn, dtype, {images, channels, s.height, s.width});
     void* top = cudnn_tensor(cudnn, dtype, {images, channels, s.out_height, s.out_width});

@@ -5,9 +5,9 @@ from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.onednn.library cimport Array, Library, PrivateLayout, layout_of, library
-from minicaffe.ops.engine cimport Operation, Primitive
+from minicaffe.ops.engine cimport Operation, Primitive, refuse
+from minicaffe.ops.layouts cimport blocked
 
-from minicaffe.errors import DependencyError
 from minicaffe.ops.engine import Refusal, offer
 
 cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
@@ -24,19 +24,19 @@ cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
     void mean_backward(const Context&, int, const PoolShape&, long long, const void*, void*, void*)
 
 cdef extern from "minicaffe/ops/pooling/cudnn.hpp" namespace "mc::cuda" nogil:
-    const char* cudnn_reason(const Context&)
-    bint cudnn_mean_forward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x, void* y)
-    bint cudnn_mean_backward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x,
-                             const void* y, const void* dy, void* dx)
+    void cudnn_mean_forward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x,
+                            void* y) except +refuse
+    void cudnn_mean_backward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x,
+                             const void* y, const void* dy, void* dx) except +refuse
 
 cdef extern from "minicaffe/ops/pooling/onednn.hpp" namespace "mc::onednn" nogil:
     cppclass OnednnPool "mc::onednn::Pool":
         Array x, y
         void make(const Library*, const PoolShape&, long long images, long long channels, bint max, const Array& image,
-                  int threads) except +
+                  int threads) except +refuse
         size_t workspace()
-        void forward(const void* x, void* y, void* workspace) except +
-        void backward(const void* dy, const void* workspace, void* dx) except +
+        void forward(const void* x, void* y, void* workspace) except +refuse
+        void backward(const void* dy, const void* workspace, void* dx) except +refuse
 
 
 cdef class Pooling(Operation):
@@ -44,23 +44,13 @@ cdef class Pooling(Operation):
     and read by backward where `method` is MAX or draws, else None.
     """
 
-    cdef int forward(self, const Context& on, Blob x, Blob y, Blob mask) except -1:
-        """y and the mask from x"""
-        self.ran = self.primitive(on)
-        return self.ran.forward(on, self, x, y, mask)
-
-    cdef int backward(self, const Context& on, Blob x, Blob y, Blob mask) except -1:
-        """dx from dy"""
-        return self.ran.backward(on, self, x, y, mask)
+    def __cinit__(self, *_):
+        self.keeps = self.by_layout = True
 
 
-cdef class PoolingPrimitive(Primitive):
-    """Engine CAFFE; other engines override what they do otherwise."""
-
-    def __cinit__(self):
-        self.engine = "CAFFE"
-
-    cdef int forward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+cdef class CaffePooling(Primitive):
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+        cdef Pooling op = operation
         cdef long long planes = op.images * op.channels
         cdef const void* from_ = x.data_on(on)
         cdef void* to = y.mutable_data_on(on)
@@ -77,7 +67,8 @@ cdef class PoolingPrimitive(Primitive):
                 stochastic_mean_forward(on, op.dtype, op.shape, planes, from_, to, NULL)
         return 0
 
-    cdef int backward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+        cdef Pooling op = operation
         cdef long long planes = op.images * op.channels
         cdef const void* dy = y.diff_on(on)
         cdef void* dx = x.mutable_diff_on(on)
@@ -91,70 +82,48 @@ cdef class PoolingPrimitive(Primitive):
         return 0
 
 
-cdef class CudnnPooling(PoolingPrimitive):
-    """Engine CUDNN: AVE pooling."""
+cdef class CudnnPooling(Primitive):
+    def __cinit__(self, Pooling op):
+        if op.method != AVE:
+            raise Refusal("pooling other than AVE (ops/pooling/cudnn.hpp says why)")
 
-    def __cinit__(self):
-        self.engine = "CUDNN"
-
-    cdef int forward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+        cdef Pooling op = operation
         cdef const void* from_ = x.data_on(on)
         cdef void* to = y.mutable_data_on(on)
-        cdef bint done
         with nogil:
-            done = cudnn_mean_forward(on, op.dtype, op.shape, op.images, op.channels, from_, to)
-        if done:
-            return 0
-        op.refusals["CUDNN"] = (<bytes> cudnn_reason(on)).decode()
-        return PoolingPrimitive.forward(self, on, op, x, y, mask)
+            cudnn_mean_forward(on, op.dtype, op.shape, op.images, op.channels, from_, to)
+        return 0
 
-    cdef int backward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+        cdef Pooling op = operation
         cdef const void* from_ = x.data_on(on)     # not read by AVE pooling, but cuDNN wants to see them
         cdef const void* to = y.data_on(on)
         cdef const void* dy = y.diff_on(on)
         cdef void* dx = x.mutable_diff_on(on)
-        cdef bint done
         with nogil:
-            done = cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, from_, to, dy, dx)
-        if done:
-            return 0
-        op.refusals["CUDNN"] = (<bytes> cudnn_reason(on)).decode()
-        return PoolingPrimitive.backward(self, on, op, x, y, mask)
+            cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, from_, to, dy, dx)
+        return 0
 
 
-cdef class OnednnPooling(PoolingPrimitive):
-    """Engine ONEDNN, where the image is in one of its layouts; engine CAFFE is as fast where it is plain."""
+cdef class OnednnPooling(Primitive):
+    """Where the image is in one of oneDNN's layouts."""
 
     cdef OnednnPool pool
-    cdef PrivateLayout x        # for which `pool` was made
+    cdef PrivateLayout x
     cdef Layout y
-    cdef str trouble            # why oneDNN does not compute it for that layout; "": it does
     cdef Blob workspace         # what forward keeps for backward
-    cdef bint computed          # the last forward pass was oneDNN's
 
-    def __cinit__(self):
-        self.engine = "ONEDNN"
+    def __cinit__(self, Pooling op):
+        cdef const Library* opened = library()
+        if op.method not in (MAX, AVE) or op.mask_shown:
+            raise Refusal("STOCHASTIC pooling, and pooling with a mask as second top")
+        self.x = blocked(op.layout, (op.images, op.channels))
+        self.pool.make(opened, op.shape, op.images, op.channels, op.method == MAX, self.x.array, op.threads)
+        self.y = layout_of(self.pool.y, (op.images, op.channels, op.shape.out_height, op.shape.out_width))
+        self.workspace = Blob(((self.pool.workspace() + 3) // 4,), FLOAT, "pooling workspace")
 
-    cdef bint ready(self, const Context& on, Pooling op, Blob x) except -1:
-        """Whether oneDNN computes for the layout in which x is now."""
-        layout = x.layout_of_data()
-        if not isinstance(layout, PrivateLayout) or layout.dims != (op.images, op.channels, op.shape.height, op.shape.width):
-            return False
-        if layout is not self.x:
-            self.x, self.trouble = layout, ""
-            try:
-                self.pool.make(library(), op.shape, op.images, op.channels, op.method == MAX, self.x.array, on.threads.count)
-                self.y = layout_of(self.pool.y, (op.images, op.channels, op.shape.out_height, op.shape.out_width))
-                self.workspace = Blob(((self.pool.workspace() + 3) // 4,), FLOAT, "pooling workspace")
-            except RuntimeError as error:
-                self.trouble = str(error)
-                op.refused("ONEDNN", self.trouble)
-        return not self.trouble
-
-    cdef int forward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
-        self.computed = self.ready(on, op, x)
-        if not self.computed:
-            return PoolingPrimitive.forward(self, on, op, x, y, mask)
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef void* workspace = self.workspace.mutable_data_on(on) if self.workspace.count else NULL
         cdef const void* from_ = x.data_in(on, self.x)
         cdef void* to = y.overwrite_data_in(on, self.y)
@@ -162,9 +131,7 @@ cdef class OnednnPooling(PoolingPrimitive):
             self.pool.forward(from_, to, workspace)
         return y.wrote_data()
 
-    cdef int backward(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
-        if not self.computed:
-            return PoolingPrimitive.backward(self, on, op, x, y, mask)
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef const void* workspace = self.workspace.data_on(on) if self.workspace.count else NULL
         cdef const void* dy = y.diff_in(on, self.y)
         cdef void* dx = x.overwrite_diff_in(on, self.x)
@@ -173,27 +140,6 @@ cdef class OnednnPooling(PoolingPrimitive):
         return x.wrote_diff()
 
 
-_caffe, _cudnn = PoolingPrimitive(), CudnnPooling()     # have no state of their own
-
-
-def _ask_cudnn(Pooling operation):
-    if operation.method != AVE:
-        raise Refusal("pooling other than AVE (ops/pooling/cudnn.hpp says why)")
-    return _cudnn
-
-
-def _ask_onednn(Pooling operation):
-    if operation.dtype != FLOAT:
-        raise Refusal("float64 data: oneDNN computes float32 only")
-    if operation.method not in (MAX, AVE) or operation.mask_shown:
-        raise Refusal("STOCHASTIC pooling, and pooling with a mask as second top")
-    try:
-        library()
-    except DependencyError as error:
-        raise Refusal(str(error)) from None
-    return OnednnPooling()
-
-
-offer(Pooling, "CAFFE", lambda operation: _caffe)
-offer(Pooling, "CUDNN", _ask_cudnn)
-offer(Pooling, "ONEDNN", _ask_onednn)
+offer(Pooling, "CAFFE", CaffePooling)
+offer(Pooling, "CUDNN", CudnnPooling)
+offer(Pooling, "ONEDNN", OnednnPooling)
