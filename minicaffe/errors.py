@@ -127,6 +127,10 @@ class BusyError(Error, RuntimeError):
     """Another thread computes with what this one would change (docs/threads.md)."""
 
 
+class RecycledError(Error, RuntimeError):
+    """A blob was read whose memory serves others by the net's plan."""
+
+
 class PointerError(Error, ValueError):
     """A block that was never given out, is free already, or was written beyond its end."""
 

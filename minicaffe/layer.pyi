@@ -15,6 +15,8 @@ class Layer:
     default_loss_weight: float
     always_reshape: bool
     takes_unknown_fields: bool
+    backward_reads_bottoms: bool
+    backward_reads_tops: bool
     host_only: bool
     blobs: list[Blob]
     param_propagate_down: list[bool]

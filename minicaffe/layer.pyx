@@ -57,6 +57,8 @@ cdef class Layer:
     default_loss_weight = 0
     always_reshape = False
     takes_unknown_fields = False  # whether a file may give it fields that the messages lack (proto/fields.py)
+    backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/lifetimes.pyx)
+    backward_reads_tops = True
     host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
     def __init__(self, param, Dtype dtype=FLOAT, parameters=None, str key=None):

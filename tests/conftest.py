@@ -64,6 +64,22 @@ def on_cpu(device):
         minicaffe.set_mode_gpu()
 
 
+@pytest.fixture
+def onednn(on_cpu):
+    """Let layers on the CPU ask engine ONEDNN first; gives a function that does so, or not. A visible skip where there is no oneDNN."""
+    from minicaffe.errors import DependencyError
+    from minicaffe.onednn import library
+    from minicaffe.ops import engine
+    try:
+        library.version()
+    except DependencyError as error:
+        pytest.skip(str(error))
+    before = engine.preferred()
+    engine.prefer("ONEDNN")
+    yield lambda use: engine.prefer("ONEDNN" if use else "CAFFE")
+    engine.prefer(before)
+
+
 @pytest.fixture(scope="session")
 def nvrtc():
     """The NVRTC library."""

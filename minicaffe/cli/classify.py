@@ -40,6 +40,7 @@ def save_npy(path, array):
               "averaged, as in Caffe's tool; by default pictures are made as in training.")
 @click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures, if INPUT is a folder.")
 @options.threads
+@options.plan
 @options.model_file
 @options.common
 def classify(input_file, output_file, labels, center_only, images_dim, ext, **given):

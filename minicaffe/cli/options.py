@@ -109,10 +109,18 @@ def model_file(command):
     return skip_unknown_fields(python_layers(untrusted(command)))
 
 
+def plan(command):
+    """Give a command that runs whole nets the option --plan, for `net_options`."""
+    return click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_note_net_option, help=(
+        "What the net may do where nobody looks in between, joined by +: memory, blobs share memory; none, as in Caffe."))(command)
+
+
 def net_options():
     """Return what the running command's options say about its model file, as arguments of Net and Solver."""
     meta = click.get_current_context().meta
-    return {"skip_unknown_fields": meta["skip_unknown_fields"], "trusted": not meta.get("untrusted", False)}
+    plan = meta.get("plan", "none")
+    return {"skip_unknown_fields": meta["skip_unknown_fields"], "trusted": not meta.get("untrusted", False),
+            "plan": None if plan == "none" else plan}
 
 
 def _note_net_option(ctx, param, value):

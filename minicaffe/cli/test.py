@@ -25,6 +25,7 @@ logger = logging.getLogger("minicaffe.cli")
               help="How precision is computed, where the net ends in DetectionEvaluate.")
 @options.net_state
 @options.threads
+@options.plan
 @options.model_file
 @options.common
 def test(file, model, weights, iterations, ap_version, level, stage):

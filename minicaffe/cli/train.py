@@ -43,6 +43,7 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
               help="What happens when parameters are no longer finite: stop ends the run with exit status 1.")
 @options.net_state
 @options.threads
+@options.plan
 @options.model_file
 @options.common
 @click.pass_context

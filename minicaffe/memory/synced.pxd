@@ -1,3 +1,4 @@
+from minicaffe.memory.allocator cimport Allocator
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.layout cimport Layout
 
@@ -9,6 +10,7 @@ cpdef enum SyncedHead:
     SYNCED
     HEAD_AT_PRIVATE
     SYNCED_PRIVATE
+    RECYCLED
 
 
 cdef class DeviceSide:
@@ -36,6 +38,7 @@ cdef class SyncedMemory:
     cdef Buffer private_side        # of the host, in `arrangement`
     cdef Layout arrangement
     cdef DeviceSide side            # None until the first GPU call
+    cdef public Allocator pool      # gives the host's blocks, not zeroed, as a writer overwrites them all; None: as ever
     cdef str _name
     # Caffe's four calls; those of the same names without `_ptr` give the side as a Buffer.
     cdef const void* cpu_data_ptr(self) except? NULL
@@ -48,6 +51,8 @@ cdef class SyncedMemory:
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL
     cpdef int show_private(self) except -1
     cdef int drop_private(self) except -1
+    cpdef bint recycle(self) except -1
+    cpdef renew(self)
     cpdef Layout layout(self)
     cdef bint shown(self) noexcept
     cdef int arrange(self, int call, Layout layout) except -1

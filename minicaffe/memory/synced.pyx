@@ -20,7 +20,7 @@ from minicaffe.memory.reporter cimport Reporter
 
 import threading
 
-from minicaffe.errors import ConfigError, Error, WrongDeviceError, WrongTypeError
+from minicaffe.errors import ConfigError, Error, RecycledError, WrongDeviceError, WrongTypeError
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
@@ -61,39 +61,39 @@ cpdef enum Call:
     OVERWRITE_PRIVATE_DATA
 
 cdef enum:
-    STATES = 6
+    STATES = 7
     CALLS = 12
 
 NONE, CPU, GPU, BOTH = SyncedHead.UNINITIALIZED, SyncedHead.HEAD_AT_CPU, SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED
-OWN, HOST = SyncedHead.HEAD_AT_PRIVATE, SyncedHead.SYNCED_PRIVATE
+OWN, HOST, GONE = SyncedHead.HEAD_AT_PRIVATE, SyncedHead.SYNCED_PRIVATE, SyncedHead.RECYCLED
 
 # state x call -> action, new state. The code below does what this table says and decides nothing itself.
 TABLE = {
     # from            UNINITIALIZED         HEAD_AT_CPU          HEAD_AT_GPU          SYNCED
-    #                 HEAD_AT_PRIVATE       SYNCED_PRIVATE
+    #                 HEAD_AT_PRIVATE       SYNCED_PRIVATE       RECYCLED
     CPU_DATA:         ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, BOTH),     (KEEP, BOTH),
-                       (TO_PLAIN, HOST),    (KEEP, HOST)),
+                       (TO_PLAIN, HOST),    (KEEP, HOST),        (REFUSE, GONE)),
     MUTABLE_CPU_DATA: ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, CPU),      (KEEP, CPU),
-                       (TO_PLAIN, CPU),     (KEEP, CPU)),
+                       (TO_PLAIN, CPU),     (KEEP, CPU),         (REFUSE, GONE)),
     GPU_DATA:         ((ZERO_DEVICE, GPU),  (TO_DEVICE, BOTH),   (KEEP, GPU),         (KEEP, BOTH),
-                       (VIA_HOST, BOTH),    (TO_DEVICE, BOTH)),
+                       (VIA_HOST, BOTH),    (TO_DEVICE, BOTH),   (REFUSE, GONE)),
     MUTABLE_GPU_DATA: ((ZERO_DEVICE, GPU),  (TO_DEVICE, GPU),    (KEEP, GPU),         (KEEP, GPU),
-                       (VIA_HOST, GPU),     (TO_DEVICE, GPU)),
-    SET_CPU_DATA:     ((ADOPT_HOST, CPU),) * 6,
-    SET_GPU_DATA:     ((ADOPT_DEVICE, GPU),) * 6,
+                       (VIA_HOST, GPU),     (TO_DEVICE, GPU),    (REFUSE, GONE)),
+    SET_CPU_DATA:     ((ADOPT_HOST, CPU),) * 7,
+    SET_GPU_DATA:     ((ADOPT_DEVICE, GPU),) * 7,
     SET_CPU_COPY:     ((REFUSE, NONE),      (REFUSE, CPU),       (ADOPT_HOST, BOTH),  (ADOPT_HOST, BOTH),
-                       (REFUSE, OWN),       (REFUSE, HOST)),
+                       (REFUSE, OWN),       (REFUSE, HOST),      (REFUSE, GONE)),
     ASYNC_GPU_PUSH:   ((REFUSE, NONE),      (PUSH, BOTH),        (REFUSE, GPU),       (REFUSE, BOTH),
-                       (VIA_HOST, BOTH),    (PUSH, BOTH)),
-    COPY_ON_DEVICE:   ((FILL_DEVICE, GPU),) * 6,
+                       (VIA_HOST, BOTH),    (PUSH, BOTH),        (REFUSE, GONE)),
+    COPY_ON_DEVICE:   ((FILL_DEVICE, GPU),) * 7,
     PRIVATE_DATA:     ((ZERO_PRIVATE, OWN), (TO_PRIVATE, HOST),  (VIA_HOST, HOST),    (TO_PRIVATE, HOST),
-                       (KEEP, OWN),         (KEEP, HOST)),
+                       (KEEP, OWN),         (KEEP, HOST),        (REFUSE, GONE)),
     MUTABLE_PRIVATE_DATA: (
                       (ZERO_PRIVATE, OWN),  (TO_PRIVATE, OWN),   (VIA_HOST, OWN),     (TO_PRIVATE, OWN),
-                      (KEEP, OWN),          (KEEP, OWN)),
+                      (KEEP, OWN),          (KEEP, OWN),         (REFUSE, GONE)),
     OVERWRITE_PRIVATE_DATA: (
                       (ZERO_PRIVATE, OWN),  (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN),
-                      (KEEP, OWN),          (KEEP, OWN)),
+                      (KEEP, OWN),          (KEEP, OWN),         (REFUSE, GONE)),
 }
 
 cdef struct Step:
@@ -259,6 +259,27 @@ cdef class SyncedMemory:
                 self.head = HEAD_AT_CPU
             self.private_side = self.arrangement = None
         return 0
+
+    cpdef bint recycle(self) except -1:
+        """Give back the blocks of all sides, unless somebody else has a hold on one; until `renew` reading and writing raise.
+
+        Returns
+        -------
+        bool
+            Whether that was done.
+        """
+        with device_lock:
+            if self.shown() or (self.device is not None and (self.device.allocator is None
+                                                             or Py_REFCNT(<PyObject*>self.device) > 1)):
+                return False
+            self.host = self.device = self.private_side = self.arrangement = None
+            self.head = RECYCLED
+        return True
+
+    cpdef renew(self):
+        """Begin anew after `recycle`, for one who overwrites all of it."""
+        if self.head == RECYCLED:
+            self.head = UNINITIALIZED
 
     cpdef Layout layout(self):
         """Give the layout of the private side if that is valid, else None: plain."""
@@ -466,11 +487,13 @@ cdef class SyncedMemory:
             if head == self.head and host is self.host and device is self.device and private is self.private_side:
                 break
         if step.action == ZERO_HOST:
-            with nogil:
-                memset(side.ptr, 0, side.nbytes)
+            if self.pool is None:
+                with nogil:
+                    memset(side.ptr, 0, side.nbytes)
             self.host = side
         elif step.action == ZERO_DEVICE:
-            self.side.zero(<size_t>side.ptr, self.size)
+            if self.pool is None:
+                self.side.zero(<size_t>side.ptr, self.size)
             self.device = side
         elif step.action == TO_HOST:
             self.side.copy_to_host(<size_t>side.ptr, <size_t>self.device.ptr, self.size)
@@ -497,7 +520,8 @@ cdef class SyncedMemory:
             self.find_side()
             self.device = argument
         elif step.action == ZERO_PRIVATE or (step.action == TAKE_PRIVATE and private is None):
-            memset(side.ptr, 0, side.nbytes)
+            if self.pool is None or side.nbytes > self.arrangement.plain_nbytes:    # engines expect zeros beyond the array
+                memset(side.ptr, 0, side.nbytes)
             self.private_side = side
         elif step.action == TO_PRIVATE:
             self.arrangement.from_plain(<size_t>side.ptr, <size_t>host.ptr)
@@ -509,6 +533,10 @@ cdef class SyncedMemory:
             self.arrangement.to_plain(<size_t>side.ptr, <size_t>private.ptr)
             self.host = side
             self.count_reorder(side, f"{self.arrangement.name} to plain")
+        elif step.action == REFUSE and self.head == RECYCLED:
+            blob, _, part = self._name.rpartition(" ")
+            raise RecycledError(f"the {part} of blob '{blob}' is gone: by the net's plan its memory serves others; make the net "
+                                f"with keep=['{blob}'], or without a plan")
         elif step.action == REFUSE:
             remedy = "write through mutable_cpu_data first" if call == ASYNC_GPU_PUSH else "write through mutable_gpu_data first"
             raise self.wrong(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")
@@ -543,10 +571,12 @@ cdef class SyncedMemory:
         return 0
 
     cdef Buffer new_private(self, Layout layout):
-        return Buffer(registry.allocator(CPUPlace()), layout.nbytes, self._name)
+        return Buffer(registry.allocator(CPUPlace()) if self.pool is None else self.pool, layout.nbytes, self._name)
 
     cdef Buffer new_host(self):
-        return Buffer(registry.allocator(registry.host_place), self.size, self._name)
+        place = registry.host_place
+        pooled = self.pool is not None and place == self.pool.place     # page-locked memory has a cache of its own
+        return Buffer(self.pool if pooled else registry.allocator(place), self.size, self._name)
 
     cdef Buffer new_device(self):
         self.find_side()

@@ -58,6 +58,11 @@ class Net(Runner):
         (`minicaffe.common.Caffe.check_path`, layers/python.py).
     skip_unknown_fields : bool
         Leave out, with a warning, fields of forks without which the net computes the same (proto/forks.py).
+    plan : str, optional
+        What the net may do where it runs as a whole and nobody looks in between, that is without hooks and `debug_info`: with
+        ``"memory"`` blobs that are never needed at once share memory. To read one that is gone raises RecycledError.
+    keep : sequence of str
+        Names of blobs that stay readable all the same, besides parameters, inputs, outputs and losses.
 
     Attributes
     ----------
@@ -73,7 +78,7 @@ class Net(Runner):
     """
 
     def __init__(self, param, dtype=Dtype.FLOAT, workspace=None, file=None, positions=None, trusted=True,
-                 skip_unknown_fields=False):
+                 skip_unknown_fields=False, plan=None, keep=()):
         self.name, self.file, self.dtype, self.phase = param.name, file, dtype, param.state.phase
         self.state = caffe_pb2.NetState()
         self.state.CopyFrom(param.state)
@@ -90,6 +95,7 @@ class Net(Runner):
         for blob in self.output_blobs:
             log.info("This network produces output %s", blob.name)
         super().__init__(builder.nodes, builder.param_table, param.debug_info)
+        self.set_plan(plan, [*self.output_blobs, *map(self.blob_by_name, keep)], self.phase == caffe_pb2.TRAIN)
         self.params_lr = self.param_table.multipliers("lr_mult")
         self.params_weight_decay = self.param_table.multipliers("decay_mult")
         self.parameters.add_net(self)

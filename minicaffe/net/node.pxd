@@ -13,6 +13,9 @@ cdef class Node:
     cdef readonly object line
     cdef int forward(self) except -1
     cdef int backward(self) except -1
+    cdef int renew_tops(self) except -1
+    cdef int renew_bottoms(self) except -1
+    cdef unsigned long long stamp(self) noexcept
     cdef int reshape(self) except -1
     cdef int inspect(self) except -1
     cdef double loss(self) except? -1

@@ -4,7 +4,9 @@ A net is a list of nodes, in the order in which they run; it calls its layers th
 of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on).
 """
 
+from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Layer
+from minicaffe.memory.synced cimport RECYCLED
 
 from minicaffe.errors import Error
 
@@ -50,6 +52,40 @@ cdef class Node:
         except Error as error:
             raise self.placed(error)
         return 0
+
+    cdef int renew_tops(self) except -1:
+        """Let the layer write data that was recycled; not of a top that is a bottom, too, and would be read first."""
+        cdef Blob top, bottom
+        for top in self.tops:
+            if top.data_memory.head == RECYCLED:
+                for bottom in self.bottoms:
+                    if bottom.data_memory is top.data_memory:
+                        break
+                else:
+                    top.data_memory.renew()
+        return 0
+
+    cdef int renew_bottoms(self) except -1:
+        """The same for diffs, which backward writes."""
+        cdef Blob top, bottom
+        for bottom, needed in zip(self.bottoms, self.bottom_needs):
+            if needed and bottom.diff_memory.head == RECYCLED:
+                for top in self.tops:
+                    if bottom.diff_memory is top.diff_memory:
+                        break
+                else:
+                    bottom.diff_memory.renew()
+        return 0
+
+    cdef unsigned long long stamp(self) noexcept:
+        """A number that changes whenever one of the blobs gets another shape or memory."""
+        cdef unsigned long long total = 0
+        cdef Blob blob
+        for blob in self.bottoms:
+            total += blob.stamp
+        for blob in self.tops:
+            total += blob.stamp
+        return total
 
     cdef int reshape(self) except -1:
         """Give the tops their shapes, if a blob changed."""

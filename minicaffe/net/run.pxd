@@ -1,3 +1,4 @@
+from minicaffe.net.lifetimes cimport Lifetimes
 from minicaffe.net.lock cimport NetLock
 
 cdef class Runner:
@@ -12,6 +13,13 @@ cdef class Runner:
     cdef list param_counts      # of all parameters, as their layers made them
     cdef list computed          # all blobs but those that sources give, and the learnable parameters
     cdef list hooks
+    cdef readonly frozenset plan    # the words of PLANS that are asked for
+    cdef public bint recycles       # False: no memory is recycled now, as while a CUDA graph knows its addresses
+    cdef set kept                   # blobs that are read after a run
+    cdef bint training              # a run forward is followed by one backward
+    cdef Lifetimes lifetimes        # None until they are needed
+    cdef bint whole(self, int start, int end) except -1
+    cdef Lifetimes lifetimes_of(self, int start, int end)
     cdef int check_range(self, int low, int high) except -1
     cdef int check_ready(self) except -1
     cdef double compute(self, bint sources, int start, int end) except? -1

@@ -7,14 +7,16 @@ threads take turns (lock.pyx).
 from collections import Counter
 
 from minicaffe.blob cimport Blob
+from minicaffe.net.lifetimes cimport Lifetimes
 from minicaffe.net.lock cimport NetLock
 from minicaffe.net.node cimport Node
 from minicaffe.device.context cimport Context, context
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, ShapeError, close_matches
 from minicaffe.net.observe import log_backward, log_forward, log_norms
 
 
+PLANS = ("memory",)     # what a net may be asked to do where nobody looks in between
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
 
 
@@ -45,6 +47,46 @@ cdef class Runner:
         self.computed = [blob for blob in self.blob_list if blob not in given] + self.learnable_params
         self.param_counts = [blob.count for blob in param_table.params]
         self.lock = NetLock([*self.blob_list, *param_table.params])
+        self.plan, self.recycles = frozenset(), True
+
+    def set_plan(self, plan, kept, bint training):
+        """Compute by a plan wherever the net runs as a whole and nobody looks in between.
+
+        Parameters
+        ----------
+        plan : str or None
+            Words of PLANS joined by ``+``. With ``memory`` blobs share memory (lifetimes.pyx).
+        kept : list of Blob
+            That are read after a run; those that sources give and the losses are among them anyway.
+        training : bool
+            A run forward is followed by one backward.
+
+        Raises
+        ------
+        ConfigError
+            If a word is unknown.
+        """
+        words = plan.split("+") if plan else []
+        for word in words:
+            if word not in PLANS:
+                raise ConfigError(f"must be words of {', '.join(PLANS)} joined by +, got '{word}'{close_matches(word, PLANS)}",
+                                  field="plan")
+        self.plan, self.training, self.lifetimes = frozenset(words), training, None
+        self.kept = {*kept, *(top for node in self.nodes for top, weight in zip(node.tops, node.loss_weights)
+                              if weight or not node.bottoms)}
+
+    cdef bint whole(self, int start, int end) except -1:
+        """Whether a plan holds for a run of layers `start` to `end`."""
+        return start == 0 and end == len(self.nodes) - 1 and self.watcher() is None
+
+    cdef Lifetimes lifetimes_of(self, int start, int end):
+        """Return which memories end in a run of layers `start` to `end`; None if none do."""
+        if "memory" not in self.plan or not self.recycles or not self.whole(start, end):
+            return None
+        stamp = self.stamp()
+        if self.lifetimes is None or self.lifetimes.stamp != stamp:
+            self.lifetimes = Lifetimes(self.nodes, self.kept, self.param_table.params, self.training, stamp)
+        return self.lifetimes
 
     cpdef double forward_from_to(self, int start, int end) except? -1:
         """Run layers `start` to `end`, both included; return the sum of their losses.
@@ -60,17 +102,22 @@ cdef class Runner:
 
     cpdef backward_from_to(self, int start, int end):
         """Run the backward of layers `start` down to `end`, both included, where it is needed."""
+        cdef Lifetimes lifetimes
         cdef Node node
         cdef int i
         self.check_range(end, start)
         with self.lock:
             self.check_ready()
+            lifetimes = self.lifetimes_of(end, start)
             for i in range(start, end - 1, -1):
                 node = <Node> self.nodes[i]
                 if self.hooks[2]:
                     self._call_hooks(BEFORE_BACKWARD, i)
                 if node.needs_backward:
+                    node.renew_bottoms()
                     node.backward()
+                    if lifetimes is not None:
+                        lifetimes.end_backward(i, node)
                     if self.debug_info:
                         log_backward(node)
                 if self.hooks[3]:
@@ -80,7 +127,8 @@ cdef class Runner:
         """Run the backward of one layer, whether the net needs it or not."""
         with self.lock:
             self.check_ready()
-            (<Node?> self.nodes[index]).backward()
+            (<Node?> self.nodes[index]).renew_bottoms()
+            (<Node> self.nodes[index]).backward()
 
     def forward_backward(self, bint run_sources=True, bint read_loss=True):
         """Run the whole net forward and backward.
@@ -116,6 +164,7 @@ cdef class Runner:
     cdef double compute(self, bint sources, int start, int end) except? -1:
         """Run layers forward, those without bottoms only if `sources`; return the losses that cannot be read later."""
         cdef double loss = 0
+        cdef Lifetimes lifetimes = self.lifetimes_of(start, end)
         cdef Node node
         cdef int i
         self.check_ready()
@@ -125,9 +174,12 @@ cdef class Runner:
                 continue
             if self.hooks[0]:
                 self._call_hooks(BEFORE_FORWARD, i)
+            node.renew_tops()
             node.forward()
             if self.loss_at_once:
                 loss += node.loss()
+            if lifetimes is not None:
+                lifetimes.end_forward(i, node)
             if self.debug_info:
                 log_forward(node)
             if self.hooks[1]:

@@ -8,6 +8,7 @@ import logging
 import math
 
 from minicaffe.errors import ConfigError, NotFiniteError
+from minicaffe.memory.synced import SyncedHead
 
 log = logging.getLogger("minicaffe.solver")
 EFFECTS = ("warn", "stop")
@@ -87,11 +88,15 @@ def first_blob(net):
     from_data : bool
         Whether a layer without bottoms gave it.
     """
+    recycled = False
     for blob in net.blob_list:
-        if not is_finite(blob):
+        recycled = recycled or blob.data_memory.head == SyncedHead.RECYCLED
+        if not recycled and not is_finite(blob):
             writers = [node for node in net.nodes if blob in node.tops]
             layers = " and ".join(f"layer '{node.name}' ({node.type})" for node in writers)
             return f"the first blob that is not finite is '{blob.name}' of {layers}", not writers[0].bottoms
+    if recycled:
+        return "which blob it came from is not known, as blobs share memory (--plan none ends that)", False
     return "no blob holds such a value any more", False  # an earlier batch of iter_size gave it, or a layer overwrote it in place
 
 

@@ -57,6 +57,7 @@ class TrainingGraph:
         if reason is not None:
             return self._leave(reason)
         net = self.solver.net
+        net.recycles = False  # a graph knows the addresses of all blobs
         net.run_sources()
         generator = net.layers[0].generator
         stamp = net.stamp(), generator.seed
@@ -111,4 +112,5 @@ class TrainingGraph:
             log.debug("no CUDA graph: %s", reason)
             self.told = reason
         self.graph = self.stamp = None
+        self.solver.net.recycles = True
         return None

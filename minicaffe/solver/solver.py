@@ -48,6 +48,8 @@ class Solver:
         import no modules; a `snapshot_prefix` of the file is refused.
     own_fields : collection of str
         Fields of `param` that the program has set itself; their paths are its own, whatever `trusted` says.
+    plan : str, optional
+        Of the nets, as `Net` takes it.
     net_files : dict, optional
         What `minicaffe.proto.upgrade.read_net_file` returned of files that were read already, by path.
 
@@ -87,14 +89,14 @@ class Solver:
     exact_resume = True
 
     def __init__(self, param, *, file=None, positions=None, dtype=Dtype.FLOAT, workspace=None, skip_unknown_fields=False,
-                 trusted=True, own_fields=(), net_files=None):
+                 trusted=True, own_fields=(), net_files=None, plan=None):
         self.param = caffe_pb2.SolverParameter()
         self.param.CopyFrom(param)
         self.file = str(file) if file is not None else None
         self.positions = positions
         self.workspace = workspace if workspace is not None else Workspace()
         self.trusted = trusted
-        self.skip_unknown_fields = skip_unknown_fields
+        self.skip_unknown_fields, self.plan = skip_unknown_fields, plan
         self.own_fields = frozenset(own_fields)
         self.iter = 0
         self.current_step = 0
@@ -132,7 +134,7 @@ class Solver:
         if param.random_seed >= 0:
             caffe.seed(param.random_seed + caffe.solver_rank)
         self.generator = caffe.generator
-        make_net = functools.partial(self.make_net, dtype=dtype, workspace=self.workspace)
+        make_net = functools.partial(self.make_net, dtype=dtype, workspace=self.workspace, plan=self.plan)
         maker = nets.NetMaker(param, self.file, self.positions, make_net, self.skip_unknown_fields, self.own_fields, net_files)
         self.net = maker.train_net()
         self.test_nets = maker.test_nets()

@@ -49,6 +49,16 @@ def test_net_alone_shows_its_solver(folder):
     assert re.search(r"^test loss = \S+ \(\* 1 = \S+ loss\)$", result.stdout, re.M)
 
 
+def test_the_memory_plan_changes_no_bit(folder, capsys):
+    models = []
+    for plan in ("memory", "none"):
+        assert cli.main(["train", "solver.prototxt", "--seed", "3", "--plan", plan, "--snapshot-prefix", plan, "--threads", "1"]) == 0
+        models.append((folder / f"{plan}_iter_30.caffemodel").read_bytes())
+    assert models[0] == models[1]
+    assert cli.main(["train", "solver.prototxt", "--plan", "memry"]) == 2
+    assert "plan: must be words of memory" in capsys.readouterr().err
+
+
 def test_quiet_leaves_only_the_result(folder):
     result = run("train", "net.prototxt", "--max-iter", "10", "--quiet", cwd=folder)
     assert result.returncode == 0 and result.stderr == "" and "Finished at iteration 10" in result.stdout
@@ -176,7 +186,8 @@ def test_not_a_number_is_null_in_json(folder):
 # ---- numbers that are not finite
 
 def test_a_training_that_diverges_fails_and_says_how_to_go_on(folder):
-    result = run("train", "solver.prototxt", "--snapshot-interval", "1", "--base-lr", "1e15", "--quiet", cwd=folder)
+    result = run("train", "solver.prototxt", "--snapshot-interval", "1", "--base-lr", "1e15", "--quiet", "--plan", "none",
+                 cwd=folder)
     told, error = result.stderr.splitlines()
     assert result.returncode == 1 and re.search("Iteration [1-9]: the loss is inf, .* 'loss' of layer 'loss' \\(EuclideanLoss\\)", told)
     assert error.startswith("minicaffe: solver.prototxt: iteration ") and "the first is layer 'scale' blobs[0]" in error
@@ -191,8 +202,10 @@ def test_a_training_that_diverges_fails_and_says_how_to_go_on(folder):
 
 def test_without_a_snapshot_it_begins_anew(folder, capsys):
     assert cli.main(["train", "solver.prototxt", "--base-lr=1e30", "--quiet"]) == 1
-    assert capsys.readouterr().err.endswith("no snapshot was written before, begin anew with: minicaffe train solver.prototxt --quiet "
-                                            "--base-lr=1e+29\n")
+    told = capsys.readouterr().err
+    assert "which blob it came from is not known, as blobs share memory (--plan none ends that)" in told
+    assert told.endswith("no snapshot was written before, begin anew with: minicaffe train solver.prototxt --quiet "
+                         "--base-lr=1e+29\n")
     assert not list(folder.glob("*.solverstate"))
 
 

@@ -12,7 +12,7 @@ from layout_double import Backwards
 
 from minicaffe import memory
 from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, OutOfMemoryError
+from minicaffe.errors import ConfigError, OutOfMemoryError, RecycledError
 from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, LimitAllocator, SyncedHead, SyncedMemory, SystemAllocator
 from minicaffe.memory.registry import registry
 
@@ -58,6 +58,12 @@ EXPECTED = {
     ("SYNCED_PRIVATE", "private_data"): ("SYNCED_PRIVATE", 0),
     ("SYNCED_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
     ("SYNCED_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    **{("RECYCLED", call): ("refused", 0) for call in (
+        "cpu_data", "mutable_cpu_data", "gpu_data", "mutable_gpu_data", "private_data", "mutable_private_data",
+        "overwrite_private_data", "set_cpu_copy", "async_gpu_push")},
+    ("RECYCLED", "set_cpu_data"): ("HEAD_AT_CPU", 0),
+    ("RECYCLED", "set_gpu_data"): ("HEAD_AT_GPU", 0),
+    ("RECYCLED", "copy_on_device"): ("HEAD_AT_GPU", 0),
 }
 ROUTES = {
     "UNINITIALIZED": [],
@@ -66,6 +72,7 @@ ROUTES = {
     "SYNCED": ["mutable_cpu_data", "gpu_data"],
     "HEAD_AT_PRIVATE": ["mutable_cpu_data", "mutable_private_data"],
     "SYNCED_PRIVATE": ["mutable_cpu_data", "private_data"],
+    "RECYCLED": ["mutable_cpu_data", "private_data", "recycle"],
 }
 
 
@@ -79,7 +86,7 @@ def write(buffer, content):
 
 def in_state(state):
     """A memory in `state` that holds CONTENT, or zeros if it was never touched."""
-    mem = SyncedMemory(N, "blob")
+    mem = SyncedMemory(N, "blob data")
     for step in ROUTES[state]:
         side = getattr(mem, step)(LAYOUT) if "private" in step else getattr(mem, step)()
         if step in ("mutable_cpu_data", "mutable_gpu_data"):
@@ -114,7 +121,8 @@ def test_table(host, device, state, call):
     new_state, reorders = EXPECTED[state, call]
     before = mem.reorders
     if new_state == "refused":
-        with pytest.raises(ConfigError, match=f"has nothing to do in state {state}"):
+        gone = r"the data of blob 'blob' is gone.*keep=\['blob'\]"
+        with pytest.raises((ConfigError, RecycledError), match=gone if state == "RECYCLED" else f"has nothing to do in state {state}"):
             perform(mem, call, keep)
         new_state = state
     else:
@@ -132,7 +140,7 @@ def test_table(host, device, state, call):
     assert SyncedHead(mem.head).name == new_state
     assert mem.reorders - before == reorders
     assert mem.layout() is (LAYOUT if "PRIVATE" in new_state else None)
-    if call == "async_gpu_push":
+    if call == "async_gpu_push" and state != "RECYCLED":
         assert read(mem.gpu_data()) == CONTENT
 
 
@@ -336,3 +344,20 @@ class PrivateMachine(RuleBasedStateMachine):
 
 TestPrivateMachine = PrivateMachine.TestCase
 TestPrivateMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_recycling_gives_back_every_block_but_those_that_somebody_has(host, device):
+    for step in ("mutable_cpu_data", "mutable_gpu_data"):
+        mem = SyncedMemory(N)
+        view = getattr(mem, step)()
+        assert not mem.recycle() and mem.head != SyncedHead.RECYCLED
+        before = len(memory.reporter.live())
+        del view
+        assert mem.recycle() and mem.head == SyncedHead.RECYCLED and len(memory.reporter.live()) == before - 1
+        mem.renew()
+        assert mem.head == SyncedHead.UNINITIALIZED and read(mem.cpu_data()) == bytes(N)
+        mem.renew()     # nothing to do
+        assert mem.head == SyncedHead.HEAD_AT_CPU
+    foreign = SyncedMemory(N)
+    foreign.set_cpu_data(bytearray(N))
+    assert not foreign.recycle()

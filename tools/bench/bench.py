@@ -60,12 +60,12 @@ def flops(net):
 class Minicaffe:
     """The phases of a training step in minicaffe."""
 
-    def __init__(self, param, threads):
+    def __init__(self, param, threads, plan=None):
         minicaffe.set_num_threads(threads)
         solver = caffe_pb2.SolverParameter(type="SGD", base_lr=0.01, lr_policy="fixed", momentum=0.9, weight_decay=5e-4,
                                            max_iter=1 << 30, snapshot_after_train=False)
         solver.net_param.CopyFrom(param)
-        self.solver = create_solver(solver)
+        self.solver = create_solver(solver, plan=plan)
         self.net = self.solver.net
         self.last = len(self.net.layers) - 1
 

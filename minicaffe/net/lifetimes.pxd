@@ -1,0 +1,11 @@
+from minicaffe.net.node cimport Node
+
+cdef class Lifetimes:
+    cdef readonly unsigned long long stamp
+    cdef bint stale             # a blob got another shape or memory in the middle of a run
+    cdef list stamps            # of each node
+    cdef list forward           # for each node the list of `Life` that end with its forward
+    cdef list backward          # the same with its backward
+    cdef int end_forward(self, int index, Node node) except -1
+    cdef int end_backward(self, int index, Node node) except -1
+    cdef int end(self, list ends, int index, Node node) except -1

@@ -1,0 +1,135 @@
+"""Lifetimes: when the memories of a net's blobs are needed, so that those which are never needed at once share memory.
+
+In a training step forward runs all nodes, then backward those that need it, in reverse. A memory lives from the node that writes
+it first to the last one that reads or writes it; then its blocks go back to a pool, from which later memories take theirs. Blobs
+that share a memory (Split, in place, Reshape) are told by its identity. A memory that is read too late raises
+(`SyncedMemory.recycle`), so that a lifetime which was found too short gives no wrong numbers.
+"""
+
+from cpython.object cimport PyObject
+
+from minicaffe.blob cimport Blob
+from minicaffe.memory.synced cimport SyncedMemory
+from minicaffe.net.node cimport Node
+
+from minicaffe.memory.caching import CachingAllocator
+from minicaffe.memory.place import CPUPlace
+from minicaffe.memory.registry import registry
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject* o)
+
+_pool = None    # above the allocator that serves the host, for all nets of the process
+
+
+cdef class Life:
+    """A memory of blobs of a net, and where in a step it is needed."""
+    cdef SyncedMemory memory
+    cdef int holders        # blobs of the net that have it, counted twice where it is their data and diff
+    cdef int last           # position in the step
+    cdef bint kept          # it is needed after the step, or others have it
+    cdef bint written       # a node of the step overwrites it before it is read
+
+    def __init__(self, SyncedMemory memory not None):
+        self.memory = memory
+
+    cdef int end(self) except -1:
+        # Whoever took the memory for a blob outside of the net, such as a layer for a net inside, reads it at any time.
+        if Py_REFCNT(<PyObject*> self.memory) <= self.holders + 1:
+            self.memory.recycle()
+        return 0
+
+
+cdef class Lifetimes:
+    """When the memories of a net's blobs end.
+
+    Parameters
+    ----------
+    nodes : list of Node
+    kept : collection of Blob
+        What is read after the step: data and diff of these.
+    params : list of Blob
+        Of which no blob's memory may end that has theirs.
+    training : bool
+        Backward follows.
+    stamp : int
+        Of the net; other lifetimes are needed when it has another one.
+    """
+
+    def __init__(self, list nodes not None, kept, params, bint training, stamp):
+        cdef Node node
+        cdef Blob blob
+        cdef Life life
+        cdef int i, count = len(nodes)
+        self.stamp = stamp
+        self.stamps = [(<Node> node).stamp() for node in nodes]
+        self.forward, self.backward = [[] for _ in nodes], [[] for _ in nodes]
+        lives = {}      # by the memory's id
+
+        def life_of(memory):
+            if id(memory) not in lives:
+                lives[id(memory)] = Life(memory)
+            return lives[id(memory)]
+
+        def touch(memory, int position, bint writes=False):
+            cdef Life life = life_of(memory)
+            if writes and life.last < 0:
+                life.written = True
+            life.last = position
+
+        blobs = {blob for node in nodes for blob in [*node.bottoms, *node.tops]}
+        for blob in blobs:
+            for memory in (blob.data_memory, blob.diff_memory):
+                life = life_of(memory)
+                life.holders += 1
+                life.last = -1
+        for blob in [*kept, *params]:
+            for memory in (blob.data_memory, blob.diff_memory):
+                life = life_of(memory)
+                life.kept = True
+        for i, node in enumerate(nodes):
+            for blob in node.bottoms:
+                touch(blob.data_memory, i)
+            for blob in node.tops:
+                touch(blob.data_memory, i, True)
+        for i in reversed(range(count)) if training else ():
+            node = nodes[i]
+            if not node.needs_backward:
+                continue
+            for blob in node.tops:
+                touch(blob.diff_memory, 2 * count - 1 - i)
+            for blob, needed in zip(node.bottoms, node.bottom_needs):
+                if needed:
+                    touch(blob.diff_memory, 2 * count - 1 - i, True)
+            for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()),
+                         *(node.tops if node.layer.backward_reads_tops else ())):
+                touch(blob.data_memory, 2 * count - 1 - i)
+        pool = pool_of_host()
+        for life in lives.values():
+            if not life.kept and life.written and life.memory.size:
+                life.memory.pool = pool
+                (self.forward[life.last] if life.last < count else self.backward[2 * count - 1 - life.last]).append(life)
+
+    cdef int end_forward(self, int index, Node node) except -1:
+        """Recycle what was needed last by the forward of a node."""
+        return self.end(self.forward, index, node)
+
+    cdef int end_backward(self, int index, Node node) except -1:
+        """Recycle what was needed last by the backward of a node."""
+        return self.end(self.backward, index, node)
+
+    cdef int end(self, list ends, int index, Node node) except -1:
+        self.stale = self.stale or node.stamp() != <unsigned long long> self.stamps[index]
+        if not self.stale:
+            for life in <list> ends[index]:
+                (<Life> life).end()
+        return 0
+
+
+def pool_of_host():
+    """Return the allocator from which recycled blobs of all nets take their memory on the host."""
+    global _pool
+    upstream = registry.allocator(CPUPlace())
+    if _pool is None or _pool.upstream is not upstream:
+        _pool = CachingAllocator(upstream)
+    return _pool

@@ -1,0 +1,326 @@
+"""The memory plan: the same numbers to the last bit as without one, out of memory that holds NaN whenever it changes its owner."""
+
+import ctypes
+import random
+
+import numpy as np
+import pytest
+
+import minicaffe
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, MissingNameError, RecycledError
+from minicaffe.memory import CPUPlace, SyncedHead
+from minicaffe.memory.allocator import Allocator
+from minicaffe.memory.registry import registry
+from minicaffe.net import lifetimes
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+ALLOCATORS = []     # the collector clears an allocator in a cycle before the blocks that it has to free
+
+
+class Poison(Allocator):
+    """Blocks that hold NaN when they are given out and when they come back."""
+
+    def __init__(self):
+        super().__init__(CPUPlace(), registry.allocator(CPUPlace(), "plain"))
+        self.nbytes, self.most = {}, 0
+
+    def alloc(self, nbytes):
+        address = self.upstream.alloc(nbytes)
+        ctypes.memset(address, 0xFF, nbytes)
+        self.nbytes[address] = nbytes
+        self.most = max(self.most, sum(self.nbytes.values()))
+        return address
+
+    def free(self, address):
+        ctypes.memset(address, 0xFF, self.nbytes.pop(address))
+        self.upstream.free(address)
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """The pool of all nets with a plan."""
+    allocator = Poison()
+    ALLOCATORS.append(allocator)
+    monkeypatch.setattr(lifetimes, "pool_of_host", lambda: allocator)
+    return allocator
+
+
+def net_of(text, phase="TRAIN", **options):
+    param = parse_text(text, caffe_pb2.NetParameter)[0]
+    param.state.phase = caffe_pb2.Phase.Value(phase)
+    minicaffe.set_random_seed(7)
+    return Net(param, **options)
+
+
+def feed(net, seed):
+    values = np.random.RandomState(seed)
+    for blob in net.input_blobs:
+        label = blob.name.startswith("label")
+        blob.data[...] = values.randint(0, 3, blob.shape) if label else values.uniform(-1, 1, blob.shape)
+
+
+def trace(net, steps=3, accumulate=1, backward=True):
+    """Every number that a training gives: losses, outputs, and data and gradients of the parameters, step for step."""
+    seen = []
+    for step in range(steps):
+        net.clear_param_diffs()
+        for part in range(accumulate):
+            feed(net, 10 * step + part)
+            seen.append(net.forward_backward() if backward else net.forward_from_to(0, len(net.nodes) - 1))
+            seen += [blob.cpu_data.copy() for blob in net.output_blobs]
+        seen += [blob.cpu_diff.copy() for blob in net.learnable_params]
+        for blob in net.learnable_params:
+            blob.scale_diff(0.01)
+        net.update()
+        seen += [blob.cpu_data.copy() for blob in net.learnable_params]
+    return seen
+
+
+def same(one, other):
+    assert len(one) == len(other) and all(np.isfinite(x).all() for x in other)
+    for i, (x, y) in enumerate(zip(one, other, strict=True)):
+        np.testing.assert_array_equal(x, y, err_msg=f"number {i}")
+
+
+def recycled(net):
+    return [blob.name for blob in net.blob_list if blob.data_memory.head == SyncedHead.RECYCLED]
+
+
+INPUT = """layer { name: "in" type: "Input" top: "x" top: "label" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 } } }
+"""
+LOSS = """layer { name: "score" type: "InnerProduct" bottom: "%s" top: "score" inner_product_param { num_output: 3
+  weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top: "loss" }
+"""
+
+
+def layer(name, kind, bottoms, tops, param=""):
+    words = " ".join(f'bottom: "{b}"' for b in bottoms) + " " + " ".join(f'top: "{t}"' for t in tops)
+    return f'layer {{ name: "{name}" type: "{kind}" {words} {param} }}\n'
+
+
+CONV = 'convolution_param {{ num_output: {} kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }}'
+SAME_SHAPE = {      # kind: parameters; may it work in place
+    "ReLU": ("", True), "Sigmoid": ("", True), "TanH": ("", True), "Dropout": ("dropout_param { dropout_ratio: 0.3 }", True),
+    "Power": ("power_param { scale: 0.5 shift: 0.1 }", True), "BatchNorm": ("", True), "Scale": ("scale_param { bias_term: true }", True),
+    "Bias": ("", True), "PReLU": ("", True), "ELU": ("", False), "BNLL": ("", False), "LRN": ("", False), "AbsVal": ("", False),
+    "MVN": ("", False), "Softmax": ("", False), "Swish": ("", True), "Clip": ("clip_param { min: -1 max: 0.5 }", False),
+    "Exp": ("exp_param { scale: 0.1 }", True), "Pooling": ("pooling_param { kernel_size: 3 stride: 1 pad: 1 }", False),
+    "Tile": ("tile_param { tiles: 1 }", False)}
+TOP_IS_FREE = ("BatchNorm", "Scale", "Bias", "Power", "Dropout")    # backward does not read the top, which others may overwrite
+
+
+def random_net(seed):
+    """A graph of layers on arrays of 4 x channels x 8 x 8: branches, in place, views, losses in the middle, blobs nobody reads."""
+    dice = random.Random(seed)
+    text, live, count = INPUT, [("x", 3)], 0
+    in_place_ok = set()         # blobs that nobody else reads, and whose layers do not need them in backward
+    for _ in range(dice.randint(4, 16)):
+        count += 1
+        name, choice = f"l{count}", dice.random()
+        bottom, channels = dice.choice(live)
+        if choice < 0.2:
+            made = dice.choice([3, 5, 8, 16])
+            text += layer(name, "Convolution", [bottom], [name], CONV.format(made))
+            live.append((name, made))
+            in_place_ok.add(name)
+        elif choice < 0.6:
+            kind = dice.choice(sorted(SAME_SHAPE))
+            param, in_place = SAME_SHAPE[kind]
+            if in_place and bottom in in_place_ok and dice.random() < 0.6:
+                text += layer(name, kind, [bottom], [bottom], param)
+                if kind not in TOP_IS_FREE:
+                    in_place_ok.discard(bottom)
+            else:
+                text += layer(name, kind, [bottom], [name], param)
+                in_place_ok.discard(bottom)
+                live.append((name, channels))
+        elif choice < 0.72:
+            others = [b for b, c in live if c == channels]
+            pair = [bottom, dice.choice(others)]
+            text += layer(name, "Eltwise", pair, [name], f"eltwise_param {{ operation: {dice.choice(['SUM', 'MAX', 'PROD'])} }}")
+            in_place_ok -= set(pair)
+            live.append((name, channels))
+        elif choice < 0.82:
+            other = dice.choice(live)
+            text += layer(name, "Concat", [bottom, other[0]], [name])
+            in_place_ok -= {bottom, other[0]}
+            live.append((name, channels + other[1]))
+        elif choice < 0.9 and channels > 1:
+            cut = dice.randint(1, channels - 1)
+            text += layer(name, "Slice", [bottom], [name + "a", name + "b"], f"slice_param {{ slice_point: {cut} }}")
+            in_place_ok.discard(bottom)
+            live += [(name + "a", cut), (name + "b", channels - cut)]
+        elif choice < 0.95:
+            text += layer(name, "Reshape", [bottom], [name], "reshape_param { shape { dim: 0 dim: 0 dim: 8 dim: -1 } }")
+            in_place_ok.discard(bottom)
+            live.append((name, channels))
+        else:
+            text += layer(name, "Reduction", [bottom], [name + "_loss"], "reduction_param { operation: SUMSQ } loss_weight: 0.01")
+            in_place_ok.discard(bottom)
+    return text + LOSS % dice.choice(live[-3:])[0]
+
+
+NETS = {
+    "in place": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8)) + layer("r", "ReLU", ["c"], ["c"]) + LOSS % "c",
+    "one reader stops the gradient": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
+    + layer("am", "ArgMax", ["c"], ["am"]) + layer("s", "Silence", ["am"], []) + LOSS % "c",
+    "accuracy": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8)) + LOSS % "c"
+    + layer("acc", "Accuracy", ["score", "label"], ["acc"]),
+    "probabilities of the loss": INPUT + layer("c", "InnerProduct", ["x"], ["c"], "inner_product_param { num_output: 3 }")
+    + layer("l", "SoftmaxWithLoss", ["c", "label"], ["l", "p"]) + layer("e", "Power", ["p"], ["e"], "power_param { scale: 2 }"),
+    "shared weights": INPUT + layer("a", "Convolution", ["x"], ["a"], 'param { name: "w" } param { name: "b" }' + CONV.format(3))
+    + layer("b", "Convolution", ["a"], ["b"], 'param { name: "w" } param { name: "b" }' + CONV.format(3)) + LOSS % "b",
+    "a loss that others read": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4))
+    + layer("q", "Reduction", ["c"], ["q"], "reduction_param { operation: SUMSQ } loss_weight: 0.1")
+    + layer("t", "Power", ["q"], ["t"], "power_param { scale: 0.5 } loss_weight: 1") + LOSS % "c",
+    "a parameter as top": layer("w", "Parameter", [], ["w"], "parameter_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } }") + INPUT
+    + layer("sum", "Eltwise", ["x", "w"], ["sum"]) + LOSS % "sum",
+    "LSTM": """layer { name: "in" type: "Input" top: "x" top: "cont" top: "label" input_param { shape { dim: 3 dim: 4 dim: 5 }
+  shape { dim: 3 dim: 4 } shape { dim: 3 } } }
+layer { name: "c" type: "Power" bottom: "cont" top: "c" power_param { scale: 0 shift: 1 } propagate_down: false }
+layer { name: "y" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 5 axis: 2
+  weight_filler { type: "xavier" } } }
+layer { name: "lstm" type: "LSTM" bottom: "y" bottom: "c" top: "h" recurrent_param { num_output: 6
+  weight_filler { type: "uniform" min: -0.1 max: 0.1 } } }
+""" + LOSS % "h",
+    **{f"random {seed}": random_net(seed) for seed in range(60)},
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("how", ["train", "iter_size", "test"])
+def test_numbers_are_those_without_a_plan(name, how, poison, device):
+    options = {"accumulate": 2 if how == "iter_size" else 1, "backward": how != "test", "steps": 2}
+    phase = "TEST" if how == "test" else "TRAIN"
+    want = trace(net_of(NETS[name], phase), **options)
+    same(trace(net_of(NETS[name], phase, plan="memory"), **options), want)
+    assert poison.most > 0 or device != "cpu"
+
+
+def test_with_private_layouts(onednn, poison):
+    used = 0
+    for text in NETS.values():
+        want = trace(net_of(text), steps=2)
+        net = net_of(text, plan="memory")
+        same(trace(net, steps=2), want)
+        used += any(row["engine"] == "ONEDNN" for row in net.engines())
+    assert used > 20
+
+
+def test_training_and_test_nets_of_one_workspace(poison):
+    def run(plan):
+        training = net_of(NETS["accuracy"], plan=plan)
+        test = Net(parse_text("state { phase: TEST }" + NETS["accuracy"], caffe_pb2.NetParameter)[0], workspace=training.parameters,
+                   plan=plan)
+        return [part for _ in range(3) for part in trace(training, 1) + trace(test, 1, backward=False)]
+
+    same(run("memory"), run(None))
+
+
+def test_less_memory(poison, on_cpu):
+    """A chain of 12 convolutions: forward needs two blobs at once, a training the data of all and the diffs of two."""
+    text = INPUT + layer("c0", "Convolution", ["x"], ["c0"], CONV.format(16))
+    for i in range(12):
+        text += layer(f"c{i + 1}", "Convolution", [f"c{i}"], [f"c{i + 1}"], CONV.format(16))
+    text += LOSS % "c12"
+    blob = 4 * 16 * 8 * 8 * 4
+    net = net_of(text, "TEST", plan="memory")
+    trace(net, 2, backward=False)
+    assert 2 * blob <= poison.most < 3 * blob
+    net = None
+    poison.most = 0
+    trace(net_of(text, plan="memory"), 2)
+    assert 13 * blob < poison.most < 16 * blob
+
+
+def test_reading_a_recycled_blob(poison):
+    net = net_of(NETS["in place"], "TEST", plan="memory")
+    trace(net, 1, backward=False)
+    assert recycled(net) == ["c", "score"]
+    for read in (lambda: net.blobs["c"].data, lambda: net.blobs["c"].cpu_data, lambda: net.blobs["c"].data_at(0, 0, 0, 0),
+                 lambda: net.blobs["c"].asum_data(), lambda: np.array(net.blobs["c"])):
+        with pytest.raises(RecycledError, match=r"data of blob 'c' is gone.*keep=\['c'\]"):
+            read()
+    with pytest.raises(RecycledError, match="'c'"):     # from the middle on
+        net.forward_from_to(3, 4)
+    want = net_of(NETS["in place"], "TEST")
+    trace(want, 1, backward=False)
+    kept = net_of(NETS["in place"], "TEST", plan="memory", keep=["c"])
+    trace(kept, 1, backward=False)
+    assert recycled(kept) == ["score"]
+    np.testing.assert_array_equal(kept.blobs["c"].data, want.blobs["c"].data)
+    kept.forward_from_to(3, 4)
+
+
+def test_diffs_that_are_kept(poison):
+    want, net = net_of(NETS["in place"]), net_of(NETS["in place"], plan="memory", keep=["score"])
+    trace(want, 1), trace(net, 1)
+    np.testing.assert_array_equal(net.blobs["score"].diff, want.blobs["score"].diff)
+    with pytest.raises(RecycledError, match="diff of blob 'c'"):
+        net.blobs["c"].diff  # noqa: B018
+
+
+@pytest.mark.parametrize("look", ["hook", "debug_info", "layer by layer"])
+def test_no_plan_where_somebody_looks(look, poison):
+    want, net = net_of(NETS["in place"]), net_of(NETS["in place"], plan="memory")
+    trace(want, 2), trace(net, 1)
+    seen = []
+    if look == "hook":
+        net.add_hook(1, lambda i: seen.append([top.cpu_data.copy() for top in net.nodes[i].tops]))
+    elif look == "debug_info":
+        net.debug_info = True
+    feed(net, 10)
+    net.clear_param_diffs()
+    if look == "layer by layer":
+        for i in range(len(net.nodes)):
+            net.forward_from_to(i, i)
+        for i in reversed(range(len(net.nodes))):
+            net.backward_from_to(i, i)
+    else:
+        net.forward_backward()
+    assert recycled(net) == []
+    assert look != "hook" or len(seen) == len(net.nodes)
+    for blob in net.blob_list:
+        np.testing.assert_array_equal(blob.data, want.blobs[blob.name].data)
+        np.testing.assert_array_equal(blob.diff, want.blobs[blob.name].diff)
+
+
+def test_views_and_memory_of_others_stay(poison, on_cpu):
+    net = net_of(NETS["in place"], "TEST", plan="memory")
+    outside = Blob(net.blobs["score"].shape)
+    view = net.blobs["c"].data
+    outside.share_data(net.blobs["score"])
+    feed(net, 0)
+    net.forward_from_to(0, len(net.nodes) - 1)
+    want = net_of(NETS["in place"], "TEST")
+    feed(want, 0)
+    want.forward_from_to(0, len(net.nodes) - 1)
+    np.testing.assert_array_equal(view, want.blobs["c"].data)
+    np.testing.assert_array_equal(outside.data, want.blobs["score"].data)
+    del view, outside
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert recycled(net) == ["c", "score"]
+
+
+def test_shapes_that_change(poison):
+    def run(plan):
+        net = net_of(NETS["random 3"], plan=plan)
+        seen = trace(net, 1)
+        for batch in (2, 6, 3):
+            for blob in net.input_blobs:
+                blob.reshape(batch, *blob.shape[1:])
+            seen += trace(net, 2)
+        return seen
+
+    same(run("memory"), run(None))
+
+
+def test_a_wrong_plan():
+    with pytest.raises(ConfigError, match="plan: must be words of memory.* got 'memry'.*memory"):
+        net_of(NETS["in place"], plan="memry")
+    with pytest.raises(MissingNameError, match="no blob 'd'"):
+        net_of(NETS["in place"], plan="memory", keep=["d"])
