@@ -9,7 +9,7 @@ import numpy as np
 
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, UNINITIALIZED, SyncedMemory
+from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, HEAD_AT_PRIVATE, UNINITIALIZED, SyncedMemory
 from minicaffe.kernels.types cimport is_computed, item_size, kTypes, numpy_name
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
@@ -333,7 +333,7 @@ cdef class Blob:
 
     cdef int fill_diff_on(self, const Context& on, double value) except -1:
         check_arithmetic(self)
-        if self.count:
+        if self.count and not (value == 0 and on.stream == NULL and self.diff_memory.clear_private()):
             fill_typed(on, self.dtype, self.count, value, self.mutable_diff_on(on))
         return 0
 
@@ -737,8 +737,13 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
     cdef Context on = context() if memory.head == HEAD_AT_GPU else cpu_context()
     cdef double total = 0
     cdef double* out = &total
-    cdef const void* x = memory.cpu_data_ptr() if on.stream == NULL else memory.gpu_data_ptr()
+    cdef Layout layout = memory.layout() if memory.head == HEAD_AT_PRIVATE else None
+    cdef const void* x
     cdef Buffer on_device
+    if layout is not None:      # its padding adds zeros
+        x, count = memory.private_data_ptr(layout), <long long> layout.nbytes // item_size(blob.dtype)
+    else:
+        x = memory.cpu_data_ptr() if on.stream == NULL else memory.gpu_data_ptr()
     if on.stream != NULL:
         place = CUDAPlace(on.stream.device)     # that of the memory may be a peer
         on_device = Buffer(registry.allocator(place), sizeof(double), "sum")

@@ -31,7 +31,7 @@ cdef extern from "Python.h":
 
 cpdef enum Action:
     KEEP            # nothing to do
-    ZERO_HOST       # allocate the host side and fill it with zeros; only ever the very first allocation
+    ZERO_HOST       # fill the host side with zeros; allocate it if there is none
     ZERO_DEVICE
     TO_HOST         # copy device to host; allocate the host side if there is none
     TO_DEVICE       # copy host to device; allocate the device side if there is none
@@ -39,7 +39,7 @@ cpdef enum Action:
     FILL_DEVICE     # copy another memory's device side to the device side; allocate that if there is none
     ADOPT_HOST      # take foreign memory as the host side
     ADOPT_DEVICE
-    ZERO_PRIVATE    # allocate the private side and fill it with zeros, which are zeros in any layout
+    ZERO_PRIVATE    # fill the private side with zeros, which are zeros in any layout; allocate it if there is none
     TO_PRIVATE      # reorder host to private; allocate the private side if there is none
     TO_PLAIN        # reorder private to host; allocate the host side if there is none
     TAKE_PRIVATE    # allocate the private side if there is none; what it holds does not matter
@@ -92,7 +92,7 @@ TABLE = {
                       (ZERO_PRIVATE, OWN),  (TO_PRIVATE, OWN),   (VIA_HOST, OWN),     (TO_PRIVATE, OWN),
                       (KEEP, OWN),          (KEEP, OWN),         (REFUSE, GONE)),
     OVERWRITE_PRIVATE_DATA: (
-                      (ZERO_PRIVATE, OWN),  (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN),
+                      (TAKE_PRIVATE, OWN),  (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN),
                       (KEEP, OWN),          (KEEP, OWN),         (REFUSE, GONE)),
 }
 
@@ -249,6 +249,14 @@ cdef class SyncedMemory:
                 self.carry_out(CPU_DATA, None)
                 self.head = HEAD_AT_CPU
         return 0
+
+    def clear_private(self):
+        """Let all be zeros if only the private side is valid, and return whether that was so: whoever looks next fills them in."""
+        with device_lock:
+            if self.head != HEAD_AT_PRIVATE or self.arrangement.plain_nbytes != self.size or self.shown():
+                return self.head == UNINITIALIZED
+            self.head = UNINITIALIZED
+        return True
 
     cdef int drop_private(self) except -1:
         """Give the private side up, for an array of another shape."""

@@ -8,6 +8,8 @@ from libcpp.vector cimport vector
 
 from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context, context, settle
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.layouts cimport diff_layout, stored
 
 from minicaffe.errors import ShapeError
 from minicaffe.memory.synced import device_lock
@@ -68,6 +70,7 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
     cdef double decay
     cdef Blob blob, first, second
     cdef Context on = context()
+    cdef Layout layout
     cdef vector[Parameter] table
     cdef Parameter entry
     if len(history) != (2 * n if two else n) or len(lr_mults) != n or len(decay_mults) != n:
@@ -86,9 +89,14 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
             if blob.count == 0:
                 continue
             dtype = blob.dtype
-            entry.w, entry.g = blob.mutable_data_on(on), blob.mutable_diff_on(on)
-            entry.h, entry.h2 = first.mutable_data_on(on), second.mutable_data_on(on)
-            entry.count, entry.rate = blob.count, rate * <double> lr_mults[i]
+            # Where an engine left the gradient in a layout of its own, all is done there. Zeros of its padding stay zero: only a
+            # rule that divides 0 by 0 would change them.
+            layout = diff_layout(on, [blob])
+            if stored(layout, blob) != blob.count and rule not in (SGD, NESTEROV) and <float> delta == 0:
+                layout = None
+            entry.w, entry.g = blob.mutable_data_in(on, layout), blob.mutable_diff_in(on, layout)
+            entry.h, entry.h2 = first.mutable_data_in(on, layout), second.mutable_data_in(on, layout)
+            entry.count, entry.rate = stored(layout, blob), rate * <double> lr_mults[i]
             decay = weight_decay * <double> decay_mults[i]
             entry.l1, entry.l2 = (decay, 0.0) if l1 else (0.0, decay)
             table.push_back(entry)
@@ -106,4 +114,9 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
                 adadelta_update(on, dtype, count, table.data(), scale, momentum, delta)
             else:
                 adam_update(on, dtype, count, table.data(), scale, momentum, momentum2, delta)
+        for blob in params:
+            blob.wrote_data()
+            blob.wrote_diff()
+        for blob in history:
+            blob.wrote_data()
         settle(on)

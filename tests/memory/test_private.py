@@ -92,6 +92,7 @@ def in_state(state):
         if step in ("mutable_cpu_data", "mutable_gpu_data"):
             write(side, CONTENT)
         del side
+    mem.show_private()
     assert SyncedHead(mem.head).name == state
     return mem
 
@@ -176,6 +177,30 @@ def test_a_view_sees_what_is_written_privately_and_is_seen(host):
     assert mem.head == SyncedHead.HEAD_AT_PRIVATE and mem.reorders == before    # nobody looks: nothing is reordered
 
 
+@pytest.mark.parametrize("call", ["cpu_data", "gpu_data", "private_data"])
+def test_clearing_costs_nothing_until_somebody_looks(host, device, call):
+    mem = in_state("SYNCED_PRIVATE")
+    assert not mem.clear_private()      # the plain side is valid, too
+    write(mem.mutable_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
+    mem.show_private()
+    before = mem.reorders
+    assert mem.clear_private() and mem.clear_private()
+    seen = read(getattr(mem, call)(LAYOUT) if "private" in call else getattr(mem, call)())
+    assert seen == bytes(len(seen)) and mem.reorders == before
+
+
+def test_clearing_leaves_what_is_shown_or_is_a_part(host):
+    mem = in_state("HEAD_AT_CPU")
+    view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
+    mem.mutable_private_data(LAYOUT)
+    assert not mem.clear_private()
+    del view
+    mem.mutable_private_data(Backwards(N - 4, 8))
+    assert not mem.clear_private()      # behind the array lies more
+    mem.show_private()
+    assert read(mem.cpu_data()) == CONTENT
+
+
 def test_adopted_memory_counts_as_shown(host):
     source, mem = bytearray(N), SyncedMemory(N)
     mem.set_cpu_data(source)
@@ -219,9 +244,11 @@ def test_a_layout_of_a_part_keeps_the_rest(host):
     small = Backwards(N - 4, 8)
     mem = in_state("HEAD_AT_CPU")
     write(mem.overwrite_private_data(small), small.arranged(b"\x09" * (N - 4)))
+    mem.show_private()
     assert read(mem.cpu_data()) == b"\x09" * (N - 4) + CONTENT[-4:]
     fresh = SyncedMemory(N)
     write(fresh.overwrite_private_data(small), small.arranged(b"\x09" * (N - 4)))
+    fresh.show_private()
     assert read(fresh.cpu_data()) == b"\x09" * (N - 4) + bytes(4)
 
 
@@ -238,6 +265,7 @@ def test_a_failure_changes_nothing(host, state):
     call = mem.private_data
     if state == "HEAD_AT_PRIVATE":
         mem.mutable_private_data(layout)
+        mem.show_private()
     else:
         working = memory.use(CPUPlace(), FailAllocator(registry.allocator(CPUPlace()), 1))
         with pytest.raises(OutOfMemoryError):
@@ -257,15 +285,18 @@ def test_blobs_carry_their_layout(host):
     blob.data[...] = np.arange(6).reshape(2, 3)
     layout = Backwards(24, 8)
     blob.data_memory.mutable_private_data(layout)
+    blob.data_memory.show_private()
     other.share_data(blob)
     assert blob.layout_of_data() is other.layout_of_data() is layout and blob.layout_of_diff() is None
     assert other.cpu_data.tolist() == [0, 1, 2, 3, 4, 5]
     assert other.layout_of_data() is layout     # a reader changes nothing
     blob.data_memory.mutable_private_data(layout)
+    blob.data_memory.show_private()
     blob.reshape(3, 2)
     assert blob.layout_of_data() is None        # it was the layout of another shape
     assert blob.cpu_data.tolist() == [[0, 1], [2, 3], [4, 5]]
     blob.data_memory.mutable_private_data(layout)
+    blob.data_memory.show_private()
     blob.reshape(3, 2)
     assert blob.layout_of_data() is layout
 
@@ -308,6 +339,11 @@ class PrivateMachine(RuleBasedStateMachine):
         self.content = bytes([byte]) * (self.size // 2) + bytes([byte // 2]) * (self.size - self.size // 2)
         write(buffer, layout.arranged(self.content))
         self.mem.show_private()
+
+    @rule()
+    def clear(self):
+        if self.mem.clear_private():
+            self.content = bytes(self.size)
 
     @rule()
     def take_view(self):

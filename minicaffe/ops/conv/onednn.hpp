@@ -90,16 +90,19 @@ class Conv {
     weights_x = made.array(kAskSource), dw = made.array(kAskWeightsDiff), weights_dy = made.array(kAskTopDiff);
     Step step(on_, made);
     step.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw).takes(kBiasDiff, b);
-    add_.make(on_, dw, Array::plain(on_, w_axes_, w_dims_), true);
+    add_.make(on_, dw, w, true);
+    same_ = dw == w;
     weights_step_ = std::move(step);
   }
+  /// Whether the weights' gradient can be written at once, in the arrangement of the weights, where there is nothing to add to.
+  bool overwrites() const { return same_; }
   size_t weights_scratch() const { return dw.bytes() + size_t(b_dims_[0]) * sizeof(float); }
 
-  /// Add to the plain gradients of weights and bias, which may be null.
-  void backward_weights(const void* x_at, const void* dy_at, float* dw_at, float* db_at, float* scratch) {
+  /// Add to the gradients of weights, in the arrangement of these, or overwrite it; and to that of the bias, which may be null.
+  void backward_weights(const void* x_at, const void* dy_at, bool overwrite, float* dw_at, float* db_at, float* scratch) {
     float* const bias = scratch + dw.bytes() / sizeof(float);
-    weights_step_.run(threads_, {x_at, dy_at, scratch, bias});
-    add_.run(threads_, scratch, dw_at);
+    weights_step_.run(threads_, {x_at, dy_at, overwrite ? dw_at : scratch, bias});
+    if (!overwrite) add_.run(threads_, scratch, dw_at);
     for (int64_t i = 0; db_at && i < b_dims_[0]; ++i) db_at[i] += bias[i];
   }
 
@@ -125,6 +128,7 @@ class Conv {
 
   const Library* on_ = nullptr;
   int axes_ = 0, w_axes_ = 0, threads_ = 1;
+  bool same_ = false;
   std::vector<float> no_bias_;
   Dims x_dims_, w_dims_, y_dims_, b_dims_, strides_, dilates_, pads_;
   Description forward_;

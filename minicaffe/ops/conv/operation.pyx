@@ -10,6 +10,7 @@ from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
+from minicaffe.memory.synced cimport UNINITIALIZED
 from minicaffe.onednn.library cimport Array, Library, layout_of, library
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.gemm.blas cimport Blas, blas
@@ -54,7 +55,8 @@ cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
         void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse
         void make_backward_weights() except +refuse
         size_t weights_scratch()
-        void backward_weights(const void* x, const void* dy, float* dw, float* db, float* scratch) except +refuse
+        bint overwrites()
+        void backward_weights(const void* x, const void* dy, bint overwrite, float* dw, float* db, float* scratch) except +refuse
         int axes()
         int weight_axes()
         const int64_t* x_dims()
@@ -192,7 +194,7 @@ cdef class CudnnConvolution(Primitive):
 
 
 cdef class OnednnConvolution(Primitive):
-    """Parameters' gradients stay plain."""
+    """The gradient of the weights is in the layout of the weights, so that the solver's update can compute there."""
 
     cdef OnednnConv conv
     cdef Layout x, w, y                     # of forward; None: plain
@@ -216,6 +218,7 @@ cdef class OnednnConvolution(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         cdef const void* w = weight.data_in(on, self.w)
+        cdef object kept = weight.data_memory.private_side      # a net of another thread may want it in another layout
         cdef const void* from_ = x.data_in(on, self.x)
         cdef void* to = y.overwrite_data_in(on, self.y)
         with nogil:
@@ -228,6 +231,7 @@ cdef class OnednnConvolution(Primitive):
             self.dx, self.dy = self.layout(0, self.conv.dx), self.layout(2, self.conv.dy)
             self.data_made = True
         cdef const void* w = weight.data_in(on, self.w)
+        cdef object kept = weight.data_memory.private_side
         cdef const void* from_ = y.diff_in(on, self.dy)
         cdef void* to = x.overwrite_diff_in(on, self.dx)
         cdef void* scratch = operation.scratch(on, self.conv.data_scratch() // 4)
@@ -244,12 +248,13 @@ cdef class OnednnConvolution(Primitive):
             self.params_made = True
         cdef const void* bottom = x.data_in(on, self.weights_x)
         cdef const void* top = y.diff_in(on, self.weights_dy)
-        cdef float* dw = <float*> weight.mutable_diff_on(on)
+        cdef bint overwrite = self.conv.overwrites() and weight.diff_memory.head == UNINITIALIZED   # nothing to add to
+        cdef float* dw = <float*> (weight.overwrite_diff_in(on, self.w) if overwrite else weight.mutable_diff_in(on, self.w))
         cdef float* db = <float*> bias.mutable_diff_on(on) if bias is not None else NULL
         cdef float* scratch = <float*> operation.scratch(on, self.conv.weights_scratch() // 4)
         with nogil:
-            self.conv.backward_weights(bottom, top, dw, db, scratch)
-        return 0
+            self.conv.backward_weights(bottom, top, overwrite, dw, db, scratch)
+        return weight.wrote_diff()
 
 
 offer(Convolution, "CAFFE", CaffeConvolution)
