@@ -253,6 +253,8 @@ cdef class SyncedMemory:
     def clear_private(self):
         """Let all be zeros if only the private side is valid, and return whether that was so: whoever looks next fills them in."""
         with device_lock:
+            if self.pool is not None:       # its blocks are not zeroed
+                return False
             if self.head != HEAD_AT_PRIVATE or self.arrangement.plain_nbytes != self.size or self.shown():
                 return self.head == UNINITIALIZED
             self.head = UNINITIALIZED

@@ -179,6 +179,9 @@ NETS = {
     + layer("t", "Power", ["q"], ["t"], "power_param { scale: 0.5 } loss_weight: 1") + LOSS % "c",
     "a parameter as top": layer("w", "Parameter", [], ["w"], "parameter_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } }") + INPUT
     + layer("sum", "Eltwise", ["x", "w"], ["sum"]) + LOSS % "sum",
+    "a gradient that begins with zeros": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
+    + layer("small", "Pooling", ["x"], ["small"], "pooling_param { kernel_size: 2 stride: 2 }")
+    + layer("crop", "Crop", ["c", "small"], ["crop"], "crop_param { axis: 2 offset: 1 }") + LOSS % "crop",
     "LSTM": """layer { name: "in" type: "Input" top: "x" top: "cont" top: "label" input_param { shape { dim: 3 dim: 4 dim: 5 }
   shape { dim: 3 dim: 4 } shape { dim: 3 } } }
 layer { name: "c" type: "Power" bottom: "cont" top: "c" power_param { scale: 0 shift: 1 } propagate_down: false }
