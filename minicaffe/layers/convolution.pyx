@@ -3,7 +3,6 @@
 import math
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
 from minicaffe.layers.base.window cimport WindowLayer
 from minicaffe.ops.conv.operation cimport Convolution
 
@@ -23,16 +22,15 @@ cdef class ConvolutionLayer(WindowLayer):
     equal_num_bottom_top_blobs = True
     transposed = False  # a deconvolution's is True: the top is the image
 
-    cdef Convolution op
     cdef bint bias_term
     cdef long long num_output, group
 
     cpdef layer_setup(self, list bottom, list top):
+        cdef Convolution op = Convolution(self.dtype, self.param.convolution_param.engine)
         param = self.param.convolution_param
         self.read_window(bottom[0])
         self.num_output, self.group, self.bias_term = param.num_output, param.group, param.bias_term
-        self.op = Convolution(self.dtype, param.engine)
-        self.op.transposed = self.transposed
+        self.op, op.transposed = op, self.transposed
         for name in ("num_output", "group"):
             if not 1 <= getattr(param, name) <= MAX_INT:
                 raise ConfigError(f"must be at least 1, got {getattr(param, name)}" if not getattr(param, name) else
@@ -43,7 +41,7 @@ cdef class ConvolutionLayer(WindowLayer):
         self.output_sizes(bottom[0])  # before memory is taken for the weights
         if len(self.param.blobs) not in (0, 1 + self.bias_term):
             raise ConfigError(f"give none or {1 + self.bias_term}, got {len(self.param.blobs)}", field="blobs")
-        outer, inner = (self.channels, self.num_output) if self.op.transposed else (self.num_output, self.channels)
+        outer, inner = (self.channels, self.num_output) if self.transposed else (self.num_output, self.channels)
         try:
             self.add_param((outer, inner // self.group, *self.kernel), param.weight_filler, "convolution_param.weight_filler")
             if self.bias_term:
@@ -54,38 +52,21 @@ cdef class ConvolutionLayer(WindowLayer):
     cdef list output_sizes(self, Blob bottom):
         """The spatial sizes of the top."""
         sizes = bottom.shape[self.channel_axis + 1:]
-        return self.deconvolved(sizes) if self.op.transposed else self.convolved(sizes)
+        return self.deconvolved(sizes) if self.transposed else self.convolved(sizes)
 
     cpdef reshape(self, list bottom, list top):
         self.check_bottoms(bottom, top)
         cdef Blob first = bottom[0]
+        cdef Convolution op = self.op
         inputs, outputs = list(first.shape[self.channel_axis + 1:]), self.output_sizes(first)
         for blob in top:
             blob.reshape_to((*first.shape[:self.channel_axis], self.num_output, *outputs))
-        if self.op.transposed:
+        if op.transposed:
             self.set_window(outputs, inputs)
-            self.op.describe_shape(self.images, self.num_output, self.channels, self.group, self.window, math.prod(outputs))
+            op.describe_shape(self.images, self.num_output, self.channels, self.group, self.window, math.prod(outputs))
         else:
             self.set_window(inputs, outputs)
-            self.op.describe_shape(self.images, self.channels, self.num_output, self.group, self.window, math.prod(outputs))
-
-    def operations(self):
-        return [self.op]
-
-    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef int i
-        for i in range(len(bottom)):
-            self.op.forward(on, bottom[i], top[i], self.blobs[0], self.blobs[1] if self.bias_term else None)
-
-    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        cdef int i
-        cdef Blob weight = self.blobs[0] if self.learns(0) else None
-        cdef Blob bias = self.blobs[1] if self.bias_term and self.learns(1) else None
-        for i in range(len(top)):
-            if weight is not None or bias is not None:
-                self.op.backward_params(on, bottom[i], top[i], weight, bias)
-            if propagate_down[i]:
-                self.op.backward(on, bottom[i], top[i], self.blobs[0])
+            op.describe_shape(self.images, self.channels, self.num_output, self.group, self.window, math.prod(outputs))
 
 
 register_layer("Convolution", ConvolutionLayer)

@@ -5,14 +5,10 @@ import math
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.window cimport WindowLayer
-from minicaffe.ops.conv.operation cimport Window
+from minicaffe.ops.conv.caffe cimport col2im, im2col
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
-
-cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
-    void im2col(const Context&, int dtype, long long channels, const Window& window, const void* image, void* column)
-    void col2im(const Context&, int dtype, long long channels, const Window& window, const void* column, void* image)
 
 
 cdef class Im2colLayer(WindowLayer):

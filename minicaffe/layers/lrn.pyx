@@ -5,8 +5,7 @@ through memory; within a channel is one pass of its own and not a chain of four 
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.lrn.operation cimport LRN, LrnShape
 
 from minicaffe.errors import ConfigError, ShapeError
@@ -18,7 +17,7 @@ cdef enum:
     PIXELS = 1024       # of a tile across channels: 5 such rows stay in the first-level cache, each long enough to prefetch
 
 
-cdef class LRNLayer(DeviceLayer):
+cdef class LRNLayer(OperationLayer):
     """``y = x s^-beta``.
 
     ACROSS_CHANNELS: ``s = k + alpha / n sum x^2`` over n = local_size channels around; WITHIN_CHANNEL:
@@ -38,7 +37,6 @@ cdef class LRNLayer(DeviceLayer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
 
-    cdef LRN op
     cdef bint within
 
     cpdef layer_setup(self, list bottom, list top):
@@ -46,16 +44,17 @@ cdef class LRNLayer(DeviceLayer):
         if param.local_size % 2 == 0 or param.local_size >= 2**31:
             raise ConfigError(f"must be odd and less than 2^31, got {param.local_size}", field="lrn_param.local_size")
         refuse_in_place(self, bottom, top)
-        self.op = LRN(self.dtype, param.engine)
+        cdef LRN op = LRN(self.dtype, param.engine)
+        self.op = op
         self.within = param.norm_region == WITHIN_CHANNEL
-        self.op.shape.half_rows = (param.local_size - 1) // 2
-        self.op.shape.k = 1 if self.within else param.k
-        self.op.shape.alpha = param.alpha / (param.local_size ** 2 if self.within else param.local_size)
-        self.op.shape.beta = param.beta
+        op.shape.half_rows = (param.local_size - 1) // 2
+        op.shape.k = 1 if self.within else param.k
+        op.shape.alpha = param.alpha / (param.local_size ** 2 if self.within else param.local_size)
+        op.shape.beta = param.beta
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
-        cdef LrnShape* s = &self.op.shape
+        cdef LrnShape* s = &(<LRN> self.op).shape
         if x.num_axes != 4:
             raise ShapeError(f"LRN needs 4 axes (num, channels, height, width), got {list(x.shape)}", field="bottom[0]")
         (<Blob> top[0]).reshape_like(x)
@@ -68,15 +67,6 @@ cdef class LRNLayer(DeviceLayer):
             s.groups, s.rows, s.width = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
             s.block = PIXELS
         self.op.changed()
-
-    def operations(self):
-        return [self.op]
-
-    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        return self.op.forward(on, bottom[0], top[0])
-
-    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        return self.op.backward(on, bottom[0], top[0]) if propagate_down[0] else 0
 
 
 register_layer("LRN", LRNLayer)

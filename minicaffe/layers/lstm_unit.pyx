@@ -6,16 +6,11 @@ Different from Caffe: the tanh of the update gate is a tanh, not a scaled sigmoi
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
+from minicaffe.ops.lstm.caffe cimport lstm_backward, lstm_forward
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
-
-cdef extern from "minicaffe/ops/lstm/caffe.hpp" namespace "mc" nogil:
-    void lstm_forward(const Context&, int dtype, long long n, long long size, const void* c_prev, const void* gates,
-                      const void* cont, void* acts, void* c, void* h)
-    void lstm_backward(const Context&, int dtype, long long n, long long size, const void* c_prev, const void* acts,
-                       const void* c, const void* dc, const void* dh, void* dc_prev, void* dgates)
 
 
 cdef class LSTMUnitLayer(DeviceLayer):

@@ -5,13 +5,11 @@ from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.strips.caffe cimport copy_strips
+from minicaffe.ops.tile.caffe cimport tile_backward
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of, refuse_in_place
-
-cdef extern from "minicaffe/ops/tile/caffe.hpp" namespace "mc" nogil:
-    void tile_backward(const Context&, int dtype, long long n, long long inner, long long tiles, const void* dy, void* dx)
 
 
 cdef class TileLayer(DeviceLayer):

@@ -85,7 +85,6 @@ def scan(const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t end, wanted
     cdef uint64_t tag, number, value, run_tag = 0
     cdef uint64_t open_groups[MAX_GROUPS]
     cdef int wire, depth = 0
-    cdef bint is_wanted
     cdef set numbers = set(wanted)
     cdef list found = [], rest = []
     cdef dict varints = {}

@@ -1,9 +1,9 @@
 from minicaffe.blob cimport Blob
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.conv.operation cimport Window
 
 
-cdef class WindowLayer(DeviceLayer):
+cdef class WindowLayer(OperationLayer):
     cdef Window window
     cdef int channel_axis, axes
     cdef long long channels, images

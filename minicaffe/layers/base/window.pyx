@@ -5,14 +5,14 @@ changes nothing.
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layers.base.operation cimport OperationLayer
 
 from minicaffe.errors import ConfigError, Error, ShapeError
 
 MAX_INT = 2**31 - 1
 
 
-cdef class WindowLayer(DeviceLayer):
+cdef class WindowLayer(OperationLayer):
     """The fields of the window, and its sizes."""
 
     cdef int read_window(self, Blob bottom) except -1:

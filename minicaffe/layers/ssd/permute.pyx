@@ -7,14 +7,11 @@ iterations, and no gradient is written that nobody asked for.
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
+from minicaffe.ops.permute.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
-
-cdef extern from "minicaffe/ops/permute/caffe.hpp" namespace "mc" nogil:
-    void copy_strided(const Context&, int dtype, int axes, const long long* sizes, const void* x, const long long* x_strides,
-                      void* y, const long long* y_strides)
 
 
 cdef class PermuteLayer(DeviceLayer):
