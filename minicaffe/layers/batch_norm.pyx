@@ -7,6 +7,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_INSIDE, BatchNorm
+from minicaffe.ops.lanes.caffe cimport Channels
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
@@ -17,7 +18,7 @@ cdef extern from "minicaffe/ops/broadcast/caffe.hpp" namespace "mc" nogil:
     void blend "mc::map2<mc::Axpby>"(const Context&, int, long long, const void* x, const void* y, void* out, double a, double b)
     void affine "mc::map1<mc::Affine>"(const Context&, int, long long, const void* x, void* y, double scale, double shift)
     void divided_by "mc::broadcast1<mc::DividedBy>"(
-        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* divisor)
+        const Context&, int, const Channels&, const void* x, void* y, void* kept, const void* divisor)
 
 
 cdef class BatchNormLayer(DeviceLayer):
@@ -76,7 +77,7 @@ cdef class BatchNormLayer(DeviceLayer):
             self.divide(on, means, self.norm.mean)
             self.divide(on, variances, self.norm.variance)
         self.norm.forward(on, bottom[0], top[0])
-        if not self.norm.given and self.norm.outer * self.norm.inner:
+        if not self.norm.given and self.norm.shape.outer * self.norm.shape.inner:
             self.accumulate(on, means, self.norm.mean, 1)
             self.accumulate(on, variances, self.norm.variance, self.norm.unbiased)
             weight = weights.mutable_data_on(on)
@@ -88,7 +89,7 @@ cdef class BatchNormLayer(DeviceLayer):
 
     cdef int divide(self, const Context& on, Blob sums, Blob values) except -1:
         """values = sums / their weight, 0 where that is 0"""
-        divided_by(on, self.dtype, 1, 1, sums.count, sums.data_on(on), values.mutable_data_on(on), NULL,
+        divided_by(on, self.dtype, Channels(1, 1, sums.count), sums.data_on(on), values.mutable_data_on(on), NULL,
                    (<Blob> self.blobs[2]).data_on(on))
         return 0
 

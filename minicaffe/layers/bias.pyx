@@ -3,7 +3,9 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.broadcast cimport AxesLayer
+from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport copy_typed, shift_by
+from minicaffe.ops.layouts cimport by_channels, diff_layout, stored
 
 from minicaffe.layer import register_layer
 
@@ -22,18 +24,23 @@ cdef class BiasLayer(AxesLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* b = self.values(bottom).data_on(on)
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef Layout layout = self.layout_forward(on, bottom)
+        cdef const void* x = (<Blob> bottom[0]).data_in(on, layout)
+        cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
-            shift_by(on, self.dtype, self.outer, self.channels, self.inner, x, y, NULL, b)
+            shift_by(on, self.dtype, self.axes, x, y, NULL, b)
+        return (<Blob> top[0]).wrote_data()
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef bint learned = len(bottom) == 1
         cdef Blob x = bottom[0]
+        cdef Layout layout = by_channels(diff_layout(on, top), x, &self.axes)
+        cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
         if self.learns(0) if learned else propagate_down[1]:
-            self.sum_dy(on, top, self.values(bottom).mutable_diff_on(on), learned)
+            self.sum_dy(on, dy, self.values(bottom), learned)
         if propagate_down[0] and top[0] is not x:
-            copy_typed(on, self.dtype, x.count, (<Blob> top[0]).diff_on(on), x.mutable_diff_on(on))
+            copy_typed(on, self.dtype, stored(layout, x), dy, x.overwrite_diff_in(on, layout))
+            x.wrote_diff()
 
 
 register_layer("Bias", BiasLayer)

@@ -4,6 +4,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.rows cimport RowLayer
 from minicaffe.ops.broadcast.caffe cimport shift_by
+from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.rows.caffe cimport add_rows, gather_rows
 from minicaffe.ops.sums.caffe cimport channel_sums
 
@@ -44,7 +45,7 @@ cdef class EmbedLayer(RowLayer):
         with nogil:
             gather_rows(on, x.count, index, row, w, y)
             if b:
-                shift_by(on, self.dtype, x.count, self.columns, 1, y, y, NULL, b)
+                shift_by(on, self.dtype, Channels(x.count, self.columns, 1), y, y, NULL, b)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:
@@ -61,7 +62,7 @@ cdef class EmbedLayer(RowLayer):
         if len(self.blobs) > 1 and self.learns(1):
             out = (<Blob> self.blobs[1]).mutable_diff_on(on)
             with nogil:
-                channel_sums(on, self.dtype, x.count, self.columns, 1, 1, True, out, dy)
+                channel_sums(on, self.dtype, Channels(x.count, self.columns, 1), 1, True, out, dy)
 
     def allow_force_backward(self, int bottom_index):
         """Indices have no gradient."""

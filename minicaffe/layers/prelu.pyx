@@ -3,6 +3,7 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.broadcast cimport BroadcastLayer
+from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport prelu_backward, prelu_forward
 from minicaffe.ops.sums.caffe cimport channel_prelu_sums
 
@@ -38,26 +39,30 @@ cdef class PReLULayer(BroadcastLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* a = (<Blob> self.blobs[0]).data_on(on)
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef void* kept = self.keep(on, bottom, top)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef Layout layout = self.layout_forward(on, bottom)
+        cdef const void* x = (<Blob> bottom[0]).data_in(on, layout)
+        cdef void* kept = self.keep(on, bottom, top, layout)
+        cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
-            prelu_forward(on, self.dtype, self.outer, self.channels, self.inner, x, y, kept, a)
+            prelu_forward(on, self.dtype, self.axes, x, y, kept, a)
+        return self.wrote(top)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob slope = self.blobs[0]
         cdef const void* a = slope.data_on(on)
-        cdef const void* x = self.x_on(on, bottom, top)
-        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef Layout layout = self.layout_backward(on, bottom, top)
+        cdef const void* x = self.forward_x(bottom, top).data_in(on, layout)
+        cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
         cdef void* out
         if self.learns(0):
             out = slope.mutable_diff_on(on)
             with nogil:
-                channel_prelu_sums(on, self.dtype, self.outer, self.channels, self.inner, 1, True, out, x, dy)
+                channel_prelu_sums(on, self.dtype, self.axes, 1, True, out, x, dy)
         if propagate_down[0]:
-            out = (<Blob> bottom[0]).mutable_diff_on(on)
+            out = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
             with nogil:
-                prelu_backward(on, self.dtype, self.outer, self.channels, self.inner, x, dy, out, a)
+                prelu_backward(on, self.dtype, self.axes, x, dy, out, a)
+            (<Blob> bottom[0]).wrote_diff()
 
 
 register_layer("PReLU", PReLULayer)

@@ -34,7 +34,7 @@ cdef class ReductionLayer(BroadcastLayer):
         param = self.param.reduction_param
         axis = axis_of(x, param.axis, "reduction_param.axis")
         self.see(x, 0, axis)
-        self.coeff = param.coeff / max(self.inner, 1) if self.operation == MEAN else param.coeff
+        self.coeff = param.coeff / max(self.axes.inner, 1) if self.operation == MEAN else param.coeff
         top[0].reshape_to(x.shape[:axis])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
@@ -42,11 +42,11 @@ cdef class ReductionLayer(BroadcastLayer):
         cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
             if self.operation == ASUM:
-                channel_abs_sums(on, self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
+                channel_abs_sums(on, self.dtype, self.axes, self.coeff, False, y, x)
             elif self.operation == SUMSQ:
-                channel_square_sums(on, self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
+                channel_square_sums(on, self.dtype, self.axes, self.coeff, False, y, x)
             else:
-                channel_sums(on, self.dtype, 1, self.channels, self.inner, self.coeff, False, y, x)
+                channel_sums(on, self.dtype, self.axes, self.coeff, False, y, x)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
@@ -56,11 +56,11 @@ cdef class ReductionLayer(BroadcastLayer):
         cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
         with nogil:
             if self.operation == ASUM:
-                abs_sum_backward(on, self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
+                abs_sum_backward(on, self.dtype, self.axes, x, dx, NULL, dy, self.coeff)
             elif self.operation == SUMSQ:
-                square_sum_backward(on, self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
+                square_sum_backward(on, self.dtype, self.axes, x, dx, NULL, dy, self.coeff)
             else:
-                sum_backward(on, self.dtype, 1, self.channels, self.inner, x, dx, NULL, dy, self.coeff)
+                sum_backward(on, self.dtype, self.axes, x, dx, NULL, dy, self.coeff)
 
 
 register_layer("Reduction", ReductionLayer)

@@ -7,6 +7,7 @@ one, overwrites it.
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.broadcast cimport AxesLayer
+from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport scale_by, scale_shift
 from minicaffe.ops.sums.caffe cimport channel_dots
 
@@ -36,39 +37,43 @@ cdef class ScaleLayer(AxesLayer):
 
     cpdef reshape(self, list bottom, list top):
         self.see_values(bottom, top, self.param.scale_param)
-        if self.bias >= 0 and self.blobs[self.bias].count != self.channels:
-            raise ShapeError(f"has {self.channels} values, the bias has {self.blobs[self.bias].count}; the shape of the scale "
+        if self.bias >= 0 and self.blobs[self.bias].count != self.axes.channels:
+            raise ShapeError(f"has {self.axes.channels} values, the bias has {self.blobs[self.bias].count}; the shape of the scale "
                              "must stay", field="bottom[1]")
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* s = self.values(bottom).data_on(on)
         cdef const void* b = (<Blob> self.blobs[self.bias]).data_on(on) if self.bias >= 0 else NULL
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef void* kept = self.keep(on, bottom, top)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef Layout layout = self.layout_forward(on, bottom)
+        cdef const void* x = (<Blob> bottom[0]).data_in(on, layout)
+        cdef void* kept = self.keep(on, bottom, top, layout)
+        cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
             if b:
-                scale_shift(on, self.dtype, self.outer, self.channels, self.inner, x, y, kept, s, b)
+                scale_shift(on, self.dtype, self.axes, x, y, kept, s, b)
             else:
-                scale_by(on, self.dtype, self.outer, self.channels, self.inner, x, y, kept, s)
+                scale_by(on, self.dtype, self.axes, x, y, kept, s)
+        return self.wrote(top)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob values = self.values(bottom)
         cdef bint learned = len(bottom) == 1
-        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef Layout layout = self.layout_backward(on, bottom, top)
+        cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
         cdef const void* x
         cdef const void* s
         cdef void* out
         if self.bias >= 0 and self.learns(self.bias):
-            self.sum_dy(on, top, (<Blob> self.blobs[self.bias]).mutable_diff_on(on), True)
+            self.sum_dy(on, dy, self.blobs[self.bias], True)
         if self.learns(0) if learned else propagate_down[1]:
-            x, out = self.x_on(on, bottom, top), values.mutable_diff_on(on)
+            x, out = self.forward_x(bottom, top).data_in(on, layout), values.mutable_diff_on(on)
             with nogil:
-                channel_dots(on, self.dtype, self.outer, self.channels, self.inner, 1, learned, out, x, dy)
+                channel_dots(on, self.dtype, self.axes, 1, learned, out, x, dy)
         if propagate_down[0]:
-            s, out = values.data_on(on), (<Blob> bottom[0]).mutable_diff_on(on)
+            s, out = values.data_on(on), (<Blob> bottom[0]).overwrite_diff_in(on, layout)
             with nogil:
-                scale_by(on, self.dtype, self.outer, self.channels, self.inner, dy, out, NULL, s)
+                scale_by(on, self.dtype, self.axes, dy, out, NULL, s)
+            (<Blob> bottom[0]).wrote_diff()
 
 
 register_layer("Scale", ScaleLayer)

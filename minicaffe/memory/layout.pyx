@@ -18,12 +18,18 @@ cdef class Layout:
         Bytes of the same array in plain order.
     name : str
         What events call it.
+    dims : tuple of int, optional
+        The shape of the array.
+    lanes : int
+        Of how many channels, axis 1, elements are neighbours, in blocks of which zeros fill the last; 0: not of channels.
     """
 
-    def __init__(self, size_t nbytes, size_t plain_nbytes, str name):
+    def __init__(self, size_t nbytes, size_t plain_nbytes, str name, tuple dims=None, int lanes=0):
         self.nbytes = nbytes
         self.plain_nbytes = plain_nbytes
         self.name = name
+        self.dims = dims
+        self.lanes = lanes
 
     cpdef to_plain(self, size_t plain, size_t private):
         """Write the array at address `private` to address `plain`."""

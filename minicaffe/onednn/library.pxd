@@ -29,7 +29,6 @@ cdef const Library* library() except NULL
 
 
 cdef class PrivateLayout(Layout):
-    cdef readonly tuple dims    # the shape of the array
     cdef Array array, plain
     cdef Reorder forth, back
 

@@ -24,6 +24,7 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     const unsigned kSequential, kOpenMp
     const int kBlocksOf16, kBlocksOf8
 
+TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # of layouts with so many lanes
 OLDEST, AVX2 = (3, 2), 7        # dnnl_cpu_isa_avx2: a bit for each instruction set that it implies
 log = logging.getLogger(__name__)
 _path = None            # of the open library
@@ -167,9 +168,8 @@ cdef class PrivateLayout(Layout):
         return True
 
     def with_shape(self, shape):
-        for tag, block in ((kBlocksOf16, 16), (kBlocksOf8, 8)):
-            if len(self.dims) == 4 and tagged(self.dims, tag) == self.array and not self.dims[1] % block and not shape[1] % block:
-                return layout_of(tagged(shape, tag), shape)     # without padding
+        if self.lanes and not self.dims[1] % self.lanes and not shape[1] % self.lanes:  # without padding
+            return layout_of(tagged(shape, TAGS[self.lanes]), shape)
         return None
 
 
@@ -195,7 +195,13 @@ cdef Layout layout_of(const Array& array, tuple dims):
     for layout in known:
         if layout.array == array:
             return layout
-    layout = PrivateLayout(array.bytes(), 4 * count, f"oneDNN {len(known)} of {'x'.join(map(str, dims))}")
-    layout.array, layout.plain, layout.dims = array, plain, dims
+    cdef int lanes = 0
+    for width, tag in TAGS.items():
+        if len(dims) == 4 and tagged(dims, tag) == array:
+            lanes = width
+    if lanes and not dims[1] % lanes and dims[2] == dims[3] == 1:
+        return None     # blocks that are one after the other
+    layout = PrivateLayout(array.bytes(), 4 * count, f"oneDNN {len(known)} of {'x'.join(map(str, dims))}", dims, lanes)
+    layout.array, layout.plain = array, plain
     known.append(layout)
     return layout

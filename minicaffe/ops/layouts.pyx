@@ -1,6 +1,6 @@
 """For operations that do the same to every element, whatever their order: they take the layout that their blobs are in.
 
-Padding is zero in every layout, so such an operation must give zero for zeros.
+Padding is zero in every layout, so such an operation must give zero for zeros, or clear the padding where it knows where that is.
 """
 
 from minicaffe.blob cimport Blob
@@ -8,6 +8,9 @@ from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.onednn.library cimport PrivateLayout
+from minicaffe.ops.lanes.caffe cimport Channels, fill_padding
+
+import math
 
 from minicaffe.ops.engine import Refusal
 
@@ -44,6 +47,31 @@ cdef PrivateLayout blocked(Layout layout, tuple outer):
     if not isinstance(layout, PrivateLayout) or len((<PrivateLayout> layout).dims) != 4 or (<PrivateLayout> layout).dims[:2] != outer:
         raise Refusal("a bottom in plain order, for which engine CAFFE is as fast")
     return layout
+
+
+cdef Layout in_lanes(Layout layout):
+    """`layout` if it is known where its padding is, otherwise None, plain."""
+    return layout if layout is not None and layout.lanes else None
+
+
+cdef int clear_padding(Layout layout, Blob blob, void* values) except -1:
+    """Put zeros where `values`, in this layout or None, have no channel."""
+    cdef Channels channels
+    if layout is not None:
+        channels.outer, channels.channels, channels.lanes = layout.dims[0], layout.dims[1], layout.lanes
+        channels.inner = math.prod(layout.dims[2:])
+        fill_padding(blob.dtype, channels, values)
+    return 0
+
+
+cdef Layout by_channels(Layout layout, Blob blob, Channels* channels):
+    """`layout` if it has the blob's channels, axis 1, in lanes, which `channels` gets to know; otherwise None, plain."""
+    if (layout is not None and layout.lanes and channels.outer == blob.dims[0] and channels.channels == blob.dims[1]
+            and layout.dims == blob.shape):
+        channels.lanes = layout.lanes
+        return layout
+    channels.lanes = 1
+    return None
 
 
 cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, bint diff):

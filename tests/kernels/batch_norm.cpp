@@ -35,7 +35,7 @@ CASE(batch_norm) {
               Array<T> from(x), to(n), kept(n), means(some_mean), variances(some_variance), factors(channels), diff(n),
                   scratch(2 * channels);
               T* top = in_place ? from.data : to.data;
-              mc::standardize_forward(on, dtype<T>(), s.outer, s.channels, s.inner, rule, given, eps, from.data, top,
+              mc::standardize_forward(on, dtype<T>(), {s.outer, s.channels, s.inner}, rule, given, eps, from.data, top,
                                     in_place && !given ? kept.data : nullptr, means.data, variances.data, factors.data);
               expect("y", top, y, 4 * tolerance<T>());
               expect("mean", means.data, mean, tolerance<T>());
@@ -43,7 +43,7 @@ CASE(batch_norm) {
               if (!mean_only) expect("variance", variances.data, variance, tolerance<T>());
               if (in_place && !given) expect("kept", kept.data, y, 4 * tolerance<T>());
               const T* v = in_place && !given ? kept.data : from.data;
-              mc::standardize_backward(on, dtype<T>(), s.outer, s.channels, s.inner, given, mean_only, in_place, v, dy.data,
+              mc::standardize_backward(on, dtype<T>(), {s.outer, s.channels, s.inner}, given, mean_only, in_place, v, dy.data,
                                      means.data, factors.data, diff.data, scratch.data);
               expect("dx", diff.data, dx, 20 * tolerance<T>());
             }

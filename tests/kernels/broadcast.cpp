@@ -20,12 +20,12 @@ CASE(broadcast) {
       on_both(name_of("broadcast", s, sizeof(T)), [&](const mc::Context& on) {
         Array<T> y(n), kept(n), place(x);
         const void *a = scale.data, *b = shift.data;
-        mc::broadcast1<mc::ScaleShift>(on, dtype<T>(), s.outer, s.channels, s.inner, x.data, y.data, nullptr, a, b);
+        mc::broadcast1<mc::ScaleShift>(on, dtype<T>(), {s.outer, s.channels, s.inner}, x.data, y.data, nullptr, a, b);
         expect("scale and shift", y.data, affine, tolerance<T>());
-        mc::broadcast1<mc::ScaleShift>(on, dtype<T>(), s.outer, s.channels, s.inner, place.data, place.data, kept.data, a, b);
+        mc::broadcast1<mc::ScaleShift>(on, dtype<T>(), {s.outer, s.channels, s.inner}, place.data, place.data, kept.data, a, b);
         expect("in place", place.data, affine, tolerance<T>());
         expect("kept", kept.data, before, 0);
-        mc::broadcast2<mc::PreluBackward>(on, dtype<T>(), s.outer, s.channels, s.inner, x.data, dy.data, y.data, a);
+        mc::broadcast2<mc::PreluBackward>(on, dtype<T>(), {s.outer, s.channels, s.inner}, x.data, dy.data, y.data, a);
         expect("prelu backward", y.data, prelu, tolerance<T>());
       });
     }

@@ -46,10 +46,10 @@ CASE(channel_sums) {
       on_both(name_of("channel sums", s, sizeof(T)), [&](const mc::Context& on) {
         Array<T> out(size_t(s.channels));
         const void *a = x.data, *b = dy.data;
-        mc::channel_sums_typed<mc::DotTerm>(on, dtype<T>(), s.outer, s.channels, s.inner, 1.0, false, out.data, a, b);
+        mc::channel_sums_typed<mc::DotTerm>(on, dtype<T>(), {s.outer, s.channels, s.inner}, 1.0, false, out.data, a, b);
         expect("sum", out.data, plain, 4 * tolerance<T>());
         std::copy(old.data, old.data + old.count, out.data);
-        mc::channel_sums_typed<mc::DotTerm>(on, dtype<T>(), s.outer, s.channels, s.inner, 0.25, true, out.data, a, b);
+        mc::channel_sums_typed<mc::DotTerm>(on, dtype<T>(), {s.outer, s.channels, s.inner}, 0.25, true, out.data, a, b);
         expect("old + sum / 4", out.data, more, 4 * tolerance<T>());
       });
     }

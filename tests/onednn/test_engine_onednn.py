@@ -83,7 +83,7 @@ def compare(text, onednn, expected="ONEDNN", steps=2):
     for name, values in caffes.items():
         limit = TOLERANCE * max(np.abs(values).max(), 1e-3)
         assert np.abs(ours[name] - values).max() <= limit, name
-        assert np.abs(values).max() > 0, name   # something was computed
+        assert np.abs(values).max() > 0 or name.startswith("BatchNorm"), name   # something was computed; its sums have no gradient
 
 
 SHAPES = {

@@ -1,13 +1,18 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.lanes.caffe cimport Channels
 
 cdef class BroadcastLayer(DeviceLayer):
-    cdef long long outer, channels, inner
+    cdef Channels axes
     cdef Blob kept   # x, where the layer works in place and its gradient needs x
     cdef int see(self, Blob x, int axis, int num_axes) except -1
-    cdef void* keep(self, const Context& on, list bottom, list top) except? NULL
-    cdef const void* x_on(self, const Context& on, list bottom, list top) except? NULL
+    cdef Layout layout_forward(self, const Context& on, list bottom)
+    cdef Layout layout_backward(self, const Context& on, list bottom, list top)
+    cdef void* keep(self, const Context& on, list bottom, list top, Layout layout) except? NULL
+    cdef int wrote(self, list top) except -1
+    cdef Blob forward_x(self, list bottom, list top)
 
 
 cdef class AxesLayer(BroadcastLayer):
@@ -15,4 +20,4 @@ cdef class AxesLayer(BroadcastLayer):
     cdef Blob values(self, list bottom)
     cdef tuple parameter_shape(self, list bottom, param)
     cdef int see_values(self, list bottom, list top, param) except -1
-    cdef int sum_dy(self, const Context& on, list top, void* out, bint add) except -1
+    cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint add) except -1

@@ -6,6 +6,9 @@ A blob is seen as outer x channels x inner: parameter k meets all elements whose
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout
 from minicaffe.ops.sums.caffe cimport channel_sums
 
 from minicaffe.errors import ConfigError, ShapeError
@@ -17,23 +20,36 @@ cdef class BroadcastLayer(DeviceLayer):
 
     cdef int see(self, Blob x, int axis, int num_axes) except -1:
         """See x as outer x channels x inner, with `num_axes` axes from `axis` on in the middle."""
-        self.outer = x.count_range(0, axis)
-        self.channels = x.count_range(axis, axis + num_axes)
-        self.inner = x.count_range(axis + num_axes, x.num_axes)
+        self.axes = Channels(x.count_range(0, axis), x.count_range(axis, axis + num_axes),
+                             x.count_range(axis + num_axes, x.num_axes))
         return 0
 
-    cdef void* keep(self, const Context& on, list bottom, list top) except? NULL:
+    cdef Layout layout_forward(self, const Context& on, list bottom):
+        """In which x is, if the parameters are of its channels, otherwise None: plain."""
+        return by_channels(data_layout(on, bottom[:1]), bottom[0], &self.axes)
+
+    cdef Layout layout_backward(self, const Context& on, list bottom, list top):
+        """In which dy is, or x if that is plain; None as above."""
+        return by_channels(diff_layout(on, top) or data_layout(on, [self.forward_x(bottom, top)]), bottom[0], &self.axes)
+
+    cdef void* keep(self, const Context& on, list bottom, list top, Layout layout) except? NULL:
         """Return where forward copies x to, null if x stays in the bottom."""
         if top[0] is not bottom[0]:
             return NULL
         if self.kept is None:
             self.kept = self.new_blob(what="bottom before the layer in place")
         self.kept.reshape_like(<Blob> bottom[0])
-        return self.kept.mutable_data_on(on)
+        return self.kept.overwrite_data_in(on, layout)
 
-    cdef const void* x_on(self, const Context& on, list bottom, list top) except? NULL:
-        """Return the x that forward saw."""
-        return (self.kept if top[0] is bottom[0] else <Blob> bottom[0]).data_on(on)
+    cdef int wrote(self, list top) except -1:
+        """Say that forward has written the top, and the copy of x."""
+        if self.kept is not None:
+            self.kept.wrote_data()
+        return (<Blob> top[0]).wrote_data()
+
+    cdef Blob forward_x(self, list bottom, list top):
+        """Return the blob with the x that forward saw."""
+        return self.kept if top[0] is bottom[0] else bottom[0]
 
 
 cdef class AxesLayer(BroadcastLayer):
@@ -69,9 +85,9 @@ cdef class AxesLayer(BroadcastLayer):
             (<Blob> top[0]).reshape_like(x)
         return 0
 
-    cdef int sum_dy(self, const Context& on, list top, void* out, bint add) except -1:
+    cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint add) except -1:
         """The gradient of a bias: the sum of dy."""
-        cdef const void* dy = (<Blob> top[0]).diff_on(on)
+        cdef void* out = values.mutable_diff_on(on)
         with nogil:
-            channel_sums(on, self.dtype, self.outer, self.channels, self.inner, 1, add, out, dy)
+            channel_sums(on, self.dtype, self.axes, 1, add, out, dy)
         return 0

@@ -7,7 +7,9 @@ without a word; here going backward raises.
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer, Layer
+from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.activation.operation cimport Activation
+from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, in_lanes, stored
 
 from minicaffe.errors import ConfigError, Error
 
@@ -40,23 +42,31 @@ cdef class NeuronLayer(DeviceLayer):
         (<Blob> top[0]).reshape_like(<Blob> bottom[0])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef Blob bottom_blob = bottom[0]
-        cdef const void* x = bottom_blob.data_on(on)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef Blob bottom_blob = bottom[0], top_blob = top[0]
+        cdef Layout layout = in_lanes(data_layout(on, bottom))
+        cdef const void* x = bottom_blob.data_in(on, layout)
+        cdef void* y = top_blob.overwrite_data_in(on, layout)
+        cdef long long count = stored(layout, bottom_blob)
         with nogil:
-            self.compute(on, bottom_blob.count, x, y)
+            self.compute(on, count, x, y)
+        clear_padding(layout, top_blob, y)
+        return top_blob.wrote_data()
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
             return 0
         self.check_in_place(bottom, top)
         cdef Blob bottom_blob = bottom[0], top_blob = top[0]
-        cdef const void* x = bottom_blob.data_on(on)
-        cdef const void* y = top_blob.data_on(on)
-        cdef const void* dy = top_blob.diff_on(on)
-        cdef void* dx = bottom_blob.mutable_diff_on(on)
+        cdef Layout layout = in_lanes(diff_layout(on, top) or data_layout(on, top))
+        cdef const void* x = bottom_blob.data_in(on, layout)
+        cdef const void* y = top_blob.data_in(on, layout)
+        cdef const void* dy = top_blob.diff_in(on, layout)
+        cdef void* dx = bottom_blob.overwrite_diff_in(on, layout)
+        cdef long long count = stored(layout, bottom_blob)
         with nogil:
-            self.derive(on, bottom_blob.count, x, y, dy, dx)
+            self.derive(on, count, x, y, dy, dx)
+        clear_padding(layout, bottom_blob, dx)
+        return bottom_blob.wrote_diff()
 
 
 cdef class ActivationLayer(NeuronLayer):

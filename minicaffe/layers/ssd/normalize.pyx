@@ -7,6 +7,7 @@ where a scale is 0 (Caffe divided by it); it is right in place too; the batch ma
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
+from minicaffe.ops.lanes.caffe cimport Channels
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
@@ -23,7 +24,7 @@ cdef extern from "minicaffe/ops/normalize/caffe.hpp" namespace "mc" nogil:
 
 cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void channel_dots "mc::channel_sums_typed<mc::DotTerm>"(
-        const Context&, int, long long, long long, long long, double coeff, bint add, void* out, const void* x, const void* dy)
+        const Context&, int, const Channels&, double coeff, bint add, void* out, const void* x, const void* dy)
 
 
 cdef class NormalizeLayer(DeviceLayer):
@@ -106,9 +107,9 @@ cdef class NormalizeLayer(DeviceLayer):
             out = (<Blob> self.blobs[0]).mutable_diff_on(on)
             with nogil:
                 if s.shared:
-                    channel_dots(on, self.dtype, 1, 1, s.outer * s.channels * s.inner, 1, True, out, unit, dy)
+                    channel_dots(on, self.dtype, Channels(1, 1, s.outer * s.channels * s.inner), 1, True, out, unit, dy)
                 else:
-                    channel_dots(on, self.dtype, s.outer, s.channels, s.inner, 1, True, out, unit, dy)
+                    channel_dots(on, self.dtype, Channels(s.outer, s.channels, s.inner), 1, True, out, unit, dy)
         if propagate_down[0]:
             positions, dots = self.positions.mutable_data_on(on), self.dots.mutable_data_on(on)
             out = (<Blob> bottom[0]).mutable_diff_on(on)

@@ -4,7 +4,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
-from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
+from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, in_lanes, stored
 
 from minicaffe.ops.engine import offer
 
@@ -31,7 +31,9 @@ cdef class Activation(Operation):
 cdef class CaffeActivation(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation
-        cdef Layout layout = data_layout(on, [x]) if op.function == RELU else None   # which gives 0 for 0
+        cdef Layout layout = data_layout(on, [x])
+        if op.function != RELU:     # which gives 0 for 0
+            layout = in_lanes(layout)
         cdef long long count = stored(layout, x)
         cdef const void* from_ = x.data_in(on, layout)
         cdef void* to = y.overwrite_data_in(on, layout)
@@ -42,11 +44,15 @@ cdef class CaffeActivation(Primitive):
                 sigmoid_forward(on, op.dtype, count, from_, to)
             else:
                 tanh_forward(on, op.dtype, count, from_, to)
+        if op.function != RELU:
+            clear_padding(layout, y, to)
         return y.wrote_data()
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation
-        cdef Layout layout = diff_layout(on, [y]) or data_layout(on, [x]) if op.function == RELU else None
+        cdef Layout layout = diff_layout(on, [y]) or data_layout(on, [x])   # dx is 0 where dy is
+        if op.function != RELU:
+            layout = in_lanes(layout)
         cdef long long count = stored(layout, x)
         cdef const void* known = (x if op.function == RELU else y).data_in(on, layout)
         cdef const void* dy = y.diff_in(on, layout)

@@ -80,57 +80,55 @@ template <class T> struct StandardizeChannelBackward {
 
 }  // namespace cpu
 
-/// y = (x - mean) factor for each channel of [outer, channels, inner]. Unless `given`, mean and variance are computed first,
-/// the variance not if rule is kNone. `kept`, unless null, receives a copy of y. `rule` is a Deviation.
-inline void standardize_forward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, int rule, bool given,
-                              double eps, const void* x, void* y, void* kept, void* mean, void* variance, void* factor) {
+/// y = (x - mean) factor for each channel. Unless `given`, mean and variance are computed first, the variance not if rule is kNone.
+/// `kept`, unless null, receives a copy of y. `rule` is a Deviation.
+inline void standardize_forward(const Context& on, int dtype, const Channels& c, int rule, bool given, double eps, const void* x,
+                                void* y, void* kept, void* mean, void* variance, void* factor) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto from = static_cast<const T*>(x);
     auto to = static_cast<T*>(y), copy = static_cast<T*>(kept);
     auto means = static_cast<T*>(mean), variances = static_cast<T*>(variance), factors = static_cast<T*>(factor);
-    if (!on.stream)
-      return cpu::for_each(on.threads, channels,
-                           cpu::StandardizeChannel<T>{outer, channels, inner, Deviation(rule), given, T(eps), from, to, copy,
-                                                      means, variances, factors},
-                           std::max<index_t>(1, outer * inner));
-    double per = 1.0 / double(std::max<index_t>(1, outer * inner));
+    const index_t count = std::max<index_t>(1, c.outer * c.inner);
+    if (!on.stream && c.lanes == 1)
+      return cpu::for_each(on.threads, c.channels,
+                           cpu::StandardizeChannel<T>{c.outer, c.channels, c.inner, Deviation(rule), given, T(eps), from, to, copy,
+                                                      means, variances, factors}, count);
     if (!given) {
-      cuda::channel_sums(*on.stream, outer, channels, inner, EveryChannel<SumTerm<T>>{{from}}, per, false, means);
-      if (Deviation(rule) != Deviation::kNone)
-        cuda::channel_sums(*on.stream, outer, channels, inner, SquaredDifferenceBy<T>{from, means}, per, false, variances);
+      sums_by(on, c, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, means);
+      if (Deviation(rule) != Deviation::kNone) sums_by(on, c, SquaredDifferenceBy<T>{from, means}, 1.0 / count, false, variances);
     }
-    cuda::for_each(*on.stream, channels, DeviationFactor<T>{Deviation(rule), T(eps), variances, factors});
-    cuda::broadcast_unary(*on.stream, outer, channels, inner, StandardizeBy<T>{means, factors}, from, to, copy, true);
+    for_each(on, c.channels, DeviationFactor<T>{Deviation(rule), T(eps), variances, factors});
+    StandardizeBy<T> f{means, factors};
+    if (on.stream)
+      cuda::broadcast_unary(*on.stream, c.outer, c.channels, c.inner, f, from, to, copy, true);
+    else
+      cpu::map_lanes<T>(on.threads, c, f, from, nullptr, to, copy, true);
   });
 }
 
 /// dx from dy. v is y if `normalized`, else x. With `given` mean and variance have no gradient; with `mean_only` only the mean
-/// was subtracted. The device works in `scratch`, 2 x channels values; the CPU does not touch it.
-inline void standardize_backward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, bool given,
-                               bool mean_only, bool normalized, const void* v, const void* dy, const void* mean,
-                               const void* factor, void* dx, void* scratch) {
+/// was subtracted. `scratch` has room for 2 x channels values.
+inline void standardize_backward(const Context& on, int dtype, const Channels& c, bool given, bool mean_only, bool normalized,
+                                 const void* v, const void* dy, const void* mean, const void* factor, void* dx, void* scratch) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto values = static_cast<const T*>(v), from = static_cast<const T*>(dy), factors = static_cast<const T*>(factor);
     auto means = normalized ? nullptr : static_cast<const T*>(mean);
     auto to = static_cast<T*>(dx);
-    if (!on.stream)
-      return cpu::for_each(on.threads, channels,
-                           cpu::StandardizeChannelBackward<T>{outer, channels, inner, given, mean_only, values, from, means,
-                                                              factors, to},
-                           std::max<index_t>(1, outer * inner));
-    T *mean_dy = static_cast<T*>(scratch), *mean_dy_v = mean_dy + channels;
-    double per = 1.0 / double(std::max<index_t>(1, outer * inner));
-    if (!given)
-      cuda::channel_sums(*on.stream, outer, channels, inner, EveryChannel<SumTerm<T>>{{from}}, per, false, mean_dy);
+    const index_t count = std::max<index_t>(1, c.outer * c.inner);
+    if (!on.stream && c.lanes == 1)
+      return cpu::for_each(on.threads, c.channels,
+                           cpu::StandardizeChannelBackward<T>{c.outer, c.channels, c.inner, given, mean_only, values, from, means,
+                                                              factors, to}, count);
+    T *mean_dy = static_cast<T*>(scratch), *mean_dy_v = mean_dy + c.channels;
+    if (!given) sums_by(on, c, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, mean_dy);
     if (given || mean_only) {  // without v, which may be overwritten or infinite
       StandardizeBy<T> f{given ? nullptr : mean_dy, factors};
-      return cuda::broadcast_unary(*on.stream, outer, channels, inner, f, from, to, static_cast<T*>(nullptr));
+      return broadcast_unary(on, c, f, from, to, static_cast<T*>(nullptr));
     }
-    cuda::channel_sums(*on.stream, outer, channels, inner, CenteredDotBy<T>{values, from, means}, per, false, mean_dy_v);
-    cuda::broadcast_binary(*on.stream, outer, channels, inner, StandardizeBackwardBy<T>{mean_dy, mean_dy_v, means, factors},
-                           values, from, to);
+    sums_by(on, c, CenteredDotBy<T>{values, from, means}, 1.0 / count, false, mean_dy_v);
+    broadcast_binary(on, c, StandardizeBackwardBy<T>{mean_dy, mean_dy_v, means, factors}, values, from, to);
   });
 }
 

@@ -1,5 +1,6 @@
 from minicaffe.blob cimport Blob
 from minicaffe.ops.engine cimport Operation
+from minicaffe.ops.lanes.caffe cimport Channels
 
 cdef enum Deviation:        # ops/batch_norm/kernel.hpp
     EPS_INSIDE
@@ -8,14 +9,14 @@ cdef enum Deviation:        # ops/batch_norm/kernel.hpp
 
 
 cdef class Standardize(Operation):
-    cdef long long outer, channels, inner
+    cdef Channels shape
     cdef Deviation rule
     cdef bint given, in_place           # given: mean and variance are not computed from x
     cdef double eps
     cdef double unbiased                # what makes the variance of the last forward that of a sample
     cdef Blob mean, variance, factor    # one value a channel
     cdef Blob kept                      # y, in place
-    cdef Blob sums                      # two for each channel, of backward on a device
+    cdef Blob sums                      # two for each channel, of backward
     cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1
 
 

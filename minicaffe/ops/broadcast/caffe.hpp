@@ -3,8 +3,9 @@
 // The CPU walks over rows of `inner` elements that share a parameter, or, when inner is 1, over runs of neighbouring
 // parameters, so that the innermost loop is contiguous in either case.
 #pragma once
-#include "minicaffe/ops/broadcast/kernel.hpp"
 #include "minicaffe/device/typed.hpp"
+#include "minicaffe/ops/broadcast/kernel.hpp"
+#include "minicaffe/ops/lanes/caffe.hpp"
 
 namespace mc {
 namespace cpu {
@@ -76,40 +77,41 @@ void broadcast_binary(Stream& stream, index_t outer, index_t channels, index_t i
 
 /// y = f.at(k)(x); `kept`, unless null, receives a copy of x, for layers that work in place.
 template <class F, class T>
-void broadcast_unary(const Context& on, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept) {
+void broadcast_unary(const Context& on, const Channels& c, const F& f, const T* x, T* y, T* kept) {
   if (on.stream)
-    cuda::broadcast_unary(*on.stream, outer, channels, inner, f, x, y, kept);
+    cuda::broadcast_unary(*on.stream, c.outer, c.channels, c.inner, f, x, y, kept);
+  else if (c.lanes > 1)
+    cpu::map_lanes<T>(on.threads, c, f, x, nullptr, y, kept);
   else
-    cpu::broadcast_unary(on.threads, outer, channels, inner, f, x, y, kept);
+    cpu::broadcast_unary(on.threads, c.outer, c.channels, c.inner, f, x, y, kept);
 }
 
 /// y = f.at(k)(a, b)
 template <class F, class T>
-void broadcast_binary(const Context& on, index_t outer, index_t channels, index_t inner, const F& f, const T* a, const T* b,
-                      T* y) {
+void broadcast_binary(const Context& on, const Channels& c, const F& f, const T* a, const T* b, T* y) {
   if (on.stream)
-    cuda::broadcast_binary(*on.stream, outer, channels, inner, f, a, b, y);
+    cuda::broadcast_binary(*on.stream, c.outer, c.channels, c.inner, f, a, b, y);
+  else if (c.lanes > 1)
+    cpu::map_lanes<T>(on.threads, c, f, a, b, y);
   else
-    cpu::broadcast_binary(on.threads, outer, channels, inner, f, a, b, y);
+    cpu::broadcast_binary(on.threads, c.outer, c.channels, c.inner, f, a, b, y);
 }
 
 // ---- for callers that know the element type only at run time: `members` are those of the functor
 
 template <template <class> class F, class... P>
-void broadcast1(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, const void* x, void* y, void* kept,
-                P... members) {
+void broadcast1(const Context& on, int dtype, const Channels& c, const void* x, void* y, void* kept, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    broadcast_unary(on, outer, channels, inner, make<F<T>>(member<T>(members)...), member<T>(x), member<T>(y), member<T>(kept));
+    broadcast_unary(on, c, make<F<T>>(member<T>(members)...), member<T>(x), member<T>(y), member<T>(kept));
   });
 }
 
 template <template <class> class F, class... P>
-void broadcast2(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, const void* a, const void* b,
-                void* y, P... members) {
+void broadcast2(const Context& on, int dtype, const Channels& c, const void* a, const void* b, void* y, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    broadcast_binary(on, outer, channels, inner, make<F<T>>(member<T>(members)...), member<T>(a), member<T>(b), member<T>(y));
+    broadcast_binary(on, c, make<F<T>>(member<T>(members)...), member<T>(a), member<T>(b), member<T>(y));
   });
 }
 

@@ -1,25 +1,22 @@
 from minicaffe.device.context cimport Context
+from minicaffe.ops.lanes.caffe cimport Channels
 
-# A blob is outer x channels x inner; `kept`, unless null, receives a copy of x.
+# `kept`, unless null, receives a copy of x.
 cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:
     void copy_typed "mc::copy_typed"(const Context&, int dtype, long long n, const void* x, void* y)
-    void scale_by "mc::broadcast1<mc::ScaleBy>"(const Context&, int dtype, long long outer, long long channels, long long inner,
-                                                const void* x, void* y, void* kept, const void* s)
-    void scale_shift "mc::broadcast1<mc::ScaleShift>"(const Context&, int dtype, long long outer, long long channels,
-                                                      long long inner, const void* x, void* y, void* kept, const void* s,
-                                                      const void* b)
-    void shift_by "mc::broadcast1<mc::ShiftBy>"(const Context&, int dtype, long long outer, long long channels, long long inner,
-                                                const void* x, void* y, void* kept, const void* b)
-    void prelu_forward "mc::broadcast1<mc::PreluForward>"(const Context&, int dtype, long long outer, long long channels,
-                                                          long long inner, const void* x, void* y, void* kept, const void* a)
-    void prelu_backward "mc::broadcast2<mc::PreluBackward>"(const Context&, int dtype, long long outer, long long channels,
-                                                            long long inner, const void* x, const void* dy, void* dx, const void* a)
-    void sum_backward "mc::broadcast1<mc::SumBackward>"(
-        const Context&, int dtype, long long outer, long long channels, long long inner, const void* x, void* dx, void* kept,
-        const void* dy, double coeff)
-    void abs_sum_backward "mc::broadcast1<mc::AbsSumBackward>"(
-        const Context&, int dtype, long long outer, long long channels, long long inner, const void* x, void* dx, void* kept,
-        const void* dy, double coeff)
+    void scale_by "mc::broadcast1<mc::ScaleBy>"(const Context&, int dtype, const Channels&, const void* x, void* y, void* kept,
+                                                const void* s)
+    void scale_shift "mc::broadcast1<mc::ScaleShift>"(const Context&, int dtype, const Channels&, const void* x, void* y,
+                                                      void* kept, const void* s, const void* b)
+    void shift_by "mc::broadcast1<mc::ShiftBy>"(const Context&, int dtype, const Channels&, const void* x, void* y, void* kept,
+                                                const void* b)
+    void prelu_forward "mc::broadcast1<mc::PreluForward>"(const Context&, int dtype, const Channels&, const void* x, void* y,
+                                                          void* kept, const void* a)
+    void prelu_backward "mc::broadcast2<mc::PreluBackward>"(const Context&, int dtype, const Channels&, const void* x,
+                                                            const void* dy, void* dx, const void* a)
+    void sum_backward "mc::broadcast1<mc::SumBackward>"(const Context&, int dtype, const Channels&, const void* x, void* dx,
+                                                        void* kept, const void* dy, double coeff)
+    void abs_sum_backward "mc::broadcast1<mc::AbsSumBackward>"(const Context&, int dtype, const Channels&, const void* x, void* dx,
+                                                               void* kept, const void* dy, double coeff)
     void square_sum_backward "mc::broadcast1<mc::SquareSumBackward>"(
-        const Context&, int dtype, long long outer, long long channels, long long inner, const void* x, void* dx, void* kept,
-        const void* dy, double coeff)
+        const Context&, int dtype, const Channels&, const void* x, void* dx, void* kept, const void* dy, double coeff)

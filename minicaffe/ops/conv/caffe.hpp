@@ -326,7 +326,7 @@ inline void conv_forward(const Context& on, const cpu::Blas& blas, int dtype, co
         gemm(on, blas, false, false, s.m, s.positions, s.k, T(1), w + g * s.m * s.k, s.k, columns + g * s.k * s.positions,
              s.positions, T(0), y + (first * s.outputs + g * s.m) * s.positions, s.positions, batches);
     });
-    if (b) broadcast_unary(on, s.images, s.outputs, s.positions, ShiftBy<T>{b}, y, y, static_cast<T*>(nullptr));
+    if (b) broadcast_unary(on, {s.images, s.outputs, s.positions}, ShiftBy<T>{b}, y, y, static_cast<T*>(nullptr));
   });
 }
 
@@ -349,7 +349,7 @@ inline void conv_backward_data(const Context& on, const cpu::Blas& blas, int dty
              batches);
       if (columns == room) col2im(on, dtype, images * s.channels, s.window, columns, dx + first * s.channels * s.pixels);
     });
-    if (b) broadcast_unary(on, s.images, s.channels, s.pixels, ShiftBy<T>{b}, dx, dx, static_cast<T*>(nullptr));
+    if (b) broadcast_unary(on, {s.images, s.channels, s.pixels}, ShiftBy<T>{b}, dx, dx, static_cast<T*>(nullptr));
   });
 }
 
@@ -379,7 +379,7 @@ inline void conv_backward_bias(const Context& on, int dtype, index_t images, ind
                                void* dbias) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    channel_sums(on, images, channels, plane, SumTerm<T>{static_cast<const T*>(dy)}, 1.0, true, static_cast<T*>(dbias));
+    channel_sums(on, {images, channels, plane}, SumTerm<T>{static_cast<const T*>(dy)}, 1.0, true, static_cast<T*>(dbias));
   });
 }
 

@@ -14,6 +14,7 @@ from minicaffe.memory.synced cimport UNINITIALIZED
 from minicaffe.onednn.library cimport Array, Library, layout_of, library
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.gemm.blas cimport Blas, blas
+from minicaffe.ops.lanes.caffe cimport Channels
 
 from minicaffe.ops.engine import Refusal, offer
 
@@ -30,7 +31,7 @@ cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
 
 cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:
     void add_bias "mc::broadcast1<mc::ShiftBy>"(
-        const Context&, int, long long, long long, long long, const void* x, void* y, void* kept, const void* bias)
+        const Context&, int, const Channels&, const void* x, void* y, void* kept, const void* bias)
 
 cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     enum CudnnProduct:
@@ -150,7 +151,7 @@ cdef class CudnnConvolution(Primitive):
             self.product(on, op, kForward, from_, w, to)
         if b != NULL:
             with nogil:
-                add_bias(on, op.dtype, op.images, op.outputs, op.plane, to, to, NULL, b)
+                add_bias(on, op.dtype, Channels(op.images, op.outputs, op.plane), to, to, NULL, b)
         return 0
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:

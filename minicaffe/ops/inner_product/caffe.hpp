@@ -49,7 +49,7 @@ inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int 
         for (index_t i = begin; i < end; ++i) std::memcpy(y + i * n, bias, size_t(n) * sizeof(T));
       });
     gemm(on, blas, false, !transpose, m, n, k, T(1), x, k, weight, transpose ? n : k, ahead ? T(1) : T(0), y, n);
-    if (bias && !ahead) broadcast_unary(on, m, n, 1, ShiftBy<T>{bias}, y, y, static_cast<T*>(nullptr));
+    if (bias && !ahead) broadcast_unary(on, {m, n, 1}, ShiftBy<T>{bias}, y, y, static_cast<T*>(nullptr));
   });
 }
 
@@ -63,7 +63,7 @@ inline void inner_product_backward(const Context& on, const cpu::Blas& blas, int
     auto dweight = static_cast<T*>(dweight_), dbias = static_cast<T*>(dbias_), dx = static_cast<T*>(dx_);
     if (dweight && transpose) gemm(on, blas, true, false, k, n, m, T(1), x, k, dy, n, T(1), dweight, n);
     if (dweight && !transpose) gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, T(1), dweight, k);
-    if (dbias && on.stream) channel_sums(on, m, n, 1, SumTerm<T>{dy}, 1.0, true, dbias);
+    if (dbias && on.stream) channel_sums(on, {m, n, 1}, SumTerm<T>{dy}, 1.0, true, dbias);
     if (dbias && !on.stream) cpu::for_each(on.threads, n, ColumnSum<T>{m, n, dy, dbias}, m + 1);
     if (dx) gemm(on, blas, false, transpose, m, k, n, T(1), dy, n, weight, transpose ? n : k, T(0), dx, k);
   });

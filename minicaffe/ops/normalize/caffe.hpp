@@ -23,7 +23,7 @@ void unit_dots(const Context& on, const UnitShape& u, const T* a, const T* b, co
     Pieces p = u.pieces<kUnitWidth>();
     for_each(on, u.outer * p.per_row, PositionDots<T, kUnitWidth>{p, a, b, s, to}, u.channels * kUnitWidth);
   }
-  if (u.whole) channel_sums<T>(on, 1, u.outer, u.inner, SumTerm<T>{positions}, 1.0, false, out);
+  if (u.whole) channel_sums<T>(on, {1, u.outer, u.inner}, SumTerm<T>{positions}, 1.0, false, out);
 }
 
 inline void unit_forward(const Context& on, int dtype, const UnitShape& u, double eps, const void* x, const void* s,

@@ -1,8 +1,9 @@
 // Sums over contiguous data, of everything or of each channel, on CPU or device. The result stays in the memory of that side.
 #pragma once
 #include <vector>
-#include "minicaffe/ops/sums/kernel.hpp"
 #include "minicaffe/device/typed.hpp"
+#include "minicaffe/ops/lanes/caffe.hpp"
+#include "minicaffe/ops/sums/kernel.hpp"
 
 namespace mc {
 namespace cpu {
@@ -77,14 +78,21 @@ template <class Term, class Out> void sum_to(const Context& on, index_t n, const
     out[0] = Out((add ? double(out[0]) : 0.0) + coeff * cpu::sum_terms<T>(on.threads, n, term));
 }
 
-/// out[k] = coeff times the sum of term(i) over the elements of channel k of [outer, channels, inner], added if `add`.
-template <class T, class Term>
-void channel_sums(const Context& on, index_t outer, index_t channels, index_t inner, const Term& term, double coeff, bool add,
-                  T* out) {
+/// out[k] = coeff times the sum of f.at(k)(i) over the elements i of channel k, added if `add`; on a device or in lanes.
+template <class T, class F> void sums_by(const Context& on, const Channels& c, const F& f, double coeff, bool add, T* out) {
   if (on.stream)
-    cuda::channel_sums(*on.stream, outer, channels, inner, EveryChannel<Term>{term}, coeff, add, out);
+    cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, f, coeff, add, out);
   else
-    cpu::channel_sums(on.threads, outer, channels, inner, term, coeff, add, out);
+    cpu::sum_lanes(on.threads, c, f, coeff, add, out);
+}
+
+/// The same of term(i), a term for all channels, in plain order, too.
+template <class T, class Term>
+void channel_sums(const Context& on, const Channels& c, const Term& term, double coeff, bool add, T* out) {
+  if (!on.stream && c.lanes == 1)
+    cpu::channel_sums(on.threads, c.outer, c.channels, c.inner, term, coeff, add, out);
+  else
+    sums_by(on, c, EveryChannel<Term>{term}, coeff, add, out);
 }
 
 // ---- for callers that know the element type only at run time: `members` are those of the term
@@ -107,11 +115,10 @@ void sum_in_double(const Context& on, int dtype, index_t n, double* out, P... me
 }
 
 template <template <class> class Term, class... P>
-void channel_sums_typed(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, double coeff, bool add,
-                        void* out, P... members) {
+void channel_sums_typed(const Context& on, int dtype, const Channels& c, double coeff, bool add, void* out, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    channel_sums(on, outer, channels, inner, make<Term<T>>(member<T>(members)...), coeff, add, member<T>(out));
+    channel_sums(on, c, make<Term<T>>(member<T>(members)...), coeff, add, member<T>(out));
   });
 }
 

@@ -1,0 +1,142 @@
+// How the elements of an array belong to its channels, in plain order and in layouts of engines, and the loops of the CPU over the latter.
+#pragma once
+#include <vector>
+#include "minicaffe/device/context.hpp"
+#include "minicaffe/kernels/reduce.hpp"
+
+namespace mc {
+
+/// outer x channels x inner; with more lanes than 1 outer x blocks of so many channels x inner x the channels of a block, where zeros
+/// fill the last block.
+struct Channels {
+  index_t outer, channels, inner, lanes;
+  Channels(index_t outer = 0, index_t channels = 0, index_t inner = 0, index_t lanes = 1)
+      : outer(outer), channels(channels), inner(inner), lanes(lanes) {}
+  index_t blocks() const { return (channels + lanes - 1) / lanes; }
+  index_t stored() const { return outer * blocks() * inner * lanes; }
+};
+
+namespace cpu {
+
+/// A row: kGroup neighbouring channels of one image, or those that are left.
+template <int kGroup> struct LaneRow {
+  index_t outer, first, count, at;  // first channel, number of channels, their first element
+  MC_HD LaneRow(const Channels& c, index_t row) {
+    const index_t groups = (c.channels + kGroup - 1) / kGroup;
+    outer = row / groups, first = row % groups * kGroup, count = min_<index_t>(kGroup, c.channels - first);
+    at = (outer * c.blocks() + first / c.lanes) * c.inner * c.lanes + first % c.lanes;
+  }
+};
+
+/// Run Rows<kGroup>{members...} over all rows.
+template <template <int> class Rows, class... M> void each_lane_row(Threads threads, const Channels& c, const M&... members) {
+  auto run = [&](auto rows, index_t group) {
+    for_each(threads, c.outer * ((c.channels + group - 1) / group), rows, std::max<index_t>(1, c.inner * group));
+  };
+  if (c.lanes % 16)
+    run(Rows<8>{c, members...}, 8);
+  else
+    run(Rows<16>{c, members...}, 16);
+}
+
+template <class F, class T> struct LaneMap {
+  /// y = f.at(k)(a), or f.at(k)(a, b); `kept`, unless null, receives a copy of a, or of y if `keep_result`.
+  template <int kGroup> struct Rows {
+    Channels c;
+    F f;
+    const T *a, *b;
+    T *y, *kept;
+    bool keep_result;
+
+    MC_HD void operator()(index_t row) const {
+      const LaneRow<kGroup> r(c, row);
+      if (kept && !keep_result) copy(r, a);
+      if (r.count == kGroup)
+        walk(r, kGroup);
+      else
+        walk(r, r.count);
+      if (kept && keep_result) copy(r, y);
+    }
+    MC_HD void walk(const LaneRow<kGroup>& r, index_t count) const {
+      for (index_t i = 0, at = r.at; i < c.inner; ++i, at += c.lanes) {
+        MC_IVDEP
+        for (index_t l = 0; l < count; ++l) {
+          if constexpr (std::is_invocable_v<decltype(f.at(0)), T, T>)
+            y[at + l] = f.at(r.first + l)(a[at + l], b[at + l]);
+          else
+            y[at + l] = f.at(r.first + l)(a[at + l]);
+        }
+      }
+    }
+    MC_HD void copy(const LaneRow<kGroup>& r, const T* from) const {
+      for (index_t i = 0, at = r.at; i < c.inner; ++i, at += c.lanes)
+        MC_IVDEP
+        for (index_t l = 0; l < r.count; ++l) kept[at + l] = from[at + l];
+    }
+  };
+};
+
+template <class F, class T> struct LaneSums {
+  /// sums[outer][k] = the sum of f.at(k)(i) over the elements i of channel k
+  template <int kGroup> struct Rows {
+    Channels c;
+    F f;
+    double* sums;
+
+    MC_HD void operator()(index_t row) const {
+      const LaneRow<kGroup> r(c, row);
+      if (r.count == kGroup)
+        add(r, kGroup);
+      else
+        add(r, r.count);
+    }
+    MC_HD void add(const LaneRow<kGroup>& r, index_t count) const {
+      double total[kGroup] = {};
+      for (index_t i = 0; i < c.inner;) {
+        T sum[kGroup] = {};
+        for (const index_t end = min_(c.inner, i + kSumBlock / kSumLanes); i < end; ++i)
+          for (index_t l = 0; l < count; ++l) sum[l] += f.at(r.first + l)(r.at + i * c.lanes + l);
+        for (index_t l = 0; l < count; ++l) total[l] += double(sum[l]);
+      }
+      for (index_t l = 0; l < count; ++l) sums[r.outer * c.channels + r.first + l] = total[l];
+    }
+  };
+};
+
+/// Zeros where there is no channel.
+template <class T> void clear_padding(const Channels& c, T* y) {
+  for (index_t used = c.channels % c.lanes, o = 0; used && o < c.outer; ++o)
+    for (T *at = y + ((o + 1) * c.blocks() - 1) * c.inner * c.lanes, *end = at + c.inner * c.lanes; at < end; at += c.lanes)
+      std::fill(at + used, at + c.lanes, T(0));
+}
+
+template <class T, class F>
+void map_lanes(Threads threads, const Channels& c, const F& f, const T* a, const T* b, T* y, T* kept = nullptr,
+               bool keep_result = false) {
+  if constexpr (!std::is_same_v<T, double>) {  // of which no engine has layouts
+    each_lane_row<LaneMap<F, T>::template Rows>(threads, c, f, a, b, y, kept, keep_result);
+    clear_padding(c, y);
+    if (kept) clear_padding(c, kept);
+  }
+}
+
+template <class T, class F>
+void sum_lanes(Threads threads, const Channels& c, const F& f, double coeff, bool add, T* out) {
+  if constexpr (!std::is_same_v<T, double>) {
+    std::vector<double> sums(size_t(c.outer * c.channels));
+    each_lane_row<LaneSums<F, T>::template Rows>(threads, c, f, sums.data());
+    for (index_t k = 0; k < c.channels; ++k) {
+      double sum = 0;
+      for (index_t o = 0; o < c.outer; ++o) sum += sums[size_t(o * c.channels + k)];
+      out[k] = T((add ? double(out[k]) : 0.0) + coeff * sum);
+    }
+  }
+}
+
+}  // namespace cpu
+
+inline void clear_padding(int dtype, const Channels& c, void* y) {
+  dispatch(dtype, [&](auto type) { cpu::clear_padding(c, static_cast<decltype(type)*>(y)); });
+}
+
+}  // namespace mc

@@ -1,0 +1,6 @@
+cdef extern from "minicaffe/ops/lanes/caffe.hpp" namespace "mc" nogil:
+    cppclass Channels:
+        Channels()
+        Channels(long long outer, long long channels, long long inner)
+        long long outer, channels, inner, lanes
+    void fill_padding "mc::clear_padding"(int dtype, const Channels&, void* y)

@@ -1,0 +1,87 @@
+"""Layers between convolutions keep engine ONEDNN's layouts, forward and backward, and compute in them what engine CAFFE computes."""
+
+from pathlib import Path
+
+import pytest
+from test_engine_onednn import compare, conv, input_layer, layer, make, step
+
+from minicaffe import memory
+from minicaffe.common import TRAIN
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import read_text
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+BETWEEN = {
+    "BatchNorm": ("BatchNorm", ""),
+    "BatchNorm, given statistics": ("BatchNorm", "batch_norm_param { use_global_stats: true eps: 0.1 }"),
+    "Scale": ("Scale", 'scale_param { filler { type: "uniform" min: -1 max: 2 } }'),
+    "Scale with bias": ("Scale", 'scale_param { bias_term: true filler { type: "uniform" } bias_filler { type: "uniform" } }'),
+    "Bias": ("Bias", 'bias_param { filler { type: "uniform" } }'),
+    "PReLU": ("PReLU", 'prelu_param { filler { type: "uniform" } }'),
+    "ELU": ("ELU", ""),
+    "Sigmoid": ("Sigmoid", ""),     # not 0 for 0, and the next three
+    "Exp": ("Exp", ""),
+    "Power": ("Power", "power_param { shift: 1 scale: 0.5 }"),
+    "BNLL": ("BNLL", ""),
+    "TanH": ("TanH", ""),
+    "AbsVal": ("AbsVal", ""),
+    "Dropout": ("Dropout", "phase: TEST"),
+}
+NEEDS_BOTTOM = {"BNLL", "AbsVal"}
+
+
+def between(kind, fields, channels, in_place):
+    middle = "a" if in_place else "b"
+    bias = "bias_term: false" if kind == "BatchNorm" else ""    # which gets no gradient there
+    return (input_layer((2, 3, 9, 7)) + conv("conv1", "x", "a", f"num_output: {channels} kernel_size: 3 pad: 1 {bias}")
+            + layer(kind, "a", middle, fields) + conv("conv2", middle, "y", "num_output: 16 kernel_size: 3"))
+
+
+def reorders(net):
+    """The reorders of a step, after one that settled the layouts; not those of parameters."""
+    step(net)
+    parameters = {blob.name for one in net.layers for blob in one.blobs}
+    with memory.record() as events:
+        step(net)
+    return [event.name for event in events if event.kind == "reorder" and event.name.rpartition(" ")[0] not in parameters]
+
+
+@pytest.mark.parametrize("channels", [18, 32])
+@pytest.mark.parametrize(("case", "in_place"), [(case, place) for case in BETWEEN for place in (False, True)
+                                               if not (place and case in NEEDS_BOTTOM)])
+def test_a_layer_between_convolutions(onednn, case, in_place, channels):
+    """In 18 channels blocks have padding, which stays zero: the gradient of the second convolution's weights would show it."""
+    kind, fields = BETWEEN[case]
+    text = between(kind, fields, channels, in_place)
+    compare(text, onednn)
+    onednn(True)
+    net = make(text)
+    assert set(reorders(net)) <= {"y diff"}     # which comes from outside
+    for name in ("a",) if in_place else ("a", "b"):
+        assert net.blob_by_name(name).layout_of_data() is not None
+        assert net.blob_by_name(name).layout_of_diff() is not None
+
+
+@pytest.mark.parametrize("fields", ["scale_param { axis: 2 num_axes: 1 }", "scale_param { num_axes: 0 }"])
+def test_a_scale_of_other_axes_reads_plain_data(onednn, fields):
+    compare(between("Scale", fields, 18, False), onednn)
+
+
+def test_dropout_draws_the_same_mask(onednn):
+    compare(between("Dropout", "", 18, True), onednn)
+
+
+@pytest.mark.parametrize("model", ["resnet50", "mobilenet"])
+def test_a_training_step_makes_no_reorder_in_the_stack(onednn, model):
+    param, _ = read_text(MODELS / model / "deploy.prototxt", caffe_pb2.NetParameter)
+    param.state.phase = TRAIN
+    for one in param.layer:
+        if one.type == "Input":
+            one.input_param.shape[0].dim[2:] = [64, 64]
+        if one.type == "Pooling" and one.pooling_param.pool == one.pooling_param.AVE:
+            one.pooling_param.ClearField("kernel_size")
+            one.pooling_param.global_pooling = True
+    net = Net(param)
+    found = reorders(net)
+    assert len(found) <= 1, found   # the gradient from outside reaches the last layer that keeps a layout
