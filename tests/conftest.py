@@ -1,7 +1,10 @@
-"""What all tests share: the device they run on, ``pytest --device sim`` or ``--device gpu`` instead of the CPU."""
+"""What all tests share: the device they run on, ``pytest --device sim`` or ``--device gpu`` instead of the CPU; ``-n auto`` runs the
+files of tests side by side, on up to eight processes.
+"""
 
 import gc
 import os
+import signal
 
 import pytest
 from compile_kernels import ARCHITECTURES, find_nvrtc
@@ -16,11 +19,24 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    signal.signal(signal.SIGINT, signal.default_int_handler)    # tests send it; who started this may ignore it, as pytest-xdist does
     device = config.getoption("--device")
     os.environ["MINICAFFE_DEVICE"] = device
+    import minicaffe    # an editable install builds now, before there are several processes that would
     if device != "cpu":
-        import minicaffe
         minicaffe.set_mode_gpu()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    return min(8, len(os.sched_getaffinity(0)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file stays in one process: what a module's fixtures made serves all of its tests."""
+    from xdist.scheduler import LoadFileScheduling
+    return LoadFileScheduling(config, log)
 
 
 def pytest_report_header(config):

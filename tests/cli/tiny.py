@@ -42,6 +42,8 @@ class Process:
     def __init__(self, *arguments, cwd, size=None, **environment):
         self.running.append(self)
         env = {**os.environ, "TERM": "xterm", **environment}
+        for name in ("COLUMNS", "LINES"):   # would count for more than the terminal's size; pytest-xdist sets them
+            env.pop(name, None)
         command = [*COMMAND, *map(str, arguments)]
         self.text = ""
         if size is None:

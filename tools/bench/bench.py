@@ -9,6 +9,7 @@ and channels-last, its optimiser fused and not; the best counts. Without PyTorch
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -47,13 +48,14 @@ def without_data(path, batch):
 
 
 def flops(net):
-    """Multiplications and additions of one forward of all convolutions and inner products."""
+    """Multiplications and additions of one forward of all convolutions, inner products and LSTMs."""
     total = 0
     for layer, tops in zip(net.layers, net.tops):
         if layer.type in ("Convolution", "InnerProduct"):
-            weight = layer.blobs[0].shape
-            per_output = int(np.prod(weight[1:]))
-            total += 2 * per_output * sum(top.count for top in tops)
+            total += 2 * math.prod(layer.blobs[0].shape[1:]) * sum(top.count for top in tops)
+        elif layer.type == "LSTM":
+            steps, sequences = tops[0].shape[:2]
+            total += 2 * steps * sequences * (layer.blobs[0].count + layer.blobs[2].count)
     return total
 
 

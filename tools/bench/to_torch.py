@@ -118,7 +118,21 @@ class TorchNet(torch.nn.Module):
         return lambda x: F.softmax(x, param.softmax_param.axis)
 
     def make_SoftmaxWithLoss(self, param, params, shape):
-        return lambda x, label: F.cross_entropy(x.flatten(1) if label.ndim == 1 else x, label)
+        axis = param.softmax_param.axis
+        return lambda x, label: F.cross_entropy(x.flatten(1) if label.ndim == 1 else x.movedim(axis, 1), label)
+
+    def make_Embed(self, param, params, shape):
+        return lambda x: F.embedding(x.long(), params[0])
+
+    def make_LSTM(self, param, params, shape):
+        """Every batch begins with a state of zeros, whatever `cont` says; the gates i, f, o, g of Caffe are i, f, g, o there."""
+        weight, bias, recurrent = params
+        size = recurrent.shape[1]
+        order = torch.cat([torch.arange(size * gate, size * (gate + 1)) for gate in (0, 1, 3, 2)])
+        for value in params:
+            value.data = value.data[order].contiguous()
+        nothing, state = torch.zeros_like(bias), torch.zeros(1, shape[1], size)
+        return lambda x, cont: torch.lstm(x, (state, state), [weight, recurrent, bias, nothing], True, 1, 0.0, True, False, False)[0]
 
     def make_Silence(self, param, params, shape):
         return lambda *xs: []
