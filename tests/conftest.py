@@ -22,7 +22,7 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)    # tests send it; who started this may ignore it, as pytest-xdist does
     device = config.getoption("--device")
     os.environ["MINICAFFE_DEVICE"] = device
-    import minicaffe    # an editable install builds now, before there are several processes that would
+    import minicaffe  # an editable install builds now, before there are several processes that would
     if device != "cpu":
         minicaffe.set_mode_gpu()
 

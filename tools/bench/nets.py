@@ -215,8 +215,8 @@ def main():
         minicaffe.set_precision(options.precision)
     rows, counts = [], options.threads
     print(f"{options.precision}; milliseconds, median of {options.rounds} turns; ratio: minicaffe / peer\n")
-    print("| net, batch | threads | what | minicaffe (quartiles) | of the peak | PyTorch | ratio | OpenVINO | ratio | OpenCV | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| net, batch | threads | what | minicaffe (quartiles) | of the peak | PyTorch | ratio | OpenVINO | ratio | OpenCV | "
+          "ratio |\n" + "|---" * 11 + "|")
     for options.threads in counts:
         top = peak(options)
         for name in options.nets:

@@ -132,7 +132,8 @@ class TorchNet(torch.nn.Module):
         for value in params:
             value.data = value.data[order].contiguous()
         nothing, state = torch.zeros_like(bias), torch.zeros(1, shape[1], size)
-        return lambda x, cont: torch.lstm(x, (state, state), [weight, recurrent, bias, nothing], True, 1, 0.0, True, False, False)[0]
+        values = [weight, recurrent, bias, nothing]
+        return lambda x, cont: torch.lstm(x, (state, state), values, True, 1, 0.0, True, False, False)[0]
 
     def make_Silence(self, param, params, shape):
         return lambda *xs: []
