@@ -1,4 +1,4 @@
-"""Layers between convolutions keep engine ONEDNN's layouts, forward and backward, and compute in them what engine CAFFE computes."""
+"""Layers between convolutions keep the layouts of engine ONEDNN, forward and backward, with the numbers of engine CAFFE."""
 
 from pathlib import Path
 
