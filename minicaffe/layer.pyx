@@ -110,6 +110,14 @@ cdef class Layer:
         """Return the operations for which the layer asks engines (ops/engine.pyx), as a list."""
         return []
 
+    def join(self, epilogue, list bottom, bint backward):
+        """Let the layer below compute this one, too: add to its Epilogue (ops/epilogue.py) what this layer does, and return True.
+
+        False, the default, leaves the layer to run by itself; so must one that works otherwise, or keeps something for its
+        backward, if `backward` says that it has one.
+        """
+        return False
+
     def capture_obstacle(self):
         """Return why a CUDA graph cannot hold this layer, or None."""
         return None if self.host_only else "it runs on the CPU"

@@ -9,6 +9,8 @@ from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_INSIDE, BatchNorm
 from minicaffe.ops.lanes.caffe cimport Channels
 
+import numpy as np
+
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
@@ -82,6 +84,14 @@ cdef class BatchNormLayer(DeviceLayer):
             self.accumulate(on, variances, self.norm.variance, self.norm.unbiased)
             weight = weights.mutable_data_on(on)
             affine(on, self.dtype, 1, weight, weight, self.fraction, 1)
+
+    def join(self, epilogue, list bottom, bint backward):
+        if backward or not self.norm.given:
+            return False
+        means, variances, weights = [np.float64(blob.data) for blob in self.blobs]
+        part = 1 / weights[0] if weights[0] else 0
+        scale = 1 / np.sqrt(variances * part + self.norm.eps)
+        return epilogue.affine(scale, means * -part * scale)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:

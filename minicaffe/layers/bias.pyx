@@ -31,6 +31,11 @@ cdef class BiasLayer(AxesLayer):
             shift_by(on, self.dtype, self.axes, x, y, NULL, b)
         return (<Blob> top[0]).wrote_data()
 
+    def join(self, epilogue, list bottom, bint backward):
+        if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2]:
+            return False    # not a parameter for each channel
+        return epilogue.affine(1, self.blobs[0].data)
+
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef bint learned = len(bottom) == 1
         cdef Blob x = bottom[0]

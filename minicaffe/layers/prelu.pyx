@@ -47,6 +47,9 @@ cdef class PReLULayer(BroadcastLayer):
             prelu_forward(on, self.dtype, self.axes, x, y, kept, a)
         return self.wrote(top)
 
+    def join(self, epilogue, list bottom, bint backward):
+        return not backward and epilogue.rectify(self.blobs[0].data)
+
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob slope = self.blobs[0]
         cdef const void* a = slope.data_on(on)

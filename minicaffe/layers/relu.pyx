@@ -13,5 +13,8 @@ cdef class ReLULayer(ActivationLayer):
         self.op = Activation(self.dtype, CAFFE if param.negative_slope else param.engine)     # no library knows a slope
         self.op.function, self.op.slope, self.reads_bottom = RELU, param.negative_slope, param.negative_slope < 0
 
+    def join(self, epilogue, list bottom, bint backward):
+        return epilogue.rectify(self.op.slope)   # backward in place reads the top alone
+
 
 register_layer("ReLU", ReLULayer)

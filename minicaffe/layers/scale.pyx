@@ -55,6 +55,11 @@ cdef class ScaleLayer(AxesLayer):
                 scale_by(on, self.dtype, self.axes, x, y, kept, s)
         return self.wrote(top)
 
+    def join(self, epilogue, list bottom, bint backward):
+        if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2]:
+            return False    # not a parameter for each channel
+        return epilogue.affine(self.blobs[0].data, self.blobs[self.bias].data if self.bias >= 0 else 0)
+
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob values = self.values(bottom)
         cdef bint learned = len(bottom) == 1

@@ -179,9 +179,11 @@ class Net(Runner):
         -------
         list of dict
             `layer` and `operation` are names, `engine` is ``CAFFE``, ``CUDNN`` and so on, ``CUDNN/CAFFE`` where another engine
-            computes a gradient, None before the first use; `refused` says by engine why it does not compute this.
+            computes a gradient, None before the first use; `refused` says by engine why it does not compute this; `fused` names the
+            layers after this one that it computed, too, when it ran last.
         """
-        return [{"layer": node.name, **operation.describe()} for node in self.nodes for operation in node.layer.operations()]
+        return [{"layer": node.name, **operation.describe(), "fused": [follower.name for follower in node.followers[:node.fused]]}
+                for node in self.nodes for operation in node.layer.operations()]
 
     # ---- weights (net/weights.py)
 

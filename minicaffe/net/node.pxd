@@ -11,7 +11,11 @@ cdef class Node:
     cdef public bint needs_backward
     cdef readonly object file        # where the layer is defined, for errors
     cdef readonly object line
+    cdef readonly list followers     # nodes that work in place on its only top, in order; its operation may compute them, too
+    cdef readonly int fused          # how many of them it computed when it ran last
+    cdef readonly bint passed        # a node before it computed it, too, when it ran last
     cdef int forward(self) except -1
+    cdef int forward_with(self, int most) except -1
     cdef int backward(self) except -1
     cdef int renew_tops(self) except -1
     cdef int renew_bottoms(self) except -1

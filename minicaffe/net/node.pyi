@@ -9,6 +9,9 @@ class Node:
     layer: Layer
     bottoms: list[Blob]
     tops: list[Blob]
+    followers: list[Node]
+    fused: int
+    passed: bool
     file: str | None
     line: int | None
     name: str
@@ -19,3 +22,5 @@ class Node:
     def __init__(self, layer: Layer, bottoms: list[Blob], tops: list[Blob], file: str | None = None,
                  line: int | None = None) -> None: ...
     def placed(self, error: Exception) -> Exception: ...
+
+def link_followers(nodes: list[Node]) -> None: ...

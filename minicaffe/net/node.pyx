@@ -5,10 +5,14 @@ of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on)
 """
 
 from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport on_device
 from minicaffe.layer cimport Layer
 from minicaffe.memory.synced cimport RECYCLED
+from minicaffe.ops.engine cimport Operation
 
 from minicaffe.errors import Error
+from minicaffe.layer import DeviceLayer
+from minicaffe.ops.epilogue import Epilogue
 
 
 cdef class Node:
@@ -26,6 +30,7 @@ cdef class Node:
     def __init__(self, Layer layer not None, list bottoms not None, list tops not None, file=None, line=None):
         self.layer, self.bottoms, self.tops, self.file, self.line = layer, bottoms, tops, file, line
         self.name, self.type, self.param = layer.name, layer.type, layer.param
+        self.followers = []
 
     @property
     def blobs(self):
@@ -37,8 +42,36 @@ cdef class Node:
         """The loss weight of each top."""
         return self.layer.loss_weights
 
+    cdef int forward_with(self, int most) except -1:
+        """Compute the tops, and of the followers those that the layer's operation can compute, too, `most` at most; return how many."""
+        cdef Operation operation
+        cdef Node node
+        cdef int joined = 0
+        self.fused = 0
+        if not most or not self.followers or on_device():
+            return self.forward()
+        operation = self.layer.operations()[0]
+        if not operation.fuses():
+            return self.forward()
+        self.reshape()
+        epilogue = Epilogue()
+        for node in self.followers[:most]:
+            node.reshape()
+            if not node.layer.join(epilogue, node.bottoms, node.needs_backward):
+                break
+            joined += 1
+        operation.epilogue = epilogue if joined else None
+        self.forward()
+        if operation.epilogue is None:      # taken
+            self.fused = joined
+            for node in self.followers[:joined]:
+                node.passed = True
+        operation.epilogue = None
+        return self.fused
+
     cdef int forward(self) except -1:
         """Compute the tops."""
+        self.passed = False
         try:
             self.layer.run_forward(self.bottoms, self.tops)
         except Error as error:
@@ -48,6 +81,9 @@ cdef class Node:
     cdef int backward(self) except -1:
         """Compute the gradients of the parameters and of the bottoms that need one."""
         try:
+            if self.passed and not self.needs_backward:
+                raise Error("a layer below computed this one, too, and kept nothing for its backward; ask for force_backward: true, "
+                            "or run it by itself with forward(start=..., end=...)")
             self.layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
         except Error as error:
             raise self.placed(error)
@@ -115,3 +151,19 @@ cdef class Node:
     def placed(self, error):
         """Tell an error where the layer is, and return it."""
         return error.at(file=self.file, line=self.line, layer=self.name, layer_type=self.type)
+
+
+def link_followers(nodes):
+    """Find the followers of each node: those that come next, work in place on its only top, and are no user's."""
+    for i, node in enumerate(nodes):
+        if not _may_fuse(node) or not any(operation.takes_epilogue for operation in node.layer.operations()):
+            continue
+        for follower in nodes[i + 1:]:
+            if not _may_fuse(follower) or follower.bottoms != node.tops or follower.tops != node.tops:
+                break
+            node.followers.append(follower)
+
+
+def _may_fuse(Node node):
+    """Whether a node has one top, which is no loss, and a layer whose forward no subclass has changed."""
+    return len(node.tops) == 1 and not node.layer.has_loss and type(node.layer).forward_cpu is DeviceLayer.forward_cpu

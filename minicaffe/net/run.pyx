@@ -13,6 +13,7 @@ from minicaffe.net.node cimport Node
 from minicaffe.device.context cimport Context, context
 
 from minicaffe.errors import ConfigError, ShapeError, close_matches
+from minicaffe.net.node import link_followers
 from minicaffe.net.observe import log_backward, log_forward, log_norms
 
 
@@ -46,6 +47,7 @@ cdef class Runner:
         self.learnable_params = [param_table.params[i] for i in param_table.learnable]
         self.computed = [blob for blob in self.blob_list if blob not in given] + self.learnable_params
         self.param_counts = [blob.count for blob in param_table.params]
+        link_followers(nodes)
         self.lock = NetLock([*self.blob_list, *param_table.params])
         self.plan, self.recycles = frozenset(), True
 
@@ -166,7 +168,8 @@ cdef class Runner:
         cdef double loss = 0
         cdef Lifetimes lifetimes = self.lifetimes_of(start, end)
         cdef Node node
-        cdef int i
+        cdef int i, done = -1       # the last of the layers that another has computed, too
+        cdef bint unseen = self.watcher() is None
         self.check_ready()
         for i in range(start, end + 1):
             node = <Node> self.nodes[i]
@@ -175,7 +178,8 @@ cdef class Runner:
             if self.hooks[0]:
                 self._call_hooks(BEFORE_FORWARD, i)
             node.renew_tops()
-            node.forward()
+            if i > done:
+                done = i + node.forward_with(end - i if unseen else 0)
             if self.loss_at_once:
                 loss += node.loss()
             if lifetimes is not None:

@@ -29,6 +29,7 @@ struct DnnlArgument {
 enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kFloat = 3, kAnyTag = 1 };
 enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: channels in blocks, which are the last axis
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
+enum : int { kAdd = 0x1fff0, kMultiply = 0x1fff1 };  // of two arrays
 enum : int { kTraining = 64, kInference = 96, kDirect = 1, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
 // What a primitive descriptor is asked for.
@@ -37,6 +38,7 @@ enum : int { kAskImplementation = 8, kAskSource = 129, kAskSourceDiff, kAskWeigh
 // The arguments of a primitive.
 enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kSourceDiff = 129, kTopDiff = 145,
              kWeightsDiff = 161, kBiasDiff = 169 };
+enum : int { kPostOp = 32768, kOperand = 2 };  // of operation i after the primitive: kPostOp (i + 1) | kOperand or kWeights
 
 using Dims = int64_t[kMaxAxes];
 
@@ -60,6 +62,8 @@ using Dims = int64_t[kMaxAxes];
   X(primitive_attr_destroy, int, (void* attributes)) \
   X(post_ops_create, int, (void** operations)) \
   X(post_ops_append_sum, int, (void* operations, float scale, int32_t zero, int type)) \
+  X(post_ops_append_binary, int, (void* operations, int algorithm, const void* operand)) \
+  X(post_ops_append_prelu, int, (void* operations, int mask)) \
   X(post_ops_destroy, int, (void* operations)) \
   X(primitive_desc_query, int, (const void* description, int what, int index, void* result)) \
   X(primitive_desc_query_md, const void*, (const void* description, int what, int index)) \
@@ -229,9 +233,10 @@ class Step {
   explicit operator bool() const { return primitive_ != nullptr; }
 
   /// Run with the arguments at `addresses`, in the order in which `takes` named them.
-  void run(int threads, std::initializer_list<const void*> addresses) {
-    size_t i = 0;
-    for (const void* address : addresses) on_->call.memory_set_data_handle(arguments_[i++].memory, const_cast<void*>(address));
+  void run(int threads, std::initializer_list<const void*> addresses) { run(threads, addresses.begin()); }
+  void run(int threads, const void* const* addresses) {
+    for (const DnnlArgument& argument : arguments_)
+      on_->call.memory_set_data_handle(argument.memory, const_cast<void*>(*addresses++));
     on_->use_threads(threads);
     const int status = on_->call.primitive_execute(primitive_, on_->stream, int(arguments_.size()), arguments_.data());
     on_->check(status, "primitive_execute");
@@ -243,21 +248,44 @@ class Step {
   std::vector<DnnlArgument> arguments_;
 };
 
+/// What a primitive does to each element before it stores it, one operation after the other.
+class PostOps {
+ public:
+  explicit PostOps(const Library* on) : on_(on) {
+    on->check(on->call.post_ops_create(&operations_), "post_ops_create");
+    on->check(on->call.primitive_attr_create(&attributes_), "primitive_attr_create");
+  }
+  PostOps(const PostOps&) = delete;
+  PostOps& operator=(const PostOps&) = delete;
+  ~PostOps() { on_->call.post_ops_destroy(operations_), on_->call.primitive_attr_destroy(attributes_); }
+
+  /// Add what the memory of the result held before.
+  void sum() { on_->check(on_->call.post_ops_append_sum(operations_, 1.f, 0, 0), "post_ops_append_sum"); }
+  /// kAdd or kMultiply with another array, which may have size 1 along some axes.
+  void with(int algorithm, const Array& operand) {
+    on_->check(on_->call.post_ops_append_binary(operations_, algorithm, operand.get()), "post_ops_append_binary");
+  }
+  /// Multiply what is below 0 by a slope for each channel, or by one for all.
+  void rectify(bool channels) { on_->check(on_->call.post_ops_append_prelu(operations_, channels ? 2 : 0), "post_ops_append_prelu"); }
+  const void* attributes() {
+    on_->check(on_->call.primitive_attr_set_post_ops(attributes_, operations_), "primitive_attr_set_post_ops");
+    return attributes_;
+  }
+
+ private:
+  const Library* on_;
+  void *operations_ = nullptr, *attributes_ = nullptr;
+};
+
 /// y = x in another arrangement, or with `add` y += x.
 class Reorder {
  public:
   void make(const Library* on, const Array& from, const Array& to, bool add = false) {
-    void *attributes = nullptr, *operations = nullptr, *description = nullptr;
-    if (add) {
-      on->check(on->call.primitive_attr_create(&attributes), "primitive_attr_create");
-      on->check(on->call.post_ops_create(&operations), "post_ops_create");
-      on->check(on->call.post_ops_append_sum(operations, 1.f, 0, 0), "post_ops_append_sum");
-      on->check(on->call.primitive_attr_set_post_ops(attributes, operations), "primitive_attr_set_post_ops");
-    }
-    const int status = on->call.reorder_primitive_desc_create(&description, from.get(), on->engine, to.get(), on->engine,
-                                                              attributes);
-    if (add) on->call.post_ops_destroy(operations), on->call.primitive_attr_destroy(attributes);
-    on->check(status, "reorder_primitive_desc_create");
+    void* description = nullptr;
+    PostOps after(on);
+    if (add) after.sum();
+    on->check(on->call.reorder_primitive_desc_create(&description, from.get(), on->engine, to.get(), on->engine,
+                                                     after.attributes()), "reorder_primitive_desc_create");
     step_ = Step(on, Description(on, description));
     step_.takes(kSource, from).takes(kTop, to);
   }

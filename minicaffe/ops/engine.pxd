@@ -7,6 +7,7 @@ cdef int refuse() except -1
 
 cdef class Primitive:
     cdef readonly str engine
+    cdef readonly bint fuses            # forward computes epilogues (ops/epilogue.py)
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
@@ -20,12 +21,14 @@ cdef class Operation:
     cdef bint keeps                     # backward needs what the primitive kept of forward
     cdef bint by_layout                 # engines answer for the layout in which the bottom is
     cdef Layout layout                  # which is this
+    cdef object epilogue                # an Epilogue for the next forward; who computes it, too, takes it away
     cdef dict refusals                  # engine -> reason
     cdef unsigned epoch                 # of the settings, and what else the engines were asked for
     cdef int threads
     cdef bint device, empty
     cdef Blob memory                    # scratch
     cdef int changed(self) except -1
+    cdef bint fuses(self)
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
     cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
     cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=*) except -1

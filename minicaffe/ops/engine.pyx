@@ -74,6 +74,8 @@ cdef class Operation:
         The layer's field: DEFAULT, CAFFE or CUDNN.
     """
 
+    takes_epilogue = False      # whether some engine does (ops/epilogue.py)
+
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):
         self.dtype, self.engine = dtype, engine
         self.refusals = {}
@@ -82,6 +84,10 @@ cdef class Operation:
         """Say that the description changed: the engines are asked anew."""
         self.forth = None
         return 0
+
+    cdef bint fuses(self):
+        """Whether the next forward may compute an epilogue, too."""
+        return self.forth is None or self.forth.fuses
 
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
         """y from x"""

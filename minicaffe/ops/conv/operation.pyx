@@ -16,6 +16,8 @@ from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.lanes.caffe cimport Channels
 
+import numpy as np
+
 from minicaffe.ops.engine import Refusal, offer
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
@@ -51,6 +53,9 @@ cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
         Array x, w, y, dx, dy, weights_x, weights_dy
         void make(const Library*, const ConvShape&, int threads) except +refuse
         void forward(const void* x, const void* w, const void* b, void* y) except +refuse
+        bint fuse(bint affine, bint addend, int64_t slopes) except +refuse
+        void forward_fused(const void* x, const void* w, const void* b, void* y, const float* scale, const float* shift,
+                           const void* addend, const float* slopes) except +refuse
         void make_backward_data() except +refuse
         size_t data_scratch()
         void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse
@@ -70,6 +75,8 @@ cdef class Convolution(Operation):
 
     x is the bottom, y the top: the image and the columns, or the other way round if `transposed`.
     """
+
+    takes_epilogue = True
 
     cdef int describe_shape(self, long long images, long long channels, long long outputs, long long groups, const Window& window,
                             long long plane) except -1:
@@ -208,6 +215,7 @@ cdef class OnednnConvolution(Primitive):
             raise Refusal("Deconvolution: only convolutions have a primitive")
         if op.shape.window.num_axes > 3:
             raise Refusal("more than 3 spatial axes")
+        self.fuses = True
         self.conv.make(library(), op.shape, op.threads)
         self.x, self.w, self.y = self.layout(0, self.conv.x), self.layout(1, self.conv.w), self.layout(2, self.conv.y)
 
@@ -222,9 +230,32 @@ cdef class OnednnConvolution(Primitive):
         cdef object kept = weight.data_memory.private_side      # a net of another thread may want it in another layout
         cdef const void* from_ = x.data_in(on, self.x)
         cdef void* to = y.overwrite_data_in(on, self.y)
-        with nogil:
-            self.conv.forward(from_, w, b, to)
+        if operation.epilogue is None or not self.finish(on, operation, from_, w, b, to):
+            with nogil:
+                self.conv.forward(from_, w, b, to)
         return y.wrote_data()
+
+    cdef bint finish(self, const Context& on, Operation operation, const void* x, const void* w, const void* b, void* y) except -1:
+        """Forward with the epilogue, which is taken; false if oneDNN has none."""
+        epilogue = operation.epilogue
+        cdef const float[::1] scale, shift, slopes
+        cdef const void* addend = NULL
+        cdef bint affine = epilogue.scale is not None
+        cdef int64_t count = 0 if epilogue.slopes is None else epilogue.slopes.size
+        self.fuses = self.conv.fuse(affine, epilogue.addend is not None, count)
+        if not self.fuses:
+            return False
+        if affine:
+            scale, shift = epilogue.scale.astype(np.float32), epilogue.shift.astype(np.float32)
+        if count:
+            slopes = epilogue.slopes
+        if epilogue.addend is not None:
+            addend = (<Blob> epilogue.addend).data_in(on, self.y)
+        with nogil:
+            self.conv.forward_fused(x, w, b, y, &scale[0] if affine else NULL, &shift[0] if affine else NULL, addend,
+                                    &slopes[0] if count else NULL)
+        operation.epilogue = None
+        return True
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         if not self.data_made:

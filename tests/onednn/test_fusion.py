@@ -1,0 +1,206 @@
+"""A convolution computes the layers that follow it in place, too, and nobody can tell from a blob."""
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.errors import Error
+from minicaffe.layer import layer_types, register_layer
+from minicaffe.layers.relu import ReLULayer
+from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
+
+pytestmark = pytest.mark.usefixtures("onednn")
+
+INPUT = 'layer { name: "data" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }'
+FILLED = 'filler { type: "uniform" min: -1 max: 2 }'
+NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" }'
+SCALE = f'layer {{ name: "scale" type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {FILLED} bias_{FILLED} }} }}'
+BIAS = f'layer {{ name: "bias" type: "Bias" bottom: "y" top: "y" bias_param {{ {FILLED} }} }}'
+RELU = 'layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }'
+LEAKY = 'layer { name: "leaky" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.25 } }'
+PRELU = f'layer {{ name: "prelu" type: "PReLU" bottom: "y" top: "y" prelu_param {{ {FILLED} }} }}'
+POWER = 'layer { name: "power" type: "Power" bottom: "y" top: "y" power_param { shift: 1 } }'
+LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
+
+
+def conv(bottom="x", top="y", outputs=20, more=""):
+    return (f'layer {{ name: "conv_{top}" type: "Convolution" bottom: "{bottom}" top: "{top}" {more} convolution_param {{ '
+            f'num_output: {outputs} kernel_size: 3 weight_filler {{ type: "xavier" }} }} }}')
+
+
+def two_nets(net_of, text, phase=caffe.TEST):
+    """A net, and one with the same values into which somebody looks between layers."""
+    nets = [net_of(INPUT + text, phase) for _ in range(2)]
+    values = np.random.default_rng(3)
+    for blob, other in zip(*([*net.input_blobs, *(blob for layer in net.layers for blob in layer.blobs)] for net in nets)):
+        blob.data[...] = other.data[...] = values.uniform(-1, 2, blob.shape)
+    for layer, other in zip(*(net.layers for net in nets)):
+        if layer.type == "BatchNorm":
+            layer.blobs[1].data[...] = other.blobs[1].data[...] = values.uniform(1, 4, layer.blobs[1].shape)
+            layer.blobs[2].data[...] = other.blobs[2].data[...] = 2
+    nets[1].add_hook(AFTER_FORWARD, lambda index: None)
+    return nets
+
+
+@pytest.fixture
+def net_of(tmp_path):
+    def make(text, phase=caffe.TEST):
+        (tmp_path / "net.prototxt").write_text(text)
+        return caffe.Net(str(tmp_path / "net.prototxt"), phase)
+    return make
+
+
+def fused(net):
+    return {row["layer"]: row["fused"] for row in net.engines() if row["fused"]}
+
+
+def assert_same(net, watched, rtol=1e-5):
+    for name, blob in net.blobs.items():
+        np.testing.assert_allclose(blob.data, watched.blobs[name].data, rtol, 1e-6, err_msg=name)
+        assert np.abs(blob.data).max() > 0.1
+    assert not fused(watched)
+
+
+@pytest.mark.parametrize(("layers", "names"), [
+    (RELU, ["relu"]),
+    (LEAKY, ["leaky"]),
+    (PRELU, ["prelu"]),
+    (NORM + SCALE + RELU, ["norm", "scale", "relu"]),
+    (SCALE + NORM + BIAS + PRELU, ["scale", "norm", "bias", "prelu"]),
+    (BIAS, ["bias"]),
+    (RELU + NORM, ["relu"]),                # an affine map after it is another matter
+    (RELU + LEAKY, ["relu"]),
+    (NORM + POWER + RELU, ["norm"]),        # Power does not join
+    (SCALE.replace("scale_param {", "scale_param { axis: 2 num_axes: 1") + RELU, []),   # not by channels
+])
+def test_what_a_convolution_computes_too_has_the_same_numbers(net_of, layers, names):
+    net, watched = two_nets(net_of, conv() + layers + conv("y", "z", 16))
+    for _ in range(2):
+        net.forward(), watched.forward()
+        assert fused(net) == ({"conv_y": names} if names else {})
+        assert_same(net, watched)
+        for blob in (*net.params.get("norm", []), *net.params.get("scale", [])):    # the next forward sees new values
+            blob.data[...] *= 1.5
+        for blob in (*watched.params.get("norm", []), *watched.params.get("scale", [])):
+            blob.data[...] *= 1.5
+
+
+@pytest.mark.parametrize("outputs", [1, 7, 16, 24, 33])
+@pytest.mark.parametrize("group", [1, 3])
+def test_padding_of_layouts_stays_zero(net_of, outputs, group):
+    """The layers after read zeros beyond the last channel, whatever the shift is."""
+    first = conv(outputs=3 * outputs).replace("num_output", f"group: {group} num_output")
+    net, watched = two_nets(net_of, first + NORM + SCALE + RELU + conv("y", "z"))
+    net.forward(), watched.forward()
+    assert_same(net, watched)
+
+
+def test_in_training_forward_and_gradients_are_the_same_bits(net_of):
+    net, watched = two_nets(net_of, conv() + LEAKY + conv("y", "z") + LOSS.replace('"y"', '"z"'), caffe.TRAIN)
+    for each in (net, watched):
+        each.clear_param_diffs()
+        each.forward()
+        each.backward()
+    assert fused(net) == {"conv_y": ["leaky"]} and not fused(watched)
+    for name, blob in net.blobs.items():
+        np.testing.assert_array_equal(blob.data, watched.blobs[name].data)
+    for name, blobs in net.params.items():
+        for blob, other in zip(blobs, watched.params[name], strict=True):
+            np.testing.assert_array_equal(blob.diff, other.diff)
+            assert np.abs(blob.diff).max() > 0
+
+
+@pytest.mark.parametrize("layer", [NORM, SCALE, BIAS, PRELU])
+def test_what_keeps_values_for_its_backward_runs_by_itself(net_of, layer):
+    net, watched = two_nets(net_of, conv() + layer + LOSS)
+    for each in (net, watched):
+        each.clear_param_diffs()
+        each.forward()
+        each.backward()
+    assert not fused(net)
+    np.testing.assert_array_equal(net.params["conv_y"][0].diff, watched.params["conv_y"][0].diff)
+
+
+def test_batch_norm_with_the_statistics_of_the_batch_runs_by_itself(net_of):
+    net = net_of(INPUT + conv() + NORM, caffe.TRAIN)
+    net.forward()
+    assert not fused(net)
+
+
+def test_nan_stays_nan(net_of):
+    net = net_of(INPUT + conv() + RELU)
+    net.blobs["x"].data[...] = 1
+    net.blobs["x"].data[0, 0, 0, 0] = np.nan
+    net.forward()
+    assert fused(net)
+    assert np.isnan(net.blobs["y"].data[0, :, 0, 0]).all() and not np.isnan(net.blobs["y"].data[1]).any()
+
+
+def test_who_looks_between_sees_each_layer(net_of):
+    net = net_of(INPUT + conv() + RELU)
+    net.blobs["x"].data[...] = 1
+    assert (net.forward()["y"] >= 0).all()
+    assert fused(net)
+    assert (net.forward(end="conv_y")["y"] < 0).any()           # before ReLU
+    assert not fused(net)
+    assert (net.forward(start="relu")["y"] >= 0).all()
+    net.add_hook(BEFORE_BACKWARD, lambda index: None)           # any hook: one rule with CUDA graphs
+    net.forward()
+    assert not fused(net)
+
+
+def test_debug_info_sees_each_layer(net_of):
+    net = net_of("debug_info: true " + INPUT + conv() + RELU)
+    net.forward()
+    assert not fused(net)
+
+
+def test_a_loss_in_between_is_read_there(net_of):
+    net, watched = two_nets(net_of, conv(more="loss_weight: 2") + RELU)
+    assert net.forward_from_to(0, 2) == pytest.approx(watched.forward_from_to(0, 2))
+    assert not fused(net)
+
+
+class MyReLU(ReLULayer):
+    def forward_cpu(self, bottom, top):
+        top[0].data[...] = 7
+
+
+def test_a_layer_of_a_user_runs_by_itself(net_of):
+    if "MyReLU" not in layer_types():
+        register_layer("MyReLU", MyReLU)
+    net = net_of(INPUT + conv() + RELU.replace("ReLU", "MyReLU"))
+    assert (net.forward()["y"] == 7).all()
+    assert not fused(net)
+
+
+def test_another_shape(net_of):
+    net, watched = two_nets(net_of, conv() + NORM + RELU)
+    for each in (net, watched):
+        each.forward()
+        each.blobs["x"].reshape(3, 3, 12, 7)
+        each.blobs["x"].data[...] = 0.5
+        each.forward()
+    assert fused(net) and net.blobs["y"].shape == (3, 20, 10, 5)
+    assert_same(net, watched)
+
+
+def test_backward_of_one_layer_needs_its_own_forward(net_of):
+    net = net_of(INPUT + conv() + NORM)
+    net.forward()
+    with pytest.raises(Error, match=r"'norm' \(BatchNorm\): a layer below computed this one, too"):
+        net.backward_layer(2)
+    net.forward(end="conv_y"), net.forward(start="norm")
+    net.backward_layer(2)
+
+
+def test_engine_caffe_computes_no_layer_but_its_own(net_of, onednn):
+    onednn(False)
+    net = net_of(INPUT + conv() + RELU)
+    net.forward()
+    net.forward()
+    assert not fused(net)
+    onednn(True)
+    net.forward()
+    net.forward()
+    assert fused(net)
