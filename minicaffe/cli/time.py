@@ -1,7 +1,7 @@
 """``minicaffe time``: how long each layer of a net takes, forward and backward (Caffe tools/caffe.cpp, time).
 
 Different from Caffe: layers without parameters that no gradient passes are not run backward (there they return at once),
-and the result is a table on standard output; Caffe's own lines go to the log.
+and the result is a table on standard output; Caffe's own lines go to the log. Layers that another computes, too, take no time.
 """
 
 import logging
@@ -67,11 +67,12 @@ def measure(net, iterations):
     begin = clock.perf_counter()
     for round_ in range(1, iterations + 1):
         started = clock.perf_counter()
-        for i in range(count):
-            before = clock.perf_counter()
-            net.forward_from_to(i, i)
-            wait()
-            forward[i] += clock.perf_counter() - before
+        for i, node in enumerate(net.nodes):
+            if not node.passed:
+                before = clock.perf_counter()
+                net.forward_from_to(i, i + node.fused)
+                wait()
+                forward[i] += clock.perf_counter() - before
         for i in reversed(range(count)):
             before = clock.perf_counter()
             run_backward(net, i)
@@ -83,7 +84,8 @@ def measure(net, iterations):
 
 def run_backward(net, index):
     """Run one layer backward, also where the net itself would skip its parameters (a deploy net has no loss)."""
-    if net.nodes[index].needs_backward or net.nodes[index].blobs:
+    node = net.nodes[index]
+    if node.needs_backward or node.blobs and not node.passed:
         net.backward_layer(index)
         wait()
 
@@ -117,6 +119,7 @@ def print_table(net, forward, backward):
     table = Table("layer", "type", "engine", box=None, header_style="bold")
     asked = net.engines()
     engines = {row["layer"]: row["engine"] or "" for row in asked}
+    engines.update({name: f"with {row['layer']}" for row in asked for name in row["fused"]})
     for column in ("forward ms", "backward ms", "share"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, layer, there, back in zip(net.layer_names, net.layers, forward, backward, strict=True):

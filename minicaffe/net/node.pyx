@@ -165,5 +165,5 @@ def link_followers(nodes):
 
 
 def _may_fuse(Node node):
-    """Whether a node has one top, which is no loss, and a layer whose forward no subclass has changed."""
-    return len(node.tops) == 1 and not node.layer.has_loss and type(node.layer).forward_cpu is DeviceLayer.forward_cpu
+    """Whether a node has one top, and a layer whose forward no user's class has changed."""
+    return len(node.tops) == 1 and type(node.layer).forward_cpu is DeviceLayer.forward_cpu

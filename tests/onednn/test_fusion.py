@@ -23,8 +23,8 @@ POWER = 'layer { name: "power" type: "Power" bottom: "y" top: "y" power_param { 
 LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
 
 
-def conv(bottom="x", top="y", outputs=20, more=""):
-    return (f'layer {{ name: "conv_{top}" type: "Convolution" bottom: "{bottom}" top: "{top}" {more} convolution_param {{ '
+def conv(bottom="x", top="y", outputs=20):
+    return (f'layer {{ name: "conv_{top}" type: "Convolution" bottom: "{bottom}" top: "{top}" convolution_param {{ '
             f'num_output: {outputs} kernel_size: 3 weight_filler {{ type: "xavier" }} }} }}')
 
 
@@ -155,10 +155,10 @@ def test_debug_info_sees_each_layer(net_of):
     assert not fused(net)
 
 
-def test_a_loss_in_between_is_read_there(net_of):
-    net, watched = two_nets(net_of, conv(more="loss_weight: 2") + RELU)
+def test_a_loss_is_that_of_the_last_layer(net_of):
+    net, watched = two_nets(net_of, conv() + RELU.replace("top", "loss_weight: 2 top"))
     assert net.forward_from_to(0, 2) == pytest.approx(watched.forward_from_to(0, 2))
-    assert not fused(net)
+    assert fused(net)
 
 
 class MyReLU(ReLULayer):

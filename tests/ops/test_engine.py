@@ -65,7 +65,7 @@ def test_a_layer_says_who_computed(tmp_path):
         layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }
         layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 2 kernel_size: 3 } }""")
     net = caffe.Net(str(path), caffe.TEST)
-    asked = {"layer": "conv", "operation": "Convolution", "refused": {}}
+    asked = {"layer": "conv", "operation": "Convolution", "refused": {}, "fused": []}
     assert net.engines() == [{**asked, "engine": None}]
     net.forward()
     assert net.engines() == [{**asked, "engine": "CAFFE"}]
