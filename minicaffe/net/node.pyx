@@ -61,12 +61,14 @@ cdef class Node:
                 break
             joined += 1
         operation.epilogue = epilogue if joined else None
-        self.forward()
-        if operation.epilogue is None:      # taken
-            self.fused = joined
-            for node in self.followers[:joined]:
-                node.passed = True
-        operation.epilogue = None
+        try:
+            self.forward()
+            if operation.epilogue is None:      # taken
+                self.fused = joined
+                for node in self.followers[:joined]:
+                    node.passed = True
+        finally:
+            operation.epilogue = None
         return self.fused
 
     cdef int forward(self) except -1:
