@@ -139,7 +139,8 @@ cdef class Operation:
             field = ENGINES[name]
             if name not in makers or name in self.refusals or device not in ON_DEVICE[name]:
                 continue
-            if name != "CAFFE" and (self.empty or not (self.engine == field or (self.engine == DEFAULT and wish == name))):
+            asked = self.engine == field or (self.engine == DEFAULT and name == (wish or "ONEDNN"))
+            if name != "CAFFE" and (self.empty or not asked):
                 continue    # libraries take no empty arrays
             try:
                 if name == "ONEDNN" and self.dtype != FLOAT:
@@ -160,9 +161,10 @@ cdef class Operation:
     def _refused(self, engine, reason):
         """Remember that `engine` does not compute this; the log says so once for each reason."""
         self.refusals[engine] = reason
-        if (engine, reason) not in _told:
-            _told.add((engine, reason))
-            log.warning("engine %s refuses: %s; engine CAFFE computes instead", engine, reason)
+        level = logging.WARNING if self.engine != DEFAULT or preferred() else logging.DEBUG     # nobody asked for this engine
+        if (engine, reason, level) not in _told:
+            _told.add((engine, reason, level))
+            log.log(level, "engine %s refuses: %s; engine CAFFE computes instead", engine, reason)
 
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
         """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined."""

@@ -14,6 +14,7 @@ from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
 from minicaffe.net import lifetimes
 from minicaffe.net.net import Net
+from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 
@@ -224,8 +225,9 @@ def test_training_and_test_nets_of_one_workspace(poison):
     same(run("memory"), run(None))
 
 
-def test_less_memory(poison, on_cpu):
+def test_less_memory(poison, on_cpu, monkeypatch):
     """A chain of 12 convolutions: forward needs two blobs at once, a training the data of all and the diffs of two."""
+    monkeypatch.setattr(engine, "_preferred", "CAFFE")      # another would keep some of them in two layouts
     text = INPUT + layer("c0", "Convolution", ["x"], ["c0"], CONV.format(16))
     for i in range(12):
         text += layer(f"c{i + 1}", "Convolution", [f"c{i}"], [f"c{i + 1}"], CONV.format(16))

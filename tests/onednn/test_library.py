@@ -54,7 +54,7 @@ def test_without_a_library_engine_caffe_computes_and_that_is_said_once(tmp_path,
 
 
 def test_nobody_opens_it_unasked(tmp_path):
-    out, _ = run(FORWARD + "print('libdnnl' in open('/proc/self/maps').read())", tmp_path, MINICAFFE_ENGINE="")
+    out, _ = run(FORWARD + "print('libdnnl' in open('/proc/self/maps').read())", tmp_path, MINICAFFE_ENGINE="caffe")
     assert out.split() == ["CAFFE", "CAFFE", "False"]
 
 

@@ -59,7 +59,8 @@ def test_an_unknown_engine_in_the_environment(monkeypatch):
         engine.preferred()
 
 
-def test_a_layer_says_who_computed(tmp_path):
+def test_a_layer_says_who_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_preferred", "CAFFE")
     path = tmp_path / "net.prototxt"
     path.write_text("""
         layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }

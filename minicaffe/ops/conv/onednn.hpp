@@ -8,6 +8,14 @@
 namespace mc {
 namespace onednn {
 
+/// Whether oneDNN was measured to be faster than engine CAFFE: not where more than a quarter of its blocks of 16 channels is padding.
+/// Up to four input channels, those of a first layer, it takes as they are.
+inline bool pays(const ConvShape& s) {
+  const auto fills = [](index_t channels) { return 3 * round_up(channels, 16) <= 4 * channels; };
+  if (s.group_channels == 1 && s.groups == s.outputs) return fills(s.outputs);  // depthwise
+  return fills(s.outputs / s.groups) && ((s.groups == 1 && s.channels <= 4) || fills(s.group_channels));
+}
+
 class Conv {
  public:
   Array x, w, y;            // of forward

@@ -18,7 +18,7 @@ from minicaffe.ops.lanes.caffe cimport Channels
 
 import numpy as np
 
-from minicaffe.ops.engine import Refusal, offer
+from minicaffe.ops.engine import Refusal, offer, preferred
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     long long conv_scratch(const Context&, int dtype, const ConvShape& shape)
@@ -49,6 +49,7 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
                         void* workspace) except +refuse
 
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
+    bint pays(const ConvShape&)
     cppclass OnednnConv "mc::onednn::Conv":
         Array x, w, y, dx, dy, weights_x, weights_dy
         void make(const Library*, const ConvShape&, int threads) except +refuse
@@ -216,6 +217,8 @@ cdef class OnednnConvolution(Primitive):
         if op.shape.window.num_axes > 3:
             raise Refusal("more than 3 spatial axes")
         self.fuses = True
+        if not preferred() and not pays(op.shape):
+            raise Refusal("channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes them all the same")
         self.conv.make(library(), op.shape, op.threads)
         self.x, self.w, self.y = self.layout(0, self.conv.x), self.layout(1, self.conv.w), self.layout(2, self.conv.y)
 

@@ -92,11 +92,10 @@ cdef class OnednnLRN(Primitive):
     cdef Blob workspace         # what forward keeps for backward
 
     def __cinit__(self, LRN op):
-        cdef const Library* opened = library()
         if op.shape.half_columns:
             raise Refusal("LRN within a channel")
         self.layout = blocked(op.layout, (op.shape.groups, op.shape.rows))
-        self.lrn.make(opened, op.shape, self.layout.array, op.threads)
+        self.lrn.make(library(), op.shape, self.layout.array, op.threads)
         self.workspace = Blob(((self.lrn.workspace() + 3) // 4,), FLOAT, "LRN workspace")
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:

@@ -115,11 +115,10 @@ cdef class OnednnPooling(Primitive):
     cdef Blob workspace         # what forward keeps for backward
 
     def __cinit__(self, Pooling op):
-        cdef const Library* opened = library()
         if op.method not in (MAX, AVE) or op.mask_shown:
             raise Refusal("STOCHASTIC pooling, and pooling with a mask as second top")
         self.x = blocked(op.layout, (op.images, op.channels))
-        self.pool.make(opened, op.shape, op.images, op.channels, op.method == MAX, self.x.array, op.threads)
+        self.pool.make(library(), op.shape, op.images, op.channels, op.method == MAX, self.x.array, op.threads)
         self.y = layout_of(self.pool.y, (op.images, op.channels, op.shape.out_height, op.shape.out_width))
         self.workspace = Blob(((self.pool.workspace() + 3) // 4,), FLOAT, "pooling workspace")
 

@@ -1,0 +1,80 @@
+"""Who computes where no engine was named: ONEDNN where it was measured to be faster (minicaffe/ops/conv/operation.pyx)."""
+
+import logging
+
+import pytest
+
+import minicaffe as caffe
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST
+from minicaffe.net.net import Net
+from minicaffe.onednn import library
+from minicaffe.ops import engine
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+
+@pytest.fixture
+def default(onednn):
+    engine.prefer("")
+
+
+def net(shape, fields, dtype=Dtype.FLOAT, more=""):
+    dims = " ".join(f"dim: {size}" for size in shape)
+    text = (f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }} '
+            f'layer {{ name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {{ {fields} }} }} {more}')
+    param, _ = parse_text(text, caffe_pb2.NetParameter, "test.prototxt", keep_layer_fields=True)
+    param.state.phase = TEST
+    made = Net(param, dtype)
+    made.forward_from_to(0, len(made.layers) - 1)
+    return made
+
+
+def engines(made):
+    return [one["engine"] for one in made.engines()]
+
+
+@pytest.mark.parametrize(("shape", "fields", "expected"), [
+    ((2, 3, 9, 9), "num_output: 32 kernel_size: 3", "ONEDNN"),      # few channels: a first layer, which has kernels of its own
+    ((2, 64, 9, 9), "num_output: 48 kernel_size: 1", "ONEDNN"),
+    ((2, 24, 9, 9), "num_output: 144 kernel_size: 1", "ONEDNN"),
+    ((2, 32, 9, 9), "num_output: 32 kernel_size: 3 group: 32", "ONEDNN"),
+    ((2, 96, 9, 9), "num_output: 96 kernel_size: 3 group: 2", "ONEDNN"),
+    ((2, 1, 28, 28), "num_output: 20 kernel_size: 5", "CAFFE"),     # LeNet's
+    ((2, 20, 12, 12), "num_output: 50 kernel_size: 5", "CAFFE"),
+    ((2, 8, 9, 9), "num_output: 16 kernel_size: 3", "CAFFE"),
+    ((2, 20, 9, 9), "num_output: 20 kernel_size: 3 group: 20", "CAFFE"),
+    ((2, 96, 9, 9), "num_output: 96 kernel_size: 3 group: 8", "ONEDNN"),
+    ((2, 64, 9, 9), "num_output: 64 kernel_size: 3 group: 8", "CAFFE"),
+    ((2, 64, 9, 9), "num_output: 64 kernel_size: 3 engine: CAFFE", "CAFFE"),
+])
+def test_which_convolutions(default, shape, fields, expected):
+    assert engines(net(shape, fields)) == [expected]
+
+
+def test_what_follows_takes_the_layout(default):
+    pooling = 'layer { name: "pool" type: "Pooling" bottom: "y" top: "z" pooling_param { kernel_size: 2 stride: 2 } }'
+    assert engines(net((2, 3, 9, 9), "num_output: 32 kernel_size: 3", more=pooling)) == ["ONEDNN", "ONEDNN"]
+    assert engines(net((2, 3, 9, 9), "num_output: 20 kernel_size: 3", more=pooling)) == ["CAFFE", "CAFFE"]
+
+
+def test_an_engine_that_nobody_named_refuses_without_a_warning(default, monkeypatch, caplog):
+    with caplog.at_level(logging.INFO):
+        assert engines(net((2, 3, 9, 9), "num_output: 32 kernel_size: 3", Dtype.DOUBLE)) == ["CAFFE"]
+        monkeypatch.setattr(library, "_trouble", "there is none")
+        made = net((2, 3, 9, 9), "num_output: 32 kernel_size: 3")
+    assert made.engines()[0]["refused"] == {"ONEDNN": "there is none"} and engines(made) == ["CAFFE"]
+    assert not [record for record in caplog.records if "refuses" in record.getMessage()]
+
+
+def test_engine_caffe_can_be_named(default):
+    engine.prefer("CAFFE")
+    made = net((2, 3, 9, 9), "num_output: 32 kernel_size: 3")
+    assert made.engines()[0] == {"layer": "conv", "operation": "Convolution", "engine": "CAFFE", "refused": {}}
+
+
+def test_lenet_does_not_open_onednn(default, monkeypatch):
+    monkeypatch.setattr(library, "_trouble", "would have been opened")
+    made = caffe.Net("models/lenet/deploy.prototxt", caffe.TEST)
+    made.forward()
+    assert not any("would have" in str(one) for one in made.engines())
