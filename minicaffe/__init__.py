@@ -17,14 +17,15 @@ from minicaffe.alias import install_as_caffe, name_modules
 from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import allow_python_layers
+from minicaffe.ops.engine import get_precision, set_precision
 from minicaffe.pycaffe import *  # noqa: F403
 from minicaffe.slot import Slot
 from minicaffe.tensor import Tensor
 from minicaffe.workspace import Workspace
 
 __all__ = [
-    *pycaffe.__all__, "Slot", "Tensor", "Workspace", "allow_python_layers", "cuda", "errors", "get_num_threads", "install_as_caffe",
-    "memory", "register_layer", "set_num_threads",
+    *pycaffe.__all__, "Slot", "Tensor", "Workspace", "allow_python_layers", "cuda", "errors", "get_num_threads", "get_precision",
+    "install_as_caffe", "memory", "register_layer", "set_num_threads", "set_precision",
 ]
 name_modules("minicaffe")
 

@@ -39,6 +39,7 @@ def save_npy(path, array):
 @click.option("--images_dim", "--images-dim", type=Numbers(2), help="Height and width that pictures get before ten crops are "
               "averaged, as in Caffe's tool; by default pictures are made as in training.")
 @click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures, if INPUT is a folder.")
+@options.precision
 @options.threads
 @options.plan
 @options.model_file

@@ -28,6 +28,7 @@ COORDINATES = ("ymin", "xmin", "ymax", "xmax")
               show_default=True, help="Windows of INPUT, or those that selective search proposes (needs MATLAB).")
 @click.option("--context_pad", "--context-pad", type=click.IntRange(min=0), default=16, show_default=True,
               help="Pixels of context around a window, in the net's input.")
+@options.precision
 @options.threads
 @options.model_file
 @options.common

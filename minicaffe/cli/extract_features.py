@@ -24,6 +24,7 @@ logger = logging.getLogger("minicaffe.cli")
 @click.argument("device_id", type=int, required=False)
 @options.force
 @options.net_state
+@options.precision
 @options.threads
 @options.model_file
 @options.common

@@ -137,6 +137,16 @@ def threads(command):
                         help="Processor threads; by default all processors, or OMP_NUM_THREADS.")(command)
 
 
+def precision(command):
+    """Give a command the option --precision."""
+    def apply(ctx, param, name):
+        if name is not None:
+            from minicaffe.ops.engine import set_precision
+            set_precision(name)
+    return click.option("--precision", expose_value=False, callback=apply, metavar="float32|bf16", help=(
+        "bf16: compute in bfloat16 on the CPU, with parameters in float32; needs oneDNN and AVX512_BF16 or AMX."))(command)
+
+
 def one_file(file, option, option_name, what):
     """Return the file given as argument or as option, the way Caffe has it."""
     if (file is None) == (option is None):

@@ -24,6 +24,7 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--ap-version", type=click.Choice(VERSIONS), default=VERSIONS[0], show_default=True,
               help="How precision is computed, where the net ends in DetectionEvaluate.")
 @options.net_state
+@options.precision
 @options.threads
 @options.plan
 @options.model_file

@@ -42,6 +42,7 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @click.option("--nan", type=click.Choice(finite.EFFECTS), default="stop", show_default=True,
               help="What happens when parameters are no longer finite: stop ends the run with exit status 1.")
 @options.net_state
+@options.precision
 @options.threads
 @options.plan
 @options.model_file

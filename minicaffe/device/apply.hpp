@@ -61,21 +61,22 @@ template <class F> MC_AVX512 void range_avx512(const F& f, index_t begin, index_
 }
 #endif
 
-// Whether double is among the template arguments of a functor, or of functors inside it.
-template <class F> struct uses_double : std::is_same<F, double> {};
-template <template <class...> class F, class... A>
-struct uses_double<F<A...>> : std::bool_constant<(uses_double<A>::value || ...)> {};
-template <template <class, auto...> class F, class A, auto V, auto... W>
-struct uses_double<F<A, V, W...>> : uses_double<A> {};
-template <template <class, class, auto...> class F, class A, class B, auto V, auto... W>
-struct uses_double<F<A, B, V, W...>> : std::bool_constant<uses_double<A>::value || uses_double<B>::value> {};
+// Whether X is among the template arguments of a functor, or of functors inside it.
+template <class X, class F> struct uses : std::is_same<X, F> {};
+template <class X, template <class...> class F, class... A>
+struct uses<X, F<A...>> : std::bool_constant<(uses<X, A>::value || ...)> {};
+template <class X, template <class, auto...> class F, class A, auto V, auto... W>
+struct uses<X, F<A, V, W...>> : uses<X, A> {};
+template <class X, template <class, class, auto...> class F, class A, class B, auto V, auto... W>
+struct uses<X, F<A, B, V, W...>> : std::bool_constant<uses<X, A>::value || uses<X, B>::value> {};
 
 /// f(i) for begin <= i < end on the calling thread.
 template <class F> void range(const F& f, index_t begin, index_t end) {
 #ifdef MC_X86
-  if constexpr (!uses_double<F>::value) {
+  if constexpr (!uses<double, F>::value) {
     if (isa() == kAvx512) return range_avx512(f, begin, end);
-    if (isa() == kAvx2) return range_avx2(f, begin, end);
+    if constexpr (!uses<Bf16, F>::value)  // a processor that computes on it has AVX-512
+      if (isa() == kAvx2) return range_avx2(f, begin, end);
   }
 #endif
   range_baseline(f, begin, end);

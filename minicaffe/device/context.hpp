@@ -14,33 +14,32 @@ struct Context {
   cuda::Stream* stream;  // null: the CPU
 };
 
-/// f(i) for 0 <= i < n; `cost` is the work of one index in units of one element-wise operation.
+/// f(i) for 0 <= i < n; `cost` is the work of one index in units of one element-wise operation. Devices have no arrays of Bf16.
 template <class F> void for_each(const Context& on, index_t n, const F& f, index_t cost = 1) {
-  if (on.stream)
-    cuda::for_each(*on.stream, n, f);
-  else
-    cpu::for_each(on.threads, n, f, cost);
+  if constexpr (!cpu::uses<Bf16, F>::value)
+    if (on.stream) return cuda::for_each(*on.stream, n, f);
+  cpu::for_each(on.threads, n, f, cost);
 }
 
 /// y[i] = f(x[i]), y[i] = f(a[i], b[i]), y[i] = f(a[i], b[i], c[i])
 template <class F, class T> void map(const Context& on, index_t n, const F& f, const T* x, T* y) {
-  if (on.stream)
-    cuda::launch(*on.stream, Vector1<F, T>{{f, x, y}, n}, cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
-  else
-    cpu::map(on.threads, n, f, x, y);
+  if constexpr (!std::is_same_v<T, Bf16>)
+    if (on.stream)
+      return cuda::launch(*on.stream, Vector1<F, T>{{f, x, y}, n}, cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
+  cpu::map(on.threads, n, f, x, y);
 }
 template <class F, class T> void map(const Context& on, index_t n, const F& f, const T* a, const T* b, T* y) {
-  if (on.stream)
-    cuda::launch(*on.stream, Vector2<F, T>{{f, a, b, y}, n}, cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
-  else
-    cpu::map(on.threads, n, f, a, b, y);
+  if constexpr (!std::is_same_v<T, Bf16>)
+    if (on.stream)
+      return cuda::launch(*on.stream, Vector2<F, T>{{f, a, b, y}, n}, cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
+  cpu::map(on.threads, n, f, a, b, y);
 }
 template <class F, class T>
 void map(const Context& on, index_t n, const F& f, const T* a, const T* b, const T* c, T* y) {
-  if (on.stream)
-    cuda::launch(*on.stream, Vector3<F, T>{{f, a, b, c, y}, n}, cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
-  else
-    cpu::map(on.threads, n, f, a, b, c, y);
+  if constexpr (!std::is_same_v<T, Bf16>)
+    if (on.stream)
+      return cuda::launch(*on.stream, Vector3<F, T>{{f, a, b, c, y}, n}, cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
+  cpu::map(on.threads, n, f, a, b, c, y);
 }
 
 template <class T> void fill(const Context& on, index_t n, T value, T* y) { for_each(on, n, Fill<T>{value, y}); }

@@ -29,7 +29,7 @@ template <class F, class... P> F make(const P&... members) {
 
 template <template <class> class F, class... P>
 void map1(const Context& on, int dtype, index_t n, const void* x, void* y, P... members) {
-  dispatch(dtype, [&](auto type) {
+  dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
     using C = typename Element<T>::Compute;
     map(on, n, make<F<C>>(member<C>(members)...), member<T>(x), member<T>(y));
@@ -38,7 +38,7 @@ void map1(const Context& on, int dtype, index_t n, const void* x, void* y, P... 
 
 template <template <class> class F, class... P>
 void map2(const Context& on, int dtype, index_t n, const void* a, const void* b, void* y, P... members) {
-  dispatch(dtype, [&](auto type) {
+  dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
     using C = typename Element<T>::Compute;
     map(on, n, make<F<C>>(member<C>(members)...), member<T>(a), member<T>(b), member<T>(y));
@@ -47,7 +47,7 @@ void map2(const Context& on, int dtype, index_t n, const void* a, const void* b,
 
 template <template <class> class F, class... P>
 void map3(const Context& on, int dtype, index_t n, const void* a, const void* b, const void* c, void* y, P... members) {
-  dispatch(dtype, [&](auto type) {
+  dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
     using C = typename Element<T>::Compute;
     map(on, n, make<F<C>>(member<C>(members)...), member<T>(a), member<T>(b), member<T>(c), member<T>(y));

@@ -1,19 +1,43 @@
 // The element types of blobs, a row each, from which dispatch, sizes, NumPy's names and the numbers that Python sees come.
 //
 // A row: name and number (minicaffe.blob.Dtype), the type in memory, the type that functors compute in, the type that sums are
-// added up in, NumPy's name. Layers compute on the types of MC_COMPUTED_TYPES; blobs of the others only keep values.
+// added up in, NumPy's name. Layers compute on the types of MC_COMPUTED_TYPES; blobs of MC_TYPES' others only keep values.
+// Those of MC_LAYOUT_TYPES are in layouts of engine ONEDNN only (memory/layout.pyx), on the CPU.
 #pragma once
+#include "minicaffe/kernels/config.hpp"
 
 #define MC_COMPUTED_TYPES(ROW)                     \
   ROW(FLOAT, 0, float, float, double, "float32")   \
   ROW(DOUBLE, 1, double, double, double, "float64")
 #define MC_TYPES(ROW) MC_COMPUTED_TYPES(ROW) ROW(INT, 2, int, int, long long, "int32")
+#define MC_LAYOUT_TYPES(ROW) ROW(BF16, 3, Bf16, float, double, "bfloat16")
 
 namespace mc {
 
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) NAME = NUMBER,
-enum Dtype { MC_TYPES(MC_ROW) };
+enum Dtype { MC_TYPES(MC_ROW) MC_LAYOUT_TYPES(MC_ROW) };
 #undef MC_ROW
+
+/// The upper half of a float. Only memory holds it; what computes sees floats.
+struct Bf16 {
+  unsigned short bits;
+  Bf16() = default;
+  MC_HD Bf16(float x) {  // to the nearest, of two as near to the even one
+    const Both both = {x};
+    bits = x != x ? both.bits >> 16 | 64 : (both.bits + 0x7fff + (both.bits >> 16 & 1)) >> 16;
+  }
+  MC_HD operator float() const {
+    Both both;
+    both.bits = unsigned(bits) << 16;
+    return both.value;
+  }
+
+ private:
+  union Both {
+    float value;
+    unsigned bits;
+  };
+};
 
 template <class T> struct Element;
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) \
@@ -21,17 +45,17 @@ template <class T> struct Element;
     using Compute = COMPUTED;                              \
     using Sum = SUM;                                       \
   };
-MC_TYPES(MC_ROW)
+MC_TYPES(MC_ROW) MC_LAYOUT_TYPES(MC_ROW)
 #undef MC_ROW
 
 #ifndef __CUDACC_RTC__
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) sizeof(STORED),
-constexpr unsigned kItemSizes[] = {MC_TYPES(MC_ROW)};
+constexpr unsigned kItemSizes[] = {MC_TYPES(MC_ROW) MC_LAYOUT_TYPES(MC_ROW)};
 #undef MC_ROW
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) NUMPY,
 constexpr const char* kNumpyNames[] = {MC_TYPES(MC_ROW)};
 #undef MC_ROW
-constexpr int kTypes = sizeof(kItemSizes) / sizeof(kItemSizes[0]);
+constexpr int kTypes = sizeof(kNumpyNames) / sizeof(kNumpyNames[0]);  // of blobs
 
 /// Bytes of an element.
 constexpr long long item_size(int dtype) { return kItemSizes[dtype]; }
@@ -53,6 +77,17 @@ template <class Work> auto dispatch(int dtype, const Work& work) {
 #undef MC_ROW
   }
   __builtin_trap();  // layers and blobs have refused any other
+}
+
+/// The same for a loop over arrays that may be in a layout.
+template <class Work> auto dispatch_layout(int dtype, const Work& work) {
+  switch (dtype) {
+#define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) \
+  case NUMBER: return work(STORED());
+    MC_LAYOUT_TYPES(MC_ROW)
+#undef MC_ROW
+  }
+  return dispatch(dtype, work);
 }
 #endif
 

@@ -10,7 +10,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.eltwise.caffe cimport kMostInputs, largest, largest_backward, product, quotient_gradient, spread, weighted_sum
-from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
+from minicaffe.ops.layouts cimport data_layout, diff_layout, element, stored
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
@@ -57,23 +57,25 @@ cdef class EltwiseLayer(DeviceLayer):
         (<Blob> top[0]).reshape_like(<Blob> bottom[0])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef Layout layout = data_layout(on, bottom)    # zeros stay zeros under all three
+        cdef Layout layout = data_layout(on, bottom, True)    # zeros stay zeros under all three
         cdef vector[const void*] x = data_of(on, bottom, layout)
         cdef long long count = stored(layout, top[0])
+        cdef int dtype = element(layout, top[0])
         cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
             if self.operation == SUM:
-                weighted_sum(on, self.dtype, count, <int> x.size(), x.data(), self.coefficients.data(), y)
+                weighted_sum(on, dtype, count, <int> x.size(), x.data(), self.coefficients.data(), y)
             elif self.operation == PROD:
-                product(on, self.dtype, count, <int> x.size(), x.data(), NULL, y)
+                product(on, dtype, count, <int> x.size(), x.data(), NULL, y)
             else:
-                largest(on, self.dtype, count, <int> x.size(), x.data(), y)
+                largest(on, dtype, count, <int> x.size(), x.data(), y)
         return (<Blob> top[0]).wrote_data()
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        cdef Layout layout = diff_layout(on, top) if self.operation == SUM else None
+        cdef Layout layout = diff_layout(on, top, True) if self.operation == SUM else None
         cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
         cdef long long count = stored(layout, top[0])
+        cdef int dtype = element(layout, top[0])
         cdef vector[void*] dx
         cdef vector[double] c
         cdef vector[int] wanted
@@ -85,7 +87,7 @@ cdef class EltwiseLayer(DeviceLayer):
                 dx.push_back((<Blob> bottom[i]).overwrite_diff_in(on, layout))
         if self.operation == SUM:
             with nogil:
-                spread(on, self.dtype, count, <int> dx.size(), dy, c.data(), dx.data())
+                spread(on, dtype, count, <int> dx.size(), dy, c.data(), dx.data())
             for i in range(wanted.size()):
                 (<Blob> bottom[wanted[i]]).wrote_diff()
             return 0

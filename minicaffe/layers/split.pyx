@@ -7,7 +7,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.eltwise.caffe cimport weighted_sum
-from minicaffe.ops.layouts cimport diff_layout, stored
+from minicaffe.ops.layouts cimport diff_layout, element, stored
 
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
@@ -37,13 +37,14 @@ cdef class SplitLayer(DeviceLayer):
         if not propagate_down[0]:
             return 0
         cdef vector[const void*] dy
-        cdef Layout layout = diff_layout(on, top)
+        cdef Layout layout = diff_layout(on, top, True)
         cdef long long count = stored(layout, bottom[0])
+        cdef int dtype = element(layout, bottom[0])
         for blob in top:
             dy.push_back((<Blob> blob).diff_in(on, layout))
         cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
         with nogil:
-            weighted_sum(on, self.dtype, count, <int> dy.size(), dy.data(), NULL, dx)
+            weighted_sum(on, dtype, count, <int> dy.size(), dy.data(), NULL, dx)
         return (<Blob> bottom[0]).wrote_diff()
 
 

@@ -1,6 +1,7 @@
 cdef class Layout:
     cdef readonly size_t nbytes         # of the private block
     cdef readonly size_t plain_nbytes   # of the array in plain order
+    cdef readonly int dtype             # of its elements, which is that of the blob or BF16
     cdef readonly str name
     cdef readonly tuple dims            # the shape of the array
     cdef readonly int lanes             # of so many channels, axis 1, elements are neighbours; 0: not of channels

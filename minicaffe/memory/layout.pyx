@@ -4,6 +4,8 @@ A SyncedMemory holds one private block in such a layout beside its plain sides (
 row-major, last axis fastest; everyone who does not ask for a layout gets that.
 """
 
+from minicaffe.kernels.types cimport FLOAT
+
 from minicaffe.errors import Error
 
 
@@ -22,14 +24,17 @@ cdef class Layout:
         The shape of the array.
     lanes : int
         Of how many channels, axis 1, elements are neighbours, in blocks of which zeros fill the last; 0: not of channels.
+    dtype : int
+        The type of its elements, a number of kernels/types.hpp; it may be another than the plain array's.
     """
 
-    def __init__(self, size_t nbytes, size_t plain_nbytes, str name, tuple dims=None, int lanes=0):
+    def __init__(self, size_t nbytes, size_t plain_nbytes, str name, tuple dims=None, int lanes=0, int dtype=FLOAT):
         self.nbytes = nbytes
         self.plain_nbytes = plain_nbytes
         self.name = name
         self.dims = dims
         self.lanes = lanes
+        self.dtype = dtype
 
     cpdef to_plain(self, size_t plain, size_t private):
         """Write the array at address `private` to address `plain`."""

@@ -26,7 +26,7 @@ struct DnnlArgument {
   void* memory;
 };
 
-enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kFloat = 3, kAnyTag = 1 };
+enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTag = 1 };
 enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: channels in blocks, which are the last axis
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
 enum : int { kAdd = 0x1fff0, kMultiply = 0x1fff1 };  // of two arrays
@@ -34,7 +34,7 @@ enum : int { kTraining = 64, kInference = 96, kDirect = 1, kMaxPooling = 0x1ff, 
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
 // What a primitive descriptor is asked for.
 enum : int { kAskImplementation = 8, kAskSource = 129, kAskSourceDiff, kAskWeights, kAskWeightsDiff, kAskTop, kAskTopDiff,
-             kAskWorkspace };
+             kAskWorkspace, kAskType = 258 };
 // The arguments of a primitive.
 enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kSourceDiff = 129, kTopDiff = 145,
              kWeightsDiff = 161, kBiasDiff = 169 };
@@ -54,6 +54,7 @@ using Dims = int64_t[kMaxAxes];
   X(memory_desc_destroy, int, (void* md)) \
   X(memory_desc_equal, int, (const void* a, const void* b)) \
   X(memory_desc_get_size, size_t, (const void* md)) \
+  X(memory_desc_query, int, (const void* md, int what, void* result)) \
   X(memory_create, int, (void** memory, const void* md, void* engine, void* address)) \
   X(memory_set_data_handle, int, (void* memory, void* address)) \
   X(memory_destroy, int, (void* memory)) \
@@ -149,7 +150,7 @@ class Array {
     if (md_) on_->call.memory_desc_destroy(md_);
   }
 
-  /// Row-major, last axis fastest.
+  /// Row-major, last axis fastest, in float32.
   static Array plain(const Library* on, int axes, const int64_t* dims) {
     Dims strides;
     int64_t stride = 1;
@@ -159,14 +160,19 @@ class Array {
     return own(on, md);
   }
   /// As the primitive likes it best, or as another tag says.
-  static Array any(const Library* on, int axes, const int64_t* dims, int tag = kAnyTag) {
+  static Array any(const Library* on, int axes, const int64_t* dims, int type, int tag = kAnyTag) {
     void* md;
-    on->check(on->call.memory_desc_create_with_tag(&md, axes, dims, kFloat, tag), "memory_desc_create");
+    on->check(on->call.memory_desc_create_with_tag(&md, axes, dims, type, tag), "memory_desc_create");
     return own(on, md);
   }
 
   const void* get() const { return md_; }
   size_t bytes() const { return md_ ? on_->call.memory_desc_get_size(md_) : 0; }
+  int type() const {
+    int type = kFloat;
+    on_->check(on_->call.memory_desc_query(md_, kAskType, &type), "memory_desc_query");
+    return type;
+  }
   bool operator==(const Array& other) const { return on_->call.memory_desc_equal(md_, other.md_) != 0; }
 
  private:

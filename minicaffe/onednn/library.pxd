@@ -17,9 +17,10 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
         Array()
         Array(const Array&) except +
         size_t bytes()
+        int type() except +
         bint operator==(const Array&)
     Array plain_array "mc::onednn::Array::plain"(const Library*, int axes, const int64_t* dims) except +
-    Array tagged_array "mc::onednn::Array::any"(const Library*, int axes, const int64_t* dims, int tag) except +
+    Array tagged_array "mc::onednn::Array::any"(const Library*, int axes, const int64_t* dims, int type, int tag) except +
     cppclass Reorder:
         void make(const Library*, const Array& from_, const Array& to, bint add) except +
         bint made "operator bool"()

@@ -14,6 +14,7 @@ from pathlib import Path
 from libc.stdint cimport int64_t, uintptr_t
 
 from minicaffe.device.threads cimport num_threads
+from minicaffe.kernels.types cimport BF16, FLOAT
 from minicaffe.memory.layout cimport Layout
 
 from minicaffe.errors import DependencyError
@@ -22,10 +23,10 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     const char* kNames[]
     const int kFunctions
     const unsigned kSequential, kOpenMp
-    const int kBlocksOf16, kBlocksOf8
+    const int kBlocksOf16, kBlocksOf8, kBf16
 
 TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # of layouts with so many lanes
-OLDEST, AVX2 = (3, 2), 7        # dnnl_cpu_isa_avx2: a bit for each instruction set that it implies
+OLDEST, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a bit for each instruction set that it implies
 log = logging.getLogger(__name__)
 _path = None            # of the open library
 _trouble = None         # why there is none, once that is known
@@ -63,6 +64,12 @@ def version():
     """
     cdef const DnnlVersion* found = library().version()
     return f"{found.major}.{found.minor}.{found.patch}", _path
+
+
+def check_bf16():
+    """Raise DependencyError where nothing computes in bf16: without oneDNN, or on a processor without AVX512_BF16."""
+    if library().get_effective_cpu_isa() & AVX512_BF16 != AVX512_BF16:
+        raise DependencyError("precision bf16 needs a processor with AVX512_BF16 or AMX; use float32")
 
 
 def candidates(named=None, prefixes=None):
@@ -160,7 +167,8 @@ cdef class PrivateLayout(Layout):
         self.forth.run(threads(), <const void*> plain, <void*> private)
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
-        if not isinstance(source, PrivateLayout):
+        # Of numbers that would be rounded the plain array is to stay: by way of that.
+        if not isinstance(source, PrivateLayout) or source.dtype != self.dtype or source.dims != self.dims:
             return False
         cdef Reorder direct
         direct.make(&_library, (<PrivateLayout> source).array, self.array, False)
@@ -169,15 +177,15 @@ cdef class PrivateLayout(Layout):
 
     def with_shape(self, shape):
         if self.lanes and not self.dims[1] % self.lanes and not shape[1] % self.lanes:  # without padding
-            return layout_of(tagged(shape, TAGS[self.lanes]), shape)
+            return layout_of(tagged(shape, TAGS[self.lanes], self.array.type()), shape)
         return None
 
 
-cdef Array tagged(tuple dims, int tag):
+cdef Array tagged(tuple dims, int tag, int type_):
     cdef int64_t[12] sizes
     for axis, size in enumerate(dims):
         sizes[<int> axis] = size
-    return tagged_array(&_library, len(dims), sizes, tag)
+    return tagged_array(&_library, len(dims), sizes, type_, tag)
 
 
 cdef Layout layout_of(const Array& array, tuple dims):
@@ -197,11 +205,12 @@ cdef Layout layout_of(const Array& array, tuple dims):
             return layout
     cdef int lanes = 0
     for width, tag in TAGS.items():
-        if len(dims) == 4 and tagged(dims, tag) == array:
+        if len(dims) == 4 and tagged(dims, tag, array.type()) == array:
             lanes = width
-    if lanes and not dims[1] % lanes and dims[2] == dims[3] == 1:
+    cdef int dtype = BF16 if array.type() == kBf16 else FLOAT
+    if dtype == FLOAT and lanes and not dims[1] % lanes and dims[2] == dims[3] == 1:
         return None     # blocks that are one after the other
-    layout = PrivateLayout(array.bytes(), 4 * count, f"oneDNN {len(known)} of {'x'.join(map(str, dims))}", dims, lanes)
+    layout = PrivateLayout(array.bytes(), 4 * count, f"oneDNN {len(known)} of {'x'.join(map(str, dims))}", dims, lanes, dtype)
     layout.array, layout.plain = array, plain
     known.append(layout)
     return layout

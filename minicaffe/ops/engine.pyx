@@ -17,6 +17,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 
 from minicaffe.errors import ConfigError, DependencyError, Error
+from minicaffe.onednn.library import check_bf16
 
 cdef extern from *:
     """static inline void rethrow() { throw; }"""
@@ -24,11 +25,13 @@ cdef extern from *:
 
 DEFAULT, CAFFE, CUDNN = 0, 1, 2     # the field `engine` of layers
 ENGINES = {"CUDNN": CUDNN, "ONEDNN": None, "CAFFE": CAFFE}  # in the order in which they are asked; None: no value of that field
+PRECISIONS = ("float32", "bf16")
 ON_DEVICE = {"CUDNN": (True,), "ONEDNN": (False,), "CAFFE": (False, True)}
 log = logging.getLogger(__name__)
 _makers = {}        # kind of operation -> {engine: maker}
 _told = set()
 _preferred = None   # the engine of layers with engine DEFAULT; "" for none; None: as MINICAFFE_ENGINE says
+_precision = None   # of layers over float32; None: as MINICAFFE_PRECISION says
 cdef unsigned _epoch = 1
 
 
@@ -135,6 +138,11 @@ cdef class Operation:
     def _choose(self, bint device):
         cdef Primitive made
         makers, wish = _makers[type(self)], preferred()
+        if self.dtype == FLOAT and get_precision() == "bf16":
+            if device:
+                raise ConfigError("devices compute in float32, bf16 is for the CPU so far; leave it out, or compute on the CPU",
+                                  field="precision")
+            wish = "ONEDNN"
         for name in ENGINES:
             field = ENGINES[name]
             if name not in makers or name in self.refusals or device not in ON_DEVICE[name]:
@@ -220,6 +228,52 @@ def use_cudnn(use=True):
     CAFFE. Steps that were recorded as a CUDA graph stay as they are.
     """
     prefer("CUDNN" if use else "")
+
+
+def get_precision():
+    """Return "float32", or "bf16" if arrays between layers of float32 are kept so on the CPU.
+
+    Raises
+    ------
+    ConfigError, DependencyError
+        If MINICAFFE_PRECISION is what `set_precision` refuses.
+    """
+    global _precision
+    if _precision is None:
+        _precision = _checked(os.environ.get("MINICAFFE_PRECISION") or "float32", "MINICAFFE_PRECISION")
+    return _precision
+
+
+def set_precision(name):
+    """Say in which precision layers over float32 compute on the CPU.
+
+    Parameters
+    ----------
+    name : str
+        "float32", or "bf16": engine ONEDNN takes and gives data and diffs rounded to bfloat16, adds up in float32, and computes from
+        a rounded copy of the weights. Parameters, their diffs and history, and all that other engines compute stay float32.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such precision, or MINICAFFE_ENGINE names an engine that has none but float32.
+    DependencyError
+        If there is no oneDNN, or the processor has neither AVX512_BF16 nor AMX.
+    """
+    global _precision, _epoch
+    _precision = _checked(name, "precision")
+    _epoch += 1
+
+
+def _checked(name, field):
+    if name not in PRECISIONS:
+        raise ConfigError(f"must be {' or '.join(PRECISIONS)}, got '{name}'", field=field)
+    if name == "bf16":
+        if preferred() not in ("", "ONEDNN"):
+            raise ConfigError(f"only engine ONEDNN computes in bf16, and MINICAFFE_ENGINE is {preferred().lower()}; unset one of them",
+                              field=field)
+        check_bf16()
+    return name
 
 
 def _in_child():

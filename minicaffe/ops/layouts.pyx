@@ -4,9 +4,10 @@ Padding is zero in every layout, so such an operation must give zero for zeros, 
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.kernels.types cimport item_size
+from minicaffe.kernels.types cimport BF16, item_size
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
+from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.onednn.library cimport PrivateLayout
 from minicaffe.ops.lanes.caffe cimport Channels, fill_padding
 
@@ -15,31 +16,36 @@ import math
 from minicaffe.ops.engine import Refusal
 
 
-cdef Layout data_layout(const Context& on, list blobs):
-    """The first layout, other than plain, among those in which the blobs keep their data; None if there is none."""
-    cdef Layout layout = None
-    if on.stream == NULL:
-        for blob in blobs:
-            layout = (<Blob> blob).data_memory.layout()
-            if layout is not None:
-                break
-    return layout
+cdef Layout data_layout(const Context& on, list blobs, bint bf16=False):
+    """The first layout, other than plain, among those in which the blobs keep their data; None if there is none.
+
+    Only who says `bf16`, and asks for the type of its elements (`element`), gets one of BF16.
+    """
+    return first([(<Blob> blob).data_memory for blob in blobs], bf16) if on.stream == NULL else None
 
 
-cdef Layout diff_layout(const Context& on, list blobs):
+cdef Layout diff_layout(const Context& on, list blobs, bint bf16=False):
     """The same of the gradients."""
-    cdef Layout layout = None
-    if on.stream == NULL:
-        for blob in blobs:
-            layout = (<Blob> blob).diff_memory.layout()
-            if layout is not None:
-                break
-    return layout
+    return first([(<Blob> blob).diff_memory for blob in blobs], bf16) if on.stream == NULL else None
+
+
+cdef Layout first(list memories, bint bf16):
+    cdef Layout layout
+    for memory in memories:
+        layout = (<SyncedMemory> memory).layout()
+        if layout is not None and (bf16 or layout.dtype != BF16):
+            return layout
+    return None
 
 
 cdef long long stored(Layout layout, Blob blob):
     """How many elements the blob has in this layout, its padding included."""
-    return blob.count if layout is None else <long long> layout.nbytes // item_size(blob.dtype)
+    return blob.count if layout is None else <long long> layout.nbytes // item_size(layout.dtype)
+
+
+cdef int element(Layout layout, Blob blob):
+    """The type of the blob's elements in this layout."""
+    return blob.dtype if layout is None else layout.dtype
 
 
 cdef PrivateLayout blocked(Layout layout, tuple outer):
@@ -60,7 +66,7 @@ cdef int clear_padding(Layout layout, Blob blob, void* values) except -1:
     if layout is not None:
         channels.outer, channels.channels, channels.lanes = layout.dims[0], layout.dims[1], layout.lanes
         channels.inner = math.prod(layout.dims[2:])
-        fill_padding(blob.dtype, channels, values)
+        fill_padding(layout.dtype, channels, values)
     return 0
 
 
@@ -80,7 +86,7 @@ cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, b
     They are one kind of layout, in which that is as in plain order; if there is none for all, they are None, plain.
     """
     sources = parts if join else [whole]
-    cdef Layout layout = diff_layout(on, sources) if diff else data_layout(on, sources)
+    cdef Layout layout = diff_layout(on, sources, True) if diff else data_layout(on, sources, True)
     wanted = [*parts, whole]
     plain = [None] * len(wanted)
     if layout is None:

@@ -5,7 +5,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.layouts cimport joined_layouts
+from minicaffe.ops.layouts cimport element, joined_layouts
 from minicaffe.ops.strips.caffe cimport copy_strips
 
 
@@ -19,16 +19,18 @@ cdef class StripLayer(DeviceLayer):
         """Find the sizes of the parts in a row; return whether there is one part only."""
         cdef Blob part
         self.rows = whole.count_range(0, self.axis)
-        self.strips = [part.count_range(self.axis, part.num_axes) * item_size(self.dtype) for part in parts]
+        self.strips = [part.count_range(self.axis, part.num_axes) for part in parts]
         return len(parts) == 1
 
     cdef int move(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
         """Copy the parts into the whole, or with `join` false the whole into those parts that are wanted."""
-        cdef long long offset = 0, strip, pitch = sum(self.strips)
+        cdef long long offset = 0, strip, size, pitch
         cdef list layouts = [None] * (len(parts) + 1)
         if self.axis == 1 and whole.num_axes == 4:
             layouts = joined_layouts(on, parts, whole, join, diff)
         cdef Layout layout = layouts[len(parts)]
+        size = item_size(element(layout, whole))
+        pitch = sum(self.strips) * size
         cdef char* there
         if join:
             there = <char*> (whole.overwrite_diff_in(on, layout) if diff else whole.overwrite_data_in(on, layout))
@@ -38,7 +40,7 @@ cdef class StripLayer(DeviceLayer):
         cdef Blob part
         cdef int i
         for i in range(len(parts)):
-            part, strip, layout = parts[i], self.strips[i], layouts[i]
+            part, strip, layout = parts[i], self.strips[i] * size, layouts[i]
             if join:
                 here = <void*> (part.diff_in(on, layout) if diff else part.data_in(on, layout))
                 with nogil:

@@ -4,7 +4,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
-from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, in_lanes, stored
+from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, element, in_lanes, stored
 
 from minicaffe.ops.engine import offer
 
@@ -31,39 +31,41 @@ cdef class Activation(Operation):
 cdef class CaffeActivation(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation
-        cdef Layout layout = data_layout(on, [x])
+        cdef Layout layout = data_layout(on, [x], True)
         if op.function != RELU:     # which gives 0 for 0
             layout = in_lanes(layout)
+        cdef int dtype = element(layout, x)
         cdef long long count = stored(layout, x)
         cdef const void* from_ = x.data_in(on, layout)
         cdef void* to = y.overwrite_data_in(on, layout)
         with nogil:
             if op.function == RELU:
-                relu_forward(on, op.dtype, count, from_, to, op.slope)
+                relu_forward(on, dtype, count, from_, to, op.slope)
             elif op.function == SIGMOID:
-                sigmoid_forward(on, op.dtype, count, from_, to)
+                sigmoid_forward(on, dtype, count, from_, to)
             else:
-                tanh_forward(on, op.dtype, count, from_, to)
+                tanh_forward(on, dtype, count, from_, to)
         if op.function != RELU:
             clear_padding(layout, y, to)
         return y.wrote_data()
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation
-        cdef Layout layout = diff_layout(on, [y]) or data_layout(on, [x])   # dx is 0 where dy is
+        cdef Layout layout = diff_layout(on, [y], True) or data_layout(on, [x], True)   # dx is 0 where dy is
         if op.function != RELU:
             layout = in_lanes(layout)
+        cdef int dtype = element(layout, x)
         cdef long long count = stored(layout, x)
         cdef const void* known = (x if op.function == RELU else y).data_in(on, layout)
         cdef const void* dy = y.diff_in(on, layout)
         cdef void* dx = x.overwrite_diff_in(on, layout)
         with nogil:
             if op.function == RELU:
-                relu_backward(on, op.dtype, count, known, dy, dx, op.slope)
+                relu_backward(on, dtype, count, known, dy, dx, op.slope)
             elif op.function == SIGMOID:
-                sigmoid_backward(on, op.dtype, count, known, dy, dx)
+                sigmoid_backward(on, dtype, count, known, dy, dx)
             else:
-                tanh_backward(on, op.dtype, count, known, dy, dx)
+                tanh_backward(on, dtype, count, known, dy, dx)
         return x.wrote_diff()
 
 

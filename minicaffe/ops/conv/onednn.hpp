@@ -21,11 +21,13 @@ class Conv {
   Array x, w, y;            // of forward
   Array dx, data_w, dy;     // of the image's gradient
   Array weights_x, dw, weights_dy;
+  Array gradient;           // of the weights: arranged as they are, or plain if they are rounded
 
-  /// With primitives for as many threads as `threads` says. Refuses by std::runtime_error.
-  void make(const Library* on, const ConvShape& s, int threads) {
+  /// With primitives for as many threads as `threads` says; all arrays are float32, or with `bf16` images and weights are bf16.
+  /// Refuses by std::runtime_error.
+  void make(const Library* on, const ConvShape& s, int threads, bool bf16) {
     const Window& window = s.window;
-    on_ = on, threads_ = threads;
+    on_ = on, threads_ = threads, type_ = bf16 ? kBf16 : kFloat;
     on->use_threads(threads);
     axes_ = window.num_axes + 2;
     x_dims_[0] = y_dims_[0] = s.images, x_dims_[1] = s.channels, y_dims_[1] = b_dims_[0] = s.outputs;
@@ -38,11 +40,11 @@ class Conv {
     }
     w_axes_ = i;
     no_bias_.assign(size_t(s.outputs), 0.f);
-    const Array any_x = Array::any(on, axes_, x_dims_), any_y = Array::any(on, axes_, y_dims_);
+    const Array any_x = any(axes_, x_dims_), any_y = any(axes_, y_dims_);
     void* description = nullptr;
     on->check(on->call.convolution_forward_primitive_desc_create(&description, on->engine, kTraining, kDirect, any_x.get(),
-                                                                 any_weights().get(), plain_bias().get(), any_y.get(), strides_,
-                                                                 dilates_, pads_, pads_, nullptr),
+                                                                 any(w_axes_, w_dims_).get(), plain_bias().get(), any_y.get(),
+                                                                 strides_, dilates_, pads_, pads_, nullptr),
               "convolution_forward");
     forward_ = Description(on, description);
     if (forward_.slow()) throw std::runtime_error("a shape for which oneDNN has only its slow reference");
@@ -100,7 +102,7 @@ class Conv {
     const Description made = best([&](const Array& x_, const Array& y_) {
       void* description = nullptr;
       const int status = on_->call.convolution_backward_data_primitive_desc_create(
-          &description, on_->engine, kDirect, x_.get(), any_weights().get(), y_.get(), strides_, dilates_, pads_, pads_,
+          &description, on_->engine, kDirect, x_.get(), any(w_axes_, w_dims_).get(), y_.get(), strides_, dilates_, pads_, pads_,
           forward_.get(), nullptr);
       on_->check(status, "convolution_backward_data");
       return Description(on_, description);
@@ -125,11 +127,11 @@ class Conv {
   void make_backward_weights() {
     if (weights_step_) return;
     on_->use_threads(threads_);
-    const Array b = plain_bias();
+    const Array b = plain_bias(), any_dw = Array::any(on_, w_axes_, w_dims_, kFloat);
     const Description made = best([&](const Array& x_, const Array& y_) {
       void* description = nullptr;
       const int status = on_->call.convolution_backward_weights_primitive_desc_create(
-          &description, on_->engine, kDirect, x_.get(), any_weights().get(), b.get(), y_.get(), strides_, dilates_, pads_, pads_,
+          &description, on_->engine, kDirect, x_.get(), any_dw.get(), b.get(), y_.get(), strides_, dilates_, pads_, pads_,
           forward_.get(), nullptr);
       on_->check(status, "convolution_backward_weights");
       return Description(on_, description);
@@ -137,15 +139,16 @@ class Conv {
     weights_x = made.array(kAskSource), dw = made.array(kAskWeightsDiff), weights_dy = made.array(kAskTopDiff);
     Step step(on_, made);
     step.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw).takes(kBiasDiff, b);
-    add_.make(on_, dw, w, true);
-    same_ = dw == w;
+    gradient = type_ == kBf16 ? Array::plain(on_, w_axes_, w_dims_) : w;
+    add_.make(on_, dw, gradient, true);
+    same_ = dw == gradient;
     weights_step_ = std::move(step);
   }
-  /// Whether the weights' gradient can be written at once, in the arrangement of the weights, where there is nothing to add to.
+  /// Whether the weights' gradient can be written at once where there is nothing to add to.
   bool overwrites() const { return same_; }
   size_t weights_scratch() const { return dw.bytes() + size_t(b_dims_[0]) * sizeof(float); }
 
-  /// Add to the gradients of weights, in the arrangement of these, or overwrite it; and to that of the bias, which may be null.
+  /// Add to the gradient of the weights, arranged as `gradient`, or overwrite it; and to that of the bias, which may be null.
   void backward_weights(const void* x_at, const void* dy_at, bool overwrite, float* dw_at, float* db_at, float* scratch) {
     float* const bias = scratch + dw.bytes() / sizeof(float);
     weights_step_.run(threads_, {x_at, dy_at, overwrite ? dw_at : scratch, bias});
@@ -160,7 +163,7 @@ class Conv {
   const int64_t* y_dims() const { return y_dims_; }
 
  private:
-  Array any_weights() const { return Array::any(on_, w_axes_, w_dims_); }
+  Array any(int axes, const int64_t* dims) const { return Array::any(on_, axes, dims, type_); }
   Array plain_bias() const { return Array::plain(on_, 1, b_dims_); }
 
   /// What make(x, y) gives for the arrangements of forward, unless that is slow; then for those that it likes best.
@@ -170,11 +173,11 @@ class Conv {
       if (!made.slow()) return made;
     } catch (const std::runtime_error&) {
     }
-    return make(Array::any(on_, axes_, x_dims_), Array::any(on_, axes_, y_dims_));
+    return make(any(axes_, x_dims_), any(axes_, y_dims_));
   }
 
   const Library* on_ = nullptr;
-  int axes_ = 0, w_axes_ = 0, threads_ = 1;
+  int axes_ = 0, w_axes_ = 0, threads_ = 1, type_ = kFloat;
   bool same_ = false;
   std::vector<float> no_bias_;
   Dims x_dims_, w_dims_, y_dims_, b_dims_, strides_, dilates_, pads_;

@@ -18,7 +18,7 @@ from minicaffe.ops.lanes.caffe cimport Channels
 
 import numpy as np
 
-from minicaffe.ops.engine import Refusal, offer, preferred
+from minicaffe.ops.engine import Refusal, get_precision, offer, preferred
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     long long conv_scratch(const Context&, int dtype, const ConvShape& shape)
@@ -51,8 +51,8 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     bint pays(const ConvShape&)
     cppclass OnednnConv "mc::onednn::Conv":
-        Array x, w, y, dx, dy, weights_x, weights_dy
-        void make(const Library*, const ConvShape&, int threads) except +refuse
+        Array x, w, y, dx, dy, weights_x, weights_dy, gradient
+        void make(const Library*, const ConvShape&, int threads, bint bf16) except +refuse
         void forward(const void* x, const void* w, const void* b, void* y) except +refuse
         bint fuse(bint affine, bint addend, int64_t slopes) except +refuse
         void forward_fused(const void* x, const void* w, const void* b, void* y, const float* scale, const float* shift,
@@ -208,7 +208,7 @@ cdef class OnednnConvolution(Primitive):
     cdef OnednnConv conv
     cdef Layout x, w, y                     # of forward; None: plain
     cdef Layout dx, dy                      # of the image's gradient
-    cdef Layout weights_x, weights_dy
+    cdef Layout weights_x, weights_dy, dw
     cdef bint data_made, params_made        # the primitives of the gradients, at their first use
 
     def __cinit__(self, Convolution op):
@@ -217,9 +217,10 @@ cdef class OnednnConvolution(Primitive):
         if op.shape.window.num_axes > 3:
             raise Refusal("more than 3 spatial axes")
         self.fuses = True
-        if not preferred() and not pays(op.shape):
+        bf16 = get_precision() == "bf16"
+        if not preferred() and not bf16 and not pays(op.shape):
             raise Refusal("channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes them all the same")
-        self.conv.make(library(), op.shape, op.threads)
+        self.conv.make(library(), op.shape, op.threads, bf16)
         self.x, self.w, self.y = self.layout(0, self.conv.x), self.layout(1, self.conv.w), self.layout(2, self.conv.y)
 
     cdef Layout layout(self, int which, const Array& array):
@@ -269,7 +270,7 @@ cdef class OnednnConvolution(Primitive):
         cdef object kept = weight.data_memory.private_side
         cdef const void* from_ = y.diff_in(on, self.dy)
         cdef void* to = x.overwrite_diff_in(on, self.dx)
-        cdef void* scratch = operation.scratch(on, self.conv.data_scratch() // 4)
+        cdef void* scratch = operation.scratch(on, (self.conv.data_scratch() + 3) // 4)
         with nogil:
             self.conv.backward_data(w, from_, to, scratch)
         return x.wrote_diff()
@@ -280,11 +281,12 @@ cdef class OnednnConvolution(Primitive):
         if not self.params_made:
             self.conv.make_backward_weights()
             self.weights_x, self.weights_dy = self.layout(0, self.conv.weights_x), self.layout(2, self.conv.weights_dy)
+            self.dw = self.layout(1, self.conv.gradient)
             self.params_made = True
         cdef const void* bottom = x.data_in(on, self.weights_x)
         cdef const void* top = y.diff_in(on, self.weights_dy)
         cdef bint overwrite = self.conv.overwrites() and weight.diff_memory.head == UNINITIALIZED   # nothing to add to
-        cdef float* dw = <float*> (weight.overwrite_diff_in(on, self.w) if overwrite else weight.mutable_diff_in(on, self.w))
+        cdef float* dw = <float*> (weight.overwrite_diff_in(on, self.dw) if overwrite else weight.mutable_diff_in(on, self.dw))
         cdef float* db = <float*> bias.mutable_diff_on(on) if bias is not None else NULL
         cdef float* scratch = <float*> operation.scratch(on, self.conv.weights_scratch() // 4)
         with nogil:

@@ -7,11 +7,11 @@ namespace mc {
 
 /// One pass of F over inputs[0..m-1], m at most kMaxInputs.
 template <template <class, int> class F, class T, int N = kMaxInputs>
-void combine_pass(const Context& on, index_t n, int m, const T* const* inputs, const T* coefficients, T* y) {
+void combine_pass(const Context& on, index_t n, int m, const T* const* inputs, const double* coefficients, T* y) {
   if constexpr (N > 1)
     if (m < N) return combine_pass<F, T, N - 1>(on, n, m, inputs, coefficients, y);
   F<T, N> f;
-  for (int k = 0; k < N; ++k) f.x[k] = inputs[k], f.c[k] = coefficients[k];
+  for (int k = 0; k < N; ++k) f.x[k] = inputs[k], f.c[k] = typename F<T, N>::C(coefficients[k]);
   f.y = y;
   for_each(on, n, f, N);
 }
@@ -20,28 +20,28 @@ void combine_pass(const Context& on, index_t n, int m, const T* const* inputs, c
 template <template <class, int> class F, class T>
 void combine_of(const Context& on, index_t n, int inputs, const void* const* x, const double* c, void* out) {
   const T* part[kMaxInputs];
-  T weight[kMaxInputs];
+  double weight[kMaxInputs];
   T* y = static_cast<T*>(out);
   for (int k = 0; k < inputs;) {
     int m = 0;
-    if (k > 0) part[m] = y, weight[m++] = T(1);
-    while (m < kMaxInputs && k < inputs) part[m] = static_cast<const T*>(x[k]), weight[m++] = T(c ? c[k] : 1.0), ++k;
+    if (k > 0) part[m] = y, weight[m++] = 1;
+    while (m < kMaxInputs && k < inputs) part[m] = static_cast<const T*>(x[k]), weight[m++] = c ? c[k] : 1, ++k;
     combine_pass<F, T>(on, n, m, part, weight, y);
   }
 }
 
 template <template <class, int> class F>
 void combine(const Context& on, int dtype, index_t n, int inputs, const void* const* x, const double* c, void* y) {
-  dispatch(dtype, [&](auto type) { combine_of<F, decltype(type)>(on, n, inputs, x, c, y); });
+  dispatch_layout(dtype, [&](auto type) { combine_of<F, decltype(type)>(on, n, inputs, x, c, y); });
 }
 
 template <class T> void largest_of(const Context& on, index_t n, int inputs, const void* const* x, void* y) {
   for (int k = 1; k < inputs; ++k)
-    map(on, n, LargerOf<T>{k == 1}, static_cast<const T*>(k == 1 ? x[0] : y), static_cast<const T*>(x[k]),
+    map(on, n, LargerOf<typename Element<T>::Compute>{k == 1}, static_cast<const T*>(k == 1 ? x[0] : y), static_cast<const T*>(x[k]),
         static_cast<T*>(y));
 }
 inline void largest(const Context& on, int dtype, index_t n, int inputs, const void* const* x, void* y) {
-  dispatch(dtype, [&](auto type) { largest_of<decltype(type)>(on, n, inputs, x, y); });
+  dispatch_layout(dtype, [&](auto type) { largest_of<decltype(type)>(on, n, inputs, x, y); });
 }
 
 template <class T>
@@ -62,13 +62,13 @@ template <class T, int N = kMaxInputs> void spread_pass(const Context& on, index
     if (m < N) return spread_pass<T, N - 1>(on, n, m, x, c, y);
   Spread<T, N> f;
   f.x = x;
-  for (int k = 0; k < N; ++k) f.c[k] = T(c[k]), f.y[k] = static_cast<T*>(y[k]);
+  for (int k = 0; k < N; ++k) f.c[k] = typename Element<T>::Compute(c[k]), f.y[k] = static_cast<T*>(y[k]);
   for_each(on, n, f, N);
 }
 inline void spread(const Context& on, int dtype, index_t n, int outputs, const void* x, const double* c, void* const* y) {
   for (int k = 0; k < outputs; k += kMaxInputs) {
     int m = std::min(kMaxInputs, outputs - k);
-    dispatch(dtype, [&](auto type) { spread_pass(on, n, m, static_cast<const decltype(type)*>(x), c + k, y + k); });
+    dispatch_layout(dtype, [&](auto type) { spread_pass(on, n, m, static_cast<const decltype(type)*>(x), c + k, y + k); });
   }
 }
 

@@ -1,6 +1,6 @@
 // Element-wise operations over several blobs of one shape: N inputs at a time, N known to the compiler.
 #pragma once
-#include "minicaffe/kernels/config.hpp"
+#include "minicaffe/kernels/types.hpp"
 
 namespace mc {
 
@@ -10,11 +10,12 @@ constexpr int kMostInputs = 64;  // of a maximum, whose gradient needs all of th
 /// y = c[0] x[0] + c[1] x[1] + ..., added from left to right
 // e.g. WeightedSum<T, 3>
 template <class T, int N> struct WeightedSum {
+  using C = typename Element<T>::Compute;
   const T* x[N];
-  T c[N];
+  C c[N];
   T* y;
   MC_HD void operator()(index_t i) const {
-    T sum = c[0] * x[0][i];
+    C sum = c[0] * x[0][i];
     for (int k = 1; k < N; ++k) sum += c[k] * x[k][i];
     y[i] = sum;
   }
@@ -23,11 +24,12 @@ template <class T, int N> struct WeightedSum {
 /// y = x[0] x[1] ..., multiplied from left to right
 // e.g. ProductOf<T, 3>
 template <class T, int N> struct ProductOf {
+  using C = typename Element<T>::Compute;
   const T* x[N];
-  T c[N];
+  C c[N];
   T* y;
   MC_HD void operator()(index_t i) const {
-    T product = x[0][i];
+    C product = x[0][i];
     for (int k = 1; k < N; ++k) product *= x[k][i];
     y[i] = product;
   }
@@ -42,11 +44,12 @@ template <class T> struct LargerOf {
 /// y = c[k] x for every output k
 // e.g. Spread<T, 3>
 template <class T, int N> struct Spread {
+  using C = typename Element<T>::Compute;
   const T* x;
-  T c[N];
+  C c[N];
   T* y[N];
   MC_HD void operator()(index_t i) const {
-    T value = x[i];
+    const C value = x[i];
     for (int k = 0; k < N; ++k) y[k][i] = c[k] * value;
   }
 };

@@ -136,7 +136,7 @@ void sum_lanes(Threads threads, const Channels& c, const F& f, double coeff, boo
 }  // namespace cpu
 
 inline void clear_padding(int dtype, const Channels& c, void* y) {
-  dispatch(dtype, [&](auto type) { cpu::clear_padding(c, static_cast<decltype(type)*>(y)); });
+  dispatch_layout(dtype, [&](auto type) { cpu::clear_padding(c, static_cast<decltype(type)*>(y)); });
 }
 
 }  // namespace mc

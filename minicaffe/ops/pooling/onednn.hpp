@@ -26,7 +26,7 @@ class Pool {
     // Caffe divides by the part of the window that lies in the padded image.
     if (!max && padded && !whole) throw std::runtime_error("AVE pooling with windows that reach beyond the padding");
     algorithm_ = max ? kMaxPooling : padded ? kMeanWithPadding : kMeanWithoutPadding;
-    const Array any = Array::any(on, 4, y_dims_);
+    const Array any = Array::any(on, 4, y_dims_, image.type());
     void* description = nullptr;
     on->use_threads(threads);
     on->check(on->call.pooling_forward_primitive_desc_create(&description, on->engine, kTraining, algorithm_, x.get(), any.get(),

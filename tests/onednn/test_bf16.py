@@ -1,0 +1,259 @@
+"""Precision bf16: what is rounded, what stays float32, and how near the results are to those of float32."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_engine_onednn import SHAPES, STACK, TOLERANCE, conv, engines, input_layer, layer, make, numbers, step
+from test_library import run
+
+import minicaffe as caffe
+from minicaffe import cli, errors
+from minicaffe.onednn import library
+from minicaffe.ops import engine
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver.sgd import SGDSolver
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 60
+NEAR = 0.02     # relative to the largest value: bf16 has 8 bits, and 2^-9 is lost at each rounding
+
+
+@pytest.fixture
+def bf16(onednn):
+    """Compute in bf16; a visible skip where the processor does not."""
+    try:
+        library.check_bf16()
+    except errors.DependencyError as error:
+        pytest.skip(str(error))
+    engine.set_precision("bf16")
+    yield
+    engine.set_precision("float32")
+
+
+def rounded(values):
+    """Float32 values to the nearest that are bf16."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000).astype(np.uint32).view(np.float32)
+
+
+def both(text):
+    """The numbers of a step in bf16 and in float32, by name."""
+    found = []
+    for name in ("bf16", "float32"):
+        engine.set_precision(name)
+        net = make(text)
+        for _ in range(2):
+            step(net)
+        found.append((net, numbers(net)))
+    return found
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_convolution(bf16, case):
+    shape, fields = SHAPES[case]
+    text = input_layer(shape) + conv("conv", "x", "y", fields)
+    (net, ours), (_, exact) = both(text)
+    assert set(engines(net)) == {"ONEDNN"}
+    assert np.array_equal(ours["y data"], rounded(ours["y data"])) and not np.array_equal(ours["y data"], exact["y data"])
+    assert np.array_equal(ours["x diff"], rounded(ours["x diff"]))
+    assert not np.array_equal(ours["conv[0] diff"], rounded(ours["conv[0] diff"]))  # parameters' are float32
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+def test_a_stack_rounds_between_layers(bf16):
+    (net, ours), (_, exact) = both(STACK)
+    a, b, c, d, e = (ours[f"{name} data"] for name in "abcde")
+    for name in "abcde":
+        assert net.blob_by_name(name).layout_of_data().nbytes < 4 * 2 * 32 * 16 * 16, name  # two bytes each, channels padded
+        assert np.array_equal(ours[f"{name} data"], rounded(ours[f"{name} data"])), name
+    assert np.array_equal(c, rounded(a + b)) and np.array_equal(d, np.maximum(c, 0))
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(d, [(0, 0), (0, 0), (0, 1), (0, 1)]), (3, 3), (2, 3))[:, :, ::2, ::2]
+    assert np.array_equal(e, windows.max((-1, -2)))
+    for name in "abcdey":
+        values = exact[f"{name} data"]
+        assert np.abs(ours[f"{name} data"] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+def test_backward_adds_what_a_split_gives(bf16):
+    text = (input_layer((2, 16, 6, 6)) + conv("conv", "x", "a", "num_output: 32 kernel_size: 3")
+            + layer("Eltwise", "a a", "b", "eltwise_param { operation: SUM coeff: 2 coeff: 0.5 }") + conv("end", "b", "y", "num_output: 16 kernel_size: 1"))
+    (_, ours), (_, exact) = both(text)
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+@pytest.mark.parametrize("operation", ["SUM", "PROD", "MAX"])
+def test_eltwise(bf16, operation):
+    text = (input_layer((2, 16, 6, 6)) + conv("one", "x", "a", "num_output: 16 kernel_size: 3")
+            + conv("two", "x", "b", "num_output: 16 kernel_size: 3") + conv("three", "x", "c", "num_output: 16 kernel_size: 3")
+            + layer("Eltwise", "a b c", "y", f"eltwise_param {{ operation: {operation} }}"))
+    (net, ours), _ = both(text)
+    a, b, c = (ours[f"{name} data"] for name in "abc")
+    found = {"SUM": a + b + c, "PROD": a * b * c, "MAX": np.maximum(np.maximum(a, b), c)}[operation]
+    assert net.blob_by_name("y").layout_of_data() is not None
+    assert np.array_equal(ours["y data"], rounded(found))
+
+
+def test_concat_and_slice(bf16):
+    text = (input_layer((2, 3, 9, 7)) + conv("one", "x", "a", "num_output: 16 kernel_size: 3 pad: 1")
+            + conv("two", "x", "b", "num_output: 32 kernel_size: 3 pad: 1") + layer("Concat", "a b", "c")
+            + 'layer { name: "slice" type: "Slice" bottom: "c" top: "d" top: "e" slice_param { slice_point: 32 } }'
+            + conv("three", "d", "f", "num_output: 16 kernel_size: 1") + conv("four", "e", "g", "num_output: 16 kernel_size: 1")
+            + layer("Eltwise", "f g", "y"))
+    (net, ours), (_, exact) = both(text)
+    joined = np.concatenate([ours["a data"], ours["b data"]], 1)
+    assert np.array_equal(ours["c data"], joined)
+    assert np.array_equal(ours["d data"], joined[:, :32]) and np.array_equal(ours["e data"], joined[:, 32:])
+    assert np.array_equal(ours["c diff"], np.concatenate([ours["d diff"], ours["e diff"]], 1))
+    assert net.blob_by_name("c").layout_of_data() is not None
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+@pytest.mark.parametrize("kind", ["LRN", "Pooling"])
+def test_means_of_neighbours(bf16, kind):
+    fields = {"LRN": "lrn_param { alpha: 0.5 k: 2 }", "Pooling": "pooling_param { pool: AVE kernel_size: 3 stride: 2 }"}[kind]
+    text = input_layer((2, 3, 9, 7)) + conv("conv", "x", "a", "num_output: 32 kernel_size: 3 pad: 1") + layer(kind, "a", "y", fields)
+    (_, ours), (_, exact) = both(text)
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+def test_nan_and_infinity_stay(bf16):
+    net = make(input_layer((1, 16, 4, 4)) + conv("conv", "x", "a", "num_output: 16 kernel_size: 1") + layer("ReLU", "a", "b")
+               + layer("Eltwise", "a b", "y"))
+    x = net.blob_by_name("x")
+    for i, value in enumerate((np.nan, np.inf, np.float32(3.4e38))):    # the last is infinite when rounded
+        x.data[0, :, 0, i] = value
+        net.layers[1].blobs[0].data[...] = 1
+    net.forward_from_to(0, len(net.layers) - 1)
+    for name in "aby":
+        values = net.blob_by_name(name).cpu_data[0, :, 0]
+        assert np.isnan(values[:, 0]).all() and np.isposinf(values[:, 1:3]).all() and np.isfinite(values[:, 3]).all()
+
+
+def test_changes_of_precision_convert_what_is_kept(bf16):
+    net = make(STACK)
+    step(net)
+    engine.set_precision("float32")
+    net.blob_by_name("y").diff[...] = 0
+    net.forward_from_to(2, len(net.layers) - 1)     # from a, which is in bf16
+    reference = make(STACK)
+    reference.blob_by_name("a").data[...] = net.blob_by_name("a").cpu_data
+    reference.forward_from_to(2, len(reference.layers) - 1)
+    values = reference.blob_by_name("y").cpu_data
+    assert np.abs(net.blob_by_name("y").cpu_data - values).max() <= TOLERANCE * np.abs(values).max()
+
+
+BATCH_NORM = """
+layer { name: "pictures" type: "Data" top: "data" top: "label"
+        transform_param { scale: 0.00390625 } data_param { source: "models/data/fashion_mnist_train_lmdb" batch_size: 64 } }
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
+        convolution_param { num_output: 16 kernel_size: 3 stride: 2 bias_term: false weight_filler { type: "msra" } } }
+layer { name: "bn1" type: "BatchNorm" bottom: "conv1" top: "conv1" batch_norm_param { moving_average_fraction: 0.9 } }
+layer { name: "scale1" type: "Scale" bottom: "conv1" top: "conv1" scale_param { bias_term: true } }
+layer { name: "relu1" type: "ReLU" bottom: "conv1" top: "conv1" }
+layer { name: "conv2" type: "Convolution" bottom: "conv1" top: "conv2"
+        convolution_param { num_output: 32 kernel_size: 3 stride: 2 bias_term: false weight_filler { type: "msra" } } }
+layer { name: "bn2" type: "BatchNorm" bottom: "conv2" top: "conv2" batch_norm_param { moving_average_fraction: 0.9 } }
+layer { name: "scale2" type: "Scale" bottom: "conv2" top: "conv2" scale_param { bias_term: true } }
+layer { name: "relu2" type: "ReLU" bottom: "conv2" top: "conv2" }
+layer { name: "scores" type: "InnerProduct" bottom: "conv2" top: "scores"
+        inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "scores" bottom: "label" top: "loss" include { phase: TRAIN } }
+layer { name: "accuracy" type: "Accuracy" bottom: "scores" bottom: "label" top: "accuracy" include { phase: TEST } }
+"""
+
+
+def accuracy(name, seed):
+    """Of a short training on the bundled pictures."""
+    text = BATCH_NORM if name == "batch_norm" else (ROOT / "models" / name / "net.prototxt").read_text()
+    param = caffe_pb2.SolverParameter(base_lr=0.05 if name == "batch_norm" else 0.02, lr_policy="fixed", momentum=0.9,
+                                      weight_decay=0.0005, random_seed=seed, max_iter=1000)
+    param.net_param.CopyFrom(parse_text(text.replace("models/data/", f"{ROOT}/models/data/"), caffe_pb2.NetParameter, name)[0])
+    param.test_iter.append(10)
+    param.test_interval = 1000
+    param.test_initialization = False
+    solver = SGDSolver(param)
+    solver.step(STEPS)
+    for values in (blob.cpu_data for blob in solver.net.learnable_params):
+        assert values.dtype == np.float32
+    outputs = solver.test(0)["outputs"]
+    return next(output["value"] for output in outputs if output["name"] == "accuracy")
+
+
+@pytest.mark.parametrize("name", ["lenet", "mlp", "batch_norm"])
+def test_training_is_as_accurate_as_in_float32(bf16, name):
+    """The mean over three seeds is within the spread of float32's."""
+    found = {}
+    for precision in ("float32", "bf16"):
+        engine.set_precision(precision)
+        found[precision] = [accuracy(name, seed) for seed in (1, 2, 3)]
+    assert found["float32"] != found["bf16"]
+    assert abs(np.mean(found["bf16"]) - np.mean(found["float32"])) <= max(np.ptp(found["float32"]), 0.01), found
+
+
+def test_parameters_and_updates_are_float32(bf16):
+    """Steps much smaller than the distance of neighbours in bf16 add up."""
+    net = make(STACK)
+    blob = net.layers[1].blobs[0]
+    before = blob.cpu_data.copy()
+    for _ in range(3):
+        net.clear_param_diffs()
+        step(net)
+        blob.diff[...] = 1e-6
+        blob.update()
+    assert np.allclose(blob.cpu_data, before - np.float32(3e-6), rtol=0, atol=1e-7)
+    assert not np.array_equal(blob.cpu_data, rounded(blob.cpu_data))
+
+
+def test_an_unknown_precision(monkeypatch):
+    with pytest.raises(errors.ConfigError, match="precision: must be float32 or bf16, got 'half'"):
+        caffe.set_precision("half")
+    monkeypatch.setattr(engine, "_precision", None)
+    monkeypatch.setenv("MINICAFFE_PRECISION", "bf32")
+    with pytest.raises(errors.ConfigError, match="MINICAFFE_PRECISION: must be float32 or bf16, got 'bf32'"):
+        caffe.get_precision()
+
+
+def test_an_engine_without_bf16(bf16):
+    engine.prefer("CAFFE")
+    with pytest.raises(errors.ConfigError, match="only engine ONEDNN computes in bf16, and MINICAFFE_ENGINE is caffe; unset one"):
+        caffe.set_precision("bf16")
+
+
+def test_a_device_has_no_bf16(bf16, monkeypatch):
+    with pytest.raises(errors.ConfigError, match="precision: devices compute in float32, bf16 is for the CPU so far"):
+        make(STACK).layers[1].operations()[0]._choose(True)
+
+
+def test_a_processor_without_bf16(monkeypatch):
+    monkeypatch.setattr(library, "AVX512_BF16", 0x1000e7)
+    with pytest.raises(errors.DependencyError, match="precision bf16 needs a processor with AVX512_BF16 or AMX; use float32"):
+        library.check_bf16()
+
+
+def test_without_a_library_bf16_is_an_error(tmp_path):
+    code = """
+try:
+    net.forward()
+except caffe.errors.DependencyError as error:
+    print(error)
+"""
+    out, _ = run(code, tmp_path, MINICAFFE_PRECISION="bf16", MINICAFFE_ONEDNN="off")
+    assert "oneDNN is switched off by MINICAFFE_ONEDNN=off" in out
+
+
+def test_the_environment_and_the_option(bf16, tmp_path, monkeypatch, capsys):
+    out, _ = run("net.forward(); print(caffe.get_precision(), net.engines()[0]['engine'])", tmp_path, MINICAFFE_PRECISION="bf16",
+                 MINICAFFE_ENGINE="")
+    assert out.split() == ["bf16", "ONEDNN"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--precision", "bf16"]) == 0
+    assert caffe.get_precision() == "bf16"
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--precision", "half"]) == 2
+    assert "precision: must be float32 or bf16, got 'half'" in capsys.readouterr().err
