@@ -26,7 +26,7 @@ struct DnnlArgument {
   void* memory;
 };
 
-enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTag = 1 };
+enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTag = 1, kRowMajor = 3 };
 enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: channels in blocks, which are the last axis
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
 enum : int { kAdd = 0x1fff0, kMultiply = 0x1fff1 };  // of two arrays
@@ -83,6 +83,15 @@ using Dims = int64_t[kMaxAxes];
   X(convolution_backward_weights_primitive_desc_create, int, \
     (void** description, void* engine, int algorithm, const void* x, const void* dw, const void* db, const void* dy, \
      const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, \
+     const void* attributes)) \
+  X(inner_product_forward_primitive_desc_create, int, \
+    (void** description, void* engine, int kind, const void* x, const void* w, const void* b, const void* y, \
+     const void* attributes)) \
+  X(inner_product_backward_data_primitive_desc_create, int, \
+    (void** description, void* engine, const void* dx, const void* w, const void* dy, const void* forward, \
+     const void* attributes)) \
+  X(inner_product_backward_weights_primitive_desc_create, int, \
+    (void** description, void* engine, const void* x, const void* dw, const void* db, const void* dy, const void* forward, \
      const void* attributes)) \
   X(pooling_forward_primitive_desc_create, int, \
     (void** description, void* engine, int kind, int algorithm, const void* x, const void* y, const int64_t* strides, \

@@ -250,8 +250,8 @@ def set_precision(name):
     Parameters
     ----------
     name : str
-        "float32", or "bf16": engine ONEDNN takes and gives data and diffs rounded to bfloat16, adds up in float32, and computes from
-        a rounded copy of the weights. Parameters, their diffs and history, and all that other engines compute stay float32.
+        "float32", or "bf16": engine ONEDNN takes and gives data and diffs rounded to bfloat16, adds up in float32, and computes
+        from a rounded copy of the weights. Parameters, their diffs and history, and all that other engines compute stay float32.
 
     Raises
     ------
@@ -270,8 +270,8 @@ def _checked(name, field):
         raise ConfigError(f"must be {' or '.join(PRECISIONS)}, got '{name}'", field=field)
     if name == "bf16":
         if preferred() not in ("", "ONEDNN"):
-            raise ConfigError(f"only engine ONEDNN computes in bf16, and MINICAFFE_ENGINE is {preferred().lower()}; unset one of them",
-                              field=field)
+            raise ConfigError(f"only engine ONEDNN computes in bf16, and MINICAFFE_ENGINE is {preferred().lower()}; unset one of "
+                              "them", field=field)
         check_bf16()
     return name
 

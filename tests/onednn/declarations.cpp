@@ -21,7 +21,8 @@ static_assert(kMaxAxes == DNNL_MAX_NDIMS && sizeof(Dims) == sizeof(dnnl_dims_t),
 static_assert(sizeof(DnnlArgument) == sizeof(dnnl_exec_arg_t) && sizeof(DnnlVersion) == sizeof(dnnl_version_t), "");
 static_assert(offsetof(DnnlVersion, cpu_runtime) == offsetof(dnnl_version_t, cpu_runtime), "");
 static_assert(kSuccess == dnnl_success && kCpu == dnnl_cpu && kInOrder == dnnl_stream_in_order, "");
-static_assert(kFloat == dnnl_f32 && kAnyTag == dnnl_format_tag_any, "");
+static_assert(kFloat == dnnl_f32 && kBf16 == dnnl_bf16 && kAskType == dnnl_query_data_type, "");
+static_assert(kAnyTag == dnnl_format_tag_any && kRowMajor == dnnl_ab, "");
 static_assert(kBlocksOf16 == dnnl_nChw16c && kBlocksOf8 == dnnl_nChw8c, "");
 static_assert(kSequential == DNNL_RUNTIME_SEQ && kOpenMp == DNNL_RUNTIME_OMP, "");
 static_assert(kTraining == dnnl_forward_training && kDirect == dnnl_convolution_direct, "");

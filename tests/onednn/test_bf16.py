@@ -150,7 +150,7 @@ def test_changes_of_precision_convert_what_is_kept(bf16):
 
 BATCH_NORM = """
 layer { name: "pictures" type: "Data" top: "data" top: "label"
-        transform_param { scale: 0.00390625 } data_param { source: "models/data/fashion_mnist_train_lmdb" batch_size: 64 } }
+        transform_param { scale: 0.00390625 } data_param { source: "models/data/fashion_mnist_train_lmdb" batch_size: 64 backend: LMDB } }
 layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
         convolution_param { num_output: 16 kernel_size: 3 stride: 2 bias_term: false weight_filler { type: "msra" } } }
 layer { name: "bn1" type: "BatchNorm" bottom: "conv1" top: "conv1" batch_norm_param { moving_average_fraction: 0.9 } }

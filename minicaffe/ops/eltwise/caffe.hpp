@@ -37,8 +37,8 @@ void combine(const Context& on, int dtype, index_t n, int inputs, const void* co
 
 template <class T> void largest_of(const Context& on, index_t n, int inputs, const void* const* x, void* y) {
   for (int k = 1; k < inputs; ++k)
-    map(on, n, LargerOf<typename Element<T>::Compute>{k == 1}, static_cast<const T*>(k == 1 ? x[0] : y), static_cast<const T*>(x[k]),
-        static_cast<T*>(y));
+    map(on, n, LargerOf<typename Element<T>::Compute>{k == 1}, static_cast<const T*>(k == 1 ? x[0] : y),
+        static_cast<const T*>(x[k]), static_cast<T*>(y));
 }
 inline void largest(const Context& on, int dtype, index_t n, int inputs, const void* const* x, void* y) {
   dispatch_layout(dtype, [&](auto type) { largest_of<decltype(type)>(on, n, inputs, x, y); });
