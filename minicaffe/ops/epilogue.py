@@ -4,7 +4,7 @@ import numpy as np
 
 
 class Epilogue:
-    """``z = scale y + shift + addend``, then ``max(z, 0) + slopes min(z, 0)``, each where it is asked for.
+    """``z = scale y + shift``, then ``max(z, 0) + slopes min(z, 0)``, each where it is asked for.
 
     Layers that follow an operation join it, in their order (`Layer.join`); one that does not fit behind those before it is refused.
 
@@ -12,18 +12,16 @@ class Epilogue:
     ----------
     scale, shift : array, or None
         A value for each channel.
-    addend : Blob or None
-        Of the shape of the result.
     slopes : array of float32, or None
         A value for each channel, or one for all.
     """
 
     def __init__(self):
-        self.scale = self.shift = self.addend = self.slopes = None
+        self.scale = self.shift = self.slopes = None
 
     def affine(self, scale, shift):
         """Multiply by `scale` and add `shift`; return whether that fits here."""
-        if self.addend is not None or self.slopes is not None:
+        if self.slopes is not None:
             return False
         first = self.scale is None
         self.scale, self.shift = np.broadcast_arrays(scale if first else self.scale * scale,

@@ -70,7 +70,8 @@ def test_an_engine_that_nobody_named_refuses_without_a_warning(default, monkeypa
 def test_engine_caffe_can_be_named(default):
     engine.prefer("CAFFE")
     made = net((2, 3, 9, 9), "num_output: 32 kernel_size: 3")
-    assert made.engines()[0] == {"layer": "conv", "operation": "Convolution", "engine": "CAFFE", "refused": {}}
+    found = made.engines()[0]
+    assert (found["engine"], found["refused"]) == ("CAFFE", {})
 
 
 def test_lenet_does_not_open_onednn(default, monkeypatch):

@@ -57,9 +57,9 @@ class Conv {
     forward_step_.run(threads_, {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at});
   }
 
-  /// Whether forward can go on to compute `slopes(scale y + shift + addend)`, each for what is asked; `slopes` is how many there are.
-  bool fuse(bool affine, bool addend, int64_t slopes) {
-    if (fused_step_ && affine == affine_ && addend == addend_ && slopes == slopes_) return true;
+  /// Whether forward can go on to compute `slopes(scale y + shift)`, each for what is asked; `slopes` is how many there are.
+  bool fuse(bool affine, int64_t slopes) {
+    if (fused_step_ && affine == affine_ && slopes == slopes_) return true;
     on_->use_threads(threads_);
     Dims channels, one;
     for (int a = 0; a < axes_; ++a) channels[a] = one[a] = 1;
@@ -67,7 +67,6 @@ class Conv {
     const Array of_channels = Array::plain(on_, axes_, channels), of_slopes = Array::plain(on_, axes_, slopes > 1 ? channels : one);
     PostOps after(on_);
     if (affine) after.with(kMultiply, of_channels), after.with(kAdd, of_channels);
-    if (addend) after.with(kAdd, y);
     if (slopes) after.rectify(slopes > 1);
     void* description = nullptr;
     if (on_->call.convolution_forward_primitive_desc_create(&description, on_->engine, kTraining, kDirect, x.get(), w.get(),
@@ -80,18 +79,16 @@ class Conv {
     fused_step_.takes(kSource, x).takes(kWeights, w).takes(kBias, plain_bias()).takes(kTop, y);
     int i = 0;
     if (affine) fused_step_.takes(kPostOp * ++i | kOperand, of_channels).takes(kPostOp * ++i | kOperand, of_channels);
-    if (addend) fused_step_.takes(kPostOp * ++i | kOperand, y);
     if (slopes) fused_step_.takes(kPostOp * ++i | kWeights, of_slopes);
-    affine_ = affine, addend_ = addend, slopes_ = slopes;
+    affine_ = affine, slopes_ = slopes;
     return true;
   }
   /// Forward as `fuse` was asked last.
   void forward_fused(const void* x_at, const void* w_at, const void* b_at, void* y_at, const float* scale, const float* shift,
-                     const void* addend, const float* slopes) {
-    const void* addresses[8] = {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at};
+                     const float* slopes) {
+    const void* addresses[7] = {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at};
     int i = 4;
     if (affine_) addresses[i++] = scale, addresses[i++] = shift;
-    if (addend_) addresses[i++] = addend;
     if (slopes_) addresses[i++] = slopes;
     fused_step_.run(threads_, addresses);
   }
@@ -183,7 +180,7 @@ class Conv {
   Dims x_dims_, w_dims_, y_dims_, b_dims_, strides_, dilates_, pads_;
   Description forward_;
   Step forward_step_, fused_step_, data_step_, weights_step_;
-  bool affine_ = false, addend_ = false;  // what the fused step does
+  bool affine_ = false;  // what the fused step does
   int64_t slopes_ = 0;
   Reorder turn_, add_;
 };

@@ -54,9 +54,9 @@ cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
         Array x, w, y, dx, dy, weights_x, weights_dy, gradient
         void make(const Library*, const ConvShape&, int threads, bint bf16) except +refuse
         void forward(const void* x, const void* w, const void* b, void* y) except +refuse
-        bint fuse(bint affine, bint addend, int64_t slopes) except +refuse
+        bint fuse(bint affine, int64_t slopes) except +refuse
         void forward_fused(const void* x, const void* w, const void* b, void* y, const float* scale, const float* shift,
-                           const void* addend, const float* slopes) except +refuse
+                           const float* slopes) except +refuse
         void make_backward_data() except +refuse
         size_t data_scratch()
         void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse
@@ -243,20 +243,17 @@ cdef class OnednnConvolution(Primitive):
         """Forward with the epilogue, which is taken; false if oneDNN has none."""
         epilogue = operation.epilogue
         cdef const float[::1] scale, shift, slopes
-        cdef const void* addend = NULL
         cdef bint affine = epilogue.scale is not None
         cdef int64_t count = 0 if epilogue.slopes is None else epilogue.slopes.size
-        self.fuses = self.conv.fuse(affine, epilogue.addend is not None, count)
+        self.fuses = self.conv.fuse(affine, count)
         if not self.fuses:
             return False
         if affine:
             scale, shift = epilogue.scale.astype(np.float32), epilogue.shift.astype(np.float32)
         if count:
             slopes = epilogue.slopes
-        if epilogue.addend is not None:
-            addend = (<Blob> epilogue.addend).data_in(on, self.y)
         with nogil:
-            self.conv.forward_fused(x, w, b, y, &scale[0] if affine else NULL, &shift[0] if affine else NULL, addend,
+            self.conv.forward_fused(x, w, b, y, &scale[0] if affine else NULL, &shift[0] if affine else NULL,
                                     &slopes[0] if count else NULL)
         operation.epilogue = None
         return True

@@ -1,0 +1,108 @@
+"""What a training step costs in counts, which neither a clock nor other programs on the machine change.
+
+Allocations, copies between sides, reorders between layouts and kernel launches of one step, after a few that made what is kept. A
+count that falls is progress: lower its number here. One that rises has to say why.
+"""
+
+from collections import Counter
+
+import pytest
+
+from minicaffe import memory
+from minicaffe.ops import engine
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
+
+FILL = 'weight_filler { type: "xavier" }'
+INPUT = '''layer {{ name: "in" type: "Input" top: "data" top: "label"
+  input_param {{ shape {{ dim: 2 dim: {} dim: 16 dim: 16 }} shape {{ dim: 2 }} }} }}'''
+
+
+def conv(name, bottom, outputs, size=3):
+    return f'''layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}"
+      convolution_param {{ num_output: {outputs} kernel_size: {size} pad: {size // 2} {FILL} }} }}'''
+
+
+def relu(name):
+    return f'layer {{ name: "{name}/relu" type: "ReLU" bottom: "{name}" top: "{name}" }}'
+
+
+def norm(name):
+    """BatchNorm and Scale in place, as in ResNet-50."""
+    return f'''layer {{ name: "{name}/bn" type: "BatchNorm" bottom: "{name}" top: "{name}" }}
+      layer {{ name: "{name}/scale" type: "Scale" bottom: "{name}" top: "{name}" scale_param {{ bias_term: true }} }}'''
+
+
+def pool(name, bottom, kind="MAX"):
+    return f'''layer {{ name: "{name}" type: "Pooling" bottom: "{bottom}" top: "{name}"
+      pooling_param {{ pool: {kind} kernel_size: 2 stride: 2 }} }}'''
+
+
+def loss(bottom):
+    return f'''layer {{ name: "ip" type: "InnerProduct" bottom: "{bottom}" top: "ip" inner_product_param {{ num_output: 10 {FILL} }} }}
+      layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}'''
+
+
+NETS = {
+    "lenet": [INPUT.format(1), conv("c1", "data", 20, 5), pool("p1", "c1"), conv("c2", "p1", 50, 5), pool("p2", "c2"), loss("p2")],
+    "inception": [INPUT.format(3), conv("c1", "data", 32), relu("c1"), conv("a", "c1", 16, 1), relu("a"), conv("b", "c1", 32),
+                  relu("b"), pool("s", "c1"), '''layer { name: "join" type: "Concat" bottom: "a" bottom: "b" top: "join" }''',
+                  pool("p", "join"), conv("c2", "p", 32), relu("c2"), loss("c2")],
+    "residual": [INPUT.format(3), conv("c1", "data", 32), norm("c1"), relu("c1"), conv("c2", "c1", 32), norm("c2"), relu("c2"),
+                 conv("c3", "c2", 32), norm("c3"), '''layer { name: "sum" type: "Eltwise" bottom: "c1" bottom: "c3" top: "sum" }''',
+                 relu("sum"), pool("p", "sum", "AVE"), loss("p")],
+}
+
+
+def counted(name):
+    """What happened in the fifth step of a solver: kinds of events with their names, sorted."""
+    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.01, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=10,
+                                      random_seed=1)
+    net, _ = parse_text("\n".join(NETS[name]), caffe_pb2.NetParameter, "net.prototxt", keep_layer_fields=True)
+    param.net_param.CopyFrom(net)
+    solver = create_solver(param)
+    solver.net.blob_by_name("data").data[...] = 1
+    solver.step(4)
+    with memory.record() as events:
+        solver.step(1)
+    return [(event.kind, event.name) for event in events]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_step_of_engine_caffe_moves_no_memory(on_cpu, name):
+    """No block is taken, nothing is copied, no side of a blob changes."""
+    before = engine.preferred()
+    engine.prefer("CAFFE")
+    try:
+        assert counted(name) == []
+    finally:
+        engine.prefer(before)
+
+
+@pytest.mark.parametrize(("name", "reordered"), [
+    ("lenet", {"p2 data": 1, "p2 diff": 1}),
+    ("inception", {"c2 data": 1, "c2 diff": 2}),
+    ("residual", {"p data": 1, "p diff": 1}),
+])
+def test_a_step_of_engine_onednn_reorders_at_the_end_of_the_stack(onednn, name, reordered):
+    """Between the last convolution and the inner product; no block is taken."""
+    events = counted(name)
+    assert {kind for kind, _ in events} == {"head", "reorder"}
+    assert Counter(who for kind, who in events if kind == "reorder") == reordered
+
+
+@pytest.mark.parametrize(("name", "launches"), [("lenet", 37), ("inception", 67), ("residual", 110)])
+def test_launches_of_a_step(device, name, launches):
+    """On a device a step waits once, for the loss, and starts this many kernels."""
+    if device == "cpu":
+        pytest.skip("kernels are launched on devices: pytest --device sim")
+    from minicaffe import cuda
+    cuda.current().record_launches(True)
+    try:
+        events = counted(name)
+    finally:
+        cuda.current().record_launches(False)
+    kinds = Counter(kind for kind, _ in events)
+    assert [who for kind, who in events if kind == "copy"] == ["loss data"]
+    assert kinds["alloc"] == 0 and kinds["launch"] <= launches
