@@ -295,7 +295,9 @@ class PostOps {
 /// y = x in another arrangement, or with `add` y += x.
 class Reorder {
  public:
-  void make(const Library* on, const Array& from, const Array& to, bool add = false) {
+  void make(const Library* on, int threads, const Array& from, const Array& to, bool add = false) {
+    on_ = on, threads_ = threads, from_ = from, to_ = to, add_ = add;
+    on->use_threads(threads);
     void* description = nullptr;
     PostOps after(on);
     if (add) after.sum();
@@ -305,9 +307,16 @@ class Reorder {
     step_.takes(kSource, from).takes(kTop, to);
   }
   explicit operator bool() const { return bool(step_); }
-  void run(int threads, const void* x, void* y) { step_.run(threads, {x, y}); }
+  void run(int threads, const void* x, void* y) {
+    if (threads != threads_) make(on_, threads, Array(from_), Array(to_), add_);  // it would start as many as it was made for
+    step_.run(threads, {x, y});
+  }
 
  private:
+  const Library* on_ = nullptr;
+  int threads_ = 0;
+  Array from_, to_;
+  bool add_ = false;
   Step step_;
 };
 

@@ -22,7 +22,7 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     Array plain_array "mc::onednn::Array::plain"(const Library*, int axes, const int64_t* dims) except +
     Array tagged_array "mc::onednn::Array::any"(const Library*, int axes, const int64_t* dims, int type, int tag) except +
     cppclass Reorder:
-        void make(const Library*, const Array& from_, const Array& to, bint add) except +
+        void make(const Library*, int threads, const Array& from_, const Array& to, bint add) except +
         bint made "operator bool"()
         void run(int threads, const void* x, void* y) except +
 

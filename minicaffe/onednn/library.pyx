@@ -158,12 +158,12 @@ cdef class PrivateLayout(Layout):
 
     cpdef to_plain(self, size_t plain, size_t private):
         if not self.back.made():
-            self.back.make(&_library, self.array, self.plain, False)
+            self.back.make(&_library, threads(), self.array, self.plain, False)
         self.back.run(threads(), <const void*> private, <void*> plain)
 
     cpdef from_plain(self, size_t private, size_t plain):
         if not self.forth.made():
-            self.forth.make(&_library, self.plain, self.array, False)
+            self.forth.make(&_library, threads(), self.plain, self.array, False)
         self.forth.run(threads(), <const void*> plain, <void*> private)
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
@@ -171,7 +171,7 @@ cdef class PrivateLayout(Layout):
         if not isinstance(source, PrivateLayout) or source.dtype != self.dtype or source.dims != self.dims:
             return False
         cdef Reorder direct
-        direct.make(&_library, (<PrivateLayout> source).array, self.array, False)
+        direct.make(&_library, threads(), (<PrivateLayout> source).array, self.array, False)
         direct.run(threads(), <const void*> other, <void*> private)
         return True
 

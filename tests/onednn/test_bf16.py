@@ -243,7 +243,7 @@ try:
 except caffe.errors.DependencyError as error:
     print(error)
 """
-    out, _ = run(code, tmp_path, MINICAFFE_PRECISION="bf16", MINICAFFE_ONEDNN="off")
+    out, _ = run(code, tmp_path, MINICAFFE_PRECISION="bf16", MINICAFFE_ONEDNN="off", MINICAFFE_ENGINE="")
     assert "oneDNN is switched off by MINICAFFE_ONEDNN=off" in out
 
 

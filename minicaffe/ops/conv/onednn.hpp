@@ -107,7 +107,7 @@ class Conv {
     dx = made.array(kAskSourceDiff), data_w = made.array(kAskWeights), dy = made.array(kAskTopDiff);
     Step step(on_, made);
     step.takes(kWeights, data_w).takes(kTopDiff, dy).takes(kSourceDiff, dx);
-    if (!(data_w == w)) turn_.make(on_, w, data_w);
+    if (!(data_w == w)) turn_.make(on_, threads_, w, data_w);
     data_step_ = std::move(step);
   }
   /// Bytes of scratch memory for the weights in another arrangement; 0: they are taken as they are.
@@ -137,7 +137,7 @@ class Conv {
     Step step(on_, made);
     step.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw).takes(kBiasDiff, b);
     gradient = type_ == kBf16 ? Array::plain(on_, w_axes_, w_dims_) : w;
-    add_.make(on_, dw, gradient, true);
+    add_.make(on_, threads_, dw, gradient, true);
     same_ = dw == gradient;
     weights_step_ = std::move(step);
   }

@@ -43,7 +43,7 @@ class Inner {
                "inner_product_backward_data");
     const Description made(on_, description);
     data_w_ = made.array(kAskWeights);
-    if (!(data_w_ == w)) turn_.make(on_, w, data_w_);
+    if (!(data_w_ == w)) turn_.make(on_, threads_, w, data_w_);
     Step step(on_, made);
     step.takes(kWeights, data_w_).takes(kTopDiff, dy).takes(kSourceDiff, x);
     data_step_ = std::move(step);
@@ -66,7 +66,7 @@ class Inner {
                "inner_product_backward_weights");
     const Description made(on_, description);
     dw_ = made.array(kAskWeightsDiff);
-    add_.make(on_, dw_, Array::plain(on_, axes_, w_dims_), true);
+    add_.make(on_, threads_, dw_, Array::plain(on_, axes_, w_dims_), true);
     Step step(on_, made);
     step.takes(kSource, x).takes(kTopDiff, dy).takes(kWeightsDiff, dw_).takes(kBiasDiff, bias());
     weights_step_ = std::move(step);
