@@ -30,7 +30,7 @@ def arrays():
     found = {}
     for name in ("train", "test"):
         with open_db(str(ROOT / f"models/data/fashion_mnist_{name}_lmdb"), caffe_pb2.DataParameter.LMDB) as db:
-            data = [caffe_pb2.Datum.FromString(bytes(value)) for _, value in db]
+            data = [caffe_pb2.Datum.FromString(bytes(value)) for _, value in db.records()]
         found[name] = np.stack([np.frombuffer(d.data, np.uint8).reshape(d.channels, d.height, d.width) for d in data])
         found[name + "_labels"] = np.array([d.label for d in data], np.int64)
     return found

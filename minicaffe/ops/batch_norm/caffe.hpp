@@ -43,11 +43,12 @@ template <class T> struct StandardizeChannelBackward {
   index_t outer, channels, inner;
   bool given;       // mean and variance were given, so that they have no gradient
   bool mean_only;   // only the mean was subtracted
-  const T *v, *dy, *mean, *factor;  // a null mean: v is y, else it is x
+  bool normalized;  // v is y, else it is x
+  const T *v, *dy, *mean, *factor;
   T* dx;
 
   MC_HD void operator()(index_t c) const {
-    StandardizeBackward<T> f{T(0), T(0), mean ? mean[c] : T(0), mean ? factor[c] : T(1), factor[c]};
+    StandardizeBackward<T> f{T(0), T(0), normalized ? T(0) : mean[c], normalized ? T(1) : factor[c], factor[c]};
     if (!given) {
       double sum = 0, dot = 0, per = 1.0 / double(max_<index_t>(1, outer * inner));
       SumTerm<T> sum_term{dy};
@@ -99,7 +100,7 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& c,
       if (Deviation(rule) != Deviation::kNone) sums_by(on, c, SquaredDifferenceBy<T>{from, means}, 1.0 / count, false, variances);
     }
     for_each(on, c.channels, DeviationFactor<T>{Deviation(rule), T(eps), variances, factors});
-    StandardizeBy<T> f{means, factors};
+    StandardizeBy<T> f{means, factors, true};
     if (on.stream)
       cuda::broadcast_unary(*on.stream, c.outer, c.channels, c.inner, f, from, to, copy, true);
     else
@@ -114,21 +115,21 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& c
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto values = static_cast<const T*>(v), from = static_cast<const T*>(dy), factors = static_cast<const T*>(factor);
-    auto means = normalized ? nullptr : static_cast<const T*>(mean);
+    auto means = static_cast<const T*>(mean);
     auto to = static_cast<T*>(dx);
     const index_t count = std::max<index_t>(1, c.outer * c.inner);
     if (!on.stream && c.lanes == 1)
       return cpu::for_each(on.threads, c.channels,
-                           cpu::StandardizeChannelBackward<T>{c.outer, c.channels, c.inner, given, mean_only, values, from, means,
-                                                              factors, to}, count);
+                           cpu::StandardizeChannelBackward<T>{c.outer, c.channels, c.inner, given, mean_only, normalized, values, from,
+                                                              means, factors, to}, count);
     T *mean_dy = static_cast<T*>(scratch), *mean_dy_v = mean_dy + c.channels;
     if (!given) sums_by(on, c, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, mean_dy);
     if (given || mean_only) {  // without v, which may be overwritten or infinite
-      StandardizeBy<T> f{given ? nullptr : mean_dy, factors};
+      StandardizeBy<T> f{given ? means : mean_dy, factors, !given};
       return broadcast_unary(on, c, f, from, to, static_cast<T*>(nullptr));
     }
-    sums_by(on, c, CenteredDotBy<T>{values, from, means}, 1.0 / count, false, mean_dy_v);
-    broadcast_binary(on, c, StandardizeBackwardBy<T>{mean_dy, mean_dy_v, means, factors}, values, from, to);
+    sums_by(on, c, CenteredDotBy<T>{values, from, means, normalized}, 1.0 / count, false, mean_dy_v);
+    broadcast_binary(on, c, StandardizeBackwardBy<T>{mean_dy, mean_dy_v, means, factors, normalized}, values, from, to);
   });
 }
 
