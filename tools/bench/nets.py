@@ -11,6 +11,7 @@ multiplications and additions of convolutions, inner products and LSTMs, three t
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -172,13 +173,11 @@ def peak(options):
     """GFLOP/s of the fastest product of two square matrices, of NumPy's and PyTorch's; None without one in this precision."""
     runs = []
     a = np.ones((SQUARE, SQUARE), np.float32)
-    try:
+    with contextlib.suppress(ImportError):
         import torch
         torch.set_num_threads(options.threads)
         b = torch.ones(SQUARE, SQUARE, dtype=torch.float32 if options.precision == "float32" else torch.bfloat16)
         runs.append(lambda: torch.mm(b, b))
-    except ImportError:
-        pass
     if options.precision == "float32" and options.threads > 1:     # NumPy's threads are those of the machine
         runs.append(lambda: a @ a)
     best = 0.0
