@@ -5,9 +5,10 @@
 // bounded time and then sleeps.
 //
 // When other programs use the processors, workers do harm: waking one can cost the caller its processor, and a worker may be
-// stopped in the middle of a part. So the caller leaves the workers out for a while after it waited long for a part, and after
-// workers that it had called did not come; the longer the more often this happens. A worker that was stopped while it looked
-// out sleeps at once.
+// stopped in the middle of a part. So the caller keeps account of what workers saved and what they cost, by waiting for a part or
+// because they did not come, and leaves them out for a while when it was more; the longer the more often this happens. A thread that
+// works a little for each batch, such as one that reads data, costs less than workers save. A worker that was stopped while it
+// looked out sleeps at once.
 //
 // One loop at a time is shared. A loop inside a loop, or in a second thread, runs on the thread that calls.
 #pragma once
@@ -42,6 +43,7 @@ class ThreadPool : public Pool {
   static constexpr std::chrono::microseconds kLookOut{500};   // of a worker for the next loop, of the caller for the last part
   static constexpr std::chrono::microseconds kStopped{300};   // nothing but another program takes so long between two looks
   static constexpr std::chrono::milliseconds kFirstPause{4}, kLastPause{256};
+  static constexpr std::chrono::milliseconds kCredit{4};      // what workers may cost after they saved as much
 
   void share(int parts, Part work, const void* argument) {
     if (busy_.exchange(true, std::memory_order_acquire)) return alone(parts, work, argument);
@@ -62,10 +64,11 @@ class ThreadPool : public Pool {
     wake(parts - 1);
     const bool helped = take_parts(loop, 0) < parts;
     const Time own = Clock::now();
-    unhelped_ = helped ? Clock::duration(0) : unhelped_ + (own - start);
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
     const Time end = helped ? Clock::now() : own;
-    if (unhelped_ > kStopped || end - own > kStopped + (own - start) / 2) leave_out_workers(end);
+    // Meanwhile a worker did about what the caller did, or nothing; waiting for it is time lost.
+    balance_ = std::min<Clock::duration>(balance_ + (helped ? own - start : start - own) - (end - own), kCredit);
+    if (balance_ < -kStopped) leave_out_workers(end);
   }
 
   static void alone(int parts, Part work, const void* argument) {
@@ -125,7 +128,7 @@ class ThreadPool : public Pool {
   void leave_out_workers(Time now) {
     pause_ = now - alone_until_ < 4 * pause_ ? std::min<Clock::duration>(2 * pause_, kLastPause) : Clock::duration(kFirstPause);
     alone_until_ = now + pause_;
-    unhelped_ = Clock::duration(0);
+    balance_ = Clock::duration(0);
   }
 
   void start_workers(int wanted) {
@@ -191,7 +194,7 @@ class ThreadPool : public Pool {
   int workers_ = 0;
   Time alone_until_{};
   Clock::duration pause_{kFirstPause};
-  Clock::duration unhelped_{0};                    // what it did alone since a worker last took part
+  Clock::duration balance_{0};                     // what workers saved and cost since the last pause, kCredit at most
 };
 
 /// The pool of this process. A forked child begins with a new one, because threads do not survive a fork.
