@@ -49,14 +49,17 @@ def without_data(path, batch):
 
 def flops(net):
     """Multiplications and additions of one forward of all convolutions, inner products and LSTMs."""
-    total = 0
-    for layer, tops in zip(net.layers, net.tops):
-        if layer.type in ("Convolution", "InnerProduct"):
-            total += 2 * math.prod(layer.blobs[0].shape[1:]) * sum(top.count for top in tops)
-        elif layer.type == "LSTM":
-            steps, sequences = tops[0].shape[:2]
-            total += 2 * steps * sequences * (layer.blobs[0].count + layer.blobs[2].count)
-    return total
+    return sum(flops_of(layer, tops) for layer, tops in zip(net.layers, net.tops))
+
+
+def flops_of(layer, tops):
+    """The same of one layer."""
+    if layer.type in ("Convolution", "InnerProduct"):
+        return 2 * math.prod(layer.blobs[0].shape[1:]) * sum(top.count for top in tops)
+    if layer.type == "LSTM":
+        steps, sequences = tops[0].shape[:2]
+        return 2 * steps * sequences * (layer.blobs[0].count + layer.blobs[2].count)
+    return 0
 
 
 class Minicaffe:

@@ -84,7 +84,7 @@ def peer(reason, make):
 def steps(name, batch, options):
     """Functions that take a training step, by who computes, and the net."""
     ours = bench.Minicaffe(training_net(name, batch), options.threads)
-    arrays = _arrays(ours.net)
+    arrays = random_inputs(ours.net)
     ours.fill(arrays)
     return {"minicaffe": ours.step, **_torches(ours.net, arrays, options, "step")}, ours.net
 
@@ -94,7 +94,7 @@ def forwards(name, batch, options):
     minicaffe.set_num_threads(options.threads)
     param = deploy_net(name, batch)
     net = Net(param)
-    arrays = _arrays(net)
+    arrays = random_inputs(net)
     for blob, array in zip(net.input_blobs, arrays):
         blob.data[...] = array
     made = {"minicaffe": lambda: net.forward_from_to(0, len(net.layers) - 1), **_torches(net, arrays, options, "forward")}
@@ -105,7 +105,7 @@ def forwards(name, batch, options):
     return made, net
 
 
-def _arrays(net):
+def random_inputs(net):
     random = np.random.default_rng(0)
     return [random.random(b.shape, np.float32) if b.num_axes > 2 else random.integers(0, 10, b.shape).astype(np.float32)
             for b in net.input_blobs]
