@@ -14,6 +14,7 @@ from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Relea
 from cpython.ref cimport PyObject
 from libc.string cimport memset
 
+from minicaffe.kernels.types cimport BF16
 from minicaffe.memory.buffer cimport Buffer, foreign_buffer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
@@ -318,7 +319,7 @@ cdef class SyncedMemory:
         if self.head == HEAD_AT_PRIVATE:
             block = self.new_private(layout)
             if call == OVERWRITE_PRIVATE_DATA:
-                memset(block.ptr, 0, block.nbytes)
+                clear(block, layout, False)
             elif layout.from_layout(<size_t>block.ptr, self.arrangement, <size_t>self.private_side.ptr):
                 self.count_reorder(block, f"{self.arrangement.name} to {layout.name}")
             else:
@@ -530,8 +531,7 @@ cdef class SyncedMemory:
             self.find_side()
             self.device = argument
         elif step.action == ZERO_PRIVATE or (step.action == TAKE_PRIVATE and private is None):
-            if self.pool is None or side.nbytes > self.arrangement.plain_nbytes:    # engines expect zeros beyond the array
-                memset(side.ptr, 0, side.nbytes)
+            clear(side, self.arrangement, step.action == ZERO_PRIVATE and self.pool is None)
             self.private_side = side
         elif step.action == TO_PRIVATE:
             self.arrangement.from_plain(<size_t>side.ptr, <size_t>host.ptr)
@@ -635,3 +635,12 @@ cdef class SyncedMemory:
     def __reduce__(self):
         raise WrongTypeError("a SyncedMemory cannot be copied or pickled: it is a place, not a value; "
                              "copy a NumPy view of it")
+
+
+cdef int clear(Buffer block, Layout layout, bint whole) except -1:
+    """Fill a block with zeros if it is to be zero as a `whole`, or has padding in this layout, which engines expect to be zero."""
+    cdef size_t as_plain = layout.nbytes * (2 if layout.dtype == BF16 else 1)
+    if whole or as_plain > layout.plain_nbytes:
+        with nogil:
+            memset(block.ptr, 0, block.nbytes)
+    return 0

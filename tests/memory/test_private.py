@@ -13,12 +13,14 @@ from layout_double import Backwards
 from minicaffe import memory
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, OutOfMemoryError, RecycledError
-from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, LimitAllocator, SyncedHead, SyncedMemory, SystemAllocator
+from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, Layout, LimitAllocator, SyncedHead, SyncedMemory, SystemAllocator
+from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
 
 N = 24
 LAYOUT = Backwards(N, 8)
 CONTENT = bytes(range(1, N + 1))
+FLOAT, BF16 = 0, 3    # kernels/types.hpp
 
 # What leads from each state by which call, and how many reorders that takes; plain calls in plain states are in test_synced.
 EXPECTED = {
@@ -237,6 +239,30 @@ def test_overwriting_in_another_layout_reorders_nothing(host):
     before = mem.reorders
     assert read(mem.overwrite_private_data(Backwards(N, 16))) == bytes(N + 16)
     assert mem.reorders == before and mem.head == SyncedHead.HEAD_AT_PRIVATE
+
+
+class Dirty(Allocator):
+    """Blocks full of ones."""
+
+    def alloc(self, nbytes):
+        address = self.upstream.alloc(nbytes)
+        ctypes.memset(address, 0xFF, nbytes)
+        return address
+
+    def free(self, address):
+        self.upstream.free(address)
+
+
+@pytest.mark.parametrize("padding", [0, 8])
+@pytest.mark.parametrize("dtype", [FLOAT, BF16])
+def test_of_what_is_overwritten_padding_alone_is_cleared(dtype, padding):
+    """BF16 takes half of what the plain array takes, so the bytes of the block do not tell whether there is padding."""
+    block = N // 2 if dtype == BF16 else N
+    mem = SyncedMemory(N)
+    mem.pool = Dirty(CPUPlace(), registry.allocator(CPUPlace(), "plain"))
+    given = read(mem.overwrite_private_data(Layout(block + padding, N, "with padding", dtype=dtype)))
+    assert given == (bytes(block + padding) if padding else b"\xff" * block)
+    mem.pool = None
 
 
 def test_a_layout_of_a_part_keeps_the_rest(host):
