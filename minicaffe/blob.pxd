@@ -32,24 +32,24 @@ cdef class Blob:
     cdef int check_idle(self) except -1
     cdef void put_memory(self, SyncedMemory data, SyncedMemory diff) noexcept
     # Valid until the next reshape that grows the blob; Caffe's cpu_data(), mutable_cpu_data() and so on.
-    cdef const void* cpu_data_ptr(self) except? NULL
-    cdef void* mutable_cpu_data_ptr(self) except? NULL
-    cdef const void* cpu_diff_ptr(self) except? NULL
-    cdef void* mutable_cpu_diff_ptr(self) except? NULL
+    cdef const void* cpu_data_ptr(self) except? NULL nogil
+    cdef void* mutable_cpu_data_ptr(self) except? NULL nogil
+    cdef const void* cpu_diff_ptr(self) except? NULL nogil
+    cdef void* mutable_cpu_diff_ptr(self) except? NULL nogil
     # The same in the memory of a context: gpu_data() and so on where that is a device.
-    cdef const void* data_on(self, const Context& on) except? NULL
-    cdef void* mutable_data_on(self, const Context& on) except? NULL
-    cdef const void* diff_on(self, const Context& on) except? NULL
-    cdef void* mutable_diff_on(self, const Context& on) except? NULL
-    # The same in the host's private memory, arranged as `layout` says; None: plain, as above. `wrote_` ends what `mutable_` and
-    # `overwrite_` begin.
-    cdef const void* data_in(self, const Context& on, Layout layout) except? NULL
-    cdef void* mutable_data_in(self, const Context& on, Layout layout) except? NULL
-    cdef void* overwrite_data_in(self, const Context& on, Layout layout) except? NULL
+    cdef const void* data_on(self, const Context& on) except? NULL nogil
+    cdef void* mutable_data_on(self, const Context& on) except? NULL nogil
+    cdef const void* diff_on(self, const Context& on) except? NULL nogil
+    cdef void* mutable_diff_on(self, const Context& on) except? NULL nogil
+    # The same in the host's private memory, arranged as `layout` says; None: plain, as above. `wrote_` ends what `mutable_`
+    # and `overwrite_` begin; the layer (layer.pyx, run_forward and run_backward) says so for its tops, bottoms and parameters.
+    cdef const void* data_in(self, const Context& on, Layout layout) except? NULL nogil
+    cdef void* mutable_data_in(self, const Context& on, Layout layout) except? NULL nogil
+    cdef void* overwrite_data_in(self, const Context& on, Layout layout) except? NULL nogil
     cdef int wrote_data(self) except -1
-    cdef const void* diff_in(self, const Context& on, Layout layout) except? NULL
-    cdef void* mutable_diff_in(self, const Context& on, Layout layout) except? NULL
-    cdef void* overwrite_diff_in(self, const Context& on, Layout layout) except? NULL
+    cdef const void* diff_in(self, const Context& on, Layout layout) except? NULL nogil
+    cdef void* mutable_diff_in(self, const Context& on, Layout layout) except? NULL nogil
+    cdef void* overwrite_diff_in(self, const Context& on, Layout layout) except? NULL nogil
     cdef int wrote_diff(self) except -1
     cpdef Layout layout_of_data(self)
     cpdef Layout layout_of_diff(self)

@@ -269,49 +269,49 @@ cdef class Blob:
         old_data, old_diff = self.data_memory, self.diff_memory
         self.data_memory, self.diff_memory = data, diff
 
-    cdef const void* cpu_data_ptr(self) except? NULL:
+    cdef const void* cpu_data_ptr(self) except? NULL nogil:
         return self.data_memory.cpu_data_ptr()
 
-    cdef void* mutable_cpu_data_ptr(self) except? NULL:
+    cdef void* mutable_cpu_data_ptr(self) except? NULL nogil:
         return self.data_memory.mutable_cpu_data_ptr()
 
-    cdef const void* cpu_diff_ptr(self) except? NULL:
+    cdef const void* cpu_diff_ptr(self) except? NULL nogil:
         return self.diff_memory.cpu_data_ptr()
 
-    cdef void* mutable_cpu_diff_ptr(self) except? NULL:
+    cdef void* mutable_cpu_diff_ptr(self) except? NULL nogil:
         return self.diff_memory.mutable_cpu_data_ptr()
 
-    cdef const void* data_on(self, const Context& on) except? NULL:
+    cdef const void* data_on(self, const Context& on) except? NULL nogil:
         return self.data_memory.cpu_data_ptr() if on.stream == NULL else self.data_memory.gpu_data_ptr()
 
-    cdef void* mutable_data_on(self, const Context& on) except? NULL:
+    cdef void* mutable_data_on(self, const Context& on) except? NULL nogil:
         return self.data_memory.mutable_cpu_data_ptr() if on.stream == NULL else self.data_memory.mutable_gpu_data_ptr()
 
-    cdef const void* diff_on(self, const Context& on) except? NULL:
+    cdef const void* diff_on(self, const Context& on) except? NULL nogil:
         return self.diff_memory.cpu_data_ptr() if on.stream == NULL else self.diff_memory.gpu_data_ptr()
 
-    cdef void* mutable_diff_on(self, const Context& on) except? NULL:
+    cdef void* mutable_diff_on(self, const Context& on) except? NULL nogil:
         return self.diff_memory.mutable_cpu_data_ptr() if on.stream == NULL else self.diff_memory.mutable_gpu_data_ptr()
 
-    cdef const void* data_in(self, const Context& on, Layout layout) except? NULL:
+    cdef const void* data_in(self, const Context& on, Layout layout) except? NULL nogil:
         return self.data_on(on) if layout is None else self.data_memory.private_data_ptr(layout)
 
-    cdef void* mutable_data_in(self, const Context& on, Layout layout) except? NULL:
+    cdef void* mutable_data_in(self, const Context& on, Layout layout) except? NULL nogil:
         return self.mutable_data_on(on) if layout is None else self.data_memory.mutable_private_data_ptr(layout)
 
-    cdef void* overwrite_data_in(self, const Context& on, Layout layout) except? NULL:
+    cdef void* overwrite_data_in(self, const Context& on, Layout layout) except? NULL nogil:
         return self.mutable_data_on(on) if layout is None else self.data_memory.overwrite_private_data_ptr(layout)
 
     cdef int wrote_data(self) except -1:
         return self.data_memory.show_private()
 
-    cdef const void* diff_in(self, const Context& on, Layout layout) except? NULL:
+    cdef const void* diff_in(self, const Context& on, Layout layout) except? NULL nogil:
         return self.diff_on(on) if layout is None else self.diff_memory.private_data_ptr(layout)
 
-    cdef void* mutable_diff_in(self, const Context& on, Layout layout) except? NULL:
+    cdef void* mutable_diff_in(self, const Context& on, Layout layout) except? NULL nogil:
         return self.mutable_diff_on(on) if layout is None else self.diff_memory.mutable_private_data_ptr(layout)
 
-    cdef void* overwrite_diff_in(self, const Context& on, Layout layout) except? NULL:
+    cdef void* overwrite_diff_in(self, const Context& on, Layout layout) except? NULL nogil:
         return self.mutable_diff_on(on) if layout is None else self.diff_memory.overwrite_private_data_ptr(layout)
 
     cdef int wrote_diff(self) except -1:

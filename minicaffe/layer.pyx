@@ -192,6 +192,9 @@ cdef class Layer:
             self.forward_gpu(bottom, top)
         else:
             self.forward_cpu(bottom, top)
+        cdef Blob blob
+        for blob in top:
+            blob.data_memory.show_private()
         self.sized = _sizes(bottom, top)
         return 0
 
@@ -215,6 +218,9 @@ cdef class Layer:
             self.backward_gpu(top, propagate_down, bottom)
         else:
             self.backward_cpu(top, propagate_down, bottom)
+        cdef Blob blob
+        for blob in [*bottom, *self.blobs]:
+            blob.diff_memory.show_private()
         return 0
 
     # ---- what layer types use

@@ -52,7 +52,7 @@ cdef class ArgMaxLayer(DeviceLayer):
         (<Blob> top[0]).reshape_to(shape)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef Blob x = bottom[0]
         cdef char* out = <char*> (<Blob> top[0]).mutable_data_on(on)
         cdef long long stride = self.top_k
         cdef void* index = out
@@ -63,7 +63,7 @@ cdef class ArgMaxLayer(DeviceLayer):
             stride = 2 * self.top_k
             value = out + self.top_k * item_size(self.dtype)
         with nogil:
-            top_of_each(on, self.dtype, self.outer, self.n, self.inner, self.top_k, stride, x, index, value)
+            top_of_each(on, self.dtype, self.outer, self.n, self.inner, self.top_k, stride, x.data_on(on), index, value)
 
 
 register_layer("ArgMax", ArgMaxLayer)

@@ -27,27 +27,23 @@ cdef class BatchReindexLayer(RowLayer):
         top[0].reshape_to((bottom[1].shape[0], *bottom[0].shape[1:]))
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef Blob x = bottom[0], chosen = bottom[1]
+        cdef Blob x = bottom[0], chosen = bottom[1], y = top[0]
         cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
         cdef long long row = self.row_bytes(x, 1)
-        cdef const void* data = x.data_on(on)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            gather_rows(on, chosen.count, index, row, data, y)
+            gather_rows(on, chosen.count, index, row, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[1]:
             raise ConfigError("BatchReindex has no gradient for indices; set propagate_down: false", field="bottom[1]")
         if not propagate_down[0]:
             return 0
-        cdef Blob x = bottom[0], chosen = bottom[1]
+        cdef Blob x = bottom[0], chosen = bottom[1], y = top[0]
         cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
         x.fill_diff_on(on, 0)
-        cdef const void* dy = (<Blob> top[0]).diff_on(on)
-        cdef void* dx = x.mutable_diff_on(on)
         cdef long long columns = x.count_range(1, x.num_axes)
         with nogil:
-            add_rows(on, self.dtype, chosen.count, index, columns, dy, dx)
+            add_rows(on, self.dtype, chosen.count, index, columns, y.diff_on(on), x.mutable_diff_on(on))
 
     def allow_force_backward(self, int bottom_index):
         """Indices have no gradient."""

@@ -43,20 +43,14 @@ cdef class ContrastiveLossLayer(LossLayer):
         self.pairs.count, self.pairs.width = a.dims[0], a.dims[1]
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef const void* a = (<Blob> bottom[0]).data_on(on)
-        cdef const void* b = (<Blob> bottom[1]).data_on(on)
-        cdef const void* similar = (<Blob> bottom[2]).data_on(on)
+        cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]
         with nogil:
-            contrastive(on, self.dtype, self.pairs, a, b, similar, coeff / 2, out)
-        return 0
+            contrastive(on, self.dtype, self.pairs, a.data_on(on), b.data_on(on), similar.data_on(on), coeff / 2, out)
 
     cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
-        cdef const void* a = (<Blob> bottom[0]).data_on(on)
-        cdef const void* b = (<Blob> bottom[1]).data_on(on)
-        cdef const void* similar = (<Blob> bottom[2]).data_on(on)
+        cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]
         with nogil:
-            contrastive_backward(on, self.dtype, self.pairs, a, b, similar, scale, dx)
-        return 0
+            contrastive_backward(on, self.dtype, self.pairs, a.data_on(on), b.data_on(on), similar.data_on(on), scale, dx)
 
 
 register_layer("ContrastiveLoss", ContrastiveLossLayer)

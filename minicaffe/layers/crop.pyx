@@ -51,19 +51,17 @@ cdef class CropLayer(DeviceLayer):
         self.offset[self.axes - 1] *= unit
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef void* x = <void*> (<Blob> bottom[0]).data_on(on)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef Blob x = bottom[0], y = top[0]
         with nogil:
-            copy_box(on, self.axes, self.size, self.whole, self.offset, False, y, x)
+            copy_box(on, self.axes, self.size, self.whole, self.offset, False, y.mutable_data_on(on), <void*> x.data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
             return 0
         (<Blob> bottom[0]).fill_diff_on(on, 0)
-        cdef void* dy = <void*> (<Blob> top[0]).diff_on(on)
-        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
+        cdef Blob y = top[0], x = bottom[0]
         with nogil:
-            copy_box(on, self.axes, self.size, self.whole, self.offset, True, dy, dx)
+            copy_box(on, self.axes, self.size, self.whole, self.offset, True, <void*> y.diff_on(on), x.mutable_diff_on(on))
 
 
 register_layer("Crop", CropLayer)

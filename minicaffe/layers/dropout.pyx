@@ -51,14 +51,12 @@ cdef class DropoutLayer(DeviceLayer):
             self.start = self.generator.reserve((x.count + kDropBlock - 1) // kDropBlock * kDropLanes)
         cdef Layout layout = data_layout(on, bottom) if self.phase == TEST else None     # masks are drawn in plain order
         self._apply(on, stored(layout, x), x.data_in(on, layout), (<Blob> top[0]).overwrite_data_in(on, layout))
-        return (<Blob> top[0]).wrote_data()
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]
         cdef Layout layout = diff_layout(on, top) if self.phase == TEST else None
         if propagate_down[0]:
             self._apply(on, stored(layout, x), (<Blob> top[0]).diff_in(on, layout), x.overwrite_diff_in(on, layout))
-            x.wrote_diff()
 
     cdef int _apply(self, const Context& on, long long count, const void* source, void* target) except -1:
         cdef bint test = self.phase == TEST

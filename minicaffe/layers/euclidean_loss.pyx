@@ -19,19 +19,13 @@ cdef class EuclideanLossLayer(LossLayer):
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
-        cdef const void* x = a.data_on(on)
-        cdef const void* t = b.data_on(on)
         with nogil:
-            squared_distance(on, self.dtype, a.count, x, t, coeff / 2, out)
-        return 0
+            squared_distance(on, self.dtype, a.count, a.data_on(on), b.data_on(on), coeff / 2, out)
 
     cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
-        cdef const void* x = a.data_on(on)
-        cdef const void* t = b.data_on(on)
         with nogil:
-            scaled_difference(on, self.dtype, a.count, x, t, dx, scale)
-        return 0
+            scaled_difference(on, self.dtype, a.count, a.data_on(on), b.data_on(on), dx, scale)
 
 
 register_layer("EuclideanLoss", EuclideanLossLayer)

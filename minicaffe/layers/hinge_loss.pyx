@@ -20,18 +20,14 @@ cdef class HingeLossLayer(ClassLossLayer):
         self.squared = self.param.hinge_loss_param.norm == caffe_pb2.HingeLossParameter.L2
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
-            hinge(on, self.dtype, self.labels, x, label, self.squared, coeff, out)
-        return 0
+            hinge(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), self.squared, coeff, out)
 
     cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
-            hinge_backward(on, self.dtype, self.labels, x, label, self.squared, scale, dx)
-        return 0
+            hinge_backward(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), self.squared, scale, dx)
 
 
 register_layer("HingeLoss", HingeLossLayer)

@@ -32,18 +32,16 @@ cdef class Im2colLayer(WindowLayer):
         top[0].reshape_to((*shape[:self.channel_axis], self.channels * math.prod(self.kernel), *outputs))
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef Blob x = bottom[0], y = top[0]
         with nogil:
-            im2col(on, self.dtype, self.images * self.channels, self.window, x, y)
+            im2col(on, self.dtype, self.images * self.channels, self.window, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
             return 0
-        cdef const void* y = (<Blob> top[0]).diff_on(on)
-        cdef void* x = (<Blob> bottom[0]).mutable_diff_on(on)
+        cdef Blob y = top[0], x = bottom[0]
         with nogil:
-            col2im(on, self.dtype, self.images * self.channels, self.window, y, x)
+            col2im(on, self.dtype, self.images * self.channels, self.window, y.diff_on(on), x.mutable_diff_on(on))
 
 
 register_layer("Im2col", Im2colLayer)

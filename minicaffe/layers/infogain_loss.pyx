@@ -52,20 +52,16 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
         return bottom[2] if len(bottom) > 2 else self.stored
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef const void* p = self.p.data_on(on)
-        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef Blob label = bottom[1]
         cdef const void* h = self.matrix(bottom).data_on(on)
         with nogil:
-            infogain(on, self.dtype, self.labels, p, label, h, FLOOR, coeff, out)
-        return 0
+            infogain(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), h, FLOOR, coeff, out)
 
     cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
-        cdef const void* p = self.p.data_on(on)
-        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef Blob label = bottom[1]
         cdef const void* h = self.matrix(bottom).data_on(on)
         with nogil:
-            infogain_backward(on, self.dtype, self.labels, p, label, h, scale, dx)
-        return 0
+            infogain_backward(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), h, scale, dx)
 
 
 register_layer("InfogainLoss", InfogainLossLayer)

@@ -54,14 +54,10 @@ cdef class LSTMUnitLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob cells = bottom[0]
-        cdef const void* c_prev = cells.data_on(on)
-        cdef const void* gates = (<Blob> bottom[1]).data_on(on)
-        cdef const void* cont = (<Blob> bottom[2]).data_on(on)
-        cdef void* acts = self.acts.mutable_data_on(on)
-        cdef void* c = (<Blob> top[0]).mutable_data_on(on)
-        cdef void* h = (<Blob> top[1]).mutable_data_on(on)
+        cdef Blob gates = bottom[1], cont = bottom[2], c = top[0], h = top[1]
         with nogil:
-            lstm_forward(on, self.dtype, cells.dims[1], cells.dims[2], c_prev, gates, cont, acts, c, h)
+            lstm_forward(on, self.dtype, cells.dims[1], cells.dims[2], cells.data_on(on), gates.data_on(on), cont.data_on(on),
+                         self.acts.mutable_data_on(on), c.mutable_data_on(on), h.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[2]:
@@ -69,15 +65,10 @@ cdef class LSTMUnitLayer(DeviceLayer):
         if not (propagate_down[0] or propagate_down[1]):
             return 0
         cdef Blob cells = bottom[0]
-        cdef const void* c_prev = cells.data_on(on)
-        cdef const void* acts = self.acts.data_on(on)
-        cdef const void* c = (<Blob> top[0]).data_on(on)
-        cdef const void* dc = (<Blob> top[0]).diff_on(on)
-        cdef const void* dh = (<Blob> top[1]).diff_on(on)
-        cdef void* dc_prev = cells.mutable_diff_on(on)
-        cdef void* dgates = (<Blob> bottom[1]).mutable_diff_on(on)
+        cdef Blob c = top[0], h = top[1], gates = bottom[1]
         with nogil:
-            lstm_backward(on, self.dtype, cells.dims[1], cells.dims[2], c_prev, acts, c, dc, dh, dc_prev, dgates)
+            lstm_backward(on, self.dtype, cells.dims[1], cells.dims[2], cells.data_on(on), self.acts.data_on(on), c.data_on(on),
+                          c.diff_on(on), h.diff_on(on), cells.mutable_diff_on(on), gates.mutable_diff_on(on))
 
 
 register_layer("LSTMUnit", LSTMUnitLayer)

@@ -14,18 +14,14 @@ cdef class MultinomialLogisticLossLayer(ClassLossLayer):
     """``loss = -1/N sum log(max(x[n, label], 1e-20))`` of given probabilities x."""
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
-            log_loss(on, self.dtype, self.labels, x, label, FLOOR, coeff, out)
-        return 0
+            log_loss(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), FLOOR, coeff, out)
 
     cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
-            log_loss_backward(on, self.dtype, self.labels, x, label, scale, FLOOR, dx)
-        return 0
+            log_loss_backward(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), scale, FLOOR, dx)
 
 
 register_layer("MultinomialLogisticLoss", MultinomialLogisticLossLayer)

@@ -40,11 +40,10 @@ cdef class PReLULayer(BroadcastLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* a = (<Blob> self.blobs[0]).data_on(on)
         cdef Layout layout = self.layout_forward(on, bottom)
-        cdef const void* x = (<Blob> bottom[0]).data_in(on, layout)
+        cdef Blob x = bottom[0], y = top[0]
         cdef void* kept = self.keep(on, bottom, top, layout)
-        cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
-            prelu_forward(on, self.dtype, self.axes, x, y, kept, a)
+            prelu_forward(on, self.dtype, self.axes, x.data_in(on, layout), y.overwrite_data_in(on, layout), kept, a)
         return self.wrote(top)
 
     def join(self, epilogue, list bottom, bint backward):
@@ -52,7 +51,6 @@ cdef class PReLULayer(BroadcastLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob slope = self.blobs[0]
-        cdef const void* a = slope.data_on(on)
         cdef Layout layout = self.layout_backward(on, bottom, top)
         cdef const void* x = self.forward_x(bottom, top).data_in(on, layout)
         cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
@@ -64,8 +62,7 @@ cdef class PReLULayer(BroadcastLayer):
         if propagate_down[0]:
             out = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
             with nogil:
-                prelu_backward(on, self.dtype, self.axes, x, dy, out, a)
-            (<Blob> bottom[0]).wrote_diff()
+                prelu_backward(on, self.dtype, self.axes, x, dy, out, slope.data_on(on))
 
 
 register_layer("PReLU", PReLULayer)

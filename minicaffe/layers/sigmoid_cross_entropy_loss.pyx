@@ -38,19 +38,13 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
-        cdef const void* x = a.data_on(on)
-        cdef const void* t = b.data_on(on)
         with nogil:
-            sigmoid_loss(on, self.dtype, a.count, self.ignore, x, t, coeff, out)
-        return 0
+            sigmoid_loss(on, self.dtype, a.count, self.ignore, a.data_on(on), b.data_on(on), coeff, out)
 
     cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
-        cdef const void* x = a.data_on(on)
-        cdef const void* t = b.data_on(on)
         with nogil:
-            sigmoid_loss_backward(on, self.dtype, a.count, self.ignore, x, t, scale, dx)
-        return 0
+            sigmoid_loss_backward(on, self.dtype, a.count, self.ignore, a.data_on(on), b.data_on(on), scale, dx)
 
 
 register_layer("SigmoidCrossEntropyLoss", SigmoidCrossEntropyLossLayer)

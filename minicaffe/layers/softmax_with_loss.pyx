@@ -31,18 +31,14 @@ cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
         self.reshape_softmax(bottom, top, self.param.softmax_param.axis, "softmax_param.axis")
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef const void* p = self.p.data_on(on)
-        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef Blob label = bottom[1]
         with nogil:
-            log_loss(on, self.dtype, self.labels, p, label, FLOAT_MIN, coeff, out)
-        return 0
+            log_loss(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), FLOAT_MIN, coeff, out)
 
     cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
-        cdef const void* p = self.p.data_on(on)
-        cdef const void* label = (<Blob> bottom[1]).data_on(on)
+        cdef Blob label = bottom[1]
         with nogil:
-            softmax_loss_backward(on, self.dtype, self.labels, p, label, scale, dx)
-        return 0
+            softmax_loss_backward(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), scale, dx)
 
 
 register_layer("SoftmaxWithLoss", SoftmaxWithLossLayer)

@@ -50,10 +50,8 @@ cdef class TileLayer(DeviceLayer):
         cdef Blob x = bottom[0], y = top[0]
         if not propagate_down[0]:
             return 0
-        cdef const void* dy = y.diff_on(on)
-        cdef void* dx = x.mutable_diff_on(on)
         with nogil:
-            tile_backward(on, self.dtype, x.count, self.inner, self.tiles, dy, dx)
+            tile_backward(on, self.dtype, x.count, self.inner, self.tiles, y.diff_on(on), x.mutable_diff_on(on))
 
 
 register_layer("Tile", TileLayer)

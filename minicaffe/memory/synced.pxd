@@ -41,21 +41,21 @@ cdef class SyncedMemory:
     cdef public Allocator pool      # gives the host's blocks, not zeroed, as a writer overwrites them all; None: as ever
     cdef str _name
     # Caffe's four calls; those of the same names without `_ptr` give the side as a Buffer.
-    cdef const void* cpu_data_ptr(self) except? NULL
-    cdef void* mutable_cpu_data_ptr(self) except? NULL
-    cdef const void* gpu_data_ptr(self) except? NULL
-    cdef void* mutable_gpu_data_ptr(self) except? NULL
+    cdef const void* cpu_data_ptr(self) except? NULL nogil
+    cdef void* mutable_cpu_data_ptr(self) except? NULL nogil
+    cdef const void* gpu_data_ptr(self) except? NULL nogil
+    cdef void* mutable_gpu_data_ptr(self) except? NULL nogil
     # The same for the private side; `show_private` ends what the two mutable ones begin.
-    cdef const void* private_data_ptr(self, Layout layout) except? NULL
-    cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL
-    cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL
+    cdef const void* private_data_ptr(self, Layout layout) except? NULL nogil
+    cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL nogil
+    cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil
     cpdef int show_private(self) except -1
     cdef int drop_private(self) except -1
     cpdef bint recycle(self) except -1
     cpdef renew(self)
     cpdef Layout layout(self)
     cdef bint shown(self) noexcept
-    cdef int arrange(self, int call, Layout layout) except -1
+    cdef int arrange(self, int call, Layout layout) except -1 with gil
     cdef int change_layout(self, int call, Layout layout) except -1
     cpdef Buffer cpu_data(self)
     cpdef Buffer mutable_cpu_data(self)
@@ -70,8 +70,8 @@ cdef class SyncedMemory:
     cpdef set_gpu_data(self, size_t address, owner=*)
     cpdef async_gpu_push(self, stream)
     cpdef copy_on_device(self, SyncedMemory source, size_t nbytes)
-    cdef int use_on_device(self, int call) except -1
-    cdef int act(self, int call, argument) except -1
+    cdef int use_on_device(self, int call) except -1 with gil
+    cdef int act(self, int call, argument) except -1 with gil
     cdef int carry_out(self, int call, argument) except -1
     cdef Buffer block_for(self, int action)
     cdef int count_copy(self, Buffer target, size_t nbytes, str direction) except -1

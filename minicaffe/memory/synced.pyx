@@ -203,41 +203,41 @@ cdef class SyncedMemory:
         self._place = place
         self.gpu = -1
 
-    cdef const void* cpu_data_ptr(self) except? NULL:
+    cdef const void* cpu_data_ptr(self) except? NULL nogil:
         if not steps[<int>CPU_DATA][<int>self.head].idle:
             self.act(CPU_DATA, None)
         return self.host.ptr
 
-    cdef void* mutable_cpu_data_ptr(self) except? NULL:
+    cdef void* mutable_cpu_data_ptr(self) except? NULL nogil:
         if not steps[<int>MUTABLE_CPU_DATA][<int>self.head].idle:
             self.act(MUTABLE_CPU_DATA, None)
         return self.host.ptr
 
-    cdef const void* gpu_data_ptr(self) except? NULL:
+    cdef const void* gpu_data_ptr(self) except? NULL nogil:
         if self.gpu != _current_gpu:
             self.use_on_device(GPU_DATA)
         elif not steps[<int>GPU_DATA][<int>self.head].idle:
             self.act(GPU_DATA, None)
         return self.device.ptr
 
-    cdef void* mutable_gpu_data_ptr(self) except? NULL:
+    cdef void* mutable_gpu_data_ptr(self) except? NULL nogil:
         if self.gpu != _current_gpu:
             self.use_on_device(MUTABLE_GPU_DATA)
         elif not steps[<int>MUTABLE_GPU_DATA][<int>self.head].idle:
             self.act(MUTABLE_GPU_DATA, None)
         return self.device.ptr
 
-    cdef const void* private_data_ptr(self, Layout layout) except? NULL:
+    cdef const void* private_data_ptr(self, Layout layout) except? NULL nogil:
         if self.arrangement is not layout or not steps[<int>PRIVATE_DATA][<int>self.head].idle:
             self.arrange(PRIVATE_DATA, layout)
         return self.private_side.ptr
 
-    cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL:
+    cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL nogil:
         if self.arrangement is not layout or not steps[<int>MUTABLE_PRIVATE_DATA][<int>self.head].idle:
             self.arrange(MUTABLE_PRIVATE_DATA, layout)
         return self.private_side.ptr
 
-    cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL:
+    cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil:
         if self.arrangement is not layout or not steps[<int>OVERWRITE_PRIVATE_DATA][<int>self.head].idle:
             # What lies beyond the array, in memory that serves a smaller one for now, is not overwritten.
             self.arrange(OVERWRITE_PRIVATE_DATA if layout.plain_nbytes == self.size else MUTABLE_PRIVATE_DATA, layout)
@@ -300,7 +300,7 @@ cdef class SyncedMemory:
         """Whether somebody else has a hold on the host side, and may read or write there without asking."""
         return self.host is not None and (self.host.allocator is None or Py_REFCNT(<PyObject*>self.host) > 1)
 
-    cdef int arrange(self, int call, Layout layout) except -1:
+    cdef int arrange(self, int call, Layout layout) except -1 with gil:
         """Do `call` for the private side in `layout`."""
         with device_lock:
             if layout.plain_nbytes > self.size:
@@ -463,7 +463,7 @@ cdef class SyncedMemory:
                 source.act(GPU_DATA, None)
             self.act(COPY_ON_DEVICE, (source, nbytes))
 
-    cdef int use_on_device(self, int call) except -1:
+    cdef int use_on_device(self, int call) except -1 with gil:
         """Do `call` (-1: nothing) where the device side may be one of another GPU than the current one: refuse it, or lend it."""
         self.find_side()
         cdef bint elsewhere = _current_gpu >= 0 and self.gpu != _current_gpu
@@ -475,7 +475,7 @@ cdef class SyncedMemory:
             self.side.admit(self._name, self.device)
         return 0
 
-    cdef int act(self, int call, argument) except -1:
+    cdef int act(self, int call, argument) except -1 with gil:
         """Do what TABLE says; a failure leaves head and sides as they were."""
         with device_lock:
             self.carry_out(call, argument)

@@ -50,7 +50,6 @@ cdef class NeuronLayer(DeviceLayer):
         with nogil:
             self.compute(on, count, x, y)
         clear_padding(layout, top_blob, y)
-        return top_blob.wrote_data()
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
@@ -66,7 +65,6 @@ cdef class NeuronLayer(DeviceLayer):
         with nogil:
             self.derive(on, count, x, y, dy, dx)
         clear_padding(layout, bottom_blob, dx)
-        return bottom_blob.wrote_diff()
 
 
 cdef class ActivationLayer(NeuronLayer):

@@ -49,8 +49,5 @@ cdef class StripLayer(DeviceLayer):
                 here = part.overwrite_diff_in(on, layout) if diff else part.overwrite_data_in(on, layout)
                 with nogil:
                     copy_strips(on, self.rows, strip, there + offset, pitch, here, strip)
-                part.wrote_diff() if diff else part.wrote_data()
             offset += strip
-        if join:
-            whole.wrote_diff() if diff else whole.wrote_data()
         return 0

@@ -83,14 +83,11 @@ cdef class NormalizeLayer(DeviceLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if not (<Blob> bottom[0]).count:
             return 0
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef Blob x = bottom[0], y = top[0]
         cdef const void* scale = (<Blob> self.blobs[0]).data_on(on)
-        cdef void* positions = self.positions.mutable_data_on(on)
-        cdef void* norm = self.norm.mutable_data_on(on)
-        cdef void* unit = self.unit.mutable_data_on(on)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            unit_forward(on, self.dtype, self.shape, self.eps, x, scale, positions, norm, unit, y)
+            unit_forward(on, self.dtype, self.shape, self.eps, x.data_on(on), scale, self.positions.mutable_data_on(on),
+                         self.norm.mutable_data_on(on), self.unit.mutable_data_on(on), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef UnitShape s = self.shape
@@ -98,7 +95,6 @@ cdef class NormalizeLayer(DeviceLayer):
             return 0
         cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef const void* unit = self.unit.data_on(on)
-        cdef const void* norm = self.norm.data_on(on)
         cdef const void* scale = (<Blob> self.blobs[0]).data_on(on)
         cdef void* positions
         cdef void* dots
@@ -114,7 +110,7 @@ cdef class NormalizeLayer(DeviceLayer):
             positions, dots = self.positions.mutable_data_on(on), self.dots.mutable_data_on(on)
             out = (<Blob> bottom[0]).mutable_diff_on(on)
             with nogil:
-                unit_backward(on, self.dtype, s, unit, dy, norm, scale, positions, dots, out)
+                unit_backward(on, self.dtype, s, unit, dy, self.norm.data_on(on), scale, positions, dots, out)
 
 
 register_layer("Normalize", NormalizeLayer)

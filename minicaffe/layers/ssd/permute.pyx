@@ -62,18 +62,18 @@ cdef class PermuteLayer(DeviceLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if self.identity:
             return 0
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef void* y = (<Blob> top[0]).mutable_data_on(on)
+        cdef Blob x = bottom[0], y = top[0]
         with nogil:
-            copy_strided(on, self.dtype, self.axes, self.sizes, x, self.x_strides, y, self.y_strides)
+            copy_strided(on, self.dtype, self.axes, self.sizes, x.data_on(on), self.x_strides, y.mutable_data_on(on),
+                         self.y_strides)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.identity or not propagate_down[0]:
             return 0
-        cdef const void* dy = (<Blob> top[0]).diff_on(on)
-        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
+        cdef Blob y = top[0], x = bottom[0]
         with nogil:
-            copy_strided(on, self.dtype, self.axes, self.sizes, dy, self.y_strides, dx, self.x_strides)
+            copy_strided(on, self.dtype, self.axes, self.sizes, y.diff_on(on), self.y_strides, x.mutable_diff_on(on),
+                         self.x_strides)
 
 
 register_layer("Permute", PermuteLayer)

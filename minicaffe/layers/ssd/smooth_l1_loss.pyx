@@ -47,21 +47,16 @@ cdef class SmoothL1LossLayer(LossLayer):
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob x = bottom[0]
-        cdef const void* a = x.data_on(on)
-        cdef const void* b = (<Blob> bottom[1]).data_on(on)
-        cdef const void* w = (<Blob> bottom[2]).data_on(on) if len(bottom) > 2 else NULL
+        cdef Blob b = bottom[1], w = bottom[2] if len(bottom) > 2 else None
         with nogil:
-            smooth_l1(on, self.dtype, x.count, a, b, w, coeff, out)
-        return 0
+            smooth_l1(on, self.dtype, x.count, x.data_on(on), b.data_on(on), w.data_on(on) if w is not None else NULL, coeff, out)
 
     cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
         cdef Blob x = bottom[0]
-        cdef const void* a = x.data_on(on)
-        cdef const void* b = (<Blob> bottom[1]).data_on(on)
-        cdef const void* w = (<Blob> bottom[2]).data_on(on) if len(bottom) > 2 else NULL
+        cdef Blob b = bottom[1], w = bottom[2] if len(bottom) > 2 else None
         with nogil:
-            smooth_l1_backward(on, self.dtype, x.count, a, b, w, scale, dx)
-        return 0
+            smooth_l1_backward(on, self.dtype, x.count, x.data_on(on), b.data_on(on), w.data_on(on) if w is not None else NULL,
+                               scale, dx)
 
 
 register_layer("SmoothL1Loss", SmoothL1LossLayer)

@@ -47,7 +47,6 @@ cdef class CaffeActivation(Primitive):
                 tanh_forward(on, dtype, count, from_, to)
         if op.function != RELU:
             clear_padding(layout, y, to)
-        return y.wrote_data()
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation
@@ -66,27 +65,19 @@ cdef class CaffeActivation(Primitive):
                 sigmoid_backward(on, dtype, count, known, dy, dx)
             else:
                 tanh_backward(on, dtype, count, known, dy, dx)
-        return x.wrote_diff()
 
 
 cdef class CudnnActivation(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef void* to = y.mutable_data_on(on)
         with nogil:
-            cudnn_activation_forward(on, op.dtype, op.function, x.count, from_, to)
-        return 0
+            cudnn_activation_forward(on, op.dtype, op.function, x.count, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef const void* to = y.data_on(on)
-        cdef const void* dy = y.diff_on(on)
-        cdef void* dx = x.mutable_diff_on(on)
         with nogil:
-            cudnn_activation_backward(on, op.dtype, op.function, x.count, from_, to, dy, dx)
-        return 0
+            cudnn_activation_backward(on, op.dtype, op.function, x.count, x.data_on(on), y.data_on(on), y.diff_on(on),
+                                      x.mutable_diff_on(on))
 
 
 offer(Activation, "CAFFE", CaffeActivation)

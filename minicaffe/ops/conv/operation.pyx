@@ -88,11 +88,8 @@ cdef class Convolution(Operation):
 
 
 cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1:
-    cdef const void* top = y.diff_on(on)
-    cdef void* gradient = bias.mutable_diff_on(on)
     with nogil:
-        conv_backward_bias(on, op.dtype, op.images, op.outputs, op.plane, top, gradient)
-    return 0
+        conv_backward_bias(on, op.dtype, op.images, op.outputs, op.plane, y.diff_on(on), bias.mutable_diff_on(on))
 
 
 cdef class CaffeConvolution(Primitive):
@@ -237,7 +234,6 @@ cdef class OnednnConvolution(Primitive):
         if operation.epilogue is None or not self.finish(on, operation, from_, w, b, to):
             with nogil:
                 self.conv.forward(from_, w, b, to)
-        return y.wrote_data()
 
     cdef bint finish(self, const Context& on, Operation operation, const void* x, const void* w, const void* b, void* y) except -1:
         """Forward with the epilogue, which is taken; false if oneDNN has none."""
@@ -265,12 +261,9 @@ cdef class OnednnConvolution(Primitive):
             self.data_made = True
         cdef const void* w = weight.data_in(on, self.w)
         cdef object kept = weight.data_memory.private_side
-        cdef const void* from_ = y.diff_in(on, self.dy)
-        cdef void* to = x.overwrite_diff_in(on, self.dx)
         cdef void* scratch = operation.scratch(on, (self.conv.data_scratch() + 3) // 4)
         with nogil:
-            self.conv.backward_data(w, from_, to, scratch)
-        return x.wrote_diff()
+            self.conv.backward_data(w, y.diff_in(on, self.dy), x.overwrite_diff_in(on, self.dx), scratch)
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         if weight is None:
@@ -280,15 +273,12 @@ cdef class OnednnConvolution(Primitive):
             self.weights_x, self.weights_dy = self.layout(0, self.conv.weights_x), self.layout(2, self.conv.weights_dy)
             self.dw = self.layout(1, self.conv.gradient)
             self.params_made = True
-        cdef const void* bottom = x.data_in(on, self.weights_x)
-        cdef const void* top = y.diff_in(on, self.weights_dy)
         cdef bint overwrite = self.conv.overwrites() and weight.diff_memory.head == UNINITIALIZED   # nothing to add to
         cdef float* dw = <float*> (weight.overwrite_diff_in(on, self.dw) if overwrite else weight.mutable_diff_in(on, self.dw))
-        cdef float* db = <float*> bias.mutable_diff_on(on) if bias is not None else NULL
         cdef float* scratch = <float*> operation.scratch(on, self.conv.weights_scratch() // 4)
         with nogil:
-            self.conv.backward_weights(bottom, top, overwrite, dw, db, scratch)
-        return weight.wrote_diff()
+            self.conv.backward_weights(x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy), overwrite, dw,
+                                       <float*> (bias.mutable_diff_on(on) if bias is not None else NULL), scratch)
 
 
 offer(Convolution, "CAFFE", CaffeConvolution)

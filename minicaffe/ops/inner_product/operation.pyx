@@ -44,35 +44,26 @@ cdef class InnerProduct(Operation):
 cdef class CaffeInnerProduct(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef const void* w = weight.data_on(on)
-        cdef const void* b = bias.data_on(on) if bias is not None else NULL
-        cdef void* to = y.mutable_data_on(on)
         cdef const Blas* library = blas()
         with nogil:
-            inner_product_forward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, from_, w, b, to)
-        return 0
+            inner_product_forward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, x.data_on(on), weight.data_on(on),
+                                  bias.data_on(on) if bias is not None else NULL, y.mutable_data_on(on))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
-        cdef const void* w = weight.data_on(on)
-        cdef const void* dy = y.diff_on(on)
-        cdef void* dx = x.mutable_diff_on(on)
         cdef const Blas* library = blas()
         with nogil:
-            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, NULL, w, dy, NULL, NULL, dx)
-        return 0
+            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, NULL, weight.data_on(on),
+                                   y.diff_on(on), NULL, NULL, x.mutable_diff_on(on))
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
-        cdef const void* from_ = x.data_on(on) if weight is not None else NULL
-        cdef const void* dy = y.diff_on(on)
-        cdef void* dweight = weight.mutable_diff_on(on) if weight is not None else NULL
-        cdef void* dbias = bias.mutable_diff_on(on) if bias is not None else NULL
         cdef const Blas* library = blas()
         with nogil:
-            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, from_, NULL, dy, dweight, dbias, NULL)
-        return 0
+            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose,
+                                   x.data_on(on) if weight is not None else NULL, NULL, y.diff_on(on),
+                                   weight.mutable_diff_on(on) if weight is not None else NULL,
+                                   bias.mutable_diff_on(on) if bias is not None else NULL, NULL)
 
 
 cdef class OnednnInnerProduct(Primitive):
@@ -98,36 +89,24 @@ cdef class OnednnInnerProduct(Primitive):
         self.dy = layout_of(self.inner.dy, (op.m, op.n))
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef const void* b = bias.data_on(on) if bias is not None else NULL
-        cdef const void* w = weight.data_in(on, self.w)
-        cdef const void* from_ = x.data_in(on, self.x)
-        cdef void* to = y.mutable_data_on(on)
         with nogil:
-            self.inner.forward(from_, w, b, to)
-        return 0
+            self.inner.forward(x.data_in(on, self.x), weight.data_in(on, self.w), bias.data_on(on) if bias is not None else NULL,
+                               y.mutable_data_on(on))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         self.inner.make_backward_data()
-        cdef const void* w = weight.data_in(on, self.w)
-        cdef const void* from_ = y.diff_in(on, self.dy)
-        cdef void* to = x.overwrite_diff_in(on, self.x)
         cdef void* scratch = operation.scratch(on, (self.inner.data_scratch() + 3) // 4)
         with nogil:
-            self.inner.backward_data(w, from_, to, scratch)
-        return x.wrote_diff()
+            self.inner.backward_data(weight.data_in(on, self.w), y.diff_in(on, self.dy), x.overwrite_diff_in(on, self.x), scratch)
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         if weight is None:
             raise Refusal("the gradient of a bias alone")
         self.inner.make_backward_weights()
-        cdef const void* bottom = x.data_in(on, self.x)
-        cdef const void* top = y.diff_in(on, self.dy)
-        cdef float* dw = <float*> weight.mutable_diff_on(on)
-        cdef float* db = <float*> bias.mutable_diff_on(on) if bias is not None else NULL
         cdef float* scratch = <float*> operation.scratch(on, self.inner.weights_scratch() // 4)
         with nogil:
-            self.inner.backward_weights(bottom, top, dw, db, scratch)
-        return 0
+            self.inner.backward_weights(x.data_in(on, self.x), y.diff_in(on, self.dy), <float*> weight.mutable_diff_on(on),
+                                        <float*> (bias.mutable_diff_on(on) if bias is not None else NULL), scratch)
 
 
 offer(InnerProduct, "CAFFE", CaffeInnerProduct)

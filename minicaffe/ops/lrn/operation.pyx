@@ -41,8 +41,6 @@ cdef class CaffeLRN(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef LRN op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef void* to = y.mutable_data_on(on)
         cdef void* scale = NULL
         if on.stream != NULL:
             if self.scale is None:
@@ -50,40 +48,26 @@ cdef class CaffeLRN(Primitive):
             self.scale.reshape_like(x)
             scale = self.scale.mutable_data_on(on)
         with nogil:
-            lrn_forward(on, op.dtype, op.shape, from_, to, scale)
-        return 0
+            lrn_forward(on, op.dtype, op.shape, x.data_on(on), y.mutable_data_on(on), scale)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef LRN op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef const void* to = y.data_on(on) if on.stream != NULL else NULL
-        cdef const void* scale = self.scale.data_on(on) if on.stream != NULL else NULL
-        cdef const void* dy = y.diff_on(on)
-        cdef void* dx = x.mutable_diff_on(on)
         cdef void* scratch = op.scratch(on, lrn_scratch(on, op.shape))
         with nogil:
-            lrn_backward(on, op.dtype, op.shape, from_, to, scale, dy, dx, scratch)
-        return 0
+            lrn_backward(on, op.dtype, op.shape, x.data_on(on), y.data_on(on) if on.stream != NULL else NULL,
+                         self.scale.data_on(on) if on.stream != NULL else NULL, y.diff_on(on), x.mutable_diff_on(on), scratch)
 
 
 cdef class CudnnLRN(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef LRN op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef void* to = y.mutable_data_on(on)
         with nogil:
-            cudnn_lrn_forward(on, op.dtype, op.shape, from_, to)
-        return 0
+            cudnn_lrn_forward(on, op.dtype, op.shape, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef LRN op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef const void* to = y.data_on(on)
-        cdef const void* dy = y.diff_on(on)
-        cdef void* dx = x.mutable_diff_on(on)
         with nogil:
-            cudnn_lrn_backward(on, op.dtype, op.shape, from_, to, dy, dx)
-        return 0
+            cudnn_lrn_backward(on, op.dtype, op.shape, x.data_on(on), y.data_on(on), y.diff_on(on), x.mutable_diff_on(on))
 
 
 cdef class OnednnLRN(Primitive):
@@ -99,21 +83,13 @@ cdef class OnednnLRN(Primitive):
         self.workspace = Blob(((self.lrn.workspace() + 3) // 4,), FLOAT, "LRN workspace")
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        cdef void* workspace = self.workspace.mutable_data_on(on)
-        cdef const void* from_ = x.data_in(on, self.layout)
-        cdef void* to = y.overwrite_data_in(on, self.layout)
         with nogil:
-            self.lrn.forward(from_, to, workspace)
-        return y.wrote_data()
+            self.lrn.forward(x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), self.workspace.mutable_data_on(on))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        cdef const void* workspace = self.workspace.data_on(on)
-        cdef const void* from_ = x.data_in(on, self.layout)
-        cdef const void* dy = y.diff_in(on, self.layout)
-        cdef void* dx = x.overwrite_diff_in(on, self.layout)
         with nogil:
-            self.lrn.backward(from_, dy, workspace, dx)
-        return x.wrote_diff()
+            self.lrn.backward(x.data_in(on, self.layout), y.diff_in(on, self.layout), self.workspace.data_on(on),
+                              x.overwrite_diff_in(on, self.layout))
 
 
 offer(LRN, "CAFFE", CaffeLRN)

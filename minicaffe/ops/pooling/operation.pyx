@@ -72,14 +72,12 @@ cdef class CaffePooling(Primitive):
         cdef long long planes = op.images * op.channels
         cdef const void* dy = y.diff_on(on)
         cdef void* dx = x.mutable_diff_on(on)
-        cdef const void* where = mask.data_on(on) if mask is not None else NULL
         cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape))
         with nogil:
             if op.method == AVE:
                 mean_backward(on, op.dtype, op.shape, planes, dy, dx, scratch)
             else:
-                mask_backward(on, op.dtype, op.shape, planes, dy, where, dx)
-        return 0
+                mask_backward(on, op.dtype, op.shape, planes, dy, mask.data_on(on) if mask is not None else NULL, dx)
 
 
 cdef class CudnnPooling(Primitive):
@@ -89,21 +87,15 @@ cdef class CudnnPooling(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef Pooling op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef void* to = y.mutable_data_on(on)
         with nogil:
-            cudnn_mean_forward(on, op.dtype, op.shape, op.images, op.channels, from_, to)
-        return 0
+            cudnn_mean_forward(on, op.dtype, op.shape, op.images, op.channels, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef Pooling op = operation
         cdef const void* from_ = x.data_on(on)     # not read by AVE pooling, but cuDNN wants to see them
         cdef const void* to = y.data_on(on)
-        cdef const void* dy = y.diff_on(on)
-        cdef void* dx = x.mutable_diff_on(on)
         with nogil:
-            cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, from_, to, dy, dx)
-        return 0
+            cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, from_, to, y.diff_on(on), x.mutable_diff_on(on))
 
 
 cdef class OnednnPooling(Primitive):
@@ -123,20 +115,14 @@ cdef class OnednnPooling(Primitive):
         self.workspace = Blob(((self.pool.workspace() + 3) // 4,), FLOAT, "pooling workspace")
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
-        cdef void* workspace = self.workspace.mutable_data_on(on) if self.workspace.count else NULL
-        cdef const void* from_ = x.data_in(on, self.x)
-        cdef void* to = y.overwrite_data_in(on, self.y)
         with nogil:
-            self.pool.forward(from_, to, workspace)
-        return y.wrote_data()
+            self.pool.forward(x.data_in(on, self.x), y.overwrite_data_in(on, self.y),
+                              self.workspace.mutable_data_on(on) if self.workspace.count else NULL)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
-        cdef const void* workspace = self.workspace.data_on(on) if self.workspace.count else NULL
-        cdef const void* dy = y.diff_in(on, self.y)
-        cdef void* dx = x.overwrite_diff_in(on, self.x)
         with nogil:
-            self.pool.backward(dy, workspace, dx)
-        return x.wrote_diff()
+            self.pool.backward(y.diff_in(on, self.y), self.workspace.data_on(on) if self.workspace.count else NULL,
+                               x.overwrite_diff_in(on, self.x))
 
 
 offer(Pooling, "CAFFE", CaffePooling)

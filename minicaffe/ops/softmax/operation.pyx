@@ -31,39 +31,26 @@ cdef class Softmax(Operation):
 cdef class CaffeSoftmax(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Softmax op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef void* to = y.mutable_data_on(on)
         with nogil:
-            softmax_forward(on, op.dtype, op.outer, op.channels, op.inner, from_, to)
-        return 0
+            softmax_forward(on, op.dtype, op.outer, op.channels, op.inner, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Softmax op = operation
-        cdef const void* top = y.data_on(on)
-        cdef const void* from_ = y.diff_on(on)
-        cdef void* to = x.mutable_diff_on(on)
         with nogil:
-            softmax_backward(on, op.dtype, op.outer, op.channels, op.inner, top, from_, to)
-        return 0
+            softmax_backward(on, op.dtype, op.outer, op.channels, op.inner, y.data_on(on), y.diff_on(on), x.mutable_diff_on(on))
 
 
 cdef class CudnnSoftmax(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Softmax op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef void* to = y.mutable_data_on(on)
         with nogil:
-            cudnn_softmax_forward(on, op.dtype, op.outer, op.channels, op.inner, from_, to)
-        return 0
+            cudnn_softmax_forward(on, op.dtype, op.outer, op.channels, op.inner, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Softmax op = operation
-        cdef const void* top = y.data_on(on)
-        cdef const void* from_ = y.diff_on(on)
-        cdef void* to = x.mutable_diff_on(on)
         with nogil:
-            cudnn_softmax_backward(on, op.dtype, op.outer, op.channels, op.inner, top, from_, to)
-        return 0
+            cudnn_softmax_backward(on, op.dtype, op.outer, op.channels, op.inner, y.data_on(on), y.diff_on(on),
+                                   x.mutable_diff_on(on))
 
 
 offer(Softmax, "CAFFE", CaffeSoftmax)
