@@ -34,6 +34,7 @@ cdef class BatchNormLayer(DeviceLayer):
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
+    backward_reads_tops = False
 
     cdef BatchNorm norm
     cdef double fraction
@@ -68,6 +69,10 @@ cdef class BatchNormLayer(DeviceLayer):
         self.norm.see(x.shape[0], channels, x.count_range(2, x.num_axes), top[0] is x)
         if top[0] is not x:
             (<Blob> top[0]).reshape_like(x)
+
+    @property
+    def backward_reads_bottoms(self):
+        return self.norm.given or not self.norm.in_place    # where it works in place it has kept what it needs
 
     def operations(self):
         return [self.norm]

@@ -13,6 +13,8 @@ from minicaffe.layer import register_layer
 cdef class BiasLayer(AxesLayer):
     """``y = x + bias``, broadcast; bias is blobs[0] or the second bottom."""
 
+    backward_reads_bottoms = backward_reads_tops = False
+
     cpdef layer_setup(self, list bottom, list top):
         self.field = "bias_param"
         if len(bottom) == 1:

@@ -20,6 +20,7 @@ cdef class ConvolutionLayer(WindowLayer):
     min_bottom_blobs = 1
     min_top_blobs = 1
     equal_num_bottom_top_blobs = True
+    backward_reads_tops = False
     transposed = False  # a deconvolution's is True: the top is the image
 
     cdef bint bias_term

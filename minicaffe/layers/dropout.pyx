@@ -30,6 +30,7 @@ cdef class DropoutLayer(DeviceLayer):
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
+    backward_reads_bottoms = backward_reads_tops = False
 
     cdef double scale
     cdef unsigned int threshold

@@ -35,6 +35,14 @@ cdef class EltwiseLayer(DeviceLayer):
     cdef EltwiseOp operation
     cdef vector[double] coefficients
 
+    @property
+    def backward_reads_bottoms(self):
+        return self.operation != SUM
+
+    @property
+    def backward_reads_tops(self):
+        return self.operation == PROD
+
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.eltwise_param
         self.operation = param.operation

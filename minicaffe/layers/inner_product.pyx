@@ -21,6 +21,7 @@ cdef class InnerProductLayer(OperationLayer):
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
+    backward_reads_tops = False
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.inner_product_param

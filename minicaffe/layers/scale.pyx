@@ -22,6 +22,8 @@ cdef class ScaleLayer(AxesLayer):
     scale is blobs[0], or the second bottom; bias is the last of blobs.
     """
 
+    backward_reads_tops = False
+
     cdef int bias   # index of the bias in blobs, -1 without one
 
     cpdef layer_setup(self, list bottom, list top):
@@ -34,6 +36,10 @@ cdef class ScaleLayer(AxesLayer):
         if param.bias_term:
             self.bias = len(self.blobs)
             self.add_param(self.values(bottom).shape, param.bias_filler, "scale_param.bias_filler")
+
+    @property
+    def backward_reads_bottoms(self):
+        return list(self.param.top) != list(self.param.bottom)      # in place it keeps x
 
     cpdef reshape(self, list bottom, list top):
         self.see_values(bottom, top, self.param.scale_param)

@@ -21,6 +21,7 @@ cdef class SplitLayer(DeviceLayer):
 
     exact_num_bottom_blobs = 1
     min_top_blobs = 1
+    backward_reads_bottoms = backward_reads_tops = False
 
     cpdef layer_setup(self, list bottom, list top):
         refuse_in_place(self, bottom, top)

@@ -15,6 +15,12 @@ printed at that time, ``caching:thc`` (`constants`) goes by them:
     up to 1 MiB         512 bytes       1 MiB                       512 bytes or more
     beyond              128 KiB         its size                    more than 1 MiB
 
+On a host, pages of a segment take no memory until they are touched. ``caching:arena`` so takes whatever is asked for from segments
+of 1 GiB, of which the free blocks that fit best are used first: blocks of many sizes that come and go then lie in hardly more
+pages than are in use at most.
+
+    any                 512 bytes       1 GiB                       512 bytes or more
+
 Small and large blocks live in pools of their own, so that a small one never pins a large segment. The free block that
 fits best is taken: of the current stream, the smallest, the lowest. A freed block is merged with its free neighbours.
 A block belongs to the stream that was current when its segment was taken, see ``streams.pyx``.
@@ -61,17 +67,21 @@ the user wants of its `nbytes`, and `name` the blob it serves."""
 
 cdef enum:
     GRAIN = 512                     # bytes: sizes of blocks are multiples of this
-    SMALL_REQUEST = 1 << 20         # the largest that the small pool serves, and the largest rest a large block keeps
 
 cdef struct Constants:
-    size_t large_grain              # sizes of blocks in the large pool are multiples of this
+    size_t large_request            # the smallest that the large pool serves
+    size_t large_rest               # the smallest that is split off a block there
+    size_t large_grain              # sizes of blocks there are multiples of this
     size_t small_segment
     size_t middle_request           # the largest that shares a segment of usual size
     size_t middle_segment           # this size
     size_t segment_grain            # segments for larger requests are multiples of this
 
-cdef Constants PYTORCH = Constants(GRAIN, 2 << 20, 10 << 20, 20 << 20, 2 << 20)
-cdef Constants THC = Constants(128 << 10, 1 << 20, 0, 0, 1)
+cdef size_t MIB = 1 << 20
+cdef dict CONSTANTS = {
+    "pytorch": Constants(MIB + 1, MIB + 1, GRAIN, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB),
+    "thc": Constants(MIB + 1, MIB + 1, 128 << 10, MIB, 0, 0, 1),
+    "arena": Constants(0, GRAIN, GRAIN, 0, 1024 * MIB, 1024 * MIB, 2 * MIB)}
 
 cdef enum:
     SMALL
@@ -111,8 +121,8 @@ cdef class CachingAllocator(StreamAllocator):
         Of the device; without, all work is taken to be in order.
     limit : int, optional
         Bytes to be held from `upstream` at most; see `set_limit`.
-    constants : {"pytorch", "thc"}
-        Sizes of segments and blocks: later PyTorch's, or those of the first THCCachingAllocator.
+    constants : {"pytorch", "thc", "arena"}
+        Sizes of segments and blocks: later PyTorch's, those of the first THCCachingAllocator, or few large segments.
 
     Notes
     -----
@@ -129,9 +139,9 @@ cdef class CachingAllocator(StreamAllocator):
 
     def __init__(self, Allocator upstream not None, StreamOrder streams=None, limit=None, str constants="pytorch"):
         super().__init__(upstream, streams)
-        if constants not in ("pytorch", "thc"):
-            raise ConfigError(f"must be pytorch or thc, got '{constants}'", field="CachingAllocator.constants")
-        self.constants = THC if constants == "thc" else PYTORCH
+        if constants not in CONSTANTS:
+            raise ConfigError(f"must be one of {', '.join(CONSTANTS)}, got '{constants}'", field="CachingAllocator.constants")
+        self.constants = CONSTANTS[constants]
         self.zones = upstream.red_zones()
         self.small_grain = max(<size_t>GRAIN, self.zones.nbytes)
         self.large_grain = max(self.constants.large_grain, self.zones.nbytes)
@@ -147,7 +157,7 @@ cdef class CachingAllocator(StreamAllocator):
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef size_t stream = 0
-        cdef int pool = SMALL if nbytes <= SMALL_REQUEST else LARGE
+        cdef int pool = SMALL if nbytes < self.constants.large_request else LARGE
         cdef size_t grain = self.small_grain if pool == SMALL else self.large_grain
         cdef size_t size = max((nbytes + grain - 1) & ~(grain - 1), grain) + self.zones.nbytes
         cdef size_t rest = 0
@@ -170,7 +180,7 @@ cdef class CachingAllocator(StreamAllocator):
         block.asked = nbytes
         self.usage.take(nbytes)
         rest = block.nbytes - size
-        if rest > SMALL_REQUEST or pool == SMALL and rest >= grain:
+        if rest >= (grain if pool == SMALL else self.constants.large_rest):
             self.split(block, size)
         self.zones.open(block.address, nbytes)
         if _reporter.recording:

@@ -12,6 +12,7 @@ from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTy
 from minicaffe.memory import reporter
 from minicaffe.memory.allocator import Allocator, SystemAllocator
 from minicaffe.memory.buffer import Buffer
+from minicaffe.memory.caching import CachingAllocator
 from minicaffe.memory.named import make_allocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace, check_place
 
@@ -35,6 +36,7 @@ class Registry:
         self._providers = {}  # place type -> Provider
         self._allocators = {}  # place -> Allocator
         self._sides = {}  # place -> DeviceSide
+        self._pool = None  # see host_pool
         self._blocks = {}  # (place, address) -> Buffer, for alloc and free
         self._lock = RLock()  # a factory may ask for the allocator of another place
         self.register(CPUPlace, SystemAllocator)
@@ -117,6 +119,14 @@ class Registry:
             if place not in self._allocators:
                 self._allocators[place] = self._make(place, self._provider(place).default)
             return self._allocators[place]
+
+    def host_pool(self):
+        """Give the allocator of host memory that serves parts of an iteration in turn: blobs of nets with a plan, scratch memory."""
+        upstream = self.allocator(CPUPlace())
+        with self._lock:
+            if self._pool is None or self._pool.upstream is not upstream:
+                self._pool = CachingAllocator(upstream, constants="arena")
+            return self._pool
 
     def in_use(self, place):
         """Give the allocator of `place` if there is one already, else None."""
@@ -219,6 +229,8 @@ class Registry:
             check_place(place, "memory.empty_cache")
         with self._lock:
             allocators = [a for p, a in self._allocators.items() if place is None or p == place]
+            if self._pool is not None and place in (None, CPUPlace()):
+                allocators.append(self._pool)
         for allocator in allocators:
             allocator.empty_cache()
 

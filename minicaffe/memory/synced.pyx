@@ -261,6 +261,15 @@ cdef class SyncedMemory:
             self.head = UNINITIALIZED
         return True
 
+    def drop_plain(self):
+        """Give the host side up where the private side says the same, or more; not where somebody has a hold on it."""
+        if self.host is None:
+            return
+        with device_lock:
+            if self.layout() is not None and self.arrangement.dtype != BF16 and self.arrangement.plain_nbytes == self.size \
+                    and not self.shown():
+                self.host, self.head = None, HEAD_AT_PRIVATE
+
     cdef int drop_private(self) except -1:
         """Give the private side up, for an array of another shape."""
         with device_lock:

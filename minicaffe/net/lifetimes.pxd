@@ -5,6 +5,7 @@ cdef class Lifetimes:
     cdef bint stale             # a blob got another shape or memory in the middle of a run
     cdef list stamps            # of each node
     cdef list forward           # for each node the list of `Life` that end with its forward
+    cdef list params            # for each node the memories of its parameters
     cdef list backward          # the same with its backward
     cdef int end_forward(self, int index, Node node) except -1
     cdef int end_backward(self, int index, Node node) except -1

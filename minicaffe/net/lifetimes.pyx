@@ -12,14 +12,10 @@ from minicaffe.blob cimport Blob
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.net.node cimport Node
 
-from minicaffe.memory.caching import CachingAllocator
-from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* o)
-
-_pool = None    # above the allocator that serves the host, for all nets of the process
 
 
 cdef class Life:
@@ -64,6 +60,7 @@ cdef class Lifetimes:
         self.stamp = stamp
         self.stamps = [(<Node> node).stamp() for node in nodes]
         self.forward, self.backward = [[] for _ in nodes], [[] for _ in nodes]
+        self.params = [[blob.data_memory for blob in node.blobs] for node in nodes]
         lives = {}      # by the memory's id
 
         def life_of(memory):
@@ -92,6 +89,10 @@ cdef class Lifetimes:
                 touch(blob.data_memory, i)
             for blob in node.tops:
                 touch(blob.data_memory, i, True)
+        head = list(range(count))       # a node before may compute the backward of those that follow it
+        for i, node in enumerate(nodes):
+            for follower in range(i + 1, i + 1 + len(node.followers)):
+                head[follower] = min(head[follower], i)
         for i in reversed(range(count)) if training else ():
             node = nodes[i]
             if not node.needs_backward:
@@ -103,15 +104,17 @@ cdef class Lifetimes:
                     touch(blob.diff_memory, 2 * count - 1 - i, True)
             for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()),
                          *(node.tops if node.layer.backward_reads_tops else ())):
-                touch(blob.data_memory, 2 * count - 1 - i)
-        pool = pool_of_host()
+                touch(blob.data_memory, 2 * count - 1 - head[i])
+        pool = registry.host_pool()
         for life in lives.values():
             if not life.kept and life.written and life.memory.size:
                 life.memory.pool = pool
                 (self.forward[life.last] if life.last < count else self.backward[2 * count - 1 - life.last]).append(life)
 
     cdef int end_forward(self, int index, Node node) except -1:
-        """Recycle what was needed last by the forward of a node."""
+        """Recycle what was needed last by the forward of a node, and plain copies of parameters that engines keep otherwise."""
+        for memory in <list> self.params[index]:
+            memory.drop_plain()
         return self.end(self.forward, index, node)
 
     cdef int end_backward(self, int index, Node node) except -1:
@@ -124,12 +127,3 @@ cdef class Lifetimes:
             for life in <list> ends[index]:
                 (<Life> life).end()
         return 0
-
-
-def pool_of_host():
-    """Return the allocator from which recycled blobs of all nets take their memory on the host."""
-    global _pool
-    upstream = registry.allocator(CPUPlace())
-    if _pool is None or _pool.upstream is not upstream:
-        _pool = CachingAllocator(upstream)
-    return _pool

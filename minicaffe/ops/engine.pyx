@@ -17,6 +17,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 
 from minicaffe.errors import ConfigError, DependencyError, Error
+from minicaffe.memory.registry import registry
 from minicaffe.onednn.library import check_bf16
 
 cdef extern from *:
@@ -103,6 +104,8 @@ cdef class Operation:
             return self.forth.forward(on, self, x, y, p, q)
         except Refusal as refusal:
             self.forth = self.back = self.learn = self._instead(self.forth, refusal)
+        finally:
+            end_scratch(self)
         return self.forward(on, x, y, p, q)
 
     cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
@@ -115,6 +118,8 @@ cdef class Operation:
             return self.back.backward(on, self, x, y, p, q)
         except Refusal as refusal:
             self.back = self._instead(self.back, refusal)
+        finally:
+            end_scratch(self)
         return self.backward(on, x, y, p, q)
 
     cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=None) except -1:
@@ -124,6 +129,8 @@ cdef class Operation:
             return self.learn.backward_params(on, self, x, y, p, q)
         except Refusal as refusal:
             self.learn = self._instead(self.learn, refusal)
+        finally:
+            end_scratch(self)
         return self.backward_params(on, x, y, p, q)
 
     cdef int ask(self, const Context& on, Blob x) except -1:
@@ -175,11 +182,16 @@ cdef class Operation:
             log.log(level, "engine %s refuses: %s; engine CAFFE computes instead", engine, reason)
 
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
-        """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined."""
+        """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined.
+
+        On the CPU it is others' again when the computation ends.
+        """
         if self.memory is None:
             self.memory = Blob((0,), self.dtype, "scratch")
         if self.memory.count < count:
             self.memory.reshape_to((count,))
+        self.memory.data_memory.renew()
+        self.memory.data_memory.pool = registry.host_pool()
         return self.memory.mutable_data_on(on)
 
     def describe(self):
@@ -189,6 +201,12 @@ cdef class Operation:
         """
         names = [made.engine for made in (self.forth, self.back, self.learn)] if self.forth is not None else []
         return {"operation": type(self).__name__, "engine": "/".join(dict.fromkeys(names)) or None, "refused": dict(self.refusals)}
+
+
+cdef int end_scratch(Operation operation) except -1:
+    if operation.memory is not None and not operation.device:
+        operation.memory.data_memory.recycle()
+    return 0
 
 
 def offer(kind, engine, maker):

@@ -24,6 +24,7 @@ from minicaffe.memory import (
     StreamOrder,
     SystemAllocator,
 )
+from minicaffe.memory.registry import Registry
 
 MIB = 1 << 20
 
@@ -528,8 +529,41 @@ def test_the_first_thc_splits_what_leaves_more_than_a_mebibyte():
 
 
 def test_constants_are_checked():
-    with pytest.raises(ConfigError, match="CachingAllocator.constants: must be pytorch or thc, got 'caffe'"):
+    with pytest.raises(ConfigError, match="CachingAllocator.constants: must be one of pytorch, thc, arena, got 'caffe'"):
         CachingAllocator(SystemAllocator(), constants="caffe")
+
+
+def test_an_arena_holds_hardly_more_than_is_in_use():
+    cache = CachingAllocator(SystemAllocator(), constants="arena")
+    blocks = [cache.alloc(nbytes) for nbytes in (100, 3 * MIB, 700, 40 * MIB)]
+    assert [b - a for a, b in zip(blocks, blocks[1:])] == [512, 3 * MIB, 1024]
+    cache.free(blocks[1])
+    assert cache.alloc(2 * MIB) == blocks[1] and cache.alloc(MIB) == blocks[1] + 2 * MIB
+    assert cache.stats().reserved == 1024 * MIB and cache.stats().upstream_allocations == 1
+    cache.alloc(2048 * MIB)
+    assert cache.stats().reserved == 3072 * MIB
+
+
+def test_an_arena_takes_what_it_needs_where_there_is_less():
+    cache = CachingAllocator(LimitAllocator(SystemAllocator(), 8 * MIB), constants="arena")
+    first = cache.alloc(3 * MIB)
+    assert cache.stats().reserved == 4 * MIB
+    cache.free(first)
+    assert cache.alloc(4 * MIB) == first and cache.stats().reserved == 4 * MIB
+    with pytest.raises(OutOfMemoryError):
+        cache.alloc(5 * MIB)
+
+
+def test_the_pool_of_the_host_gives_memory_back():
+    registry = Registry()
+    pool = registry.host_pool()
+    pool.free(pool.alloc(3 * MIB))
+    assert registry.host_pool() is pool and pool.stats().reserved
+    registry.empty_cache(CPUPlace())
+    assert not pool.stats().reserved
+    registry.use(CPUPlace(), "limit:1MiB")
+    with pytest.raises(OutOfMemoryError):
+        registry.host_pool().alloc(3 * MIB)
 
 
 def test_base_allocation_and_cache_info():

@@ -12,7 +12,6 @@ from minicaffe.errors import ConfigError, MissingNameError, RecycledError
 from minicaffe.memory import CPUPlace, SyncedHead
 from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
-from minicaffe.net import lifetimes
 from minicaffe.net.net import Net
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
@@ -45,7 +44,7 @@ def poison(monkeypatch):
     """The pool of all nets with a plan."""
     allocator = Poison()
     ALLOCATORS.append(allocator)
-    monkeypatch.setattr(lifetimes, "pool_of_host", lambda: allocator)
+    monkeypatch.setattr(registry, "host_pool", lambda: allocator)
     return allocator
 
 
@@ -226,13 +225,14 @@ def test_training_and_test_nets_of_one_workspace(poison):
 
 
 def test_less_memory(poison, on_cpu, monkeypatch):
-    """A chain of 12 convolutions: forward needs two blobs at once, a training the data of all and the diffs of two."""
+    """A chain of 12 inner products: forward needs two blobs at once, a training the data of all and the diffs of two."""
     monkeypatch.setattr(engine, "_preferred", "CAFFE")      # another would keep some of them in two layouts
-    text = INPUT + layer("c0", "Convolution", ["x"], ["c0"], CONV.format(16))
+    inner = "inner_product_param { num_output: 256 }"
+    text = INPUT + layer("c0", "InnerProduct", ["x"], ["c0"], inner)
     for i in range(12):
-        text += layer(f"c{i + 1}", "Convolution", [f"c{i}"], [f"c{i + 1}"], CONV.format(16))
+        text += layer(f"c{i + 1}", "InnerProduct", [f"c{i}"], [f"c{i + 1}"], inner)
     text += LOSS % "c12"
-    blob = 4 * 16 * 8 * 8 * 4
+    blob = 4 * 256 * 4
     net = net_of(text, "TEST", plan="memory")
     trace(net, 2, backward=False)
     assert 2 * blob <= poison.most < 3 * blob
@@ -240,6 +240,36 @@ def test_less_memory(poison, on_cpu, monkeypatch):
     poison.most = 0
     trace(net_of(text, plan="memory"), 2)
     assert 13 * blob < poison.most < 16 * blob
+
+
+def test_what_backward_does_not_read_ends_with_forward(poison, on_cpu):
+    """As the branch of a residual net: what BatchNorm and Scale did in place is not read again, once the sum is there."""
+    branch = layer("n", "BatchNorm", ["c"], ["c"]) + layer("s", "Scale", ["c"], ["c"])
+    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(3)) + branch + layer("e", "Eltwise", ["c", "x"], ["e"])
+    text += layer("r", "ReLU", ["e"], ["e"]) + layer("d", "Dropout", ["e"], ["d"]) + layer("b", "Bias", ["d"], ["b"]) + LOSS % "b"
+    net = net_of(text, plan="memory")
+    feed(net, 0)
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert recycled(net) == ["c", "d"]
+    same(trace(net_of(text, plan="memory")), trace(net_of(text)))
+
+
+def test_weights_are_kept_in_one_order(onednn, poison):
+    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + LOSS % "c"
+    want, net = net_of(text), net_of(text, plan="memory")
+    same(trace(net, 1), trace(want, 1))
+    memory = net.learnable_params[0].data_memory
+    values = want.learnable_params[0].cpu_data
+    if memory.layout() is not None:     # oneDNN has one of its own on every processor that it computes on, but need not
+        assert memory.head == SyncedHead.SYNCED_PRIVATE     # `trace` has looked
+        feed(net, 0)
+        net.forward_from_to(0, len(net.nodes) - 1)
+        assert memory.head == SyncedHead.HEAD_AT_PRIVATE and not memory.own_cpu_data
+    np.testing.assert_array_equal(net.learnable_params[0].cpu_data, values)
+    view = net.learnable_params[0].data     # whoever holds one may write there
+    view[...] = 0
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert not net.learnable_params[0].cpu_data.any() and memory.own_cpu_data
 
 
 def test_reading_a_recycled_blob(poison):

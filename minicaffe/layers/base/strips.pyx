@@ -15,6 +15,8 @@ cdef class StripLayer(DeviceLayer):
     A single part is the whole: it shares data and diff.
     """
 
+    backward_reads_bottoms = backward_reads_tops = False
+
     cdef int see_parts(self, list parts, Blob whole) except -1:
         """Find the sizes of the parts in a row; return whether there is one part only."""
         cdef Blob part
