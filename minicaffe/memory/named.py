@@ -24,7 +24,7 @@ def make_allocator(name, upstream, streams=None):
         joined by ``+``, the outermost first: ``caching+limit:2GiB``. Parameters are written ``kind:key=value,key=value``:
 
         - ``plain:alignment=4096``, of memory from the C library
-        - ``caching:thc`` or ``caching:constants=thc``, ``caching:limit=2GiB``; see `CachingAllocator`
+        - ``caching:thc`` or ``caching:constants=thc``, ``caching:arena``, ``caching:limit=2GiB``; see `CachingAllocator`
         - ``buddy:min_chunk_size=64KiB,max_chunk_size=16MiB,first_pool_size=1MiB``; see `BuddyAllocator`
         - ``limit:2GiB`` or ``limit:max_bytes=2GiB``. A percentage is of the device's memory, on the host of all there is.
     upstream : Allocator

@@ -121,7 +121,7 @@ class Registry:
             return self._allocators[place]
 
     def host_pool(self):
-        """Give the allocator of host memory that serves parts of an iteration in turn: blobs of nets with a plan, scratch memory."""
+        """Give the allocator of host memory that serves parts of an iteration in turn: blobs under a plan, scratch memory."""
         upstream = self.allocator(CPUPlace())
         with self._lock:
             if self._pool is None or self._pool.upstream is not upstream:
