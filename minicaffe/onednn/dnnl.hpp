@@ -30,11 +30,11 @@ enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTa
 enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: channels in blocks, which are the last axis
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
 enum : int { kAdd = 0x1fff0, kMultiply = 0x1fff1 };  // of two arrays
-enum : int { kTraining = 64, kInference = 96, kDirect = 1, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
+enum : int { kTraining = 64, kDirect = 1, kDirectTransposed = 10, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
 // What a primitive descriptor is asked for.
 enum : int { kAskImplementation = 8, kAskSource = 129, kAskSourceDiff, kAskWeights, kAskWeightsDiff, kAskTop, kAskTopDiff,
-             kAskWorkspace, kAskType = 258 };
+             kAskWorkspace, kAskAxes = 256, kAskDims, kAskType };
 // The arguments of a primitive.
 enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kSourceDiff = 129, kTopDiff = 145,
              kWeightsDiff = 161, kBiasDiff = 169 };
@@ -81,6 +81,16 @@ using Dims = int64_t[kMaxAxes];
     (void** description, void* engine, int algorithm, const void* dx, const void* w, const void* dy, const int64_t* strides, \
      const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, const void* attributes)) \
   X(convolution_backward_weights_primitive_desc_create, int, \
+    (void** description, void* engine, int algorithm, const void* x, const void* dw, const void* db, const void* dy, \
+     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, \
+     const void* attributes)) \
+  X(deconvolution_forward_primitive_desc_create, int, \
+    (void** description, void* engine, int kind, int algorithm, const void* x, const void* w, const void* b, const void* y, \
+     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* attributes)) \
+  X(deconvolution_backward_data_primitive_desc_create, int, \
+    (void** description, void* engine, int algorithm, const void* dx, const void* w, const void* dy, const int64_t* strides, \
+     const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, const void* attributes)) \
+  X(deconvolution_backward_weights_primitive_desc_create, int, \
     (void** description, void* engine, int algorithm, const void* x, const void* dw, const void* db, const void* dy, \
      const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, \
      const void* attributes)) \
@@ -159,19 +169,22 @@ class Array {
     if (md_) on_->call.memory_desc_destroy(md_);
   }
 
-  /// Row-major, last axis fastest, in float32.
-  static Array plain(const Library* on, int axes, const int64_t* dims) {
+  /// Row-major, last axis fastest, in float32; with `swapped` that axis comes after the next.
+  static Array plain(const Library* on, const std::vector<int64_t>& dims, int swapped = -1) {
     Dims strides;
     int64_t stride = 1;
-    for (int i = axes - 1; i >= 0; --i) strides[i] = stride, stride *= dims[i];
+    for (int i = int(dims.size()) - 1; i >= 0; --i) {
+      const int axis = swapped < 0 || i < swapped || i > swapped + 1 ? i : 2 * swapped + 1 - i;
+      strides[axis] = stride, stride *= dims[size_t(axis)];
+    }
     void* md;
-    on->check(on->call.memory_desc_create_with_strides(&md, axes, dims, kFloat, strides), "memory_desc_create");
+    on->check(on->call.memory_desc_create_with_strides(&md, int(dims.size()), dims.data(), kFloat, strides), "memory_desc_create");
     return own(on, md);
   }
   /// As the primitive likes it best, or as another tag says.
-  static Array any(const Library* on, int axes, const int64_t* dims, int type, int tag = kAnyTag) {
+  static Array any(const Library* on, const std::vector<int64_t>& dims, int type, int tag = kAnyTag) {
     void* md;
-    on->check(on->call.memory_desc_create_with_tag(&md, axes, dims, type, tag), "memory_desc_create");
+    on->check(on->call.memory_desc_create_with_tag(&md, int(dims.size()), dims.data(), type, tag), "memory_desc_create");
     return own(on, md);
   }
 
@@ -181,6 +194,13 @@ class Array {
     int type = kFloat;
     on_->check(on_->call.memory_desc_query(md_, kAskType, &type), "memory_desc_query");
     return type;
+  }
+  std::vector<int64_t> dims() const {
+    int axes = 0;
+    const Dims* dims = nullptr;
+    on_->check(on_->call.memory_desc_query(md_, kAskAxes, &axes), "memory_desc_query");
+    on_->check(on_->call.memory_desc_query(md_, kAskDims, &dims), "memory_desc_query");
+    return std::vector<int64_t>(*dims, *dims + axes);
   }
   bool operator==(const Array& other) const { return on_->call.memory_desc_equal(md_, other.md_) != 0; }
 
@@ -212,7 +232,7 @@ class Description {
   bool slow() const {
     const char* name = nullptr;
     on_->check(on_->call.primitive_desc_query(description_, kAskImplementation, 0, &name), "primitive_desc_query");
-    return !name || !std::strncmp(name, "ref", 3);
+    return !name || !std::strncmp(name, "ref", 3) || std::strstr(name, "+ref");
   }
   Array array(int what) const { return Array(on_, on_->call.primitive_desc_query_md(description_, what, 0)); }
 
@@ -228,8 +248,7 @@ class Step {
   Step(const Library* on, const Description& description) : on_(on) {
     on->check(on->call.primitive_create(&primitive_, description.get()), "primitive_create");
   }
-  Step(const Step&) = delete;
-  Step& operator=(const Step&) = delete;
+  Step(Step&& other) { *this = std::move(other); }
   Step& operator=(Step&& other) {
     std::swap(on_, other.on_), std::swap(primitive_, other.primitive_), std::swap(arguments_, other.arguments_);
     return *this;

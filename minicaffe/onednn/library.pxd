@@ -1,11 +1,14 @@
 from libc.stdint cimport int64_t
+from libcpp.vector cimport vector
 
 from minicaffe.memory.layout cimport Layout
+
+cdef int fail() except -1
 
 cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     cppclass Library:
         void set_function(int i, void* address)
-        void start() except +
+        void start() except +fail
         int (*get_effective_cpu_isa "call.get_effective_cpu_isa")()
         const DnnlVersion* (*version "call.version")()
         void (*set_threads)(int) noexcept nogil
@@ -15,22 +18,24 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
         unsigned cpu_runtime
     cppclass Array:
         Array()
-        Array(const Array&) except +
+        Array(const Array&) except +fail
         size_t bytes()
-        int type() except +
+        int type() except +fail
+        vector[int64_t] dims() except +fail
         bint operator==(const Array&)
-    Array plain_array "mc::onednn::Array::plain"(const Library*, int axes, const int64_t* dims) except +
-    Array tagged_array "mc::onednn::Array::any"(const Library*, int axes, const int64_t* dims, int type, int tag) except +
+    Array plain_array "mc::onednn::Array::plain"(const Library*, const vector[int64_t]& dims) except +fail
+    Array tagged_array "mc::onednn::Array::any"(const Library*, const vector[int64_t]& dims, int type, int tag) except +fail
     cppclass Reorder:
-        void make(const Library*, int threads, const Array& from_, const Array& to, bint add) except +
+        void make(const Library*, int threads, const Array& from_, const Array& to, bint add) except +fail
         bint made "operator bool"()
-        void run(int threads, const void* x, void* y) except +
+        void run(int threads, const void* x, void* y) except +fail
 
 cdef const Library* library() except NULL
 
 
 cdef class PrivateLayout(Layout):
     cdef Array array, plain
-    cdef Reorder forth, back
+    cdef Reorder forth, back, direct
+    cdef PrivateLayout source       # of `direct`
 
-cdef Layout layout_of(const Array& array, tuple dims)
+cdef Layout layout_of(const Array& array, const Array* plain=*)

@@ -7,17 +7,22 @@ sleep at once, unless the user has said how they wait.
 
 import ctypes
 import logging
+import math
 import os
 import sys
 from pathlib import Path
 
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport uintptr_t
 
 from minicaffe.device.threads cimport num_threads
 from minicaffe.kernels.types cimport BF16, FLOAT
 from minicaffe.memory.layout cimport Layout
 
 from minicaffe.errors import DependencyError
+
+cdef extern from *:
+    """static inline void rethrow() { throw; }"""
+    void rethrow() except +
 
 cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     const char* kNames[]
@@ -32,6 +37,14 @@ _path = None            # of the open library
 _trouble = None         # why there is none, once that is known
 _layouts = {}           # shape -> the layouts of such arrays; equal ones are one object
 cdef Library _library
+
+
+cdef int fail() except -1:
+    """Turn a C++ exception of dnnl.hpp into a DependencyError."""
+    try:
+        rethrow()
+    except RuntimeError as error:
+        raise DependencyError(f"oneDNN fails ({error}); leave it out by MINICAFFE_ONEDNN=off") from None
 
 
 cdef const Library* library() except NULL:
@@ -168,49 +181,40 @@ cdef class PrivateLayout(Layout):
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
         # Of numbers that would be rounded the plain array is to stay: by way of that.
-        if not isinstance(source, PrivateLayout) or source.dtype != self.dtype or source.dims != self.dims:
+        if not isinstance(source, PrivateLayout) or source.dtype != self.dtype or not (<PrivateLayout> source).plain == self.plain:
             return False
-        cdef Reorder direct
-        direct.make(&_library, threads(), (<PrivateLayout> source).array, self.array, False)
-        direct.run(threads(), <const void*> other, <void*> private)
+        if self.source is not source:
+            self.direct.make(&_library, threads(), (<PrivateLayout> source).array, self.array, False)
+            self.source = source
+        self.direct.run(threads(), <const void*> other, <void*> private)
         return True
 
     def with_shape(self, shape):
         if self.lanes and not self.dims[1] % self.lanes and not shape[1] % self.lanes:  # without padding
-            return layout_of(tagged(shape, TAGS[self.lanes], self.array.type()), shape)
+            return layout_of(tagged_array(&_library, shape, self.array.type(), TAGS[self.lanes]))
         return None
 
 
-cdef Array tagged(tuple dims, int tag, int type_):
-    cdef int64_t[12] sizes
-    for axis, size in enumerate(dims):
-        sizes[<int> axis] = size
-    return tagged_array(&_library, len(dims), sizes, type_, tag)
-
-
-cdef Layout layout_of(const Array& array, tuple dims):
-    """Return the layout of an array of shape `dims`, the same object for equal ones; None if it is plain."""
+cdef Layout layout_of(const Array& array, const Array* plain=NULL):
+    """Return the layout of an array, the same object for equal ones, or None if it is plain, which is row-major or as said."""
     cdef PrivateLayout layout
-    cdef int64_t[12] sizes
-    cdef long long count = 1
-    for axis, size in enumerate(dims):
-        sizes[<int> axis] = size
-        count *= size
-    cdef Array plain = plain_array(&_library, len(dims), sizes)
-    if plain == array:
+    cdef tuple dims = tuple(array.dims())
+    cdef Array flat = plain_array(&_library, dims) if plain == NULL else plain[0]
+    if flat == array:
         return None
     known = _layouts.setdefault(dims, [])
     for layout in known:
-        if layout.array == array:
+        if layout.array == array and layout.plain == flat:
             return layout
     cdef int lanes = 0
     for width, tag in TAGS.items():
-        if len(dims) == 4 and tagged(dims, tag, array.type()) == array:
+        if len(dims) == 4 and tagged_array(&_library, dims, array.type(), tag) == array:
             lanes = width
     cdef int dtype = BF16 if array.type() == kBf16 else FLOAT
-    if dtype == FLOAT and lanes and not dims[1] % lanes and dims[2] == dims[3] == 1:
+    if dtype == FLOAT and lanes and not dims[1] % lanes and dims[2] == dims[3] == 1 and plain == NULL:
         return None     # blocks that are one after the other
-    layout = PrivateLayout(array.bytes(), 4 * count, f"oneDNN {len(known)} of {'x'.join(map(str, dims))}", dims, lanes, dtype)
-    layout.array, layout.plain = array, plain
+    layout = PrivateLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN {len(known)} of {'x'.join(map(str, dims))}", dims, lanes,
+                           dtype)
+    layout.array, layout.plain = array, flat
     known.append(layout)
     return layout

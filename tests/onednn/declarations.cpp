@@ -22,10 +22,12 @@ static_assert(sizeof(DnnlArgument) == sizeof(dnnl_exec_arg_t) && sizeof(DnnlVers
 static_assert(offsetof(DnnlVersion, cpu_runtime) == offsetof(dnnl_version_t, cpu_runtime), "");
 static_assert(kSuccess == dnnl_success && kCpu == dnnl_cpu && kInOrder == dnnl_stream_in_order, "");
 static_assert(kFloat == dnnl_f32 && kBf16 == dnnl_bf16 && kAskType == dnnl_query_data_type, "");
+static_assert(kAskAxes == dnnl_query_ndims_s32 && kAskDims == dnnl_query_dims, "");
 static_assert(kAnyTag == dnnl_format_tag_any && kRowMajor == dnnl_ab, "");
 static_assert(kBlocksOf16 == dnnl_nChw16c && kBlocksOf8 == dnnl_nChw8c, "");
 static_assert(kSequential == DNNL_RUNTIME_SEQ && kOpenMp == DNNL_RUNTIME_OMP, "");
 static_assert(kTraining == dnnl_forward_training && kDirect == dnnl_convolution_direct, "");
+static_assert(kDirectTransposed == dnnl_deconvolution_direct, "");
 static_assert(kAdd == dnnl_binary_add && kMultiply == dnnl_binary_mul, "");
 static_assert(kPostOp == DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE && kOperand == DNNL_ARG_SRC_1, "");
 static_assert(kMaxPooling == dnnl_pooling_max && kMeanWithPadding == dnnl_pooling_avg_include_padding, "");

@@ -6,15 +6,14 @@ know three products of an image side and a column side: the bottom of a convolut
 
 from libc.stdint cimport int64_t
 
-from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.blob cimport Blob
 from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
-from minicaffe.memory.layout cimport Layout
-from minicaffe.memory.synced cimport UNINITIALIZED
-from minicaffe.onednn.library cimport Array, Library, layout_of, library
+from minicaffe.onednn.library cimport Library, library
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 
 import numpy as np
 
@@ -49,26 +48,12 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
                         void* workspace) except +refuse
 
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
-    bint pays(const ConvShape&)
-    cppclass OnednnConv "mc::onednn::Conv":
-        Array x, w, y, dx, dy, weights_x, weights_dy, gradient
-        void make(const Library*, const ConvShape&, int threads, bint bf16) except +refuse
-        void forward(const void* x, const void* w, const void* b, void* y) except +refuse
+    bint pays(const ConvShape&, bint transposed)
+    cppclass OnednnConv "mc::onednn::Conv"(Weighted):
+        void make(const Library*, const ConvShape&, bint transposed, int threads, bint bf16) except +refuse
         bint fuse(bint affine, int64_t slopes) except +refuse
         void forward_fused(const void* x, const void* w, const void* b, void* y, const float* scale, const float* shift,
                            const float* slopes) except +refuse
-        void make_backward_data() except +refuse
-        size_t data_scratch()
-        void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse
-        void make_backward_weights() except +refuse
-        size_t weights_scratch()
-        bint overwrites()
-        void backward_weights(const void* x, const void* dy, bint overwrite, float* dw, float* db, float* scratch) except +refuse
-        int axes()
-        int weight_axes()
-        const int64_t* x_dims()
-        const int64_t* w_dims()
-        const int64_t* y_dims()
 
 
 cdef class Convolution(Operation):
@@ -199,43 +184,24 @@ cdef class CudnnConvolution(Primitive):
         return 0
 
 
-cdef class OnednnConvolution(Primitive):
-    """The gradient of the weights is in the layout of the weights, so that the solver's update can compute there."""
-
+cdef class OnednnConvolution(OnednnWeighted):
     cdef OnednnConv conv
-    cdef Layout x, w, y                     # of forward; None: plain
-    cdef Layout dx, dy                      # of the image's gradient
-    cdef Layout weights_x, weights_dy, dw
-    cdef bint data_made, params_made        # the primitives of the gradients, at their first use
 
     def __cinit__(self, Convolution op):
-        if op.transposed:
-            raise Refusal("Deconvolution: only convolutions have a primitive")
         if op.shape.window.num_axes > 3:
             raise Refusal("more than 3 spatial axes")
         self.fuses = True
         bf16 = get_precision() == "bf16"
-        if not preferred() and not bf16 and not pays(op.shape):
+        if not preferred() and not bf16 and not pays(op.shape, op.transposed):
             raise Refusal("channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes them all the same")
-        self.conv.make(library(), op.shape, op.threads, bf16)
-        self.x, self.w, self.y = self.layout(0, self.conv.x), self.layout(1, self.conv.w), self.layout(2, self.conv.y)
-
-    cdef Layout layout(self, int which, const Array& array):
-        """The layout of an array that has the shape of x (0), the weights (1) or y (2)."""
-        cdef const int64_t* dims = self.conv.x_dims() if which == 0 else self.conv.w_dims() if which == 1 else self.conv.y_dims()
-        return layout_of(array, tuple([dims[i] for i in range(self.conv.weight_axes() if which == 1 else self.conv.axes())]))
+        self.conv.make(library(), op.shape, op.transposed, op.threads, bf16)
+        self.see(&self.conv)
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef const void* b = bias.data_on(on) if bias is not None else NULL
-        cdef const void* w = weight.data_in(on, self.w)
-        cdef object kept = weight.data_memory.private_side      # a net of another thread may want it in another layout
-        cdef const void* from_ = x.data_in(on, self.x)
-        cdef void* to = y.overwrite_data_in(on, self.y)
-        if operation.epilogue is None or not self.finish(on, operation, from_, w, b, to):
-            with nogil:
-                self.conv.forward(from_, w, b, to)
+        if operation.epilogue is None or not self.finish(on, operation, x, y, weight, bias):
+            OnednnWeighted.forward(self, on, operation, x, y, weight, bias)
 
-    cdef bint finish(self, const Context& on, Operation operation, const void* x, const void* w, const void* b, void* y) except -1:
+    cdef bint finish(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         """Forward with the epilogue, which is taken; false if oneDNN has none."""
         epilogue = operation.epilogue
         cdef const float[::1] scale, shift, slopes
@@ -248,37 +214,19 @@ cdef class OnednnConvolution(Primitive):
             scale, shift = epilogue.scale.astype(np.float32), epilogue.shift.astype(np.float32)
         if count:
             slopes = epilogue.slopes
+        cdef const void* w = weight.data_in(on, self.w)
+        cdef object kept = weight.data_memory.private_side
         with nogil:
-            self.conv.forward_fused(x, w, b, y, &scale[0] if affine else NULL, &shift[0] if affine else NULL,
+            self.conv.forward_fused(x.data_in(on, self.x), w, bias.data_on(on) if bias is not None else NULL,
+                                    y.overwrite_data_in(on, self.y), &scale[0] if affine else NULL, &shift[0] if affine else NULL,
                                     &slopes[0] if count else NULL)
         operation.epilogue = None
         return True
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        if not self.data_made:
-            self.conv.make_backward_data()
-            self.dx, self.dy = self.layout(0, self.conv.dx), self.layout(2, self.conv.dy)
-            self.data_made = True
-        cdef const void* w = weight.data_in(on, self.w)
-        cdef object kept = weight.data_memory.private_side
-        cdef void* scratch = operation.scratch(on, (self.conv.data_scratch() + 3) // 4)
-        with nogil:
-            self.conv.backward_data(w, y.diff_in(on, self.dy), x.overwrite_diff_in(on, self.dx), scratch)
-
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         if weight is None:
             return backward_bias(on, operation, y, bias)
-        if not self.params_made:
-            self.conv.make_backward_weights()
-            self.weights_x, self.weights_dy = self.layout(0, self.conv.weights_x), self.layout(2, self.conv.weights_dy)
-            self.dw = self.layout(1, self.conv.gradient)
-            self.params_made = True
-        cdef bint overwrite = self.conv.overwrites() and weight.diff_memory.head == UNINITIALIZED   # nothing to add to
-        cdef float* dw = <float*> (weight.overwrite_diff_in(on, self.dw) if overwrite else weight.mutable_diff_in(on, self.dw))
-        cdef float* scratch = <float*> operation.scratch(on, self.conv.weights_scratch() // 4)
-        with nogil:
-            self.conv.backward_weights(x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy), overwrite, dw,
-                                       <float*> (bias.mutable_diff_on(on) if bias is not None else NULL), scratch)
+        return OnednnWeighted.backward_params(self, on, operation, x, y, weight, bias)
 
 
 offer(Convolution, "CAFFE", CaffeConvolution)

@@ -4,14 +4,16 @@ Engine ONEDNN (ops/inner_product/onednn.hpp) computes in bf16 only.
 """
 
 from libc.stdint cimport int64_t
+from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport BF16
 from minicaffe.memory.layout cimport Layout
-from minicaffe.onednn.library cimport Array, Library, PrivateLayout, layout_of, library
+from minicaffe.onednn.library cimport Array, Library, PrivateLayout, library
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.gemm.blas cimport Blas, blas
+from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 
 from minicaffe.ops.engine import Refusal, get_precision, offer
 
@@ -22,16 +24,8 @@ cdef extern from "minicaffe/ops/inner_product/caffe.hpp" namespace "mc" nogil:
                                 const void* x, const void* weight, const void* dy, void* dweight, void* dbias, void* dx)
 
 cdef extern from "minicaffe/ops/inner_product/onednn.hpp" namespace "mc::onednn" nogil:
-    cppclass OnednnInner "mc::onednn::Inner":
-        Array x, w, dy
-        void make(const Library*, int axes, const int64_t* dims, const Array* image, int64_t outputs, int threads) except +refuse
-        void forward(const void* x, const void* w, const void* b, void* y) except +refuse
-        void make_backward_data() except +refuse
-        size_t data_scratch()
-        void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse
-        void make_backward_weights() except +refuse
-        size_t weights_scratch()
-        void backward_weights(const void* x, const void* dy, float* dw, float* db, float* scratch) except +refuse
+    cppclass OnednnInner "mc::onednn::Inner"(Weighted):
+        void make(const Library*, const vector[int64_t]& dims, const Array* image, int64_t outputs, int threads) except +refuse
 
 
 cdef class InnerProduct(Operation):
@@ -66,9 +60,8 @@ cdef class CaffeInnerProduct(Primitive):
                                    bias.mutable_diff_on(on) if bias is not None else NULL, NULL)
 
 
-cdef class OnednnInnerProduct(Primitive):
+cdef class OnednnInnerProduct(OnednnWeighted):
     cdef OnednnInner inner
-    cdef Layout x, w, dy
 
     def __cinit__(self, InnerProduct op):
         if get_precision() != "bf16":
@@ -77,36 +70,12 @@ cdef class OnednnInnerProduct(Primitive):
             raise Refusal("an inner product with transpose: true")
         cdef tuple dims = (op.m, op.k)
         cdef const Array* image = NULL
-        cdef int64_t[12] sizes
         cdef Layout layout = op.layout
         if layout is not None and layout.dtype == BF16 and layout.dims[0] == op.m and layout.plain_nbytes == 4 * op.m * op.k:
             dims = layout.dims
             image = &(<PrivateLayout> layout).array
-        for axis, size in enumerate(dims):
-            sizes[<int> axis] = size
-        self.inner.make(library(), len(dims), sizes, image, op.n, op.threads)
-        self.x, self.w = layout_of(self.inner.x, dims), layout_of(self.inner.w, (op.n, *dims[1:]))
-        self.dy = layout_of(self.inner.dy, (op.m, op.n))
-
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        with nogil:
-            self.inner.forward(x.data_in(on, self.x), weight.data_in(on, self.w), bias.data_on(on) if bias is not None else NULL,
-                               y.mutable_data_on(on))
-
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        self.inner.make_backward_data()
-        cdef void* scratch = operation.scratch(on, (self.inner.data_scratch() + 3) // 4)
-        with nogil:
-            self.inner.backward_data(weight.data_in(on, self.w), y.diff_in(on, self.dy), x.overwrite_diff_in(on, self.x), scratch)
-
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        if weight is None:
-            raise Refusal("the gradient of a bias alone")
-        self.inner.make_backward_weights()
-        cdef float* scratch = <float*> operation.scratch(on, self.inner.weights_scratch() // 4)
-        with nogil:
-            self.inner.backward_weights(x.data_in(on, self.x), y.diff_in(on, self.dy), <float*> weight.mutable_diff_on(on),
-                                        <float*> (bias.mutable_diff_on(on) if bias is not None else NULL), scratch)
+        self.inner.make(library(), dims, image, op.n, op.threads)
+        self.see(&self.inner)
 
 
 offer(InnerProduct, "CAFFE", CaffeInnerProduct)

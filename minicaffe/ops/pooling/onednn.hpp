@@ -15,10 +15,10 @@ class Pool {
     const int64_t in[] = {s.height, s.width}, out[] = {s.out_height, s.out_width}, pad[] = {s.pad_h, s.pad_w};
     on_ = on, threads_ = threads, x = image;
     kernel_[0] = s.kernel_h, kernel_[1] = s.kernel_w, strides_[0] = s.stride_h, strides_[1] = s.stride_w;
-    y_dims_[0] = images, y_dims_[1] = channels;
+    std::vector<int64_t> y_dims = {images, channels};
     bool whole = true, padded = false;  // no window is cut off behind the padding; there is some
     for (int a = 0; a < 2; ++a) {
-      y_dims_[a + 2] = out[a], left_[a] = pad[a], dilates_[a] = 0;
+      y_dims.push_back(out[a]), left_[a] = pad[a], dilates_[a] = 0;
       right_[a] = (out[a] - 1) * strides_[a] + kernel_[a] - in[a] - pad[a];  // sizes are rounded up or down
       whole = whole && right_[a] <= pad[a], padded = padded || pad[a];
       if ((out[a] - 1) * strides_[a] - pad[a] >= in[a]) throw std::runtime_error("a pooling window outside the image");
@@ -26,7 +26,7 @@ class Pool {
     // Caffe divides by the part of the window that lies in the padded image.
     if (!max && padded && !whole) throw std::runtime_error("AVE pooling with windows that reach beyond the padding");
     algorithm_ = max ? kMaxPooling : padded ? kMeanWithPadding : kMeanWithoutPadding;
-    const Array any = Array::any(on, 4, y_dims_, image.type());
+    const Array any = Array::any(on, y_dims, image.type());
     void* description = nullptr;
     on->use_threads(threads);
     on->check(on->call.pooling_forward_primitive_desc_create(&description, on->engine, kTraining, algorithm_, x.get(), any.get(),
@@ -75,7 +75,7 @@ class Pool {
 
   const Library* on_ = nullptr;
   int threads_ = 1, algorithm_ = 0;
-  Dims y_dims_, kernel_, strides_, dilates_, left_, right_;
+  Dims kernel_, strides_, dilates_, left_, right_;
   Description forward_;
   Array workspace_;
   Step forward_step_, backward_step_;

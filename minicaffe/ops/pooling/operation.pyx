@@ -111,7 +111,7 @@ cdef class OnednnPooling(Primitive):
             raise Refusal("STOCHASTIC pooling, and pooling with a mask as second top")
         self.x = blocked(op.layout, (op.images, op.channels))
         self.pool.make(library(), op.shape, op.images, op.channels, op.method == MAX, self.x.array, op.threads)
-        self.y = layout_of(self.pool.y, (op.images, op.channels, op.shape.out_height, op.shape.out_width))
+        self.y = layout_of(self.pool.y)
         self.workspace = Blob(((self.pool.workspace() + 3) // 4,), FLOAT, "pooling workspace")
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:

@@ -1,0 +1,120 @@
+// What a convolution and an inner product by oneDNN have in common: y = x w + b in three steps, forward, gradient of x, gradient of
+// weights and bias, each with arrays in the arrangements that it likes best. The gradients keep those of forward where an
+// implementation for them is not the slow reference, so that data and diffs go from layer to layer without a reorder.
+#pragma once
+#include "minicaffe/onednn/dnnl.hpp"
+
+namespace mc {
+namespace onednn {
+
+class Weighted {
+ public:
+  Array x, w, y;            // of forward
+  Array dx, dy;             // of the gradient of x
+  Array weights_x, weights_dy;
+  Array gradient;           // of the weights: arranged as they are, or plain if they are rounded
+  Array plain_w;            // as the parameter lies in memory
+  virtual ~Weighted() = default;
+
+  void forward(const void* x_at, const void* w_at, const void* b_at, void* y_at) {
+    forward_step_.run(threads_, {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at});
+  }
+
+  void make_backward_data() {
+    if (data_step_) return;
+    on_->use_threads(threads_);
+    const Description made = best([&](void** description, const Array& x_, const Array& dy_) {
+      return create_backward_data(description, x_.get(), any_w_.get(), dy_.get());
+    });
+    dx = made.array(kAskSourceDiff), data_w_ = made.array(kAskWeights), dy = made.array(kAskTopDiff);
+    Step step(on_, made);
+    step.takes(kWeights, data_w_).takes(kTopDiff, dy).takes(kSourceDiff, dx);
+    if (!(data_w_ == w)) turn_.make(on_, threads_, w, data_w_);
+    data_step_ = std::move(step);
+  }
+  /// Bytes of scratch memory for the weights in another arrangement; 0: they are taken as they are.
+  size_t data_scratch() const { return turn_ ? data_w_.bytes() : 0; }
+
+  void backward_data(const void* w_at, const void* dy_at, void* dx_at, void* scratch) {
+    if (turn_) turn_.run(threads_, w_at, scratch);
+    data_step_.run(threads_, {turn_ ? scratch : w_at, dy_at, dx_at});
+  }
+
+  void make_backward_weights() {
+    if (weights_step_) return;
+    on_->use_threads(threads_);
+    const Array any_dw = Array::any(on_, w.dims(), kFloat);
+    const Description made = best([&](void** description, const Array& x_, const Array& dy_) {
+      return create_backward_weights(description, x_.get(), any_dw.get(), bias().get(), dy_.get());
+    });
+    weights_x = made.array(kAskSource), dw_ = made.array(kAskWeightsDiff), weights_dy = made.array(kAskTopDiff);
+    Step step(on_, made);
+    step.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw_).takes(kBiasDiff, bias());
+    gradient = w.type() == kBf16 ? plain_w : w;
+    add_.make(on_, threads_, dw_, gradient, true);
+    weights_step_ = std::move(step);
+  }
+  /// Whether the weights' gradient can be written at once where there is nothing to add to.
+  bool overwrites() const { return dw_ == gradient; }
+  size_t weights_scratch() const { return dw_.bytes() + no_bias_.size() * sizeof(float); }
+
+  /// Add to the gradient of the weights, arranged as `gradient`, or overwrite it; and to that of the bias, which may be null.
+  void backward_weights(const void* x_at, const void* dy_at, bool overwrite, void* dw_at, void* db_at, void* scratch) {
+    float* const sums = static_cast<float*>(scratch) + dw_.bytes() / sizeof(float);
+    weights_step_.run(threads_, {x_at, dy_at, overwrite ? dw_at : scratch, sums});
+    if (!overwrite) add_.run(threads_, scratch, dw_at);
+    for (size_t i = 0; db_at && i < no_bias_.size(); ++i) static_cast<float*>(db_at)[i] += sums[i];
+  }
+
+ protected:
+  // What the derived class computes: oneDNN's functions that describe a primitive for these arrangements.
+  virtual int create_forward(void** made, const void* x, const void* w, const void* b, const void* y,
+                             const void* attributes) const = 0;
+  virtual int create_backward_data(void** made, const void* dx, const void* w, const void* dy) const = 0;
+  virtual int create_backward_weights(void** made, const void* x, const void* dw, const void* db, const void* dy) const = 0;
+
+  /// Make forward for these arrays, of which `plain` is how the parameter lies in memory; refuses by std::runtime_error.
+  void start(const Library* on, int threads, const Array& x_any, const Array& w_any, const Array& plain, const Array& y_any) {
+    on_ = on, threads_ = threads, any_x_ = x_any, any_w_ = w_any, any_y_ = y_any, plain_w = plain;
+    no_bias_.assign(size_t(y_any.dims()[1]), 0.f);
+    on->use_threads(threads);
+    void* description = nullptr;
+    on->check(create_forward(&description, x_any.get(), w_any.get(), bias().get(), y_any.get(), nullptr), "forward");
+    forward_ = Description(on, description);
+    if (forward_.slow()) throw std::runtime_error("a shape for which oneDNN has only its slow reference");
+    x = forward_.array(kAskSource), w = forward_.array(kAskWeights), y = back_y_ = forward_.array(kAskTop);
+    forward_step_ = forward_step(forward_);
+  }
+  Step forward_step(const Description& made) const {
+    Step step(on_, made);
+    step.takes(kSource, x).takes(kWeights, w).takes(kBias, bias()).takes(kTop, y);
+    return step;
+  }
+  Array bias() const { return Array::plain(on_, {int64_t(no_bias_.size())}); }
+
+  /// What create(x, y) gives for the arrangements of forward, unless that is slow; then for those that it likes best.
+  template <class Create> Description best(const Create& create) const {
+    void* made = nullptr;
+    if (create(&made, x, back_y_) == kSuccess) {
+      Description description(on_, made);
+      if (!description.slow()) return description;
+    }
+    on_->check(create(&made, any_x_, any_y_), "backward");
+    return Description(on_, made);
+  }
+
+  const Library* on_ = nullptr;
+  int threads_ = 1;
+  Array any_x_, any_w_, any_y_, back_y_;  // back_y_: of the top's gradient, if it can be
+  Description forward_;
+  Step forward_step_;
+  std::vector<float> no_bias_;
+
+ private:
+  Array data_w_, dw_;
+  Step data_step_, weights_step_;
+  Reorder turn_, add_;
+};
+
+}  // namespace onednn
+}  // namespace mc

@@ -1,0 +1,26 @@
+from libcpp.vector cimport vector
+
+from minicaffe.memory.layout cimport Layout
+from minicaffe.onednn.library cimport Array
+from minicaffe.ops.engine cimport Primitive, refuse
+
+cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
+    cppclass Weighted:
+        Array x, w, y, dx, dy, weights_x, weights_dy, gradient, plain_w
+        void forward(const void* x, const void* w, const void* b, void* y) except +refuse
+        void make_backward_data() except +refuse
+        size_t data_scratch()
+        void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse
+        void make_backward_weights() except +refuse
+        bint overwrites()
+        size_t weights_scratch()
+        void backward_weights(const void* x, const void* dy, bint overwrite, void* dw, void* db, void* scratch) except +refuse
+
+
+cdef class OnednnWeighted(Primitive):
+    cdef Weighted* steps                    # of the derived class
+    cdef Layout x, w, y                     # of forward; None: plain
+    cdef Layout dx, dy                      # of the bottom's gradient
+    cdef Layout weights_x, weights_dy, dw
+    cdef bint data_made, params_made        # the primitives of the gradients, at their first use
+    cdef int see(self, Weighted* steps) except -1
