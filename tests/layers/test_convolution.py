@@ -71,6 +71,10 @@ CASES = [
     ("no_axes", (5, 4), "num_output: 3", (), (), (), 1, ()),
     ("too_small", (1, 2, 2, 4), "num_output: 2 kernel_size: 3 stride: 2", (2, 2), (0, 0), (1, 1), 1, (1, 1)),
     ("pad_beyond_kernel", (1, 1, 2, 2), "num_output: 2 kernel_size: 2 pad: 3", (1, 1), (3, 3), (1, 1), 1, (7, 7)),
+    ("stride_beyond_kernel", (2, 3, 7, 11), "num_output: 2 kernel_h: 1 kernel_w: 2 stride_h: 2 stride_w: 4 pad_w: 1", (2, 4),
+     (0, 1), (1, 1), 1, (4, 3)),
+    ("far_apart", (2, 2, 30), "num_output: 2 kernel_size: 2 dilation: 40 pad: 20", (1,), (20,), (40,), 1, (30,)),
+    ("long_rows", (2, 1, 800), "num_output: 2 kernel_size: 3 pad: 1", (1,), (1,), (1,), 1, (800,)),
     ("row_of_eight", (3, 2, 10, 10), "num_output: 5 kernel_size: 3", (1, 1), (0, 0), (1, 1), 1, (8, 8)),
 ]
 

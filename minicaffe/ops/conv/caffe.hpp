@@ -1,11 +1,11 @@
 // Convolution by engine CAFFE: im2col and GEMM. A deconvolution is the same with forward and backward exchanged.
 //
-// Caffe fills a column matrix for a whole image and hands it to a BLAS. On the CPU a thread packs the few columns that one tile of
-// the product needs (ops/conv/columns.hpp) into a buffer that stays in its cache, and multiplies at once
-// (ops/conv/register_tile.hpp). The columns of all images are numbered through, j = image * positions + position, so that small
-// images fill whole tiles together and a single large one still occupies all threads. Work is cut by sizes alone, never by the
-// number of threads: results do not depend on it. On a device a group of images is unfolded into a column matrix in memory and
-// multiplied in one batch.
+// Caffe fills a column matrix for a whole image and hands it to a BLAS. On the CPU a thread copies the input rows that a stretch of
+// columns sees, packs the few columns that one tile of the product needs (ops/conv/columns.hpp) into a buffer that stays in its
+// cache, and multiplies at once (ops/conv/register_tile.hpp). The columns of all images are numbered through,
+// j = image * positions + position, so that small images fill whole tiles together and a single large one still occupies all
+// threads. Work is cut by sizes alone, never by the number of threads: results do not depend on it. On a device a group of images
+// is unfolded into a column matrix in memory and multiplied in one batch.
 //
 // Names, for one group: M outputs, K = channels * taps rows of the column matrix, N positions of an image.
 #pragma once
@@ -21,7 +21,10 @@ namespace cpu {
 
 constexpr index_t kDepth = 384;      // the most rows of a packed panel: 48 KiB at full width, read from an L2 cache
 constexpr index_t kChunk = 256;      // columns that forward takes through the same rows of the weights
-constexpr index_t kBlockRows = 512;  // rows that backward unfolds at once, of kBlock columns each: within an L2 cache
+constexpr index_t kBlock = 128;      // columns that backward_data unfolds at once, for kBlockRows rows: within an L2 cache
+constexpr index_t kBlockRows = 512;
+constexpr index_t kDotColumns = 768;  // columns that backward_weights takes at once, for kDotRows rows
+constexpr index_t kDotRows = 64;
 constexpr index_t kTasks = 8;         // how many independent parts a backward pass should have at least
 
 /// How many tasks make it worth to wake a thread, if one takes that many multiplications.
@@ -32,9 +35,29 @@ inline index_t panel_depth(const ConvShape& s) {
   return round_up(ceil_div(s.k, std::max<index_t>(1, ceil_div(s.k, kDepth))), s.last_kernel);
 }
 
+/// How many elements the input rows take that the given columns see in `rows` rows of the column matrix. All parts of scratch
+/// memory are whole vectors, so that no vector of a panel lies in two cache lines.
+inline index_t copied_rows(const ConvShape& s, index_t columns, index_t rows) {
+  return round_up((rows / s.taps + 2) * SeenRows::most(s, columns), kOvershoot) + kOvershoot;
+}
+
 /// How many elements of scratch memory each of the functions below needs.
 template <class T> index_t forward_scratch(const ConvShape& s, int threads) {
-  return s.groups * kMaxTileRows * s.k + threads * kMaxTileColumns * panel_depth(s);
+  const index_t depth = panel_depth(s);
+  return round_up(s.groups * kMaxTileRows * s.k, kOvershoot) +
+         threads * (kMaxTileColumns * depth + kOvershoot + copied_rows(s, kChunk, depth));
+}
+
+/// Copy the rows that rows k0..k1-1 of the column matrix need, of a group whose first channel is at `x`.
+template <class T> void load_rows(const SeenRows& seen, const T* x, index_t k0, index_t k1, T* copies) {
+  range(LoadRows<T>{seen, k0 / seen.s.taps, x, copies}, k0 / seen.s.taps, ceil_div(k1, seen.s.taps));
+}
+
+/// The rows k0..k1-1 of the column matrix for one tile, `ld` apart, with zeros up to `width`.
+template <class T>
+void pack_rows(const SeenRows& seen, index_t tile, index_t k0, index_t k1, const T* copies, T* columns, index_t ld, index_t width) {
+  const index_t kernel = seen.s.last_kernel;
+  range(PackLines<T>{seen, tile, k0 / kernel, k1 / kernel, copies, columns, ld, width}, 0, 1);
 }
 
 /// y = W * x + bias for every image; `bias` may be null.
@@ -45,7 +68,7 @@ void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weig
   const index_t chunks = ceil_div(columns, kChunk);
   // The weights of the last tile of each group, filled up with rows of zeros.
   const index_t whole = s.m / tile.rows * tile.rows;
-  T *tails = scratch, *buffers = scratch + s.groups * kMaxTileRows * s.k;
+  T *tails = scratch, *buffers = scratch + round_up(s.groups * kMaxTileRows * s.k, kOvershoot);
   for (index_t g = 0; g < s.groups && whole < s.m; ++g)
     for (index_t r = 0; r < tile.rows; ++r) {
       T* row = tails + (g * kMaxTileRows + r) * s.k;
@@ -55,14 +78,16 @@ void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weig
         std::fill(row, row + s.k, T(0));
     }
 
-  auto chunk_product = [&](T* panel, index_t g, index_t begin, index_t end, std::vector<Segment>* segments) {
+  const index_t buffer = kMaxTileColumns * depth + kOvershoot + copied_rows(s, kChunk, depth);
+  auto product = [&](T* panel, index_t g, index_t begin, index_t end, SeenRows* seen) {
+    T* copies = panel + kMaxTileColumns * depth + kOvershoot;
+    seen->see(begin, end, tile.columns);
     for (index_t k0 = 0; k0 < s.k; k0 += depth) {
       const index_t k1 = std::min(s.k, k0 + depth);
-      for (index_t j = begin; j < end; j += tile.columns) {
+      load_rows(*seen, x + g * s.group_channels * s.pixels, k0, k1, copies);
+      for (index_t j = begin, t = 0; j < end; j += tile.columns, ++t) {
         const index_t width = std::min<index_t>(tile.columns, end - j);
-        segments_of(s, j, j + width, segments);
-        range(PackLine<T>{s, *segments, k0 / s.last_kernel, x + g * s.group_channels * s.pixels, panel, tile.columns},
-              k0 / s.last_kernel, k1 / s.last_kernel);
+        pack_rows(*seen, t, k0, k1, copies, panel, tile.columns, tile.columns);
         const bool direct = width == tile.columns && j % s.positions + width <= s.positions;
         for (index_t m = 0; m < s.m; m += tile.rows) {
           const int rows = int(std::min<index_t>(tile.rows, s.m - m));
@@ -80,12 +105,12 @@ void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weig
           if (k0)
             for_each_image(s, j, j + width, [&](index_t offset, index_t column, index_t length) {
               for (int r = 0; r < rows; ++r)
-                copy_run(out + offset + r * s.positions, 1, length, corner + r * tile.columns + column);
+                copy_run(out + offset + r * s.positions, length, corner + r * tile.columns + column);
             });
           tile.product(k1 - k0, a + k0, s.k, 1, panel, from, corner, tile.columns, rows);
           for_each_image(s, j, j + width, [&](index_t offset, index_t column, index_t length) {
             for (int r = 0; r < rows; ++r)
-              copy_run(corner + r * tile.columns + column, 1, length, out + offset + r * s.positions);
+              copy_run(corner + r * tile.columns + column, length, out + offset + r * s.positions);
           });
         }
       }
@@ -93,11 +118,13 @@ void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weig
   };
   const index_t grain = task_grain(s.m * s.k * std::min(columns, kChunk));
   parallel(threads, s.groups * chunks, grain, [&](int thread, index_t first, index_t last) {
-    std::vector<Segment> segments;
-    T* panel = buffers + thread * kMaxTileColumns * depth;
+    SeenRows seen(s);
     for (index_t task = first; task < last; ++task) {
-      const index_t begin = task % chunks * kChunk;
-      chunk_product(panel, task / chunks, begin, std::min(columns, begin + kChunk), &segments);
+      const index_t begin = task % chunks * kChunk, end = std::min(columns, begin + kChunk);
+      for (index_t j = begin, next; j < end; j = next) {
+        next = SeenRows::stretch_end(s, j, end, kChunk);
+        product(buffers + thread * buffer, task / chunks, j, next, &seen);
+      }
     }
   });
 }
@@ -117,7 +144,8 @@ struct DataBlocks {
 template <class T> index_t backward_data_scratch(const ConvShape& s, int threads) {
   DataBlocks blocks(s);
   index_t rows = round_up(blocks.channels * s.taps, tile_for<T>(blocks.channels * s.taps).rows);
-  return s.groups * blocks.count * rows * s.m + threads * (rows * kBlock + std::min(s.m, kDepth) * kBlock);
+  return round_up(s.groups * blocks.count * rows * s.m, kOvershoot) +
+         threads * ((rows + std::min(s.m, kDepth)) * kBlock + copied_rows(s, kBlock, 0));
 }
 
 /// dx = the transposed operation on dy, overwritten; `bias`, one a channel of x, is added (a deconvolution's); may be null.
@@ -127,7 +155,7 @@ void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const 
   const index_t block_rows = blocks.channels * s.taps, depth = std::min(s.m, kDepth);
   const Tile<T> tile = tile_for<T>(block_rows);
   const index_t rows = round_up(block_rows, tile.rows), all_blocks = s.groups * blocks.count;
-  T *packed = scratch, *buffers = scratch + all_blocks * rows * s.m;
+  T *packed = scratch, *buffers = scratch + round_up(all_blocks * rows * s.m, kOvershoot);
 
   // The weights of each block as tiles [m][row], so that the product reads them in order.
   parallel(threads, all_blocks, ceil_div(kGrain, rows * s.m), [&](int, index_t first, index_t last) {
@@ -144,8 +172,9 @@ void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const 
 
   const index_t grain = task_grain(rows * s.m * blocks.images * s.positions);
   parallel(threads, blocks.batches * all_blocks, grain, [&](int thread, index_t first, index_t last) {
-    std::vector<Segment> segments;
-    T *columns = buffers + thread * (rows + depth) * kBlock, *panel = columns + rows * kBlock;
+    SeenRows seen(s);
+    T* columns = buffers + thread * ((rows + depth) * kBlock + copied_rows(s, kBlock, 0));
+    T *panel = columns + rows * kBlock, *copies = panel + depth * kBlock;
     const T zeros[kMaxTileRows] = {};
     for (index_t task = first; task < last; ++task) {
       const index_t batch = task / all_blocks, b = task % all_blocks, g = b / blocks.count;
@@ -158,23 +187,23 @@ void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const 
           T* plane = x + (i * s.channels + c) * s.pixels;
           std::fill(plane, plane + s.pixels, bias ? bias[g * s.group_channels + channel + c] : T(0));
         }
-      for (index_t j = image0 * s.positions; j < image1 * s.positions; j += kBlock) {
-        const index_t end = std::min(image1 * s.positions, j + kBlock);
+      for (index_t j = image0 * s.positions, end; j < image1 * s.positions; j = end) {
+        end = SeenRows::stretch_end(s, j, image1 * s.positions, kBlock);
         for (index_t m0 = 0; m0 < s.m; m0 += depth) {
           const index_t m1 = std::min(s.m, m0 + depth);
           for (index_t p = j; p < end; p += tile.columns) {
             const index_t panel_end = std::min<index_t>(end, p + tile.columns);
             for_each_image(s, p, panel_end, [&](index_t offset, index_t column, index_t length) {
               for (index_t m = m0; m < m1; ++m)
-                copy_run(dy + offset + (g * s.m + m) * s.positions, 1, length, panel + (m - m0) * tile.columns + column);
+                copy_run(dy + offset + (g * s.m + m) * s.positions, length, panel + (m - m0) * tile.columns + column);
             });
             for (index_t t = 0; t < channels * s.taps; t += tile.rows)
               tile.product(m1 - m0, packed + b * rows * s.m + t * s.m + m0 * tile.rows, 1, tile.rows, panel,
                            m0 ? nullptr : zeros, columns + t * kBlock + (p - j), kBlock, tile.rows);
           }
         }
-        segments_of(s, j, end, &segments);
-        range(AddChannel<T>{s, segments, columns, kBlock, x}, 0, channels);
+        seen.see(j, end, kBlock);
+        range(AddLines<T>{seen, columns, kBlock, copies, x}, 0, channels);
       }
     }
   });
@@ -182,73 +211,82 @@ void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const 
 
 /// How backward_weights is cut: blocks of rows of the column matrix, and parts of the images that are summed up at the end.
 struct WeightBlocks {
+  static constexpr index_t kLd = kDotColumns + kOvershoot;  // not a power of two: rows would take turns in the same cache lines
   index_t rows, count, parts, images;
+  index_t columns, rows_at_once;  // of the column matrix that are packed at once
+  index_t buffer;                 // elements of scratch memory for a thread
   explicit WeightBlocks(const ConvShape& s) {
-    parts = std::max<index_t>(1, std::min({kTasks, s.images, index_t(1 << 22) / std::max<index_t>(1, s.outputs * s.k)}));
+    const index_t most = std::min(index_t(1 << 22) / std::max<index_t>(1, s.outputs * s.k), s.images * s.positions / 512);
+    parts = std::max<index_t>(1, std::min({kTasks, s.images, most}));
     images = ceil_div(s.images, parts);
     parts = std::max<index_t>(1, ceil_div(s.images, std::max<index_t>(1, images)));
-    index_t wanted = std::max(ceil_div(s.k, kBlockRows), ceil_div(kTasks, parts * s.groups));
+    columns = std::max<index_t>(1, images * s.positions);
+    columns = round_up(ceil_div(columns, ceil_div(columns, kDotColumns)), kOvershoot);
+    const index_t wanted = ceil_div(kTasks, parts * s.groups);
     rows = round_up(std::max<index_t>(ceil_div(s.k, wanted), std::min<index_t>(s.k, 32)), s.last_kernel);
     count = ceil_div(s.k, rows);
+    rows_at_once = std::min(rows, round_up(kDotRows, s.last_kernel));
+    buffer = (rows_at_once + s.m) * kLd + kOvershoot + copied_rows(s, columns, rows_at_once);
   }
 };
 
 template <class T> index_t backward_weights_scratch(const ConvShape& s, int threads) {
   WeightBlocks blocks(s);
-  Tile<T> tile = tile_for<T>(blocks.rows);
-  index_t rows = round_up(blocks.rows, tile.rows), width = round_up(s.m, tile.columns);
-  return blocks.parts * s.groups * blocks.count * rows * width + threads * (rows + tile.columns) * kBlock;
+  return round_up(blocks.parts * s.groups * blocks.count * blocks.rows * s.m, kOvershoot) + threads * blocks.buffer;
 }
 
 /// dweight += dy * im2col(x)^T, summed over images in an order that sizes alone decide.
 template <class T>
 void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, const T* dy, T* dweight, T* scratch) {
   const WeightBlocks blocks(s);
-  const Tile<T> tile = tile_for<T>(blocks.rows);
-  const index_t rows = round_up(blocks.rows, tile.rows), width = round_up(s.m, tile.columns);
-  const index_t all_blocks = s.groups * blocks.count, part_size = all_blocks * rows * width;
-  T *sums = scratch, *buffers = scratch + blocks.parts * part_size;
+  const DotTile<T> tile = dot_tile_for<T>(s.m);
+  const index_t rows = blocks.rows, all_blocks = s.groups * blocks.count, part_size = all_blocks * rows * s.m;
+  T *sums = scratch, *buffers = scratch + round_up(blocks.parts * part_size, kOvershoot);
   if (!s.images || !s.positions) return;
 
-  // sums[part][group and block][row k][output m]: the outputs lie along the vectors, the columns give the single numbers.
+  // sums[part][group and block][output m][row k]: both factors lie along the vectors.
   const index_t grain = task_grain(rows * s.m * blocks.images * s.positions);
   parallel(threads, blocks.parts * all_blocks, grain, [&](int thread, index_t first, index_t last) {
-    std::vector<Segment> segments;
-    T *columns = buffers + thread * (rows + tile.columns) * kBlock, *panel = columns + rows * kBlock;
-    const T zeros[kMaxTileRows] = {};
+    SeenRows seen(s);
+    T *tops = buffers + thread * blocks.buffer, *columns = tops + s.m * blocks.kLd;
+    T* copies = columns + blocks.rows_at_once * blocks.kLd + kOvershoot;
     for (index_t task = first; task < last; ++task) {
-      const index_t part = task / all_blocks, b = task % all_blocks, g = b / blocks.count, k0 = b % blocks.count * blocks.rows;
-      const index_t k1 = std::min(s.k, k0 + blocks.rows);
+      const index_t part = task / all_blocks, b = task % all_blocks, g = b / blocks.count, block = b % blocks.count * rows;
+      const index_t block_end = std::min(s.k, block + rows);
       const index_t begin = part * blocks.images * s.positions;
       const index_t end = std::min(s.images, (part + 1) * blocks.images) * s.positions;
-      T* sum = sums + task * rows * width;
-      for (index_t j = begin; j < end; j += kBlock) {
-        const index_t length = std::min(kBlock, end - j);
-        segments_of(s, j, j + length, &segments);
-        range(PackLine<T>{s, segments, k0 / s.last_kernel, x + g * s.group_channels * s.pixels, columns, kBlock},
-              k0 / s.last_kernel, k1 / s.last_kernel);
-        for (index_t m0 = 0; m0 < s.m; m0 += tile.columns) {
-          const index_t outputs = std::min<index_t>(tile.columns, s.m - m0);
-          for_each_image(s, j, j + length, [&](index_t offset, index_t column, index_t n) {
-            const T* in = dy + offset + (g * s.m + m0) * s.positions;
-            for (index_t i = 0; i < n; ++i)
-              for (index_t m = 0; m < outputs; ++m) panel[(column + i) * tile.columns + m] = in[m * s.positions + i];
-          });
-          for (index_t k = 0; k < k1 - k0; k += tile.rows)
-            tile.product(length, columns + k * kBlock, kBlock, 1, panel, j > begin ? nullptr : zeros, sum + k * width + m0,
-                         width, tile.rows);
+      T* sum = sums + task * rows * s.m;
+      std::fill(sum, sum + rows * s.m, T(0));
+      for (index_t j = begin, next; j < end; j = next) {
+        next = SeenRows::stretch_end(s, j, end, blocks.columns);
+        const index_t depth = round_up(next - j, kOvershoot);
+        for_each_image(s, j, next, [&](index_t offset, index_t column, index_t length) {
+          for (index_t m = 0; m < s.m; ++m)
+            copy_run(dy + offset + (g * s.m + m) * s.positions, length, tops + m * blocks.kLd + column);
+        });
+        for (index_t m = 0; m < s.m; ++m) std::fill(tops + m * blocks.kLd + (next - j), tops + m * blocks.kLd + depth, T(0));
+        seen.see(j, next, blocks.columns);
+        for (index_t k0 = block; k0 < block_end; k0 += blocks.rows_at_once) {
+          const index_t k1 = std::min(block_end, k0 + blocks.rows_at_once);
+          load_rows(seen, x + g * s.group_channels * s.pixels, k0, k1, copies);
+          pack_rows(seen, 0, k0, k1, copies, columns, blocks.kLd, depth);
+          for (index_t m = 0; m < s.m; m += tile.rows)
+            for (index_t k = k0; k < k1; k += tile.columns)
+              tile.product(depth, tops + m * blocks.kLd, int(std::min<index_t>(tile.rows, s.m - m)),
+                           columns + (k - k0) * blocks.kLd, int(std::min<index_t>(tile.columns, k1 - k)), blocks.kLd,
+                           sum + m * rows + (k - block), rows);
         }
       }
     }
   });
 
-  parallel(threads, s.groups * s.k, ceil_div(kGrain, s.m * blocks.parts), [&](int, index_t first, index_t last) {
-    for (index_t i = first; i < last; ++i) {
-      const index_t g = i / s.k, k = i % s.k;
-      T* total = sums + ((g * blocks.count + k / blocks.rows) * rows + k % blocks.rows) * width;
-      for (index_t part = 1; part < blocks.parts; ++part) add_run(total + part * part_size, 1, s.m, total);
-      for (index_t m = 0; m < s.m; ++m) dweight[(g * s.m + m) * s.k + k] += total[m];
-    }
+  parallel(threads, s.outputs, ceil_div(kGrain, s.k * blocks.parts), [&](int, index_t first, index_t last) {
+    for (index_t i = first; i < last; ++i)
+      for (index_t b = 0; b < blocks.count; ++b) {
+        const T* total = sums + ((i / s.m * blocks.count + b) * s.m + i % s.m) * rows;
+        const index_t k0 = b * rows, count = std::min(rows, s.k - k0);
+        for (index_t part = 0; part < blocks.parts; ++part) add_run(total + part * part_size, count, dweight + i * s.k + k0);
+      }
   });
 }
 
@@ -279,12 +317,6 @@ inline void col2im(const Context& on, int dtype, index_t channels, const Window&
 // The column matrix of as many images as fit into this many elements is in memory at once, of one image at least.
 constexpr index_t kColumnElements = index_t(1) << 24;
 
-/// Whether the column matrix is the image itself: kernels of one pixel that miss none.
-inline bool columns_are_image(const ConvShape& s) {
-  for (int a = 0; a < s.window.num_axes; ++a)
-    if (s.window.kernel[a] != 1 || s.window.stride[a] != 1 || s.window.pad[a]) return false;
-  return true;
-}
 inline index_t columns_of_image(const ConvShape& s) { return s.channels * s.taps * s.positions; }
 inline index_t images_at_once(const ConvShape& s) {
   return std::max<index_t>(1, std::min(s.images, kColumnElements / std::max<index_t>(1, columns_of_image(s))));
@@ -292,7 +324,7 @@ inline index_t images_at_once(const ConvShape& s) {
 
 /// How many elements of scratch memory the functions below need.
 inline index_t conv_scratch(const Context& on, int dtype, const ConvShape& s) {
-  if (on.stream) return columns_are_image(s) ? 0 : images_at_once(s) * columns_of_image(s);
+  if (on.stream) return s.columns_are_image() ? 0 : images_at_once(s) * columns_of_image(s);
   if (cpu::is_depthwise(s)) return cpu::depthwise_scratch(s, on.threads);
   return dispatch(dtype, [&](auto type) -> index_t {
     using T = decltype(type);
@@ -305,7 +337,7 @@ inline index_t conv_scratch(const Context& on, int dtype, const ConvShape& s) {
 template <class T, class Work> void each_column_matrix(const ConvShape& s, T* image, T* scratch, const Work& work) {
   const index_t most = images_at_once(s);
   for (index_t i = 0; i < s.images; i += most)
-    work(i, std::min(most, s.images - i), columns_are_image(s) ? image + i * columns_of_image(s) : scratch);
+    work(i, std::min(most, s.images - i), s.columns_are_image() ? image + i * columns_of_image(s) : scratch);
 }
 
 /// y = W * x + bias; `bias` may be null.

@@ -1,45 +1,30 @@
-// im2col and col2im on the CPU: single rows of the column matrix, for the few columns that a thread works on (ops/conv/caffe.hpp).
+// im2col and col2im on the CPU, for the few columns of the column matrix that a thread works on (ops/conv/caffe.hpp).
 //
-// The columns of all images are numbered through, j = image * positions + position. A stretch of them is a list of segments,
-// parts of output rows, whose pixels lie evenly spaced in one input row: they are copied and added as runs.
+// The columns of all images are numbered through, j = image * positions + position. Of a stretch of them `SeenRows` finds the input
+// rows that it sees, and copies those of some channels side by side, padded with zeros. Where a row is read with a stride, pixels
+// that are read together lie together. So what a tap sees of an output row is a run at a fixed distance, without a question about
+// borders, and a row of packed columns is made of whole vectors: one that is too long is overwritten by the next run.
 #pragma once
-#include "minicaffe/device/apply.hpp"
+#include "minicaffe/ops/conv/register_tile.hpp"
 #include "minicaffe/ops/conv/shape.hpp"
 
 namespace mc {
 namespace cpu {
 
-constexpr index_t kBlock = 128;  // the most columns that are packed or added at once
+constexpr index_t kOvershoot = 16;  // elements that packing may read and write beyond the end: those of its longest vector
 
-/// A part of one output row of one image, as it lies in a row of packed columns.
-struct Segment {
-  index_t image, row, begin, end;  // output positions row * row_length + begin ... end - 1
-  index_t column;                  // where it starts among the packed columns
-};
+/// to[i] = from[i] for n elements, a number that the compiler knows.
+template <class T, int n> MC_HD void copy_vector(const T* from, T* to) { std::memcpy(to, from, n * sizeof(T)); }
+template <class T, int n> MC_HD void fill_vector(T* to) { std::memset(to, 0, n * sizeof(T)); }
 
-/// The columns begin..end-1 as segments.
-inline void segments_of(const ConvShape& s, index_t begin, index_t end, std::vector<Segment>* out) {
-  out->clear();
-  for (index_t j = begin; j < end;) {
-    index_t image = j / s.positions, position = j % s.positions, row = position / s.row_length, x = position % s.row_length;
-    index_t length = std::min(s.row_length - x, end - j);
-    out->push_back({image, row, x, x + length, j - begin});
-    j += length;
-  }
-}
-
-template <class T, int n> MC_HD void copy_vector(const T* x, T* y) { std::memcpy(y, x, n * sizeof(T)); }
-
-/// y[i] = x[i * stride]; the last vector may overlap the one before.
-template <class T> MC_HD void copy_run(const T* x, index_t stride, index_t n, T* y) {
-  if (stride != 1) {
-    for (index_t i = 0; i < n; ++i) y[i] = x[i * stride];
-  } else if (n >= 16) {
+/// y[i] = x[i]; the last vector may overlap the one before.
+template <class T> MC_HD void copy_run(const T* x, index_t n, T* y) {
+  if (n >= 16) {
     for (index_t i = 0; i < n - 16; i += 16) copy_vector<T, 16>(x + i, y + i);
     copy_vector<T, 16>(x + n - 16, y + n - 16);
   } else if (n >= 8) {
     copy_vector<T, 8>(x, y);
-    if (n > 8) copy_vector<T, 8>(x + n - 8, y + n - 8);
+    copy_vector<T, 8>(x + n - 8, y + n - 8);
   } else if (n >= 4) {
     copy_vector<T, 4>(x, y);
     copy_vector<T, 4>(x + n - 4, y + n - 4);
@@ -48,103 +33,217 @@ template <class T> MC_HD void copy_run(const T* x, index_t stride, index_t n, T*
   }
 }
 
-template <class T, int n> MC_HD void add_vector(const T* x, T* y) {
-  typedef T Vector __attribute__((vector_size(n * sizeof(T)), aligned(alignof(T)), may_alias));
-  *reinterpret_cast<Vector*>(y) += *reinterpret_cast<const Vector*>(x);
-}
-
-/// y[i * stride] += x[i]
-template <class T> MC_HD void add_run(const T* x, index_t stride, index_t n, T* y) {
-  if (stride != 1) {
-    for (index_t i = 0; i < n; ++i) y[i * stride] += x[i];
-    return;
-  }
+/// y[i] += x[i]
+template <class T> MC_HD void add_run(const T* x, index_t n, T* y) {
   for (; n >= 16; n -= 16, x += 16, y += 16) add_vector<T, 16>(x, y);
   if (n >= 8) add_vector<T, 8>(x, y), n -= 8, x += 8, y += 8;
   if (n >= 4) add_vector<T, 4>(x, y), n -= 4, x += 4, y += 4;
   for (index_t i = 0; i < n; ++i) y[i] += x[i];
 }
 
-/// A line of the column matrix is what the taps of one kernel row see of one channel: last_kernel rows. Call
-/// visit(row, column, pixel, length) with what each of them holds of each segment: `length` elements from `column` on, which
-/// stand for the pixels from `pixel` on; and outside(row, column, length) for elements that lie outside the image.
-template <class Visit, class Outside>
-MC_HD void visit_line(const ConvShape& s, const Segment* segments, index_t count, index_t line, const Visit& visit,
-                      const Outside& outside) {
-  constexpr index_t kOutside = -(index_t(1) << 62);
-  const index_t plane = line / s.outer_taps * s.pixels + s.first[0], tap = line % s.outer_taps;
-  const index_t image = s.channels * s.pixels, stride = s.last_stride, step = s.window.dilation[s.window.num_axes - 1];
-  index_t start[kBlock];  // the pixel that the kernel row's first element has under a segment's first output
-  bool inside = true, eights = stride == 1;
-  for (index_t i = 0; i < count; ++i) {
-    const Segment& g = segments[i];
-    const index_t row = s.input_row[size_t(g.row * s.outer_taps + tap)];
-    start[i] = row < 0 ? kOutside : g.image * image + plane + row + g.begin * stride;
-    inside = inside && row >= 0 && g.begin >= s.all_from && g.end <= s.all_to;
-    eights = eights && g.end - g.begin == 8;
-  }
-  // Element by element of the kernel row, not segment by segment: additions to a pixel that was just written would wait.
-  for (index_t k = 0; k < s.last_kernel; ++k) {
-    const index_t from = s.from[size_t(k)], to = s.to[size_t(k)];
-    if (inside && eights) {  // short rows: no test of the length for each
-      for (index_t i = 0; i < count; ++i) visit(k, segments[i].column, start[i] + k * step, index_t(8));
-      continue;
-    }
-    for (index_t i = 0; i < count; ++i) {
-      const Segment& g = segments[i];
-      if (inside) {
-        visit(k, g.column, start[i] + k * step, g.end - g.begin);
-        continue;
-      }
-      const index_t begin = start[i] == kOutside ? g.end : std::min(g.end, std::max(g.begin, from));
-      const index_t end = std::max(begin, std::min(g.end, to));
-      outside(k, g.column, begin - g.begin);
-      visit(k, g.column + begin - g.begin, start[i] + k * step + (begin - g.begin) * stride, end - begin);
-      outside(k, g.column + end - g.begin, g.end - end);
-    }
-  }
-}
+/// The input rows that a stretch of columns sees.
+class SeenRows {
+ public:
+  /// Pixels of an input row that lie together in its copy, `count` of them: number i is pixel first + i * stride of the row. Those
+  /// from..to-1 lie inside it.
+  struct Run {
+    index_t first, from, to;
+  };
+  /// A part of an output row, of kOvershoot columns at most, all in one tile: `length` of them from `column` of the tile on.
+  struct Segment {
+    index_t column, length;
+  };
 
-/// im2col of one line for the given segments: the columns of row r of the first line begin at columns + r * ld.
-template <class T> struct PackLine {
   const ConvShape& s;
-  const std::vector<Segment>& segments;
-  index_t first_line;
+  index_t count = 0;             // elements of a run
+  std::vector<Run> runs;         // of a row
+  std::vector<index_t> taps;     // [last tap]: where in a row it sees output 0
+  std::vector<index_t> rows;     // offset of each row from the first image, -1 for one outside of it
+  std::vector<Segment> segments;
+  std::vector<index_t> tiles;    // [tile]: its first segment; and how many segments there are
+  std::vector<index_t> offsets;  // [outer tap][segment]: where among the copied rows
+
+  explicit SeenRows(const ConvShape& shape) : s(shape), taps(size_t(s.last_kernel)) {}
+
+  /// How many elements the rows of one channel take, for stretches of at most `columns`.
+  static index_t most(const ConvShape& s, index_t columns) {
+    if (!s.positions) return 0;
+    const index_t length = std::min(s.row_length, columns);
+    const index_t output_rows = s.row_length > columns ? 1 : (columns - 1) / s.row_length + 2;
+    const index_t images = std::min(s.images, (columns - 1) / s.positions + 2);
+    return (1 + std::min(output_rows * s.outer_taps, images * s.input_rows)) * row_size(s, length);
+  }
+  /// A stretch from `begin` has at most `columns` and ends with its row if rows are longer.
+  static index_t stretch_end(const ConvShape& s, index_t begin, index_t end, index_t columns) {
+    return std::min({end, begin + columns, s.row_length > columns ? (begin / s.row_length + 1) * s.row_length : end});
+  }
+
+  index_t channel_size() const { return index_t(rows.size() * runs.size()) * count; }
+
+  /// Look at the columns begin..end-1, as tiles of `tile` columns each.
+  void see(index_t begin, index_t end, index_t tile) {
+    const index_t out_rows = s.positions / s.row_length, outer = s.outer_taps;
+    const index_t first_row = begin / s.row_length, last_row = (end - 1) / s.row_length;
+    const index_t first_x = first_row == last_row ? begin % s.row_length : 0;
+    find_runs(first_x, first_row == last_row ? end - begin : s.row_length);
+    const index_t size = index_t(runs.size()) * count;
+    rows.clear();
+    at_.resize(size_t((last_row - first_row + 1) * outer));
+    index_t outside = -1, image = first_row / out_rows, out_row = first_row % out_rows;
+    slots_.assign(size_t(s.input_rows), -1);
+    for (index_t row = first_row, *at = at_.data(); row <= last_row; ++row, at += outer) {
+      const index_t* numbers = s.input_row.data() + out_row * outer;
+      for (index_t tap = 0; tap < outer; ++tap) {
+        index_t& slot = numbers[tap] < 0 ? outside : slots_[size_t(numbers[tap])];
+        if (slot < 0) {
+          slot = index_t(rows.size()) * size;
+          rows.push_back(numbers[tap] < 0 ? -1 : image * s.channels * s.pixels + numbers[tap] * s.row_pixels);
+        }
+        at[tap] = slot;
+      }
+      if (++out_row == out_rows) ++image, out_row = 0, std::fill(slots_.begin(), slots_.end(), -1);
+    }
+    cut(begin, end, tile, first_x);
+  }
+
+ private:
+  static index_t row_size(const ConvShape& s, index_t length) {
+    const index_t reach = (s.last_kernel - 1) * s.last_dilation;
+    return std::min(s.last_stride * (length + reach / s.last_stride), s.last_kernel * length);
+  }
+
+  void cut(index_t begin, index_t end, index_t tile, index_t first_x) {
+    segments.clear(), tiles.clear(), places_.clear();
+    index_t at = 0, x = begin % s.row_length;
+    for (index_t j = begin, column = 0, length; j < end; j += length, x += length, column += length) {
+      if (x == s.row_length) at += s.outer_taps, x = 0;
+      if (column == tile) column = 0;
+      if (!column) tiles.push_back(index_t(segments.size()));
+      length = std::min({s.row_length - x, end - j, kOvershoot, tile - column});
+      segments.push_back({column, length});
+      places_.push_back({at, x - first_x});
+    }
+    tiles.push_back(index_t(segments.size()));
+    offsets.resize(segments.size() * size_t(s.outer_taps));
+    index_t* to = offsets.data();
+    for (index_t tap = 0; tap < s.outer_taps; ++tap)
+      for (const auto& place : places_) *to++ = at_[size_t(place.first + tap)] + place.second;
+  }
+
+  /// Runs that several taps share, of the pixels that leave the same rest when divided by the stride; or one for each tap where
+  /// that takes less memory.
+  void find_runs(index_t first_x, index_t length) {
+    const index_t reach = (s.last_kernel - 1) * s.last_dilation, shared = length + reach / s.last_stride;
+    const bool share = s.last_stride * shared <= s.last_kernel * length;
+    count = share ? shared : length;
+    runs.clear();
+    for (index_t r = 0; r < (share ? s.last_stride : s.last_kernel); ++r) {
+      const index_t first = (share ? r : r * s.last_dilation) + first_x * s.last_stride - s.last_pad;
+      const index_t from = first < 0 ? std::min(count, ceil_div(-first, s.last_stride)) : 0;
+      const index_t inside = first < s.row_pixels ? ceil_div(s.row_pixels - first, s.last_stride) : 0;
+      runs.push_back({first, from, std::max(from, std::min(count, inside))});
+    }
+    for (index_t k = 0; k < s.last_kernel; ++k) {
+      const index_t x = k * s.last_dilation;
+      taps[size_t(k)] = share ? x % s.last_stride * count + x / s.last_stride : k * count;
+    }
+  }
+
+  std::vector<index_t> slots_;  // [input row of an image]: where among the copied rows, or -1
+  std::vector<index_t> at_;     // [output row of the stretch][outer tap]: the same
+  std::vector<std::pair<index_t, index_t>> places_;  // [segment]: where in at_, and in a run
+};
+
+/// Copy the rows of one channel.
+template <class T> struct LoadRows {
+  const SeenRows& seen;
+  index_t first_channel;
   const T* x;
-  T* columns;
-  index_t ld;
-  MC_HD void operator()(index_t line) const {
-    T* y = columns + (line - first_line) * s.last_kernel * ld;
-    const index_t stride = s.last_stride, ld_ = ld;
-    const T* x_ = x;
-    visit_line(s, segments.data(), index_t(segments.size()), line,
-               [=](index_t row, index_t column, index_t pixel, index_t n) {
-                 copy_run(x_ + pixel, stride, n, y + row * ld_ + column);
-               },
-               [=](index_t row, index_t column, index_t n) {
-                 for (index_t i = 0; i < n; ++i) y[row * ld_ + column + i] = T(0);
-               });
+  T* rows;
+  MC_HD void operator()(index_t channel) const {
+    const index_t stride = seen.s.last_stride, count = seen.count;
+    const T* plane = x + channel * seen.s.pixels;
+    T* to = rows + (channel - first_channel) * seen.channel_size();
+    for (const index_t row : seen.rows)
+      for (const SeenRows::Run& run : seen.runs) {
+        const index_t from = run.from, n = row < 0 ? 0 : run.to - from;
+        const T* pixels = plane + row + run.first;
+        if (n < count)
+          for (index_t i = 0; i < count; i += kOvershoot) fill_vector<T, kOvershoot>(to + i);
+        if (stride == 1) copy_run(pixels + from, n, to + from);
+        else
+          for (index_t i = from; i < from + n; ++i) to[i] = pixels[i * stride];
+        to += count;
+      }
   }
 };
 
-/// col2im of one channel: the reverse, adding to the image.
-template <class T> struct AddChannel {
-  const ConvShape& s;
-  const std::vector<Segment>& segments;
+/// im2col of a tile for the lines begin..end-1, from copied rows. A line is what the taps of one kernel row see of one channel:
+/// last_kernel rows of the column matrix, of which the first begins at `columns`, each `ld` behind the one before. Elements up to
+/// `width` that no segment fills are zeros.
+template <class T> struct PackLines {
+  const SeenRows& seen;
+  index_t tile, begin, end;
+  const T* rows;
+  T* columns;
+  index_t ld, width;
+
+  template <int n> MC_HD void pack() const {
+    const index_t all = seen.tiles.back(), first = seen.tiles[size_t(tile)], count = seen.tiles[size_t(tile + 1)] - first;
+    const index_t kernel = seen.s.last_kernel, outer = seen.s.outer_taps, size = seen.channel_size();
+    const SeenRows::Segment* segments = seen.segments.data() + first;
+    const index_t filled = segments[count - 1].column + segments[count - 1].length;
+    T* to = columns;
+    for (index_t line = begin; line < end; ++line) {
+      const T* from = rows + (line / outer - begin / outer) * size;
+      const index_t* offsets = seen.offsets.data() + line % outer * all + first;
+      for (index_t k = 0; k < kernel; ++k, to += ld) {
+        const T* pixels = from + seen.taps[size_t(k)];
+        for (index_t i = 0; i < count; ++i) copy_vector<T, n>(pixels + offsets[i], to + segments[i].column);
+        for (index_t i = filled; i < width; ++i) to[i] = T(0);
+      }
+    }
+  }
+  MC_HD void operator()(index_t) const {
+    static_assert(kOvershoot == 16);
+    if (seen.s.row_length > 8) pack<16>();
+    else if (seen.s.row_length > 4) pack<8>();
+    else pack<4>();
+  }
+};
+
+/// col2im of one channel, by way of rows: dx += what its columns say. Row r of the channel's columns begins at columns + r * ld.
+template <class T> struct AddLines {
+  const SeenRows& seen;
   const T* columns;
   index_t ld;
-  T* x;
+  T *rows, *dx;
   MC_HD void operator()(index_t channel) const {
-    const index_t stride = s.last_stride, ld_ = ld;
-    T* x_ = x;
-    for (index_t line = channel * s.outer_taps; line < (channel + 1) * s.outer_taps; ++line) {
-      const T* y = columns + line * s.last_kernel * ld;
-      visit_line(s, segments.data(), index_t(segments.size()), line,
-                 [=](index_t row, index_t column, index_t pixel, index_t n) {
-                   add_run(y + row * ld_ + column, stride, n, x_ + pixel);
-                 },
-                 [](index_t, index_t, index_t) {});
-    }
+    const index_t kernel = seen.s.last_kernel, outer = seen.s.outer_taps, segments = index_t(seen.segments.size());
+    const index_t size = seen.channel_size(), stride = seen.s.last_stride, *offsets = seen.offsets.data(), *taps = seen.taps.data();
+    const SeenRows::Segment* all = seen.segments.data();
+    for (index_t i = 0; i < size; ++i) rows[i] = T(0);
+    const T* from = columns + channel * outer * kernel * ld;
+    // Element by element of the kernel row, not segment by segment: additions to a pixel that was just written would wait.
+    for (index_t tap = 0; tap < outer; ++tap)
+      for (index_t k = 0; k < kernel; ++k, from += ld)
+        for (index_t i = 0; i < segments; ++i) {
+          const SeenRows::Segment& g = all[i];
+          T* to = rows + offsets[tap * segments + i] + taps[k];
+          if (g.length == 16) add_vector<T, 16>(from + g.column, to);
+          else if (g.length == 8) add_vector<T, 8>(from + g.column, to);
+          else add_run(from + g.column, g.length, to);
+        }
+    const T* run_at = rows;
+    for (const index_t row : seen.rows)
+      for (const SeenRows::Run& run : seen.runs) {
+        T* pixels = dx + channel * seen.s.pixels + row + run.first;
+        const index_t end = row < 0 ? run.from : run.to;
+        if (stride == 1) add_run(run_at + run.from, end - run.from, pixels + run.from);
+        else
+          for (index_t i = run.from; i < end; ++i) pixels[i * stride] += run_at[i];
+        run_at += seen.count;
+      }
   }
 };
 

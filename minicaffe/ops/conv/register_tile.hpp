@@ -1,8 +1,9 @@
-// The small matrix product that convolutions are made of: a tile of C whose sums stay in vector registers.
+// The small matrix products that convolutions are made of: a tile of C whose sums stay in vector registers.
 //
-// C = A B. A gives single numbers, read with any two strides. B is packed in panels of exactly one tile's columns: row k of
-// a panel lies right behind row k - 1. So the product needs neither a copy of A nor, thanks to packing straight from the
-// image (ops/conv/caffe.hpp), a column matrix in memory. GCC's vector types make one source serve every instruction set.
+// C = A B: A gives single numbers, read with any two strides. B is packed in panels of exactly one tile's columns: row k of a panel
+// lies right behind row k - 1. So the product needs neither a copy of A nor, thanks to packing from the image's rows
+// (ops/conv/columns.hpp), a column matrix in memory. C = A B^T: dot products, where vectors lie along both A's rows and B's. GCC's
+// vector types make one source serve every instruction set.
 #pragma once
 #include "minicaffe/device/apply.hpp"
 
@@ -10,6 +11,12 @@ namespace mc {
 namespace cpu {
 
 constexpr int kMaxTileRows = 10, kMaxTileColumns = 32;
+
+/// y[i] += x[i] for n elements, a number that the compiler knows.
+template <class T, int n> MC_HD void add_vector(const T* x, T* y) {
+  typedef T Vector __attribute__((vector_size(n * sizeof(T)), aligned(alignof(T)), may_alias));
+  *reinterpret_cast<Vector*>(y) += *reinterpret_cast<const Vector*>(x);
+}
 
 /// c[r][j] = start[r] + sum over k < depth of a[r * a_row + k * a_step] * b[k][j]; without `start`, what c holds is added to.
 /// All kRows rows of a are read, only the first `rows` of c are touched.
@@ -89,6 +96,74 @@ template <class T> Tile<T> tile_for(index_t height) {
   }
 #endif
   return {4, int(32 / sizeof(T)), tile_baseline<T, 4>};
+}
+
+/// The sum of n elements, by halves.
+template <class T, int n> MC_HD T sum_vector(const T* x) {
+  typedef T Half __attribute__((vector_size(n / 2 * sizeof(T)), aligned(alignof(T)), may_alias));
+  const Half half = *reinterpret_cast<const Half*>(x) + *reinterpret_cast<const Half*>(x + n / 2);
+  if constexpr (n == 4) return half[0] + half[1];
+  else if constexpr (n == 2) return half[0];
+  else return sum_vector<T, n / 2>(reinterpret_cast<const T*>(&half));
+}
+
+/// sum[r][c] += the sum over j < depth of a[r][j] * b[c][j], for the first `rows` rows of a and `columns` of b, which have their
+/// rows `ld` apart. The depth is a multiple of 16.
+template <class T, int kBytes, int kRows, int kColumns>
+MC_HD void tile_dots(index_t depth, const T* a, int rows, const T* b, int columns, index_t ld, T* sum, index_t ld_sum) {
+  typedef T Vector __attribute__((vector_size(kBytes)));
+  typedef T Unaligned __attribute__((vector_size(kBytes), aligned(alignof(T)), may_alias));
+  constexpr int kLanes = kBytes / sizeof(T);
+  const T *row[kRows], *column[kColumns];
+  for (int r = 0; r < kRows; ++r) row[r] = a + (r < rows ? r : rows - 1) * ld;
+  for (int c = 0; c < kColumns; ++c) column[c] = b + (c < columns ? c : columns - 1) * ld;
+  Vector dots[kRows][kColumns] = {};
+  for (index_t j = 0; j < depth; j += kLanes) {
+    Vector y[kColumns];
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) y[c] = *reinterpret_cast<const Unaligned*>(column[c] + j);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Vector x = *reinterpret_cast<const Unaligned*>(row[r] + j);
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) dots[r][c] += x * y[c];
+    }
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < columns; ++c) {
+      sum[r * ld_sum + c] += sum_vector<T, kLanes>(reinterpret_cast<const T*>(&dots[r][c]));
+    }
+}
+
+#define MC_TILE(name, target, bytes)                                                                                          \
+  template <class T, int kRows, int kColumns>                                                                                 \
+  __attribute__((aligned(64)))                                                                                                \
+  target void name(index_t depth, const T* a, int rows, const T* b, int columns, index_t ld, T* sum, index_t ld_sum) {        \
+    tile_dots<T, bytes, kRows, kColumns>(depth, a, rows, b, columns, ld, sum, ld_sum);                                        \
+  }
+MC_TILE(dots_baseline, , 16)
+#ifdef MC_X86
+MC_TILE(dots_avx2, MC_AVX2, 32)
+MC_TILE(dots_avx512, MC_AVX512, 64)
+#endif
+#undef MC_TILE
+
+/// A product of dots and the size of its tile.
+template <class T> struct DotTile {
+  int rows, columns;
+  void (*product)(index_t depth, const T* a, int rows, const T* b, int columns, index_t ld, T* sum, index_t ld_sum);
+};
+
+/// The tile of dot products for this processor that wastes the fewest rows of `height`.
+template <class T> DotTile<T> dot_tile_for(index_t height) {
+#ifdef MC_X86
+  if (isa() == kAvx512) {
+    if ((height + 3) / 4 * 4 < (height + 4) / 5 * 5) return {4, 6, dots_avx512<T, 4, 6>};
+    return {5, 5, dots_avx512<T, 5, 5>};
+  }
+  if (isa() == kAvx2) return {4, 3, dots_avx2<T, 4, 3>};
+#endif
+  return {4, 3, dots_baseline<T, 4, 3>};
 }
 
 }  // namespace cpu

@@ -30,41 +30,40 @@ struct ConvShape {
     fill_tables();
   }
 
-  // Along the last axis an output row reads pixels `stride` apart; the other axes say which input row that is.
-  index_t row_length, outer_taps, last_kernel, last_stride;
-  std::vector<index_t> input_row;  // [output row][outer tap]: offset of the input row in its plane, -1 outside the image
-  std::vector<index_t> first, from, to;  // [last tap]: pixel of output 0; the outputs from..to-1 lie inside the input row
-  index_t all_from, all_to;              // the outputs for which every last tap lies inside
+  // Along the last axis an output row reads pixels `last_stride` apart; the other axes say which input row that is. Where every
+  // column is a pixel (1x1), a plane is one row.
+  index_t input_rows, row_pixels, row_length, outer_taps, last_kernel, last_stride, last_dilation, last_pad;
+  std::vector<index_t> input_row;  // [output row][outer tap]: number of the input row in its plane, -1 outside the image
+
+  /// Whether the column matrix is the image itself: kernels of one pixel that miss none.
+  bool columns_are_image() const {
+    for (int a = 0; a < window.num_axes; ++a)
+      if (window.kernel[a] != 1 || window.stride[a] != 1 || window.pad[a]) return false;
+    return true;
+  }
 
   void fill_tables() {
     const int last = window.num_axes - 1;
-    row_length = window.out[last], last_kernel = window.kernel[last], last_stride = window.stride[last];
+    row_pixels = window.in[last], row_length = window.out[last], last_kernel = window.kernel[last];
+    last_stride = window.stride[last], last_dilation = window.dilation[last], last_pad = window.pad[last];
+    input_rows = 1;
+    if (columns_are_image()) row_pixels = row_length = positions;
+    else for (int a = 0; a < last; ++a) input_rows *= window.in[a];
     outer_taps = taps / last_kernel;
     const index_t rows = row_length ? positions / row_length : 0;
     input_row.resize(size_t(rows * outer_taps));
     for (index_t i = 0; i < rows * outer_taps; ++i) {
-      index_t row = i / outer_taps, tap = i % outer_taps, offset = 0, scale = window.in[last];
+      index_t row = i / outer_taps, tap = i % outer_taps, number = 0, scale = 1;
       bool inside = true;
       for (int a = last - 1; a >= 0; --a) {
         index_t x = row % window.out[a] * window.stride[a] - window.pad[a] + tap % window.kernel[a] * window.dilation[a];
         row /= window.out[a];
         tap /= window.kernel[a];
         inside = inside && x >= 0 && x < window.in[a];
-        offset += x * scale;
+        number += x * scale;
         scale *= window.in[a];
       }
-      input_row[size_t(i)] = inside ? offset : -1;
-    }
-    first.resize(size_t(last_kernel));
-    from.resize(size_t(last_kernel));
-    to.resize(size_t(last_kernel));
-    all_from = 0, all_to = row_length;
-    for (index_t i = 0; i < last_kernel; ++i) {
-      index_t x = i * window.dilation[last] - window.pad[last];
-      first[size_t(i)] = x;
-      from[size_t(i)] = x < 0 ? ceil_div(-x, last_stride) : 0;
-      to[size_t(i)] = window.in[last] > x ? ceil_div(window.in[last] - x, last_stride) : 0;
-      all_from = std::max(all_from, from[size_t(i)]), all_to = std::min(all_to, to[size_t(i)]);
+      input_row[size_t(i)] = inside ? number : -1;
     }
   }
 };
