@@ -554,8 +554,9 @@ cdef class SyncedMemory:
             self.count_reorder(side, f"{self.arrangement.name} to plain")
         elif step.action == REFUSE and self.head == RECYCLED:
             blob, _, part = self._name.rpartition(" ")
+            keep = "" if blob.endswith("]") else f"with keep=['{blob}'], or "       # those of parameters are not kept
             raise RecycledError(f"the {part} of blob '{blob}' is gone: by the net's plan its memory serves others; make the net "
-                                f"with keep=['{blob}'], or without a plan")
+                                f"{keep}without a plan")
         elif step.action == REFUSE:
             remedy = "write through mutable_cpu_data first" if call == ASYNC_GPU_PUSH else "write through mutable_gpu_data first"
             raise self.wrong(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")

@@ -6,7 +6,12 @@ cdef class Lifetimes:
     cdef list stamps            # of each node
     cdef list forward           # for each node the list of `Life` that end with its forward
     cdef list params            # for each node the memories of its parameters
+    cdef readonly list learned  # for each node the learnable parameters, by number, whose gradients its backward completes
+    cdef readonly list unlearned    # those of no node
+    cdef list gradients         # `Life` of the gradient of each learnable parameter
+    cdef object zeros           # an allocator for these
     cdef list backward          # the same with its backward
     cdef int end_forward(self, int index, Node node) except -1
     cdef int end_backward(self, int index, Node node) except -1
+    cdef int end_update(self, list which) except -1
     cdef int end(self, list ends, int index, Node node) except -1

@@ -6,9 +6,12 @@ that share a memory (Split, in place, Reshape) are told by its identity. A memor
 (`SyncedMemory.recycle`), so that a lifetime which was found too short gives no wrong numbers.
 """
 
+cimport cython
 from cpython.object cimport PyObject
 
-from minicaffe.blob cimport Blob
+from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.device.context cimport Context, cpu_context
+from minicaffe.memory.allocator cimport Allocator
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.net.node cimport Node
 
@@ -16,6 +19,28 @@ from minicaffe.memory.registry import registry
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* o)
+
+cdef extern from "minicaffe/device/typed.hpp" nogil:
+    void fill_typed "mc::fill_typed"(const Context& on, int dtype, long long n, double value, void* y)
+
+
+@cython.final
+@cython.no_gc_clear     # the collector may reach it before the last Buffer that it has to free
+cdef class ZeroAllocator(Allocator):
+    """Give blocks of `upstream` filled with zeros."""
+
+    def __init__(self, Allocator upstream not None):
+        super().__init__(upstream.place, upstream)
+
+    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
+        cdef void* ptr = self.upstream.alloc_ptr(nbytes)
+        self.remember(ptr, nbytes)
+        fill_typed(cpu_context(), FLOAT, nbytes // 4, 0, ptr)
+        return ptr
+
+    cdef int free_ptr(self, void* ptr) except -1:
+        self.forget(ptr)
+        return self.upstream.free_ptr(ptr)
 
 
 cdef class Life:
@@ -44,15 +69,15 @@ cdef class Lifetimes:
     nodes : list of Node
     kept : collection of Blob
         What is read after the step: data and diff of these.
-    params : list of Blob
-        Of which no blob's memory may end that has theirs.
+    params, learnable : list of Blob
+        All parameters, of which no blob's memory may end that has theirs, and those that are learned.
     training : bool
         Backward follows.
     stamp : int
         Of the net; other lifetimes are needed when it has another one.
     """
 
-    def __init__(self, list nodes not None, kept, params, bint training, stamp):
+    def __init__(self, list nodes not None, kept, list params, list learnable, bint training, stamp):
         cdef Node node
         cdef Blob blob
         cdef Life life
@@ -106,6 +131,17 @@ cdef class Lifetimes:
                          *(node.tops if node.layer.backward_reads_tops else ())):
                 touch(blob.data_memory, 2 * count - 1 - head[i])
         pool = registry.host_pool()
+        last = {}       # by the id of a parameter's gradient: the node that adds to it last
+        for i in reversed(range(count)):
+            if nodes[i].needs_backward:
+                last.update((id(blob.diff_memory), head[i]) for blob in nodes[i].blobs)
+        self.learned, self.unlearned, self.zeros = [[] for _ in nodes], [], ZeroAllocator(pool)
+        for i, blob in enumerate(learnable):
+            (self.learned[last[id(blob.diff_memory)]] if id(blob.diff_memory) in last else self.unlearned).append(i)
+        for blob in params:
+            life = life_of(blob.diff_memory)
+            life.holders += 1
+        self.gradients = [life_of(blob.diff_memory) for blob in learnable]
         for life in lives.values():
             if not life.kept and life.written and life.memory.size:
                 life.memory.pool = pool
@@ -120,6 +156,15 @@ cdef class Lifetimes:
     cdef int end_backward(self, int index, Node node) except -1:
         """Recycle what was needed last by the backward of a node."""
         return self.end(self.backward, index, node)
+
+    cdef int end_update(self, list which) except -1:
+        """Recycle the gradients of these learnable parameters; who adds to one next finds zeros."""
+        cdef Life life
+        for i in which:
+            life = self.gradients[i]
+            life.end()
+            life.memory.pool = self.zeros
+        return 0
 
     cdef int end(self, list ends, int index, Node node) except -1:
         self.stale = self.stale or node.stamp() != <unsigned long long> self.stamps[index]

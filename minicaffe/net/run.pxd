@@ -18,6 +18,7 @@ cdef class Runner:
     cdef set kept                   # blobs that are read after a run
     cdef bint training              # a run forward is followed by one backward
     cdef Lifetimes lifetimes        # None until they are needed
+    cdef public object updater      # takes the learnable parameters, by number, whose gradients are complete; None again when it has had all
     cdef bint whole(self, int start, int end) except -1
     cdef Lifetimes lifetimes_of(self, int start, int end)
     cdef int check_range(self, int low, int high) except -1
@@ -26,3 +27,4 @@ cdef class Runner:
     cdef double losses(self, int start, int end) except? -1
     cpdef double forward_from_to(self, int start, int end) except? -1
     cpdef backward_from_to(self, int start, int end)
+    cdef int update_at_once(self, Lifetimes lifetimes, list which) except -1

@@ -8,6 +8,7 @@ from collections import Counter
 
 from minicaffe.blob cimport Blob
 from minicaffe.net.lifetimes cimport Lifetimes
+from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.net.lock cimport NetLock
 from minicaffe.net.node cimport Node
 from minicaffe.device.context cimport Context, context
@@ -87,7 +88,7 @@ cdef class Runner:
             return None
         stamp = self.stamp()
         if self.lifetimes is None or self.lifetimes.stamp != stamp:
-            self.lifetimes = Lifetimes(self.nodes, self.kept, self.param_table.params, self.training, stamp)
+            self.lifetimes = Lifetimes(self.nodes, self.kept, self.param_table.params, self.learnable_params, self.training, stamp)
         return self.lifetimes
 
     cpdef double forward_from_to(self, int start, int end) except? -1:
@@ -120,10 +121,21 @@ cdef class Runner:
                     node.backward()
                     if lifetimes is not None:
                         lifetimes.end_backward(i, node)
+                        self.update_at_once(lifetimes, lifetimes.learned[i])
                     if self.debug_info:
                         log_backward(node)
                 if self.hooks[3]:
                     self._call_hooks(AFTER_BACKWARD, i)
+            if lifetimes is not None:
+                self.update_at_once(lifetimes, lifetimes.unlearned)
+                self.updater = None
+
+    cdef int update_at_once(self, Lifetimes lifetimes, list which) except -1:
+        """Let the updater, if there is one, have the gradients of these parameters, which end then."""
+        if self.updater is not None and which:
+            self.updater(which)
+            lifetimes.end_update(which)
+        return 0
 
     def backward_layer(self, int index):
         """Run the backward of one layer, whether the net needs it or not."""
@@ -231,7 +243,10 @@ cdef class Runner:
         cdef Context on = context()
         with self.lock:
             for blob in self.learnable_params:
-                blob.fill_diff_on(on, 0)
+                if blob.diff_memory.head == RECYCLED:
+                    blob.diff_memory.renew()
+                else:
+                    blob.fill_diff_on(on, 0)
 
     def update(self):
         """Subtract each learnable parameter's diff from its data."""

@@ -32,17 +32,12 @@ class TrainingGraph:
 
     def obstacle(self):
         """Return why the solver's iteration cannot be recorded now, or None."""
-        solver = self.solver
-        param, net = solver.param, solver.net
-        for there, reason in (
-            (param.iter_size > 1, "iter_size is more than 1"),
-            (param.clip_gradients >= 0, "clip_gradients needs the gradients' norm on the host"),
-            (param.lr_policy == "plateau", "the rate of policy plateau follows from the loss of the same iteration"),
-            (bool(solver.callbacks), "callbacks run in the middle of an iteration"),
-            (cuda.current().recording, "launches are being recorded one by one"),
-        ):
-            if there:
-                return reason
+        solver, net = self.solver, self.solver.net
+        reason = solver.update_obstacle()
+        if reason is None and cuda.current().recording:
+            reason = "launches are being recorded one by one"
+        if reason is not None:
+            return reason
         return net.capture_obstacle() if self.graph is None else net.watcher()  # layers do not change once they are recorded
 
     def step(self, rate):

@@ -3,6 +3,7 @@
 The arithmetic on elements is defined in ops/update/kernel.hpp. All types derive from SGD, as in Caffe.
 """
 
+import functools
 import logging
 import math
 
@@ -26,7 +27,7 @@ class SGDSolver(Solver):
     histories = 1  # history blobs for each parameter
     use_graphs = True  # on a GPU, replay the iteration as one CUDA graph where that can be (solver/graph.py)
     _graph = None
-    _updated = False  # the graph has done the update already
+    _updated = False  # done already, by the graph or along with backward
 
     def _build(self, dtype, net_files):
         super()._build(dtype, net_files)
@@ -80,18 +81,34 @@ class SGDSolver(Solver):
         self.iter += 1
         return rate
 
-    def update(self, rate):
-        """Update every learnable parameter with `rate`, as `constants` gives it."""
+    def update(self, rate, which=None):
+        """Update the learnable parameters, or those whose numbers are in `which`, with `rate`, as `constants` gives it."""
         param, net = self.param, self.net
         scale = 1 / param.iter_size
         if param.clip_gradients >= 0:
             scale *= self._clip_factor(param.clip_gradients)
         _, momentum, momentum2, delta = self.constants(rate)
-        update_params(self.rule, net.learnable_params, self.history, net.params_lr, net.params_weight_decay, rate, scale,
+        count = len(net.learnable_params)
+        which = range(count) if which is None else which
+        update_params(self.rule, [net.learnable_params[i] for i in which],
+                      [self.history[n * count + i] for n in range(self.histories) for i in which],
+                      [net.params_lr[i] for i in which], [net.params_weight_decay[i] for i in which], rate, scale,
                       param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta)
 
     def gradients(self):
-        if self.use_graphs and caffe.mode == "gpu" and type(self).apply_update is SGDSolver.apply_update:
+        """Compute the gradients; where nobody can ask for all of them, a net with a plan updates each parameter at once."""
+        if type(self).apply_update is not SGDSolver.apply_update:
+            return super().gradients()
+        if caffe.mode == "cpu" and self.update_obstacle() is None and not self.param.snapshot_diff:
+            net, rate = self.net, self.constants(self.learning_rate())[0]
+            net.updater = functools.partial(self.update, rate)
+            try:
+                loss = super().gradients()
+                self._updated = net.updater is None
+            finally:
+                net.updater = None
+            return loss
+        if self.use_graphs and caffe.mode == "gpu":
             if self._graph is None:
                 self._graph = TrainingGraph(self)
             with self.net.lock:  # before device_lock, which a recording takes
@@ -100,6 +117,18 @@ class SGDSolver(Solver):
                 self._updated = True
                 return loss
         return super().gradients()
+
+    def update_obstacle(self):
+        """Return why the update cannot begin before the whole iteration was computed, or follow it unseen; None if it can."""
+        for there, reason in (
+            (self.param.iter_size > 1, "iter_size is more than 1"),
+            (self.param.clip_gradients >= 0, "clip_gradients needs the gradients' norm on the host"),
+            (self.param.lr_policy == "plateau", "the rate of policy plateau follows from the loss of the same iteration"),
+            (bool(self.callbacks), "callbacks run in the middle of an iteration"),
+        ):
+            if there:
+                return reason
+        return None
 
     def _clip_factor(self, limit):
         """Return what scales all gradients together to an L2 norm of at most `limit`."""

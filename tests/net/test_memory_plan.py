@@ -16,6 +16,7 @@ from minicaffe.net.net import Net
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
+from minicaffe.solver import SGDSolver, create_solver
 
 ALLOCATORS = []     # the collector clears an allocator in a cycle before the blocks that it has to free
 
@@ -359,3 +360,92 @@ def test_a_wrong_plan():
         net_of(NETS["in place"], plan="memry")
     with pytest.raises(MissingNameError, match="no blob 'd'"):
         net_of(NETS["in place"], plan="memory", keep=["d"])
+
+
+def solver_of(text, fields="", plan="memory"):
+    param = parse_text("type: 'SGD' base_lr: 0.05 lr_policy: 'fixed' momentum: 0.9 weight_decay: 0.01 random_seed: 7",
+                       caffe_pb2.SolverParameter)[0]
+    param.MergeFrom(parse_text(fields, caffe_pb2.SolverParameter)[0])
+    param.net_param.CopyFrom(parse_text(text, caffe_pb2.NetParameter)[0])
+    return create_solver(param, plan=plan)
+
+
+def training_of(solver, steps=3):
+    """Losses, parameters and history, step for step."""
+    seen = []
+    for step in range(steps):
+        feed(solver.net, step)
+        solver.step(1)
+        seen += [solver.smoothed_loss, *(blob.cpu_data.copy() for blob in solver.net.learnable_params + solver.history)]
+    return seen
+
+
+def gradients_gone(solver):
+    return sum(blob.diff_memory.head == SyncedHead.RECYCLED for blob in solver.net.learnable_params)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_an_update_along_with_backward(name, poison, on_cpu):
+    solver = solver_of(NETS[name])
+    same(training_of(solver), training_of(solver_of(NETS[name], plan=None)))
+    assert gradients_gone(solver) or not solver.net.learnable_params or name == "LSTM"
+
+
+@pytest.mark.parametrize("rule", ["Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])
+def test_each_rule_along_with_backward(rule, poison, onednn):
+    fields = f"type: '{rule}' delta: 1e-4" + (" momentum: 0" if rule in ("AdaGrad", "RMSProp") else "")
+    solver = solver_of(NETS["random 3"], fields)
+    same(training_of(solver), training_of(solver_of(NETS["random 3"], fields, plan=None)))
+    assert gradients_gone(solver)
+
+
+@pytest.mark.parametrize("fields", ["iter_size: 2", "clip_gradients: 0.1", "snapshot_diff: true snapshot_prefix: 'x'",
+                                    "lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 1", "callback"])
+def test_gradients_stay_where_somebody_needs_all_of_them(fields, poison, on_cpu):
+    def run(plan):
+        solver = solver_of(NETS["in place"], fields if fields != "callback" else "", plan)
+        norms = []
+        if fields == "callback":
+            solver.add_callback(lambda: None, lambda: norms.append([blob.asum_diff() for blob in solver.net.learnable_params]))
+        seen = training_of(solver)
+        assert gradients_gone(solver) == 0 and (norms or fields != "callback")
+        return seen + norms
+
+    same(run("memory"), run(None))
+
+
+def test_gradients_that_are_gone_come_back_where_somebody_looks(poison, on_cpu):
+    """An iteration with debug_info between others; and the error for who reads a gradient that was used."""
+    solver = solver_of(NETS["in place"], "debug_info: true display: 2")
+    seen = training_of(solver, 4)
+    same(seen, training_of(solver_of(NETS["in place"], plan=None), 4))
+    assert gradients_gone(solver) == 4
+    with pytest.raises(RecycledError, match=r"diff of blob 'c\[0\]' is gone.*make the net without a plan"):
+        solver.net.learnable_params[0].diff  # noqa: B018
+    feed(solver.net, 4)
+    solver.step(1)      # of an even number
+    assert gradients_gone(solver) == 0
+
+
+def test_parameters_without_a_gradient_decay_all_the_same(poison, on_cpu):
+    frozen = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("cut", "Power", ["c"], ["cut"],
+                                                                                      "propagate_down: false") + LOSS % "cut"
+    solver, want = solver_of(frozen), solver_of(frozen, plan=None)
+    before = solver.net.learnable_params[0].cpu_data.copy()
+    same(training_of(solver), training_of(want))
+    assert abs(solver.net.learnable_params[0].cpu_data - before).max() > 0 and not solver.net.nodes[1].needs_backward
+    assert gradients_gone(solver) == len(solver.net.learnable_params)
+
+
+def test_an_update_of_ones_own_gets_all_gradients(poison, on_cpu):
+    class Own(SGDSolver):
+        def apply_update(self):
+            norms.append(sum(blob.asum_diff() for blob in self.net.learnable_params))
+            return super().apply_update()
+
+    norms = []
+    param = solver_of(NETS["in place"]).param
+    solver = Own(param, plan="memory")
+    feed(solver.net, 0)
+    solver.step(1)
+    assert norms[0] > 0 and gradients_gone(solver) == 0

@@ -37,14 +37,14 @@ def child(who, name, threads, steps):
     param = nets.training_net(name, nets.BATCHES[name])
     if who == "torch":
         net = nets.Net(param)
-        arrays = nets._arrays(net)
+        arrays = nets.random_inputs(net)
         runner = bench.Torch(net, threads, False, True)
         for blob in [*net.blob_list, *net.learnable_params]:    # PyTorch's net knows the blobs by name only
             blob.data_memory.recycle(), blob.diff_memory.recycle()
     else:
         imported = 0
         runner = bench.Minicaffe(param, threads, None if who == "none" else who)
-        arrays = nets._arrays(runner.net)
+        arrays = nets.random_inputs(runner.net)
     runner.fill(arrays)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
