@@ -333,7 +333,7 @@ cdef class Blob:
 
     cdef int fill_diff_on(self, const Context& on, double value) except -1:
         check_arithmetic(self)
-        if self.count and not (value == 0 and on.stream == NULL and self.diff_memory.clear_private()):
+        if self.count and not (value == 0 and on.stream == NULL and self.diff_memory.clear(self.count * item_size(self.dtype))):
             fill_typed(on, self.dtype, self.count, value, self.mutable_diff_on(on))
         return 0
 

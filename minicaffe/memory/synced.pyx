@@ -251,12 +251,17 @@ cdef class SyncedMemory:
                 self.head = HEAD_AT_CPU
         return 0
 
-    def clear_private(self):
-        """Let all be zeros if only the private side is valid, and return whether that was so: whoever looks next fills them in."""
+    def clear(self, size_t nbytes):
+        """Let all be zeros if `nbytes` are all and only one side on the host is valid, and return whether that was so.
+
+        Whoever looks next fills them in; who overwrites all does not need to.
+        """
         with device_lock:
             if self.pool is not None:       # its blocks are not zeroed
                 return False
-            if self.head != HEAD_AT_PRIVATE or self.arrangement.plain_nbytes != self.size or self.shown():
+            whole = nbytes == self.size and (self.head == HEAD_AT_CPU
+                                             or self.head == HEAD_AT_PRIVATE and self.arrangement.plain_nbytes == self.size)
+            if not whole or self.shown():
                 return self.head == UNINITIALIZED
             self.head = UNINITIALIZED
         return True
@@ -269,6 +274,19 @@ cdef class SyncedMemory:
             if self.layout() is not None and self.arrangement.dtype != BF16 and self.arrangement.plain_nbytes == self.size \
                     and not self.shown():
                 self.host, self.head = None, HEAD_AT_PRIVATE
+
+    def overwrite_zeros(self):
+        """Return whether the host side is to be zeros that nobody has filled in; now the caller overwrites all of it."""
+        with device_lock:
+            if self.head != UNINITIALIZED:
+                return False
+            if self.host is None:
+                unfilled = getattr(self.pool, "unfilled", None)
+                if unfilled is None:
+                    return False
+                self.host = Buffer(unfilled, self.size, self._name)
+            self.head = HEAD_AT_CPU
+        return True
 
     cdef int drop_private(self) except -1:
         """Give the private side up, for an array of another shape."""

@@ -27,7 +27,11 @@ cdef extern from "minicaffe/device/typed.hpp" nogil:
 @cython.final
 @cython.no_gc_clear     # the collector may reach it before the last Buffer that it has to free
 cdef class ZeroAllocator(Allocator):
-    """Give blocks of `upstream` filled with zeros."""
+    """Give blocks of `upstream` filled with zeros; who overwrites all of one takes it from `unfilled`."""
+
+    @property
+    def unfilled(self):
+        return self.upstream
 
     def __init__(self, Allocator upstream not None):
         super().__init__(upstream.place, upstream)

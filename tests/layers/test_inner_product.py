@@ -37,21 +37,46 @@ def test_gradient(fields):
     check_gradient(layer(f"num_output: 3 {fields} {FILLERS}"), [RANDOM.standard_normal((4, 3, 2))], tolerance=1e-9)
 
 
-def test_threads_agree():
+@pytest.fixture
+def keep_threads():
     kept = threads.get_num_threads()
+    yield
+    threads.set_num_threads(kept)
+
+
+@pytest.mark.parametrize("rows, inputs, outputs", [(1, 40, 7), (2, 31, 50), (5, 530, 6), (32, 65, 100), (33, 65, 100)])
+@pytest.mark.parametrize("number", [1, 2])
+def test_few_rows_and_many(rows, inputs, outputs, number, keep_threads):
+    # Gradients of small integers are exact in float32, forward's sums but for rounding.
+    threads.set_num_threads(number)
+    x, dy = RANDOM.integers(-4, 5, (rows, inputs)), RANDOM.integers(-4, 5, (rows, outputs))
+    net = layer_net(layer(f"num_output: {outputs} {FILLERS}"), [x])
+    run_forward(net)
+    weight, bias = net.layers[-1].blobs
+    np.testing.assert_allclose(net.tops[-1][0].cpu_data, x @ weight.cpu_data.T.astype(float) + bias.cpu_data, atol=2e-4)
+    net.clear_param_diffs()
+    for times in (1, 2):   # the second batch of an iteration is added
+        run_backward(net, [0], [dy])
+        np.testing.assert_array_equal(weight.cpu_diff, times * (dy.T @ x))
+        np.testing.assert_array_equal(bias.cpu_diff, times * dy.sum(0))
+    net.clear_param_diffs()
+    run_backward(net, [0], [dy])
+    np.testing.assert_array_equal(weight.cpu_diff, dy.T @ x)
+    net.clear_param_diffs()
+    assert not weight.cpu_diff.any()
+
+
+def test_threads_agree(keep_threads):
     x, dy = RANDOM.standard_normal((64, 700)), RANDOM.standard_normal((64, 90))
     results = []
-    try:
-        for number in (1, 2):
-            threads.set_num_threads(number)
-            net = layer_net(layer(f"num_output: 90 {FILLERS}"), [x])
-            net.layers[-1].blobs[0].data[...] = np.arange(90 * 700).reshape(90, 700) % 17 - 8
-            net.layers[-1].blobs[1].data[...] = 1
-            run_forward(net)
-            run_backward(net, [0], [dy])
-            results.append([net.tops[-1][0].cpu_data, net.bottoms[-1][0].cpu_diff, *(b.cpu_diff for b in net.layers[-1].blobs)])
-    finally:
-        threads.set_num_threads(kept)
+    for number in (1, 2):
+        threads.set_num_threads(number)
+        net = layer_net(layer(f"num_output: 90 {FILLERS}"), [x])
+        net.layers[-1].blobs[0].data[...] = np.arange(90 * 700).reshape(90, 700) % 17 - 8
+        net.layers[-1].blobs[1].data[...] = 1
+        run_forward(net)
+        run_backward(net, [0], [dy])
+        results.append([net.tops[-1][0].cpu_data, net.bottoms[-1][0].cpu_diff, *(b.cpu_diff for b in net.layers[-1].blobs)])
     for one, two in zip(*results):
         np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-9)  # a BLAS may order its sums by the sizes it gets
 

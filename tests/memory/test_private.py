@@ -182,11 +182,11 @@ def test_a_view_sees_what_is_written_privately_and_is_seen(host):
 @pytest.mark.parametrize("call", ["cpu_data", "gpu_data", "private_data"])
 def test_clearing_costs_nothing_until_somebody_looks(host, device, call):
     mem = in_state("SYNCED_PRIVATE")
-    assert not mem.clear_private()      # the plain side is valid, too
+    assert not mem.clear(N)      # the plain side is valid, too
     write(mem.mutable_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
     mem.show_private()
     before = mem.reorders
-    assert mem.clear_private() and mem.clear_private()
+    assert mem.clear(N) and mem.clear(N)
     seen = read(getattr(mem, call)(LAYOUT) if "private" in call else getattr(mem, call)())
     assert seen == bytes(len(seen)) and mem.reorders == before
 
@@ -195,12 +195,23 @@ def test_clearing_leaves_what_is_shown_or_is_a_part(host):
     mem = in_state("HEAD_AT_CPU")
     view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
     mem.mutable_private_data(LAYOUT)
-    assert not mem.clear_private()
+    assert not mem.clear(N)
     del view
     mem.mutable_private_data(Backwards(N - 4, 8))
-    assert not mem.clear_private()      # behind the array lies more
+    assert not mem.clear(N)      # behind the array lies more
     mem.show_private()
     assert read(mem.cpu_data()) == CONTENT
+
+
+def test_plain_memory_is_cleared_when_somebody_looks_unless_all_is_overwritten(host):
+    mem = in_state("HEAD_AT_CPU")
+    assert not mem.overwrite_zeros()    # something to add to
+    assert not mem.clear(N - 1) and read(mem.cpu_data()) == CONTENT
+    assert mem.clear(N) and mem.head == SyncedHead.UNINITIALIZED
+    assert read(mem.mutable_cpu_data()) == bytes(N)
+    write(mem.mutable_cpu_data(), CONTENT)
+    assert mem.clear(N) and mem.overwrite_zeros() and not mem.overwrite_zeros()
+    assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == CONTENT   # not yet overwritten
 
 
 def test_adopted_memory_counts_as_shown(host):
@@ -368,7 +379,7 @@ class PrivateMachine(RuleBasedStateMachine):
 
     @rule()
     def clear(self):
-        if self.mem.clear_private():
+        if self.mem.clear(self.size):
             self.content = bytes(self.size)
 
     @rule()

@@ -9,9 +9,10 @@ import pytest
 import minicaffe
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, MissingNameError, RecycledError
-from minicaffe.memory import CPUPlace, SyncedHead
-from minicaffe.memory.allocator import Allocator
+from minicaffe.memory import CPUPlace, SyncedHead, SyncedMemory
+from minicaffe.memory.allocator import Allocator, SystemAllocator
 from minicaffe.memory.registry import registry
+from minicaffe.net.lifetimes import ZeroAllocator
 from minicaffe.net.net import Net
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
@@ -449,3 +450,12 @@ def test_an_update_of_ones_own_gets_all_gradients(poison, on_cpu):
     feed(solver.net, 0)
     solver.step(1)
     assert norms[0] > 0 and gradients_gone(solver) == 0
+
+
+def test_who_overwrites_a_recycled_gradient_does_not_wait_for_zeros(on_cpu):
+    pool = ZeroAllocator(SystemAllocator())
+    read, overwritten = SyncedMemory(64), SyncedMemory(64)
+    read.pool = overwritten.pool = pool
+    assert not np.ndarray(64, np.uint8, buffer=read.cpu_data()).any() and pool.stats().allocations == 1
+    assert overwritten.overwrite_zeros() and overwritten.head == SyncedHead.HEAD_AT_CPU and pool.stats().allocations == 1
+    assert not overwritten.overwrite_zeros()

@@ -21,8 +21,8 @@ template <class T, int n> MC_HD void add_vector(const T* x, T* y) {
 /// c[r][j] = start[r] + sum over k < depth of a[r * a_row + k * a_step] * b[k][j]; without `start`, what c holds is added to.
 /// All kRows rows of a are read, only the first `rows` of c are touched.
 template <class T, int kBytes, int kRows>
-MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step, const T* b, const T* start, T* c, index_t ldc,
-                        int rows) {
+MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step, const T* b, index_t b_step, const T* start, T* c,
+                        index_t ldc, int rows) {
   typedef T Vector __attribute__((vector_size(kBytes)));
   typedef T Unaligned __attribute__((vector_size(kBytes), aligned(alignof(T)), may_alias));
   constexpr int kLanes = kBytes / sizeof(T);
@@ -47,7 +47,7 @@ MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step
       sum[r][1] += x * b1;
     }
     a += a_step;
-    b += 2 * kLanes;
+    b += b_step;
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
@@ -63,7 +63,7 @@ MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step
   __attribute__((aligned(64)))                                                                                              \
   target void name(index_t depth, const T* a, index_t a_row, index_t a_step, const T* b, const T* start, T* c, index_t ldc, \
                    int rows) {                                                                                              \
-    tile_product<T, bytes, kRows>(depth, a, a_row, a_step, b, start, c, ldc, rows);                                         \
+    tile_product<T, bytes, kRows>(depth, a, a_row, a_step, b, 2 * bytes / sizeof(T), start, c, ldc, rows);                  \
   }
 MC_TILE(tile_baseline, , 16)
 #ifdef MC_X86

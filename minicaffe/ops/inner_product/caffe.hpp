@@ -4,6 +4,7 @@
 #pragma once
 #include "minicaffe/ops/broadcast/caffe.hpp"
 #include "minicaffe/ops/gemm/caffe.hpp"
+#include "minicaffe/ops/inner_product/few_rows.hpp"
 #include "minicaffe/ops/sums/caffe.hpp"
 
 namespace mc {
@@ -20,20 +21,6 @@ template <class T> struct ColumnSum {
   }
 };
 
-/// y[i][j] = bias[j] + x[i] . weight[j] for all i.
-template <class T> struct RowDots {
-  index_t m, n, k;
-  const T *x, *weight, *bias;
-  T* y;
-  MC_HD void operator()(index_t j) const {
-    for (index_t i = 0; i < m; ++i)
-      y[i * n + j] = block_sum<T>(DotTerm<T>{x + i * k, weight + j * k}, 0, k) + (bias ? bias[j] : T(0));
-  }
-};
-
-// Up to this many rows the CPU reads the weights once as they lie; a BLAS would first copy all of them (4 times slower, measured).
-constexpr index_t kFewRows = 4;
-
 /// y = x W^T + bias; `bias` may be null.
 inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int dtype, index_t m, index_t n, index_t k,
                                   bool transpose, const void* x_, const void* weight_, const void* bias_, void* y_) {
@@ -41,9 +28,9 @@ inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int 
     using T = decltype(type);
     auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), bias = static_cast<const T*>(bias_);
     auto y = static_cast<T*>(y_);
+    if (!on.stream && m <= cpu::kFewRows && !transpose)
+      return cpu::for_few_rows<cpu::FewDots, T>(on.threads, m, n, k, x, weight, bias, y);
     const bool ahead = bias && !on.stream;  // the CPU's product is added to the bias
-    if (!on.stream && m <= kFewRows && !transpose)
-      return cpu::for_each(on.threads, n, RowDots<T>{m, n, k, x, weight, bias, y}, m * k + 1);
     if (ahead)
       cpu::parallel(on.threads, m, cpu::kGrain / n, [&](int, index_t begin, index_t end) {
         for (index_t i = begin; i < end; ++i) std::memcpy(y + i * n, bias, size_t(n) * sizeof(T));
@@ -53,16 +40,21 @@ inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int 
   });
 }
 
-/// dweight += dy^T x (or x^T dy), dbias += column sums of dy, dx = dy W; each is left out if null.
+/// dweight += dy^T x (or x^T dy), dbias += column sums of dy, dx = dy W; each is left out if null. `fresh`: dweight is not read.
 inline void inner_product_backward(const Context& on, const cpu::Blas& blas, int dtype, index_t m, index_t n, index_t k,
                                    bool transpose, const void* x_, const void* weight_, const void* dy_, void* dweight_,
-                                   void* dbias_, void* dx_) {
+                                   bool fresh, void* dbias_, void* dx_) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), dy = static_cast<const T*>(dy_);
     auto dweight = static_cast<T*>(dweight_), dbias = static_cast<T*>(dbias_), dx = static_cast<T*>(dx_);
-    if (dweight && transpose) gemm(on, blas, true, false, k, n, m, T(1), x, k, dy, n, T(1), dweight, n);
-    if (dweight && !transpose) gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, T(1), dweight, k);
+    const T keep = fresh ? T(0) : T(1);
+    if (dweight && transpose)
+      gemm(on, blas, true, false, k, n, m, T(1), x, k, dy, n, keep, dweight, n);
+    else if (dweight && !on.stream && m <= cpu::kFewRows)
+      cpu::for_few_rows<cpu::FewOuter, T>(on.threads, m, n, k, dy, x, dweight, !fresh);
+    else if (dweight)
+      gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, keep, dweight, k);
     if (dbias && on.stream) channel_sums(on, {m, n, 1}, SumTerm<T>{dy}, 1.0, true, dbias);
     if (dbias && !on.stream) cpu::for_each(on.threads, n, ColumnSum<T>{m, n, dy, dbias}, m + 1);
     if (dx) gemm(on, blas, false, transpose, m, k, n, T(1), dy, n, weight, transpose ? n : k, T(0), dx, k);

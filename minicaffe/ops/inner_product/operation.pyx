@@ -21,7 +21,8 @@ cdef extern from "minicaffe/ops/inner_product/caffe.hpp" namespace "mc" nogil:
     void inner_product_forward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
                                const void* x, const void* weight, const void* bias, void* y)
     void inner_product_backward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
-                                const void* x, const void* weight, const void* dy, void* dweight, void* dbias, void* dx)
+                                const void* x, const void* weight, const void* dy, void* dweight, bint fresh, void* dbias,
+                                void* dx)
 
 cdef extern from "minicaffe/ops/inner_product/onednn.hpp" namespace "mc::onednn" nogil:
     cppclass OnednnInner "mc::onednn::Inner"(Weighted):
@@ -48,15 +49,16 @@ cdef class CaffeInnerProduct(Primitive):
         cdef const Blas* library = blas()
         with nogil:
             inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, NULL, weight.data_on(on),
-                                   y.diff_on(on), NULL, NULL, x.mutable_diff_on(on))
+                                   y.diff_on(on), NULL, False, NULL, x.mutable_diff_on(on))
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
+        cdef bint fresh = weight is not None and on.stream == NULL and weight.diff_memory.overwrite_zeros()
         with nogil:
             inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose,
                                    x.data_on(on) if weight is not None else NULL, NULL, y.diff_on(on),
-                                   weight.mutable_diff_on(on) if weight is not None else NULL,
+                                   weight.mutable_diff_on(on) if weight is not None else NULL, fresh,
                                    bias.mutable_diff_on(on) if bias is not None else NULL, NULL)
 
 

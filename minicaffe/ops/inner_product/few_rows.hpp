@@ -1,0 +1,108 @@
+// Inner products of few rows on the CPU: the weights, which are most of what there is to read, go through the processor once and as
+// they lie, where a BLAS copies all of them first.
+//
+// No element depends on how the work is cut into parts, so the results do not depend on the number of threads.
+#pragma once
+#include "minicaffe/ops/conv/register_tile.hpp"
+
+namespace mc {
+namespace cpu {
+
+// Up to here a BLAS is slower: by half at 16 rows, hardly at 48 (measured).
+constexpr int kFewRows = 32;
+
+/// y[i][j] = bias[j] + x[i] . weight[j] for kWeights neighbouring j and all i; `bias` may be null.
+template <class T, int kBytes> struct FewDots {
+  typedef T Vector __attribute__((vector_size(kBytes)));
+  typedef T Unaligned __attribute__((vector_size(kBytes), aligned(alignof(T)), may_alias));
+  static constexpr int kLanes = kBytes / sizeof(T), kWeights = kBytes == 64 ? 6 : 3, kRows = 4;
+  index_t m, n, k;
+  const T *x, *weight, *bias;
+  T* y;
+
+  static index_t blocks(index_t n, index_t) { return (n + kWeights - 1) / kWeights; }
+
+  MC_HD void operator()(index_t block) const {
+    for (index_t i = 0; i < m; i += kRows) {
+      if (m - i == 1) rows<1>(i, block * kWeights);
+      else rows<kRows>(i, block * kWeights);
+    }
+  }
+
+  template <int kTogether> MC_HD void rows(index_t i, index_t j) const {
+    const index_t whole = k - k % kLanes;
+    const T *row[kTogether], *of[kWeights];
+    for (int r = 0; r < kTogether; ++r) row[r] = x + min_(i + r, m - 1) * k;
+    for (int c = 0; c < kWeights; ++c) of[c] = weight + min_(j + c, n - 1) * k;
+    Vector sum[kTogether][kWeights] = {};
+    for (index_t d = 0; d < whole; d += kLanes) {
+      Vector along[kTogether];
+#pragma GCC unroll 8
+      for (int r = 0; r < kTogether; ++r) along[r] = *reinterpret_cast<const Unaligned*>(row[r] + d);
+#pragma GCC unroll 8
+      for (int c = 0; c < kWeights; ++c) {
+        const Vector factor = *reinterpret_cast<const Unaligned*>(of[c] + d);
+#pragma GCC unroll 8
+        for (int r = 0; r < kTogether; ++r) sum[r][c] += along[r] * factor;
+      }
+    }
+    for (int r = 0; r < min_(m - i, index_t(kTogether)); ++r)
+      for (int c = 0; c < min_(n - j, index_t(kWeights)); ++c) {
+        T total = T(0);
+        for (int l = 0; l < kLanes; ++l) total += sum[r][c][l];
+        for (index_t d = whole; d < k; ++d) total += row[r][d] * of[c][d];
+        y[(i + r) * n + j + c] = total + (bias ? bias[j + c] : T(0));
+      }
+  }
+};
+
+/// A block of dw = dy^T x, or dw += dy^T x: dy is (m, n), x (m, k), dw (n, k).
+template <class T, int kBytes> struct FewOuter {
+  static constexpr int kRows = kBytes == 64 ? 8 : kBytes == 32 ? 6 : 4, kWide = 2 * kBytes / sizeof(T);
+  static constexpr index_t kHigh = 48, kLong = 512;  // of a block: its part of x stays in the cache
+  index_t m, n, k;
+  const T *dy, *x;
+  T* dw;
+  bool add;
+
+  static index_t blocks(index_t n, index_t k) { return (n + kHigh - 1) / kHigh * ((k + kLong - 1) / kLong); }
+
+  MC_HD void operator()(index_t block) const {
+    const index_t across = (k + kLong - 1) / kLong, top = block / across * kHigh, left = block % across * kLong;
+    const index_t bottom = min_(top + kHigh, n), right = min_(left + kLong, k);
+    const T zeros[kRows] = {}, *const start = add ? nullptr : zeros;
+    T factors[kFewRows * kRows], edge_x[kFewRows * kWide], edge_dw[kRows * kWide];
+    for (index_t j = top; j < bottom; j += kRows) {
+      const int high = int(min_(bottom - j, index_t(kRows)));
+      for (int i = 0; i < m; ++i)
+        for (int r = 0; r < kRows; ++r) factors[i * kRows + r] = r < high ? dy[i * n + j + r] : T(0);
+      index_t d = left;
+      for (; d + kWide <= right; d += kWide)
+        tile_product<T, kBytes, kRows>(m, factors, 1, kRows, x + d, k, start, dw + j * k + d, k, high);
+      if (d == right) continue;
+      const size_t bytes = size_t(right - d) * sizeof(T);
+      for (int i = 0; i < m; ++i) std::memcpy(edge_x + i * kWide, x + i * k + d, bytes);
+      for (int r = 0; r < high; ++r) std::memcpy(edge_dw + r * kWide, dw + (j + r) * k + d, bytes);
+      tile_product<T, kBytes, kRows>(m, factors, 1, kRows, edge_x, kWide, start, edge_dw, kWide, high);
+      for (int r = 0; r < high; ++r) std::memcpy(dw + (j + r) * k + d, edge_dw + r * kWide, bytes);
+    }
+  }
+};
+
+/// F<T, bytes of a vector register>{m, n, k, members...} for all its blocks.
+template <template <class, int> class F, class T, class... Members>
+void for_few_rows(Threads threads, index_t m, index_t n, index_t k, Members... members) {
+  auto run = [&](auto range, auto f) {
+    const index_t blocks = f.blocks(n, k);
+    // A part of under about 100,000 multiplications is not worth a second thread.
+    parallel(threads, blocks, 100000 * blocks / (m * n * k + 1), [&](int, index_t begin, index_t end) { range(f, begin, end); });
+  };
+#ifdef MC_X86
+  if (isa() == kAvx512) return run(range_avx512<F<T, 64>>, F<T, 64>{m, n, k, members...});
+  if (isa() == kAvx2) return run(range_avx2<F<T, 32>>, F<T, 32>{m, n, k, members...});
+#endif
+  run(range_baseline<F<T, 16>>, F<T, 16>{m, n, k, members...});
+}
+
+}  // namespace cpu
+}  // namespace mc
