@@ -113,7 +113,6 @@ cdef class Blob:
         self.count = count
         self.stamp += 1
         self.put_memory(data, diff)
-        return 0
 
     @property
     def capacity(self):
@@ -262,7 +261,6 @@ cdef class Blob:
         if self.uses and self.user != this_thread():
             raise BusyError(f"{f'blob {self.name!r}' if self.name else 'a blob'} cannot get another shape or memory now: another "
                             "thread computes with it; change it inside `with net.lock:`, or give each thread a net of its own")
-        return 0
 
     cdef void put_memory(self, SyncedMemory data, SyncedMemory diff) noexcept:
         """Replace both memories; the old ones are freed when the new ones are in place, as freeing may let other threads in."""
@@ -329,13 +327,11 @@ cdef class Blob:
         check_arithmetic(self)
         if self.count:
             fill_typed(on, self.dtype, self.count, value, self.mutable_data_on(on))
-        return 0
 
     cdef int fill_diff_on(self, const Context& on, double value) except -1:
         check_arithmetic(self)
         if self.count and not (value == 0 and on.stream == NULL and self.diff_memory.clear(self.count * item_size(self.dtype))):
             fill_typed(on, self.dtype, self.count, value, self.mutable_diff_on(on))
-        return 0
 
     def fill_diff(self, double value):
         """Set the gradient to `value` where the present mode computes, on the CPU or the device."""
@@ -726,7 +722,6 @@ cdef _at(Blob blob, SyncedMemory memory, position):
 cdef int check_arithmetic(Blob blob) except -1:
     if not is_computed(blob.dtype):
         raise ShapeError("an integer blob has no arithmetic")
-    return 0
 
 
 cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:

@@ -183,7 +183,6 @@ cdef class Layer:
         if self.always_reshape or _stamps(bottom, top) != self.seen:
             self.reshape(bottom, top)
             self.seen, self.sized = _stamps(bottom, top), _sizes(bottom, top)
-        return 0
 
     cdef int run_forward(self, list bottom, list top) except -1:
         """Reshape if need be and compute the tops."""
@@ -196,7 +195,6 @@ cdef class Layer:
         for blob in top:
             blob.data_memory.show_private()
         self.sized = _sizes(bottom, top)
-        return 0
 
     cdef double loss_of(self, list top) except? -1:
         """The layer's share of the loss: its tops times their loss weights."""
@@ -221,7 +219,6 @@ cdef class Layer:
         cdef Blob blob
         for blob in [*bottom, *self.blobs]:
             blob.diff_memory.show_private()
-        return 0
 
     # ---- what layer types use
 
@@ -288,7 +285,6 @@ cdef class DeviceLayer(Layer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         """Compute the gradients where `on` says, as `backward_cpu` says."""
         Layer.backward_cpu(self, top, propagate_down, bottom)
-        return 0
 
     def capture_obstacle(self):
         return None

@@ -126,7 +126,6 @@ cdef class Device:
             raise error_of(cydriver.CUDA_ERROR_DEINITIALIZED, "cuCtxSetCurrent", (self.index,))
         check(cydriver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent", (self.index,))
         set_active(&self.stream)
-        return 0
 
     def attribute(self, int which):
         """Return a device attribute (CUdevice_attribute)."""
@@ -162,13 +161,11 @@ cdef class Device:
             check(cydriver.cuStreamDestroy(<cydriver.CUstream> <void*> <uintptr_t> handle), "cuStreamDestroy")
         for address in (<uintptr_t> self.stream.scratch, <uintptr_t> self.stream.workspace):
             check(cydriver.cuMemFree(address), "cuMemFree")
-        return 0
 
     cdef int wait_for_guests(self) except -1:
         """Let the computing here wait for the devices that were lent memory."""
         for guest in self.guests:
             follow(computing(self), guest)
-        return 0
 
     def reaches(self, Device other not None):
         """Whether the two are peers, so that `enable_peer_access` can open the memory of `other` to kernels here."""
@@ -486,7 +483,6 @@ cdef int follow(Stream line, Device other) except -1:
     event = Event(other)
     event.record(computing(other))
     line.wait(event)
-    return 0
 
 
 cdef int follow_all(Stream line, Device other) except -1:
@@ -506,7 +502,6 @@ cdef int borrow(Device user, Device owner, str name) except -1:
     follow_all(computing(user), owner)
     if user not in owner.guests:
         owner.guests.append(user)
-    return 0
 
 
 def enable_peer_access(int device, int peer):

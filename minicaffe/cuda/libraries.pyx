@@ -102,7 +102,6 @@ cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
     libraries.cublas = <void*> <uintptr_t> handle.value
     libraries.sgemm = <sgemm_function> <uintptr_t> _address(library.cublasSgemmStridedBatched)
     libraries.dgemm = <dgemm_function> <uintptr_t> _address(library.cublasDgemmStridedBatched)
-    return 0
 
 
 cdef void open_cudnn(CudaStream* stream) noexcept with gil:

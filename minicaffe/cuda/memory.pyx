@@ -52,7 +52,6 @@ cdef class DriverAllocator(Allocator):
             self.device.wait_for_guests()       # cuMemFree waits for the streams of this device only
             self.device.activate()
             check(cydriver.cuMemFree(<uintptr_t> ptr), "cuMemFree", (hex(<uintptr_t> ptr),))
-        return 0
 
     def red_zones(self):
         """Give pages that the simulated device keeps closed; a GPU's driver has no such functions, and no zones."""
@@ -87,7 +86,6 @@ cdef class PinnedAllocator(Allocator):
         if may_call():
             self.device.activate()
             check(cydriver.cuMemFreeHost(ptr), "cuMemFreeHost", (hex(<uintptr_t> ptr),))
-        return 0
 
 
 cdef class CudaSide(DeviceSide):
@@ -105,13 +103,11 @@ cdef class CudaSide(DeviceSide):
         self.let_go()
         self.device.wait_for_guests()
         self.device.activate()
-        return 0
 
     cdef int let_go(self) except -1:
         """Drop foreign memory whose pushes are done."""
         while self.held and self.held[0][0].done():
             self.held.popleft()
-        return 0
 
     cdef int finish(self) except -1:
         cdef cydriver.CUresult code
@@ -119,7 +115,6 @@ cdef class CudaSide(DeviceSide):
         with nogil:
             code = cydriver.cuStreamSynchronize(stream)
         check(code, "cuStreamSynchronize")
-        return 0
 
     cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes):
         self.begin()

@@ -48,11 +48,9 @@ cdef int set_stream(CudaStream* stream) except -1:
     """Let all operations run on `stream` from now on; NULL means the CPU."""
     global _stream
     _stream = stream
-    return 0
 
 
 cdef int settle(const Context& on) except -1:
     """Raise what went wrong on the context's stream, if anything did."""
     if on.stream != NULL and on.stream.failed:
         return on.stream.raise_error(on.stream)
-    return 0

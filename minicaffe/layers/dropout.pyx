@@ -66,7 +66,6 @@ cdef class DropoutLayer(DeviceLayer):
                 copy_typed(on, self.dtype, count, source, target)
             else:
                 dropout(on, self.dtype, count, self.seed, self.start, self.threshold, self.scale, source, target)
-        return 0
 
 
 register_layer("Dropout", DropoutLayer)

@@ -18,7 +18,6 @@ cdef int see_labels(Labels* labels, Blob x, int axis, int end, Blob blob) except
     if blob.count != labels.outer * labels.inner:
         raise ShapeError(f"needs one label for each of the {labels.outer * labels.inner} predictions, got {list(blob.shape)}",
                          field="bottom[1]")
-    return 0
 
 
 cdef long long count_labels(int dtype, const Labels& labels, Blob blob) except -1:

@@ -78,7 +78,6 @@ cdef class ClassLossLayer(LossLayer):
         param = self.param.loss_param
         self.labels.ignore = param.ignore_label if param.HasField("ignore_label") else kNoLabel
         self.mode = mode_of(param, mode)
-        return 0
 
     cpdef reshape(self, list bottom, list top):
         """Rows of classes: all axes after 0 are one class axis."""
@@ -125,7 +124,6 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
         if len(top) > 1:
             (<Blob> top[1]).reshape_like(x)
             (<Blob> top[1]).share_data(self.p)
-        return 0
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
         cdef double divisor = ClassLossLayer.prepare(self, on, bottom)
@@ -137,7 +135,6 @@ cdef int same_count(list bottom) except -1:
     """Raise ShapeError unless bottom[1] has as many elements as bottom[0]."""
     if bottom[0].count != bottom[1].count:
         raise ShapeError(f"has {bottom[1].count} elements, bottom[0] {bottom[0].count}; they must be equal", field="bottom[1]")
-    return 0
 
 
 cdef int mode_of(object param, int mode) except -1:

@@ -3,11 +3,11 @@ from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.activation.operation cimport Activation
 
 cdef class NeuronLayer(DeviceLayer):
-    cdef bint reads_bottom   # the gradient needs x, which an in-place forward overwrites
+    cdef public bint reads_bottom   # the gradient needs x, which an in-place forward overwrites
     cdef int check_in_place(self, list bottom, list top) except -1
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil
     cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil
 
 
 cdef class ActivationLayer(NeuronLayer):
-    cdef Activation op
+    cdef public Activation op

@@ -36,7 +36,6 @@ cdef class NeuronLayer(DeviceLayer):
         if self.reads_bottom and top[0] is bottom[0]:
             raise ConfigError(f"{self.type} cannot go backward in place, its gradient needs the bottom's values; give the top "
                               "a name of its own", field="top[0]")
-        return 0
 
     cpdef reshape(self, list bottom, list top):
         (<Blob> top[0]).reshape_like(<Blob> bottom[0])
@@ -80,4 +79,3 @@ cdef class ActivationLayer(NeuronLayer):
         if propagate_down[0]:
             self.check_in_place(bottom, top)
             self.op.backward(on, bottom[0], top[0])
-        return 0

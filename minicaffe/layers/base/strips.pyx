@@ -52,4 +52,3 @@ cdef class StripLayer(DeviceLayer):
                 with nogil:
                     copy_strips(on, self.rows, strip, there + offset, pitch, here, strip)
             offset += strip
-        return 0

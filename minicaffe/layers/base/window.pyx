@@ -34,7 +34,6 @@ cdef class WindowLayer(OperationLayer):
         self.stride = _per_axis(param, "stride", "stride", self.axes, 1, 1)
         self.pad = _per_axis(param, "pad", "pad", self.axes, 0, 0)
         self.dilation = _per_axis(param, "dilation", None, self.axes, 1, 1)
-        return 0
 
     cdef int check_bottoms(self, list bottom, list top) except -1:
         """Raise if a bottom differs from the first or from what layer_setup saw; count the images."""
@@ -49,7 +48,6 @@ cdef class WindowLayer(OperationLayer):
             if top[i] is bottom[i]:
                 raise ConfigError(f"{self.type} cannot work in place; give the top a name of its own", field=f"top[{i}]")
         self.images = first.count_range(0, self.channel_axis)
-        return 0
 
     cdef int set_window(self, image_sizes, column_sizes) except -1:
         """Fill in the window: the sizes of the image side, and how many positions the window takes there."""
@@ -59,7 +57,6 @@ cdef class WindowLayer(OperationLayer):
             self.window.in_[i], self.window.out[i] = image_sizes[i], column_sizes[i]
             self.window.kernel[i], self.window.stride[i] = self.kernel[i], self.stride[i]
             self.window.pad[i], self.window.dilation[i] = self.pad[i], self.dilation[i]
-        return 0
 
     cdef list convolved(self, sizes):
         """Output sizes ``(in + 2 pad - dilation (kernel - 1) - 1) / stride + 1``; the division truncates towards 0, so an input

@@ -65,7 +65,6 @@ cdef class NormalizeLayer(DeviceLayer):
     cdef int _check(self, Blob x) except -1:
         if x.num_axes < 2:
             raise ShapeError(f"needs at least 2 axes, the bottom has shape {list(x.shape)}", field="bottom[0]")
-        return 0
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], scale = self.blobs[0]

@@ -97,7 +97,6 @@ cdef class PriorBoxLayer(Layer):
             for ratio in ratios[1:]:
                 self.rule.sides.push_back(least * math.sqrt(ratio))
                 self.rule.sides.push_back(least / math.sqrt(ratio))
-        return 0
 
     cpdef reshape(self, list bottom, list top):
         param = self.param.prior_box_param

@@ -79,33 +79,24 @@ cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) exc
 
 cdef class CaffeConvolution(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef Convolution op = operation
+        return self.product(on, operation, (<Convolution> operation).transposed, x.data_on(on), weight, bias, y.mutable_data_on(on))
+
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef bint to_image = not (<Convolution> operation).transposed
+        return self.product(on, operation, to_image, y.diff_on(on), weight, None, x.mutable_diff_on(on))
+
+    cdef int product(self, const Context& on, Convolution op, bint to_image, const void* from_, Blob weight, Blob bias,
+                     void* to) except -1:
+        """Columns from the image, or with `to_image` the image from columns."""
         cdef const void* w = weight.data_on(on)
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
-        cdef const void* from_ = x.data_on(on)
-        cdef void* to = y.mutable_data_on(on)
         cdef void* scratch = op.scratch(on, conv_scratch(on, op.dtype, op.shape))
         cdef const Blas* library = blas()
         with nogil:
-            if op.transposed:
+            if to_image:
                 conv_backward_data(on, library[0], op.dtype, op.shape, from_, w, b, to, scratch)
             else:
                 conv_forward(on, library[0], op.dtype, op.shape, from_, w, b, to, scratch)
-        return 0
-
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef Convolution op = operation
-        cdef const void* w = weight.data_on(on)
-        cdef const void* from_ = y.diff_on(on)
-        cdef void* to = x.mutable_diff_on(on)
-        cdef void* scratch = op.scratch(on, conv_scratch(on, op.dtype, op.shape))
-        cdef const Blas* library = blas()
-        with nogil:
-            if op.transposed:
-                conv_forward(on, library[0], op.dtype, op.shape, from_, w, NULL, to, scratch)
-            else:
-                conv_backward_data(on, library[0], op.dtype, op.shape, from_, w, NULL, to, scratch)
-        return 0
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
@@ -123,7 +114,6 @@ cdef class CaffeConvolution(Primitive):
                 bottom, top = top, bottom
             with nogil:
                 conv_backward_weights(on, library[0], op.dtype, op.shape, bottom, top, gradient, scratch)
-        return 0
 
 
 cdef class CudnnConvolution(Primitive):

@@ -45,19 +45,12 @@ class Pool {
   /// Bytes of what forward keeps for backward; 0: nothing.
   size_t workspace() const { return workspace_.bytes(); }
 
-  void forward(const void* x_at, void* y_at, void* workspace) {
-    if (workspace)
-      forward_step_.run(threads_, {x_at, y_at, workspace});
-    else
-      forward_step_.run(threads_, {x_at, y_at});
-  }
+  // A step that keeps nothing leaves out the workspace, its last argument.
+  void forward(const void* x_at, void* y_at, void* workspace) { forward_step_.run(threads_, {x_at, y_at, workspace}); }
 
   void backward(const void* dy_at, const void* workspace, void* dx_at) {
     if (!backward_step_) make_backward();
-    if (workspace)
-      backward_step_.run(threads_, {dy_at, dx_at, workspace});
-    else
-      backward_step_.run(threads_, {dy_at, dx_at});
+    backward_step_.run(threads_, {dy_at, dx_at, workspace});
   }
 
  private:

@@ -4,4 +4,4 @@ from minicaffe.ops.engine cimport Operation
 
 cdef class Softmax(Operation):
     cdef long long outer, channels, inner
-    cdef int see(self, Blob x, int axis) except -1
+    cpdef int see(self, Blob x, int axis) except -1
