@@ -23,8 +23,8 @@ constexpr index_t kDepth = 384;      // the most rows of a packed panel: 48 KiB 
 constexpr index_t kChunk = 256;      // columns that forward takes through the same rows of the weights
 constexpr index_t kBlock = 128;      // columns that backward_data unfolds at once, for kBlockRows rows: within an L2 cache
 constexpr index_t kBlockRows = 512;
-constexpr index_t kDotColumns = 768;  // columns that backward_weights takes at once, for kDotRows rows
-constexpr index_t kDotRows = 64;
+constexpr index_t kDotRows = 64;      // rows that backward_weights unfolds at once, of as many columns as leave them and the
+constexpr index_t kDotElements = index_t(1) << 19;  // gradients of their outputs in a second or third cache
 constexpr index_t kTasks = 8;         // how many independent parts a backward pass should have at least
 
 /// How many tasks make it worth to wake a thread, if one takes that many multiplications.
@@ -211,22 +211,24 @@ void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const 
 
 /// How backward_weights is cut: blocks of rows of the column matrix, and parts of the images that are summed up at the end.
 struct WeightBlocks {
-  static constexpr index_t kLd = kDotColumns + kOvershoot;  // not a power of two: rows would take turns in the same cache lines
   index_t rows, count, parts, images;
   index_t columns, rows_at_once;  // of the column matrix that are packed at once
-  index_t buffer;                 // elements of scratch memory for a thread
+  index_t ld, buffer;             // of packed rows; elements of scratch memory for a thread
   explicit WeightBlocks(const ConvShape& s) {
-    const index_t most = std::min(index_t(1 << 22) / std::max<index_t>(1, s.outputs * s.k), s.images * s.positions / 512);
-    parts = std::max<index_t>(1, std::min({kTasks, s.images, most}));
+    // The longer a sum, the less it costs to add its lanes up; longer than 2048 brings nothing.
+    const index_t most = std::max<index_t>(512, std::min<index_t>(2048, kDotElements / (kDotRows + s.m)));
+    const index_t all = s.images * s.positions, fit = (1 << 22) / std::max<index_t>(1, s.outputs * s.k);
+    parts = std::max<index_t>(1, std::min({kTasks, s.images, fit, all / most}));
     images = ceil_div(s.images, parts);
     parts = std::max<index_t>(1, ceil_div(s.images, std::max<index_t>(1, images)));
     columns = std::max<index_t>(1, images * s.positions);
-    columns = round_up(ceil_div(columns, ceil_div(columns, kDotColumns)), kOvershoot);
+    columns = round_up(ceil_div(columns, ceil_div(columns, most)), kOvershoot);
+    ld = columns + kOvershoot;
     const index_t wanted = ceil_div(kTasks, parts * s.groups);
     rows = round_up(std::max<index_t>(ceil_div(s.k, wanted), std::min<index_t>(s.k, 32)), s.last_kernel);
     count = ceil_div(s.k, rows);
     rows_at_once = std::min(rows, round_up(kDotRows, s.last_kernel));
-    buffer = (rows_at_once + s.m) * kLd + kOvershoot + copied_rows(s, columns, rows_at_once);
+    buffer = (rows_at_once + s.m) * ld + kOvershoot + copied_rows(s, columns, rows_at_once);
   }
 };
 
@@ -248,8 +250,8 @@ void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, cons
   const index_t grain = task_grain(rows * s.m * blocks.images * s.positions);
   parallel(threads, blocks.parts * all_blocks, grain, [&](int thread, index_t first, index_t last) {
     SeenRows seen(s);
-    T *tops = buffers + thread * blocks.buffer, *columns = tops + s.m * blocks.kLd;
-    T* copies = columns + blocks.rows_at_once * blocks.kLd + kOvershoot;
+    T *tops = buffers + thread * blocks.buffer, *columns = tops + s.m * blocks.ld;
+    T* copies = columns + blocks.rows_at_once * blocks.ld + kOvershoot;
     for (index_t task = first; task < last; ++task) {
       const index_t part = task / all_blocks, b = task % all_blocks, g = b / blocks.count, block = b % blocks.count * rows;
       const index_t block_end = std::min(s.k, block + rows);
@@ -262,18 +264,18 @@ void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, cons
         const index_t depth = round_up(next - j, kOvershoot);
         for_each_image(s, j, next, [&](index_t offset, index_t column, index_t length) {
           for (index_t m = 0; m < s.m; ++m)
-            copy_run(dy + offset + (g * s.m + m) * s.positions, length, tops + m * blocks.kLd + column);
+            copy_run(dy + offset + (g * s.m + m) * s.positions, length, tops + m * blocks.ld + column);
         });
-        for (index_t m = 0; m < s.m; ++m) std::fill(tops + m * blocks.kLd + (next - j), tops + m * blocks.kLd + depth, T(0));
+        for (index_t m = 0; m < s.m; ++m) std::fill(tops + m * blocks.ld + (next - j), tops + m * blocks.ld + depth, T(0));
         seen.see(j, next, blocks.columns);
         for (index_t k0 = block; k0 < block_end; k0 += blocks.rows_at_once) {
           const index_t k1 = std::min(block_end, k0 + blocks.rows_at_once);
           load_rows(seen, x + g * s.group_channels * s.pixels, k0, k1, copies);
-          pack_rows(seen, 0, k0, k1, copies, columns, blocks.kLd, depth);
+          pack_rows(seen, 0, k0, k1, copies, columns, blocks.ld, depth);
           for (index_t m = 0; m < s.m; m += tile.rows)
             for (index_t k = k0; k < k1; k += tile.columns)
-              tile.product(depth, tops + m * blocks.kLd, int(std::min<index_t>(tile.rows, s.m - m)),
-                           columns + (k - k0) * blocks.kLd, int(std::min<index_t>(tile.columns, k1 - k)), blocks.kLd,
+              tile.product(depth, tops + m * blocks.ld, int(std::min<index_t>(tile.rows, s.m - m)),
+                           columns + (k - k0) * blocks.ld, int(std::min<index_t>(tile.columns, k1 - k)), blocks.ld,
                            sum + m * rows + (k - block), rows);
         }
       }
