@@ -125,7 +125,9 @@ class Registry:
         upstream = self.allocator(CPUPlace())
         with self._lock:
             if self._pool is None or self._pool.upstream is not upstream:
-                self._pool = CachingAllocator(upstream, constants="arena")
+                # Only of the C library are large segments free until they are touched; a limit counts their bytes.
+                large = isinstance(upstream, SystemAllocator)
+                self._pool = CachingAllocator(upstream, constants="arena" if large else "pytorch")
             return self._pool
 
     def in_use(self, place):

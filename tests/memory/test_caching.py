@@ -561,9 +561,12 @@ def test_the_pool_of_the_host_gives_memory_back():
     assert registry.host_pool() is pool and pool.stats().reserved
     registry.empty_cache(CPUPlace())
     assert not pool.stats().reserved
-    registry.use(CPUPlace(), "limit:1MiB")
+    registry.use(CPUPlace(), "limit:64MiB")     # of which it must not take all for the first small block
+    pool = registry.host_pool()
+    pool.free(pool.alloc(3 * MIB))
+    assert pool.stats().reserved <= 20 * MIB
     with pytest.raises(OutOfMemoryError):
-        registry.host_pool().alloc(3 * MIB)
+        pool.alloc(65 * MIB)
 
 
 def test_base_allocation_and_cache_info():
