@@ -270,6 +270,19 @@ def test_another_batch_size(onednn):
             assert np.abs(mine[name] - values).max() <= TOLERANCE * np.abs(values).max(), name
 
 
+def test_views_show_what_layers_have_written(onednn):
+    """Without anybody asking for the blobs: every layer's tops, bottoms' gradients and parameters' gradients."""
+    net = make(STACK)
+    step(net)
+    named = {f"{name} {what}": getattr(net.blob_by_name(name), what) for name in net.blob_names for what in ("data", "diff")}
+    named.update({f"{one.name}[{i}] diff": blob.diff for one in net.layers for i, blob in enumerate(one.blobs)})
+    net.blob_by_name("x").data[...] *= 2
+    step(net)
+    seen = {name: view.copy() for name, view in named.items()}
+    for name, values in numbers(net).items():
+        assert np.array_equal(seen[name], values), name
+
+
 @pytest.mark.parametrize(("text", "dtype", "reason"), [
     (input_layer((1, 4, 6, 6)) + conv("c", "x", "y", "num_output: 4 kernel_size: 3"), Dtype.DOUBLE, "float64"),
     (input_layer((1, 2, 3, 3, 3, 3)) + conv("c", "x", "y", "num_output: 4 kernel_size: 2"), Dtype.FLOAT,
