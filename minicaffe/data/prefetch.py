@@ -41,7 +41,7 @@ class Prefetcher:
     maker
         As above; the Prefetcher closes it.
     depth : int
-        Batches kept ready.
+        Batches made ready ahead; the thread goes on when half of them were taken.
     start_record : int
         Running number to start at; to resume, the `position` saved earlier.
     dtype : float32 or float64
@@ -51,7 +51,7 @@ class Prefetcher:
         ``allocate(shape, dtype) -> ndarray``, called from the thread for each buffer that must grow; the default is
         ordinary memory, a GPU run gives pinned memory.
     hold : int
-        How many batches that were handed out stay as they are; the one before them is overwritten.
+        How many batches that were handed out stay as they are; those before them may be overwritten.
 
     Attributes
     ----------
@@ -77,7 +77,8 @@ class Prefetcher:
         self.step = maker.step
         self._start = start_record
         self._held = deque()
-        self._hold = hold
+        # Buffers go back several at a time: each time that the thread wakes it takes the GIL and a processor from the consumer.
+        self._hold, self._most_held = hold, hold + depth // 2
         self._error = None
         self._pid = os.getpid()
         self._work = work = _Work(maker, start_record)
@@ -113,8 +114,9 @@ class Prefetcher:
         if not self._finish.alive:
             raise Error("the prefetch thread was closed", file=self._work.maker.source)
         if self._error is None:
-            if len(self._held) == self._hold:
-                self._work.free.put(self._held.popleft())
+            if len(self._held) == self._most_held:
+                while len(self._held) >= self._hold:
+                    self._work.free.put(self._held.popleft())
             made = self._work.full.get()
             if isinstance(made, Buffer):
                 self._held.append(made)
