@@ -86,9 +86,11 @@ def measure(net, iterations):
 def run_backward(net, index):
     """Run one layer backward, also where the net itself would skip its parameters (a deploy net has no loss)."""
     node = net.nodes[index]
-    if node.needs_backward or node.blobs and not node.passed:
+    if node.carries:
+        net.backward_from_to(index + node.fused, index)
+    elif node.needs_backward and not node.carried or node.blobs and not node.passed:
         net.backward_layer(index)
-        wait()
+    wait()
 
 
 def wait():

@@ -1,6 +1,6 @@
 """BatchNorm: subtract the mean of each channel, divide by its deviation (Caffe batch_norm_layer.cpp; Ioffe and Szegedy 2015).
 
-Different from Caffe: the normalised values are kept only where the layer works in place and its gradient needs them.
+Different from Caffe: the bottom is kept, and only where the layer works in place and its gradient needs it.
 """
 
 from minicaffe.blob cimport Blob
@@ -38,6 +38,7 @@ cdef class BatchNormLayer(DeviceLayer):
 
     cdef BatchNorm norm
     cdef double fraction
+    cdef bint again     # forward leaves the running sums as they are
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.batch_norm_param
@@ -84,7 +85,7 @@ cdef class BatchNormLayer(DeviceLayer):
             self.divide(on, means, self.norm.mean)
             self.divide(on, variances, self.norm.variance)
         self.norm.forward(on, bottom[0], top[0])
-        if not self.norm.given and self.norm.shape.outer * self.norm.shape.inner:
+        if not self.again and not self.norm.given and self.norm.shape.outer * self.norm.shape.inner:
             self.accumulate(on, means, self.norm.mean, 1)
             self.accumulate(on, variances, self.norm.variance, self.norm.unbiased)
             weight = weights.mutable_data_on(on)
@@ -97,6 +98,16 @@ cdef class BatchNormLayer(DeviceLayer):
         part = 1 / weights[0] if weights[0] else 0
         scale = 1 / np.sqrt(variances * part + self.norm.eps)
         return epilogue.affine(scale, means * -part * scale)
+
+    def separate(self, list bottom, list top):
+        """Compute the top once more, without an epilogue; the running sums stay."""
+        if self.norm.keeps_x():
+            bottom[0].copy_from(self.norm.kept)
+        self.again = True
+        try:
+            self.run_forward(bottom, top)
+        finally:
+            self.again = False
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:

@@ -36,7 +36,7 @@ cdef class BiasLayer(AxesLayer):
     def join(self, epilogue, list bottom, bint backward):
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2]:
             return False    # not a parameter for each channel
-        return epilogue.affine(1, self.blobs[0].data)
+        return epilogue.affine(None, self.blobs[0], (False, self.learns(0)))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef bint learned = len(bottom) == 1

@@ -47,7 +47,7 @@ cdef class PReLULayer(BroadcastLayer):
         return self.wrote(top)
 
     def join(self, epilogue, list bottom, bint backward):
-        return not backward and epilogue.rectify(self.blobs[0].data)
+        return not backward and epilogue.rectify(self.blobs[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob slope = self.blobs[0]

@@ -64,7 +64,9 @@ cdef class ScaleLayer(AxesLayer):
     def join(self, epilogue, list bottom, bint backward):
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2]:
             return False    # not a parameter for each channel
-        return epilogue.affine(self.blobs[0].data, self.blobs[self.bias].data if self.bias >= 0 else 0)
+        if self.bias < 0:
+            return epilogue.affine(self.blobs[0], None, (self.learns(0), False))
+        return epilogue.affine(self.blobs[0], self.blobs[self.bias], (self.learns(0), self.learns(self.bias)))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob values = self.values(bottom)

@@ -13,9 +13,13 @@ cdef class Node:
     cdef readonly object line
     cdef readonly list followers     # nodes that work in place on its only top, in order; its operation may compute them, too
     cdef readonly int fused          # how many of them it computed when it ran last
+    cdef readonly bint carries       # its backward computes theirs, too
     cdef readonly bint passed        # a node before it computed it, too, when it ran last
+    cdef readonly bint carried       # whose backward computes this one's, too
+    cdef bint lost                   # nothing was kept for its backward
     cdef int forward(self) except -1
-    cdef int forward_with(self, int most) except -1
+    cdef int forward_with(self, int most, bint lasting) except -1
+    cdef int separate(self) except -1
     cdef int backward(self) except -1
     cdef int renew_tops(self) except -1
     cdef int renew_bottoms(self) except -1

@@ -11,7 +11,9 @@ class Node:
     tops: list[Blob]
     followers: list[Node]
     fused: int
+    carries: bool
     passed: bool
+    carried: bool
     file: str | None
     line: int | None
     name: str

@@ -5,14 +5,12 @@ of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on)
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport on_device
 from minicaffe.layer cimport Layer
 from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.ops.engine cimport Operation
 
 from minicaffe.errors import Error
 from minicaffe.layer import DeviceLayer
-from minicaffe.ops.epilogue import Epilogue
 
 
 cdef class Node:
@@ -42,38 +40,59 @@ cdef class Node:
         """The loss weight of each top."""
         return self.layer.loss_weights
 
-    cdef int forward_with(self, int most) except -1:
-        """Compute the tops, and of the followers those that the layer's operation can compute, too, `most` at most; return how many."""
+    cdef int forward_with(self, int most, bint lasting) except -1:
+        """Compute the tops, and of the followers those that the layer's operation can compute, too, `most` at most; return how many.
+
+        `lasting` says that backward may be run after it.
+        """
         cdef Operation operation
         cdef Node node
         cdef int joined = 0
-        self.fused = 0
-        if not most or not self.followers or on_device():
+        if self.carries:
+            for node in self.followers[:self.fused]:
+                node.carried, node.lost = False, True
+        self.fused, self.carries = 0, False
+        if not most or not self.followers:
             return self.forward()
         operation = self.layer.operations()[0]
         if not operation.fuses():
             return self.forward()
         self.reshape()
-        epilogue = Epilogue()
+        # In place, since the diff of a top of its own would not be what the followers' backward leaves there.
+        epilogue = operation.takes_epilogue(operation.carries and lasting and self.needs_backward and self.bottom_needs[0]
+                                            and self.bottoms == self.tops)
         for node in self.followers[:most]:
             node.reshape()
-            if not node.layer.join(epilogue, node.bottoms, node.needs_backward):
+            if epilogue.carries and node.bottom_needs != self.bottom_needs:
+                break
+            if not node.layer.join(epilogue, node.bottoms, node.needs_backward and lasting and not epilogue.carries):
                 break
             joined += 1
         operation.epilogue = epilogue if joined else None
         try:
             self.forward()
             if operation.epilogue is None:      # taken
-                self.fused = joined
+                self.fused, self.carries = joined, joined and epilogue.carries
                 for node in self.followers[:joined]:
-                    node.passed = True
+                    node.passed, node.carried = True, self.carries
+                    node.lost = not self.carries and not (node.needs_backward and lasting)
         finally:
             operation.epilogue = None
         return self.fused
 
+    cdef int separate(self) except -1:
+        """Compute the followers one by one after all, where somebody looks between their gradients."""
+        cdef Node node
+        if self.carries:
+            self.layer.separate(self.bottoms, self.tops)
+            for node in self.followers[:self.fused]:
+                node.forward()
+            self.fused, self.carries = 0, False
+        return 0
+
     cdef int forward(self) except -1:
         """Compute the tops."""
-        self.passed = False
+        self.passed = self.carried = self.lost = False
         try:
             self.layer.run_forward(self.bottoms, self.tops)
         except Error as error:
@@ -83,7 +102,7 @@ cdef class Node:
     cdef int backward(self) except -1:
         """Compute the gradients of the parameters and of the bottoms that need one."""
         try:
-            if self.passed and not self.needs_backward:
+            if self.lost:
                 raise Error("a layer below computed this one, too, and kept nothing for its backward; ask for force_backward: true, "
                             "or run it by itself with forward(start=..., end=...)")
             self.layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
@@ -158,7 +177,7 @@ cdef class Node:
 def link_followers(nodes):
     """Find the followers of each node: those that come next, work in place on its only top, and are no user's."""
     for i, node in enumerate(nodes):
-        if not _may_fuse(node) or not any(operation.takes_epilogue for operation in node.layer.operations()):
+        if not _may_fuse(node) or not any(operation.takes_epilogue is not None for operation in node.layer.operations()):
             continue
         for follower in nodes[i + 1:]:
             if not _may_fuse(follower) or follower.bottoms != node.tops or follower.tops != node.tops:

@@ -21,6 +21,7 @@ cdef class Runner:
     cdef public object updater      # takes the learnable parameters, by number, whose gradients are complete; None again when it has had all
     cdef bint whole(self, int start, int end) except -1
     cdef Lifetimes lifetimes_of(self, int start, int end)
+    cdef int separate(self, int index) except -1
     cdef int check_range(self, int low, int high) except -1
     cdef int check_ready(self) except -1
     cdef double compute(self, bint sources, int start, int end) except? -1

@@ -112,13 +112,20 @@ cdef class Runner:
         with self.lock:
             self.check_ready()
             lifetimes = self.lifetimes_of(end, start)
+            if (<Node> self.nodes[end]).carried:
+                self.separate(end)
+            for i in range(end, start + 1):
+                node = <Node> self.nodes[i]
+                if node.carries and (i + node.fused > start or self.watcher() is not None):
+                    node.separate()
             for i in range(start, end - 1, -1):
                 node = <Node> self.nodes[i]
                 if self.hooks[2]:
                     self._call_hooks(BEFORE_BACKWARD, i)
                 if node.needs_backward:
-                    node.renew_bottoms()
-                    node.backward()
+                    if not node.carried:
+                        node.renew_bottoms()
+                        node.backward()
                     if lifetimes is not None:
                         lifetimes.end_backward(i, node)
                         self.update_at_once(lifetimes, lifetimes.learned[i])
@@ -141,6 +148,7 @@ cdef class Runner:
         """Run the backward of one layer, whether the net needs it or not."""
         with self.lock:
             self.check_ready()
+            self.separate(index)
             (<Node?> self.nodes[index]).renew_bottoms()
             (<Node> self.nodes[index]).backward()
 
@@ -170,6 +178,12 @@ cdef class Runner:
                 log_norms(self.learnable_params)
             return loss
 
+    cdef int separate(self, int index) except -1:
+        """Let a node run by itself that was computed with others, and whose backward would be, too."""
+        while (<Node> self.nodes[index]).carried:
+            index -= 1
+        return (<Node> self.nodes[index]).separate()
+
     cdef int check_range(self, int low, int high) except -1:
         if low < 0 or high >= len(self.nodes):
             raise ConfigError(f"layers {low}..{high} are out of range, the net has {len(self.nodes)}")
@@ -183,6 +197,8 @@ cdef class Runner:
         cdef int i, done = -1       # the last of the layers that another has computed, too
         cdef bint unseen = self.watcher() is None
         self.check_ready()
+        if (<Node> self.nodes[start]).carried:
+            self.separate(start)
         for i in range(start, end + 1):
             node = <Node> self.nodes[i]
             if not sources and not len(node.bottoms):
@@ -191,7 +207,7 @@ cdef class Runner:
                 self._call_hooks(BEFORE_FORWARD, i)
             node.renew_tops()
             if i > done:
-                done = i + node.forward_with(end - i if unseen else 0)
+                done = i + node.forward_with(end - i if unseen else 0, lifetimes is None or self.training)
             if self.loss_at_once:
                 loss += node.loss()
             if lifetimes is not None:

@@ -78,7 +78,8 @@ cdef class Operation:
         The layer's field: DEFAULT, CAFFE or CUDNN.
     """
 
-    takes_epilogue = False      # whether some engine does (ops/epilogue.py)
+    takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.py)
+    carries = False             # whether backward can compute the gradients of an epilogue, too
 
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):
         self.dtype, self.engine = dtype, engine

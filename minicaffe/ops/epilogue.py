@@ -2,11 +2,18 @@
 
 import numpy as np
 
+from minicaffe.blob import Blob
+
 
 class Epilogue:
     """``z = scale y + shift``, then ``max(z, 0) + slopes min(z, 0)``, each where it is asked for.
 
     Layers that follow an operation join it, in their order (`Layer.join`); one that does not fit behind those before it is refused.
+
+    Parameters
+    ----------
+    carries : bool
+        The operation computes the gradients of the layers that join, too, by its own backward.
 
     Attributes
     ----------
@@ -16,21 +23,52 @@ class Epilogue:
         A value for each channel, or one for all.
     """
 
-    def __init__(self):
+    def __init__(self, carries=False):
+        self.carries = carries
         self.scale = self.shift = self.slopes = None
 
-    def affine(self, scale, shift):
-        """Multiply by `scale` and add `shift`; return whether that fits here."""
+    def affine(self, scale, shift, learned=(False, False)):
+        """Multiply by `scale` and add `shift`, blobs or arrays or None, perhaps `learned`; return whether that fits here."""
         if self.slopes is not None:
             return False
+        scale, shift = (values.data if isinstance(values, Blob) else values for values in (scale, shift))
+        scale, shift = 1 if scale is None else scale, 0 if shift is None else shift
         first = self.scale is None
         self.scale, self.shift = np.broadcast_arrays(scale if first else self.scale * scale,
                                                      shift if first else self.shift * scale + shift)
         return True
 
     def rectify(self, slopes):
-        """Multiply what is below 0 by `slopes`; return whether that fits here."""
+        """Multiply what is below 0 by `slopes`, a blob or a number; return whether that fits here."""
         if self.slopes is not None:
             return False
-        self.slopes = np.array(slopes, np.float32, ndmin=1)
+        self.slopes = np.array(slopes.data if isinstance(slopes, Blob) else slopes, np.float32, ndmin=1)
+        return True
+
+
+class NormEpilogue(Epilogue):
+    """One affine map by blobs, and one slope that is not learned: what a normalisation computes, forward and backward.
+
+    Attributes
+    ----------
+    scale, shift : Blob, or None
+    learned : (bool, bool)
+        Whether they get gradients.
+    slopes : float, or None
+    """
+
+    learned = (False, False)
+
+    def affine(self, scale, shift, learned=(False, False)):
+        if any(values is not None for values in (self.scale, self.shift, self.slopes)):
+            return False
+        if not all(values is None or isinstance(values, Blob) for values in (scale, shift)):
+            return False
+        self.scale, self.shift, self.learned = scale, shift, learned
+        return True
+
+    def rectify(self, slopes):
+        if self.slopes is not None or isinstance(slopes, Blob) or slopes < 0:
+            return False
+        self.slopes = slopes
         return True

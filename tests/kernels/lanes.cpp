@@ -53,26 +53,34 @@ CASE(lanes) {
     expect("dots", more.data, std::vector<double>(sums.data, sums.data + k), 1e-6 * std::sqrt(double(n / k) + 1));
 
     for (int rule = 0; rule < 3; ++rule)
-      for (bool given : {false, true}) {
-        Array<float> mean(k, 6), variance(k, 7), factor(k), dx(n), lane_dx(m), scratch(2 * k);
-        for (size_t i = 0; i < k; ++i) variance[i] = std::abs(variance[i]) + 1;
-        Array<float> lane_mean(mean), lane_variance(variance), lane_factor(k);
-        const bool mean_only = rule == int(mc::Deviation::kNone);
-        mc::standardize_forward(on, mc::FLOAT, plain, rule, given, 0.01, x.data, y.data, kept.data, mean.data, variance.data,
-                                factor.data);
-        mc::standardize_forward(on, mc::FLOAT, c, rule, given, 0.01, lx, to.data, copy.data, lane_mean.data, lane_variance.data,
-                                lane_factor.data);
-        expect_lanes("y", c, to, y, 8 * tolerance<float>());
-        expect_lanes("y kept", c, copy, y, 8 * tolerance<float>());
-        expect("mean", lane_mean.data, std::vector<double>(mean.data, mean.data + k), tolerance<float>());
-        expect("factor", lane_factor.data, std::vector<double>(factor.data, factor.data + k), 8 * tolerance<float>());
-        for (bool normalized : {false, true}) {
-          mc::standardize_backward(on, mc::FLOAT, plain, given, mean_only, normalized, normalized ? kept.data : x.data, dy.data,
-                                   mean.data, factor.data, dx.data, scratch.data);
-          mc::standardize_backward(on, mc::FLOAT, c, given, mean_only, normalized, normalized ? copy.data : lx, ldy, mean.data,
-                                   factor.data, lane_dx.data, scratch.data);
+      for (bool given : {false, true})
+        for (double slope : {1.0, 0.25}) {  // 0.25: with scale, shift and a leaky ReLU behind it
+          Array<float> mean(k, 6), variance(k, 7), factor(k), scales(k), shifts(k), dx(n), lane_dx(m), scratch(4 * k);
+          Array<float> dscale(k, 8), dshift(k, 9);
+          for (size_t i = 0; i < k; ++i) variance[i] = std::abs(variance[i]) + 1;
+          Array<float> lane_mean(mean), lane_variance(variance), lane_factor(k), lane_scales(k), lane_shifts(k);
+          Array<float> lane_dscale(dscale), lane_dshift(dshift);
+          const bool fused = slope != 1;
+          const mc::Standardization how{rule, given, 0.01, slope, mean.data, variance.data, factor.data, scales.data, shifts.data,
+                                        fused ? a : nullptr, fused ? b : nullptr};
+          const mc::Standardization lane_how{rule, given, 0.01, slope, lane_mean.data, lane_variance.data, lane_factor.data,
+                                             lane_scales.data, lane_shifts.data, fused ? a : nullptr, fused ? b : nullptr};
+          mc::standardize_forward(on, mc::FLOAT, plain, how, x.data, y.data, kept.data);
+          mc::standardize_forward(on, mc::FLOAT, c, lane_how, lx, to.data, copy.data);
+          expect_lanes("y", c, to, y, 8 * tolerance<float>());
+          expect_lanes("x kept", c, copy, x, 0);
+          auto same = [&](const char* what, const Array<float>& got, const Array<float>& want, double tolerance) {
+            expect(what, got.data, std::vector<double>(want.data, want.data + k), tolerance);
+          };
+          same("mean", lane_mean, mean, tolerance<float>());
+          same("factor", lane_factor, factor, 8 * tolerance<float>());
+          mc::standardize_backward(on, mc::FLOAT, plain, how, x.data, pdy, dx.data, fused ? dscale.data : nullptr,
+                                   fused ? dshift.data : nullptr, scratch.data);
+          mc::standardize_backward(on, mc::FLOAT, c, lane_how, lx, ldy, lane_dx.data, fused ? lane_dscale.data : nullptr,
+                                   fused ? lane_dshift.data : nullptr, scratch.data);
           expect_lanes("dx", c, lane_dx, dx, 40 * tolerance<float>());
+          same("gradient of the scale", lane_dscale, dscale, 1e-5 * std::sqrt(double(n / k) + 1));
+          same("gradient of the shift", lane_dshift, dshift, 1e-5 * std::sqrt(double(n / k) + 1));
         }
-      }
   }
 }

@@ -121,6 +121,15 @@ def test_what_keeps_values_for_its_backward_runs_by_itself(net_of, layer):
     np.testing.assert_array_equal(net.params["conv_y"][0].diff, watched.params["conv_y"][0].diff)
 
 
+def test_a_net_with_a_loss_that_runs_by_a_plan_keeps_nothing_for_backward(tmp_path):
+    """As the test nets of `minicaffe test` and of a training do: their blobs are recycled, so nothing can go backward."""
+    (tmp_path / "net.prototxt").write_text(INPUT + conv() + NORM + SCALE + RELU + LOSS)
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, plan="memory")
+    net.blobs["x"].data[...] = 1
+    net.forward()
+    assert fused(net) == {"conv_y": ["norm", "scale", "relu"]}
+
+
 def test_batch_norm_with_the_statistics_of_the_batch_runs_by_itself(net_of):
     net = net_of(INPUT + conv() + NORM, caffe.TRAIN)
     net.forward()

@@ -1,135 +1,280 @@
-// BatchNorm and MVN on CPU or device. A thread of the CPU takes a channel through all steps while it is in the cache, so that sums
-// do not depend on the number of threads; the device takes all channels through one step at a time, so that a few large channels
-// fill it as well.
+// BatchNorm and MVN on CPU or device. In plain order a thread of the CPU takes a channel through all steps while it is in the
+// cache, so that sums do not depend on the number of threads; in lanes, and on the device, all channels go through one step at a
+// time.
 #pragma once
 #include "minicaffe/ops/batch_norm/kernel.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
 #include "minicaffe/ops/sums/caffe.hpp"
 
 namespace mc {
+
+/// A normalisation, and its arrays of one value a channel. Forward computes mean and variance, unless they are `given`, the factor
+/// 1 / deviation, and from gamma and beta, if they are not null, scale and shift. Backward reads all but the variance.
+struct Standardization {
+  int rule;  // a Deviation
+  bool given;
+  double eps, slope;  // of the ReLU; 1: none
+  void *mean, *variance, *factor, *scale, *shift;
+  const void *gamma, *beta;
+
+  template <class T> StandardizeFactors<T> factors() const {
+    auto array = [&](const void* p) { return static_cast<const T*>(p ? p : variance); };
+    return {Deviation(rule), T(eps), gamma != nullptr, beta != nullptr, array(variance), array(gamma), array(beta),
+            static_cast<T*>(factor), static_cast<T*>(scale), static_cast<T*>(shift)};
+  }
+  template <class T> StandardizeBy<T> by() const {
+    return {static_cast<const T*>(mean), static_cast<const T*>(scale), static_cast<const T*>(shift), T(slope)};
+  }
+  bool by_x() const { return !given && Deviation(rule) != Deviation::kNone; }  // whether the variance has a gradient
+  /// What stands for x where dx does not depend on it, since x may be overwritten or infinite then.
+  const void* values(const void* x, const void* dy) const { return by_x() || slope != 1 ? x : dy; }
+};
+
 namespace cpu {
 
-template <class T> struct StandardizeChannel {
-  index_t outer, channels, inner;
-  Deviation rule;
-  bool given;  // mean and variance are given, else they are computed
-  T eps;
-  const T* x;
-  T *y, *kept, *mean, *variance, *factor;  // kept may be null; the last three have one value a channel
+/// Mean and variance of a channel from those of its blocks, so that its elements are read from memory once. Sums are about the
+/// mean of the first block, in double: what cancels is small.
+struct Moments {
+  double count = 0, about = 0, sum = 0, squares = 0;
+  MC_HD void add(double n, double mean, double squares_about_it) {
+    if (count == 0) about = mean;
+    const double d = mean - about;
+    count += n, sum += n * d, squares += squares_about_it + n * d * d;
+  }
+  template <class T> MC_HD void put(T& mean, T& variance) const {
+    const double per = 1 / max_(count, 1.0);
+    mean = T(about + sum * per), variance = T((squares - sum * sum * per) * per);
+  }
+};
 
-  MC_HD void operator()(index_t c) const {
+template <class T> struct StandardizeChannel {
+  Channels c;
+  bool given;
+  StandardizeFactors<T> factors;
+  StandardizeBy<T> by;
+  const T* x;
+  T *y, *kept, *mean, *variance;  // kept may be null
+
+  MC_HD void operator()(index_t k) const {
     if (!given) {
-      double per = 1.0 / double(max_<index_t>(1, outer * inner));
-      mean[c] = T(channel_sum<T>(SumTerm<T>{x}, outer, channels, inner, c) * per);
-      if (rule != Deviation::kNone)
-        variance[c] = T(channel_sum<T>(SquaredDifferenceTerm<T>{x, mean[c]}, outer, channels, inner, c) * per);
+      Moments all;
+      for (index_t o = 0; o < c.outer; ++o)
+        for (index_t b = (o * c.channels + k) * c.inner, end = b + c.inner, e; b < end; b = e) {
+          e = min_(end, b + kSumBlock);
+          const T m = block_sum<T>(SumTerm<T>{x}, b, e) / T(e - b);
+          all.add(double(e - b), double(m), double(block_sum<T>(SquaredDifferenceTerm<T>{x, m}, b, e)));
+        }
+      all.put(mean[k], variance[k]);
     }
-    Standardize<T> f{mean[c], factor[c] = deviation_factor(rule, rule == Deviation::kNone ? T(0) : variance[c], eps)};
-    for (index_t o = 0; o < outer; ++o) {
-      index_t begin = (o * channels + c) * inner;
+    factors(k);
+    const Standardize<T> f = by.at(k);
+    for (index_t o = 0; o < c.outer; ++o) {
+      const index_t begin = (o * c.channels + k) * c.inner;
       const T* from = x + begin;
+      if (kept) {
+        T* copy = kept + begin;
+#pragma GCC ivdep
+        for (index_t i = 0; i < c.inner; ++i) copy[i] = from[i];
+      }
       T* to = y + begin;
 #pragma GCC ivdep
-      for (index_t i = 0; i < inner; ++i) to[i] = f(from[i]);
-      if (!kept) continue;
-      T* copy = kept + begin;
-#pragma GCC ivdep
-      for (index_t i = 0; i < inner; ++i) copy[i] = to[i];
+      for (index_t i = 0; i < c.inner; ++i) to[i] = f(from[i]);
     }
   }
 };
 
 template <class T> struct StandardizeChannelBackward {
-  index_t outer, channels, inner;
-  bool given;       // mean and variance were given, so that they have no gradient
-  bool mean_only;   // only the mean was subtracted
-  bool normalized;  // v is y, else it is x
-  const T *v, *dy, *mean, *factor;
-  T* dx;
+  Channels c;
+  bool given, by_x;
+  StandardizeBy<T> by;
+  const T *factor, *x, *dy, *values;  // values: Standardization::values
+  T *dx, *gamma, *beta;  // the last two, gradients, may be null
 
-  MC_HD void operator()(index_t c) const {
-    StandardizeBackward<T> f{T(0), T(0), normalized ? T(0) : mean[c], normalized ? T(1) : factor[c], factor[c]};
-    if (!given) {
-      double sum = 0, dot = 0, per = 1.0 / double(max_<index_t>(1, outer * inner));
-      SumTerm<T> sum_term{dy};
-      CenteredDotTerm<T> dot_term{v, dy, f.shift};
-      for (index_t o = 0; o < outer; ++o) {
-        index_t begin = (o * channels + c) * inner, end = begin + inner;
-        for (index_t b = begin; b < end; b += kSumBlock) {
-          index_t e = min_(end, b + kSumBlock);
-          sum += double(block_sum<T>(sum_term, b, e));
-          if (!mean_only) dot += double(block_sum<T>(dot_term, b, e));
+  MC_HD void operator()(index_t k) const {
+    StandardizeBackward<T> f{by.at(k), T(0), T(0)};
+    if (!given || gamma || beta) {
+      double sum = 0, dot = 0;
+      for (index_t o = 0; o < c.outer; ++o)
+        for (index_t b = (o * c.channels + k) * c.inner, end = b + c.inner, e; b < end; b = e) {
+          e = min_(end, b + kSumBlock);
+          sum += double(block_sum<T>(StandardizeTerm<T>{f.of, x, dy, false}, b, e));
+          if (by_x || gamma) dot += double(block_sum<T>(StandardizeTerm<T>{f.of, x, dy, true}, b, e));
         }
-      }
-      f.mean_dy = T(sum * per);
-      f.mean_dy_y = T(dot * per) * f.v_factor;
+      if (gamma) gamma[k] += T(dot * double(factor[k]));
+      if (beta) beta[k] += T(sum);
+      const double per = 1.0 / double(max_<index_t>(1, c.outer * c.inner));
+      if (!given) f.mean_dz = T(sum * per);
+      if (by_x) f.dot = T(dot * per) * factor[k] * factor[k];
     }
-    for (index_t o = 0; o < outer; ++o) {
-      index_t begin = (o * channels + c) * inner;
-      const T *value = v + begin, *from = dy + begin;
+    for (index_t o = 0; o < c.outer; ++o) {
+      const index_t begin = (o * c.channels + k) * c.inner;
+      const T *value = values + begin, *from = dy + begin;
       T* to = dx + begin;
-      if (given || mean_only) {  // without v, which may be overwritten or infinite
 #pragma GCC ivdep
-        for (index_t i = 0; i < inner; ++i) to[i] = (from[i] - f.mean_dy) * f.factor;
-      } else {
-#pragma GCC ivdep
-        for (index_t i = 0; i < inner; ++i) to[i] = f(value[i], from[i]);
-      }
+      for (index_t i = 0; i < c.inner; ++i) to[i] = f(value[i], from[i]);
     }
   }
 };
 
+constexpr index_t kLaneBlock = kSumBlock / kSumLanes;
+
+template <class T> struct LaneMoments {
+  /// Of each block of kLaneBlock places of a row mean and squares about it; numbers[outer][block][two][channel]
+  template <int kGroup> struct Rows {
+    Channels c;
+    const T* x;
+    T* numbers;
+
+    MC_HD void operator()(index_t row) const {
+      const LaneRow<kGroup> r(c, row);
+      T* to = numbers + r.outer * ((c.inner + kLaneBlock - 1) / kLaneBlock) * 2 * c.channels + r.first;
+      for (index_t i = 0; i < c.inner; i += kLaneBlock, to += 2 * c.channels) {
+        if (r.count == kGroup)
+          block(x + r.at + i * c.lanes, min_(c.inner - i, kLaneBlock), kGroup, to);
+        else
+          block(x + r.at + i * c.lanes, min_(c.inner - i, kLaneBlock), r.count, to);
+      }
+    }
+    MC_HD void block(const T* from, index_t n, index_t count, T* to) const {
+      T mean[kGroup] = {}, squares[kGroup] = {};
+      for (index_t i = 0; i < n; ++i)
+        for (index_t l = 0; l < count; ++l) mean[l] += from[i * c.lanes + l];
+      for (index_t l = 0; l < count; ++l) mean[l] /= T(n);
+      for (index_t i = 0; i < n; ++i)
+        for (index_t l = 0; l < count; ++l) {
+          const T d = from[i * c.lanes + l] - mean[l];
+          squares[l] += d * d;
+        }
+      for (index_t l = 0; l < count; ++l) to[l] = mean[l], to[c.channels + l] = squares[l];
+    }
+  };
+};
+
+template <class T> struct JoinMoments {
+  Channels c;
+  const T* numbers;
+  T *mean, *variance;
+  MC_HD void operator()(index_t k) const {
+    Moments all;
+    const T* from = numbers + k;
+    for (index_t o = 0; o < c.outer; ++o)
+      for (index_t i = 0; i < c.inner; i += kLaneBlock, from += 2 * c.channels)
+        all.add(double(min_(c.inner - i, kLaneBlock)), double(from[0]), double(from[c.channels]));
+    all.put(mean[k], variance[k]);
+  }
+};
+
+template <class T> void lane_moments(Threads threads, const Channels& c, const T* x, T* mean, T* variance) {
+  const index_t blocks = c.outer * ((c.inner + kLaneBlock - 1) / kLaneBlock);
+  std::vector<T> numbers(size_t(blocks * 2 * c.channels));
+  each_lane_row<LaneMoments<T>::template Rows>(threads, c, x, numbers.data());
+  for_each(threads, c.channels, JoinMoments<T>{c, numbers.data(), mean, variance}, std::max<index_t>(1, blocks));
+}
+
+template <class T> struct LaneGradients {
+  /// The sums of dz and dz (x - mean) over each row: sums[outer][two][channel]
+  template <int kGroup> struct Rows {
+    Channels c;
+    StandardizeBy<T> by;
+    const T *x, *dy;
+    double* sums;
+
+    MC_HD void operator()(index_t row) const {
+      const LaneRow<kGroup> r(c, row);
+      if (r.count == kGroup)
+        add(r, kGroup);
+      else
+        add(r, r.count);
+    }
+    MC_HD void add(const LaneRow<kGroup>& r, index_t count) const {
+      double total[kGroup] = {}, total_dot[kGroup] = {};
+      for (index_t i = 0; i < c.inner;) {
+        T sum[kGroup] = {}, dot[kGroup] = {};
+        for (const index_t end = min_(c.inner, i + kLaneBlock); i < end; ++i)
+          for (index_t l = 0; l < count; ++l) {
+            const index_t at = r.at + i * c.lanes + l;
+            const Standardize<T> f = by.at(r.first + l);
+            const T dz = f.dz(x[at], dy[at]);
+            sum[l] += dz, dot[l] += dz * (x[at] - f.mean);
+          }
+        for (index_t l = 0; l < count; ++l) total[l] += double(sum[l]), total_dot[l] += double(dot[l]);
+      }
+      double* to = sums + r.outer * 2 * c.channels + r.first;
+      for (index_t l = 0; l < count; ++l) to[l] = total[l], to[c.channels + l] = total_dot[l];
+    }
+  };
+};
+
+/// sums[two][channel]: of dz and dz (x - mean)
+template <class T>
+void lane_gradients(Threads threads, const Channels& c, const StandardizeBy<T>& by, const T* x, const T* dy, T* sums) {
+  std::vector<double> rows(size_t(c.outer * 2 * c.channels));
+  each_lane_row<LaneGradients<T>::template Rows>(threads, c, by, x, dy, rows.data());
+  channel_sums<T>(threads, c.outer, 2 * c.channels, 1, SumTerm<double>{rows.data()}, 1.0, false, sums);
+}
+
 }  // namespace cpu
 
-/// y = (x - mean) factor for each channel. Unless `given`, mean and variance are computed first, the variance not if rule is kNone.
-/// `kept`, unless null, receives a copy of y. `rule` is a Deviation.
-inline void standardize_forward(const Context& on, int dtype, const Channels& c, int rule, bool given, double eps, const void* x,
-                                void* y, void* kept, void* mean, void* variance, void* factor) {
+/// In plain order with one element a channel the channels of an image lie side by side, as in lanes; of double there are none.
+template <class T> Channels side_by_side(const Context& on, const Channels& c) {
+  const bool turn = !on.stream && c.lanes == 1 && c.inner == 1 && c.channels > 1 && !std::is_same_v<T, double>;
+  return turn ? Channels(1, c.channels, c.outer, c.channels) : c;
+}
+
+/// y from x. `kept`, unless null, receives a copy of x.
+inline void standardize_forward(const Context& on, int dtype, const Channels& shape, const Standardization& s, const void* x,
+                                void* y, void* kept) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
+    const Channels c = side_by_side<T>(on, shape);
     auto from = static_cast<const T*>(x);
     auto to = static_cast<T*>(y), copy = static_cast<T*>(kept);
-    auto means = static_cast<T*>(mean), variances = static_cast<T*>(variance), factors = static_cast<T*>(factor);
+    auto mean = static_cast<T*>(s.mean), variance = static_cast<T*>(s.variance);
     const index_t count = std::max<index_t>(1, c.outer * c.inner);
     if (!on.stream && c.lanes == 1)
       return cpu::for_each(on.threads, c.channels,
-                           cpu::StandardizeChannel<T>{c.outer, c.channels, c.inner, Deviation(rule), given, T(eps), from, to, copy,
-                                                      means, variances, factors}, count);
-    if (!given) {
-      sums_by(on, c, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, means);
-      if (Deviation(rule) != Deviation::kNone) sums_by(on, c, SquaredDifferenceBy<T>{from, means}, 1.0 / count, false, variances);
+                           cpu::StandardizeChannel<T>{c, s.given, s.factors<T>(), s.by<T>(), from, to, copy, mean, variance},
+                           count);
+    if (on.stream && !s.given) {
+      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, mean);
+      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, SquaredDifferenceBy<T>{from, mean}, 1.0 / count, false,
+                         variance);
+    } else if (!s.given) {
+      if constexpr (!std::is_same_v<T, double>) cpu::lane_moments(on.threads, c, from, mean, variance);
     }
-    for_each(on, c.channels, DeviationFactor<T>{Deviation(rule), T(eps), variances, factors});
-    StandardizeBy<T> f{means, factors, true};
-    if (on.stream)
-      cuda::broadcast_unary(*on.stream, c.outer, c.channels, c.inner, f, from, to, copy, true);
-    else
-      cpu::map_lanes<T>(on.threads, c, f, from, nullptr, to, copy, true);
+    for_each(on, c.channels, s.factors<T>());
+    broadcast_unary(on, c, s.by<T>(), from, to, copy);
   });
 }
 
-/// dx from dy. v is y if `normalized`, else x. With `given` mean and variance have no gradient; with `mean_only` only the mean
-/// was subtracted. `scratch` has room for 2 x channels values.
-inline void standardize_backward(const Context& on, int dtype, const Channels& c, bool given, bool mean_only, bool normalized,
-                                 const void* v, const void* dy, const void* mean, const void* factor, void* dx, void* scratch) {
+/// dx from dy, and what is added to the gradients of gamma and beta, unless they are null. `scratch` has room for 4 x channels
+/// values.
+inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, const void* x,
+                                 const void* dy, void* dx, void* gamma, void* beta, void* scratch) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    auto values = static_cast<const T*>(v), from = static_cast<const T*>(dy), factors = static_cast<const T*>(factor);
-    auto means = static_cast<const T*>(mean);
-    auto to = static_cast<T*>(dx);
+    const Channels c = side_by_side<T>(on, shape);
+    auto kept = static_cast<const T*>(x), values = static_cast<const T*>(s.values(x, dy)), from = static_cast<const T*>(dy);
+    auto factor = static_cast<const T*>(s.factor);
+    auto to = static_cast<T*>(dx), scale = static_cast<T*>(gamma), shift = static_cast<T*>(beta), sum = static_cast<T*>(scratch);
     const index_t count = std::max<index_t>(1, c.outer * c.inner);
+    const StandardizeBy<T> by = s.by<T>();
     if (!on.stream && c.lanes == 1)
       return cpu::for_each(on.threads, c.channels,
-                           cpu::StandardizeChannelBackward<T>{c.outer, c.channels, c.inner, given, mean_only, normalized, values, from,
-                                                              means, factors, to}, count);
-    T *mean_dy = static_cast<T*>(scratch), *mean_dy_v = mean_dy + c.channels;
-    if (!given) sums_by(on, c, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, mean_dy);
-    if (given || mean_only) {  // without v, which may be overwritten or infinite
-      StandardizeBy<T> f{given ? means : mean_dy, factors, !given};
-      return broadcast_unary(on, c, f, from, to, static_cast<T*>(nullptr));
+                           cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
+                                                              shift}, count);
+    T* dot = sum + c.channels;
+    if (s.given && !scale && !shift) {
+    } else if (on.stream) {
+      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, false}, 1.0, false, sum);
+      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, true}, 1.0, false, dot);
+    } else if constexpr (!std::is_same_v<T, double>) {
+      cpu::lane_gradients(on.threads, c, by, kept, from, sum);
     }
-    sums_by(on, c, CenteredDotBy<T>{values, from, means, normalized}, 1.0 / count, false, mean_dy_v);
-    broadcast_binary(on, c, StandardizeBackwardBy<T>{mean_dy, mean_dy_v, means, factors, normalized}, values, from, to);
+    for_each(on, c.channels,
+             StandardizeGradients<T>{s.given, s.by_x(), scale != nullptr, shift != nullptr, T(1.0 / count), factor, sum, dot,
+                                     scale ? scale : sum + 2 * c.channels, shift ? shift : sum + 3 * c.channels});
+    broadcast_binary(on, c, StandardizeBackwardBy<T>{by, sum, dot}, values, from, to);
   });
 }
 

@@ -1,28 +1,32 @@
-// Normalising by mean and variance (BatchNorm, MVN). A blob is seen as outer x channels x inner; every channel has a mean and
-// a factor 1 / deviation of its own.
+// Normalising by mean and variance (BatchNorm, MVN), and what a Scale and a ReLU layer behind it do, in one go. A blob is seen as
+// outer x channels x inner; every channel has numbers of its own.
 #pragma once
-#include "minicaffe/ops/broadcast/kernel.hpp"
+#include "minicaffe/ops/activation/kernel.hpp"
 #include "minicaffe/kernels/reduce.hpp"
 
 namespace mc {
 
-/// (x - mean) factor
+/// y = relu(z) with z = (x - mean) scale + shift; a slope of 1 leaves z as it is.
 template <class T> struct Standardize {
-  T mean, factor;
-  MC_HD T operator()(T x) const { return (x - mean) * factor; }
+  T mean, scale, shift, slope;
+  MC_HD T z(T x) const { return (x - mean) * scale + shift; }
+  MC_HD T operator()(T x) const { return ReluForward<T>{slope}(z(x)); }
+  MC_HD T dz(T x, T dy) const { return ReluBackward<T>{slope}(z(x), dy); }
 };
 
-/// dx = (dy - mean_dy - y mean_dy_y) factor, with y = (v - shift) v_factor computed from what forward left, v.
+/// dx = (dz - mean_dz - (x - mean) dot) scale, where dot is the mean of dz (x - mean), times the squared factor.
 template <class T> struct StandardizeBackward {
-  T mean_dy, mean_dy_y, shift, v_factor, factor;
-  MC_HD T operator()(T v, T dy) const { return (dy - mean_dy - (v - shift) * v_factor * mean_dy_y) * factor; }
+  Standardize<T> of;
+  T mean_dz, dot;
+  MC_HD T operator()(T x, T dy) const { return (of.dz(x, dy) - mean_dz - (x - of.mean) * dot) * of.scale; }
 };
 
-/// dy (v - shift)
-template <class T> struct CenteredDotTerm {
-  const T *v, *dy;
-  T shift;
-  MC_HD T operator()(index_t i) const { return dy[i] * (v[i] - shift); }
+/// dz, or dz (x - mean)
+template <class T> struct StandardizeTerm {
+  Standardize<T> of;
+  const T *x, *dy;
+  bool by_x;
+  MC_HD T operator()(index_t i) const { return of.dz(x[i], dy[i]) * (by_x ? x[i] - of.mean : T(1)); }
 };
 
 /// What the deviation is: BatchNorm sqrt(var + eps), MVN sqrt(var) + eps, or 1 for subtracting the mean only.
@@ -34,14 +38,13 @@ template <class T> MC_HD T deviation_factor(Deviation rule, T variance, T eps) {
                                           : T(1);
 }
 
-// ---- the same for channel k, as the kernels of the device take it
+// ---- the same for channel k. Arrays that are not wanted are there all the same: where no lane of a vector wants it, loading from
+// a null pointer costs a processor hundreds of cycles.
 
-/// Unless `centered` the mean counts as 0. Its array is there all the same, here and below: where no lane of a vector wants it, loading
-/// from a null pointer costs a processor hundreds of cycles.
 template <class T> struct StandardizeBy {
-  const T *mean, *factor;
-  bool centered;
-  MC_HD Standardize<T> at(index_t k) const { return {centered ? mean[k] : T(0), factor[k]}; }
+  const T *mean, *scale, *shift;
+  T slope;
+  MC_HD Standardize<T> at(index_t k) const { return {mean[k], scale[k], shift[k], slope}; }
 };
 
 template <class T> struct SquaredDifferenceBy {
@@ -49,29 +52,45 @@ template <class T> struct SquaredDifferenceBy {
   MC_HD SquaredDifferenceTerm<T> at(index_t k) const { return {x, mean[k]}; }
 };
 
-/// `normalized`: v is y, otherwise x.
-template <class T> struct CenteredDotBy {
-  const T *v, *dy, *mean;
-  bool normalized;
-  MC_HD CenteredDotTerm<T> at(index_t k) const { return {v, dy, normalized ? T(0) : mean[k]}; }
+template <class T> struct StandardizeTermBy {
+  StandardizeBy<T> of;
+  const T *x, *dy;
+  bool by_x;
+  MC_HD StandardizeTerm<T> at(index_t k) const { return {of.at(k), x, dy, by_x}; }
 };
 
 template <class T> struct StandardizeBackwardBy {
-  const T *mean_dy, *mean_dy_v, *mean, *factor;
-  bool normalized;
-  MC_HD StandardizeBackward<T> at(index_t k) const {
-    T v_factor = normalized ? T(1) : factor[k];
-    return {mean_dy[k], mean_dy_v[k] * v_factor, normalized ? T(0) : mean[k], v_factor, factor[k]};
+  StandardizeBy<T> of;
+  const T *mean_dz, *dot;
+  MC_HD StandardizeBackward<T> at(index_t k) const { return {of.at(k), mean_dz[k], dot[k]}; }
+};
+
+/// The factor 1 / deviation; scale and shift from it and from gamma and beta of a Scale layer, where there are such.
+template <class T> struct StandardizeFactors {
+  Deviation rule;
+  T eps;
+  bool scaled, shifted;
+  const T *variance, *gamma, *beta;
+  T *factor, *scale, *shift;
+  MC_HD void operator()(index_t k) const {
+    factor[k] = deviation_factor(rule, rule == Deviation::kNone ? T(0) : variance[k], eps);
+    scale[k] = scaled ? factor[k] * gamma[k] : factor[k];
+    shift[k] = shifted ? beta[k] : T(0);
   }
 };
 
-template <class T> struct DeviationFactor {
-  Deviation rule;
-  T eps;
-  const T* variance;
-  T* factor;
+/// From the sums of dz and dz (x - mean) to the gradients of gamma and beta, which are added, and to what StandardizeBackward
+/// subtracts.
+template <class T> struct StandardizeGradients {
+  bool given, by_x, scaled, shifted;
+  T per;
+  const T* factor;
+  T *sum, *dot, *gamma, *beta;
   MC_HD void operator()(index_t k) const {
-    factor[k] = deviation_factor(rule, rule == Deviation::kNone ? T(0) : variance[k], eps);
+    gamma[k] = (scaled ? gamma[k] : T(0)) + dot[k] * factor[k];
+    beta[k] = (shifted ? beta[k] : T(0)) + sum[k];
+    sum[k] = given ? T(0) : sum[k] * per;
+    dot[k] = by_x ? dot[k] * per * factor[k] * factor[k] : T(0);
   }
 };
 

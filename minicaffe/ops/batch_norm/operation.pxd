@@ -14,9 +14,11 @@ cdef class Standardize(Operation):
     cdef bint given, in_place           # given: mean and variance are not computed from x
     cdef double eps
     cdef double unbiased                # what makes the variance of the last forward that of a sample
-    cdef Blob mean, variance, factor    # one value a channel
-    cdef Blob kept                      # y, in place
-    cdef Blob sums                      # two for each channel, of backward
+    cdef Blob mean, variance, factor, scale, shift      # one value a channel
+    cdef Blob kept                      # x, in place
+    cdef Blob sums                      # four for each channel, of backward
+    cdef object carried                 # the epilogue that the last forward computed and of which backward is due, or None
+    cdef bint keeps_x(self)
     cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1
 
 

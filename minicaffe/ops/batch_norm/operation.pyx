@@ -8,12 +8,23 @@ from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout
 
 from minicaffe.ops.engine import Refusal, offer
+from minicaffe.ops.epilogue import NormEpilogue
 
 cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
-    void standardize_forward(const Context&, int dtype, const Channels&, int rule, bint given, double eps, const void* x, void* y,
-                             void* kept, void* mean, void* variance, void* factor)
-    void standardize_backward(const Context&, int dtype, const Channels&, bint given, bint mean_only, bint normalized,
-                              const void* v, const void* dy, const void* mean, const void* factor, void* dx, void* scratch)
+    cppclass Standardization:
+        int rule
+        bint given
+        double eps, slope
+        void *mean
+        void *variance
+        void *factor
+        void *scale
+        void *shift
+        const void *gamma
+        const void *beta
+    void standardize_forward(const Context&, int dtype, const Channels&, const Standardization&, const void* x, void* y, void* kept)
+    void standardize_backward(const Context&, int dtype, const Channels&, const Standardization&, const void* x, const void* dy,
+                              void* dx, void* gamma, void* beta, void* scratch)
 
 cdef extern from "minicaffe/ops/batch_norm/cudnn.hpp" namespace "mc::cuda" nogil:
     void cudnn_standardize_forward(const Context&, int dtype, const Channels&, double eps, const void* x, const void* ones,
@@ -25,58 +36,94 @@ cdef extern from "minicaffe/ops/batch_norm/cudnn.hpp" namespace "mc::cuda" nogil
 cdef class Standardize(Operation):
     """``y = (x - mean) / deviation`` for each channel of (outer, channels, inner); `rule` says what the deviation is.
 
-    With `given` mean and variance are what their blobs hold, else those of x, which forward puts there. The normalised values are
-    kept only where x and y are one blob and the gradient needs them.
+    With `given` mean and variance are what their blobs hold, else those of x, which forward puts there. Forward keeps x only where
+    x and y are one blob and the gradient needs it.
     """
 
     def __init__(self, *arguments):
-        self.mean, self.variance, self.factor, self.kept, self.sums = [Blob((0,), self.dtype, "statistics") for _ in range(5)]
+        self.mean, self.variance, self.factor, self.scale, self.shift, self.kept, self.sums = [
+            Blob((0,), self.dtype, "statistics") for _ in range(7)]
 
     cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1:
         """Set the shape."""
         self.shape, self.in_place = Channels(outer, channels, inner), in_place
-        for blob in (self.mean, self.variance, self.factor):
+        for blob in (self.mean, self.variance, self.factor, self.scale, self.shift):
             blob.reshape(channels)
+        self.carried = None
         return self.changed()
+
+    cdef bint keeps_x(self):
+        """Whether backward needs x, and y is in its place."""
+        return self.in_place and (not self.given or self.carried is not None)
 
 
 cdef class BatchNorm(Standardize):
-    """Standardize with the rule that cuDNN knows, EPS_INSIDE."""
+    """Standardize with the rule that cuDNN knows, EPS_INSIDE; what Scale and ReLU do behind it takes no pass of its own."""
+
+    takes_epilogue = NormEpilogue
+    carries = True
 
 
 cdef class CaffeStandardize(Primitive):
+    def __cinit__(self, Standardize op):
+        self.fuses = True
+
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Standardize op = operation
         cdef Layout layout = by_channels(data_layout(on, [x]), x, &op.shape)
         cdef const void* from_ = x.data_in(on, layout)
         cdef void* to = y.overwrite_data_in(on, layout)
-        cdef void* mean = op.mean.mutable_data_on(on)
-        cdef void* variance = op.variance.mutable_data_on(on)
-        cdef void* factor = op.factor.mutable_data_on(on)
         cdef void* kept = NULL
-        if op.in_place and not op.given:
+        cdef Standardization s
+        epilogue, op.epilogue = op.epilogue, None
+        op.carried = epilogue if epilogue is not None and epilogue.carries else None
+        s.rule, s.given, s.eps, s.slope = op.rule, op.given, op.eps, slope_of(epilogue)
+        s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
+        s.factor, s.scale, s.shift = op.factor.mutable_data_on(on), op.scale.mutable_data_on(on), op.shift.mutable_data_on(on)
+        s.gamma = s.beta = NULL
+        if epilogue is not None:
+            if epilogue.scale is not None:
+                s.gamma = (<Blob?> epilogue.scale).data_on(on)
+            if epilogue.shift is not None:
+                s.beta = (<Blob?> epilogue.shift).data_on(on)
+        if op.keeps_x():
             op.kept.reshape_like(x)
             kept = op.kept.overwrite_data_in(on, layout)
         with nogil:
-            standardize_forward(on, op.dtype, op.shape, op.rule, op.given, op.eps, from_, to, kept, mean, variance, factor)
+            standardize_forward(on, op.dtype, op.shape, s, from_, to, kept)
         op.unbiased = op.shape.outer * op.shape.inner / <double> max(op.shape.outer * op.shape.inner - 1, 1)
         op.kept.wrote_data()
         return y.wrote_data()
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        """dx from dy, and what is added to the gradients of the epilogue's blobs."""
         cdef Standardize op = operation
-        cdef Blob values = op.kept if op.in_place and not op.given else x
+        cdef Blob values = op.kept if op.keeps_x() else x
         cdef Layout layout = by_channels(diff_layout(on, [y]) or data_layout(on, [values]), x, &op.shape)
         cdef const void* v = values.data_in(on, layout)
         cdef const void* dy = y.diff_in(on, layout)
-        cdef const void* mean = op.mean.data_on(on)
-        cdef const void* factor = op.factor.data_on(on)
+        cdef void* gamma = NULL
+        cdef void* beta = NULL
+        cdef Standardization s
+        s.rule, s.given, s.slope = op.rule, op.given, slope_of(op.carried)
+        s.mean, s.factor = <void*> op.mean.data_on(on), <void*> op.factor.data_on(on)
+        s.scale, s.shift = <void*> op.scale.data_on(on), <void*> op.shift.data_on(on)
+        if op.carried is not None:
+            learned = op.carried.learned
+            if learned[0]:
+                gamma = (<Blob?> op.carried.scale).mutable_diff_on(on)
+            if learned[1]:
+                beta = (<Blob?> op.carried.shift).mutable_diff_on(on)
         cdef void* dx = x.overwrite_diff_in(on, layout)
-        op.sums.reshape_to((2 * op.shape.channels,))
+        op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
         with nogil:
-            standardize_backward(on, op.dtype, op.shape, op.given, op.rule == NONE, op.in_place, v, dy, mean, factor, dx, scratch)
+            standardize_backward(on, op.dtype, op.shape, s, v, dy, dx, gamma, beta, scratch)
         return x.wrote_diff()
+
+
+cdef double slope_of(epilogue):
+    return 1 if epilogue is None or epilogue.slopes is None else epilogue.slopes
 
 
 cdef class CudnnBatchNorm(Primitive):
@@ -104,11 +151,13 @@ cdef class CudnnBatchNorm(Primitive):
         cdef void* unused = op.sums.mutable_data_on(on)
         with nogil:
             cudnn_standardize_forward(on, op.dtype, op.shape, op.eps, from_, ones, zeros, to, mean, variance, factor, unused)
-        op.unbiased = 1     # cuDNN's variance is that of a sample already
+        op.unbiased, op.carried = 1, None       # cuDNN's variance is that of a sample already
         return 0
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Standardize op = operation
+        if op.carried is not None:
+            raise Refusal("what engine CAFFE computed forward with the layers behind it")
         cdef const void* values = x.data_on(on)
         cdef const void* ones = self.ones.data_on(on)
         cdef const void* dy = y.diff_on(on)

@@ -57,11 +57,10 @@ void broadcast_binary(Threads threads, index_t outer, index_t channels, index_t 
 namespace cuda {
 
 template <class F, class T>
-void broadcast_unary(Stream& stream, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept,
-                     bool keep_result = false) {
+void broadcast_unary(Stream& stream, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept) {
   index_t n = outer * channels * inner;
   if (n == 0) return;
-  launch(stream, Broadcast1<F, T>{f, channel_index(outer, channels, inner), n, x, y, kept, keep_result},
+  launch(stream, Broadcast1<F, T>{f, channel_index(outer, channels, inner), n, x, y, kept},
          blocks_for(stream, (n + 1) / 2, kVectorThreads));
 }
 

@@ -122,7 +122,7 @@ MC_HD ChannelIndex channel_index(index_t outer, index_t channels, index_t inner)
   return index;
 }
 
-/// y = f.at(k)(x); `kept`, unless null, receives x, or y if `keep_result`.
+/// y = f.at(k)(x); `kept`, unless null, receives x.
 template <class F, class T> struct Broadcast1 {
   static constexpr int kThreads = kVectorThreads;
   static constexpr bool kBarriers = false;
@@ -132,7 +132,6 @@ template <class F, class T> struct Broadcast1 {
   index_t n;
   const T* x;
   T *y, *kept;
-  bool keep_result;
   MC_DEVICE void operator()(const Thread& t, Shared&) const {
     walk_packs(t, n, Pack<T>::kSize, aligned16(x) && aligned16(y) && aligned16(kept), *this);
   }
@@ -140,12 +139,12 @@ template <class F, class T> struct Broadcast1 {
     Pack<T> from = reinterpret_cast<const Pack<T>*>(x)[i], to;
     for (int k = 0; k < Pack<T>::kSize; ++k) to.value[k] = f.at(channel(i * Pack<T>::kSize + k))(from.value[k]);
     reinterpret_cast<Pack<T>*>(y)[i] = to;
-    if (kept) reinterpret_cast<Pack<T>*>(kept)[i] = keep_result ? to : from;
+    if (kept) reinterpret_cast<Pack<T>*>(kept)[i] = from;
   }
   MC_DEVICE void map(index_t i) const {
     T from = x[i], to = f.at(channel(i))(from);
     y[i] = to;
-    if (kept) kept[i] = keep_result ? to : from;
+    if (kept) kept[i] = from;
   }
 };
 

@@ -18,6 +18,7 @@ from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 import numpy as np
 
 from minicaffe.ops.engine import Refusal, get_precision, offer, preferred
+from minicaffe.ops.epilogue import Epilogue
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     long long conv_scratch(const Context&, int dtype, const ConvShape& shape)
@@ -62,7 +63,7 @@ cdef class Convolution(Operation):
     x is the bottom, y the top: the image and the columns, or the other way round if `transposed`.
     """
 
-    takes_epilogue = True
+    takes_epilogue = Epilogue
 
     cdef int describe_shape(self, long long images, long long channels, long long outputs, long long groups, const Window& window,
                             long long plane) except -1:

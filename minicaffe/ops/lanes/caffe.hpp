@@ -40,25 +40,24 @@ template <template <int> class Rows, class... M> void each_lane_row(Threads thre
 }
 
 template <class F, class T> struct LaneMap {
-  /// y = f.at(k)(a), or f.at(k)(a, b); `kept`, unless null, receives a copy of a, or of y if `keep_result`.
+  /// y = f.at(k)(a), or f.at(k)(a, b); `kept`, unless null, receives a copy of a.
   template <int kGroup> struct Rows {
     Channels c;
     F f;
     const T *a, *b;
     T *y, *kept;
-    bool keep_result;
 
     MC_HD void operator()(index_t row) const {
       const LaneRow<kGroup> r(c, row);
-      if (kept && !keep_result) copy(r, a);
       if (r.count == kGroup)
         walk(r, kGroup);
       else
         walk(r, r.count);
-      if (kept && keep_result) copy(r, y);
     }
     MC_HD void walk(const LaneRow<kGroup>& r, index_t count) const {
       for (index_t i = 0, at = r.at; i < c.inner; ++i, at += c.lanes) {
+        if (kept)
+          for (index_t l = 0; l < count; ++l) kept[at + l] = a[at + l];
         MC_IVDEP
         for (index_t l = 0; l < count; ++l) {
           if constexpr (std::is_invocable_v<decltype(f.at(0)), T, T>)
@@ -67,11 +66,6 @@ template <class F, class T> struct LaneMap {
             y[at + l] = f.at(r.first + l)(a[at + l]);
         }
       }
-    }
-    MC_HD void copy(const LaneRow<kGroup>& r, const T* from) const {
-      for (index_t i = 0, at = r.at; i < c.inner; ++i, at += c.lanes)
-        MC_IVDEP
-        for (index_t l = 0; l < r.count; ++l) kept[at + l] = from[at + l];
     }
   };
 };
@@ -111,10 +105,9 @@ template <class T> void clear_padding(const Channels& c, T* y) {
 }
 
 template <class T, class F>
-void map_lanes(Threads threads, const Channels& c, const F& f, const T* a, const T* b, T* y, T* kept = nullptr,
-               bool keep_result = false) {
+void map_lanes(Threads threads, const Channels& c, const F& f, const T* a, const T* b, T* y, T* kept = nullptr) {
   if constexpr (!std::is_same_v<T, double>) {  // of which no engine has layouts
-    each_lane_row<LaneMap<F, T>::template Rows>(threads, c, f, a, b, y, kept, keep_result);
+    each_lane_row<LaneMap<F, T>::template Rows>(threads, c, f, a, b, y, kept);
     clear_padding(c, y);
     if (kept) clear_padding(c, kept);
   }
