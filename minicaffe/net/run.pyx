@@ -128,9 +128,10 @@ cdef class Runner:
                         node.backward()
                     if lifetimes is not None:
                         lifetimes.end_backward(i, node)
-                        self.update_at_once(lifetimes, lifetimes.learned[i])
                     if self.debug_info:
                         log_backward(node)
+                if lifetimes is not None:       # of followers, too, where the node itself needs no backward
+                    self.update_at_once(lifetimes, lifetimes.learned[i])
                 if self.hooks[3]:
                     self._call_hooks(AFTER_BACKWARD, i)
             if lifetimes is not None:

@@ -10,6 +10,7 @@ from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
 
 INPUT = 'layer { name: "data" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 dim: 5 dim: 6 } } }'
 CONV = ('layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: %d kernel_size: 3 '
@@ -205,3 +206,22 @@ def test_with_a_plan(phase):
         for layer, other in zip(net.layers, watched.layers):
             for blob, wanted in zip(layer.blobs, other.blobs):
                 np.testing.assert_allclose(blob.diff, wanted.diff, 2e-3, 2e-3)
+
+
+def test_what_follows_a_frozen_convolution_learns_under_a_plan():
+    results = []
+    for plan in (None, "memory"):
+        text = CONV % 16 + NORM + SCALE + RELU + LOSS
+        param = parse_text('base_lr: 0.001 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapshot_after_train: false',
+                           caffe_pb2.SolverParameter)[0]
+        param.net_param.CopyFrom(parse_text(INPUT + text.replace("convolution_param", "param { lr_mult: 0 } param { lr_mult: 0 } "
+                                                                 "convolution_param"), caffe_pb2.NetParameter)[0])
+        solver = create_solver(param, plan=plan)
+        scale = solver.net.layers[3].blobs[0]
+        before = scale.data.copy()
+        for _ in range(2):
+            solver.net.blob_by_name("x").data[...] = np.random.default_rng(2).standard_normal((3, 4, 5, 6))
+            solver.step(1)
+        results.append(scale.data.copy())
+        assert np.abs(results[-1] - before).max() > 1e-4
+    np.testing.assert_allclose(*results, 1e-5)
