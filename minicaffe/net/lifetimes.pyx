@@ -58,11 +58,24 @@ cdef class Life:
     def __init__(self, SyncedMemory memory not None):
         self.memory = memory
 
+    cdef void touch(self, int position, bint writes=False) noexcept:
+        """See the memory used at a position, the first to write it among them."""
+        self.written |= writes and self.last < 0
+        self.last = position
+
     cdef int end(self) except -1:
         # Whoever took the memory for a blob outside of the net, such as a layer for a net inside, reads it at any time.
         if Py_REFCNT(<PyObject*> self.memory) <= self.holders + 1:
             self.memory.recycle()
         return 0
+
+
+cdef Life life_of(dict lives, SyncedMemory memory):
+    """The life of a memory among those by its id; a new one if it is the first to ask."""
+    # Functions inside of Lifetimes.__init__ that call each other would be a cycle, which keeps memory until the collector comes.
+    if id(memory) not in lives:
+        lives[id(memory)] = Life(memory)
+    return lives[id(memory)]
 
 
 cdef class Lifetimes:
@@ -90,34 +103,22 @@ cdef class Lifetimes:
         self.stamps = [(<Node> node).stamp() for node in nodes]
         self.forward, self.backward = [[] for _ in nodes], [[] for _ in nodes]
         self.params = [[blob.data_memory for blob in node.blobs] for node in nodes]
-        lives = {}      # by the memory's id
-
-        def life_of(memory):
-            if id(memory) not in lives:
-                lives[id(memory)] = Life(memory)
-            return lives[id(memory)]
-
-        def touch(memory, int position, bint writes=False):
-            cdef Life life = life_of(memory)
-            if writes and life.last < 0:
-                life.written = True
-            life.last = position
-
+        cdef dict lives = {}    # by the memory's id
         blobs = {blob for node in nodes for blob in [*node.bottoms, *node.tops]}
         for blob in blobs:
             for memory in (blob.data_memory, blob.diff_memory):
-                life = life_of(memory)
+                life = life_of(lives, memory)
                 life.holders += 1
                 life.last = -1
         for blob in [*kept, *params]:
             for memory in (blob.data_memory, blob.diff_memory):
-                life = life_of(memory)
+                life = life_of(lives, memory)
                 life.kept = True
         for i, node in enumerate(nodes):
             for blob in node.bottoms:
-                touch(blob.data_memory, i)
+                life_of(lives, blob.data_memory).touch(i)
             for blob in node.tops:
-                touch(blob.data_memory, i, True)
+                life_of(lives, blob.data_memory).touch(i, True)
         head = list(range(count))       # a node before may compute the backward of those that follow it
         for i, node in enumerate(nodes):
             for follower in range(i + 1, i + 1 + len(node.followers)):
@@ -127,13 +128,13 @@ cdef class Lifetimes:
             if not node.needs_backward:
                 continue
             for blob in node.tops:
-                touch(blob.diff_memory, 2 * count - 1 - i)
+                life_of(lives, blob.diff_memory).touch(2 * count - 1 - i)
             for blob, needed in zip(node.bottoms, node.bottom_needs):
                 if needed:
-                    touch(blob.diff_memory, 2 * count - 1 - i, True)
+                    life_of(lives, blob.diff_memory).touch(2 * count - 1 - i, True)
             for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()),
                          *(node.tops if node.layer.backward_reads_tops else ())):
-                touch(blob.data_memory, 2 * count - 1 - head[i])
+                life_of(lives, blob.data_memory).touch(2 * count - 1 - head[i])
         pool = registry.host_pool()
         last = {}       # by the id of a parameter's gradient: the node that adds to it last
         for i in reversed(range(count)):
@@ -143,9 +144,9 @@ cdef class Lifetimes:
         for i, blob in enumerate(learnable):
             (self.learned[last[id(blob.diff_memory)]] if id(blob.diff_memory) in last else self.unlearned).append(i)
         for blob in params:
-            life = life_of(blob.diff_memory)
+            life = life_of(lives, blob.diff_memory)
             life.holders += 1
-        self.gradients = [life_of(blob.diff_memory) for blob in learnable]
+        self.gradients = [life_of(lives, blob.diff_memory) for blob in learnable]
         for life in lives.values():
             if not life.kept and life.written and life.memory.size:
                 life.memory.pool = pool

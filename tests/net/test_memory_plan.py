@@ -1,6 +1,7 @@
 """The memory plan: the same numbers to the last bit as without one, out of memory that holds NaN whenever it changes its owner."""
 
 import ctypes
+import gc
 import random
 
 import numpy as np
@@ -242,6 +243,21 @@ def test_less_memory(poison, on_cpu, monkeypatch):
     poison.most = 0
     trace(net_of(text, plan="memory"), 2)
     assert 13 * blob < poison.most < 16 * blob
+
+
+def test_memory_goes_with_the_last_reference_to_a_net(poison):
+    """Not with a collection later."""
+    gc.collect()
+    before = minicaffe.memory.used(CPUPlace())
+    gc.disable()
+    try:
+        net = net_of(INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + LOSS % "c", plan="memory")
+        trace(net, 2)
+        assert minicaffe.memory.used(CPUPlace()) > before
+        del net
+        assert minicaffe.memory.used(CPUPlace()) == before
+    finally:
+        gc.enable()
 
 
 def test_what_backward_does_not_read_ends_with_forward(poison, on_cpu):
