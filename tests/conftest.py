@@ -15,16 +15,39 @@ os.environ["PYTHONSAFEPATH"] = "1"
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", choices=["cpu", "sim", "gpu"], help="where nets compute")
+    parser.addoption("--plan", choices=["memory"], help="a plan for every net that asks for none; what reads a recycled blob is skipped")
     parser.addoption("--all-architectures", action="store_true", help="compile every kernel for every supported GPU (minutes)")
 
 
 def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)    # tests send it; who started this may ignore it, as pytest-xdist does
+    config.addinivalue_line("markers", "no_plan(reason): shows what a net with a plan does otherwise; not run with --plan")
     device = config.getoption("--device")
     os.environ["MINICAFFE_DEVICE"] = device
     import minicaffe  # an editable install builds now, before there are several processes that would
     if device != "cpu":
         minicaffe.set_mode_gpu()
+    if plan := config.getoption("--plan"):
+        from minicaffe.net.net import Net
+        as_asked = Net.set_plan
+        Net.set_plan = lambda net, asked, *rest: as_asked(net, asked or plan, *rest)
+
+
+def pytest_runtest_setup(item):
+    marker = item.get_closest_marker("no_plan")
+    if marker and item.config.getoption("--plan"):
+        pytest.skip(marker.args[0])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    from minicaffe.errors import RecycledError
+    try:
+        return (yield)
+    except RecycledError as error:
+        if not item.config.getoption("--plan"):
+            raise
+        pytest.skip(f"reads what the plan recycled: {error}")
 
 
 @pytest.hookimpl(optionalhook=True)

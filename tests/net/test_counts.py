@@ -73,6 +73,7 @@ def counted(name):
             if event.name != "scratch data" and event.kind not in ("cache hit", "split", "merge")]
 
 
+@pytest.mark.no_plan("a plan takes and gives back blocks in each step")
 @pytest.mark.parametrize("name", NETS)
 def test_a_step_of_engine_caffe_moves_no_memory(on_cpu, name):
     """No block is taken, nothing is copied, no side of a blob changes, but that gradients of parameters begin as zeros."""
@@ -89,6 +90,7 @@ def test_a_step_of_engine_caffe_moves_no_memory(on_cpu, name):
     ("inception", {"c2 data": 1, "c2 diff": 2}),
     ("residual", {"p data": 1, "p diff": 1}),
 ])
+@pytest.mark.no_plan("a plan takes and gives back blocks in each step")
 def test_a_step_of_engine_onednn_reorders_at_the_end_of_the_stack(onednn, name, reordered):
     """Between the last convolution and the inner product; no block is taken."""
     events = counted(name)

@@ -317,6 +317,7 @@ def warnings_of(log):
     return [record.getMessage() for record in log.records if record.levelno == logging.WARNING]
 
 
+@pytest.mark.no_plan("which blob was not finite first is not known where blobs share memory")
 def test_the_first_loss_that_is_not_finite_is_told_once(log):
     solver, losses = make_solver("base_lr: 100 momentum: 0.9", LINE), []  # no hooks: a device replays a graph
     solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: losses.append(s.smoothed_loss)})())
@@ -328,6 +329,7 @@ def test_the_first_loss_that_is_not_finite_is_told_once(log):
     assert "parameters are no longer finite, the first is layer 'scale' blobs[0]" in lost and solver.iter == 60
 
 
+@pytest.mark.no_plan("which blob was not finite first is not known where blobs share memory")
 def test_the_blob_is_named_with_all_layers_that_write_it(log):
     solver = make_solver(net=LINE.replace('scale: 0.5', "scale: 1e30").replace('type: "gaussian"', "value: 1e30"))
     solver.step(1)

@@ -1,6 +1,6 @@
 """The layers of a training step against their own floor, by layer type: what this machine needs at the very least.
 
-    python tools/bench/floors.py [lenet cifar10_quick ...] [--rounds 10] [--json FILE]
+    python tools/bench/floors.py [lenet cifar10_quick ...] [--json FILE]
 
 The floor of a layer is the greater of two times: its multiplications and additions at the speed of the machine's fastest product of
 matrices (`nets.peak`), and each array that it has to read or write, once, at the speed of a copy of as many bytes. Layers take less
@@ -69,7 +69,8 @@ def table(name, options):
     for blob, array in zip(net.input_blobs, nets.random_inputs(net)):
         blob.data[...] = array
     peak = nets.peak(options)
-    forward, backward, _ = measure(net, options.rounds)
+    _, _, once = measure(net, 1)
+    forward, backward, _ = measure(net, max(options.rounds, int(1e3 * options.seconds / once)))
     rows = defaultdict(lambda: np.zeros(5))
     for node, there, back in zip(net.nodes, forward, backward):
         low = floors(node, peak, options.threads)
@@ -82,7 +83,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("nets", nargs="*", default=list(nets.BATCHES), help=f"of {', '.join(nets.BATCHES)}")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5, help="at least")
+    parser.add_argument("--seconds", type=float, default=2, help="of a net, at least")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     options.precision = "float32"
