@@ -31,10 +31,9 @@ cdef class BiasLayer(AxesLayer):
         cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
             shift_by(on, self.dtype, self.axes, x, y, NULL, b)
-        return (<Blob> top[0]).wrote_data()
 
     def join(self, epilogue, list bottom, bint backward):
-        if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2]:
+        if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
             return False    # not a parameter for each channel
         return epilogue.affine(None, self.blobs[0], (False, self.learns(0)))
 
@@ -47,7 +46,6 @@ cdef class BiasLayer(AxesLayer):
             self.sum_dy(on, dy, self.values(bottom), learned)
         if propagate_down[0] and top[0] is not x:
             copy_typed(on, self.dtype, stored(layout, x), dy, x.overwrite_diff_in(on, layout))
-            x.wrote_diff()
 
 
 register_layer("Bias", BiasLayer)

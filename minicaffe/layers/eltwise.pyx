@@ -77,7 +77,6 @@ cdef class EltwiseLayer(DeviceLayer):
                 product(on, dtype, count, <int> x.size(), x.data(), NULL, y)
             else:
                 largest(on, dtype, count, <int> x.size(), x.data(), y)
-        return (<Blob> top[0]).wrote_data()
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Layout layout = diff_layout(on, top, True) if self.operation == SUM else None
@@ -96,8 +95,6 @@ cdef class EltwiseLayer(DeviceLayer):
         if self.operation == SUM:
             with nogil:
                 spread(on, dtype, count, <int> dx.size(), dy, c.data(), dx.data())
-            for i in range(wanted.size()):
-                (<Blob> bottom[wanted[i]]).wrote_diff()
             return 0
         cdef vector[const void*] x = data_of(on, bottom, None)
         cdef const void* y = (<Blob> top[0]).data_on(on)

@@ -44,7 +44,6 @@ cdef class PReLULayer(BroadcastLayer):
         cdef void* kept = self.keep(on, bottom, top, layout)
         with nogil:
             prelu_forward(on, self.dtype, self.axes, x.data_in(on, layout), y.overwrite_data_in(on, layout), kept, a)
-        return self.wrote(top)
 
     def join(self, epilogue, list bottom, bint backward):
         return not backward and epilogue.rectify(self.blobs[0])

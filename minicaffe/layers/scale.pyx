@@ -59,10 +59,9 @@ cdef class ScaleLayer(AxesLayer):
                 scale_shift(on, self.dtype, self.axes, x, y, kept, s, b)
             else:
                 scale_by(on, self.dtype, self.axes, x, y, kept, s)
-        return self.wrote(top)
 
     def join(self, epilogue, list bottom, bint backward):
-        if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2]:
+        if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
             return False    # not a parameter for each channel
         if self.bias < 0:
             return epilogue.affine(self.blobs[0], None, (self.learns(0), False))
@@ -86,7 +85,6 @@ cdef class ScaleLayer(AxesLayer):
             s, out = values.data_on(on), (<Blob> bottom[0]).overwrite_diff_in(on, layout)
             with nogil:
                 scale_by(on, self.dtype, self.axes, dy, out, NULL, s)
-            (<Blob> bottom[0]).wrote_diff()
 
 
 register_layer("Scale", ScaleLayer)

@@ -46,7 +46,6 @@ cdef class SplitLayer(DeviceLayer):
         cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
         with nogil:
             weighted_sum(on, dtype, count, <int> dy.size(), dy.data(), NULL, dx)
-        return (<Blob> bottom[0]).wrote_diff()
 
 
 register_layer("Split", SplitLayer)

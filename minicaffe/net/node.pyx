@@ -83,11 +83,20 @@ cdef class Node:
     cdef int separate(self) except -1:
         """Compute the followers one by one after all, where somebody looks between their gradients."""
         cdef Node node
-        if self.carries:
-            self.layer.separate(self.bottoms, self.tops)
-            for node in self.followers[:self.fused]:
-                node.forward()
-            self.fused, self.carries = 0, False
+        cdef Blob top = self.tops[0]
+        if not self.carries:
+            return 0
+        if top.data_memory.head == RECYCLED:
+            top.data_memory.renew()
+            data = None
+        else:
+            data = top.data.copy()
+        self.layer.separate(self.bottoms, self.tops)
+        for node in self.followers[:self.fused]:
+            node.forward()
+        self.fused, self.carries = 0, False
+        if data is not None:
+            top.data[...] = data        # what layers in place behind them have made of it
         return 0
 
     cdef int forward(self) except -1:
@@ -103,8 +112,9 @@ cdef class Node:
         """Compute the gradients of the parameters and of the bottoms that need one."""
         try:
             if self.lost:
-                raise Error("a layer below computed this one, too, and kept nothing for its backward; ask for force_backward: true, "
-                            "or run it by itself with forward(start=..., end=...)")
+                remedy = "make the net without a plan" if self.needs_backward else "ask for force_backward: true"
+                raise Error(f"a layer below computed this one, too, and kept nothing for its backward; {remedy}, or run it by itself "
+                            "with forward(start=..., end=...)")
             self.layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
         except Error as error:
             raise self.placed(error)
@@ -186,5 +196,6 @@ def link_followers(nodes):
 
 
 def _may_fuse(Node node):
-    """Whether a node has one top, and a layer whose forward no user's class has changed."""
-    return len(node.tops) == 1 and type(node.layer).forward_cpu is DeviceLayer.forward_cpu
+    """Whether a node has one top, and a layer whose forward and backward no user's class has changed."""
+    return len(node.tops) == 1 and all(getattr(type(node.layer), name) is getattr(DeviceLayer, name)
+                                       for name in ("forward_cpu", "forward_gpu", "backward_cpu", "backward_gpu"))

@@ -14,6 +14,8 @@ from minicaffe.net.node cimport Node
 from minicaffe.device.context cimport Context, context
 
 from minicaffe.errors import ConfigError, ShapeError, close_matches
+from minicaffe.memory.place import CPUPlace
+from minicaffe.memory.registry import registry
 from minicaffe.net.node import link_followers
 from minicaffe.net.observe import log_backward, log_forward, log_norms
 
@@ -262,6 +264,8 @@ cdef class Runner:
             for blob in self.learnable_params:
                 if blob.diff_memory.head == RECYCLED:
                     blob.diff_memory.renew()
+                    if on.stream != NULL or registry.host_place != CPUPlace():
+                        blob.diff_memory.pool = None    # which gives zeros in plain host memory alone
                 else:
                     blob.fill_diff_on(on, 0)
 

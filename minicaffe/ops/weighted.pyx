@@ -46,6 +46,11 @@ cdef class OnednnWeighted(Primitive):
         cdef bint overwrite = self.steps.overwrites() and weight.diff_memory.head == UNINITIALIZED  # nothing to add to
         cdef void* dw = weight.overwrite_diff_in(on, self.dw) if overwrite else weight.mutable_diff_in(on, self.dw)
         cdef void* scratch = operation.scratch(on, self.steps.weights_scratch() // 4)
-        with nogil:
-            self.steps.backward_weights(x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy), overwrite, dw,
-                                        bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
+        try:
+            with nogil:
+                self.steps.backward_weights(x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy), overwrite, dw,
+                                            bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
+        except Exception:
+            if overwrite:
+                weight.fill_diff_on(on, 0)      # whoever computes instead adds to it
+            raise

@@ -67,7 +67,7 @@ class SGDSolver(Solver):
     def apply_update(self):
         """Update every learnable parameter from its diff, count the iteration, and return the learning rate.
 
-        Each diff holds afterwards what was subtracted from the data.
+        Each diff holds afterwards what was subtracted from the data, unless it was recycled by a plan.
         """
         param = self.param
         if param.lr_policy == "plateau":
@@ -97,7 +97,8 @@ class SGDSolver(Solver):
 
     def gradients(self):
         """Compute the gradients; where nobody can ask for all of them, a net with a plan updates each parameter at once."""
-        if type(self).apply_update is not SGDSolver.apply_update:
+        self._updated = False       # an error may have come between the update and `apply_update`
+        if (type(self).apply_update, type(self).update) != (SGDSolver.apply_update, SGDSolver.update):
             return super().gradients()
         if caffe.mode == "cpu" and self.update_obstacle() is None and not self.param.snapshot_diff:
             net, rate = self.net, self.constants(self.learning_rate())[0]

@@ -282,6 +282,11 @@ def test_faults_name_the_field(fields, field, message):
     assert f"convolution_param.{field}" in text or not field
 
 
+def test_no_channels():
+    with pytest.raises(ShapeError, match=r"bottom\[0\]: has no channels, its shape is \[2, 0, 6, 6\]"):
+        layer_net(layer("num_output: 4 kernel_size: 3"), [np.zeros((2, 0, 6, 6))])
+
+
 def test_sides_need_two_axes():
     with pytest.raises(ConfigError, match="only for two spatial axes"):
         layer_net(layer("num_output: 4 kernel_h: 3 kernel_w: 3"), [np.zeros((1, 2, 6))])

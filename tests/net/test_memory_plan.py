@@ -245,7 +245,7 @@ def test_less_memory(poison, on_cpu, monkeypatch):
     assert 13 * blob < poison.most < 16 * blob
 
 
-def test_memory_goes_with_the_last_reference_to_a_net(poison):
+def test_memory_goes_with_the_last_reference_to_a_net(poison, on_cpu):
     """Not with a collection later."""
     gc.collect()
     before = minicaffe.memory.used(CPUPlace())
@@ -406,6 +406,25 @@ def test_an_update_along_with_backward(name, poison, on_cpu):
     solver = solver_of(NETS[name])
     same(training_of(solver), training_of(solver_of(NETS[name], plan=None)))
     assert gradients_gone(solver) or not solver.net.learnable_params or name == "LSTM"
+
+
+def test_a_training_that_goes_on_on_a_device(device):
+    """Gradients that were recycled on the CPU begin at zero there."""
+    if device == "cpu":
+        pytest.skip("needs a device: pytest --device sim")
+
+    def run(plan):
+        minicaffe.set_mode_cpu()
+        try:
+            solver = solver_of(NETS["in place"], plan=plan)
+            seen = training_of(solver, 2)
+        finally:
+            minicaffe.set_mode_gpu()
+        assert gradients_gone(solver) or not plan
+        return seen + training_of(solver, 2)
+
+    for one, other in zip(run("memory"), run(None), strict=True):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("rule", ["Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.blob import Dtype
+from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import Error
+from minicaffe.layer import layer_types, register_layer
+from minicaffe.layers.relu import ReLULayer
 from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 from minicaffe.proto import caffe_pb2
@@ -95,6 +97,53 @@ def test_a_step_gives_what_the_layers_one_by_one_give(layers, names, outputs, dt
     for layer in net.layers:
         for blob, learns in zip(layer.blobs, layer.param_propagate_down):
             assert bool(np.abs(blob.diff).max() > 0) == bool(learns)
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_a_scale_along_another_axis_of_the_same_length_runs_by_itself(axis, dtype):
+    net, watched = two_nets(CONV % 3 + NORM + SCALE.replace("scale_param {", f"scale_param {{ axis: {axis} num_axes: 1") + RELU + LOSS,
+                            dtype=dtype)
+    for each in (net, watched):
+        step(each)
+    assert not fused(net) and net.blob_by_name("y").shape[:3] == (3, 3, 3)
+    assert_same(net, watched)
+
+
+def test_layers_in_place_behind_them_keep_what_they_wrote():
+    """Also where those before are computed again, one by one, as somebody looks between their gradients."""
+    net, watched = two_nets(CONV % 16 + NORM + SCALE + RELU + 'layer { name: "s" type: "Sigmoid" bottom: "y" top: "y" }' + LOSS)
+    for each in (net, watched):
+        each.forward_from_to(0, 6)
+        each.backward_from_to(6, 4)
+        each.backward_from_to(3, 0)
+    assert_same(net, watched)
+
+
+def test_a_reshape_to_the_same_shape_loses_no_gradient():
+    net, watched = two_nets(CONV % 16 + NORM + SCALE + RELU + LOSS)
+    for each in (net, watched):
+        each.forward_from_to(0, 5)
+        y = each.blob_by_name("y")
+        y.share_diff(Blob(y.shape))
+        each.reshape_all()
+        each.backward_from_to(5, 0)
+    assert_same(net, watched)
+
+
+class GuidedReLU(ReLULayer):
+    def backward_cpu(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = top[0].diff * (top[0].diff > 0)
+
+
+def test_a_users_backward_runs(on_cpu):
+    if "GuidedReLU" not in layer_types():
+        register_layer("GuidedReLU", GuidedReLU)
+    net = make(CONV % 16 + NORM + SCALE + RELU.replace("ReLU", "GuidedReLU") + LOSS.replace("SUMSQ", "SUM") + "force_backward: true")
+    net.forward_from_to(0, 5)
+    net.blob_by_name("loss").diff[...] = -1
+    net.backward_from_to(5, 0)
+    assert fused(net) == {"norm": ["scale"]} and not net.blob_by_name("x").diff.any()
 
 
 @pytest.mark.parametrize("needed", ["force_backward: true ", ""])

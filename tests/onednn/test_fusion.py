@@ -85,6 +85,23 @@ def test_what_a_convolution_computes_too_has_the_same_numbers(net_of, layers, na
             blob.data[...] *= 1.5
 
 
+@pytest.mark.parametrize("rows", [3, 16])      # beside 16 outputs
+def test_a_convolution_of_another_axis_computes_its_own(net_of, rows):
+    """Whose channels are axis 2, while Bias adds along axis 1."""
+    images = INPUT.replace("dim: 3", f"dim: {rows} dim: 16")
+    nets = [net_of(images + conv(outputs=16).replace("num_output", "axis: 2 num_output") + BIAS) for _ in range(2)]
+    for net in nets:
+        net.blobs["x"].data[...] = np.random.default_rng(3).standard_normal(net.blobs["x"].shape)
+        for name in ("conv_y", "bias"):
+            for i, blob in enumerate(net.params[name]):
+                blob.data[...] = np.random.default_rng(4 + i).standard_normal(blob.shape)
+    nets[1].add_hook(AFTER_FORWARD, lambda index: None)
+    for net in nets:
+        net.forward()
+    assert not fused(nets[0])
+    assert_same(*nets)
+
+
 @pytest.mark.parametrize("outputs", [1, 7, 16, 24, 33])
 @pytest.mark.parametrize("group", [1, 3])
 def test_padding_of_layouts_stays_zero(net_of, outputs, group):

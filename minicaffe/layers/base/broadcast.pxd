@@ -11,7 +11,6 @@ cdef class BroadcastLayer(DeviceLayer):
     cdef Layout layout_forward(self, const Context& on, list bottom)
     cdef Layout layout_backward(self, const Context& on, list bottom, list top)
     cdef void* keep(self, const Context& on, list bottom, list top, Layout layout) except? NULL
-    cdef int wrote(self, list top) except -1
     cdef Blob forward_x(self, list bottom, list top)
 
 

@@ -41,12 +41,6 @@ cdef class BroadcastLayer(DeviceLayer):
         self.kept.reshape_like(<Blob> bottom[0])
         return self.kept.overwrite_data_in(on, layout)
 
-    cdef int wrote(self, list top) except -1:
-        """Say that forward has written the top, and the copy of x."""
-        if self.kept is not None:
-            self.kept.wrote_data()
-        return (<Blob> top[0]).wrote_data()
-
     cdef Blob forward_x(self, list bottom, list top):
         """Return the blob with the x that forward saw."""
         return self.kept if top[0] is bottom[0] else bottom[0]

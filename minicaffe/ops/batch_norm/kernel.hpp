@@ -18,7 +18,10 @@ template <class T> struct Standardize {
 template <class T> struct StandardizeBackward {
   Standardize<T> of;
   T mean_dz, dot;
-  MC_HD T operator()(T x, T dy) const { return (of.dz(x, dy) - mean_dz - (x - of.mean) * dot) * of.scale; }
+  MC_HD T operator()(T x, T dy) const {
+    T by_x = dot == T(0) ? T(0) : (x - of.mean) * dot;  // x may be infinite
+    return (of.dz(x, dy) - mean_dz - by_x) * of.scale;
+  }
 };
 
 /// dz, or dz (x - mean)

@@ -7,6 +7,7 @@ from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout
 
+from minicaffe.errors import ShapeError
 from minicaffe.ops.engine import Refusal, offer
 from minicaffe.ops.epilogue import NormEpilogue
 
@@ -46,10 +47,11 @@ cdef class Standardize(Operation):
 
     cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1:
         """Set the shape."""
+        if outer != self.shape.outer or channels != self.shape.channels or inner != self.shape.inner:
+            self.carried = None
         self.shape, self.in_place = Channels(outer, channels, inner), in_place
         for blob in (self.mean, self.variance, self.factor, self.scale, self.shift):
             blob.reshape(channels)
-        self.carried = None
         return self.changed()
 
     cdef bint keeps_x(self):
@@ -92,13 +94,13 @@ cdef class CaffeStandardize(Primitive):
         with nogil:
             standardize_forward(on, op.dtype, op.shape, s, from_, to, kept)
         op.unbiased = op.shape.outer * op.shape.inner / <double> max(op.shape.outer * op.shape.inner - 1, 1)
-        op.kept.wrote_data()
-        return y.wrote_data()
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         """dx from dy, and what is added to the gradients of the epilogue's blobs."""
         cdef Standardize op = operation
         cdef Blob values = op.kept if op.keeps_x() else x
+        if values.count != x.count:
+            raise ShapeError(f"was {list(values.shape)} in forward and is {list(x.shape)} now; run forward again", field="bottom[0]")
         cdef Layout layout = by_channels(diff_layout(on, [y]) or data_layout(on, [values]), x, &op.shape)
         cdef const void* v = values.data_in(on, layout)
         cdef const void* dy = y.diff_in(on, layout)
@@ -107,7 +109,8 @@ cdef class CaffeStandardize(Primitive):
         cdef Standardization s
         s.rule, s.given, s.slope = op.rule, op.given, slope_of(op.carried)
         s.mean, s.factor = <void*> op.mean.data_on(on), <void*> op.factor.data_on(on)
-        s.scale, s.shift = <void*> op.scale.data_on(on), <void*> op.shift.data_on(on)
+        s.scale = <void*> (op.factor if op.carried is None else op.scale).data_on(on)
+        s.shift = <void*> op.shift.data_on(on)
         if op.carried is not None:
             learned = op.carried.learned
             if learned[0]:
@@ -119,7 +122,6 @@ cdef class CaffeStandardize(Primitive):
         cdef void* scratch = op.sums.mutable_data_on(on)
         with nogil:
             standardize_backward(on, op.dtype, op.shape, s, v, dy, dx, gamma, beta, scratch)
-        return x.wrote_diff()
 
 
 cdef double slope_of(epilogue):

@@ -90,6 +90,7 @@ cdef class CaffeConvolution(Primitive):
                      void* to) except -1:
         """Columns from the image, or with `to_image` the image from columns."""
         cdef const void* w = weight.data_on(on)
+        cdef object kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         cdef void* scratch = op.scratch(on, conv_scratch(on, op.dtype, op.shape))
         cdef const Blas* library = blas()
@@ -198,7 +199,9 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef const float[::1] scale, shift, slopes
         cdef bint affine = epilogue.scale is not None
         cdef int64_t count = 0 if epilogue.slopes is None else epilogue.slopes.size
-        self.fuses = self.conv.fuse(affine, count)
+        cdef Convolution op = operation
+        # The layers behind take axis 1 for that of the channels.
+        self.fuses = op.images == x.dims[0] and op.outputs == y.dims[1] and self.conv.fuse(affine, count)
         if not self.fuses:
             return False
         if affine:
