@@ -114,7 +114,7 @@ cdef class Runner:
         with self.lock:
             self.check_ready()
             lifetimes = self.lifetimes_of(end, start)
-            if (<Node> self.nodes[end]).carried:
+            if start >= end and (<Node> self.nodes[end]).carried:
                 self.separate(end)
             for i in range(end, start + 1):
                 node = <Node> self.nodes[i]
@@ -200,7 +200,7 @@ cdef class Runner:
         cdef int i, done = -1       # the last of the layers that another has computed, too
         cdef bint unseen = self.watcher() is None
         self.check_ready()
-        if (<Node> self.nodes[start]).carried:
+        if end >= start and (<Node> self.nodes[start]).carried:
             self.separate(start)
         for i in range(start, end + 1):
             node = <Node> self.nodes[i]
