@@ -69,11 +69,6 @@ template <class T> struct Axpby {
   MC_HD T operator()(T x, T y) const { return a * x + b * y; }
 };
 
-/// x y
-template <class T> struct Product {
-  MC_HD T operator()(T x, T y) const { return x * y; }
-};
-
 /// w - step: what Blob::Update does to a parameter with its diff.
 template <class T> struct Minus {
   MC_HD T operator()(T w, T step) const { return w - step; }
