@@ -14,6 +14,7 @@ from minicaffe.cli import options
 from minicaffe.common import caffe
 from minicaffe.errors import Error
 from minicaffe.net.net import Net, read_net
+from minicaffe.net.node import ALONE, CARRIED
 from minicaffe.proto import caffe_pb2
 
 logger = logging.getLogger("minicaffe.cli")
@@ -69,7 +70,7 @@ def measure(net, iterations):
     for round_ in range(1, iterations + 1):
         started = clock.perf_counter()
         for i, node in enumerate(net.nodes):
-            if not node.passed:
+            if node.ran == ALONE:
                 before = clock.perf_counter()
                 net.forward_from_to(i, i + node.fused)
                 wait()
@@ -86,9 +87,9 @@ def measure(net, iterations):
 def run_backward(net, index):
     """Run one layer backward, also where the net itself would skip its parameters (a deploy net has no loss)."""
     node = net.nodes[index]
-    if node.carries:
+    if node.carries():
         net.backward_from_to(index + node.fused, index)
-    elif node.needs_backward and not node.carried or node.blobs and not node.passed:
+    elif node.needs_backward and node.ran != CARRIED or node.blobs and node.ran == ALONE:
         net.backward_layer(index)
     wait()
 

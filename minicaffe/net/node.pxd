@@ -1,5 +1,11 @@
 from minicaffe.layer cimport Layer
 
+cpdef enum:     # how a node ran last
+    ALONE       # by itself
+    JOINED      # a node before it computed it, too
+    CARRIED     # ... and that one's backward computes this one's
+    LOST        # ... and nothing was kept for its backward
+
 cdef class Node:
     cdef readonly Layer layer
     cdef readonly str name           # these three are the layer's own; a user's Python layer may have others of the same name
@@ -13,10 +19,8 @@ cdef class Node:
     cdef readonly object line
     cdef readonly list followers     # nodes that work in place on its only top, in order; its operation may compute them, too
     cdef readonly int fused          # how many of them it computed when it ran last
-    cdef readonly bint carries       # its backward computes theirs, too
-    cdef readonly bint passed        # a node before it computed it, too, when it ran last
-    cdef readonly bint carried       # whose backward computes this one's, too
-    cdef bint lost                   # nothing was kept for its backward
+    cdef readonly int ran            # how it ran last itself: ALONE to LOST
+    cpdef bint carries(self) noexcept
     cdef int forward(self) except -1
     cdef int forward_with(self, int most, bint lasting) except -1
     cdef int separate(self) except -1

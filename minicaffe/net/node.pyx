@@ -40,6 +40,10 @@ cdef class Node:
         """The loss weight of each top."""
         return self.layer.loss_weights
 
+    cpdef bint carries(self) noexcept:
+        """Whether its backward computes that of the followers, too, which it computed when it ran last."""
+        return self.fused and (<Node> self.followers[0]).ran == CARRIED
+
     cdef int forward_with(self, int most, bint lasting) except -1:
         """Compute the tops, and of the followers those that the layer's operation can compute, too, `most` at most; return how many.
 
@@ -48,10 +52,10 @@ cdef class Node:
         cdef Operation operation
         cdef Node node
         cdef int joined = 0
-        if self.carries:
+        if self.carries():
             for node in self.followers[:self.fused]:
-                node.carried, node.lost = False, True
-        self.fused, self.carries = 0, False
+                node.ran = LOST
+        self.fused = 0
         if not most or not self.followers:
             return self.forward()
         operation = self.layer.operations()[0]
@@ -72,10 +76,9 @@ cdef class Node:
         try:
             self.forward()
             if operation.epilogue is None:      # taken
-                self.fused, self.carries = joined, joined and epilogue.carries
+                self.fused = joined
                 for node in self.followers[:joined]:
-                    node.passed, node.carried = True, self.carries
-                    node.lost = not self.carries and not (node.needs_backward and lasting)
+                    node.ran = CARRIED if epilogue.carries else JOINED if node.needs_backward and lasting else LOST
         finally:
             operation.epilogue = None
         return self.fused
@@ -84,7 +87,7 @@ cdef class Node:
         """Compute the followers one by one after all, where somebody looks between their gradients."""
         cdef Node node
         cdef Blob top = self.tops[0]
-        if not self.carries:
+        if not self.carries():
             return 0
         if top.data_memory.head == RECYCLED:
             top.data_memory.renew()
@@ -94,14 +97,14 @@ cdef class Node:
         self.layer.separate(self.bottoms, self.tops)
         for node in self.followers[:self.fused]:
             node.forward()
-        self.fused, self.carries = 0, False
+        self.fused = 0
         if data is not None:
             top.data[...] = data        # what layers in place behind them have made of it
         return 0
 
     cdef int forward(self) except -1:
         """Compute the tops."""
-        self.passed = self.carried = self.lost = False
+        self.ran = ALONE
         try:
             self.layer.run_forward(self.bottoms, self.tops)
         except Error as error:
@@ -111,7 +114,7 @@ cdef class Node:
     cdef int backward(self) except -1:
         """Compute the gradients of the parameters and of the bottoms that need one."""
         try:
-            if self.lost:
+            if self.ran == LOST:
                 remedy = "make the net without a plan" if self.needs_backward else "ask for force_backward: true"
                 raise Error(f"a layer below computed this one, too, and kept nothing for its backward; {remedy}, or run it by itself "
                             "with forward(start=..., end=...)")

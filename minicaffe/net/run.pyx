@@ -10,7 +10,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.net.lifetimes cimport Lifetimes
 from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.net.lock cimport NetLock
-from minicaffe.net.node cimport Node
+from minicaffe.net.node cimport CARRIED, Node
 from minicaffe.device.context cimport Context, context
 
 from minicaffe.errors import ConfigError, ShapeError, close_matches
@@ -114,18 +114,18 @@ cdef class Runner:
         with self.lock:
             self.check_ready()
             lifetimes = self.lifetimes_of(end, start)
-            if start >= end and (<Node> self.nodes[end]).carried:
+            if start >= end and (<Node> self.nodes[end]).ran == CARRIED:
                 self.separate(end)
             for i in range(end, start + 1):
                 node = <Node> self.nodes[i]
-                if node.carries and (i + node.fused > start or self.watcher() is not None):
+                if node.carries() and (i + node.fused > start or self.watcher() is not None):
                     node.separate()
             for i in range(start, end - 1, -1):
                 node = <Node> self.nodes[i]
                 if self.hooks[2]:
                     self._call_hooks(BEFORE_BACKWARD, i)
                 if node.needs_backward:
-                    if not node.carried:
+                    if node.ran != CARRIED:
                         node.renew_bottoms()
                         node.backward()
                     if lifetimes is not None:
@@ -183,7 +183,7 @@ cdef class Runner:
 
     cdef int separate(self, int index) except -1:
         """Let a node run by itself that was computed with others, and whose backward would be, too."""
-        while (<Node> self.nodes[index]).carried:
+        while (<Node> self.nodes[index]).ran == CARRIED:
             index -= 1
         return (<Node> self.nodes[index]).separate()
 
@@ -200,7 +200,7 @@ cdef class Runner:
         cdef int i, done = -1       # the last of the layers that another has computed, too
         cdef bint unseen = self.watcher() is None
         self.check_ready()
-        if end >= start and (<Node> self.nodes[start]).carried:
+        if end >= start and (<Node> self.nodes[start]).ran == CARRIED:
             self.separate(start)
         for i in range(start, end + 1):
             node = <Node> self.nodes[i]
