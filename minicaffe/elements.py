@@ -11,10 +11,7 @@ from minicaffe.errors import WrongTypeError
 def element_type(dtype):
     """Return the type of elements that `dtype` means: a numpy.dtype, or a class of which objects are made.
 
-    Raises
-    ------
-    WrongTypeError
-        If it is no type, is of another byte order or without bytes, or has references to objects inside.
+    Raises WrongTypeError if it is no type, is of another byte order or without bytes, or has references to objects inside.
     """
     if isinstance(dtype, type) and dtype not in (bool, int, float, complex) and not issubclass(dtype, np.generic):
         return dtype

@@ -82,10 +82,7 @@ FILLERS = {f.__name__: f for f in (constant, uniform, gaussian, positive_unitbal
 def fill(Blob blob, filler, Generator generator):
     """Fill the data of `blob` as a FillerParameter says.
 
-    Raises
-    ------
-    ConfigError
-        With the field inside the FillerParameter, for an unknown type or values the type does not allow.
+    Raises ConfigError with the field inside the FillerParameter, for an unknown type or values the type does not allow.
     """
     if filler.type not in FILLERS:
         raise ConfigError(f"unknown filler '{filler.type}'; known are {', '.join(FILLERS)}", field="type")

@@ -204,13 +204,7 @@ class Training(namedtuple("Training", "file layer")):
         return Transformer(uncropped, caffe_pb2.TEST).load([record]).shape[1:]
 
     def shape(self):
-        """Return (channels, height, width) of the net's input.
-
-        Raises
-        ------
-        ConfigError, FileError
-            If it is not known.
-        """
+        """Return (channels, height, width) of the net's input. Raises ConfigError or FileError if it is not known."""
         try:
             channels, *size = self.whole()
         except Error as error:

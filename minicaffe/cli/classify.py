@@ -82,10 +82,7 @@ def classify(input_file, output_file, labels, center_only, images_dim, ext, **gi
 def read_labels(path, model, training, count):
     """Return the names of `count` classes, from `path` or where they are usually kept; None if there are none.
 
-    Raises
-    ------
-    DataError
-        If the file `path` holds another number of names.
+    Raises DataError if the file `path` holds another number of names.
     """
     folders = [os.path.dirname(model or "")] + ([training.folder()] if training and training.folder() is not None else [])
     for file in [path] if path else [os.path.join(folder, "labels.txt") for folder in folders]:

@@ -22,10 +22,7 @@ FIELD_OR_BRACE = re.compile(r"([A-Za-z_]\w*)\s*(?=[:{<])|([{<])|([}>])")
 def read(path, skip_unknown_fields=False):
     """Read the prototxt of a net or a solver; return a NetParameter or a SolverParameter, and its Positions.
 
-    Raises
-    ------
-    FileError, ConfigError
-        As `is_net`, and for what is wrong in it.
+    Raises FileError or ConfigError as `is_net`, and for what is wrong in it.
     """
     content = read_bytes(path, MAX_TEXT)
     reader = upgrade.read_net_file if is_net(path, content) else upgrade.read_solver_file
@@ -35,14 +32,8 @@ def read(path, skip_unknown_fields=False):
 def is_net(path, content=None):
     """Tell whether a prototxt is a net rather than a solver, by the names of its outermost fields, even if it is broken.
 
-    `content` is what the file holds, if it was read already.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read.
-    ConfigError
-        If it has no field of either.
+    `content` is what the file holds, if it was read already. Raises FileError if it cannot be read; ConfigError if it has no field
+    of either.
     """
     names, depth = [], 0
     text = (read_bytes(path, MAX_TEXT) if content is None else content).decode("utf-8", "replace")
@@ -116,13 +107,7 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, **options):
 
 
 def set_batch_size(net_param, size):
-    """Set `batch_size` of all data layers of a net.
-
-    Raises
-    ------
-    ConfigError
-        If no layer has one.
-    """
+    """Set `batch_size` of all data layers of a net. Raises ConfigError if no layer has one."""
     found = False
     for layer in net_param.layer:
         for field, value in layer.ListFields():

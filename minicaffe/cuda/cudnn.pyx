@@ -44,10 +44,8 @@ _keep_failure = None    # as of cuda/libraries.pyx
 def open_for(size_t stream, tf32, keep_failure):
     """Return the address of the Cudnn for the computing stream at address `stream`.
 
-    Raises
-    ------
-    ConfigError, DependencyError, DeviceError
-        For a wrong MINICAFFE_CUDNN_WORKSPACE; if there is no cuDNN, or one too old; if it is there but does not start.
+    Raises ConfigError, DependencyError or DeviceError for a wrong MINICAFFE_CUDNN_WORKSPACE; if there is no cuDNN, or one too old;
+    if it is there but does not start.
     """
     global _keep_failure
     _keep_failure = keep_failure

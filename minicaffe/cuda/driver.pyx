@@ -79,12 +79,8 @@ cdef int check(cydriver.CUresult code, str call, arguments=()) except -1:
 def start():
     """Load the driver and call cuInit; later calls do nothing.
 
-    Raises
-    ------
-    DependencyError
-        If there is no driver.
-    DeviceError
-        If it does not start, or in a process that was forked after it started.
+    Raises DependencyError if there is no driver; DeviceError if it does not start, or in a process that was forked after it
+    started.
     """
     global _started, _library
     with _lock:

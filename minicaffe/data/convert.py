@@ -109,13 +109,7 @@ def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, s
 
 
 def resize_size(width, height):
-    """Return (width, height), None for neither.
-
-    Raises
-    ------
-    ConfigError
-        If one alone is given, or below 0.
-    """
+    """Return (width, height), None for neither. Raises ConfigError if one alone is given, or below 0."""
     if min(width, height) < 0 or (width > 0) != (height > 0):
         raise ConfigError(f"give both above 0, or neither, got {width} and {height}", field="resize_width and resize_height")
     return (width, height) if width else None

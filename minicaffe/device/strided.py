@@ -103,10 +103,7 @@ class DeviceArray:
     def transpose(self, *axes):
         """Return the array with its axes in another order, reversed by default (``numpy.ndarray.transpose``).
 
-        Raises
-        ------
-        ShapeError
-            Unless each axis is named once.
+        Raises ShapeError unless each axis is named once.
         """
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes or range(self.ndim)[::-1]
         whole = all(isinstance(a, (int, np.integer)) for a in order)
@@ -212,10 +209,7 @@ class HasDeviceArray(abc.ABC):  # noqa: B024 (classes are registered here, they 
 def device_array(value, name):
     """Return whatever has a ``__cuda_array_interface__`` as a DeviceArray, which keeps `value` alive.
 
-    Raises
-    ------
-    WrongTypeError
-        For an array with a mask, and for one whose elements do not lie at multiples of their size. Names `name`.
+    Raises WrongTypeError for an array with a mask, and for one whose elements do not lie at multiples of their size. Names `name`.
     """
     if isinstance(value, DeviceArray):
         return value

@@ -24,12 +24,8 @@ def set_num_threads(n):
     """Use `n` threads in CPU loops, convolutions and matrix products from now on.
 
     The number changes results by rounding at most. The threads are one pool: a net that computes in a second Python thread while
-    they are in use computes on that thread alone. While other programs keep the processors busy, fewer may be used.
-
-    Raises
-    ------
-    ConfigError
-        If `n` is less than 1 or more than 1024.
+    they are in use computes on that thread alone. While other programs keep the processors busy, fewer may be used. Raises
+    ConfigError if `n` is less than 1 or more than 1024.
     """
     if not 1 <= n <= kMaxThreads:
         raise ConfigError(f"the number of threads must be 1 to {kMaxThreads}, got {n}", field="set_num_threads")

@@ -11,12 +11,8 @@ from minicaffe.layer import register_layer
 cdef class InnerProductLayer(OperationLayer):
     """Bottom (M..., K...), weights (N, K), or (K, N) if `transpose`, top (M..., N).
 
-    Raises
-    ------
-    ConfigError
-        If num_output is not at least 1 or axis is out of range.
-    ShapeError
-        If the bottom's K is not the one seen in `layer_setup`.
+    Raises ConfigError if num_output is not at least 1 or axis is out of range; ShapeError if the bottom's K is not the one seen in
+    `layer_setup`.
     """
 
     exact_num_bottom_blobs = 1

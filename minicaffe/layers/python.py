@@ -143,11 +143,8 @@ for _name in ("param", "name", "type", "phase", "dtype", "loss_weights", "genera
 class PythonLayer(contract.Layer):
     """The type ``Python``: makes an instance of the class that ``python_param`` names.
 
-    Raises
-    ------
-    ConfigError
-        If the module may not be imported or is not found, the class is missing or no `minicaffe.Layer`, or several
-        solvers train in one process, which would run user code at the same time.
+    Raises ConfigError if the module may not be imported or is not found, the class is missing or no `minicaffe.Layer`, or several
+    solvers train in one process, which would run user code at the same time.
     """
 
     def __new__(cls, param, *args):

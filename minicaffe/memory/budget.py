@@ -21,10 +21,7 @@ def max_blob_bytes():
     """Return the budget in bytes: that of the environment, by default 8 GiB, or all memory of the machine or container where
     that is less.
 
-    Raises
-    ------
-    ConfigError
-        If the environment's value is no size such as ``4000000`` or ``512MiB``.
+    Raises ConfigError if the environment's value is no size such as ``4000000`` or ``512MiB``.
     """
     return _budget(os.environ.get(VARIABLE, ""))
 

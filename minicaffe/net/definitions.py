@@ -69,10 +69,7 @@ def _check_fields(layer, phase, skip, file, positions):
 def filter_layers(params, state, file=None, positions=None):
     """Return the LayerDefs of those LayerParameters whose include and exclude rules admit them under a NetState.
 
-    Raises
-    ------
-    ConfigError
-        If a layer has both include and exclude rules.
+    Raises ConfigError if a layer has both include and exclude rules.
     """
     kept = []
     for i, param in enumerate(params):
@@ -111,13 +108,8 @@ def state_meets_rule(state, rule, layer_name):
 def insert_splits(layers, file=None):
     """Give every top that several bottoms consume a Split layer right behind its producer.
 
-    A non-zero explicit loss weight counts as one more consumer; it moves to the first output of the split. The
-    LayerParameters given are not changed.
-
-    Raises
-    ------
-    ConfigError
-        For a bottom that no earlier layer produces.
+    A non-zero explicit loss weight counts as one more consumer; it moves to the first output of the split. The LayerParameters
+    given are not changed. Raises ConfigError for a bottom that no earlier layer produces.
     """
     producer = {}   # blob name -> (layer index, top index) of its latest producer
     consumers = {}  # (layer index, top index) -> number of consumers

@@ -30,10 +30,7 @@ class ParamTable:
     def append(self, layer_name, index, blob, spec):
         """Add parameter `index` of a layer; `spec` is its ParamSpec or None.
 
-        Raises
-        ------
-        ShapeError, ConfigError
-            If it shares memory with a parameter of another shape, or both name different multipliers.
+        Raises ShapeError or ConfigError if it shares memory with a parameter of another shape, or both name different multipliers.
         """
         spec = spec if spec is not None else caffe_pb2.ParamSpec()
         position = len(self.params)

@@ -78,12 +78,8 @@ def load(net, path):
 def copy_layers(net, stored):
     """Copy stored layers (name, type, blobs) into the first layer of the same name each; others are ignored.
 
-    Everything is checked before the first value is written, so that a net keeps its weights when the file does not fit.
-
-    Raises
-    ------
-    ShapeError
-        If the number of blobs or a shape differs.
+    Everything is checked before the first value is written, so that a net keeps its weights when the file does not fit. Raises
+    ShapeError if the number of blobs or a shape differs.
     """
     plan = []
     first = _first_nodes(net)
@@ -122,10 +118,7 @@ def save(net, file, write_diff=False):
 def save_hdf5(net, file, write_diff=False):
     """Write the parameters to an open binary file as HDF5: ``/data/<layer>/<index>``, and ``/diff/...`` with `write_diff`.
 
-    Raises
-    ------
-    FileError
-        If two layers have one name, or one that HDF5 has no group for: empty, ``.``, or with a ``/`` or NUL.
+    Raises FileError if two layers have one name, or one that HDF5 has no group for: empty, ``.``, or with a ``/`` or NUL.
     """
     for name, repeats in Counter(node.name for node in net.nodes).items():
         if name in ("", ".") or "/" in name or "\0" in name or repeats > 1:

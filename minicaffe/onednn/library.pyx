@@ -50,10 +50,7 @@ cdef int fail() except -1:
 cdef const Library* library() except NULL:
     """Return the open library; opens it on the first call.
 
-    Raises
-    ------
-    DependencyError
-        If there is none, or it cannot be used; says what to do.
+    Raises DependencyError if there is none, or it cannot be used; says what to do.
     """
     global _path, _trouble
     if _trouble is not None:
@@ -70,10 +67,7 @@ cdef const Library* library() except NULL:
 def version():
     """Return the version of the library and its path, as (``"3.2.0"``, path).
 
-    Raises
-    ------
-    DependencyError
-        If there is none, or it cannot be used.
+    Raises DependencyError if there is none, or it cannot be used.
     """
     cdef const DnnlVersion* found = library().version()
     return f"{found.major}.{found.minor}.{found.patch}", _path

@@ -31,12 +31,8 @@ LEFTOVER = re.compile(r"\..*\.[0-9a-f]{8}\.minicaffe\.tmp", re.DOTALL)
 def replacing(path):
     """Open a binary file whose content takes the place of `path` when the block is left without an exception.
 
-    The new file has the mode of the one it replaces, otherwise what ``open`` gives. A symbolic link is followed.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be written whole; the temporary file is removed and what `path` held before stays.
+    The new file has the mode of the one it replaces, otherwise what ``open`` gives. A symbolic link is followed. Raises FileError
+    if the file cannot be written whole; the temporary file is removed and what `path` held before stays.
     """
     path = os.fspath(path)
     target = _target(path)

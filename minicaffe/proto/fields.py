@@ -24,12 +24,8 @@ class Fields:
     ``fields.interp_param.inner.a == [1, 2]``. A field that is given once is its value, one that is given several times, or that
     the message repeats, a list. Numbers are int or float, ``true`` and ``false`` are bool, strings and enum values are str.
 
-    Iterating gives the names in the order of the file; ``name in fields`` tells whether a field is given.
-
-    Raises
-    ------
-    MissingFieldError
-        For a field that is not given; it is an AttributeError. `get` gives a default instead.
+    Iterating gives the names in the order of the file; ``name in fields`` tells whether a field is given. Raises MissingFieldError
+    for a field that is not given; it is an AttributeError. `get` gives a default instead.
     """
 
     __slots__ = ("_lists", "_path", "_values")

@@ -83,10 +83,7 @@ def file_error(path, cause):
 def read_bytes(path, most=None):
     """Return the content of a small file as bytes.
 
-    Raises
-    ------
-    FileError
-        Where that fails, for a device, which may never end, and for more than `most` bytes, by default the budget.
+    Raises FileError where that fails, for a device, which may never end, and for more than `most` bytes, by default the budget.
     """
     try:
         with open(path, "rb") as file:

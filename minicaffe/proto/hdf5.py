@@ -100,12 +100,8 @@ def is_numbers(thing):
 def read_array(dataset, field=None):
     """Return the content of a dataset for which `is_numbers` is true, as an array.
 
-    Raises
-    ------
-    ShapeError
-        If it, or one of the pieces in which the file stores it, exceeds the budget; names `field`.
-    OutOfMemoryError
-        If the system has no memory for it.
+    Raises ShapeError if it, or one of the pieces in which the file stores it, exceeds the budget; names `field`; OutOfMemoryError
+    if the system has no memory for it.
     """
     name = dataset.name
     try:

@@ -86,12 +86,8 @@ def shown(shape):
 def parse_blob(data, start=0, end=None):
     """Return the `StoredBlob` of a serialized BlobProto, bytes `start` to `end` of the buffer `data`.
 
-    A BlobProto inside a message that is already parsed is read by ``parse_blob(blob_proto.SerializeToString())``.
-
-    Raises
-    ------
-    DataError
-        If the shape is impossible, or the number of values is not its product.
+    A BlobProto inside a message that is already parsed is read by ``parse_blob(blob_proto.SerializeToString())``. Raises DataError
+    if the shape is impossible, or the number of values is not its product.
     """
     fields, varints, _ = scan(data, start, len(data) if end is None else end, range(1, 14))
     runs = {number: [] for number in (DATA, DIFF, DOUBLE_DATA, DOUBLE_DIFF, RAW_DATA, RAW_DIFF)}

@@ -105,10 +105,7 @@ def read_solver_file(path, skip_unknown_fields=False, content=None):
 def read_weights(path):
     """Read a .caffemodel of any age and return its list of `LayerBlobs`, with today's names for the types.
 
-    Raises
-    ------
-    FileError, DataError
-        As `minicaffe.proto.binary.read_net`.
+    Raises FileError or DataError as `minicaffe.proto.binary.read_net`.
     """
     net, layers = read_net(path)
     old = [None] * len(net.layer) + list(net.layers)
@@ -158,10 +155,7 @@ def upgrade_net(net, positions=None, prefix=""):
 def upgrade_solver(solver, positions=None):
     """Return a copy of a solver with `type` in place of `solver_type`, and with the nets inside it upgraded.
 
-    Raises
-    ------
-    ConfigError
-        If `type` and `solver_type` are both given, or as `upgrade_net`.
+    Raises ConfigError if `type` and `solver_type` are both given, or as `upgrade_net`.
     """
     upgraded = caffe_pb2.SolverParameter()
     upgraded.CopyFrom(solver)

@@ -7,13 +7,7 @@ from minicaffe.errors import DependencyError
 
 
 def library():
-    """Return the path of the simulated driver.
-
-    Raises
-    ------
-    DependencyError
-        If this build has none.
-    """
+    """Return the path of the simulated driver. Raises DependencyError if this build has none."""
     path = importlib.resources.files("minicaffe.sim").joinpath("libcuda.so.1")
     if not path.is_file():
         raise DependencyError("this build has no simulated device (it is built on Linux); build minicaffe there")

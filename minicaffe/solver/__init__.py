@@ -20,10 +20,7 @@ def solver_types():
 def create_solver(param, *, file=None, positions=None, **place):
     """Return a solver of the type that `param.type` names; the arguments are those of `Solver`.
 
-    Raises
-    ------
-    ConfigError
-        For an unknown type; lists the known ones.
+    Raises ConfigError for an unknown type; lists the known ones.
     """
     if param.type not in _types:
         raise ConfigError(f"unknown solver type '{param.type}'{close_matches(param.type, _types)}; known are "

@@ -51,10 +51,7 @@ class FiniteWatch:
     def parameters(self, solver, effect=None):
         """Return whether all parameters and their history are finite.
 
-        Raises
-        ------
-        NotFiniteError
-            If they are not and `effect`, by default the watch's own, is "stop".
+        Raises NotFiniteError if they are not and `effect`, by default the watch's own, is "stop".
         """
         lost = first_parameter(solver)
         if lost is not None:

@@ -84,10 +84,7 @@ class NetMaker:
     def test_nets(self):
         """Return the test nets: those of test_net_param, then test_net, then copies of net_param or net for the rest of test_iter.
 
-        Raises
-        ------
-        ConfigError
-            If test_iter, test_state or test_interval do not fit; and whatever `Net` raises.
+        Raises ConfigError if test_iter, test_state or test_interval do not fit; and whatever `Net` raises.
         """
         param = self.param
         count = len(param.test_iter)

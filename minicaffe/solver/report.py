@@ -19,13 +19,7 @@ class OutputMeans:
         self.sums = []
 
     def add(self):
-        """Add the outputs as they are now.
-
-        Raises
-        ------
-        ShapeError
-            If an output has another size than in the first pass.
-        """
+        """Add the outputs as they are now. Raises ShapeError if an output has another size than in the first pass."""
         values = [blob.cpu_data.ravel() for blob in self.net.output_blobs]
         if not self.passes:
             self.sums = [v.astype("float64") for v in values]

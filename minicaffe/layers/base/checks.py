@@ -22,10 +22,7 @@ def axis_of(blob, axis, field):
 def axis_or_legacy(param, legacy, blob, field):
     """Return the axis of a parameter message that has `axis` and an older unsigned name for it.
 
-    Raises
-    ------
-    ConfigError, ShapeError
-        If both are given, or the blob has no such axis.
+    Raises ConfigError or ShapeError if both are given, or the blob has no such axis.
     """
     if not param.HasField(legacy):
         return axis_of(blob, param.axis, f"{field}.axis")
@@ -47,10 +44,7 @@ def refuse_in_place(layer, bottom, top):
 def state_numbers(state, limits):
     """Return the numbers that a stored state holds under the names of the dict `limits`.
 
-    Raises
-    ------
-    DataError
-        If one is missing, or not a whole number from 0 to less than its limit.
+    Raises DataError if one is missing, or not a whole number from 0 to less than its limit.
     """
     numbers = []
     for name, limit in limits.items():
@@ -63,13 +57,7 @@ def state_numbers(state, limits):
 
 
 def log_of_base(base, field):
-    """Return ln(base), where -1 means e.
-
-    Raises
-    ------
-    ConfigError
-        Unless `base` is -1 or more than 0.
-    """
+    """Return ln(base), where -1 means e. Raises ConfigError unless `base` is -1 or more than 0."""
     if base != -1 and not base > 0:
         raise ConfigError(f"must be -1 (for e) or more than 0, got {base:g}", field=field)
     return 1.0 if base == -1 else math.log(base)

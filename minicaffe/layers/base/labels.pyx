@@ -9,10 +9,7 @@ from minicaffe.errors import DataError, ShapeError
 cdef int see_labels(Labels* labels, Blob x, int axis, int end, Blob blob) except -1:
     """Set the shape of `labels`: the classes are the axes from `axis` to before `end` of the predictions x.
 
-    Raises
-    ------
-    ShapeError
-        If `blob`, which is bottom[1], does not have one label for each position.
+    Raises ShapeError if `blob`, which is bottom[1], does not have one label for each position.
     """
     labels.outer, labels.classes, labels.inner = x.count_range(0, axis), x.count_range(axis, end), x.count_range(end, x.num_axes)
     if blob.count != labels.outer * labels.inner:
@@ -23,10 +20,7 @@ cdef int see_labels(Labels* labels, Blob x, int axis, int end, Blob blob) except
 cdef long long count_labels(int dtype, const Labels& labels, Blob blob) except -1:
     """Return how many labels of `blob`, which is bottom[1], are not ignored.
 
-    Raises
-    ------
-    DataError
-        If one is outside the classes; names record and position.
+    Raises DataError if one is outside the classes; names record and position.
     """
     cdef long long valid, bad = check_labels(dtype, labels, blob.cpu_data_ptr(), &valid)
     if bad < 0:

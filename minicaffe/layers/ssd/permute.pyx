@@ -17,12 +17,8 @@ from minicaffe.layers.base.checks import refuse_in_place
 cdef class PermuteLayer(DeviceLayer):
     """Axis i of the top is axis `permute_param.order`[i] of the bottom; axes that are not named follow in their order.
 
-    An order that changes nothing shares the bottom's data and diff.
-
-    Raises
-    ------
-    ConfigError
-        If an axis is named twice, or the bottom does not have it.
+    An order that changes nothing shares the bottom's data and diff. Raises ConfigError if an axis is named twice, or the bottom
+    does not have it.
     """
 
     exact_num_bottom_blobs = 1
