@@ -3,6 +3,11 @@ from typing import Any
 from minicaffe.blob import Blob
 from minicaffe.layer import Layer
 
+ALONE: int
+JOINED: int
+CARRIED: int
+LOST: int
+
 class Node:
     bottom_needs: list[bool]
     needs_backward: bool
@@ -11,9 +16,7 @@ class Node:
     tops: list[Blob]
     followers: list[Node]
     fused: int
-    carries: bool
-    passed: bool
-    carried: bool
+    ran: int
     file: str | None
     line: int | None
     name: str
@@ -23,6 +26,7 @@ class Node:
     loss_weights: list[float]
     def __init__(self, layer: Layer, bottoms: list[Blob], tops: list[Blob], file: str | None = None,
                  line: int | None = None) -> None: ...
+    def carries(self) -> bool: ...
     def placed(self, error: Exception) -> Exception: ...
 
 def link_followers(nodes: list[Node]) -> None: ...
