@@ -298,6 +298,15 @@ cdef class SyncedMemory:
             self.private_side = self.arrangement = None
         return 0
 
+    def exchange_private(self, SyncedMemory other not None):
+        """Swap the private sides, which become the only valid ones, with another memory whose private side has the same layout."""
+        with device_lock:
+            if self.private_side is None or other.private_side is None or self.arrangement != other.arrangement:
+                raise self.wrong("exchange_private", f"needs a memory whose private side has the same layout, got {other!r}")
+            self.private_side, other.private_side = other.private_side, self.private_side
+            self.head = other.head = HEAD_AT_PRIVATE
+            self.private_side.name, other.private_side.name = self._name, other._name
+
     cpdef bint recycle(self) except -1:
         """Give back the blocks of all sides, unless somebody else has a hold on one; until `renew` reading and writing raise.
 

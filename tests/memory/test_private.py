@@ -434,3 +434,17 @@ def test_recycling_gives_back_every_block_but_those_that_somebody_has(host, devi
     foreign = SyncedMemory(N)
     foreign.set_cpu_data(bytearray(N))
     assert not foreign.recycle()
+
+
+def test_exchanged_private_sides_are_the_only_valid_ones():
+    a, b = SyncedMemory(N, "a"), SyncedMemory(N, "b")
+    for mem, content in ((a, CONTENT), (b, CONTENT[::-1])):
+        np.asarray(mem.mutable_cpu_data())[...] = np.frombuffer(content, np.uint8)
+        mem.private_data(LAYOUT)
+    block = np.asarray(a.private_data(LAYOUT)).ctypes.data
+    a.exchange_private(b)
+    assert a.head == b.head == SyncedHead.HEAD_AT_PRIVATE and a.reorders == 1
+    assert np.asarray(b.private_data(LAYOUT)).ctypes.data == block and b.private_data(LAYOUT).name == "b"
+    assert bytes(a.cpu_data()) == CONTENT[::-1] and bytes(b.cpu_data()) == CONTENT
+    with pytest.raises(ConfigError, match=r"exchange_private needs a memory whose private side has the same layout"):
+        a.exchange_private(SyncedMemory(N, "c"))

@@ -99,6 +99,31 @@ def test_a_step_gives_what_the_layers_one_by_one_give(layers, names, outputs, dt
             assert bool(np.abs(blob.diff).max() > 0) == bool(learns)
 
 
+def test_more_channels_than_caches_hold():
+    """In lanes they are taken in parts, one after the other (each_part)."""
+    net = make(CONV % 40 + NORM + SCALE + RELU + LOSS)
+    x, y, (gamma, beta) = net.blob_by_name("x"), net.blob_by_name("y"), net.layers[3].blobs
+    x.reshape(2, 4, 130, 122)
+    x.data[...] = np.random.default_rng(1).standard_normal(x.shape)
+    net.forward_from_to(0, 1)
+    values = y.data.astype(np.float64)
+    step(net)
+    assert fused(net)["norm"] == ["scale", "relu"]
+
+    def per_channel(array):
+        return array[:, None, None]
+    deviation = per_channel(np.sqrt(values.var((0, 2, 3)) + 0.01))
+    z = (values - per_channel(values.mean((0, 2, 3)))) / deviation
+    wanted = np.maximum(z * per_channel(gamma.data) + per_channel(beta.data), 0)
+    np.testing.assert_allclose(y.data, wanted, 1e-4, 1e-4)
+    dz = 2 * wanted
+    np.testing.assert_allclose(gamma.diff, (dz * z).sum((0, 2, 3)), 1e-3)
+    np.testing.assert_allclose(beta.diff, dz.sum((0, 2, 3)), 1e-3)
+    dz *= per_channel(gamma.data)
+    dx = (dz - per_channel(dz.mean((0, 2, 3))) - z * per_channel((dz * z).mean((0, 2, 3)))) / deviation
+    np.testing.assert_allclose(y.diff, dx, 1e-3, 1e-3)
+
+
 @pytest.mark.parametrize("axis", [0, 2])
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 def test_a_scale_along_another_axis_of_the_same_length_runs_by_itself(axis, dtype):

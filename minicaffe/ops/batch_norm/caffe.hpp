@@ -235,15 +235,19 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& sh
       return cpu::for_each(on.threads, c.channels,
                            cpu::StandardizeChannel<T>{c, s.given, s.factors<T>(), s.by<T>(), from, to, copy, mean, variance},
                            count);
-    if (on.stream && !s.given) {
-      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, mean);
-      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, SquaredDifferenceBy<T>{from, mean}, 1.0 / count, false,
-                         variance);
-    } else if (!s.given) {
-      if constexpr (!std::is_same_v<T, double>) cpu::lane_moments(on.threads, c, from, mean, variance);
-    }
-    for_each(on, c.channels, s.factors<T>());
-    broadcast_unary(on, c, s.by<T>(), from, to, copy);
+    auto work = [&](const Channels& part, index_t k, index_t at) {
+      if (s.given) {
+      } else if (on.stream) {
+        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, mean);
+        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, SquaredDifferenceBy<T>{from, mean}, 1.0 / count, false,
+                           variance);
+      } else if constexpr (!std::is_same_v<T, double>) {
+        cpu::lane_moments(on.threads, part, from + at, mean + k, variance + k);
+      }
+      for_each(on, part.channels, s.factors<T>().from(k));
+      broadcast_unary(on, part, s.by<T>().from(k), from + at, to + at, copy ? copy + at : nullptr);
+    };
+    each_part(on, c, 2 * sizeof(T), work);
   });
 }
 
@@ -263,18 +267,22 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
       return cpu::for_each(on.threads, c.channels,
                            cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
                                                               shift}, count);
-    T* dot = sum + c.channels;
-    if (s.given && !scale && !shift) {
-    } else if (on.stream) {
-      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, false}, 1.0, false, sum);
-      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, true}, 1.0, false, dot);
-    } else if constexpr (!std::is_same_v<T, double>) {
-      cpu::lane_gradients(on.threads, c, by, kept, from, sum);
-    }
-    for_each(on, c.channels,
-             StandardizeGradients<T>{s.given, s.by_x(), scale != nullptr, shift != nullptr, T(1.0 / count), factor, sum, dot,
-                                     scale ? scale : sum + 2 * c.channels, shift ? shift : sum + 3 * c.channels});
-    broadcast_binary(on, c, StandardizeBackwardBy<T>{by, sum, dot}, values, from, to);
+    auto work = [&](const Channels& part, index_t k, index_t at) {
+      T *dot = sum + part.channels, *own = dot + part.channels;
+      const StandardizeBy<T> f = by.from(k);
+      if (s.given && !scale && !shift) {
+      } else if (on.stream) {
+        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, false}, 1.0, false, sum);
+        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, true}, 1.0, false, dot);
+      } else if constexpr (!std::is_same_v<T, double>) {
+        cpu::lane_gradients(on.threads, part, f, kept + at, from + at, sum);
+      }
+      for_each(on, part.channels,
+               StandardizeGradients<T>{s.given, s.by_x(), scale != nullptr, shift != nullptr, T(1.0 / count), factor + k, sum, dot,
+                                       scale ? scale + k : own, shift ? shift + k : own + part.channels});
+      broadcast_binary(on, part, StandardizeBackwardBy<T>{f, sum, dot}, values + at, from + at, to + at);
+    };
+    each_part(on, c, 2 * sizeof(T), work);
   });
 }
 

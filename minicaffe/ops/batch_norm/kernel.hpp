@@ -48,6 +48,7 @@ template <class T> struct StandardizeBy {
   const T *mean, *scale, *shift;
   T slope;
   MC_HD Standardize<T> at(index_t k) const { return {mean[k], scale[k], shift[k], slope}; }
+  MC_HD StandardizeBy from(index_t k) const { return {mean + k, scale + k, shift + k, slope}; }  // the same for channels k, k + 1, ...
 };
 
 template <class T> struct SquaredDifferenceBy {
@@ -79,6 +80,9 @@ template <class T> struct StandardizeFactors {
     factor[k] = deviation_factor(rule, rule == Deviation::kNone ? T(0) : variance[k], eps);
     scale[k] = scaled ? factor[k] * gamma[k] : factor[k];
     shift[k] = shifted ? beta[k] : T(0);
+  }
+  MC_HD StandardizeFactors from(index_t k) const {
+    return {rule, eps, scaled, shifted, variance + k, gamma + k, beta + k, factor + k, scale + k, shift + k};
   }
 };
 

@@ -74,7 +74,6 @@ cdef class CaffeStandardize(Primitive):
         cdef Standardize op = operation
         cdef Layout layout = by_channels(data_layout(on, [x]), x, &op.shape)
         cdef const void* from_ = x.data_in(on, layout)
-        cdef void* to = y.overwrite_data_in(on, layout)
         cdef void* kept = NULL
         cdef Standardization s
         epilogue, op.epilogue = op.epilogue, None
@@ -91,6 +90,10 @@ cdef class CaffeStandardize(Primitive):
         if op.keeps_x():
             op.kept.reshape_like(x)
             kept = op.kept.overwrite_data_in(on, layout)
+            if layout is not None:      # no copy: y goes to another block in place of x
+                op.kept.data_memory.exchange_private(x.data_memory)
+                kept = NULL
+        cdef void* to = y.overwrite_data_in(on, layout)
         with nogil:
             standardize_forward(on, op.dtype, op.shape, s, from_, to, kept)
         op.unbiased = op.shape.outer * op.shape.inner / <double> max(op.shape.outer * op.shape.inner - 1, 1)

@@ -7,13 +7,13 @@
 namespace mc {
 
 /// outer x channels x inner; with more lanes than 1 outer x blocks of so many channels x inner x the channels of a block, where zeros
-/// fill the last block.
+/// fill the last block. They may be a part of an array of `whole` blocks.
 struct Channels {
-  index_t outer, channels, inner, lanes;
-  Channels(index_t outer = 0, index_t channels = 0, index_t inner = 0, index_t lanes = 1)
-      : outer(outer), channels(channels), inner(inner), lanes(lanes) {}
+  index_t outer, channels, inner, lanes, whole;
+  Channels(index_t outer = 0, index_t channels = 0, index_t inner = 0, index_t lanes = 1, index_t whole = 0)
+      : outer(outer), channels(channels), inner(inner), lanes(lanes), whole(whole) {}
   index_t blocks() const { return (channels + lanes - 1) / lanes; }
-  index_t stored() const { return outer * blocks() * inner * lanes; }
+  index_t stride() const { return (whole ? whole : blocks()) * inner * lanes; }  // of outer
 };
 
 namespace cpu {
@@ -24,7 +24,7 @@ template <int kGroup> struct LaneRow {
   MC_HD LaneRow(const Channels& c, index_t row) {
     const index_t groups = (c.channels + kGroup - 1) / kGroup;
     outer = row / groups, first = row % groups * kGroup, count = min_<index_t>(kGroup, c.channels - first);
-    at = (outer * c.blocks() + first / c.lanes) * c.inner * c.lanes + first % c.lanes;
+    at = outer * c.stride() + first / c.lanes * c.inner * c.lanes + first % c.lanes;
   }
 };
 
@@ -100,7 +100,7 @@ template <class F, class T> struct LaneSums {
 /// Zeros where there is no channel.
 template <class T> void clear_padding(const Channels& c, T* y) {
   for (index_t used = c.channels % c.lanes, o = 0; used && o < c.outer; ++o)
-    for (T *at = y + ((o + 1) * c.blocks() - 1) * c.inner * c.lanes, *end = at + c.inner * c.lanes; at < end; at += c.lanes)
+    for (T *at = y + o * c.stride() + (c.blocks() - 1) * c.inner * c.lanes, *end = at + c.inner * c.lanes; at < end; at += c.lanes)
       std::fill(at + used, at + c.lanes, T(0));
 }
 
@@ -127,6 +127,16 @@ void sum_lanes(Threads threads, const Channels& c, const F& f, double coeff, boo
 }
 
 }  // namespace cpu
+
+/// work(part, its first channel, its first element) for one part of the channels after the other: of channels in lanes as many as
+/// the caches of the CPU hold for the next pass over `bytes` for each element, all of them elsewhere.
+template <class Work> void each_part(const Context& on, const Channels& c, index_t bytes, const Work& work) {
+  constexpr index_t kCached = 1 << 20;  // bytes for each thread
+  const index_t blocks = c.blocks(), block = c.inner * c.lanes;
+  const index_t many = on.stream || c.lanes == 1 ? blocks : kCached * on.threads.count / (bytes * c.outer * block + 1);
+  for (index_t b = 0, n = std::max<index_t>(1, many); b < blocks; b += n)
+    work(Channels(c.outer, std::min(n * c.lanes, c.channels - b * c.lanes), c.inner, c.lanes, blocks), b * c.lanes, b * block);
+}
 
 inline void clear_padding(int dtype, const Channels& c, void* y) {
   dispatch_layout(dtype, [&](auto type) { cpu::clear_padding(c, static_cast<decltype(type)*>(y)); });
