@@ -76,18 +76,9 @@ def picture_net(command):
 def open_net(kind, given, images_dim=None, windows=False):
     """Return the net that the options of `picture_net` ask for, ready for pictures, and its `Training` or None.
 
-    One line on standard error says how pictures are made.
-
-    Parameters
-    ----------
-    kind : type
-        Classifier or Detector.
-    given : dict
-        The values of the options of `picture_net`.
-    images_dim : (height, width), optional
-        That pictures are resized to, over what is known otherwise.
-    windows : bool
-        Windows of pictures are to be warped to the input's size; the mean is that of each channel.
+    `kind` is Classifier or Detector, `given` has the values of those options; `images_dim`, (height, width), is what pictures are
+    resized to, over what is known otherwise. With `windows` windows of pictures are to be warped to the input's size; the mean is
+    that of each channel. One line on standard error says how pictures are made.
     """
     model, weights, like = given["model"], given["weights"], given["like"]
     if model is None and weights is None:
@@ -139,12 +130,8 @@ def set_up(net, training, why, given, images_dim, windows):
 def find_mean(path, training, channels, imagenet):
     """Return the mean to subtract, (C,) or (C, H, W), or None; and what it is, for the user.
 
-    Parameters
-    ----------
-    path : str or None
-        The value of --mean_file.
-    imagenet : bool
-        Whether ImageNet's means are taken where the training net is not known, or its mean file is not there.
+    `path` is the value of --mean_file. With `imagenet` ImageNet's means are taken where the training net is not known, or its mean
+    file is not there.
     """
     if path is not None:
         return (load_mean(path), f"mean of {path}") if path else (None, "")

@@ -23,13 +23,7 @@ HISTORY = 60  # points that the sparkline can show
 
 
 class LiveDisplay:
-    """A listener of a solver that keeps a small table on the terminal; `tick` must be called often.
-
-    Parameters
-    ----------
-    console : rich.console.Console, optional
-        By default standard error.
-    """
+    """A listener of a solver that keeps a small table on a rich console, by default standard error; `tick` must be called often."""
 
     def __init__(self, console=None):
         self.console = console or Console(stderr=True, highlight=False)

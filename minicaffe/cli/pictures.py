@@ -12,17 +12,10 @@ GAP = 1  # pixels between pictures
 
 
 def to_rgb(picture):
-    """Turn a picture as nets see it into one for people.
+    """Turn a picture as nets see it, (C, H, W), into one for people, uint8 of (H, W, 3).
 
-    Parameters
-    ----------
-    picture : ndarray, shape (C, H, W)
-        uint8, or floats, which are stretched from their lowest to 0 and their highest to 255.
-
-    Returns
-    -------
-    ndarray, uint8, shape (H, W, 3)
-        Three channels count as BGR; of any other number the first is shown in grey.
+    Floats are stretched from their lowest to 0 and their highest to 255. Three channels count as BGR; of any other number the first
+    is shown in grey.
     """
     if picture.dtype != np.uint8:
         finite = np.nan_to_num(picture.astype(np.float64), posinf=0.0, neginf=0.0)

@@ -15,19 +15,9 @@ log = logging.getLogger("minicaffe.cli")
 class JsonLines:
     """Writes each display (``"event": "train"``) and each test (``"event": "test"``) as one line of JSON, at once.
 
-    ``"time"`` is when, in seconds since 1970. What is no finite number becomes null, as JSON has no other word for it. If
-    the disk fills up the file ends, with a warning; the training goes on.
-
-    Parameters
-    ----------
-    path : str
-    append : bool
-        Write behind what the file holds already.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be opened.
+    ``"time"`` is when, in seconds since 1970. What is no finite number becomes null, as JSON has no other word for it. If the disk
+    fills up the file ends, with a warning; the training goes on. With `append` the lines come behind what the file holds already.
+    Raises FileError if the file cannot be opened.
     """
 
     def __init__(self, path, append=False):
@@ -101,13 +91,7 @@ class Result:
         self.seconds = time.perf_counter() - self._begin
 
     def lines(self, solver, resume_command):
-        """Return the result as lines of text.
-
-        Parameters
-        ----------
-        resume_command : callable
-            Given the path of a solver state, returns the command that goes on from there.
-        """
+        """Return the result as lines of text; `resume_command` gives for a solver state the command that goes on from there."""
         done = solver.iter - self.first_iter
         images = batch_size(solver.net)
         rate = f", {images * solver.param.iter_size * done / self.seconds:,.0f} images/s" if images and self.seconds else ""

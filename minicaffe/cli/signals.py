@@ -9,17 +9,9 @@ EFFECTS = ("stop", "snapshot", "none")
 
 
 class Signals:
-    """A context in which SIGINT, SIGHUP and SIGTERM become actions of a solver.
+    """A context in which SIGINT, SIGHUP and SIGTERM become actions of a solver: "stop", "snapshot" or "none".
 
-    Parameters
-    ----------
-    sigint_effect, sighup_effect : str
-        "stop", "snapshot" or "none"; SIGTERM stops.
-
-    Attributes
-    ----------
-    terminated : bool
-        Whether SIGTERM has stopped the solver.
+    SIGTERM stops; `terminated` tells whether it did.
     """
 
     def __init__(self, sigint_effect="stop", sighup_effect="snapshot"):

@@ -50,12 +50,7 @@ def time(file, model, iterations, phase, level, stage):
 def measure(net, iterations):
     """Run `net` once to warm up and `iterations` times by the clock.
 
-    Returns
-    -------
-    forward, backward : list of float
-        Mean milliseconds of each layer.
-    total : float
-        Milliseconds of all rounds together.
+    Return the mean milliseconds of each layer forward, a list, those backward, and the milliseconds of all rounds together.
     """
     count = len(net.layers)
     logger.info("Performing Forward")

@@ -84,14 +84,8 @@ def complete_prefix(param, path):
 
 
 def build_solver(param, file=None, positions=None, batch_sizes=None, **options):
-    """Return the solver of `param`.
-
-    Parameters
-    ----------
-    batch_sizes : dict, optional
-        From phase to the batch size that data layers of that phase get.
-    **options
-        Of `minicaffe.solver.solver.Solver`.
+    """Return the solver of `param`, with the options of `minicaffe.solver.solver.Solver`; `batch_sizes` has by phase what its data
+    layers get.
     """
     base = solver_types().get(param.type)
     if base is None or not batch_sizes:

@@ -48,16 +48,9 @@ def program_text():
 
 
 def kernel_image(spelling, size, architecture):
-    """Return the cubin of a built-in kernel and its name in there.
+    """Return the cubin of a built-in kernel for an `architecture` such as ``sm_90``, and its name in there.
 
-    Parameters
-    ----------
-    spelling : str
-        From ``mc::spelling<K>()``.
-    size : int
-        Bytes of its parameters, ``sizeof(K)``.
-    architecture : str
-        ``sm_90`` or the like.
+    `spelling` is from ``mc::spelling<K>()``; `size` is the bytes of its parameters, ``sizeof(K)``.
     """
     return image(program_text(), f"mc::run<{kernel_type(spelling)}, {size}>", architecture, what=short_name(spelling))
 
@@ -65,19 +58,9 @@ def kernel_image(spelling, size, architecture):
 def image(source, expression, architecture, what="", options=()):
     """Return the cubin of a kernel, from the disk cache or compiled, and its lowered name.
 
-    Parameters
-    ----------
-    source : str
-        CUDA C++.
-    expression : str
-        The kernel: its name if it is ``extern "C"``, else a C++ expression.
-
-    Raises
-    ------
-    DependencyError
-        If NVRTC is missing.
-    DeviceError
-        If the source does not compile; holds the log and the source around each line that it names.
+    `expression` is the kernel in the CUDA C++ `source`: its name if it is ``extern "C"``, else a C++ expression. Raises
+    DependencyError if NVRTC is missing; DeviceError if the source does not compile, with the log and the source around each line
+    that it names.
     """
     global _told
     options = (f"--gpu-architecture={architecture}", *OPTIONS, *options)
@@ -96,12 +79,7 @@ def image(source, expression, architecture, what="", options=()):
 
 
 def nvrtc():
-    """Return the module ``cuda.bindings.nvrtc`` once its library is found.
-
-    Raises
-    ------
-    DependencyError
-    """
+    """Return the module ``cuda.bindings.nvrtc``. Raises DependencyError unless its library is found."""
     from cuda.bindings import nvrtc as module
 
     try:

@@ -24,17 +24,9 @@ def pinned_array(shape, dtype):
 
 
 class Ahead:
-    """One batch under way.
+    """One batch under way, of which `arrays` is the tuple of arrays.
 
-    Parameters
-    ----------
-    fetch : callable
-        ``fetch()`` gives the arrays of the next batch; they stay as they are until the call after the next.
-
-    Attributes
-    ----------
-    arrays : tuple of ndarray
-        The batch that is under way.
+    ``fetch()`` gives those of the next batch; they stay as they are until the call after the next.
     """
 
     def __init__(self, fetch):

@@ -11,16 +11,9 @@ COLUMNS = 8  # of a row of the labels
 
 
 class AnnotatedBatches(RecordBatches):
-    """Make batches of a database of AnnotatedDatum.
+    """Make batches of a database of AnnotatedDatum; parameters as of `RecordBatches`, and there is an augmenter.
 
-    Parameters
-    ----------
-    source, backend, batch_size, transformer, augmenter, colours, solver_count, solver_rank
-        As for `RecordBatches`; there is an augmenter.
-    boxes : bool
-        The labels are boxes, else the class of each picture.
-    names : dict, optional
-        The labels that exist; others are errors.
+    With `boxes` the labels are boxes, else the class of each picture. `names` has the labels that exist; others are errors.
     """
 
     def __init__(self, source, backend, batch_size, transformer, augmenter, *, boxes, names=None, colours=(False, False),
@@ -74,13 +67,7 @@ class AnnotatedBatches(RecordBatches):
 
 
 def parse(value):
-    """Return the AnnotatedDatum in a record.
-
-    Raises
-    ------
-    DataError
-        The bytes are no AnnotatedDatum, or it holds no picture.
-    """
+    """Return the AnnotatedDatum in a record. Raises DataError if the bytes are none, or it holds no picture."""
     try:
         record = caffe_pb2.AnnotatedDatum.FromString(value)
     except DecodeError:

@@ -34,17 +34,7 @@ Resize = caffe_pb2.ResizeParameter
 class Augmenter:
     """Applies the steps; holds no state that moves.
 
-    Parameters
-    ----------
-    param : TransformationParameter
-    samplers : Samplers, optional
-    seed : int
-        The lower 64 bits count.
-
-    Raises
-    ------
-    ConfigError
-        A field is out of range; names it.
+    Of `seed` the lower 64 bits count. Raises ConfigError with the field of the TransformationParameter that is out of range.
     """
 
     def __init__(self, param, samplers=None, seed=0):

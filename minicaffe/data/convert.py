@@ -118,19 +118,8 @@ def resize_size(width, height):
 def readable(root, entries, gray, source):
     """Yield (number, entry, file, picture) of the entries whose picture can be read; a warning names each of the others.
 
-    Parameters
-    ----------
-    root : str
-        Put before the path of an entry, its first part.
-    source : str
-        What lists the entries, for the error.
-
-    Raises
-    ------
-    FileError
-        The first picture would be there if `root` ended with a slash.
-    DataError
-        No picture can be read.
+    `root` is put before the path of an entry, its first part; `source` is what lists them, for the error. Raises FileError if the
+    first picture would be there if `root` ended with a slash; DataError if no picture can be read.
     """
     first = root + entries[0][0]
     if not os.path.exists(first) and os.path.exists(os.path.join(root, entries[0][0])):
@@ -185,23 +174,10 @@ def _size(shape):
 
 
 def compute_mean(db, progress=None):
-    """Average all pictures of a database, in double precision (Caffe: single).
+    """Return the average of all pictures of an open database, float32 of (C, H, W), in double precision (Caffe: single).
 
-    Parameters
-    ----------
-    db : Database
-        Open for reading; all pictures of one size.
-    progress : callable, optional
-        ``progress(text, done, total)``.
-
-    Returns
-    -------
-    ndarray, float32, shape (C, H, W)
-
-    Raises
-    ------
-    DataError
-        A record is no Datum, or pictures differ in size; names the record.
+    ``progress(text, done, total)`` is called meanwhile. Raises DataError, naming the record, if one is no Datum or pictures differ
+    in size.
     """
     transformer = Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST)
     cursor, total = db.cursor(), None

@@ -87,14 +87,9 @@ def new_database(path, backend, *, force=False):
 def new_folder(path, force=False):
     """Make the folder `path` whole or not at all; yields the path under which whoever uses this makes it.
 
-    It grows under a temporary name beside `path` and gets its own name at the end of the ``with`` block; an exception
-    (Ctrl-C too) removes it and leaves what was there before. What a killed process left goes with the next call.
-
-    Parameters
-    ----------
-    path : str or Path
-    force : bool
-        Replace what is at `path`; otherwise that is a FileError.
+    It grows under a temporary name beside `path` and gets its own name at the end of the ``with`` block; an exception (Ctrl-C too)
+    removes it and leaves what was there before. What a killed process left goes with the next call. With `force` it replaces what
+    is at `path`; otherwise that is a FileError.
     """
     check_free(path, force)
     path = Path(absolute(path))

@@ -28,15 +28,8 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 class DetectionFiles:
     """Gathers detections and writes them each time the whole test set went by.
 
-    Parameters
-    ----------
-    param : DetectionOutputParameter
-        `save_output_param` has a directory, a label map and a list of names and sizes.
-
-    Raises
-    ------
-    ConfigError, FileError, DataError
-        A field is wrong, a file cannot be read, or the net may not write.
+    `save_output_param` of a DetectionOutputParameter has a directory, a label map and a list of names and sizes. Raises
+    ConfigError, FileError or DataError if a field is wrong, a file cannot be read, or the net may not write.
     """
 
     def __init__(self, param):
@@ -113,16 +106,8 @@ class DetectionFiles:
 class DetectionPictures:
     """Draws the boxes on the pictures, and shows them or writes them to `save_file`.
 
-    Parameters
-    ----------
-    param : DetectionOutputParameter
-    transform : TransformationParameter
-        What was done to the pictures, which is undone: scale and mean.
-
-    Raises
-    ------
-    ConfigError
-        The net may not write `save_file`, or the mean is given in a wrong form.
+    `transform` is what was done to the pictures, of which scale and mean are undone. Raises ConfigError if the net may not write
+    `save_file`, or the mean is given in a wrong form.
     """
 
     def __init__(self, param, transform):

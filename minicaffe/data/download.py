@@ -15,26 +15,11 @@ CHUNK = 1 << 16
 
 
 def fetch(url, path, checksum, progress=None):
-    """Download `url` to `path` unless it is there already.
+    """Download `url`, http or https, to `path` unless it is there already.
 
-    The bytes gather in ``<path>.part``; a later call goes on from there (HTTP Range).
-
-    Parameters
-    ----------
-    url : str
-        http or https.
-    path : Path
-    checksum : str
-        ``"sha256:<hex>"`` or ``"md5:<hex>"``.
-    progress : callable, optional
-        ``progress(bytes done, bytes in all or None)``.
-
-    Raises
-    ------
-    FileError
-        The server cannot be reached, refuses, or breaks off; or the file cannot be written.
-    DataError
-        The checksum is another; the file is removed.
+    The bytes gather in ``<path>.part``; a later call goes on from there (HTTP Range). `checksum` is ``"sha256:<hex>"`` or
+    ``"md5:<hex>"``; ``progress(bytes done, bytes in all or None)`` is called meanwhile. Raises FileError if the server cannot be
+    reached, refuses or breaks off, or the file cannot be written; DataError if the checksum is another, and removes the file.
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"must start with http:// or https://, got '{url}'", field="url")

@@ -13,19 +13,8 @@ from minicaffe.proto.files import check_below, read_lines, read_whole
 class ImageList:
     """The content of an image list: a line is a path, which may hold spaces, a space and an integer label.
 
-    Parameters
-    ----------
-    path : str or Path
-
-    Attributes
-    ----------
-    entries : list of (str, int)
-        A label that is no number counts as 0, as in Caffe. Blank lines are left out.
-
-    Raises
-    ------
-    FileError, DataError
-        Naming file and line.
+    `entries` are its pairs of path and label. A label that is no number counts as 0, as in Caffe. Blank lines are left out. Raises
+    FileError or DataError naming file and line.
     """
 
     def __init__(self, path):
@@ -69,11 +58,8 @@ def read_list(path):
 def read_content(path, within=None):
     """Return the bytes of a picture file.
 
-    Raises
-    ------
-    FileError
-        It cannot be read, is no ordinary file (a pipe or a device might never end), or lies outside the folder `within`
-        (`minicaffe.proto.files.check_below`).
+    Raises FileError if it cannot be read, is no ordinary file (a pipe or a device might never end), or lies outside the folder
+    `within` (`minicaffe.proto.files.check_below`).
     """
     try:
         with open(path, "rb") as file:
@@ -86,17 +72,7 @@ def read_content(path, within=None):
 
 
 def decode_picture(content, path, color=True):
-    """Decode the bytes of a picture file.
-
-    Returns
-    -------
-    ndarray, uint8, shape (H, W, 3) in BGR, or (H, W) unless `color`
-
-    Raises
-    ------
-    DataError
-        OpenCV cannot decode it.
-    """
+    """Decode a picture file to uint8, (H, W, 3) in BGR, or (H, W) unless `color`. Raises DataError if OpenCV cannot."""
     cv2 = opencv()
     image = None
     if content and not png_is_cut(content):

@@ -7,19 +7,9 @@ from minicaffe.proto.text import read_text
 
 
 def read_label_map(path):
-    """Read a LabelMap in text format.
+    """Read a LabelMap in text format: for each label number (name, display name), the name twice where there is no display name.
 
-    Returns
-    -------
-    dict
-        Label number -> (name, display name); the name twice where there is no display name.
-
-    Raises
-    ------
-    FileError, ConfigError
-        The file cannot be read.
-    DataError
-        A label is named twice.
+    Raises FileError or ConfigError if the file cannot be read; DataError if a label is named twice.
     """
     message, _ = read_text(path, caffe_pb2.LabelMap)
     names = {}
@@ -32,16 +22,9 @@ def read_label_map(path):
 
 
 def read_name_sizes(path):
-    """Read lines of ``name height width``, one for each picture in the order of the database.
+    """Read lines of ``name height width``, one for each picture in the order of the database, as tuples.
 
-    Returns
-    -------
-    list of (str, int, int)
-
-    Raises
-    ------
-    FileError, DataError
-        The file cannot be read, or has a line of another form; names the line.
+    Raises FileError or DataError, naming the line, if the file cannot be read or has a line of another form.
     """
     pictures = []
     for number, line in enumerate(read_bytes(path).decode("utf-8", "surrogateescape").splitlines(), 1):

@@ -22,18 +22,9 @@ def write_mean(path, mean):
 
 
 def read_mean(path):
-    """Read a mean file.
+    """Read a mean file as float64 of (C, H, W).
 
-    Returns
-    -------
-    ndarray, float64, shape (C, H, W)
-
-    Raises
-    ------
-    FileError
-        Not there, or no BlobProto.
-    DataError
-        Its shape does not fit its values.
+    Raises FileError if it is not there, or no BlobProto; DataError if its shape does not fit its values.
     """
     try:
         blob = parse_message(caffe_pb2.BlobProto, read_bytes(path))

@@ -45,17 +45,9 @@ def resized_shape(param, height, width):
 
 
 def resize_picture(param, image, random):
-    """Return `image`, (height, width, channels), resized as `param` says.
+    """Return `image`, (height, width, channels), resized as `param` says; `random`, a Generator, draws what it leaves open.
 
-    Parameters
-    ----------
-    random : numpy.random.Generator
-        Draws the interpolation where several are given.
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        `pad_value` has neither one value nor one a channel; the ratio makes the picture too large.
+    Raises ConfigError if `pad_value` has neither one value nor one a channel; ShapeError if the ratio makes the picture too large.
     """
     cv2 = opencv()
     modes = {Resize.LINEAR: cv2.INTER_LINEAR, Resize.AREA: cv2.INTER_AREA, Resize.NEAREST: cv2.INTER_NEAREST,
@@ -78,12 +70,7 @@ def resize_picture(param, image, random):
 def surround(image, top, bottom, left, right, colour, border=0):
     """Return `image`, (height, width, channels), with so many pixels more at each edge.
 
-    Parameters
-    ----------
-    colour : sequence of float
-        One value for each channel.
-    border : int
-        OpenCV's kind of border, by default (0) the constant one, which has `colour`.
+    `border` is OpenCV's kind of border, by default (0) the constant one, of a `colour` with one value for each channel.
     """
     cv2, planes = opencv(), []
     for first in range(0, image.shape[2], 4):  # OpenCV's colours have four values at most
@@ -126,10 +113,7 @@ def boxes_within(frame, boxes):
 def boxes_to_pixels(param, boxes, height, width):
     """Return boxes of a resized picture in pixels of the one it was made from, clipped to it (SSD's OutputBBox).
 
-    Parameters
-    ----------
-    param : ResizeParameter or None
-        How it was resized; None counts as WARP.
+    `param` is the ResizeParameter by which it was resized; None counts as WARP.
     """
     pixels = np.tile([width, height], 2).astype(float)
     if param is not None and param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale and param.width_scale:

@@ -9,16 +9,8 @@ from minicaffe.errors import DataError, FileError
 class VideoBatches:
     """Make batches of transformed frames; a file starts over at its end, a camera goes on for ever.
 
-    Parameters
-    ----------
-    video : str or int
-        A file, or the number of a camera.
-    batch_size : int
-    transformer : Transformer
-    augmenter : Augmenter
-        What happens to a frame before the transformer's steps.
-    skip : int
-        Frames left out between two that are used.
+    `video` is a file, or the number of a camera. What the augmenter does comes before the transformer's steps. `skip` frames are
+    left out between two that are used.
     """
 
     def __init__(self, video, batch_size, transformer, augmenter, skip=0):

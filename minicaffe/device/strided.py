@@ -118,11 +118,7 @@ class DeviceArray:
         return self.transpose()
 
     def broadcast_to(self, shape):
-        """Return the array repeated to `shape` by strides of 0, to be read only (NumPy's rules).
-
-        Raises
-        ------
-        ShapeError
+        """Return the array repeated to `shape` by strides of 0, to be read only. Raises ShapeError where NumPy's rules have none.
         """
         shape = _integers(shape)
         missing = len(shape) - self.ndim

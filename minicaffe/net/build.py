@@ -14,19 +14,9 @@ log = logging.getLogger("minicaffe.net")
 
 
 class Builder:
-    """Makes the nodes of a net, one after the other.
+    """Makes the nodes of a net, one after the other; the net says file, phase, type, and the workspaces of parameters and blobs.
 
-    Parameters
-    ----------
-    net : Net
-        Says file, phase, type, and the workspaces of parameters and blobs.
-
-    Attributes
-    ----------
-    nodes : list of Node
-    param_table : ParamTable
-    available : dict
-        The blobs that no layer has consumed so far by name.
+    `available` has by name the blobs that no layer has consumed so far.
     """
 
     def __init__(self, net):

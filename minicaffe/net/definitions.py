@@ -22,17 +22,9 @@ LayerDef.__doc__ = "A LayerParameter, the line of the file where it is, None if 
 def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
     """Return the LayerDefs of a NetParameter that its state admits, once their fields are known to be read by someone.
 
-    Parameters
-    ----------
-    positions : Positions, optional
-        Gives the lines.
-    skip_unknown_fields : bool
-        Whether fields of forks without which the net computes the same are left out with a warning.
-
-    Raises
-    ------
-    ConfigError
-        As `filter_layers`, and for a field that neither the messages nor the layer's type know, or a value of a field.
+    `positions` give the lines. With `skip_unknown_fields` fields of forks without which the net computes the same are left out with
+    a warning. Raises ConfigError as `filter_layers`, and for a field that neither the messages nor the layer's type know, or a
+    value of a field.
     """
     kept = filter_layers(param.layer, param.state, file, positions)
     for layer in kept:

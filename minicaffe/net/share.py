@@ -5,18 +5,10 @@ from minicaffe.proto import caffe_pb2
 
 
 class ParamTable:
-    """The parameters of a net in layer order; `learnable` are those that own their memory.
+    """The parameters of a net in layer order; `learnable` are the indices of those that own their memory.
 
-    Attributes
-    ----------
-    params : list of Blob
-        All parameters, layer by layer.
-    places : list of str
-        ``layer 'conv1' blobs[0]``, for messages.
-    owners : list of int
-        For each parameter the index into `params` of the one whose memory it uses; itself for an owner.
-    learnable : list of int
-        Indices of the owners.
+    `params` are the blobs, `places` what messages call them (``layer 'conv1' blobs[0]``); `owners` has for each the index of the
+    one whose memory it uses, for an owner its own.
     """
 
     def __init__(self):

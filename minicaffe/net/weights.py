@@ -17,16 +17,7 @@ SHOWN = 5  # names in a list
 
 
 class Loaded:
-    """What a file of weights had for a net.
-
-    Attributes
-    ----------
-    file : str
-    net : list of str
-        The layers of the net that have parameters.
-    taken, unused : list of str
-        The layers of the file that have some: those that the net knows, and the others.
-    """
+    """What a file of weights had for a net: `net` are the net's layers with parameters, `taken` and `unused` those of the file."""
 
     def __init__(self, file, net, stored):
         self.file = str(file)
@@ -36,12 +27,9 @@ class Loaded:
         self.unused = [name for name in stored if name not in there]
 
     def tell(self, given=()):
-        """Say in one line what was taken; `given` are layers that another file has given weights.
+        """Say in one line what was taken; a ConfigWarning says if it was nothing, although the net has parameters.
 
-        Warns
-        -----
-        ConfigWarning
-            If nothing was, although the net has parameters.
+        `given` are layers that another file has given weights.
         """
         if self.net and not self.taken:
             reason = f"the file has {_listed(self.unused)}" if self.unused else "the file holds no parameters"

@@ -58,24 +58,10 @@ STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP = 1, 3, 4
 def read_net(path):
     """Read a .caffemodel of any age.
 
-    Parameters
-    ----------
-    path : str or path-like
-
-    Returns
-    -------
-    net : caffe_pb2.NetParameter
-        As stored, not upgraded, and without any blobs.
-    layers : list of LayerBlobs
-        One for each entry of ``net.layer``, then one for each of ``net.layers``. Types are those of the file: a name, of
-        V1 the enum's name, of V0 the small word (`minicaffe.proto.upgrade.read_weights` translates them).
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read.
-    DataError
-        If it is no caffemodel, is cut off, or a blob in it cannot be: names file, layer and blob.
+    Return the NetParameter as stored, not upgraded and without any blobs; and a LayerBlobs for each entry of ``net.layer``, then
+    for each of ``net.layers``. Types are those of the file: a name, of V1 the enum's name, of V0 the small word
+    (`minicaffe.proto.upgrade.read_weights` translates them). Raises FileError if the file cannot be read; DataError, naming file,
+    layer and blob, if it is no caffemodel, is cut off, or a blob in it cannot be.
     """
     data = map_bytes(path)
     try:
@@ -115,12 +101,8 @@ def _layer_blobs(layer):
 def _split_net(data):
     """Part a serialized NetParameter from its blobs.
 
-    Returns
-    -------
-    parts : list of bytes
-        Joined, they are the message without blobs.
-    places : dict
-        Under NET_LAYER and NET_LAYERS a list with, for each layer, the (start, end) of its blobs.
+    Return parts which joined are the message without blobs; and under NET_LAYER and NET_LAYERS a list with, for each layer, the
+    (start, end) of its blobs.
     """
     places = {NET_LAYER: [], NET_LAYERS: []}
     fields, _, rest = scan(data, 0, len(data), places)
@@ -210,21 +192,11 @@ def read_solver_state(path):
 
 
 def write_net(file, net, layers):
-    """Write a .caffemodel.
+    """Write a .caffemodel to a buffered binary file.
 
-    Parameters
-    ----------
-    file : binary file open for writing, buffered
-    net : caffe_pb2.NetParameter
-        Blobs in it are left out.
-    layers : sequence of LayerBlobs
-        One for each entry of ``net.layer``, in its order; `shape`, `data` and `diff` of their blobs are written.
-
-    Raises
-    ------
-    DataError
-        If an array is neither float32 nor float64, does not fill its shape, or the file would exceed the 2 GiB - 1 bytes
-        that protobuf's readers take. Nothing is written then.
+    Blobs in `net` are left out; `layers` has a LayerBlobs for each entry of ``net.layer``, in its order, of whose blobs `shape`,
+    `data` and `diff` are written. Raises DataError, before anything is written, if an array is neither float32 nor float64, does
+    not fill its shape, or the file would exceed the 2 GiB - 1 bytes that protobuf's readers take.
     """
     if len(net.layer) != len(layers):
         raise ValueError(f"blobs of {len(layers)} layers for the {len(net.layer)} layers of the net")

@@ -16,20 +16,9 @@ REMEDY = "write the layer as type Crop of today, with crop_param { offset }"
 
 
 def crop_offset(layers, producers, index):
-    """Return the offset of the Crop layer ``layers[index]`` along height and width.
+    """Return the offset of the Crop layer ``layers[index]``, of a net in today's form, along height and width.
 
-    Parameters
-    ----------
-    layers : sequence of LayerParameter
-        Of a net in today's form.
-    producers : dict
-        As `producers_of` returns it for these layers.
-    index : int
-
-    Raises
-    ------
-    ConfigError
-        If the net does not determine one.
+    `producers` is as `producers_of` returns it for these layers. Raises ConfigError if the net does not determine one.
     """
     if len(layers[index].bottom) != 2:
         raise ConfigError(f"Crop takes exactly 2, got {len(layers[index].bottom)}", field="bottom")

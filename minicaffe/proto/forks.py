@@ -76,13 +76,8 @@ def layer_named(word):
 def about_field(message, name, value, known):
     """Return what an error says about a field that a message lacks: who has it, and what to do.
 
-    Parameters
-    ----------
-    message, name : str
-    value : object
-        What the file gives it, as `minicaffe.proto.fields.Fields` holds it: advice for one value is wrong for another.
-    known : collection of str
-        The fields that the message has.
+    `value` is what the file gives it, as `minicaffe.proto.fields.Fields` holds it: advice for one value is wrong for another.
+    `known` are the fields that the message has.
     """
     found = find_field(message, name)
     other, remedy = OTHER_FILE.get(message, (None, ""))
@@ -112,14 +107,7 @@ def _advice(found, value):
 
 
 def about_layer(name, types):
-    """Return what an error says about a layer type that is not registered.
-
-    Parameters
-    ----------
-    name : str
-    types : collection of str
-        The types that are.
-    """
+    """Return what an error says about a layer type that is not among `types`, the registered ones."""
     near = close_matches(name, types)
     found = find_layer(name)
     if found is not None:
@@ -148,16 +136,9 @@ def _have(forks, what):
 
 
 def may_skip(known, value, training=True):
-    """Tell whether a net computes the same without a field.
+    """Tell whether a net computes the same without a field; with `training`, whether training does, too.
 
-    Parameters
-    ----------
-    known : Known or None
-        What `find_field` or `find_value` found.
-    value : object
-        As `minicaffe.proto.fields.Fields` holds it.
-    training : bool
-        Whether training must not change either.
+    `known` is what `find_field` or `find_value` found, `value` is as `minicaffe.proto.fields.Fields` holds it.
     """
     if known is None or known.skip == "":
         return False

@@ -16,19 +16,11 @@ from minicaffe.proto.files import REMEDY, check_below, file_error
 
 @contextlib.contextmanager
 def reading(path, within=None):
-    """Give the h5py.File of `path`, open for reading.
+    """Give the h5py.File of `path`, open for reading; it must lie in the folder `within`, if given
+    (`minicaffe.proto.files.check_below`).
 
-    Parameters
-    ----------
-    path : str or Path
-    within : str, optional
-        The folder that the file must lie in, see `minicaffe.proto.files.check_below`.
-
-    Raises
-    ------
-    FileError
-        If it cannot be opened, is no HDF5 file, or h5py fails on what is in it while the block runs. Errors of minicaffe
-        pass through and get the name of the file.
+    Raises FileError if it cannot be opened, is no HDF5 file, or h5py fails on what is in it while the block runs. Errors of
+    minicaffe pass through and get the name of the file.
     """
     import h5py
     path = str(path)
@@ -48,16 +40,8 @@ def reading(path, within=None):
 def find(group, name, follow=True):
     """Return what `name`, which may be a path, leads to in an open file or group; None if there is nothing.
 
-    Parameters
-    ----------
-    follow : bool
-        Whether it may be in another file: behind an external link, or a dataset whose numbers are kept elsewhere (external
-        storage, a virtual dataset). The files of nets that are not trusted may not lead there.
-
-    Raises
-    ------
-    DataError
-        If it does, and may not.
+    Unless `follow`, raises DataError if that is in another file: behind an external link, or a dataset whose numbers are kept
+    elsewhere (external storage, a virtual dataset). The files of nets that are not trusted may not lead there.
     """
     if not follow and _leaves(group, name):
         path = f"{group.name}/{name}".lstrip("/")

@@ -8,13 +8,8 @@ from bisect import bisect_right
 class Positions:
     """Where each message and field of a prototxt is.
 
-    Paths are written as ``layer[3].convolution_param.num_output``; the index counts a repeated field from 0.
-
-    Attributes
-    ----------
-    filename : str
-    moved : dict of str to str
-        Paths of the message as it is now, to paths as the file has them: upgrading an old net moves its layers.
+    Paths are written as ``layer[3].convolution_param.num_output``; the index counts a repeated field from 0. `moved` leads from
+    paths of the message as it is now to paths as the file has them: upgrading an old net moves its layers.
     """
 
     def __init__(self, filename, text="", starts=None):

@@ -56,25 +56,10 @@ INLINE_NETS = ("net_param", "train_net_param")
 
 
 def read_net_file(path, skip_unknown_fields=False, content=None):
-    """Read a net's prototxt of any age.
+    """Read a net's prototxt of any age; return the net in today's form, and Positions that answer to its layers' indices.
 
-    Fields of layers that the messages lack are kept in ``LayerParameter.fork_fields``; who builds a net judges them.
-
-    Parameters
-    ----------
-    path : str or path-like
-    skip_unknown_fields, content
-        As of `minicaffe.proto.text.read_text`.
-
-    Returns
-    -------
-    net, positions : caffe_pb2.NetParameter, Positions
-        In today's form; the positions answer to the layers' indices in `net`.
-
-    Raises
-    ------
-    FileError, ConfigError
-        As `minicaffe.proto.text.read_text` and `upgrade_net`.
+    Fields of layers that the messages lack are kept in ``LayerParameter.fork_fields``; who builds a net judges them. The other
+    parameters are those of `minicaffe.proto.text.read_text`; errors are those of it and of `upgrade_net`.
     """
     net, positions = read_text(path, caffe_pb2.NetParameter, keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields,
                                content=content)
@@ -82,14 +67,10 @@ def read_net_file(path, skip_unknown_fields=False, content=None):
 
 
 def read_solver_file(path, skip_unknown_fields=False, content=None):
-    """Read a solver's prototxt; the parameters are those of `read_net_file`.
+    """Read a solver's prototxt; parameters as of `read_net_file`. Return the SolverParameter and its Positions.
 
-    `solver_type` becomes `type`, nets inside are upgraded, and `snapshot_prefix` is completed: unset, it is the path of the
-    solver without extension; an existing folder, the solver's name in it.
-
-    Returns
-    -------
-    solver, positions : caffe_pb2.SolverParameter, Positions
+    `solver_type` becomes `type`, nets inside are upgraded, and `snapshot_prefix` is completed: unset, it is the path of the solver
+    without extension; an existing folder, the solver's name in it.
     """
     solver, positions = read_text(path, caffe_pb2.SolverParameter, keep_layer_fields=True,
                                   skip_unknown_fields=skip_unknown_fields, content=content)
@@ -122,28 +103,12 @@ def needs_upgrade(net):
 
 
 def upgrade_net(net, positions=None, prefix=""):
-    """Bring a net into today's form.
+    """Bring a net into today's form; `net` is left as it is, and returned where nothing was old.
 
-    Parameters
-    ----------
-    net : caffe_pb2.NetParameter
-        Left as it is.
-    positions : Positions, optional
-        Of the file that `net` comes from; afterwards they answer to the upgraded net's paths.
-    prefix : str
-        Path of the net in that file, with a dot at its end: ``net_param.`` inside a solver.
-
-    Returns
-    -------
-    net : caffe_pb2.NetParameter
-        `net` itself where nothing was old.
-    notes : list of str
-        What was changed, and what of the old net has no counterpart; all of it is logged too.
-
-    Raises
-    ------
-    ConfigError
-        If old and new layers are mixed, a type is unknown, or an old net cannot be understood.
+    Return it and notes of what was changed, and what of the old net has no counterpart; all of it is logged too. `positions` are of
+    the file that `net` comes from; afterwards they answer to the upgraded net's paths. `prefix` is the path of the net in that
+    file, with a dot at its end: ``net_param.`` inside a solver. Raises ConfigError if old and new layers are mixed, a type is
+    unknown, or an old net cannot be understood.
     """
     if not needs_upgrade(net):
         return net, []

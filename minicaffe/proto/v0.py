@@ -90,22 +90,10 @@ def is_v0(net):
 
 
 def upgrade_v0(net, note, error):
-    """Return a net of V0 as one of V1.
+    """Return a net of V0 as one of V1, and for each of its layers the index in ``net.layers``: padding layers are gone.
 
-    Parameters
-    ----------
-    net : caffe_pb2.NetParameter
-        Changed: padding layers are folded in it first.
-    note : callable
-        ``note(level, text)`` is called for what has no counterpart in V1.
-    error : callable
-        ``error(message, index)`` returns the error to raise for entry `index` of ``net.layers``.
-
-    Returns
-    -------
-    net : caffe_pb2.NetParameter
-    kept : list of int
-        For each layer of the new net its index in ``net.layers``: padding layers are gone.
+    `net` is changed: padding layers are folded in it first. ``note(level, text)`` is called for what has no counterpart in V1;
+    ``error(message, index)`` returns the error to raise for entry `index` of ``net.layers``.
     """
     kept = _fold_padding(net, error)
     upgraded = caffe_pb2.NetParameter(input=net.input, input_dim=net.input_dim)

@@ -6,13 +6,7 @@ from minicaffe.errors import ConfigError, DataError, ShapeError
 
 
 def axis_of(blob, axis, field):
-    """Return `axis` counted from the front.
-
-    Raises
-    ------
-    ShapeError
-        Names `field`, unless ``-num_axes <= axis < num_axes``.
-    """
+    """Return `axis` counted from the front. Raises ShapeError, naming `field`, unless ``-num_axes <= axis < num_axes``."""
     try:
         return blob.canonical_axis(axis)
     except ShapeError as error:

@@ -10,18 +10,9 @@ from minicaffe.proto import caffe_pb2
 
 
 class InnerNet:
-    """The net of one layer.
+    """The net of one layer, of LayerParameters without inputs.
 
-    Parameters
-    ----------
-    layer : Layer
-        The layer whose net this is.
-    layers : list of caffe_pb2.LayerParameter
-        Without inputs.
-    inputs : dict
-        Shape of each input by name.
-    parameters : Workspace, optional
-        Parameter blobs under ``<inner layer>[<index>]``.
+    `inputs` has the shape of each input by name; `parameters` is a Workspace with parameter blobs under ``<inner layer>[<index>]``.
     """
 
     def __init__(self, layer, layers, inputs, parameters=None):
