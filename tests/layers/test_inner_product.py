@@ -59,6 +59,7 @@ def test_few_rows_and_many(rows, inputs, outputs, number, keep_threads):
         run_backward(net, [0], [dy])
         np.testing.assert_array_equal(weight.cpu_diff, times * (dy.T @ x))
         np.testing.assert_array_equal(bias.cpu_diff, times * dy.sum(0))
+        np.testing.assert_allclose(net.bottoms[-1][0].cpu_diff, dy @ weight.cpu_data.astype(float), atol=2e-4)
     net.clear_param_diffs()
     run_backward(net, [0], [dy])
     np.testing.assert_array_equal(weight.cpu_diff, dy.T @ x)

@@ -29,7 +29,7 @@ inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int 
     auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), bias = static_cast<const T*>(bias_);
     auto y = static_cast<T*>(y_);
     if (!on.stream && m <= cpu::kFewRows && !transpose)
-      return cpu::for_few_rows<cpu::FewDots, T>(on.threads, m, n, k, x, weight, bias, y);
+      return cpu::for_few_rows<cpu::FewDots, T>(on.threads, k, n, m, x, weight, bias, y);
     const bool ahead = bias && !on.stream;  // the CPU's product is added to the bias
     if (ahead)
       cpu::parallel(on.threads, m, cpu::kGrain / n, [&](int, index_t begin, index_t end) {
@@ -52,12 +52,15 @@ inline void inner_product_backward(const Context& on, const cpu::Blas& blas, int
     if (dweight && transpose)
       gemm(on, blas, true, false, k, n, m, T(1), x, k, dy, n, keep, dweight, n);
     else if (dweight && !on.stream && m <= cpu::kFewRows)
-      cpu::for_few_rows<cpu::FewOuter, T>(on.threads, m, n, k, dy, x, dweight, !fresh);
+      cpu::for_few_rows<cpu::FewProduct, T>(on.threads, k, n, m, index_t(1), n, dy, x, dweight, !fresh);
     else if (dweight)
       gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, keep, dweight, k);
     if (dbias && on.stream) channel_sums(on, {m, n, 1}, SumTerm<T>{dy}, 1.0, true, dbias);
     if (dbias && !on.stream) cpu::for_each(on.threads, n, ColumnSum<T>{m, n, dy, dbias}, m + 1);
-    if (dx) gemm(on, blas, false, transpose, m, k, n, T(1), dy, n, weight, transpose ? n : k, T(0), dx, k);
+    if (dx && !on.stream && !transpose && m >= cpu::kFewestRows && m <= cpu::kFewRows)
+      cpu::for_few_rows<cpu::FewProduct, T>(on.threads, k, m, n, n, index_t(1), dy, weight, dx, false);
+    else if (dx)
+      gemm(on, blas, false, transpose, m, k, n, T(1), dy, n, weight, transpose ? n : k, T(0), dx, k);
   });
 }
 

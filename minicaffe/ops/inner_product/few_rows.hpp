@@ -10,17 +10,19 @@ namespace cpu {
 
 // Up to here a BLAS is slower: by half at 16 rows, hardly at 48 (measured).
 constexpr int kFewRows = 32;
+// The bottom's gradient goes through rows of tiles, which fewer would leave empty.
+constexpr int kFewestRows = 4;
 
 /// y[i][j] = bias[j] + x[i] . weight[j] for kWeights neighbouring j and all i; `bias` may be null.
 template <class T, int kBytes> struct FewDots {
   typedef T Vector __attribute__((vector_size(kBytes)));
   typedef T Unaligned __attribute__((vector_size(kBytes), aligned(alignof(T)), may_alias));
   static constexpr int kLanes = kBytes / sizeof(T), kWeights = kBytes == 64 ? 6 : 3, kRows = 4;
-  index_t m, n, k;
+  index_t k, n, m;
   const T *x, *weight, *bias;
   T* y;
 
-  static index_t blocks(index_t n, index_t) { return (n + kWeights - 1) / kWeights; }
+  static index_t blocks(index_t, index_t n) { return (n + kWeights - 1) / kWeights; }
 
   MC_HD void operator()(index_t block) const {
     for (index_t i = 0; i < m; i += kRows) {
@@ -56,52 +58,59 @@ template <class T, int kBytes> struct FewDots {
   }
 };
 
-/// A block of dw = dy^T x, or dw += dy^T x: dy is (m, n), x (m, k), dw (n, k).
-template <class T, int kBytes> struct FewOuter {
+/// A block of C = A B, or C += A B: A is read with any two strides, the rows of B and C are k long. So dw = dy^T x, dx = dy W.
+template <class T, int kBytes> struct FewProduct {
   static constexpr int kRows = kBytes == 64 ? 8 : kBytes == 32 ? 6 : 4, kWide = 2 * kBytes / sizeof(T);
-  static constexpr index_t kHigh = 48, kLong = 512;  // of a block: its part of x stays in the cache
-  index_t m, n, k;
-  const T *dy, *x;
-  T* dw;
+  static constexpr index_t kHigh = 48, kLong = 512;  // of a block: its part of B stays in the cache
+  static constexpr index_t kDeep = 16;               // rows of B at a time, more than which are too many streams of memory
+  index_t k, height, depth;
+  index_t a_row, a_step;
+  const T *a, *b;
+  T* c;
   bool add;
 
-  static index_t blocks(index_t n, index_t k) { return (n + kHigh - 1) / kHigh * ((k + kLong - 1) / kLong); }
+  static index_t blocks(index_t k, index_t height) { return (height + kHigh - 1) / kHigh * ((k + kLong - 1) / kLong); }
 
   MC_HD void operator()(index_t block) const {
-    const index_t across = (k + kLong - 1) / kLong, top = block / across * kHigh, left = block % across * kLong;
-    const index_t bottom = min_(top + kHigh, n), right = min_(left + kLong, k);
-    const T zeros[kRows] = {}, *const start = add ? nullptr : zeros;
-    T factors[kFewRows * kRows], edge_x[kFewRows * kWide], edge_dw[kRows * kWide];
-    for (index_t j = top; j < bottom; j += kRows) {
-      const int high = int(min_(bottom - j, index_t(kRows)));
-      for (int i = 0; i < m; ++i)
-        for (int r = 0; r < kRows; ++r) factors[i * kRows + r] = r < high ? dy[i * n + j + r] : T(0);
-      index_t d = left;
-      for (; d + kWide <= right; d += kWide)
-        tile_product<T, kBytes, kRows>(m, factors, 1, kRows, x + d, k, start, dw + j * k + d, k, high);
-      if (d == right) continue;
-      const size_t bytes = size_t(right - d) * sizeof(T);
-      for (int i = 0; i < m; ++i) std::memcpy(edge_x + i * kWide, x + i * k + d, bytes);
-      for (int r = 0; r < high; ++r) std::memcpy(edge_dw + r * kWide, dw + (j + r) * k + d, bytes);
-      tile_product<T, kBytes, kRows>(m, factors, 1, kRows, edge_x, kWide, start, edge_dw, kWide, high);
-      for (int r = 0; r < high; ++r) std::memcpy(dw + (j + r) * k + d, edge_dw + r * kWide, bytes);
+    const index_t across = (k + kLong - 1) / kLong, wide = ((k + across - 1) / across + kWide - 1) / kWide * kWide;
+    const index_t top = block / across * kHigh, left = block % across * wide;
+    const index_t bottom = min_(top + kHigh, height), right = min_(left + wide, k);
+    const T zeros[kRows] = {};
+    T factors[kDeep * kRows], edge_b[kDeep * kWide], edge_c[kRows * kWide];
+    for (index_t first = 0; first == 0 || first < depth; first += kDeep) {  // at least once, for zeros
+      const index_t deep = min_(depth - first, kDeep);
+      const T *const start = add || first ? nullptr : zeros, *const from = b + first * k;
+      for (index_t j = top; j < bottom; j += kRows) {
+        const int high = int(min_(bottom - j, index_t(kRows)));
+        for (index_t i = 0; i < deep; ++i)
+          for (int r = 0; r < kRows; ++r) factors[i * kRows + r] = r < high ? a[(j + r) * a_row + (first + i) * a_step] : T(0);
+        index_t d = left;
+        for (; d + kWide <= right; d += kWide)
+          tile_product<T, kBytes, kRows>(deep, factors, 1, kRows, from + d, k, start, c + j * k + d, k, high);
+        if (d >= right) continue;
+        const size_t bytes = size_t(right - d) * sizeof(T);
+        for (index_t i = 0; i < deep; ++i) std::memcpy(edge_b + i * kWide, from + i * k + d, bytes);
+        for (int r = 0; r < high; ++r) std::memcpy(edge_c + r * kWide, c + (j + r) * k + d, bytes);
+        tile_product<T, kBytes, kRows>(deep, factors, 1, kRows, edge_b, kWide, start, edge_c, kWide, high);
+        for (int r = 0; r < high; ++r) std::memcpy(c + (j + r) * k + d, edge_c + r * kWide, bytes);
+      }
     }
   }
 };
 
-/// F<T, bytes of a vector register>{m, n, k, members...} for all its blocks.
+/// F<T, bytes of a vector register>{k, n, m, members...} for all its blocks.
 template <template <class, int> class F, class T, class... Members>
-void for_few_rows(Threads threads, index_t m, index_t n, index_t k, Members... members) {
+void for_few_rows(Threads threads, index_t k, index_t n, index_t m, Members... members) {
   auto run = [&](auto range, auto f) {
-    const index_t blocks = f.blocks(n, k);
+    const index_t blocks = f.blocks(k, n);
     // A part of under about 100,000 multiplications is not worth a second thread.
     parallel(threads, blocks, 100000 * blocks / (m * n * k + 1), [&](int, index_t begin, index_t end) { range(f, begin, end); });
   };
 #ifdef MC_X86
-  if (isa() == kAvx512) return run(range_avx512<F<T, 64>>, F<T, 64>{m, n, k, members...});
-  if (isa() == kAvx2) return run(range_avx2<F<T, 32>>, F<T, 32>{m, n, k, members...});
+  if (isa() == kAvx512) return run(range_avx512<F<T, 64>>, F<T, 64>{k, n, m, members...});
+  if (isa() == kAvx2) return run(range_avx2<F<T, 32>>, F<T, 32>{k, n, m, members...});
 #endif
-  run(range_baseline<F<T, 16>>, F<T, 16>{m, n, k, members...});
+  run(range_baseline<F<T, 16>>, F<T, 16>{k, n, m, members...});
 }
 
 }  // namespace cpu
