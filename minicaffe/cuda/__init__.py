@@ -10,28 +10,15 @@ from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import DependencyError
 from minicaffe.ops.engine import use_cudnn
 
-_HOME = {
-    "Device": "device",
-    "Event": "device",
-    "Graph": "graph",
-    "Stream": "device",
-    "allow_tf32": "libraries",
-    "computing": "device",
-    "current": "device",
-    "disable_peer_access": "device",
-    "enable_peer_access": "device",
-    "get_device": "device",
-    "select": "device",
-    "use_cpu": "device",
-    "use_gpu": "device",
-    "count": "driver",
-    "version": "driver",
-    "Kernel": "custom",
-    "kernel": "custom",
-    "sleep": "custom",
-    "elementwise": "pointwise",
-    "state": "thc_state",
-}
+_HOME = {name: module for module, names in {
+    "device": "Device Event Stream computing current disable_peer_access enable_peer_access get_device select use_cpu use_gpu",
+    "graph": "Graph",
+    "libraries": "allow_tf32",
+    "driver": "count version",
+    "custom": "Kernel kernel sleep",
+    "pointwise": "elementwise",
+    "thc_state": "state",
+}.items() for name in names.split()}
 __all__ = sorted([*_HOME, DeviceArray.__name__, use_cudnn.__name__])
 
 

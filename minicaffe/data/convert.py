@@ -21,22 +21,8 @@ log = logging.getLogger(__name__)
 BATCH = 256  # records summed together
 
 
-def convert_images(
-    root,
-    list_file,
-    path,
-    *,
-    backend="lmdb",
-    gray=False,
-    shuffle=False,
-    resize_width=0,
-    resize_height=0,
-    check_size=False,
-    encoded=False,
-    encode_type="",
-    force=False,
-    progress=None,
-):
+def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle=False, resize_width=0, resize_height=0,
+                   check_size=False, encoded=False, encode_type="", force=False, progress=None):
     """Make a database from the pictures of a list.
 
     Differs from Caffe: `check_size` compares height and width of the pictures, encoded ones too (Caffe compares bytes,

@@ -27,15 +27,7 @@ def max_blob_bytes():
 
 
 def check_bytes(nbytes, what):
-    """Raise ShapeError if `nbytes` exceed the budget.
-
-    Parameters
-    ----------
-    nbytes : int
-        Of any size: Python's integers do not wrap around.
-    what : str
-        Begins the message: ``blob 'conv1' 64 3 7 7``.
-    """
+    """Raise ShapeError if `nbytes`, of any size, exceed the budget; `what` begins the message: ``blob 'conv1' 64 3 7 7``."""
     budget = max_blob_bytes()
     if nbytes > budget:
         raise ShapeError(f"{what} would take {nbytes} bytes, the budget for one blob is {budget}; make it smaller, or if the "

@@ -29,17 +29,8 @@ from minicaffe.proto.stored import (
 from minicaffe.proto.wire import COUNTED, MAX_PARTS, scan
 
 __all__ = [
-    "LayerBlobs",
-    "StoredBlob",
-    "StoredState",
-    "check_net",
-    "is_hdf5",
-    "parse_blob",
-    "read_blob",
-    "read_net",
-    "read_solver_state",
-    "write_net",
-    "write_solver_state",
+    "LayerBlobs", "StoredBlob", "StoredState", "check_net", "is_hdf5", "parse_blob", "read_blob", "read_net", "read_solver_state",
+    "write_net", "write_solver_state",
 ]
 
 logger = logging.getLogger(__name__)

@@ -14,21 +14,10 @@ VERSIONS = ("Integral", "MaxIntegral", "11point")
 
 
 def average_precision(scores, right, wrong, objects, version="Integral"):
-    """Return the average precision of one class.
+    """Return the average precision of one class, by one of `VERSIONS`.
 
-    Parameters
-    ----------
-    scores, right, wrong : array_like, shape (n,)
-        Of its detections over all images; 0 in both of the latter leaves a detection out.
-    objects : int
-        How many there are to be found; 0 gives 0.
-    version : str
-        One of `VERSIONS`.
-
-    Raises
-    ------
-    ConfigError
-        For another version.
+    `scores`, `right` and `wrong` are of its detections over all images; 0 in both of the latter leaves a detection out. `objects`
+    is how many there are to be found; 0 gives 0. Raises ConfigError for another version.
     """
     if version not in VERSIONS:
         raise ConfigError(f"must be one of {', '.join(VERSIONS)}, got '{version}'", field="ap_version")
@@ -48,13 +37,7 @@ def average_precision(scores, right, wrong, objects, version="Integral"):
 
 
 class MeanPrecision:
-    """Gathers the rows of a whole test set.
-
-    Parameters
-    ----------
-    version : str
-        As for `average_precision`.
-    """
+    """Gathers the rows of a whole test set; `version` is as for `average_precision`."""
 
     def __init__(self, version="Integral"):
         self.version = version
@@ -89,17 +72,8 @@ class MeanPrecision:
 class DetectionOutputs:
     """What a solver with ``eval_type: "detection"`` reports of a test: the mean average precision of each output.
 
-    Parameters
-    ----------
-    net : Net
-        Its outputs are tops of DetectionEvaluate.
-    param : SolverParameter
-        `ap_version`, and `show_per_class_result` for the precision of each class too.
-
-    Raises
-    ------
-    ConfigError
-        For another `ap_version`, or an output of another kind.
+    The net's outputs are tops of DetectionEvaluate. Of the solver's parameters `ap_version` counts, and `show_per_class_result` for
+    the precision of each class too. Raises ConfigError for another `ap_version`, or an output of another kind.
     """
 
     def __init__(self, net, param):

@@ -16,12 +16,7 @@ WARM_UP = 2  # iterations by single launches first: they take memory and compile
 
 
 class TrainingGraph:
-    """The graph of one solver's iteration.
-
-    Parameters
-    ----------
-    solver : SGDSolver
-    """
+    """The graph of one solver's iteration."""
 
     def __init__(self, solver):
         self.solver = weakref.proxy(solver)  # which holds this object: memory goes with the last reference, not with a collection
@@ -43,10 +38,7 @@ class TrainingGraph:
     def step(self, rate):
         """Do one iteration with the learning rate `rate`, as the update rule takes it.
 
-        Returns
-        -------
-        float or None
-            The loss; None if the iteration was not done, because it must go by single launches.
+        Return the loss; None if the iteration was not done, because it must go by single launches.
         """
         reason = self.obstacle()
         if reason is not None:

@@ -40,12 +40,8 @@ class InlinePositions:
 class NetMaker:
     """Makes the nets of a solver; a file that several of them come from is read once.
 
-    Parameters
-    ----------
-    make_net : callable
-        ``make_net(net_param, file=, positions=, skip_unknown_fields=)`` returns a net.
-    skip_unknown_fields, own_fields, net_files
-        As of `minicaffe.solver.solver.Solver`.
+    ``make_net(net_param, file=, positions=, skip_unknown_fields=)`` returns a net; the rest is as of
+    `minicaffe.solver.solver.Solver`.
     """
 
     def __init__(self, param, file, positions, make_net, skip_unknown_fields=False, own_fields=(), net_files=None):
@@ -54,17 +50,9 @@ class NetMaker:
         self.net_files = dict(net_files or {})
 
     def train_net(self):
-        """Return the net to train.
+        """Return the net to train; a ConfigWarning says if it has no loss.
 
-        Raises
-        ------
-        ConfigError
-            Unless exactly one of net, net_param, train_net and train_net_param is given; and whatever `Net` raises.
-
-        Warns
-        -----
-        ConfigWarning
-            If the net has no loss.
+        Raises ConfigError unless exactly one of net, net_param, train_net and train_net_param is given; and whatever `Net` raises.
         """
         param = self.param
         given = [name for name in TRAIN_FIELDS if param.HasField(name)]

@@ -68,13 +68,7 @@ POLICIES = {f.__name__: f for f in (fixed, step, exp, inv, multistep, plateau, p
 
 
 def check_policy(param):
-    """Check lr_policy and its constants.
-
-    Raises
-    ------
-    ConfigError
-        Names the field.
-    """
+    """Check lr_policy and its constants. Raises ConfigError with the field."""
     policy = param.lr_policy
     if policy not in POLICIES:
         what = f"unknown learning-rate policy '{policy}'" if policy else "is not set"
@@ -100,24 +94,13 @@ def next_step(param, t, current_step):
 
 
 def watch_plateau(param, t, loss, current_step, minimum_loss, last_event):
-    """Look at the loss of iteration `t` for policy plateau.
+    """Look at the loss of iteration `t`, the mean of the last `average_loss` losses, for policy plateau.
 
-    An event is a loss lower than all before it, or a step down of the rate. When ``plateau_winsize[current_step]`` iterations
-    have gone by without one, the rate goes down; after the last window it stays.
+    An event is a loss lower than all before it, or a step down of the rate. When ``plateau_winsize[current_step]`` iterations have
+    gone by without one, the rate goes down; after the last window it stays.
 
-    Parameters
-    ----------
-    loss : float
-        Mean of the last `average_loss` losses.
-    current_step, last_event : int
-        How often the rate has fallen, and the iteration of the last event.
-    minimum_loss : float
-        The lowest loss so far.
-
-    Returns
-    -------
-    current_step, minimum_loss, last_event : int, float, int
-        As they are for this iteration's update.
+    `current_step` and `last_event` are how often the rate has fallen, and the iteration of the last event; `minimum_loss` is the
+    lowest loss so far. Return current_step, minimum_loss and last_event as they are for this iteration's update.
     """
     if loss < minimum_loss:
         minimum_loss, last_event = loss, t
