@@ -1,6 +1,7 @@
 """Eltwise: one element-wise result of several blobs (Caffe eltwise_layer.cpp). Formulas: ops/eltwise/kernel.hpp.
 
-Different from Caffe: the winners of a maximum are found again in backward instead of being stored.
+Different from Caffe: the winners of a maximum are found again in backward instead of being stored. A sum computes a ReLU that follows
+it in place, forward and backward.
 """
 
 from libcpp.vector cimport vector
@@ -9,17 +10,33 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.eltwise.caffe cimport kMostInputs, largest, largest_backward, product, quotient_gradient, spread, weighted_sum
+from minicaffe.memory.synced cimport UNINITIALIZED
+from minicaffe.ops.eltwise.caffe cimport (kMaxInputs, kMostInputs, largest, largest_backward, product, quotient_gradient,
+                                          rectified_sum, spread, weighted_sum)
+from minicaffe.ops.engine cimport Operation
 from minicaffe.ops.layouts cimport data_layout, diff_layout, element, stored
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
+from minicaffe.ops.epilogue import ReluEpilogue
 
 cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp
     PROD = 0
     SUM = 1
     MAX = 2
+
+
+cdef class Sum(Operation):
+    """A sum, which engine CAFFE alone computes, in the layout that its blobs have."""
+
+    takes_epilogue = ReluEpilogue
+    carries_own_top = True
+
+    cdef bint carried   # backward is that of a ReLU behind it, too
+
+    def describe(self):
+        return {"operation": "Sum", "engine": "CAFFE", "refused": {}}
 
 
 cdef class EltwiseLayer(DeviceLayer):
@@ -34,6 +51,7 @@ cdef class EltwiseLayer(DeviceLayer):
 
     cdef EltwiseOp operation
     cdef vector[double] coefficients
+    cdef Sum sum
 
     @property
     def backward_reads_bottoms(self):
@@ -52,6 +70,7 @@ cdef class EltwiseLayer(DeviceLayer):
             raise ConfigError(f"give none, or one for each of the {len(bottom)} bottoms, got {len(param.coeff)}",
                               field="eltwise_param.coeff")
         self.coefficients = list(param.coeff) or [1.0] * len(bottom)
+        self.sum = Sum(self.dtype) if self.operation == SUM else None
         refuse_in_place(self, bottom, top)
         if self.operation == MAX and len(bottom) > kMostInputs:
             raise ConfigError(f"a maximum takes at most {kMostInputs} bottoms, got {len(bottom)}; take maxima of maxima",
@@ -64,14 +83,30 @@ cdef class EltwiseLayer(DeviceLayer):
                                  field=f"bottom[{i}]")
         (<Blob> top[0]).reshape_like(<Blob> bottom[0])
 
+    def operations(self):
+        return [self.sum] if self.operation == SUM else []
+
+    def separate(self, list bottom, list top):
+        """Leave its gradient to the ReLU, which needs the top alone; compute that anew if it is gone."""
+        self.sum.carried = False
+        if (<Blob> top[0]).data_memory.head == UNINITIALIZED:
+            self.run_forward(bottom, top)
+
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef bint rectify = self.operation == SUM and self.sum.epilogue is not None and len(bottom) <= kMaxInputs
+        if self.operation == SUM:
+            self.sum.carried = rectify and self.sum.epilogue.carries
+        if rectify:
+            self.sum.epilogue = None
         cdef Layout layout = data_layout(on, bottom, True)    # zeros stay zeros under all three
         cdef vector[const void*] x = data_of(on, bottom, layout)
         cdef long long count = stored(layout, top[0])
         cdef int dtype = element(layout, top[0])
         cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
-            if self.operation == SUM:
+            if rectify:
+                rectified_sum(on, dtype, count, <int> x.size(), x.data(), self.coefficients.data(), y)
+            elif self.operation == SUM:
                 weighted_sum(on, dtype, count, <int> x.size(), x.data(), self.coefficients.data(), y)
             elif self.operation == PROD:
                 product(on, dtype, count, <int> x.size(), x.data(), NULL, y)
@@ -92,12 +127,19 @@ cdef class EltwiseLayer(DeviceLayer):
                 wanted.push_back(<int> i)
                 c.push_back(self.coefficients[i])
                 dx.push_back((<Blob> bottom[i]).overwrite_diff_in(on, layout))
+        cdef const void* y = NULL
         if self.operation == SUM:
+            if self.sum.carried:
+                y = (<Blob> top[0]).data_in(on, layout)
+                dx.push_back((<Blob> top[0]).mutable_diff_in(on, layout))   # which ReLU's backward changes in place
+                c.push_back(1)
             with nogil:
-                spread(on, dtype, count, <int> dx.size(), dy, c.data(), dx.data())
+                spread(on, dtype, count, <int> dx.size(), dy, y, c.data(), dx.data())
+            if self.sum.carried:
+                (<Blob> top[0]).wrote_diff()
             return 0
         cdef vector[const void*] x = data_of(on, bottom, None)
-        cdef const void* y = (<Blob> top[0]).data_on(on)
+        y = (<Blob> top[0]).data_on(on)
         cdef bint stable = self.param.eltwise_param.stable_prod_grad
         with nogil:
             for i in range(wanted.size()):

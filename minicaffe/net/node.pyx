@@ -62,12 +62,12 @@ cdef class Node:
         if not operation.fuses():
             return self.forward()
         self.reshape()
-        # In place, since the diff of a top of its own would not be what the followers' backward leaves there.
-        epilogue = operation.takes_epilogue(operation.carries and lasting and self.needs_backward and self.bottom_needs[0]
-                                            and self.bottoms == self.tops)
+        # Not every operation leaves in the diff of a top of its own what the followers' backward leaves there.
+        carries = operation.carries if self.bottoms == self.tops else operation.carries_own_top
+        epilogue = operation.takes_epilogue(carries and lasting and self.needs_backward and any(self.bottom_needs))
         for node in self.followers[:most]:
             node.reshape()
-            if epilogue.carries and node.bottom_needs != self.bottom_needs:
+            if epilogue.carries and not node.bottom_needs[0]:
                 break
             if not node.layer.join(epilogue, node.bottoms, node.needs_backward and lasting and not epilogue.carries):
                 break

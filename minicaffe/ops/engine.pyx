@@ -79,7 +79,8 @@ cdef class Operation:
     """
 
     takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.py)
-    carries = False             # whether backward can compute the gradients of an epilogue, too
+    carries = False             # whether backward can compute the gradients of an epilogue, too, in place
+    carries_own_top = False     # the same with a top of its own, in whose diff it leaves what the layers one by one would
 
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):
         self.dtype, self.engine = dtype, engine

@@ -46,6 +46,16 @@ class Epilogue:
         return True
 
 
+class ReluEpilogue(Epilogue):
+    """One ReLU of slope 0."""
+
+    def affine(self, scale, shift, learned=(False, False)):
+        return False
+
+    def rectify(self, slopes):
+        return not isinstance(slopes, Blob) and slopes == 0 and super().rectify(slopes)
+
+
 class NormEpilogue(Epilogue):
     """One affine map by blobs, and one slope that is not learned: what a normalisation computes, forward and backward.
 

@@ -56,20 +56,27 @@ inline void largest_backward(const Context& on, int dtype, index_t n, int inputs
   dispatch(dtype, [&](auto type) { largest_backward_of<decltype(type)>(on, n, inputs, winner, x, dy, dx); });
 }
 
-/// y[k] = c[k] x for up to kMaxInputs outputs in one pass.
-template <class T, int N = kMaxInputs> void spread_pass(const Context& on, index_t n, int m, const T* x, const double* c, void* const* y) {
+/// y[k] = c[k] x for up to kMaxInputs outputs in one pass, where `top` is above 0 or null.
+template <class T, int N = kMaxInputs>
+void spread_pass(const Context& on, index_t n, int m, const T* x, const T* top, const double* c, void* const* y) {
   if constexpr (N > 1)
-    if (m < N) return spread_pass<T, N - 1>(on, n, m, x, c, y);
-  Spread<T, N> f;
-  f.x = x;
+    if (m < N) return spread_pass<T, N - 1>(on, n, m, x, top, c, y);
+  RectifiedSpread<T, N> f;
+  f.x = x, f.top = top;
   for (int k = 0; k < N; ++k) f.c[k] = typename Element<T>::Compute(c[k]), f.y[k] = static_cast<T*>(y[k]);
-  for_each(on, n, f, N);
+  if (top)
+    for_each(on, n, f, N);
+  else
+    for_each(on, n, static_cast<const Spread<T, N>&>(f), N);
 }
-inline void spread(const Context& on, int dtype, index_t n, int outputs, const void* x, const double* c, void* const* y) {
-  for (int k = 0; k < outputs; k += kMaxInputs) {
-    int m = std::min(kMaxInputs, outputs - k);
-    dispatch_layout(dtype, [&](auto type) { spread_pass(on, n, m, static_cast<const decltype(type)*>(x), c + k, y + k); });
-  }
+/// The same for any number of outputs, x among them.
+inline void spread(const Context& on, int dtype, index_t n, int outputs, const void* x, const void* top, const double* c,
+                   void* const* y) {
+  dispatch_layout(dtype, [&](auto type) {
+    using T = decltype(type);
+    for (int k = 0; k < outputs; k += kMaxInputs)
+      spread_pass(on, n, std::min(kMaxInputs, outputs - k), static_cast<const T*>(x), static_cast<const T*>(top), c + k, y + k);
+  });
 }
 
 }  // namespace mc

@@ -1,6 +1,7 @@
 // Element-wise operations over several blobs of one shape: N inputs at a time, N known to the compiler.
 #pragma once
 #include "minicaffe/kernels/types.hpp"
+#include "minicaffe/ops/activation/kernel.hpp"
 
 namespace mc {
 
@@ -18,6 +19,15 @@ template <class T, int N> struct WeightedSum {
     C sum = c[0] * x[0][i];
     for (int k = 1; k < N; ++k) sum += c[k] * x[k][i];
     y[i] = sum;
+  }
+};
+
+/// y = max(c[0] x[0] + c[1] x[1] + ..., 0)
+// e.g. RectifiedSum<T, 3>
+template <class T, int N> struct RectifiedSum : WeightedSum<T, N> {
+  MC_HD void operator()(index_t i) const {
+    WeightedSum<T, N>::operator()(i);
+    this->y[i] = ReluForward<typename Element<T>::Compute>{0}(this->y[i]);
   }
 };
 
@@ -51,6 +61,17 @@ template <class T, int N> struct Spread {
   MC_HD void operator()(index_t i) const {
     const C value = x[i];
     for (int k = 0; k < N; ++k) y[k][i] = c[k] * value;
+  }
+};
+
+/// y = c[k] x for every output k where `top` is above 0, else 0: the gradients of RectifiedSum
+// e.g. RectifiedSpread<T, 3>
+template <class T, int N> struct RectifiedSpread : Spread<T, N> {
+  const T* top;
+  MC_HD void operator()(index_t i) const {
+    using C = typename Element<T>::Compute;
+    const C value = ReluBackward<C>{0}(top[i], this->x[i]);
+    for (int k = 0; k < N; ++k) this->y[k][i] = this->c[k] * value;
   }
 };
 
