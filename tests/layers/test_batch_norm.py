@@ -41,6 +41,16 @@ def test_batch_statistics(x):
     check_gradient(batch_norm(), [x], params=False, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("layer, shape, axes, eps", [(batch_norm(), (6, 3, 40, 50), (0, 2, 3), 1e-5),
+                                                     (batch_norm(), (4000, 20), 0, 1e-5), (mvn(), (2, 3, 100, 90), (2, 3), 0)])
+def test_a_large_mean_with_a_small_variance(layer, shape, axes, eps):
+    """In float32 the mean of squares less the square of the mean would be all rounding: a million against a hundredth."""
+    x = (1000 + 0.1 * RANDOM.standard_normal(shape)).astype(np.float32)
+    net = layer_net(layer, [x], Dtype.FLOAT)
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data, standardized(x.astype(float), axes, eps), atol=2e-3)  # of the mean: 3e-5
+
+
 def test_one_value_a_channel_is_not_divided_by_zero():
     net = layer_net(batch_norm(), [np.array([[2.0, -3.0]])])
     run_forward(net)
