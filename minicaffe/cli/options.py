@@ -112,7 +112,7 @@ def model_file(command):
 def plan(command):
     """Give a command that runs whole nets the option --plan, for `net_options`."""
     return click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_note_net_option, help=(
-        "What the net may do where nobody looks in between, joined by +: memory, blobs share memory; none, as in Caffe."))(command)
+        "What the net may do where nobody looks in between: memory, blobs share memory; none, as in Caffe."))(command)
 
 
 def net_options():

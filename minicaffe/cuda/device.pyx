@@ -49,10 +49,7 @@ _selected = 0           # the device that GPU mode uses
 cpdef Device get_device(int index):
     """Return the state of device `index`, made on first use.
 
-    Raises
-    ------
-    DependencyError, DeviceError
-        If there is no driver, or the device cannot be used.
+    Raises DependencyError or DeviceError if there is no driver, or the device cannot be used.
     """
     found = _devices.get(index)
     if found is None:
@@ -252,10 +249,7 @@ cdef class Device:
     def launch(self, size_t function, tuple grid, tuple block, list arguments, size_t shared=0, Stream stream=None):
         """Start a kernel on `stream`, by default the computing one; `arguments` are ctypes objects that are passed by value.
 
-        Raises
-        ------
-        DeviceError
-            If the launch is refused. What the kernel does wrong is raised by the next call that waits for it.
+        Raises DeviceError if the launch is refused. What the kernel does wrong is raised by the next call that waits for it.
         """
         import ctypes
         values = (ctypes.c_void_p * max(1, len(arguments)))(*[ctypes.addressof(a) for a in arguments])
@@ -531,13 +525,7 @@ def enable_peer_access(int device, int peer):
 
 
 def disable_peer_access(int device, int peer):
-    """Take back what `enable_peer_access` allowed, when `device` has done its work.
-
-    Raises
-    ------
-    DeviceError
-        If it was not allowed.
-    """
+    """Take back what `enable_peer_access` allowed, when `device` has done its work. Raises DeviceError if it was not allowed."""
     cdef Device user = get_device(device), owner = get_device(peer)
     user.synchronize()
     check(cydriver.cuCtxDisablePeerAccess(owner.context), "cuCtxDisablePeerAccess", (device, peer))
@@ -555,10 +543,7 @@ def check_owner(int owner, str name):
 def use_gpu(index=None):
     """Compute on device `index` (by default the selected one, first 0) from now on, in all threads.
 
-    Raises
-    ------
-    DependencyError, DeviceError
-        If there is no driver or no such device.
+    Raises DependencyError or DeviceError if there is no driver or no such device.
     """
     global _selected
     driver.start()      # says so if this process was forked

@@ -171,16 +171,9 @@ cdef str datum_fault(int reason, const Datum* datum):
 
 
 def datum_info(record):
-    """Return the DatumInfo of a serialized Datum.
+    """Return the DatumInfo of a serialized Datum, bytes or a buffer.
 
-    Parameters
-    ----------
-    record : bytes or buffer
-
-    Raises
-    ------
-    DataError
-        The bytes are no Datum, or not encoded and of another size than channels x height x width.
+    Raises DataError if the bytes are none, or not encoded and of another size than channels x height x width.
     """
     cdef Datum datum
     cdef Py_buffer view
@@ -200,17 +193,9 @@ def datum_info(record):
 
 
 def datum_array(record):
-    """Return the picture in a serialized Datum, decoded if it is encoded.
+    """Return the picture (C, H, W) in a serialized Datum, decoded if it is encoded; BGR if it has three channels.
 
-    Returns
-    -------
-    ndarray, shape (C, H, W)
-        uint8, or float32 if the Datum holds float_data; BGR if it has three channels.
-
-    Raises
-    ------
-    DataError
-        As `datum_info`, or the picture cannot be decoded.
+    It is of uint8, or float32 if the Datum holds float_data. Raises DataError as `datum_info`, or if the picture cannot be decoded.
     """
     cdef Datum datum
     cdef Py_buffer view
@@ -234,25 +219,10 @@ cdef copied_floats(const uint8_t* record, uint64_t size, uint64_t count):
 
 
 def decode_image(content, force_color=False, force_gray=False):
-    """Decode a picture file with OpenCV, the library whose pixels Caffe's nets were trained on.
+    """Decode a picture file to uint8 (H, W, C) with OpenCV, the library whose pixels Caffe's nets were trained on.
 
-    Parameters
-    ----------
-    content : bytes or buffer
-        A whole JPEG, PNG, ... file.
-    force_color, force_gray : bool
-        Give 3 channels (BGR) or 1; neither: as many as the file has.
-
-    Returns
-    -------
-    ndarray, uint8, shape (H, W, C)
-
-    Raises
-    ------
-    DataError
-        OpenCV cannot decode it, or its samples have more than 8 bits.
-    DependencyError
-        OpenCV is not installed.
+    With `force_color` or `force_gray` it has 3 channels (BGR) or 1, with neither as many as the file has. Raises DataError if
+    OpenCV cannot decode it, or its samples have more than 8 bits; DependencyError if OpenCV is not installed.
     """
     if force_color and force_gray:
         raise ConfigError("force_color and force_gray cannot both be set")

@@ -25,19 +25,9 @@ LIMITS = ("jaccard_overlap", "sample_coverage", "object_coverage")
 
 
 cdef class Samplers:
-    """The samplers of one layer.
+    """The samplers of one layer, of BatchSampler messages; those without `use_original_image` do nothing, as in Caffe.
 
-    Parameters
-    ----------
-    params : sequence of BatchSampler
-        Those without `use_original_image` do nothing, as in Caffe.
-    field : str
-        Where they are, for errors.
-
-    Raises
-    ------
-    ConfigError
-        A scale outside (0, 1], a ratio that is not above 0, or a least value above the largest.
+    Raises ConfigError, naming `field`, for a scale outside (0, 1], a ratio that is not above 0, or a least value above the largest.
     """
 
     cdef vector[SamplerRule] rules
@@ -70,12 +60,7 @@ cdef class Samplers:
     def draw(self, boxes, seed):
         """Return one of all parts found, each as likely, as (xmin, ymin, xmax, ymax) in units of the picture; None if none is.
 
-        Parameters
-        ----------
-        boxes : ndarray, float64, shape (n, 4)
-            The objects.
-        seed : int
-            Of the draws, below 2**64.
+        `boxes` are the objects, float64 of (n, 4); `seed`, below 2**64, is that of the draws.
         """
         cdef const double[:, ::1] corners = boxes
         cdef vector[Box] objects

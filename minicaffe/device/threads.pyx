@@ -52,10 +52,7 @@ def _default_threads():
 def usable_processors(root="/"):
     """Return how many processors this process may use: those of its affinity, at most what the quota of its container allows.
 
-    Parameters
-    ----------
-    root : str
-        Where ``proc`` and ``sys`` are looked for.
+    ``proc`` and ``sys`` are looked for below `root`.
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_quota(Path(root))

@@ -65,10 +65,7 @@ def save(steps, path):
 def load(path):
     """Read what `save` wrote.
 
-    Raises
-    ------
-    DataError
-        With file and line, where a line is no step, or allocates or frees a block at the wrong time.
+    Raises DataError with file and line, where a line is no step, or allocates or frees a block at the wrong time.
     """
     steps, seen, alive = [], set(), set()
     with open(path, encoding="utf-8") as file:

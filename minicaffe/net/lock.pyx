@@ -10,13 +10,7 @@ from threading import Lock
 
 
 cdef class NetLock:
-    """``with net.lock:`` other threads neither run the net nor reshape its blobs; one thread may enter it again.
-
-    Parameters
-    ----------
-    blobs : iterable of Blob
-        Those whose shape and memory only the owner may change.
-    """
+    """``with net.lock:`` other threads neither run the net nor reshape its `blobs`; one thread may enter it again."""
 
     def __init__(self, blobs):
         self.blobs = []

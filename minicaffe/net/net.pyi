@@ -23,7 +23,7 @@ class Net:
     output_blobs: list[Blob]
     params_lr: list[float]
     params_weight_decay: list[float]
-    plan: frozenset[str]
+    plan: str | None
     recycles: bool
     @property
     def lock(self) -> NetLock: ...

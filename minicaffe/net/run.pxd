@@ -13,7 +13,7 @@ cdef class Runner:
     cdef list param_counts      # of all parameters, as their layers made them
     cdef list computed          # all blobs but those that sources give, and the learnable parameters
     cdef list hooks
-    cdef readonly frozenset plan    # the words of PLANS that are asked for
+    cdef readonly str plan          # which of PLANS is asked for; None or empty: none
     cdef public bint recycles       # False: no memory is recycled now, as while a CUDA graph knows its addresses
     cdef set kept                   # blobs that are read after a run
     cdef bint training              # a run forward is followed by one backward

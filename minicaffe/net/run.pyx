@@ -52,7 +52,7 @@ cdef class Runner:
         self.param_counts = [blob.count for blob in param_table.params]
         link_followers(nodes)
         self.lock = NetLock([*self.blob_list, *param_table.params])
-        self.plan, self.recycles = frozenset(), True
+        self.recycles = True
 
     def set_plan(self, plan, kept, bint training):
         """Compute by a plan wherever the net runs as a whole and nobody looks in between.
@@ -60,7 +60,7 @@ cdef class Runner:
         Parameters
         ----------
         plan : str or None
-            Words of PLANS joined by ``+``. With ``memory`` blobs share memory (lifetimes.pyx).
+            One of PLANS. With ``memory`` blobs share memory (lifetimes.pyx).
         kept : list of Blob
             That are read after a run; those that sources give and the losses are among them anyway.
         training : bool
@@ -69,14 +69,11 @@ cdef class Runner:
         Raises
         ------
         ConfigError
-            If a word is unknown.
+            If it is none of them.
         """
-        words = plan.split("+") if plan else []
-        for word in words:
-            if word not in PLANS:
-                raise ConfigError(f"must be words of {', '.join(PLANS)} joined by +, got '{word}'{close_matches(word, PLANS)}",
-                                  field="plan")
-        self.plan, self.training, self.lifetimes = frozenset(words), training, None
+        if plan and plan not in PLANS:
+            raise ConfigError(f"must be one of {', '.join(PLANS)}, got '{plan}'{close_matches(plan, PLANS)}", field="plan")
+        self.plan, self.training, self.lifetimes = plan, training, None
         self.kept = {*kept, *(top for node in self.nodes for top, weight in zip(node.tops, node.loss_weights)
                               if weight or not node.bottoms)}
 
@@ -86,7 +83,7 @@ cdef class Runner:
 
     cdef Lifetimes lifetimes_of(self, int start, int end):
         """Return which memories end in a run of layers `start` to `end`; None if none do."""
-        if "memory" not in self.plan or not self.recycles or not self.whole(start, end):
+        if not self.plan or not self.recycles or not self.whole(start, end):
             return None
         stamp = self.stamp()
         if self.lifetimes is None or self.lifetimes.stamp != stamp:

@@ -80,14 +80,10 @@ def check_bf16():
 
 
 def candidates(named=None, prefixes=None):
-    """Return the paths under which the library is looked for, in order.
+    """Return the paths under which the library is looked for, in order: that which a user `named`, the only one then; or some in
+    `prefixes`.
 
-    Parameters
-    ----------
-    named : str, optional
-        A path of the user's, the only one then.
-    prefixes : list of str, optional
-        Environments, of which ``lib`` is looked into; otherwise those of Python, of conda, and of this package.
+    These are environments, of which ``lib`` is looked into, by default those of Python, of conda, and of this package.
     """
     if named:
         return [named]

@@ -56,7 +56,7 @@ def test_the_memory_plan_changes_no_bit(folder, capsys):
         models.append((folder / f"{plan}_iter_30.caffemodel").read_bytes())
     assert models[0] == models[1]
     assert cli.main(["train", "solver.prototxt", "--plan", "memry"]) == 2
-    assert "plan: must be words of memory" in capsys.readouterr().err
+    assert "plan: must be one of memory" in capsys.readouterr().err
 
 
 def test_quiet_leaves_only_the_result(folder):

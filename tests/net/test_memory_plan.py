@@ -373,7 +373,7 @@ def test_shapes_that_change(poison):
 
 
 def test_a_wrong_plan():
-    with pytest.raises(ConfigError, match="plan: must be words of memory.* got 'memry'.*memory"):
+    with pytest.raises(ConfigError, match="plan: must be one of memory.* got 'memry'.*memory"):
         net_of(NETS["in place"], plan="memry")
     with pytest.raises(MissingNameError, match="no blob 'd'"):
         net_of(NETS["in place"], plan="memory", keep=["d"])

@@ -18,10 +18,8 @@ cdef class WindowLayer(OperationLayer):
     cdef int read_window(self, Blob bottom) except -1:
         """Read axis, kernel, stride, pad and dilation.
 
-        Raises
-        ------
-        ConfigError, ShapeError
-            For a wrong axis; for a list that is neither 1 long nor one for each spatial axis; for sizes out of range.
+        Raises ConfigError or ShapeError for a wrong axis; for a list that is neither 1 long nor one for each spatial axis; for
+        sizes out of range.
         """
         param = self.param.convolution_param
         try:
@@ -86,10 +84,8 @@ cdef class WindowLayer(OperationLayer):
 def _per_axis(param, name, short_name, axes, default, least):
     """Return one number for each of `axes` spatial axes, from the list `name` or from the two fields <short_name>_h and _w.
 
-    Raises
-    ------
-    ConfigError
-        For a wrong number of values, both forms at once, one of _h and _w without the other, or a value out of range.
+    Raises ConfigError for a wrong number of values, both forms at once, one of _h and _w without the other, or a value out of
+    range.
     """
     field = f"convolution_param.{name}"
     values = list(getattr(param, name))

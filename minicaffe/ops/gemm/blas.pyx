@@ -34,15 +34,8 @@ cdef const Blas* blas() except NULL:
 def load_blas(path=None):
     """Load a BLAS library with the CBLAS interface and 32-bit integers; return its path.
 
-    Parameters
-    ----------
-    path : str, optional
-        A shared library. By default the environment variable MINICAFFE_BLAS, else the library of `scipy-openblas32`.
-
-    Raises
-    ------
-    DependencyError
-        If there is none or it has no ``cblas_sgemm`` and ``cblas_dgemm``.
+    By default it is that of the environment variable MINICAFFE_BLAS, else of the wheel `scipy-openblas32`. Raises DependencyError
+    if there is none or it has no ``cblas_sgemm`` and ``cblas_dgemm``.
     """
     global _library
     path = path or os.environ.get("MINICAFFE_BLAS") or _wheel_library()
