@@ -11,9 +11,11 @@ size_t place(const mc::Channels& c, index_t i) {
   return size_t(((o * c.blocks() + k / c.lanes) * c.inner + p) * c.lanes + k % c.lanes);
 }
 
+size_t stored(const mc::Channels& c) { return size_t(c.outer * c.blocks() * c.inner * c.lanes); }
+
 struct Lanes {
   Array<float> values;
-  Lanes(const mc::Channels& c, const Array<float>& plain) : values(size_t(c.stored())) {
+  Lanes(const mc::Channels& c, const Array<float>& plain) : values(stored(c)) {
     std::fill(values.data, values.data + values.count, 0.f);
     for (index_t i = 0; i < index_t(plain.count); ++i) values[place(c, i)] = plain[size_t(i)];
   }
@@ -34,7 +36,7 @@ CASE(lanes) {
   for (mc::Channels c : {mc::Channels{1, 16, 1, 16}, {2, 32, 9, 16}, {3, 20, 35, 16}, {2, 3, 300, 8}, {2, 40, 25, 8},
                          {2, 20, 49, 20}, {1, 48, 1, 48}, {4, 17, 1100, 16}}) {
     const mc::Channels plain{c.outer, c.channels, c.inner};
-    const size_t n = size_t(plain.stored()), m = size_t(c.stored()), k = size_t(c.channels);
+    const size_t n = stored(plain), m = stored(c), k = size_t(c.channels);
     Array<float> x(n, 1), dy(n, 2), scale(k, 3), shift(k, 4), y(n), kept(n), sums(k, 5), more(sums);
     const Lanes from(c, x), diff(c, dy);
     Array<float> to(m), copy(m);
