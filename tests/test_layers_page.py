@@ -72,7 +72,7 @@ def test_a_type_is_in_the_file_of_its_name():
     ("DetectionEvaluate", ["yes", "no gradient", "yes", "CPU", ""]),
     ("MultiBoxLoss", ["yes", "yes", "yes", "inner net", ""]),
     ("PriorBox", ["yes", "zero", "yes", "CPU", ""]),
-    ("LSTM", ["yes", "yes", "yes", "inner net", ""]),
+    ("LSTM", ["yes", "yes", "yes", "kernels", ""]),
     ("InfogainLoss", ["yes", "yes", "yes", "kernels", "cuDNN"]),
 ])
 def test_facts_of_some_classes(tool, name, cells):

@@ -1,4 +1,4 @@
-"""LSTMUnit: what an LSTM computes at one step from its gates (Caffe lstm_unit_layer.cpp). The formulas: ops/lstm/kernel.hpp.
+"""LSTMUnit: what an LSTM computes at one step from its gates (Caffe lstm_unit_layer.cpp). The formulas: ops/recurrent/kernel.hpp.
 
 Different from Caffe: the tanh of the update gate is a tanh, not a scaled sigmoid; both have the same value.
 """
@@ -6,7 +6,7 @@ Different from Caffe: the tanh of the update gate is a tanh, not a scaled sigmoi
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
-from minicaffe.ops.lstm.caffe cimport lstm_backward, lstm_forward
+from minicaffe.ops.recurrent.caffe cimport lstm_backward, lstm_forward
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer

@@ -1,41 +1,52 @@
-"""RNN and LSTM: layers unrolled in time (Caffe recurrent_layer.cpp, rnn_layer.cpp, lstm_layer.cpp).
+"""RNN and LSTM (Caffe recurrent_layer.cpp, rnn_layer.cpp, lstm_layer.cpp).
 
-Each is an inner net with one copy of its cell for each of the T steps. All steps use the layer's own parameter blobs, so
-their gradients add up. Different from Caffe:
+Different from Caffe, which builds a net of some layers for each of the T steps: what the steps have in common is computed for all at
+once, as inner products of T N rows, the products of the weights' gradients too, and only what hangs on the step before goes step by step
+(ops/recurrent/caffe.hpp). So `recurrent_param.debug_info` has no inner layers to show, which the log says.
 
-- What the steps have in common is computed for all at once: x's transform as there, and also the static input, added by a
-  Bias layer, and the RNN's output.
 - A bottom that needs no gradient gets none. Parameters always get one, whatever their lr_mult, as in Caffe.
 - The state that is carried from one forward to the next starts anew when the number of sequences changes, and a snapshot
   holds it, so that a resumed training repeats.
-- The top is the layer's own memory for T = 1 as well, so that a layer in place behind it breaks no gradient.
+- A layer in place behind it breaks no gradient and no state.
 """
 
 import base64
+import logging
 
 import numpy as np
 
 from minicaffe.blob cimport Blob
-from minicaffe.layer cimport Layer
 from minicaffe.device.context cimport Context, context, settle
+from minicaffe.kernels.types cimport item_size
+from minicaffe.layer cimport DeviceLayer
+from minicaffe.ops.broadcast.caffe cimport copy_typed, shift_by
+from minicaffe.ops.gemm.blas cimport Blas, blas
+from minicaffe.ops.inner_product.operation cimport InnerProduct
+from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.ops.recurrent.caffe cimport (
+    Recurrence,
+    lstm_steps_backward,
+    lstm_steps_forward,
+    rnn_steps_backward,
+    rnn_steps_forward,
+)
+from minicaffe.ops.sums.caffe cimport channel_sums
 
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
-from minicaffe.layers.base.inner import InnerNet
-from minicaffe.proto import caffe_pb2
-from minicaffe.workspace import Workspace
 
-cdef extern from "minicaffe/device/typed.hpp" nogil:
-    void copy_typed "mc::copy_typed"(const Context&, int, long long, const void*, void*)
+cdef extern from "minicaffe/ops/conv/register_tile.hpp" namespace "mc::cpu":
+    const int kMaxTileColumns
+cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
+    void tanh_forward "mc::map1<mc::TanhForward>"(const Context&, int dtype, long long n, const void* x, void* y)
+    void tanh_backward "mc::map2<mc::TanhBackward>"(const Context&, int dtype, long long n, const void* y, const void* dy, void* dx)
 
-MESSAGES = {"Bias": "bias_param", "Concat": "concat_param", "InnerProduct": "inner_product_param", "Scale": "scale_param",
-            "Slice": "slice_param", "Tile": "tile_param"}
-MAX_STEPS = 4096   # six layers of the inner net each: about 60 KB and a millisecond to make
+log = logging.getLogger(__name__)
 
 
-cdef class RecurrentLayer(Layer):
+cdef class RecurrentLayer(DeviceLayer):
     """What RNN and LSTM share.
 
     Parameters
@@ -57,14 +68,19 @@ cdef class RecurrentLayer(Layer):
     gradient crosses forwards.
     """
 
-    states = ()   # blobs of the inner net that a step leaves to the next, without the number of the step
+    states = ()   # names of what a step leaves to the next, as snapshots have them; the first is h
     gates = 1     # values that a step computes for each of the D outputs
+    backward_reads_tops = False
 
-    cdef readonly object inner      # the net
-    cdef readonly int steps         # T
+    cdef readonly long long steps   # T
     cdef long long size             # D
     cdef bint static, exposed       # whether there is a static input, and expose_hidden
-    cdef object parameters_of_steps # the parameters under the names that the inner layers look for
+    cdef list first, last           # the states before the first step and after the last, unless they are bottoms and tops
+    cdef Blob acts                  # the gates of all steps after their functions, and their gradients
+    cdef Blob kept                  # cont h of the step before, of all steps
+    cdef Blob shared                # what the static input gives to each step
+    cdef Blob scratch, packed
+    cdef InnerProduct of_x, of_static, of_kept
 
     # The numbers of blobs depend on expose_hidden.
 
@@ -88,59 +104,66 @@ cdef class RecurrentLayer(Layer):
 
     # ---- what a type defines
 
-    def cell(self, int t):
-        """Return the inner layers of step t, from ``<state>_<t - 1>`` and ``x_<t>`` to ``<state>_<t>``."""
-        raise Error(f"layer type {self.type} does not define cell(t)")
+    cdef int go_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+        """From the states before the first step and the gates that the inputs give to the output."""
+        raise Error(f"layer type {self.type} does not define go_forward")
 
-    def output(self):
-        """Return the inner layers from the steps' states to the blob ``y``."""
-        raise Error(f"layer type {self.type} does not define output()")
+    cdef int go_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+        """From the gradient of the output to that of the gates."""
+        raise Error(f"layer type {self.type} does not define go_backward")
+
+    cdef Blob state_of_steps(self, int state, Blob y):
+        """Return the blob that holds a state after each step."""
+        raise Error(f"layer type {self.type} does not define state_of_steps")
 
     # ---- the contract with the net
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.recurrent_param
-        cdef Blob x = bottom[0]
         refuse_in_place(self, bottom, top)
         if not 1 <= param.num_output <= 2**31 - 1:
             raise ConfigError(f"must be given, from 1 to 2^31 - 1, got {param.num_output}", field="recurrent_param.num_output")
+        if param.debug_info:
+            log.warning("layer '%s': recurrent_param.debug_info has nothing to show, the steps are not layers here", self.name)
         self.size, self.exposed, self.static = param.num_output, param.expose_hidden, len(bottom) > self.min_bottom_blobs
-        self.steps = x.dims[0] if x.num_axes else 0
-        if not 1 <= self.steps <= MAX_STEPS:
-            raise ShapeError(f"axis 0 is the number of steps, which must be from 1 to {MAX_STEPS}, got shape {list(x.shape)}",
-                             field="bottom[0]")
+        self.steps = (<Blob> bottom[0]).dims[0]
         self.check_shapes(bottom)
-        self.parameters_of_steps = Workspace()
+        self.acts, self.kept, self.shared = self.new_blob(what="gates"), self.new_blob(what="kept"), self.new_blob(what="static")
+        self.scratch, self.packed = self.new_blob(), self.new_blob(what="packed")
+        self.first, self.last = [[self.new_blob(what=name) for name in self.states] for _ in range(2)]
         try:
             self.make_params(bottom)
         except ShapeError as error:
             raise error.at(field="recurrent_param.num_output")
-        self.inner = InnerNet(self, self.unrolled(), self.input_shapes(bottom), self.parameters_of_steps)
-        self.inner.net.debug_info = param.debug_info
 
     def make_params(self, list bottom):
         """Make the parameters in Caffe's order."""
         cdef long long rows = self.gates * self.size
-        self.make_product(["x_transform"], rows, bottom[0].count_from(2), True)
+        self.of_x = self.make_product(rows, bottom[0].count_from(2), True)
         if self.static:
-            self.make_product(["static_transform"], rows, bottom[2].count_from(1), False)
-        self.make_product([f"h_transform_{t}" for t in self.times()], rows, self.size, False)
+            self.of_static = self.make_product(rows, bottom[2].count_from(1), False)
+        self.of_kept = self.make_product(rows, self.size, False)
 
-    def make_product(self, list names, rows, columns, bint bias):
-        """Make the parameters that the inner InnerProduct layers called `names` have in common."""
+    def make_product(self, rows, columns, bint bias):
+        """Make the parameters of an inner product, and return it."""
         param = self.param.recurrent_param
-        blobs = [self.add_param((rows, columns), param.weight_filler, "recurrent_param.weight_filler")]
+        cdef InnerProduct product = InnerProduct(self.dtype)
+        product.n, product.k = rows, columns
+        self.add_param((rows, columns), param.weight_filler, "recurrent_param.weight_filler")
         if bias:
-            blobs.append(self.add_param((rows,), param.bias_filler, "recurrent_param.bias_filler"))
-        for name in names:
-            for i, blob in enumerate(blobs):
-                self.parameters_of_steps.set(f"{name}[{i}]", blob)
+            self.add_param((rows,), param.bias_filler, "recurrent_param.bias_filler")
+        return product
+
+    def operations(self):
+        return [product for product in (self.of_x, self.of_static, self.of_kept) if product is not None]
 
     def check_shapes(self, list bottom):
         """Raise ShapeError unless the bottoms fit each other."""
         x = bottom[0].shape
         if len(x) < 3:
             raise ShapeError(f"needs at least 3 axes (steps, sequences, inputs), got {list(x)}", field="bottom[0]")
+        if x[0] < 1:
+            raise ShapeError(f"axis 0 is the number of steps, which must be at least 1, got shape {list(x)}", field="bottom[0]")
         if x[0] != self.steps:
             raise ShapeError(f"has {x[0]} steps, the layer was made for {self.steps}; make the net anew, or pad the sequences",
                              field="bottom[0]")
@@ -156,107 +179,94 @@ cdef class RecurrentLayer(Layer):
             raise ShapeError(f"must have at least 2 axes, the first of size {x[1]} as the second of x, got "
                              f"{list(bottom[2].shape)}", field="bottom[2]")
 
-    def input_shapes(self, list bottom):
-        """Return the shapes of the inner net's inputs by name."""
-        shapes = {"x": bottom[0].shape, "cont": bottom[1].shape}
-        if self.static:
-            shapes["static"] = bottom[2].shape
-        for name in self.states:
-            shapes[f"{name}_0"] = (1, bottom[0].shape[1], self.size)
-        return shapes
-
-    def unrolled(self):
-        """Return the layers of the inner net."""
-        rows = self.gates * self.size
-        layers = [part("Slice", "cont_slice", ["cont"], [f"cont_{t}" for t in self.times()], axis=0),
-                  product("x_transform", "x", rows, axis=2, bias=True)]
-        if self.static:
-            layers += [product("static_transform", "static", rows, axis=1),
-                       part("Bias", "x_and_static", ["x_transform", "static_transform"], ["x_and_static"], axis=1)]
-        layers.append(part("Slice", "x_slice", ["x_and_static" if self.static else "x_transform"], [f"x_{t}" for t in self.times()], axis=0))
-        for t in self.times():
-            # cont keeps the state of the sequences that go on.
-            layers += [part("Scale", f"h_kept_{t}", [f"h_{t - 1}", f"cont_{t}"], [f"h_kept_{t}"], axis=0),
-                       product(f"h_transform_{t}", f"h_kept_{t}", rows, axis=2),
-                       part("Eltwise", f"gates_{t}", [f"h_transform_{t}", f"x_{t}"], [f"gates_{t}"])]
-            layers += self.cell(t)
-        return layers + self.output()
-
-    def times(self):
-        """The numbers of the steps."""
-        return range(1, self.steps + 1)
-
     cpdef reshape(self, list bottom, list top):
         self.check_shapes(bottom)
-        cdef int i
-        cdef list before = [self.inner.blob(f"{name}_0").shape for name in self.states]
-        self.inner.feed("x", bottom[0])
-        self.inner.feed("cont", bottom[1])
-        if self.static:
-            self.inner.feed("static", bottom[2])
-        shapes = self.input_shapes(bottom)
-        for name in self.states:
-            self.inner.blob(f"{name}_0").reshape_to(shapes[f"{name}_0"])
-        self.inner.reshape()
-        self.inner.give("y", top[0])
-        for i, name in enumerate(self.states):
-            if self.exposed:
-                top[1 + i].reshape_to(shapes[f"{name}_0"])
-            elif before[i] != shapes[f"{name}_0"]:
-                self.zero(name)
+        cdef long long n = (<Blob> bottom[0]).dims[1], rows = self.gates * self.size
+        cdef InnerProduct product
+        for i, product in ((0, self.of_x), (2, self.of_static)):
+            if product is not None and (columns := bottom[i].count_from(1 if i else 2)) != product.k:
+                raise ShapeError(f"has shape {list(bottom[i].shape)}, {columns} values for each step of a sequence; the layer was set up "
+                                 f"for {product.k}", field=f"bottom[{i}]")
+        for product in self.operations():
+            product.m = n if product is self.of_static else self.steps * n
+            product.changed()
+        self.acts.reshape_to((self.steps, n, rows))
+        self.kept.reshape_to((self.steps, n, self.size))
+        self.shared.reshape_to((n, rows))
+        self.scratch.reshape_to((3, n, self.size))
+        self.packed.reshape_to((rows, self.size + kMaxTileColumns))
+        top[0].reshape_to((self.steps, n, self.size))
+        shape = (1, n, self.size)
+        for blob in top[1:]:
+            blob.reshape_to(shape)
+        if self.first[0].shape != shape:
+            for blob in self.first + self.last:
+                blob.reshape_to(shape)
+            self.reset()
 
     def reset(self):
         """Let the next forward start from states of zero."""
-        for name in self.states:
-            self.zero(name)
-
-    def zero(self, str name):
         cdef Context on = context()
-        (<Blob> self.last_state(name)).fill_data_on(on, 0)
+        for state in self.last:
+            (<Blob> state).fill_data_on(on, 0)
         settle(on)
 
-    def last_state(self, str name):
-        """Return the blob of a state after the last step."""
-        return self.inner.blob(f"{name}_{self.steps}")
+    cdef list states_before(self, list bottom):
+        """Return the states before the first step."""
+        return bottom[len(bottom) - len(self.states):] if self.exposed else self.first
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef int i, first = len(bottom) - len(self.states)
-        for i, name in enumerate(self.states):
-            self.copy(bottom[first + i] if self.exposed else self.last_state(name), self.inner.blob(f"{name}_0"))
-        self.inner.forward()
-        if self.exposed:
-            for i, name in enumerate(self.states):
-                self.copy(self.last_state(name), top[1 + i])
+    cdef Recurrence recurrence(self, const Context& on, Blob cont) except *:
+        """Describe the steps to `ops/recurrent`."""
+        cdef Recurrence steps
+        cdef Blob weight = self.blobs[3 if self.static else 2]
+        steps.steps, steps.n, steps.size, steps.gates = self.steps, cont.dims[1], self.size, self.gates
+        steps.weight, steps.cont = weight.data_on(on), cont.data_on(on)
+        # A single step reads its weights once: nothing is gained by packing them.
+        steps.packed = self.packed.mutable_data_on(on) if on.stream == NULL and self.steps > 1 else NULL
+        return steps
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef Blob y = top[0], acts = self.acts, given, state
+        cdef long long n = acts.dims[1], count = n * self.size
+        cdef int i
+        cdef const char* source
+        if not self.exposed:
+            for i in range(len(self.states)):
+                copy_blob(on, self.last[i], self.first[i])
+        self.of_x.forward(on, bottom[0], acts, self.blobs[0], self.blobs[1])
+        if self.static:
+            given = self.shared
+            self.of_static.forward(on, bottom[2], given, self.blobs[2])
+            shift_by(on, self.dtype, Channels(self.steps, given.count, 1), acts.data_on(on), acts.mutable_data_on(on), NULL,
+                     given.data_on(on))
+        self.go_forward(on, self.recurrence(on, bottom[1]), self.states_before(bottom), y)
+        for i in range(len(self.states)):
+            state = top[1 + i] if self.exposed else self.last[i]
+            given = self.state_of_steps(i, y)
+            source = <const char*> given.data_on(on) + (self.steps - 1) * count * item_size(self.dtype)
+            copy_typed(on, self.dtype, count, source, state.mutable_data_on(on))
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[1]:
             raise ConfigError(f"{self.type} has no gradient for the marks of sequences; set propagate_down: false",
                               field="bottom[1]")
-        wanted = ("x",) if propagate_down[0] else ()
-        if self.static and propagate_down[2]:
-            wanted += ("static",)
-        self.inner.backward(wanted)
-
-    # The inner layers run where the mode says.
-
-    cpdef forward_gpu(self, list bottom, list top):
-        self.forward_cpu(bottom, top)
-
-    cpdef backward_gpu(self, list top, list propagate_down, list bottom):
-        self.backward_cpu(top, propagate_down, bottom)
-
-    def capture_obstacle(self):
-        return self.inner.net.capture_obstacle()
+        cdef Blob acts = self.acts, given = self.shared
+        self.go_backward(on, self.recurrence(on, bottom[1]), self.states_before(bottom), top[0])
+        self.of_kept.backward_params(on, self.kept, acts, self.blobs[3 if self.static else 2])
+        self.of_x.backward_params(on, bottom[0], acts, self.blobs[0], self.blobs[1])
+        if propagate_down[0]:
+            self.of_x.backward(on, bottom[0], acts, self.blobs[0])
+        if self.static:
+            channel_sums(on, self.dtype, Channels(self.steps, given.count, 1), 1, False, given.mutable_diff_on(on), acts.diff_on(on))
+            self.of_static.backward_params(on, bottom[2], given, self.blobs[2])
+            if propagate_down[2]:
+                self.of_static.backward(on, bottom[2], given, self.blobs[2])
 
     cpdef inspect(self, list bottom):
-        self.inner.inspect()
-
-    cdef int copy(self, Blob source, Blob target) except -1:
-        """Copy data in the present mode, on CPU or device."""
-        cdef Context on = context()
-        if source.count:
-            copy_typed(on, self.dtype, source.count, source.data_on(on), target.mutable_data_on(on))
-        return settle(on)
+        cdef Blob state
+        for state in self.last:     # a CUDA graph writes them on the device
+            if state.data_memory.device is not None:
+                state.data_memory.mutable_gpu_data_ptr()
 
     # ---- for snapshots
 
@@ -264,16 +274,14 @@ cdef class RecurrentLayer(Layer):
         if self.exposed:
             return None
         state = {}
-        for name in self.states:
-            blob = self.last_state(name)
+        for name, blob in zip(self.states, self.last):
             state[name] = {"shape": list(blob.shape), "data": base64.b64encode(blob.cpu_data.tobytes()).decode()}
         return state
 
     def set_state(self, state):
         dtype = NUMPY_TYPES[self.dtype]
         values = []
-        for name in self.states:
-            blob = self.last_state(name)
+        for name, blob in zip(self.states, self.last):
             try:
                 data = base64.b64decode(state[name]["data"], validate=True)
                 shape = tuple(state[name]["shape"])
@@ -296,13 +304,32 @@ cdef class LSTMLayer(RecurrentLayer):
     states = ("h", "c")
     gates = 4
 
-    def cell(self, int t):
-        return [part("LSTMUnit", f"unit_{t}", [f"c_{t - 1}", f"gates_{t}", f"cont_{t}"], [f"c_{t}", f"h_{t}"])]
+    cdef Blob cells     # c of all steps
 
-    def output(self):
-        if self.steps == 1:
-            return [copy_of("h_1")]
-        return [part("Concat", "y", [f"h_{t}" for t in self.times()], ["y"], axis=0)]
+    cpdef layer_setup(self, list bottom, list top):
+        RecurrentLayer.layer_setup(self, bottom, top)
+        self.cells = self.new_blob(what="cells")
+
+    cpdef reshape(self, list bottom, list top):
+        RecurrentLayer.reshape(self, bottom, top)
+        self.cells.reshape_like(top[0])
+
+    cdef Blob state_of_steps(self, int state, Blob y):
+        return self.cells if state else y
+
+    cdef int go_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+        cdef const Blas* library = blas()
+        cdef Blob h = first[0], c = first[1]
+        with nogil:
+            lstm_steps_forward(on, library[0], self.dtype, steps, h.data_on(on), c.data_on(on), self.acts.mutable_data_on(on),
+                               self.kept.mutable_data_on(on), self.cells.mutable_data_on(on), y.mutable_data_on(on))
+
+    cdef int go_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+        cdef const Blas* library = blas()
+        cdef Blob c = first[1]
+        with nogil:
+            lstm_steps_backward(on, library[0], self.dtype, steps, c.data_on(on), self.acts.data_on(on), self.cells.data_on(on),
+                                y.diff_on(on), self.acts.mutable_diff_on(on), self.scratch.mutable_data_on(on))
 
 
 cdef class RNNLayer(RecurrentLayer):
@@ -313,35 +340,49 @@ cdef class RNNLayer(RecurrentLayer):
 
     states = ("h",)
 
+    cdef Blob h, o      # of all steps; o: the output, which a layer in place may change in the top
+    cdef InnerProduct of_h
+
     def make_params(self, list bottom):
         RecurrentLayer.make_params(self, bottom)
-        self.make_product(["o_transform"], self.size, self.size, True)
+        self.of_h = self.make_product(self.size, self.size, True)
+        self.h, self.o = self.new_blob(what="h"), self.new_blob(what="o")
 
-    def cell(self, int t):
-        return [part("TanH", f"h_{t}", [f"gates_{t}"], [f"h_{t}"])]
+    def operations(self):
+        return [*RecurrentLayer.operations(self), self.of_h]
 
-    def output(self):
-        return [part("Concat", "h", [f"h_{t}" for t in self.times()], ["h"], axis=0),
-                product("o_transform", "h", self.size, axis=2, bias=True),
-                part("TanH", "o", ["o_transform"], ["o"]), copy_of("o")]
+    cpdef reshape(self, list bottom, list top):
+        RecurrentLayer.reshape(self, bottom, top)
+        self.h.reshape_like(top[0])
+        self.o.reshape_like(top[0])
+
+    cdef Blob state_of_steps(self, int state, Blob y):
+        return self.h
+
+    cdef int go_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+        cdef const Blas* library = blas()
+        cdef Blob h = first[0], o = self.o
+        with nogil:
+            rnn_steps_forward(on, library[0], self.dtype, steps, h.data_on(on), self.acts.mutable_data_on(on),
+                              self.kept.mutable_data_on(on), self.h.mutable_data_on(on))
+        self.of_h.forward(on, self.h, o, self.blobs[len(self.blobs) - 2], self.blobs[len(self.blobs) - 1])
+        tanh_forward(on, self.dtype, o.count, o.data_on(on), o.mutable_data_on(on))
+        copy_blob(on, o, y)
+
+    cdef int go_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+        cdef const Blas* library = blas()
+        cdef Blob weight = self.blobs[len(self.blobs) - 2], h = self.h, o = self.o
+        tanh_backward(on, self.dtype, o.count, o.data_on(on), y.diff_on(on), o.mutable_diff_on(on))
+        self.of_h.backward_params(on, h, o, weight, self.blobs[len(self.blobs) - 1])
+        self.of_h.backward(on, h, o, weight)
+        with nogil:
+            rnn_steps_backward(on, library[0], self.dtype, steps, h.data_on(on), h.diff_on(on), self.acts.mutable_diff_on(on),
+                               self.scratch.mutable_data_on(on))
 
 
-def part(str type, str name, bottom, top, **fields):
-    """Return a LayerParameter with `fields` in the type's own message."""
-    layer = caffe_pb2.LayerParameter(type=type, name=name, bottom=bottom, top=top)
-    for field, value in fields.items():
-        setattr(getattr(layer, MESSAGES[type]), field, value)
-    return layer
-
-
-def product(str name, str bottom, num_output, int axis, bint bias=False):
-    """Return an InnerProduct layer with a top of its own name."""
-    return part("InnerProduct", name, [bottom], [name], num_output=num_output, bias_term=bias, axis=axis)
-
-
-def copy_of(str bottom):
-    """Return a layer that copies a blob to ``y``, so that what happens to the top does not touch the inner net."""
-    return part("Tile", "y", [bottom], ["y"], tiles=1)
+cdef int copy_blob(const Context& on, Blob source, Blob target) except -1:
+    copy_typed(on, source.dtype, source.count, source.data_on(on), target.mutable_data_on(on))
+    return 0
 
 
 register_layer("LSTM", LSTMLayer)

@@ -277,12 +277,10 @@ def test_layers_that_share_by_name(kind):
         np.testing.assert_allclose(other.cpu_diff, 2 * mine.cpu_diff)
 
 
-def test_debug_info_shows_the_inner_net(caplog):
-    caplog.set_level(logging.INFO, "minicaffe.net")
-    net = layer_net(text("LSTM").replace("num_output", "debug_info: true num_output"), inputs("LSTM"))
-    run_forward(net)
-    assert "[Forward] Layer unit_2, top blob c_2 data" in caplog.text
-    assert "debug_info" in net.layers[-1].capture_obstacle()
+def test_debug_info_has_nothing_to_show(caplog):
+    caplog.set_level(logging.WARNING, "minicaffe.layers.recurrent")
+    layer_net(text("LSTM").replace("num_output", "debug_info: true num_output"), inputs("LSTM"))
+    assert "layer 'r': recurrent_param.debug_info has nothing to show" in caplog.text
 
 
 @both
@@ -299,8 +297,7 @@ def test_a_training_graph_can_hold_it(kind):
     ([(4, 2, 2), (4, 2), (3, 5)], r"bottom\[2\]: must have at least 2 axes, the first of size 2"),
     ([(4, 2, 2), (4, 2), (2,)], r"bottom\[2\]: must have at least 2 axes"),
     ([(0, 2, 2), (0, 2)], r"bottom\[0\]: axis 0 is the number of steps"),
-    ([(2**31 - 1, 0, 2), (2**31 - 1, 0)], r"bottom\[0\]: axis 0 is the number of steps, which must be from 1 to 4096"),
-])
+    ])
 def test_wrong_shapes(kind, shapes, error):
     with pytest.raises(ShapeError, match=rf"test.prototxt.*layer 'r' \({kind}\): {error}"):
         layer_net(text(kind, static=len(shapes) > 2), [np.empty(shape) for shape in shapes])
@@ -332,8 +329,39 @@ def test_the_number_of_steps_stays():
         run_forward(net)
 
 
-def test_inputs_of_another_size_name_the_outer_layer():
-    net = layer_net(text("RNN"), inputs("RNN"))
-    net.blob_by_name("x").reshape(4, 2, 9)
-    with pytest.raises(ShapeError, match=r"layer 'r' \(RNN\): in its inner layer 'x_transform' \(InnerProduct\)"):
+@pytest.mark.parametrize("name, shape, error", [
+    ("x", (4, 2, 9), r"bottom\[0\]: has shape \[4, 2, 9\], 9 values for each step of a sequence; the layer was set up for 2"),
+    ("static", (2, 7), r"bottom\[2\]: has shape \[2, 7\], 7 values for each step of a sequence; the layer was set up for 5"),
+])
+def test_inputs_of_another_size(name, shape, error):
+    net = layer_net(text("RNN", static=True), inputs("RNN", static=True))
+    net.blob_by_name(name).reshape(*shape)
+    with pytest.raises(ShapeError, match=rf"layer 'r' \(RNN\): {error}"):
         run_forward(net)
+
+
+def test_many_steps_of_no_sequence():
+    net = layer_net(text("LSTM"), [np.empty((2**20, 0, 2)), np.empty((2**20, 0))])
+    run_forward(net)
+    run_backward(net, [0])
+    assert net.tops[-1][0].shape == (2**20, 0, 3) and not any(blob.cpu_diff.any() for blob in net.layers[-1].blobs)
+
+
+@both
+@pytest.mark.parametrize("n, d", [(1, 40), (3, 33), (8, 16), (19, 70)])
+def test_any_number_of_sequences_and_outputs(kind, n, d):
+    """Whole and partial tiles of the steps' products, forward and backward, against differences along one direction."""
+    x, cont = inputs(kind, 5, n)
+    net = layer_net(text(kind, d).replace("min: -1 max: 1", "min: -0.2 max: 0.2"), [x, cont])
+    run_forward(net)
+    params = [blob.cpu_data.copy() for blob in net.layers[-1].blobs]
+    np.testing.assert_allclose(net.tops[-1][0].cpu_data, reference(kind, params, x, cont)[0], atol=1e-12)
+    random = np.random.default_rng(3)
+    seed, along = random.standard_normal((5, n, d)), [random.standard_normal(p.shape) for p in params]
+    for blob in net.layers[-1].blobs:
+        blob.diff[...] = 0
+    run_backward(net, [0], [seed])
+    slope = sum((blob.cpu_diff * a).sum() for blob, a in zip(net.layers[-1].blobs, along))
+    high, low = (sum((reference(kind, [p + step * a for p, a in zip(params, along)], x, cont)[0] * seed).ravel())
+                 for step in (1e-5, -1e-5))
+    assert slope == pytest.approx((high - low) / 2e-5, rel=1e-5)

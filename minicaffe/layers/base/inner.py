@@ -1,4 +1,4 @@
-"""A net inside a layer: what SPP, LSTM, RNN and MultiBoxLoss are made of (Caffe recurrent_layer.cpp, spp_layer.cpp).
+"""A net inside a layer: what SPP and MultiBoxLoss are made of (Caffe spp_layer.cpp, multibox_loss_layer.cpp of SSD).
 
 The layers of the inner net run where the outer net does. Its inputs take the memory of the layer's bottoms, and the tops
 that of its outputs, so nothing is copied on the way in or out.
@@ -10,12 +10,9 @@ from minicaffe.proto import caffe_pb2
 
 
 class InnerNet:
-    """The net of one layer, of LayerParameters without inputs.
+    """The net of one layer, of LayerParameters without inputs; `inputs` has the shape of each input by name."""
 
-    `inputs` has the shape of each input by name; `parameters` is a Workspace with parameter blobs under ``<inner layer>[<index>]``.
-    """
-
-    def __init__(self, layer, layers, inputs, parameters=None):
+    def __init__(self, layer, layers, inputs):
         param = caffe_pb2.NetParameter(name=layer.name, force_backward=True)
         param.state.phase = layer.phase
         for name, shape in inputs.items():
@@ -23,7 +20,7 @@ class InnerNet:
             source.input_param.shape.add(dim=shape)
         param.layer.extend(layers)
         try:
-            self.net = Net(param, layer.dtype, parameters)
+            self.net = Net(param, layer.dtype)
         except Error as error:
             raise outward(error)
         self.last = len(self.net.nodes) - 1
@@ -56,7 +53,7 @@ class InnerNet:
             raise outward(error)
 
     def backward(self, wanted):
-        """Compute the gradients of all parameters and of the inputs in the tuple `wanted`."""
+        """Compute the gradients of the inputs in the tuple `wanted`."""
         if wanted != self._wanted:
             self._choose(wanted)
         try:
@@ -69,7 +66,7 @@ class InnerNet:
         needing = {self.blob(name) for name in wanted}
         for node in self.net.nodes:
             node.bottom_needs = [blob in needing for blob in node.bottoms]
-            node.needs_backward = bool(node.blobs) or any(node.bottom_needs)
+            node.needs_backward = any(node.bottom_needs)
             if node.needs_backward:
                 needing.update(node.tops)
         self._wanted = wanted

@@ -1,11 +1,11 @@
 // Element-wise activations and their gradients. Members are the layer's parameters. A backward functor takes what its
 // formula reads, in the order x (bottom data), y (top data), dy (top diff), and returns the bottom diff.
 #pragma once
-#include "minicaffe/kernels/config.hpp"
+#include "minicaffe/kernels/exponential.hpp"
 
 namespace mc {
 
-template <class T> MC_HD T sigmoid_(T x) { return T(0.5) * tanh_(T(0.5) * x) + T(0.5); }
+template <class T> MC_HD T sigmoid_(T x) { return T(0.5) * vector_tanh(T(0.5) * x) + T(0.5); }
 
 /// y = max(x, 0) + slope min(x, 0). NaN stays NaN.
 template <class T> struct ReluForward {
@@ -26,7 +26,7 @@ template <class T> struct SigmoidBackward {
 };
 
 template <class T> struct TanhForward {
-  MC_HD T operator()(T x) const { return tanh_(x); }
+  MC_HD T operator()(T x) const { return vector_tanh(x); }
 };
 template <class T> struct TanhBackward {
   MC_HD T operator()(T y, T dy) const { return dy * (T(1) - y * y); }

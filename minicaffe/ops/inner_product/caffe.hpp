@@ -9,15 +9,23 @@
 
 namespace mc {
 
-/// sums[j] += the sum over i of x[i][j], in the order of i.
-template <class T> struct ColumnSum {
+/// sums[j] += the sum over i of x[i][j], in the order of i, for a block of columns: row by row, as x lies.
+template <class T> struct ColumnSums {
+  static constexpr index_t kWide = 64;
   index_t rows, n;
   const T* x;
   T* sums;
-  MC_HD void operator()(index_t j) const {
-    T sum = T(0);
-    for (index_t i = 0; i < rows; ++i) sum += x[i * n + j];
-    sums[j] += sum;
+  MC_HD void operator()(index_t block) const {
+    const index_t left = block * kWide, wide = min_(n - left, kWide);
+    T sum[kWide] = {};
+    const T* row = x + left;
+    if (wide == kWide)
+      for (index_t i = 0; i < rows; ++i, row += n)
+        for (index_t j = 0; j < kWide; ++j) sum[j] += row[j];
+    else
+      for (index_t i = 0; i < rows; ++i, row += n)
+        for (index_t j = 0; j < wide; ++j) sum[j] += row[j];
+    for (index_t j = 0; j < wide; ++j) sums[left + j] += sum[j];
   }
 };
 
@@ -56,7 +64,9 @@ inline void inner_product_backward(const Context& on, const cpu::Blas& blas, int
     else if (dweight)
       gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, keep, dweight, k);
     if (dbias && on.stream) channel_sums(on, {m, n, 1}, SumTerm<T>{dy}, 1.0, true, dbias);
-    if (dbias && !on.stream) cpu::for_each(on.threads, n, ColumnSum<T>{m, n, dy, dbias}, m + 1);
+    if (dbias && !on.stream)
+      cpu::for_each(on.threads, (n + ColumnSums<T>::kWide - 1) / ColumnSums<T>::kWide, ColumnSums<T>{m, n, dy, dbias},
+                    ColumnSums<T>::kWide * m + 1);
     if (dx && !on.stream && !transpose && m >= cpu::kFewestRows && m <= cpu::kFewRows)
       cpu::for_few_rows<cpu::FewProduct, T>(on.threads, k, m, n, n, index_t(1), dy, weight, dx, false);
     else if (dx)

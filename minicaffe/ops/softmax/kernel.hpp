@@ -4,46 +4,15 @@
 // positions at once, and calls f(element, position) for each element. Teams: a thread with neighbouring positions, a thread with the
 // lanes of vector registers (CPU), the threads of a block (device).
 #pragma once
+#include "minicaffe/kernels/exponential.hpp"
 #include "minicaffe/ops/sums/kernel.hpp"
 #ifdef __CUDACC_RTC__
 #define MC_LAMBDA
 #else
-#include <cstring>
 #define MC_LAMBDA __attribute__((always_inline))
 #endif
 
 namespace mc {
-
-#ifdef __CUDACC_RTC__
-template <class T> MC_HD T softmax_exp(T x) { return exp_(x); }
-#else
-/// e^x for x <= 88, written so that the compiler can vectorise it; the C library's is a call for each element. Within 2 units in the
-/// last place: 2^n e^r with r = x - n ln 2 and Taylor's series of e^r up to r^7. Below -87 the result is at most e^-87 and shrinks
-/// to 0; NaN stays NaN.
-MC_HD float softmax_exp(float x) {
-  float clamped = x < -104.0f ? -104.0f : x;  // written so that NaN passes
-  float n = clamped * 1.44269504f;
-  n = (n + 12582912.0f) - 12582912.0f;  // 1.5 2^23: rounds to an integer
-  float r = clamped - n * 0.693359375f;  // ln 2 in two parts, the first exact in 10 bits
-  r = r + n * 2.12194440e-4f;
-  float p = 1.98412698e-4f;
-  p = p * r + 1.38888889e-3f;
-  p = p * r + 8.33333333e-3f;
-  p = p * r + 4.16666667e-2f;
-  p = p * r + 1.66666667e-1f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  // 2^n as the product of two powers, since 2^n itself may be below the smallest normal number.
-  int half = int(n) / 2, rest = int(n) - half;
-  int first_bits = (half + 127) << 23, second_bits = (rest + 127) << 23;
-  float first, second;
-  std::memcpy(&first, &first_bits, 4);
-  std::memcpy(&second, &second_bits, 4);
-  return p * first * second;
-}
-MC_HD double softmax_exp(double x) { return exp_(x); }
-#endif
 
 /// y = exp(x - max) / sum; y may be x.
 template <class T> struct SoftmaxForward {
@@ -53,7 +22,7 @@ template <class T> struct SoftmaxForward {
     const T* from = x;  // copies that no store can change
     T *to = y, top[Team::kPositions], sum[Team::kPositions];
     team.largest(SumTerm<T>{from}, top);
-    team.fill_and_sum(to, [&](index_t i, int k) MC_LAMBDA { return softmax_exp(from[i] - top[k]); }, sum);
+    team.fill_and_sum(to, [&](index_t i, int k) MC_LAMBDA { return vector_exp(from[i] - top[k]); }, sum);
     team.each([&](index_t i, int k) MC_LAMBDA { to[i] = to[i] / sum[k]; });
   }
 };

@@ -1,0 +1,185 @@
+// The steps of an RNN or LSTM, and one step of an LSTM, for element types known at run time (ops/recurrent/kernel.hpp).
+//
+// What all steps have in common is computed for all at once elsewhere: the gates begin as what inputs and bias give. On the CPU each
+// thread takes some of the sequences through all steps, so that threads wait for each other once. On a device a step is a product
+// and two launches.
+#pragma once
+#include "minicaffe/ops/broadcast/caffe.hpp"
+#include "minicaffe/ops/gemm/caffe.hpp"
+#include "minicaffe/ops/recurrent/kernel.hpp"
+#include "minicaffe/ops/recurrent/product.hpp"
+
+namespace mc {
+
+constexpr index_t kLstmCost = 16;  // five exponentials a cell, in units of one element-wise operation
+
+/// f.at(row, column) for all of them; `f` as a functor over one index does the same.
+template <class F> struct OfRow {
+  F f;
+  index_t row;
+  MC_HD void operator()(index_t column) const { f.at(row, column); }
+};
+template <class F> void for_rows(const Context& on, index_t rows, index_t size, const F& f) {
+  if (on.stream) return cuda::for_each(*on.stream, rows * size, f);
+  cpu::parallel(on.threads, rows, cpu::kGrain / (kLstmCost * size + 1), [&](int, index_t begin, index_t end) {
+    for (index_t row = begin; row < end; ++row) cpu::range(OfRow<F>{f, row}, 0, size);
+  });
+}
+
+/// Shapes: c_prev, c, h (n, size); gates, acts (n, 4 size); cont (n).
+inline void lstm_forward(const Context& on, int dtype, index_t n, index_t size, const void* c_prev, const void* gates,
+                         const void* cont, void* acts, void* c, void* h) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    for_rows(on, n, size,
+             LstmForward<T>{size, static_cast<const T*>(c_prev), static_cast<const T*>(gates), static_cast<const T*>(cont),
+                            static_cast<T*>(acts), static_cast<T*>(c), static_cast<T*>(h)});
+  });
+}
+
+inline void lstm_backward(const Context& on, int dtype, index_t n, index_t size, const void* c_prev, const void* acts,
+                          const void* c, const void* dc, const void* dh, void* dc_prev, void* dgates) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    for_rows(on, n, size,
+             LstmBackward<T>{size, static_cast<const T*>(c_prev), static_cast<const T*>(acts), static_cast<const T*>(c),
+                             static_cast<const T*>(dc), static_cast<const T*>(dh), static_cast<T*>(dc_prev),
+                             static_cast<T*>(dgates)});
+  });
+}
+
+/// Sizes and what both directions read: the weights (gates x size, size) of the states h, and cont (steps, n).
+struct Recurrence {
+  index_t steps, n, size, gates;
+  const void *weight, *cont;
+  void* packed;  // scratch memory of gates x size x (size + kMaxTileColumns) elements; null: the weights are not packed
+};
+
+namespace detail {
+
+/// body(context, begin, end) for parts of the sequences, each on one thread; on a device for all of them.
+template <class Body> void by_sequences(const Context& on, index_t n, const Body& body) {
+  if (on.stream && n > 0) return body(on, 0, n);
+  cpu::parallel(on.threads, n, 1, [&](int, index_t begin, index_t end) { body(Context{{1, nullptr}, nullptr}, begin, end); });
+}
+
+/// c = a op(weight), or c += a op(weight), for the rows of a step.
+template <class T> struct StepProduct {
+  const cpu::Blas& blas;
+  index_t n, k;
+  bool transpose, add;
+  const T* weight;
+  T* packed;
+
+  StepProduct(const Context& on, const cpu::Blas& blas, const Recurrence& r, bool transpose)
+      : blas(blas), n(transpose ? r.gates * r.size : r.size), k(transpose ? r.size : r.gates * r.size), transpose(transpose),
+        add(transpose), weight(static_cast<const T*>(r.weight)), packed(static_cast<T*>(r.packed)) {
+    if (packed) cpu::for_few_rows<cpu::PackPanels, T>(on.threads, k, n, r.n, weight, transpose, packed);
+  }
+  void operator()(const Context& on, index_t rows, const T* a, T* c) const {
+    if (packed) return cpu::for_few_rows<cpu::PackedProduct, T>(on.threads, k, n, rows, a, static_cast<const T*>(packed), c, add);
+    gemm(on, blas, false, transpose, rows, n, k, T(1), a, k, weight, transpose ? k : n, add ? T(1) : T(0), c, n);
+  }
+};
+
+/// For each step: kept = cont h of the step before, gates += kept weight^T, and cell(context, row, rows), which computes h.
+/// A row is one sequence at one step; h0 is the state before the first. Shapes: kept, h (steps, n, size).
+template <class T, class Cell>
+void steps_forward(const Context& on, const cpu::Blas& blas, const Recurrence& r, const T* h0, T* gates, T* kept, const T* h,
+                   const Cell& cell) {
+  const StepProduct<T> product(on, blas, r, true);
+  auto cont = static_cast<const T*>(r.cont);
+  by_sequences(on, r.n, [&](const Context& part, index_t begin, index_t end) {
+    for (index_t row = begin; row < r.steps * r.n; row += r.n) {
+      const T* before = row < r.n ? h0 + row * r.size : h + (row - r.n) * r.size;
+      broadcast_unary(part, {1, end - begin, r.size}, ScaleBy<T>{cont + row}, before, kept + row * r.size, static_cast<T*>(nullptr));
+      product(part, end - begin, kept + row * r.size, gates + row * r.gates * r.size);
+      cell(part, row, end - begin);
+    }
+  });
+}
+
+/// The steps in reverse: cell(context, row, rows, dh) computes the gradient of the gates. `dy` is the gradient of h from outside;
+/// `dkept` and `dh` are scratch memory of n x size.
+template <class T, class Cell>
+void steps_backward(const Context& on, const cpu::Blas& blas, const Recurrence& r, const T* dy, const T* dgates, T* dkept, T* dh,
+                    const Cell& cell) {
+  const StepProduct<T> product(on, blas, r, false);
+  auto cont = static_cast<const T*>(r.cont);
+  by_sequences(on, r.n, [&](const Context& part, index_t begin, index_t end) {
+    const index_t last = (r.steps - 1) * r.n + begin, at = begin * r.size;
+    cell(part, last, end - begin, dy + last * r.size);
+    for (index_t row = last - r.n; row >= 0; row -= r.n) {
+      const index_t next = row + r.n;
+      product(part, end - begin, dgates + next * r.gates * r.size, dkept + at);
+      broadcast_binary(part, {1, end - begin, r.size}, AddKept<T>{cont + next}, dkept + at, dy + row * r.size, dh + at);
+      cell(part, row, end - begin, dh + at);
+    }
+  });
+}
+
+}  // namespace detail
+
+/// All steps of an RNN: h = tanh(gates + (cont h_prev) weight^T).
+inline void rnn_steps_forward(const Context& on, const cpu::Blas& blas, int dtype, const Recurrence& r, const void* h0,
+                              void* gates_, void* kept, void* h_) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    auto gates = static_cast<T*>(gates_), h = static_cast<T*>(h_);
+    detail::steps_forward(on, blas, r, static_cast<const T*>(h0), gates, static_cast<T*>(kept), static_cast<const T*>(h),
+                          [&](const Context& part, index_t row, index_t rows) {
+                            const index_t at = row * r.size;
+                            map(part, rows * r.size, TanhForward<T>{}, static_cast<const T*>(gates + at), h + at);
+                          });
+  });
+}
+/// `scratch` is of 2 x n x size elements.
+inline void rnn_steps_backward(const Context& on, const cpu::Blas& blas, int dtype, const Recurrence& r, const void* h_,
+                               const void* dy, void* dgates_, void* scratch_) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    auto h = static_cast<const T*>(h_);
+    auto dgates = static_cast<T*>(dgates_), scratch = static_cast<T*>(scratch_);
+    detail::steps_backward(on, blas, r, static_cast<const T*>(dy), static_cast<const T*>(dgates), scratch, scratch + r.n * r.size,
+                           [&](const Context& part, index_t row, index_t rows, const T* dh) {
+                             const index_t at = row * r.size;
+                             map(part, rows * r.size, TanhBackward<T>{}, h + at, dh, dgates + at);
+                           });
+  });
+}
+
+/// All steps of an LSTM. The gates become what their functions give; c is (steps, n, size), c0 (n, size).
+inline void lstm_steps_forward(const Context& on, const cpu::Blas& blas, int dtype, const Recurrence& r, const void* h0,
+                               const void* c0_, void* gates_, void* kept, void* c_, void* h_) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    auto c0 = static_cast<const T*>(c0_), cont = static_cast<const T*>(r.cont);
+    auto gates = static_cast<T*>(gates_), c = static_cast<T*>(c_), h = static_cast<T*>(h_);
+    detail::steps_forward(on, blas, r, static_cast<const T*>(h0), gates, static_cast<T*>(kept), static_cast<const T*>(h),
+                          [&](const Context& part, index_t row, index_t rows) {
+                            const index_t at = row * r.size;
+                            const T* before = row < r.n ? c0 + at : c + at - r.n * r.size;
+                            for_rows(part, rows, r.size,
+                                     LstmForward<T>{r.size, before, gates + 4 * at, cont + row, gates + 4 * at, c + at, h + at});
+                          });
+  });
+}
+/// `scratch` is of 3 x n x size elements.
+inline void lstm_steps_backward(const Context& on, const cpu::Blas& blas, int dtype, const Recurrence& r, const void* c0_,
+                                const void* acts_, const void* c_, const void* dy, void* dgates_, void* scratch_) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    auto c0 = static_cast<const T*>(c0_), acts = static_cast<const T*>(acts_), c = static_cast<const T*>(c_);
+    auto dgates = static_cast<T*>(dgates_), scratch = static_cast<T*>(scratch_), dc = scratch + 2 * r.n * r.size;
+    fill(on, r.n * r.size, T(0), dc);
+    detail::steps_backward(on, blas, r, static_cast<const T*>(dy), static_cast<const T*>(dgates), scratch, scratch + r.n * r.size,
+                           [&](const Context& part, index_t row, index_t rows, const T* dh) {
+                             const index_t at = row * r.size, of = row % r.n * r.size;
+                             const T* before = row < r.n ? c0 + at : c + at - r.n * r.size;
+                             for_rows(part, rows, r.size,
+                                      LstmBackward<T>{r.size, before, acts + 4 * at, c + at, dc + of, dh, dc + of, dgates + 4 * at});
+                           });
+  });
+}
+
+}  // namespace mc
