@@ -1,10 +1,11 @@
-"""The layers of a training step against their own floor, by layer type: what this machine needs at the very least.
+"""The layers of a training step against their own floor, by layer type: what this machine needs if they are computed as defined.
 
     python tools/bench/floors.py [lenet cifar10_quick ...] [--json FILE]
 
-The floor of a layer is the greater of two times: its multiplications and additions at the speed of the machine's fastest product of
-matrices (`nets.peak`), and each array that it has to read or write, once, at the speed of a copy of as many bytes. Layers take less
-where they are computed along with another, or find their arrays in a cache. They are measured as `minicaffe time` does it.
+The direct floor of a layer is the greater of two times: its multiplications and additions, as it is defined, at the speed of the
+machine's fastest product of matrices (`nets.peak`), and each array that it has to read or write, once, at the speed of a copy of as
+many bytes. Layers take less where they are computed along with another, find their arrays in a cache, or multiply less often, as
+Winograd's convolutions do. They are measured as `minicaffe time` does it.
 """
 
 import argparse
@@ -91,7 +92,7 @@ def main():
     if unknown := set(options.nets) - set(nets.BATCHES):
         parser.error(f"unknown nets {', '.join(sorted(unknown))}; there are {', '.join(nets.BATCHES)}")
     found = {}
-    print("| net, batch | layers | forward ms | floor | backward ms | floor | of the floor |\n" + "|---" * 7 + "|")
+    print("| net, batch | layers | forward ms | direct floor | backward ms | direct floor | of the floor |\n" + "|---" * 7 + "|")
     for name in options.nets:
         found[name] = {}
         for type_, (count, there, low, back, low_back) in table(name, options):

@@ -1,40 +1,79 @@
 """The nets of docs/benchmarks.md against PyTorch, OpenVINO and OpenCV: training step and forward, by turns in one run.
 
-    python tools/bench/nets.py [lenet cifar10_quick ...] [--threads 1 2] [--precision bf16] [--batch1] [--json FILE]
+    python tools/bench/nets.py RESULT.json [--only REGEX] [--seconds 5] [--minutes 12]
 
-Each net of `models/` is measured with random pictures of its size. The step is forward, backward and SGD with momentum and weight
-decay of the training net; the forward is that of the deploy net. PyTorch runs in NCHW and channels-last, and compiled if --compile
-asks for it (BatchNorm and Scale as one operator there, as PyTorch's users write it), its optimiser fused; the best counts. OpenVINO
-gets the net from PyTorch, OpenCV as prototxt and caffemodel. A peer that is not installed, or that fails on a net, is left out, and
-standard error says why. The share of the peak is what of the machine's fastest product of matrices minicaffe reaches, counting the
-multiplications and additions of convolutions, inner products and LSTMs, three times for a step.
+Measures every case that RESULT.json lacks and writes the file after each, so that a run that was stopped goes on where it was;
+tools/bench/report.py makes the tables and the picture of docs/benchmarks.md from it. A case is one of the nets of `models/` with
+random pictures of its size: a training step or a forward of its deploy net, of a batch or one picture, on 1 or 2 threads, in
+float32 or bf16.
+
+The step is forward, backward and SGD with momentum and weight decay. PyTorch runs in NCHW and channels-last (BatchNorm and Scale
+as one operator there, as PyTorch's users write it), its optimiser fused, some nets by torch.compile, too; the best counts.
+OpenVINO gets the net from PyTorch, OpenCV as prototxt and caffemodel. Why a peer is missing is in the file. The share of the peak
+is what of the machine's fastest product of matrices minicaffe reaches, counting the multiplications and additions of
+convolutions, inner products and LSTMs as they are defined, three times for a step: Winograd's convolutions need fewer, and may
+have shares above 1.
 """
 
 import argparse
 import contextlib
+import gc
 import json
+import re
 import statistics
 import sys
 import tempfile
 import time
+import typing
 from pathlib import Path
 
 import numpy as np
 
 import minicaffe
+from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import write_text
 
 sys.path.insert(0, str(Path(__file__).parent))
 import bench  # noqa: E402
-import turns  # noqa: E402
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 16, "googlenet": 8, "resnet50": 8, "mobilenet": 8, "squeezenet": 8,
            "vgg16": 4, "lstm_text": 32}
+COMPILED = ("lenet", "cifar10_quick", "squeezenet")     # torch.compile takes minutes for deep nets
 STEPS = 32      # of a sequence of lstm_text
 SQUARE = 2048   # size of the matrices that measure the peak
+TURN = 0.1      # seconds of a turn, at least
+_converted = {} # the last net that OpenVINO made of PyTorch's
+
+
+class Case(typing.NamedTuple):
+    """What is measured. PyTorch runs eagerly unless `compiled`, then only so."""
+
+    net: str
+    what: str
+    batch: int
+    threads: int = 2
+    precision: str = "float32"
+    compiled: bool = False
+
+    def __str__(self):
+        return (f"{self.net} {self.what}, batch {self.batch}, {self.threads} thread{'s' * (self.threads > 1)}, {self.precision}"
+                + ", torch.compile" * self.compiled)
+
+
+def cases():
+    """All cases, those of a net next to each other."""
+    for net, batch in BATCHES.items():
+        for what in ("step", "forward"):
+            yield Case(net, what, batch)
+            yield Case(net, what, batch, precision="bf16")
+            if net != "vgg16":      # whose step takes some five seconds
+                yield Case(net, what, batch, threads=1)
+            if net in COMPILED:
+                yield Case(net, what, batch, compiled=True)
+        yield Case(net, "forward", 1)
 
 
 def deploy_net(name, batch):
@@ -71,65 +110,56 @@ def training_net(name, batch):
     return made
 
 
-def peer(reason, make):
-    """The function that `make` returns, or None after saying why not."""
-    try:
-        run = make()
-        run()
-        return run
-    except Exception as error:  # a peer may fail in any way; the measurement goes on
-        print(f"no {reason}: {type(error).__name__}: {str(error).splitlines()[0][:120]}", file=sys.stderr)
-
-
-def steps(name, batch, options):
+def steps(case, try_peer):
     """Functions that take a training step, by who computes, and the net."""
-    ours = bench.Minicaffe(training_net(name, batch), options.threads)
+    ours = bench.Minicaffe(training_net(case.net, case.batch), case.threads)
     arrays = random_inputs(ours.net)
     ours.fill(arrays)
-    return {"minicaffe": ours.step, **_torches(ours.net, arrays, options, "step")}, ours.net
+    return {"minicaffe": ours.step, **_torches(ours.net, arrays, case, try_peer)}, ours.net
 
 
-def forwards(name, batch, options):
+def forwards(case, try_peer):
     """Functions that run the deploy net forward, by who computes, and the net."""
-    minicaffe.set_num_threads(options.threads)
-    param = deploy_net(name, batch)
+    minicaffe.set_num_threads(case.threads)
+    param = deploy_net(case.net, case.batch)
     net = Net(param)
     arrays = random_inputs(net)
     for blob, array in zip(net.input_blobs, arrays):
         blob.data[...] = array
-    made = {"minicaffe": lambda: net.forward_from_to(0, len(net.layers) - 1), **_torches(net, arrays, options, "forward")}
-    for who, make in (("OpenVINO", _openvino), ("OpenCV", _opencv)):
-        run = peer(who, lambda make=make: make(net, param, arrays, options))
-        if run:
-            made[who] = run
+    made = {"minicaffe": lambda: net.forward_from_to(0, len(net.layers) - 1), **_torches(net, arrays, case, try_peer)}
+    if not case.compiled:
+        made |= try_peer("OpenVINO", lambda: _openvino(net, arrays, case))
+        made |= try_peer("OpenCV", lambda: _opencv(net, param, arrays, case))
     return made, net
 
 
 def random_inputs(net):
+    """Pictures, indices and labels below 10, and for `cont` ones: sequences that go on."""
     random = np.random.default_rng(0)
-    return [random.random(b.shape, np.float32) if b.num_axes > 2 else random.integers(0, 10, b.shape).astype(np.float32)
-            for b in net.input_blobs]
+
+    def values(name, shape):
+        if name == "cont":
+            return np.ones(shape, np.float32)
+        return random.random(shape, np.float32) if len(shape) > 2 else random.integers(0, 10, shape).astype(np.float32)
+    return [values(blob.name, blob.shape) for blob in net.input_blobs]
 
 
-def _torches(net, arrays, options, phase):
+def _torches(net, arrays, case, try_peer):
     made = {}
-    for compiled in (False, True) if options.compile else (False,):
-        for last in (False, True):
-            who = "PyTorch " + ("compiled " if compiled else "") + ("channels-last" if last else "NCHW")
-            run = peer(who, lambda last=last, compiled=compiled: _torch(net, last, compiled, arrays, options, phase))
-            if run:
-                made[who] = run
+    for last in (False, True) if any(array.ndim == 4 for array in arrays) else (False,):
+        who = "PyTorch " + ("compiled " if case.compiled else "") + ("channels-last" if last else "NCHW")
+        made |= try_peer(who, lambda last=last: _torch(net, last, arrays, case))
     return made
 
 
-def _torch(net, channels_last, compiled, arrays, options, phase):
+def _torch(net, channels_last, arrays, case):
     import torch
-    runner = bench.Torch(net, options.threads, channels_last, True)
+    runner = bench.Torch(net, case.threads, channels_last, True)
     runner.fill(arrays)
-    if compiled:
+    if case.compiled:
         runner.net = torch.compile(runner.net)
-    run = getattr(runner, phase)
-    if options.precision == "float32":
+    run = getattr(runner, case.what)
+    if case.precision == "float32":
         return run
 
     def in_bf16():
@@ -138,25 +168,26 @@ def _torch(net, channels_last, compiled, arrays, options, phase):
     return in_bf16
 
 
-def _openvino(net, param, arrays, options):
+def _openvino(net, arrays, case):
     import openvino
     import torch
     from to_torch import TorchNet
-    model = openvino.convert_model(TorchNet(net).eval(), example_input=tuple(torch.from_numpy(a) for a in arrays),
-                                   input=[a.shape for a in arrays])
-    settings = {"INFERENCE_NUM_THREADS": options.threads, "PERFORMANCE_HINT": "LATENCY",
-                "INFERENCE_PRECISION_HINT": "f32" if options.precision == "float32" else "bf16"}
-    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+    if _converted.get("of") != (case.net, case.batch):      # the same for all threads and precisions
+        _converted.update(of=(case.net, case.batch), model=openvino.convert_model(
+            TorchNet(net).eval(), example_input=tuple(torch.from_numpy(a) for a in arrays), input=[a.shape for a in arrays]))
+    settings = {"INFERENCE_NUM_THREADS": case.threads, "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_PRECISION_HINT": "f32" if case.precision == "float32" else "bf16"}
+    request = openvino.Core().compile_model(_converted["model"], "CPU", settings).create_infer_request()
     for i, array in enumerate(arrays):
         request.set_input_tensor(i, openvino.Tensor(array, shared_memory=True))
     return request.infer
 
 
-def _opencv(net, param, arrays, options):
+def _opencv(net, param, arrays, case):
     import cv2
-    if options.precision != "float32" or len(arrays) > 1:
+    if case.precision != "float32" or len(arrays) > 1:
         raise ValueError("float32 and one input only")
-    cv2.setNumThreads(options.threads)
+    cv2.setNumThreads(case.threads)
     with tempfile.TemporaryDirectory() as folder:
         prototxt, weights = f"{folder}/net.prototxt", f"{folder}/net.caffemodel"
         Path(prototxt).write_text(write_text(param))
@@ -169,73 +200,97 @@ def _opencv(net, param, arrays, options):
     return run
 
 
-def peak(options):
+def peak(case, repeats=7):
     """GFLOP/s of the fastest product of two square matrices, of NumPy's and PyTorch's; None without one in this precision."""
     runs = []
     a = np.ones((SQUARE, SQUARE), np.float32)
     with contextlib.suppress(ImportError):
         import torch
-        torch.set_num_threads(options.threads)
-        b = torch.ones(SQUARE, SQUARE, dtype=torch.float32 if options.precision == "float32" else torch.bfloat16)
+        torch.set_num_threads(case.threads)
+        b = torch.ones(SQUARE, SQUARE, dtype=torch.float32 if case.precision == "float32" else torch.bfloat16)
         runs.append(lambda: torch.mm(b, b))
-    if options.precision == "float32" and options.threads > 1:     # NumPy's threads are those of the machine
+    if not runs and case.precision == "float32" and case.threads > 1:     # NumPy's threads are those of the machine
         runs.append(lambda: a @ a)
     best = 0.0
     for run in runs:
-        for _ in range(7):
+        for _ in range(repeats):
             start = time.perf_counter()
             run()
             best = max(best, 2 * SQUARE ** 3 / (time.perf_counter() - start) / 1e9)
     return best or None
 
 
-def row(made, rounds, seconds):
-    """Medians in milliseconds by name, and the spread of minicaffe's."""
-    times = turns.samples(made, lambda: None, rounds, seconds)
-    result = {name: statistics.median(values) * 1e3 for name, values in times.items()}
-    low, _, high = statistics.quantiles(times["minicaffe"], n=4)
-    return result, [low * 1e3, high * 1e3]
+def by_turns(made, seconds):
+    """Lists of milliseconds of a call by name; all take turns, three at least, for some `seconds` in all."""
+    once = {}
+    for name, run in made.items():      # has run before
+        start = time.perf_counter()
+        run()
+        once[name] = max(1e-6, time.perf_counter() - start)
+    calls = {name: max(1, int(TURN / time_)) for name, time_ in once.items()}
+    rounds = max(3, min(25, int(seconds / sum(calls[name] * once[name] for name in made))))
+    found = {name: [] for name in made}
+    for turn in range(rounds):
+        for name in list(made)[:: -1 if turn % 2 else 1]:
+            run = made[name]
+            if calls[name] > 1:
+                run()       # what others left in the caches is another's
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                run()
+            found[name].append((time.perf_counter() - start) / calls[name] * 1e3)
+    return found
+
+
+def measure(case, seconds):
+    """What is known of a case afterwards, for JSON."""
+    missing = {}
+
+    def try_peer(who, make):
+        try:
+            run = make()
+            run()
+            return {who: run}
+        except Exception as error:  # a peer may fail in any way; the measurement goes on
+            missing[who] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            return {}
+
+    minicaffe.set_precision(case.precision)
+    top = peak(case, 4)
+    made, net = (steps if case.what == "step" else forwards)(case, try_peer)
+    made["minicaffe"]()
+    times = by_turns(made, seconds)
+    quartiles = {who: statistics.quantiles(ms, n=4, method="inclusive") for who, ms in times.items()}
+    work = bench.flops(net) * (3 if case.what == "step" else 1) / 1e9
+    return {**case._asdict(), "ms": {who: [round(ms, 4) for ms in found] for who, found in quartiles.items()}, "missing": missing,
+            "rounds": len(times["minicaffe"]), "gflop": work, "peak_gflops": top}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("nets", nargs="*", default=list(BATCHES), help=f"of {', '.join(BATCHES)}")
-    parser.add_argument("--threads", type=int, nargs="+", default=[2])
-    parser.add_argument("--precision", choices=["float32", "bf16"], default="float32")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of one turn")
-    parser.add_argument("--batch1", action="store_true", help="forward of one picture, and no step")
-    parser.add_argument("--compile", action="store_true", help="also PyTorch's torch.compile (minutes for each net)")
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("result", type=Path, metavar="RESULT.json")
+    parser.add_argument("--only", default="", metavar="REGEX", help="measure the cases with this in their names, known or not")
+    parser.add_argument("--seconds", type=float, default=5, help="of measuring in each case, about")
+    parser.add_argument("--minutes", type=float, default=12, help="no case begins later")
+    parser.add_argument("--list", action="store_true", help="say which cases there are")
     options = parser.parse_args()
-    if unknown := set(options.nets) - set(BATCHES):
-        parser.error(f"unknown nets {', '.join(sorted(unknown))}; there are {', '.join(BATCHES)}")
-    if options.precision != "float32":
-        minicaffe.set_precision(options.precision)
-    rows, counts = [], options.threads
-    print(f"{options.precision}; milliseconds, median of {options.rounds} turns; ratio: minicaffe / peer\n")
-    print("| net, batch | threads | what | minicaffe (quartiles) | of the peak | PyTorch | ratio | OpenVINO | ratio | OpenCV | "
-          "ratio |\n" + "|---" * 11 + "|")
-    for options.threads in counts:
-        top = peak(options)
-        for name in options.nets:
-            batch = 1 if options.batch1 else BATCHES[name]
-            for what, make in (("forward", forwards),) if options.batch1 else (("step", steps), ("forward", forwards)):
-                made, net = make(name, batch, options)
-                work = bench.flops(net) * (3 if what == "step" else 1)
-                times, spread = row(made, options.rounds, options.seconds)
-                mine = times["minicaffe"]
-                torch = min((ms for who, ms in times.items() if who.startswith("PyTorch")), default=None)
-                cells = []
-                for peer_ms in (torch, times.get("OpenVINO"), times.get("OpenCV")):
-                    cells += [f"{peer_ms:.2f}", f"{mine / peer_ms:.2f}x"] if peer_ms else ["-", "-"]
-                rows.append({"net": name, "batch": batch, "what": what, "threads": options.threads, "precision": options.precision,
-                             "ms": times, "quartiles": spread, "gflop": work / 1e9, "peak_gflops": top})
-                share = f"{work / mine / 1e6 / top:.0%}" if top else "-"
-                ours = f"{mine:.2f} ({spread[0]:.2f} to {spread[1]:.2f})"
-                print(f"| {name}, {batch} | {options.threads} | {what} | {ours} | {share} | {' | '.join(cells)} |", flush=True)
-    if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+    known = json.loads(options.result.read_text()) if options.result.exists() else {}
+    wanted = [case for case in cases() if (re.search(options.only, str(case)) if options.only else str(case) not in known)]
+    if options.list:
+        return print(*wanted, sep="\n")
+    start = time.monotonic()
+    for i, case in enumerate(wanted):
+        if time.monotonic() - start > 60 * options.minutes:
+            sys.exit(f"{len(wanted) - i} cases are left; run the same command again")
+        try:
+            known[str(case)] = found = measure(case, options.seconds)
+        except DependencyError as error:
+            print(f"no {case}: {error}", file=sys.stderr)
+            continue
+        options.result.write_text(json.dumps(known, indent=1) + "\n")
+        gc.collect()
+        medians = ", ".join(f"{who} {ms[1]:.2f}" for who, ms in found["ms"].items())
+        print(f"{time.monotonic() - start:4.0f} s  {case}: {medians}", flush=True)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ class TorchNet(torch.nn.Module):
 
     def make_SoftmaxWithLoss(self, param, params, shape):
         axis = param.softmax_param.axis
-        return lambda x, label: F.cross_entropy(x.flatten(1) if label.ndim == 1 else x.movedim(axis, 1), label)
+        return lambda x, label: F.cross_entropy(x.flatten(1) if label.ndim == 1 else x.movedim(axis, 1), label.long())
 
     def make_Embed(self, param, params, shape):
         return lambda x: F.embedding(x.long(), params[0])
