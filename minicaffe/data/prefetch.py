@@ -20,6 +20,7 @@ What is in a batch is the business of a maker: records of a database (record_bat
 Differs from Caffe: the place in the stream can be read and restored; errors of the thread are raised in `next`.
 """
 
+import math
 import os
 import queue
 import threading
@@ -158,7 +159,7 @@ class _Memory:
 
     def front(self, shape):
         """Return its beginning as an array of `shape`."""
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         if self._array is None or self._array.size < count:
             self._array = None
             try:

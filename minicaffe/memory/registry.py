@@ -68,6 +68,8 @@ class Registry:
             for made in self._allocators, self._sides:
                 for place in [p for p in made if type(p) is place_type]:
                     del made[place]
+            if place_type is CPUPlace:
+                self._pool = None
 
     def use(self, place, allocator):
         """Let `allocator` serve `place` from now on; None brings the registered one back. Blocks keep theirs.
@@ -101,6 +103,8 @@ class Registry:
             before = self._allocators.pop(place, None)
             if allocator is not None:
                 self._allocators[place] = allocator
+            if place == CPUPlace():
+                self._pool = None
             return before
 
     def allocator(self, place, name=None):
@@ -122,13 +126,14 @@ class Registry:
 
     def host_pool(self):
         """Give the allocator of host memory that serves parts of an iteration in turn: blobs under a plan, scratch memory."""
-        upstream = self.allocator(CPUPlace())
-        with self._lock:
-            if self._pool is None or self._pool.upstream is not upstream:
-                # Only of the C library are large segments free until they are touched; a limit counts their bytes.
-                large = isinstance(upstream, SystemAllocator)
-                self._pool = CachingAllocator(upstream, constants="arena" if large else "pytorch")
-            return self._pool
+        pool = self._pool   # which several operations of each iteration ask for
+        if pool is None:
+            upstream = self.allocator(CPUPlace())
+            # Only of the C library are large segments free until they are touched; a limit counts their bytes.
+            large = isinstance(upstream, SystemAllocator)
+            with self._lock:
+                pool = self._pool = CachingAllocator(upstream, constants="arena" if large else "pytorch")
+        return pool
 
     def in_use(self, place):
         """Give the allocator of `place` if there is one already, else None."""

@@ -186,8 +186,10 @@ cdef class Operation:
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
         """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined.
 
-        On the CPU it is others' again when the computation ends.
+        On the CPU it is others' again when the computation ends. NULL where nothing is needed.
         """
+        if count == 0:
+            return NULL
         if self.memory is None:
             self.memory = Blob((0,), self.dtype, "scratch")
         if self.memory.count < count:

@@ -119,6 +119,26 @@ def test_threads_change_no_bit(fields, shape):
     np.testing.assert_array_equal(results[0][1], results[1][1])
 
 
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("size", [(2, 6), (4, 8), (6, 14), (2, 16), (8, 24), (4, 42), (5, 24), (6, 25)])
+def test_gradient_of_windows_side_by_side(size, dtype):
+    # Most of these fill the plane, and are computed several at once; no pixel beside a maximum may keep what was there.
+    random = np.random.default_rng(5)
+    x = random.permutation(2 * 3 * size[0] * size[1]).reshape(2, 3, *size).astype(float)
+    net = layer_net(layer_text("pool: MAX kernel_size: 2 stride: 2"), [x], dtype)
+    run_forward(net)
+    y = net.tops[-1][0]
+    dy = random.integers(1, 9, y.shape)
+    expected = np.zeros_like(x)
+    for n, c, h, w in np.ndindex(y.shape):
+        plane = x[n, c, 2 * h:2 * h + 2, 2 * w:2 * w + 2]
+        at = np.unravel_index(plane.argmax(), plane.shape)
+        expected[n, c, 2 * h + at[0], 2 * w + at[1]] = dy[n, c, h, w]
+    for _ in range(2):
+        run_backward(net, [0], [dy])
+        np.testing.assert_array_equal(net.bottoms[-1][0].cpu_diff, expected)
+
+
 def test_global_pooling_follows_the_input():
     x = np.random.default_rng(1).standard_normal((2, 3, 5, 4))
     net = layer_net(layer_text("pool: AVE global_pooling: true"), [x])

@@ -83,7 +83,8 @@ class PrefetchingLayer(Layer):
         else:
             arrays = self.next_batch(np.empty, 1)
         for blob, array in zip(top, arrays):
-            blob.reshape(*array.shape)
+            if blob.shape != array.shape:
+                blob.reshape(*array.shape)
             blob.set_cpu_data(array)
 
     def forward_gpu(self, bottom, top):

@@ -21,10 +21,10 @@ inline PoolFrame pool_frame(const PoolShape& s) {
   return {height, width, !s.pad_h && !s.pad_w && height <= s.height && width <= s.width};
 }
 
-/// How many elements of scratch memory the functions below need: on the CPU a frame for each thread.
-inline index_t pool_scratch(const Context& on, const PoolShape& s) {
+/// How many elements of scratch memory the functions below need: on the CPU a frame for each thread, in backward for AVE alone.
+inline index_t pool_scratch(const Context& on, const PoolShape& s, bool backward) {
   const PoolFrame frame = pool_frame(s);
-  return on.stream ? 0 : on.threads * frame.height * frame.width;
+  return on.stream || (frame.inside && !backward) ? 0 : on.threads * frame.height * frame.width;
 }
 
 template <class T> MC_HD void copy_into_frame(const PoolShape& s, const PoolFrame& frame, T border, const T* plane, T* to) {
@@ -171,6 +171,42 @@ template <class T> struct MaskScatter {
   }
 };
 
+/// The same where windows of 2 x 2 lie side by side and fill the plane, so that each pixel belongs to one: L windows at once.
+template <class T, int L> struct MaskSpread {
+  typedef T Vector __attribute__((vector_size(L * sizeof(T))));
+  typedef T Unaligned __attribute__((vector_size(L * sizeof(T)), aligned(alignof(T)), may_alias));
+  index_t out_height, out_width;  // at least L wide
+  const T *dy, *mask;
+  T* dx;
+  MC_HD void operator()(index_t plane) const {
+    const index_t width = 2 * out_width, first = plane * out_height * out_width;
+    const Vector zeros = {}, high = zeros + T(width);
+    Vector across;
+    for (int l = 0; l < L; ++l) across[l] = T(2 * l);
+    for (index_t ph = 0; ph < out_height; ++ph)
+      for (index_t begin = 0; begin < out_width; begin += L) {
+        const index_t pw = min_(begin, out_width - L);  // the last group overlaps the one before it
+        const index_t corner = 2 * (ph * width + pw), at = first + ph * out_width + pw;
+        const Vector from = *reinterpret_cast<const Unaligned*>(dy + at);
+        const Vector where = *reinterpret_cast<const Unaligned*>(mask + at) - (across + T(corner));
+        Unaligned* to = reinterpret_cast<Unaligned*>(dx + 4 * first + corner);
+        put(where == zeros ? from : zeros, where == zeros + T(1) ? from : zeros, to);
+        to = reinterpret_cast<Unaligned*>(dx + 4 * first + corner + width);
+        put(where == high ? from : zeros, where == high + T(1) ? from : zeros, to);
+      }
+  }
+  /// Even and odd pixels of a row, in turn.
+  MC_HD void put(Vector even, Vector odd, Unaligned* to) const {
+    if constexpr (L == 8) {
+      to[0] = __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
+      to[1] = __builtin_shufflevector(even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
+    } else {
+      to[0] = __builtin_shufflevector(even, odd, 0, 4, 1, 5);
+      to[1] = __builtin_shufflevector(even, odd, 2, 6, 3, 7);
+    }
+  }
+};
+
 /// Adds each dy / area to the window's pixels, in a frame that is then cut to the image. K 0: any size.
 template <class T, int K> struct MeanScatter {
   PoolShape s;
@@ -207,6 +243,10 @@ inline void mask_backward(const Context& on, int dtype, const PoolShape& s, inde
     const index_t pixels = s.height * s.width;
     if (on.stream || planes < on.threads)
       for_each(on, planes * pixels, MaskBackward<T>{s, from, where, to}, 16);
+    else if (s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.height == 2 * s.out_height &&
+             s.width == 2 * s.out_width && !s.pad_h && !s.pad_w && s.out_width >= 4)
+      s.out_width >= 8 ? cpu::for_each(on.threads, planes, MaskSpread<T, 8>{s.out_height, s.out_width, from, where, to}, pixels)
+                       : cpu::for_each(on.threads, planes, MaskSpread<T, 4>{s.out_height, s.out_width, from, where, to}, pixels);
     else
       cpu::for_each(on.threads, planes, MaskScatter<T>{pixels, s.out_height * s.out_width, from, where, to}, pixels);
   });

@@ -11,7 +11,7 @@ from minicaffe.ops.layouts cimport blocked
 from minicaffe.ops.engine import Refusal, offer
 
 cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
-    long long pool_scratch(const Context&, const PoolShape&)
+    long long pool_scratch(const Context&, const PoolShape&, bint backward)
     void max_forward "mc::pool_forward<mc::MaxOf>"(
         const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
     void mean_forward "mc::pool_forward<mc::MeanOf>"(
@@ -55,7 +55,7 @@ cdef class CaffePooling(Primitive):
         cdef const void* from_ = x.data_on(on)
         cdef void* to = y.mutable_data_on(on)
         cdef void* where = mask.mutable_data_on(on) if mask is not None else NULL
-        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape))
+        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, False))
         with nogil:
             if op.method == MAX:
                 max_forward(on, op.dtype, op.shape, planes, from_, to, where, scratch)
@@ -72,7 +72,7 @@ cdef class CaffePooling(Primitive):
         cdef long long planes = op.images * op.channels
         cdef const void* dy = y.diff_on(on)
         cdef void* dx = x.mutable_diff_on(on)
-        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape))
+        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, True) if op.method == AVE else 0)
         with nogil:
             if op.method == AVE:
                 mean_backward(on, op.dtype, op.shape, planes, dy, dx, scratch)
