@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/softmax/caffe.hpp"
+#include "minicaffe/ops/softmax/kernel.hpp"
 
 using namespace test;
 

@@ -1,4 +1,4 @@
-"""Softmax along one axis: engine CAFFE is ops/softmax/caffe.hpp, engine CUDNN ops/softmax/cudnn.hpp."""
+"""Softmax along one axis: engine CAFFE is ops/softmax/kernel.hpp, engine CUDNN ops/softmax/cudnn.hpp."""
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
@@ -6,7 +6,7 @@ from minicaffe.ops.engine cimport Operation, Primitive, refuse
 
 from minicaffe.ops.engine import offer
 
-cdef extern from "minicaffe/ops/softmax/caffe.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/softmax/kernel.hpp" namespace "mc" nogil:
     void softmax_forward(const Context&, int dtype, long long outer, long long channels, long long inner, const void* x, void* y)
     void softmax_backward(const Context&, int dtype, long long outer, long long channels, long long inner, const void* y,
                           const void* dy, void* dx)
