@@ -50,13 +50,15 @@ cdef class DropoutLayer(DeviceLayer):
         if self.phase != TEST:
             self.seed = self.generator.seed
             self.start = self.generator.reserve((x.count + kDropBlock - 1) // kDropBlock * kDropLanes)
+        elif top[0] is x:
+            return 0
         cdef Layout layout = data_layout(on, bottom) if self.phase == TEST else None     # masks are drawn in plain order
         self._apply(on, stored(layout, x), x.data_in(on, layout), (<Blob> top[0]).overwrite_data_in(on, layout))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]
         cdef Layout layout = diff_layout(on, top) if self.phase == TEST else None
-        if propagate_down[0]:
+        if propagate_down[0] and not (self.phase == TEST and top[0] is x):
             self._apply(on, stored(layout, x), (<Blob> top[0]).diff_in(on, layout), x.overwrite_diff_in(on, layout))
 
     cdef int _apply(self, const Context& on, long long count, const void* source, void* target) except -1:

@@ -148,6 +148,26 @@ def test_changes_of_precision_convert_what_is_kept(bf16):
     assert np.abs(net.blob_by_name("y").cpu_data - values).max() <= TOLERANCE * np.abs(values).max()
 
 
+NORMS = (input_layer((4, 16, 14, 14)) + conv("conv1", "x", "a", "num_output: 20 kernel_size: 3")
+         + layer("BatchNorm", "a", "a") + layer("Scale", "a", "a", "scale_param { bias_term: true }")
+         + layer("ReLU", "a", "a") + conv("conv2", "a", "y", "num_output: 16 kernel_size: 3"))
+
+
+def test_batch_norm_stays_in_bf16(bf16):
+    net = make(NORMS)
+    step(net)
+    a = net.blob_by_name("a")
+    before = a.data_memory.reorders, a.diff_memory.reorders
+    step(net)
+    assert next(row["fused"] for row in net.engines() if row["layer"] == "BatchNorm_a") == ["Scale_a", "ReLU_a"]
+    assert (a.data_memory.reorders, a.diff_memory.reorders) == before
+    assert np.array_equal(a.cpu_data, rounded(a.cpu_data)) and np.array_equal(a.cpu_diff, rounded(a.cpu_diff))
+    (_, ours), (_, exact) = both(NORMS)
+    for name, values in exact.items():
+        distance = np.linalg.norm(ours[name] - values)      # not the largest: rounding puts some values on ReLU's other side
+        assert distance <= 3 * NEAR * max(np.linalg.norm(values), 4), name      # conv1's bias has no gradient but by rounding
+
+
 BATCH_NORM = """
 layer { name: "pictures" type: "Data" top: "data" top: "label"
         transform_param { scale: 0.00390625 } data_param { source: "models/data/fashion_mnist_train_lmdb" batch_size: 64 backend: LMDB } }

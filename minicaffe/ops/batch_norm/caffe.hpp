@@ -119,15 +119,16 @@ template <class T> struct StandardizeChannelBackward {
 constexpr index_t kLaneBlock = kSumBlock / kSumLanes;
 
 template <class T> struct LaneMoments {
+  using Compute = typename Element<T>::Compute;
   /// Of each block of kLaneBlock places of a row mean and squares about it; numbers[outer][block][two][channel]
   template <int kGroup> struct Rows {
     Channels c;
     const T* x;
-    T* numbers;
+    Compute* numbers;
 
     MC_HD void operator()(index_t row) const {
       const LaneRow<kGroup> r(c, row);
-      T* to = numbers + r.outer * ((c.inner + kLaneBlock - 1) / kLaneBlock) * 2 * c.channels + r.first;
+      Compute* to = numbers + r.outer * ((c.inner + kLaneBlock - 1) / kLaneBlock) * 2 * c.channels + r.first;
       for (index_t i = 0; i < c.inner; i += kLaneBlock, to += 2 * c.channels) {
         if (r.count == kGroup)
           block(x + r.at + i * c.lanes, min_(c.inner - i, kLaneBlock), kGroup, to);
@@ -135,14 +136,14 @@ template <class T> struct LaneMoments {
           block(x + r.at + i * c.lanes, min_(c.inner - i, kLaneBlock), r.count, to);
       }
     }
-    MC_HD void block(const T* from, index_t n, index_t count, T* to) const {
-      T mean[kGroup] = {}, squares[kGroup] = {};
+    MC_HD void block(const T* from, index_t n, index_t count, Compute* to) const {
+      Compute mean[kGroup] = {}, squares[kGroup] = {};
       for (index_t i = 0; i < n; ++i)
         for (index_t l = 0; l < count; ++l) mean[l] += from[i * c.lanes + l];
-      for (index_t l = 0; l < count; ++l) mean[l] /= T(n);
+      for (index_t l = 0; l < count; ++l) mean[l] /= Compute(n);
       for (index_t i = 0; i < n; ++i)
         for (index_t l = 0; l < count; ++l) {
-          const T d = from[i * c.lanes + l] - mean[l];
+          const Compute d = from[i * c.lanes + l] - mean[l];
           squares[l] += d * d;
         }
       for (index_t l = 0; l < count; ++l) to[l] = mean[l], to[c.channels + l] = squares[l];
@@ -164,18 +165,19 @@ template <class T> struct JoinMoments {
   }
 };
 
-template <class T> void lane_moments(Threads threads, const Channels& c, const T* x, T* mean, T* variance) {
+template <class T, class C> void lane_moments(Threads threads, const Channels& c, const T* x, C* mean, C* variance) {
   const index_t blocks = c.outer * ((c.inner + kLaneBlock - 1) / kLaneBlock);
-  std::vector<T> numbers(size_t(blocks * 2 * c.channels));
+  std::vector<C> numbers(size_t(blocks * 2 * c.channels));
   each_lane_row<LaneMoments<T>::template Rows>(threads, c, x, numbers.data());
-  for_each(threads, c.channels, JoinMoments<T>{c, numbers.data(), mean, variance}, std::max<index_t>(1, blocks));
+  for_each(threads, c.channels, JoinMoments<C>{c, numbers.data(), mean, variance}, std::max<index_t>(1, blocks));
 }
 
 template <class T> struct LaneGradients {
+  using Compute = typename Element<T>::Compute;
   /// The sums of dz and dz (x - mean) over each row: sums[outer][two][channel]
   template <int kGroup> struct Rows {
     Channels c;
-    StandardizeBy<T> by;
+    StandardizeBy<Compute> by;
     const T *x, *dy;
     double* sums;
 
@@ -189,12 +191,12 @@ template <class T> struct LaneGradients {
     MC_HD void add(const LaneRow<kGroup>& r, index_t count) const {
       double total[kGroup] = {}, total_dot[kGroup] = {};
       for (index_t i = 0; i < c.inner;) {
-        T sum[kGroup] = {}, dot[kGroup] = {};
+        Compute sum[kGroup] = {}, dot[kGroup] = {};
         for (const index_t end = min_(c.inner, i + kLaneBlock); i < end; ++i)
           for (index_t l = 0; l < count; ++l) {
             const index_t at = r.at + i * c.lanes + l;
-            const Standardize<T> f = by.at(r.first + l);
-            const T dz = f.dz(x[at], dy[at]);
+            const Standardize<Compute> f = by.at(r.first + l);
+            const Compute dz = f.dz(x[at], dy[at]);
             sum[l] += dz, dot[l] += dz * (x[at] - f.mean);
           }
         for (index_t l = 0; l < count; ++l) total[l] += double(sum[l]), total_dot[l] += double(dot[l]);
@@ -206,11 +208,11 @@ template <class T> struct LaneGradients {
 };
 
 /// sums[two][channel]: of dz and dz (x - mean)
-template <class T>
-void lane_gradients(Threads threads, const Channels& c, const StandardizeBy<T>& by, const T* x, const T* dy, T* sums) {
+template <class T, class C>
+void lane_gradients(Threads threads, const Channels& c, const StandardizeBy<C>& by, const T* x, const T* dy, C* sums) {
   std::vector<double> rows(size_t(c.outer * 2 * c.channels));
   each_lane_row<LaneGradients<T>::template Rows>(threads, c, by, x, dy, rows.data());
-  channel_sums<T>(threads, c.outer, 2 * c.channels, 1, SumTerm<double>{rows.data()}, 1.0, false, sums);
+  channel_sums<C>(threads, c.outer, 2 * c.channels, 1, SumTerm<double>{rows.data()}, 1.0, false, sums);
 }
 
 }  // namespace cpu
@@ -224,28 +226,34 @@ template <class T> Channels side_by_side(const Context& on, const Channels& c) {
 /// y from x. `kept`, unless null, receives a copy of x.
 inline void standardize_forward(const Context& on, int dtype, const Channels& shape, const Standardization& s, const void* x,
                                 void* y, void* kept) {
-  dispatch(dtype, [&](auto type) {
+  dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
+    using C = typename Element<T>::Compute;
+    constexpr bool plain = std::is_same_v<T, C>;  // or Bf16, which is in lanes only
     const Channels c = side_by_side<T>(on, shape);
     auto from = static_cast<const T*>(x);
     auto to = static_cast<T*>(y), copy = static_cast<T*>(kept);
-    auto mean = static_cast<T*>(s.mean), variance = static_cast<T*>(s.variance);
+    auto mean = static_cast<C*>(s.mean), variance = static_cast<C*>(s.variance);
     const index_t count = std::max<index_t>(1, c.outer * c.inner);
-    if (!on.stream && c.lanes == 1)
-      return cpu::for_each(on.threads, c.channels,
-                           cpu::StandardizeChannel<T>{c, s.given, s.factors<T>(), s.by<T>(), from, to, copy, mean, variance},
-                           count);
+    if constexpr (plain)
+      if (!on.stream && c.lanes == 1)
+        return cpu::for_each(on.threads, c.channels,
+                             cpu::StandardizeChannel<T>{c, s.given, s.factors<T>(), s.by<T>(), from, to, copy, mean, variance},
+                             count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
-      if (s.given) {
-      } else if (on.stream) {
-        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, mean);
-        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, SquaredDifferenceBy<T>{from, mean}, 1.0 / count, false,
-                           variance);
-      } else if constexpr (!std::is_same_v<T, double>) {
-        cpu::lane_moments(on.threads, part, from + at, mean + k, variance + k);
-      }
-      for_each(on, part.channels, s.factors<T>().from(k));
-      broadcast_unary(on, part, s.by<T>().from(k), from + at, to + at, copy ? copy + at : nullptr);
+      if constexpr (plain)
+        if (on.stream && !s.given) {
+          cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, mean);
+          cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, SquaredDifferenceBy<T>{from, mean}, 1.0 / count, false,
+                             variance);
+        }
+      if constexpr (!std::is_same_v<T, double>)
+        if (!on.stream && !s.given) cpu::lane_moments(on.threads, part, from + at, mean + k, variance + k);
+      for_each(on, part.channels, s.factors<C>().from(k));
+      if constexpr (plain)
+        broadcast_unary(on, part, s.by<C>().from(k), from + at, to + at, copy ? copy + at : nullptr);
+      else
+        cpu::map_lanes<T>(on.threads, part, s.by<C>().from(k), from + at, nullptr, to + at, copy ? copy + at : nullptr);
     };
     each_part(on, c, 2 * sizeof(T), work);
   });
@@ -255,32 +263,40 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& sh
 /// values.
 inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, const void* x,
                                  const void* dy, void* dx, void* gamma, void* beta, void* scratch) {
-  dispatch(dtype, [&](auto type) {
+  dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
+    using C = typename Element<T>::Compute;
+    constexpr bool plain = std::is_same_v<T, C>;  // or Bf16, which is in lanes only
     const Channels c = side_by_side<T>(on, shape);
     auto kept = static_cast<const T*>(x), values = static_cast<const T*>(s.values(x, dy)), from = static_cast<const T*>(dy);
-    auto factor = static_cast<const T*>(s.factor);
-    auto to = static_cast<T*>(dx), scale = static_cast<T*>(gamma), shift = static_cast<T*>(beta), sum = static_cast<T*>(scratch);
+    auto to = static_cast<T*>(dx);
+    auto factor = static_cast<const C*>(s.factor);
+    auto scale = static_cast<C*>(gamma), shift = static_cast<C*>(beta), sum = static_cast<C*>(scratch);
     const index_t count = std::max<index_t>(1, c.outer * c.inner);
-    const StandardizeBy<T> by = s.by<T>();
-    if (!on.stream && c.lanes == 1)
-      return cpu::for_each(on.threads, c.channels,
-                           cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
-                                                              shift}, count);
+    const StandardizeBy<C> by = s.by<C>();
+    if constexpr (plain)
+      if (!on.stream && c.lanes == 1)
+        return cpu::for_each(on.threads, c.channels,
+                             cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
+                                                                shift}, count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
-      T *dot = sum + part.channels, *own = dot + part.channels;
-      const StandardizeBy<T> f = by.from(k);
-      if (s.given && !scale && !shift) {
-      } else if (on.stream) {
-        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, false}, 1.0, false, sum);
-        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, true}, 1.0, false, dot);
-      } else if constexpr (!std::is_same_v<T, double>) {
-        cpu::lane_gradients(on.threads, part, f, kept + at, from + at, sum);
-      }
+      C *dot = sum + part.channels, *own = dot + part.channels;
+      const StandardizeBy<C> f = by.from(k);
+      const bool sums = !s.given || scale || shift;
+      if constexpr (plain)
+        if (on.stream && sums) {
+          cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, false}, 1.0, false, sum);
+          cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, true}, 1.0, false, dot);
+        }
+      if constexpr (!std::is_same_v<T, double>)
+        if (!on.stream && sums) cpu::lane_gradients(on.threads, part, f, kept + at, from + at, sum);
       for_each(on, part.channels,
-               StandardizeGradients<T>{s.given, s.by_x(), scale != nullptr, shift != nullptr, T(1.0 / count), factor + k, sum, dot,
+               StandardizeGradients<C>{s.given, s.by_x(), scale != nullptr, shift != nullptr, C(1.0 / count), factor + k, sum, dot,
                                        scale ? scale + k : own, shift ? shift + k : own + part.channels});
-      broadcast_binary(on, part, StandardizeBackwardBy<T>{f, sum, dot}, values + at, from + at, to + at);
+      if constexpr (plain)
+        broadcast_binary(on, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
+      else
+        cpu::map_lanes<T>(on.threads, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
     };
     each_part(on, c, 2 * sizeof(T), work);
   });

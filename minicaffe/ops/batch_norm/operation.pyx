@@ -5,7 +5,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.lanes.caffe cimport Channels
-from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout
+from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout, element
 
 from minicaffe.errors import ShapeError
 from minicaffe.ops.engine import Refusal, offer
@@ -72,7 +72,8 @@ cdef class CaffeStandardize(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Standardize op = operation
-        cdef Layout layout = by_channels(data_layout(on, [x]), x, &op.shape)
+        cdef Layout layout = by_channels(data_layout(on, [x], True), x, &op.shape)
+        cdef int dtype = element(layout, x)
         cdef const void* from_ = x.data_in(on, layout)
         cdef void* kept = NULL
         cdef Standardization s
@@ -95,7 +96,7 @@ cdef class CaffeStandardize(Primitive):
                 kept = NULL
         cdef void* to = y.overwrite_data_in(on, layout)
         with nogil:
-            standardize_forward(on, op.dtype, op.shape, s, from_, to, kept)
+            standardize_forward(on, dtype, op.shape, s, from_, to, kept)
         op.unbiased = op.shape.outer * op.shape.inner / <double> max(op.shape.outer * op.shape.inner - 1, 1)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
@@ -104,7 +105,8 @@ cdef class CaffeStandardize(Primitive):
         cdef Blob values = op.kept if op.keeps_x() else x
         if values.count != x.count:
             raise ShapeError(f"was {list(values.shape)} in forward and is {list(x.shape)} now; run forward again", field="bottom[0]")
-        cdef Layout layout = by_channels(diff_layout(on, [y]) or data_layout(on, [values]), x, &op.shape)
+        cdef Layout layout = by_channels(diff_layout(on, [y], True) or data_layout(on, [values], True), x, &op.shape)
+        cdef int dtype = element(layout, x)
         cdef const void* v = values.data_in(on, layout)
         cdef const void* dy = y.diff_in(on, layout)
         cdef void* gamma = NULL
@@ -124,7 +126,7 @@ cdef class CaffeStandardize(Primitive):
         op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
         with nogil:
-            standardize_backward(on, op.dtype, op.shape, s, v, dy, dx, gamma, beta, scratch)
+            standardize_backward(on, dtype, op.shape, s, v, dy, dx, gamma, beta, scratch)
 
 
 cdef double slope_of(epilogue):
