@@ -1,6 +1,6 @@
 """The nets of docs/benchmarks.md against PyTorch, OpenVINO and OpenCV: training step and forward, by turns in one run.
 
-    python tools/bench/nets.py RESULT.json [--only REGEX] [--seconds 5] [--minutes 12]
+    python tools/bench/nets.py RESULT.json [--only REGEX] [--seconds 3] [--minutes 12]
 
 Measures every case that RESULT.json lacks and writes the file after each, so that a run that was stopped goes on where it was;
 tools/bench/report.py makes the tables and the picture of docs/benchmarks.md from it. A case is one of the nets of `models/` with
@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import gc
 import json
+import os
 import re
 import statistics
 import sys
@@ -64,16 +65,18 @@ class Case(typing.NamedTuple):
 
 
 def cases():
-    """All cases, those of a net next to each other."""
+    """All cases, the most important first, those of a net next to each other."""
     for net, batch in BATCHES.items():
+        yield Case(net, "step", batch)
+        yield Case(net, "forward", batch)
+    for net, batch in BATCHES.items():
+        yield Case(net, "forward", 1)
         for what in ("step", "forward"):
-            yield Case(net, what, batch)
             yield Case(net, what, batch, precision="bf16")
             if net != "vgg16":      # whose step takes some five seconds
                 yield Case(net, what, batch, threads=1)
             if net in COMPILED:
                 yield Case(net, what, batch, compiled=True)
-        yield Case(net, "forward", 1)
 
 
 def deploy_net(name, batch):
@@ -153,6 +156,7 @@ def _torches(net, arrays, case, try_peer):
 
 
 def _torch(net, channels_last, arrays, case):
+    os.environ["CXX"] = os.environ.get("CXX", "g++").split()[-1]   # torch.compile takes no launcher before it, such as ccache
     import torch
     runner = bench.Torch(net, case.threads, channels_last, True)
     runner.fill(arrays)
@@ -270,7 +274,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("result", type=Path, metavar="RESULT.json")
     parser.add_argument("--only", default="", metavar="REGEX", help="measure the cases with this in their names, known or not")
-    parser.add_argument("--seconds", type=float, default=5, help="of measuring in each case, about")
+    parser.add_argument("--seconds", type=float, default=3, help="of measuring in each case, about")
     parser.add_argument("--minutes", type=float, default=12, help="no case begins later")
     parser.add_argument("--list", action="store_true", help="say which cases there are")
     options = parser.parse_args()
