@@ -1,9 +1,10 @@
 """What a training step costs in counts, which neither a clock nor other programs on the machine change.
 
-Allocations, copies between sides, reorders between layouts and kernel launches of one step, after a few that made what is kept. A
-count that falls is progress: lower its number here. One that rises has to say why.
+Allocations, copies between sides, reorders between layouts, calls of Python functions and kernel launches of one step, after a few that
+made what is kept. A count that falls is progress: lower its number here. One that rises has to say why.
 """
 
+import sys
 from collections import Counter
 
 import pytest
@@ -55,11 +56,8 @@ NETS = {
 }
 
 
-def counted(name):
-    """What happened in the fifth step of a solver: kinds of events with their names.
-
-    Scratch memory, which operations take in turn from a cache, is left out.
-    """
+def solver_of(name):
+    """A solver that has made four steps."""
     param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.01, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=10,
                                       random_seed=1)
     net, _ = parse_text("\n".join(NETS[name]), caffe_pb2.NetParameter, "net.prototxt", keep_layer_fields=True)
@@ -67,6 +65,15 @@ def counted(name):
     solver = create_solver(param)
     solver.net.blob_by_name("data").data[...] = 1
     solver.step(4)
+    return solver
+
+
+def counted(name):
+    """What happened in the fifth step of a solver: kinds of events with their names.
+
+    Scratch memory, which operations take in turn from a cache, is left out.
+    """
+    solver = solver_of(name)
     with memory.record() as events:
         solver.step(1)
     return [(event.kind, event.name) for event in events
@@ -96,6 +103,30 @@ def test_a_step_of_engine_onednn_reorders_at_the_end_of_the_stack(onednn, name, 
     events = counted(name)
     assert {kind for kind, _ in events} == {"head", "reorder"}
     assert Counter(who for kind, who in events if kind == "reorder") == reordered
+
+
+@pytest.mark.parametrize(("name", "engine_name", "most"), [
+    ("lenet", "CAFFE", 70), ("inception", "CAFFE", 100), ("residual", "CAFFE", 150),
+    ("lenet", "ONEDNN", 65), ("inception", "ONEDNN", 105), ("residual", "ONEDNN", 140),
+])
+@pytest.mark.no_plan("a plan calls more functions")
+def test_python_calls_of_a_step(onednn, name, engine_name, most):
+    """Functions of Python that a step calls, and what these call, a quarter more allowed; of Cython's functions those that Python calls."""
+    engine.prefer(engine_name)
+    solver, calls = solver_of(name), Counter()
+
+    def count(frame, event, function):
+        if event in ("call", "c_call"):
+            calls[frame.f_code.co_name if event == "call" else function.__name__] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        solver.step(1)
+    finally:
+        sys.setprofile(before)
+    del calls["setprofile"]
+    assert calls.total() <= most, calls.most_common(20)
 
 
 @pytest.mark.parametrize(("name", "launches"), [("lenet", 37), ("inception", 67), ("residual", 110)])
