@@ -5,7 +5,7 @@ bottoms is stored between forward and backward but the probabilities of the soft
 second top with one loss weight or none; a batch of none has loss 0; HingeLoss of NaN is NaN and not 0.
 """
 
-from minicaffe.blob cimport Blob
+from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.layers.base.labels cimport count_labels, see_labels
@@ -55,13 +55,15 @@ cdef class LossLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef double scale
+        cdef const void* weight
         for i in range(self.gradients, len(propagate_down)):
             if propagate_down[i]:
                 raise ConfigError(f"{self.type} has no gradient to it; cut it off with propagate_down: false",
                                   field=f"bottom[{i}]")
         if not any(propagate_down):
             return 0
-        scale = (<Blob> top[0]).cpu_diff.item() / self.divisor
+        weight = (<Blob> top[0]).cpu_diff_ptr()
+        scale = ((<const float*> weight)[0] if self.dtype == FLOAT else (<const double*> weight)[0]) / self.divisor
         for i in range(self.gradients):
             if propagate_down[i]:
                 self.gradient_to(on, bottom, i, -scale if i else scale, (<Blob> bottom[i]).mutable_diff_on(on))
@@ -94,7 +96,9 @@ cdef class ClassLossLayer(LossLayer):
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
         cdef long long valid = count_labels(self.dtype, self.labels, bottom[1])
-        return {FULL: self.labels.outer * self.labels.inner, VALID: valid, BATCH_SIZE: self.labels.outer}.get(self.mode, 1)
+        if self.mode == VALID:
+            return valid
+        return self.labels.outer * self.labels.inner if self.mode == FULL else self.labels.outer if self.mode == BATCH_SIZE else 1
 
 
 cdef class SoftmaxLossLayer(ClassLossLayer):
