@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from watched import fused, with_one_watched
 
 import minicaffe as caffe
 from minicaffe.blob import Blob, Dtype
@@ -9,7 +10,7 @@ from minicaffe.errors import Error
 from minicaffe.layer import layer_types, register_layer
 from minicaffe.layers.relu import ReLULayer
 from minicaffe.net.net import Net
-from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
+from minicaffe.net.run import BEFORE_BACKWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
@@ -37,26 +38,13 @@ def make(text, phase=caffe.TRAIN, dtype=Dtype.FLOAT):
 
 def two_nets(text, phase=caffe.TRAIN, dtype=Dtype.FLOAT):
     """A net, and one with the same values into which somebody looks between layers."""
-    nets = [make(text, phase, dtype) for _ in range(2)]
-    values = np.random.default_rng(3)
-    for blob, other in zip(*([*net.input_blobs, *(blob for layer in net.layers for blob in layer.blobs)] for net in nets)):
-        blob.data[...] = other.data[...] = values.uniform(-1, 2, blob.shape)
-    for layer, other in zip(*(net.layers for net in nets)):
-        if layer.type == "BatchNorm":
-            layer.blobs[1].data[...] = other.blobs[1].data[...] = values.uniform(1, 4, layer.blobs[1].shape)
-            layer.blobs[2].data[...] = other.blobs[2].data[...] = 2
-    nets[1].add_hook(AFTER_FORWARD, lambda index: None)
-    return nets
+    return with_one_watched([make(text, phase, dtype) for _ in range(2)])
 
 
 def step(net):
     last = len(net.layers) - 1
     net.forward_from_to(0, last)
     net.backward_from_to(last, 0)
-
-
-def fused(net):
-    return {row["layer"]: row["fused"] for row in net.engines() if row["fused"]}
 
 
 def blobs_of(net):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from watched import fused, with_one_watched
 
 import minicaffe as caffe
 from minicaffe.errors import Error
@@ -30,16 +31,7 @@ def conv(bottom="x", top="y", outputs=20):
 
 def two_nets(net_of, text, phase=caffe.TEST):
     """A net, and one with the same values into which somebody looks between layers."""
-    nets = [net_of(INPUT + text, phase) for _ in range(2)]
-    values = np.random.default_rng(3)
-    for blob, other in zip(*([*net.input_blobs, *(blob for layer in net.layers for blob in layer.blobs)] for net in nets)):
-        blob.data[...] = other.data[...] = values.uniform(-1, 2, blob.shape)
-    for layer, other in zip(*(net.layers for net in nets)):
-        if layer.type == "BatchNorm":
-            layer.blobs[1].data[...] = other.blobs[1].data[...] = values.uniform(1, 4, layer.blobs[1].shape)
-            layer.blobs[2].data[...] = other.blobs[2].data[...] = 2
-    nets[1].add_hook(AFTER_FORWARD, lambda index: None)
-    return nets
+    return with_one_watched([net_of(INPUT + text, phase) for _ in range(2)])
 
 
 @pytest.fixture
@@ -48,10 +40,6 @@ def net_of(tmp_path):
         (tmp_path / "net.prototxt").write_text(text)
         return caffe.Net(str(tmp_path / "net.prototxt"), phase)
     return make
-
-
-def fused(net):
-    return {row["layer"]: row["fused"] for row in net.engines() if row["fused"]}
 
 
 def assert_same(net, watched, rtol=1e-5):
