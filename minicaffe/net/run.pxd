@@ -19,6 +19,8 @@ cdef class Runner:
     cdef bint training              # a run forward is followed by one backward
     cdef Lifetimes lifetimes        # None until they are needed
     cdef public object updater      # takes the learnable parameters, by number, whose gradients are complete; None again when it has had all
+    cdef list complete              # those of them that it has not had yet, and
+    cdef long long waiting          # how many elements they have
     cdef bint whole(self, int start, int end) except -1
     cdef Lifetimes lifetimes_of(self, int start, int end)
     cdef int separate(self, int index) except -1
@@ -28,4 +30,4 @@ cdef class Runner:
     cdef double losses(self, int start, int end) except? -1
     cpdef double forward_from_to(self, int start, int end) except? -1
     cpdef backward_from_to(self, int start, int end)
-    cdef int update_at_once(self, Lifetimes lifetimes, list which) except -1
+    cdef int update_at_once(self, Lifetimes lifetimes, list which, bint last=*) except -1

@@ -23,6 +23,9 @@ from minicaffe.net.observe import log_backward, log_forward, log_norms
 PLANS = ("memory",)     # what a net may be asked to do where nobody looks in between
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
 
+cdef enum:
+    TOGETHER = 1 << 19      # elements of gradients that are updated in one call: fewer cost more by the call than by their memory
+
 
 cdef class Runner:
     """What of a net runs.
@@ -110,6 +113,7 @@ cdef class Runner:
         self.check_range(end, start)
         with self.lock:
             self.check_ready()
+            self.complete, self.waiting = [], 0
             lifetimes = self.lifetimes_of(end, start)
             if start >= end and (<Node> self.nodes[end]).ran == CARRIED:
                 self.separate(end)
@@ -134,14 +138,20 @@ cdef class Runner:
                 if self.hooks[3]:
                     self._call_hooks(AFTER_BACKWARD, i)
             if lifetimes is not None:
-                self.update_at_once(lifetimes, lifetimes.unlearned)
+                self.update_at_once(lifetimes, lifetimes.unlearned, True)
                 self.updater = None
 
-    cdef int update_at_once(self, Lifetimes lifetimes, list which) except -1:
-        """Let the updater, if there is one, have the gradients of these parameters, which end then."""
-        if self.updater is not None and which:
-            self.updater(which)
-            lifetimes.end_update(which)
+    cdef int update_at_once(self, Lifetimes lifetimes, list which, bint last=False) except -1:
+        """Let the updater, if there is one, have the gradients of these parameters, which end then; small ones wait for others."""
+        if self.updater is None:
+            return 0
+        for i in which:
+            self.complete.append(i)
+            self.waiting += (<Blob> self.learnable_params[i]).count
+        if self.complete and (last or self.waiting >= TOGETHER):
+            self.updater(self.complete)
+            lifetimes.end_update(self.complete)
+            self.complete, self.waiting = [], 0
         return 0
 
     def backward_layer(self, int index):

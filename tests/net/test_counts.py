@@ -56,13 +56,13 @@ NETS = {
 }
 
 
-def solver_of(name):
+def solver_of(name, **options):
     """A solver that has made four steps."""
     param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.01, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=10,
                                       random_seed=1)
     net, _ = parse_text("\n".join(NETS[name]), caffe_pb2.NetParameter, "net.prototxt", keep_layer_fields=True)
     param.net_param.CopyFrom(net)
-    solver = create_solver(param)
+    solver = create_solver(param, **options)
     solver.net.blob_by_name("data").data[...] = 1
     solver.step(4)
     return solver
@@ -127,6 +127,16 @@ def test_python_calls_of_a_step(onednn, name, engine_name, most):
         sys.setprofile(before)
     del calls["setprofile"]
     assert calls.total() <= most, calls.most_common(20)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_small_parameters_are_updated_in_one_call(on_cpu, monkeypatch, name):
+    """A plan lets the update follow each gradient, but small ones wait for each other."""
+    solver, calls = solver_of(name, plan="memory"), []
+    update = solver.update
+    monkeypatch.setattr(solver, "update", lambda rate, which: (calls.append(sorted(which)), update(rate, which)))
+    solver.step(1)
+    assert calls == [list(range(len(solver.net.learnable_params)))]
 
 
 @pytest.mark.parametrize(("name", "launches"), [("lenet", 37), ("inception", 67), ("residual", 110)])
