@@ -16,8 +16,11 @@ template <class T, int N> struct WeightedSum {
   C c[N];
   T* y;
   MC_HD void operator()(index_t i) const {
-    C sum = c[0] * x[0][i];
-    for (int k = 1; k < N; ++k) sum += c[k] * x[k][i];
+    C sum = c[0] * x[0][i];  // without a loop, which compilers leave as it is for some N, and everything scalar
+    if constexpr (N > 1) sum += c[1] * x[1][i];
+    if constexpr (N > 2) sum += c[2] * x[2][i];
+    if constexpr (N > 3) sum += c[3] * x[3][i];
+    static_assert(N <= 4);
     y[i] = sum;
   }
 };
@@ -58,9 +61,13 @@ template <class T, int N> struct Spread {
   const T* x;
   C c[N];
   T* y[N];
-  MC_HD void operator()(index_t i) const {
-    const C value = x[i];
-    for (int k = 0; k < N; ++k) y[k][i] = c[k] * value;
+  MC_HD void operator()(index_t i) const { put(i, x[i]); }
+  MC_HD void put(index_t i, C value) const {
+    y[0][i] = c[0] * value;  // without a loop, as above
+    if constexpr (N > 1) y[1][i] = c[1] * value;
+    if constexpr (N > 2) y[2][i] = c[2] * value;
+    if constexpr (N > 3) y[3][i] = c[3] * value;
+    static_assert(N <= 4);
   }
 };
 
@@ -70,8 +77,7 @@ template <class T, int N> struct RectifiedSpread : Spread<T, N> {
   const T* top;
   MC_HD void operator()(index_t i) const {
     using C = typename Element<T>::Compute;
-    const C value = ReluBackward<C>{0}(top[i], this->x[i]);
-    for (int k = 0; k < N; ++k) this->y[k][i] = this->c[k] * value;
+    this->put(i, ReluBackward<C>{0}(top[i], C(1)) * this->x[i]);  // 1 or 0: of x[i] itself compilers make two branches
   }
 };
 
