@@ -133,7 +133,8 @@ class TorchNet(torch.nn.Module):
             value.data = value.data[order].contiguous()
         nothing, state = torch.zeros_like(bias), torch.zeros(1, shape[1], size)
         values = [weight, recurrent, bias, nothing]
-        return lambda x, cont: torch.lstm(x, (state, state), values, True, 1, 0.0, True, False, False)[0]
+        train = param.phase == caffe_pb2.TRAIN
+        return lambda x, cont: torch.lstm(x, (state, state), values, True, 1, 0.0, train, False, False)[0]
 
     def make_Silence(self, param, params, shape):
         return lambda *xs: []
