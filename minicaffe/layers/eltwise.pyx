@@ -139,7 +139,8 @@ cdef class EltwiseLayer(DeviceLayer):
                 (<Blob> top[0]).wrote_diff()
             return 0
         cdef vector[const void*] x = data_of(on, bottom, None)
-        y = (<Blob> top[0]).data_on(on)
+        if self.operation == PROD:
+            y = (<Blob> top[0]).data_on(on)
         cdef bint stable = self.param.eltwise_param.stable_prod_grad
         with nogil:
             for i in range(wanted.size()):
