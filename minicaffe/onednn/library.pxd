@@ -39,3 +39,4 @@ cdef class PrivateLayout(Layout):
     cdef PrivateLayout source       # of `direct`
 
 cdef Layout layout_of(const Array& array, const Array* plain=*)
+cdef Layout lanes_layout(tuple dims, int lanes)

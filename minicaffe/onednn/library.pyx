@@ -28,7 +28,7 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     const char* kNames[]
     const int kFunctions
     const unsigned kSequential, kOpenMp
-    const int kBlocksOf16, kBlocksOf8, kBf16
+    const int kBlocksOf16, kBlocksOf8, kBf16, kFloat
 
 TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # of layouts with so many lanes
 OLDEST, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a bit for each instruction set that it implies
@@ -183,6 +183,11 @@ cdef class PrivateLayout(Layout):
         if self.lanes and not self.dims[1] % self.lanes and not shape[1] % self.lanes:  # without padding
             return layout_of(tagged_array(&_library, shape, self.array.type(), TAGS[self.lanes]))
         return None
+
+
+cdef Layout lanes_layout(tuple dims, int lanes):
+    """Return the layout of float32 images with `lanes` channels beside each other, or None if that is the plain order."""
+    return layout_of(tagged_array(library(), dims, kFloat, TAGS[lanes]))
 
 
 cdef Layout layout_of(const Array& array, const Array* plain=NULL):

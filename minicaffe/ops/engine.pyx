@@ -25,9 +25,10 @@ cdef extern from *:
     void rethrow() except +
 
 DEFAULT, CAFFE, CUDNN = 0, 1, 2     # the field `engine` of layers
-ENGINES = {"CUDNN": CUDNN, "ONEDNN": None, "CAFFE": CAFFE}  # in the order in which they are asked; None: no value of that field
+# In the order in which they are asked; None: no value of that field.
+ENGINES = {"CUDNN": CUDNN, "WINOGRAD": None, "ONEDNN": None, "CAFFE": CAFFE}
 PRECISIONS = ("float32", "bf16")
-ON_DEVICE = {"CUDNN": (True,), "ONEDNN": (False,), "CAFFE": (False, True)}
+ON_DEVICE = {"CUDNN": (True,), "WINOGRAD": (False,), "ONEDNN": (False,), "CAFFE": (False, True)}
 log = logging.getLogger(__name__)
 _makers = {}        # kind of operation -> {engine: maker}
 _told = set()
@@ -156,7 +157,7 @@ cdef class Operation:
             field = ENGINES[name]
             if name not in makers or name in self.refusals or device not in ON_DEVICE[name]:
                 continue
-            asked = self.engine == field or (self.engine == DEFAULT and name == (wish or "ONEDNN"))
+            asked = self.engine == field or (self.engine == DEFAULT and name in ([wish] if wish else ("WINOGRAD", "ONEDNN")))
             if name != "CAFFE" and (self.empty or not asked):
                 continue    # libraries take no empty arrays
             try:
@@ -178,10 +179,11 @@ cdef class Operation:
     def _refused(self, engine, reason):
         """Remember that `engine` does not compute this; the log says so once for each reason."""
         self.refusals[engine] = reason
-        level = logging.WARNING if self.engine != DEFAULT or preferred() else logging.DEBUG     # nobody asked for this engine
+        asked = self.engine != DEFAULT or preferred()
+        level = logging.WARNING if asked else logging.DEBUG
         if (engine, reason, level) not in _told:
             _told.add((engine, reason, level))
-            log.log(level, "engine %s refuses: %s; engine CAFFE computes instead", engine, reason)
+            log.log(level, "engine %s refuses: %s; %s", engine, reason, "engine CAFFE computes instead" if asked else "the next is asked")
 
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
         """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined.

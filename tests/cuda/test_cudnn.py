@@ -328,7 +328,7 @@ def test_without_cudnn(fake, tmp_path):
 
 
 @pytest.mark.parametrize(("variable", "value", "words"), [
-    ("MINICAFFE_ENGINE", "gpu", "must be caffe or cudnn or onednn, got 'gpu'"), ("MINICAFFE_CUDNN_WORKSPACE", "much", "much")])  # fmt: skip
+    ("MINICAFFE_ENGINE", "gpu", "must be caffe or cudnn or onednn or winograd, got 'gpu'"), ("MINICAFFE_CUDNN_WORKSPACE", "much", "much")])  # fmt: skip
 def test_wrong_settings(fake, variable, value, words):
     run(f"""
     sys.path.insert(0, {str(HERE)!r})

@@ -55,7 +55,7 @@ def test_a_refusal_is_kept_and_told_once(makers, caplog):
 def test_an_unknown_engine_in_the_environment(monkeypatch):
     monkeypatch.setattr(engine, "_preferred", None)
     monkeypatch.setenv("MINICAFFE_ENGINE", "mkl")
-    with pytest.raises(errors.ConfigError, match="MINICAFFE_ENGINE: must be caffe or cudnn or onednn, got 'mkl'"):
+    with pytest.raises(errors.ConfigError, match="MINICAFFE_ENGINE: must be caffe or cudnn or onednn or winograd, got 'mkl'"):
         engine.preferred()
 
 

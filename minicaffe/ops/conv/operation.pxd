@@ -10,6 +10,7 @@ cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
         int* dilation
         int* out
     cppclass ConvShape:
+        long long channels
         Window window
         void set(long long images, long long channels, long long outputs, long long groups, const Window& window) except +
 

@@ -1,15 +1,17 @@
-"""Convolution and its transpose, deconvolution: what a layer asks for, and what engines CAFFE, CUDNN and ONEDNN answer.
+"""Convolution and its transpose, deconvolution: what a layer asks for, and what engines CAFFE, CUDNN, WINOGRAD and ONEDNN answer.
 
-Engine CAFFE is ops/conv/caffe.hpp, CUDNN ops/conv/cudnn.hpp, ONEDNN ops/conv/onednn.hpp. The first two
+Each has its header: ops/conv/caffe.hpp, cudnn.hpp, winograd.hpp, onednn.hpp. CAFFE and CUDNN
 know three products of an image side and a column side: the bottom of a convolution is the image, the top of a deconvolution.
 """
 
 from libc.stdint cimport int64_t
 
 from minicaffe.blob cimport Blob
-from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
-from minicaffe.onednn.library cimport Library, library
+from minicaffe.device.threads cimport Threads
+from minicaffe.kernels.types cimport FLOAT, item_size
+from minicaffe.memory.layout cimport Layout
+from minicaffe.onednn.library cimport Library, lanes_layout, library
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.lanes.caffe cimport Channels
@@ -17,6 +19,7 @@ from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 
 import numpy as np
 
+from minicaffe.errors import DependencyError
 from minicaffe.ops.engine import Refusal, get_precision, offer, preferred
 from minicaffe.ops.epilogue import Epilogue
 
@@ -47,6 +50,19 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
                        void* trial, long long trial_bytes) except +refuse
     void cudnn_convolve(const Context&, int dtype, const ConvShape&, int product, const void* a, const void* b, void* c,
                         void* workspace) except +refuse
+
+cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd" nogil:
+    int winograd_lanes "mc::cpu::winograd::lanes"(const ConvShape&)
+    const char* winograd_refusal "mc::cpu::winograd::refusal"(const ConvShape&)
+    bint winograd_pays "mc::cpu::winograd::pays"(const ConvShape&)
+    long long winograd_scratch "mc::cpu::winograd::scratch"(Threads, const ConvShape&, bint lanes)
+    void winograd_forward "mc::cpu::winograd::forward"(Threads, const ConvShape&, bint lanes, const void* x, const void* w,
+                                                       const float* scale, const float* shift, const float* slopes, void* y,
+                                                       void* scratch)
+    void winograd_backward_data "mc::cpu::winograd::backward_data"(Threads, const ConvShape&, bint lanes, const void* dy,
+                                                                   const void* w, void* dx, void* scratch)
+    void winograd_backward_weights "mc::cpu::winograd::backward_weights"(Threads, const ConvShape&, bint lanes, const void* x,
+                                                                         const void* dy, void* dw, void* db, void* scratch)
 
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     bint pays(const ConvShape&, bint transposed)
@@ -176,6 +192,80 @@ cdef class CudnnConvolution(Primitive):
         return 0
 
 
+cdef class WinogradConvolution(Primitive):
+    """On images whose channels lie in lanes where engine ONEDNN would keep them so, too; weights are in plain order."""
+
+    cdef Layout x, y    # of the images; None: plain
+    cdef bint lanes
+
+    def __cinit__(self, Convolution op):
+        if op.transposed:
+            raise Refusal("a deconvolution")
+        if op.dtype != FLOAT:
+            raise Refusal("float64 data: its results would be no better than those of float32")
+        cdef const char* reason = winograd_refusal(op.shape)
+        if reason != NULL:
+            raise Refusal((<bytes> reason).decode())
+        if not preferred() and not winograd_pays(op.shape):
+            raise Refusal("too few channels or pixels; MINICAFFE_ENGINE=winograd computes them all the same")
+        self.fuses = True
+        cdef int lanes = winograd_lanes(op.shape)
+        cdef Window window = op.shape.window
+        if lanes and pays(op.shape, False):
+            try:
+                self.x = lanes_layout((op.images, op.shape.channels, window.in_[0], window.in_[1]), lanes)
+                self.y = lanes_layout((op.images, op.outputs, window.out[0], window.out[1]), lanes)
+                self.lanes = True
+            except DependencyError:
+                self.lanes = False      # nobody else would keep lanes
+
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
+        cdef const float[::1] scale, shift, slopes
+        epilogue = operation.epilogue if op.images == x.dims[0] and op.outputs == y.dims[1] else None
+        if epilogue is not None:
+            scale, shift, slopes = self.finish(epilogue, op.outputs, bias)
+            operation.epilogue = None
+        cdef const float* factors = &scale[0] if scale is not None else NULL
+        cdef const float* sums = &shift[0] if shift is not None else NULL
+        cdef const float* below = &slopes[0] if slopes is not None else NULL
+        if epilogue is None and bias is not None:
+            sums = <const float*> bias.data_on(on)
+        cdef const void* w = weight.data_on(on)
+        cdef object kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
+        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
+        with nogil:
+            winograd_forward(on.threads, op.shape, self.lanes, x.data_in(on, self.x), w, factors, sums, below,
+                             y.overwrite_data_in(on, self.y), scratch)
+
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
+        cdef const void* w = weight.data_on(on)
+        cdef object kept = weight.data_memory.host
+        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
+        with nogil:
+            winograd_backward_data(on.threads, op.shape, self.lanes, y.diff_in(on, self.y), w, x.overwrite_diff_in(on, self.x),
+                                   scratch)
+
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
+        if weight is None:
+            return backward_bias(on, op, y, bias)
+        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
+        with nogil:
+            winograd_backward_weights(on.threads, op.shape, self.lanes, x.data_in(on, self.x), y.diff_in(on, self.y),
+                                      weight.mutable_diff_on(on), bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
+
+    def finish(self, epilogue, outputs, Blob bias):
+        """Return the epilogue's scale, shift with the bias, and slopes, a number for each output, or None."""
+        def of_outputs(values):
+            return np.ascontiguousarray(np.broadcast_to(values, outputs), np.float32)
+        scale, shift = epilogue.scale, epilogue.shift
+        if bias is not None:
+            shift = bias.data.reshape(-1) if scale is None else scale * bias.data.reshape(-1) + shift
+        return [None if values is None else of_outputs(values) for values in (scale, shift, epilogue.slopes)]
+
+
 cdef class OnednnConvolution(OnednnWeighted):
     cdef OnednnConv conv
 
@@ -225,4 +315,5 @@ cdef class OnednnConvolution(OnednnWeighted):
 
 offer(Convolution, "CAFFE", CaffeConvolution)
 offer(Convolution, "CUDNN", CudnnConvolution)
+offer(Convolution, "WINOGRAD", WinogradConvolution)
 offer(Convolution, "ONEDNN", OnednnConvolution)

@@ -1,0 +1,558 @@
+// Convolutions of 3x3 and 5x5 pixels by Winograd's algorithm, with a quarter (3x3) or a sixth (5x5) of the multiplications.
+//
+// Along each axis, 4 outputs of a kernel of r numbers come from a tile of r + 3 pixels. Read as polynomials, their product is known
+// from its values at r + 3 points: tile and kernel are evaluated there, the values multiplied one by one, and the outputs
+// interpolated. Sums over channels happen in between, so for each of the (r + 3)^2 points of a tile there is one matrix product,
+// tiles x channels by channels x outputs. The gradients are the same with the roles exchanged: outputs and kernels are evaluated and
+// tiles interpolated, which are added where they overlap; or tiles and outputs are evaluated and kernels interpolated.
+//
+// Vectors hold neighbouring channels of one pixel. In images where these are neighbours in memory (lanes) they are loaded as they lie,
+// otherwise collected. Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2015).
+#pragma once
+#include <type_traits>
+#include <vector>
+#include "minicaffe/ops/conv/register_tile.hpp"
+#include "minicaffe/ops/conv/shape.hpp"
+
+namespace mc {
+namespace cpu {
+namespace winograd {
+
+constexpr int kOut = 4;  // outputs of a tile along an axis
+
+/// What evaluates at the points 0, 1, -1, 2, -2 (for 5x5 also 1/2, -1/2) and infinity: matrices with a row for each point.
+///
+/// The rows of a number and of its negative have equal entries in even columns, opposite ones in odd columns.
+template <int r> struct Points {
+  static constexpr int kPoints = r + kOut - 1, kNumbers = kPoints - 1;
+  float tile[kPoints][kPoints] = {}, kernel[kPoints][r] = {}, out[kPoints][kOut] = {};
+
+  constexpr Points() {
+    const double at[7] = {0, 1, -1, 2, -2, 0.5, -0.5};
+    for (int k = 0; k < kPoints; ++k) {
+      // The coefficients of the polynomial that is zero at the other numbers, lowest first, and its value at this one.
+      double c[kPoints] = {1}, value = 1, power = 1;
+      int degree = 0;
+      for (int j = 0; j < kNumbers; ++j) {
+        if (j == k) continue;
+        ++degree;
+        for (int i = degree; i >= 0; --i) c[i] = (i ? c[i - 1] : 0) - at[j] * (i < degree ? c[i] : 0);
+        if (k < kNumbers) value *= at[k] - at[j];
+      }
+      for (int i = 0; i < kPoints; ++i) tile[k][i] = float(c[i]);
+      for (int i = 0; i < r || i < kOut; ++i) {
+        const bool highest = k == kNumbers;
+        if (i < r) kernel[k][i] = float(highest ? i == r - 1 : power / value);
+        if (i < kOut) out[k][i] = float(highest ? i == kOut - 1 : power);
+        if (!highest) power *= at[k];
+      }
+    }
+  }
+};
+template <int r> constexpr Points<r> kPoints{};
+
+// Which matrix of Points<r>.
+template <int r> struct OfTile {
+  static constexpr int kSize = r + kOut - 1;
+  static constexpr float at(int k, int i) { return kPoints<r>.tile[k][i]; }
+};
+template <int r> struct OfKernel {
+  static constexpr int kSize = r;
+  static constexpr float at(int k, int i) { return kPoints<r>.kernel[k][i]; }
+};
+template <int r> struct OfOut {
+  static constexpr int kSize = kOut;
+  static constexpr float at(int k, int i) { return kPoints<r>.out[k][i]; }
+};
+
+/// to[k] = sum over i of M(k, i) from[i]
+template <class M, int points, class Vector> MC_HD void evaluate(const Vector* from, index_t step, Vector* to, index_t to_step) {
+  constexpr int size = M::kSize;
+#pragma GCC unroll 8
+  for (int k = 0; k < points; k += k == 0 || k == points - 1 ? 1 : 2) {
+    Vector even{}, odd{};
+#pragma GCC unroll 8
+    for (int i = 0; i < size; ++i) {
+      if (M::at(k, i) == 0) continue;
+      (i % 2 ? odd : even) += M::at(k, i) * from[i * step];
+    }
+    to[k * to_step] = even + odd;
+    if (k && k < points - 1) to[(k + 1) * to_step] = even - odd;
+  }
+}
+
+/// to[i] = sum over k of M(k, i) from[k]
+template <class M, int points, class Vector> MC_HD void interpolate(const Vector* from, index_t step, Vector* to, index_t to_step) {
+  constexpr int size = M::kSize;
+  Vector result[size] = {};
+#pragma GCC unroll 8
+  for (int k = 0; k < points; k += k == 0 || k == points - 1 ? 1 : 2) {
+    const bool pair = k && k < points - 1;
+    const Vector one = from[k * step], other = pair ? from[(k + 1) * step] : Vector{};
+    const Vector sum = one + other, difference = one - other;
+#pragma GCC unroll 8
+    for (int i = 0; i < size; ++i)
+      if (M::at(k, i) != 0) result[i] += M::at(k, i) * (i % 2 ? difference : sum);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < size; ++i) to[i * to_step] = result[i];
+}
+
+/// Images of which a group of channels is seen, as tiles whose upper left pixels are 4 apart.
+struct Images {
+  index_t channels, height, width;  // of the whole image
+  index_t first, count;             // the channels that are seen
+  index_t pad_y, pad_x;             // how far the first tile lies outside
+  index_t tiles_n, tiles_y, tiles_x;
+  bool lanes;  // whether a vector of channels lies together
+
+  MC_HD index_t tiles() const { return tiles_y * tiles_x; }
+};
+
+/// What a tile, or the outputs of a tile, and a block of channels see of the images.
+struct Part {
+  index_t row, column;           // of the tile
+  index_t y, x;                  // of its first pixel
+  index_t plane;                 // where the first channel's plane begins, or with lanes the block's
+  int top, bottom, left, right;  // which of its pixels are in the image
+  int lanes;                     // how many channels there are
+
+  MC_HD Part(const Images& images, index_t tile, index_t c, int size, int width) {
+    const index_t n = tile / images.tiles();
+    row = tile % images.tiles() / images.tiles_x, column = tile % images.tiles_x;
+    y = row * kOut - images.pad_y, x = column * kOut - images.pad_x;
+    top = int(max_(index_t(0), -y)), bottom = int(min_(index_t(size), images.height - y));
+    left = int(max_(index_t(0), -x)), right = int(min_(index_t(size), images.width - x));
+    lanes = int(min_(index_t(width), images.count - c));
+    plane = images.height * images.width * (images.lanes ? n * round_up(images.channels, width) + images.first + c
+                                                         : n * images.channels + images.first + c);
+  }
+};
+
+/// Where the values of a tile and a block of channels are, of the first point; those of the next point are `point` further.
+struct Values {
+  index_t row, panel, point;
+  template <int kLanes> MC_HD index_t at(index_t tile, index_t block) const {
+    return tile * row + block / 2 * panel + block % 2 * kLanes;
+  }
+};
+
+template <int kLanes> struct Lane {
+  typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
+  typedef float Unaligned __attribute__((vector_size(kLanes * sizeof(float)), aligned(alignof(float)), may_alias));
+};
+
+/// Evaluate tiles of images: index = tile * blocks + block of channels.
+template <class M, int points, int kLanes> struct Evaluate {
+  typedef typename Lane<kLanes>::Vector Vector;
+  typedef typename Lane<kLanes>::Unaligned Unaligned;
+  Images images;
+  Values values;
+  index_t first_tile, first_block, blocks;
+  const float* x;
+  float* to;
+
+  MC_HD void operator()(index_t index) const {
+    constexpr int size = M::kSize;
+    const index_t block = index % blocks;
+    const Part part(images, first_tile + index / blocks, (first_block + block) * kLanes, size, kLanes);
+    const float* const plane = x + part.plane;
+    Vector pixels[size * size], half[points * size];
+    if (part.bottom - part.top < size || part.right - part.left < size || (!images.lanes && part.lanes < kLanes))
+      for (int i = 0; i < size * size; ++i) pixels[i] = Vector{};
+    if (images.lanes) {
+      for (int i = part.top; i < part.bottom; ++i) {
+        const float* const from = plane + ((part.y + i) * images.width + part.x) * kLanes;
+        for (int j = part.left; j < part.right; ++j) pixels[i * size + j] = *reinterpret_cast<const Unaligned*>(from + j * kLanes);
+      }
+    } else {
+      float* const pixel = reinterpret_cast<float*>(pixels);
+      for (int lane = 0; lane < part.lanes; ++lane) {
+        const float* const from = plane + (lane * images.height + part.y) * images.width + part.x;
+        for (int i = part.top; i < part.bottom; ++i)
+          for (int j = part.left; j < part.right; ++j) pixel[(i * size + j) * kLanes + lane] = from[i * images.width + j];
+      }
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < size; ++j) evaluate<M, points>(pixels + j, size, half + j, size);
+    float* const at = to + values.template at<kLanes>(index / blocks, block);
+    for (int k = 0; k < points; ++k) {
+      Vector result[points];
+      evaluate<M, points>(half + k * size, 1, result, 1);
+#pragma GCC unroll 8
+      for (int i = 0; i < points; ++i) *reinterpret_cast<Unaligned*>(at + (k * points + i) * values.point) = result[i];
+    }
+  }
+};
+
+/// What follows a convolution: y = f(scale y + shift), where f multiplies negative numbers by the channel's slope. Null: not that.
+struct Finish {
+  const float *scale, *shift, *slopes;
+};
+
+/// Interpolate outputs (OfOut), or tiles (OfTile), which are added where they overlap.
+template <class M, int points, int kLanes> struct Interpolate {
+  static constexpr bool kOverlap = M::kSize > kOut;
+  typedef typename Lane<kLanes>::Vector Vector;
+  typedef typename Lane<kLanes>::Unaligned Unaligned;
+  Images images;
+  Values values;
+  index_t first_tile, end_tile, first_block, blocks;
+  const float* from;
+  Finish finish;
+  float* y;
+
+  /// How many indices there are: one for each tile and block of channels, or each image where tiles overlap.
+  index_t count() const {
+    return (kOverlap ? (end_tile - 1) / images.tiles() - first_tile / images.tiles() + 1 : end_tile - first_tile) * blocks;
+  }
+
+  MC_HD void operator()(index_t index) const {
+    const index_t block = index % blocks;
+    if constexpr (kOverlap) {
+      const index_t image = first_tile / images.tiles() + index / blocks;
+      const index_t begin = max_(first_tile, image * images.tiles()), end = min_(end_tile, (image + 1) * images.tiles());
+      for (index_t tile = begin; tile < end; ++tile) interpolate_tile(tile, block);
+    } else {
+      interpolate_tile(first_tile + index / blocks, block);
+    }
+  }
+  MC_HD void interpolate_tile(index_t tile, index_t block) const {
+    constexpr int size = M::kSize;
+    const index_t c = (first_block + block) * kLanes;
+    const Part part(images, tile, c, size, kLanes);
+    Vector half[size * points], out[size * size];
+    const float* const at = from + values.template at<kLanes>(tile - first_tile, block);
+    for (int k = 0; k < points; ++k) {
+      Vector numbers[points];
+#pragma GCC unroll 8
+      for (int i = 0; i < points; ++i) numbers[i] = *reinterpret_cast<const Unaligned*>(at + (i * points + k) * values.point);
+      interpolate<M, points>(numbers, 1, half + k, points);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < size; ++i) interpolate<M, points>(half + i * points, 1, out + i * size, 1);
+    if constexpr (!kOverlap) finish_tile(out, c, part.lanes);
+    // What tiles above and to the left have written.
+    const int above = kOverlap && part.row ? size - kOut : 0, before = kOverlap && part.column ? size - kOut : 0;
+    float* const plane = y + part.plane;
+    if (images.lanes) {
+      for (int i = part.top; i < part.bottom; ++i)
+        for (int j = part.left; j < part.right; ++j) {
+          Unaligned* const to = reinterpret_cast<Unaligned*>(plane + ((part.y + i) * images.width + part.x + j) * kLanes);
+          *to = kOverlap && (i < above || j < before) ? *to + out[i * size + j] : out[i * size + j];
+        }
+    } else {
+      const float* const numbers = reinterpret_cast<const float*>(out);
+      for (int lane = 0; lane < part.lanes; ++lane)
+        for (int i = part.top; i < part.bottom; ++i)
+          for (int j = part.left; j < part.right; ++j) {
+            float* const to = plane + (lane * images.height + part.y + i) * images.width + part.x + j;
+            const float number = numbers[(i * size + j) * kLanes + lane];
+            *to = kOverlap && (i < above || j < before) ? *to + number : number;
+          }
+    }
+  }
+  /// out = f(scale out + shift) for the `lanes` channels from c on.
+  MC_HD void finish_tile(Vector* out, index_t c, int lanes) const {
+    if (!finish.scale && !finish.shift && !finish.slopes) return;
+    Vector scale = Vector{} + 1.f, shift{}, slopes = Vector{} + 1.f;
+    for (int lane = 0; lane < lanes; ++lane) {
+      if (finish.scale) scale[lane] = finish.scale[images.first + c + lane];
+      if (finish.shift) shift[lane] = finish.shift[images.first + c + lane];
+      if (finish.slopes) slopes[lane] = finish.slopes[images.first + c + lane];
+    }
+    for (int i = 0; i < kOut * kOut; ++i) {
+      out[i] = scale * out[i] + shift;
+      if (finish.slopes) out[i] = out[i] > 0 ? out[i] : out[i] * slopes;
+    }
+  }
+};
+
+/// Weights in plain order, seen as a matrix of kernels: the rows are channels of what is convolved, the columns of the result.
+struct Kernels {
+  index_t rows, columns;
+  index_t row, column;  // elements from one to the next
+};
+
+/// Evaluate kernels: index = block of columns * rows + row.
+template <int r, int kLanes> struct EvaluateKernels {
+  typedef typename Lane<kLanes>::Vector Vector;
+  typedef typename Lane<kLanes>::Unaligned Unaligned;
+  Kernels kernels;
+  Values values;
+  index_t first_block;
+  const float* w;
+  float* to;
+
+  MC_HD void operator()(index_t index) const {
+    typedef OfKernel<r> M;
+    constexpr int points = r + kOut - 1;
+    const index_t row = index % kernels.rows, block = index / kernels.rows, column = (first_block + block) * kLanes;
+    Vector taps[r * r] = {}, half[points * r];
+    const int lanes = int(min_(index_t(kLanes), kernels.columns - column));
+    const float* const from = w + row * kernels.row + column * kernels.column;
+    float* const tap = reinterpret_cast<float*>(taps);
+    for (int lane = 0; lane < lanes; ++lane)
+#pragma GCC unroll 32
+      for (int i = 0; i < r * r; ++i) tap[i * kLanes + lane] = from[lane * kernels.column + i];
+#pragma GCC unroll 8
+    for (int j = 0; j < r; ++j) evaluate<M, points>(taps + j, r, half + j, r);
+    float* const at = to + values.template at<kLanes>(row, block);
+    for (int k = 0; k < points; ++k) {
+      Vector result[points];
+      evaluate<M, points>(half + k * r, 1, result, 1);
+#pragma GCC unroll 8
+      for (int i = 0; i < points; ++i) *reinterpret_cast<Unaligned*>(at + (k * points + i) * values.point) = result[i];
+    }
+  }
+};
+
+/// Interpolate kernels, and add them to the gradient of the weights: index = block of columns * rows + row.
+template <int r, int kLanes> struct InterpolateKernels {
+  typedef typename Lane<kLanes>::Vector Vector;
+  typedef typename Lane<kLanes>::Unaligned Unaligned;
+  Kernels kernels;
+  Values values;
+  index_t first_block;
+  const float* from;
+  float* dw;
+
+  MC_HD void operator()(index_t index) const {
+    typedef OfKernel<r> M;
+    constexpr int points = r + kOut - 1;
+    const index_t row = index % kernels.rows, block = index / kernels.rows, column = (first_block + block) * kLanes;
+    const float* const at = from + values.template at<kLanes>(row, block);
+    Vector half[r * points], taps[r * r];
+    for (int k = 0; k < points; ++k) {
+      Vector numbers[points];
+#pragma GCC unroll 8
+      for (int i = 0; i < points; ++i) numbers[i] = *reinterpret_cast<const Unaligned*>(at + (i * points + k) * values.point);
+      interpolate<M, points>(numbers, 1, half + k, points);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < r; ++i) interpolate<M, points>(half + i * points, 1, taps + i * r, 1);
+    const int lanes = int(min_(index_t(kLanes), kernels.columns - column));
+    const float* const tap = reinterpret_cast<const float*>(taps);
+    float* const to = dw + row * kernels.row + column * kernels.column;
+    for (int lane = 0; lane < lanes; ++lane)
+      for (int i = 0; i < r * r; ++i) to[lane * kernels.column + i] += tap[i * kLanes + lane];
+  }
+};
+
+/// The three computations, with kernels of r x r and vectors of `kLanes` floats.
+template <int r, int kLanes> class Convolution {
+ public:
+  /// `lanes`: channels of the images lie in blocks of `kLanes`.
+  Convolution(Threads threads, const ConvShape& shape, bool lanes) : threads_(threads), s_(shape), lanes_(lanes) {}
+
+  /// Floats of scratch memory that each of the three needs at most.
+  index_t scratch() const {
+    return std::max(Room(image(0), s_.m).floats(), Room(columns(0), s_.group_channels).floats());
+  }
+
+  void forward(const float* x, const float* w, const Finish& finish, float* y, float* scratch) const {
+    for (index_t g = 0; g < s_.groups; ++g)
+      convolve<OfTile<r>, OfOut<r>>(image(g), columns(g), kernels(true), x,
+                                    w + g * s_.m * s_.group_channels * taps, finish, y, scratch);
+  }
+  void backward_data(const float* dy, const float* w, float* dx, float* scratch) const {
+    for (index_t g = 0; g < s_.groups; ++g)
+      convolve<OfOut<r>, OfTile<r>>(columns(g), image(g), kernels(false), dy,
+                                    w + g * s_.m * s_.group_channels * taps, Finish{}, dx, scratch);
+  }
+  /// Add to the gradients of the weights and of the bias, which may be null.
+  void backward_weights(const float* x, const float* dy, float* dw, float* db, float* scratch) const {
+    const Tile<float> tile = tile_for<float>(s_.group_channels);
+    for (index_t g = 0; g < s_.groups; ++g) {
+      const Images from = image(g), to = columns(g);
+      const Room room(from, to.count);
+      float *const v = room.v(scratch), *const m = room.m(scratch), *const u = room.u(scratch);
+      float* const weights = dw + g * to.count * from.count * taps;
+      std::vector<float> sums(db ? size_t(room.panels * kPanel) : 0);
+      room.each_part([&](index_t begin, index_t count, index_t panel, index_t panels) {
+        const index_t first = panel * 2, blocks = std::min(panels * 2, ceil_div(to.count, kLanes) - first);
+        if (!panel) each<Evaluate<OfTile<r>, points, kLanes>>(count * room.blocks, {from, room.v_at, begin, 0, room.blocks, x, v});
+        if (blocks % 2) fill(threads_, kAll * room.m_at.point, 0.f, m);  // half a panel without outputs
+        each<Evaluate<OfOut<r>, points, kLanes>>(count * blocks, {to, room.m_at, begin, first, blocks, dy, m});
+        each_product(panels, [&](index_t k, index_t p) {
+          const float* const top = m + k * room.m_at.point + p * room.m_at.panel;
+          for (index_t c = 0; c < from.count; c += tile.rows)
+            tile.product(count, v + k * room.v_at.point + c, 1, room.v_at.row, top, begin ? nullptr : kZeros,
+                         u + k * room.u_at.point + p * room.u_at.panel + c * kPanel, kPanel,
+                         int(std::min<index_t>(tile.rows, from.count - c)));
+          if (db && k == points + 1)  // the value of a polynomial at 1 is the sum of its coefficients
+            for (index_t t = 0; t < count; ++t)
+              for (int i = 0; i < kPanel; ++i) sums[size_t((panel + p) * kPanel + i)] += top[t * kPanel + i];
+        });
+        if (begin + count == room.tiles)
+          each<InterpolateKernels<r, kLanes>>(blocks * from.count, {kernels(true), room.u_at, first, u, weights});
+      });
+      for (index_t i = 0; db && i < to.count; ++i) db[to.first + i] += sums[size_t(i)];
+    }
+  }
+
+ private:
+  static constexpr int points = r + kOut - 1, kAll = points * points, kPanel = 2 * kLanes, taps = r * r;
+  static constexpr float kZeros[kMaxTileRows] = {};
+
+  // Floats of values of tiles, and of kernels, that are computed at a time: 1 MiB and 2 MiB were measured to be best, and at least
+  // four tiles of a product.
+  static constexpr index_t kTiles = 1 << 18, kKernels = 1 << 19;
+
+  /// What is computed at a time, so that it stays in the caches, and where it is in scratch memory: values of tiles (v), of outputs
+  /// (m) and of kernels (u). Some tiles and all outputs; or all tiles and some outputs, where kernels are more than both.
+  struct Room {
+    index_t tiles, length, blocks, panels, group;  // length: tiles at a time; group: panels of outputs at a time
+    Values v_at, m_at, u_at;
+
+    Room(const Images& from, index_t outputs) {
+      tiles = from.tiles_n * from.tiles();
+      blocks = ceil_div(from.count, kLanes), panels = group = ceil_div(outputs, kPanel);
+      const index_t width = blocks * kLanes, rows = tile_for<float>(tiles).rows;
+      index_t most = std::max<index_t>(4 * rows, kTiles / (kAll * (width + panels * kPanel)));
+      if (tiles * (width + panels * kPanel) <= width * panels * kPanel)
+        most = tiles, group = std::max<index_t>(1, kKernels / (kAll * kPanel * from.count));
+      group = ceil_div(panels, ceil_div(panels, group));
+      length = round_up(ceil_div(tiles, ceil_div(tiles, most)), rows);
+      // A vector more from point to point: else all may fall into one set of the cache.
+      v_at = {width, kPanel, length * width + kLanes};
+      m_at = {kPanel, length * kPanel, group * length * kPanel + kLanes};
+      u_at = {kPanel, from.count * kPanel, group * from.count * kPanel + kLanes};
+    }
+    float* v(float* scratch) const { return scratch; }
+    float* m(float* scratch) const { return v(scratch) + kAll * v_at.point + kMaxTileRows * v_at.row; }  // products read some more
+    float* u(float* scratch) const { return m(scratch) + kAll * m_at.point; }
+    index_t floats() const { return u(nullptr) + kAll * u_at.point - v(nullptr); }
+
+    /// part(first tile, tiles, first panel, panels) for each.
+    template <class Part> void each_part(const Part& part) const {
+      for (index_t panel = 0; panel < panels; panel += group)
+        for (index_t tile = 0; tile < tiles; tile += length)
+          part(tile, std::min(length, tiles - tile), panel, std::min(group, panels - panel));
+    }
+  };
+
+  /// The weights of a group: rows of channels and columns of outputs, or the other way round.
+  Kernels kernels(bool forward) const {
+    const Kernels kernels{s_.group_channels, s_.m, taps, s_.group_channels * taps};
+    return forward ? kernels : Kernels{kernels.columns, kernels.rows, kernels.column, kernels.row};
+  }
+  Images image(index_t group) const {
+    const Window& w = s_.window;
+    return {s_.channels, w.in[0], w.in[1], group * s_.group_channels, s_.group_channels, w.pad[0], w.pad[1], s_.images,
+            ceil_div(w.out[0], kOut), ceil_div(w.out[1], kOut), lanes_};
+  }
+  Images columns(index_t group) const {
+    Images images = image(group);
+    images.channels = s_.outputs, images.height = s_.window.out[0], images.width = s_.window.out[1];
+    images.first = group * s_.m, images.count = s_.m, images.pad_y = images.pad_x = 0;
+    return images;
+  }
+
+  template <class From, class To>
+  void convolve(const Images& from, const Images& to, const Kernels& kernels, const float* x, const float* w, const Finish& finish,
+                float* y, float* scratch) const {
+    const Room room(from, to.count);
+    float *const v = room.v(scratch), *const m = room.m(scratch), *const u = room.u(scratch);
+    const Tile<float> tile = tile_for<float>(room.tiles);
+    room.each_part([&](index_t begin, index_t count, index_t panel, index_t panels) {
+      const index_t first = panel * 2, blocks = std::min(panels * 2, ceil_div(to.count, kLanes) - first);
+      if (!begin) each<EvaluateKernels<r, kLanes>>(2 * panels * from.count, {kernels, room.u_at, first, w, u});
+      if (!panel) each<Evaluate<From, points, kLanes>>(count * room.blocks, {from, room.v_at, begin, 0, room.blocks, x, v});
+      each_product(panels, [&](index_t k, index_t p) {
+        for (index_t t = 0; t < count; t += tile.rows)
+          tile.product(from.count, v + k * room.v_at.point + t * room.v_at.row, room.v_at.row, 1,
+                       u + k * room.u_at.point + p * room.u_at.panel, kZeros,
+                       m + k * room.m_at.point + p * room.m_at.panel + t * kPanel, kPanel,
+                       int(std::min<index_t>(tile.rows, count - t)));
+      });
+      const Interpolate<To, points, kLanes> interpolation{to, room.m_at, begin, begin + count, first, blocks, m, finish, y};
+      each(interpolation.count(), interpolation);
+    });
+  }
+
+  /// functor(i) for 0 <= i < n.
+  template <class F> void each(index_t n, const F& functor) const {
+    parallel(threads_, n, std::max<index_t>(1, kGrain / (4 * kAll * kLanes)), [&](int, index_t begin, index_t end) {
+#ifdef MC_X86
+      if constexpr (kLanes == 16) return range_avx512(functor, begin, end);
+      if constexpr (kLanes == 8) return range_avx2(functor, begin, end);
+#endif
+      range_baseline(functor, begin, end);
+    });
+  }
+  /// product(point, panel) for all points of `panels` panels.
+  template <class Product> void each_product(index_t panels, const Product& product) const {
+    parallel(threads_, kAll * panels, 1, [&](int, index_t unit, index_t end) {
+      for (; unit < end; ++unit) product(unit / panels, unit % panels);
+    });
+  }
+
+  Threads threads_;
+  const ConvShape& s_;
+  bool lanes_;
+};
+
+/// In blocks of how many channels images may lie; 0: a block would belong to two groups, or vectors are too short.
+inline int lanes(const ConvShape& s) {
+  const int width = isa() == kAvx512 ? 16 : isa() == kAvx2 ? 8 : 0;
+  return width && (s.groups == 1 || (s.group_channels % width == 0 && s.m % width == 0)) ? width : 0;
+}
+
+/// Why this convolution is not computed here; null: it is.
+inline const char* refusal(const ConvShape& s) {
+  const Window& w = s.window;
+  if (w.num_axes != 2 || w.kernel[0] != w.kernel[1] || (w.kernel[0] != 3 && w.kernel[0] != 5)) return "a kernel other than 3x3 or 5x5";
+  for (int a = 0; a < 2; ++a)
+    if (w.stride[a] != 1 || w.dilation[a] != 1) return "a stride or a dilation";
+  return nullptr;
+}
+
+/// Whether it takes less time than the multiplications of the convolution itself, by what was measured: to evaluate and interpolate a
+/// tile takes as long as its product with 36 more channels or outputs, and to evaluate a kernel as 26 more tiles.
+inline bool pays(const ConvShape& s) {
+  const double points = double(s.window.kernel[0] + kOut - 1) * (s.window.kernel[0] + kOut - 1);
+  const double tiles = double(s.images * ceil_div(s.window.out[0], kOut) * ceil_div(s.window.out[1], kOut));
+  const double products = points * (tiles * (1 + 36. / double(s.group_channels) + 36. / double(s.m)) + 26);
+  return 1.1 * products < double(s.images * s.positions * s.taps);
+}
+
+/// compute(the Convolution for this shape and processor)
+template <class Compute> auto with(Threads threads, const ConvShape& s, bool lanes, const Compute& compute) {
+  const auto choose = [&](auto r) {
+#ifdef MC_X86
+    if (isa() == kAvx512) return compute(Convolution<r, 16>(threads, s, lanes));
+    if (isa() == kAvx2) return compute(Convolution<r, 8>(threads, s, lanes));
+#endif
+    return compute(Convolution<r, 4>(threads, s, lanes));
+  };
+  return s.window.kernel[0] == 3 ? choose(std::integral_constant<int, 3>()) : choose(std::integral_constant<int, 5>());
+}
+
+inline index_t scratch(Threads threads, const ConvShape& s, bool lanes) {
+  return with(threads, s, lanes, [](const auto& convolution) { return convolution.scratch(); });
+}
+inline void forward(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* w, const float* scale,
+                    const float* shift, const float* slopes, void* y, void* scratch) {
+  with(threads, s, lanes, [&](const auto& convolution) {
+    convolution.forward(static_cast<const float*>(x), static_cast<const float*>(w), Finish{scale, shift, slopes},
+                        static_cast<float*>(y), static_cast<float*>(scratch));
+  });
+}
+inline void backward_data(Threads threads, const ConvShape& s, bool lanes, const void* dy, const void* w, void* dx, void* scratch) {
+  with(threads, s, lanes, [&](const auto& convolution) {
+    convolution.backward_data(static_cast<const float*>(dy), static_cast<const float*>(w), static_cast<float*>(dx),
+                              static_cast<float*>(scratch));
+  });
+}
+inline void backward_weights(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* dy, void* dw, void* db,
+                             void* scratch) {
+  with(threads, s, lanes, [&](const auto& convolution) {
+    convolution.backward_weights(static_cast<const float*>(x), static_cast<const float*>(dy), static_cast<float*>(dw),
+                                 static_cast<float*>(db), static_cast<float*>(scratch));
+  });
+}
+
+}  // namespace winograd
+}  // namespace cpu
+}  // namespace mc

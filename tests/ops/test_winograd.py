@@ -1,0 +1,203 @@
+"""Engine WINOGRAD against engine CAFFE (minicaffe/ops/conv/winograd.hpp)."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST, TRAIN, caffe
+from minicaffe.device import threads
+from minicaffe.net.net import Net
+from minicaffe.ops import engine
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+# Relative to the root of the mean square: seen are 6e-5 (5x5) and 3e-5 (3x3) at most, sums of float32 themselves have 1e-6.
+TOLERANCE = 2e-4
+
+SHAPES = {
+    "3x3": ((2, 16, 9, 9), "num_output: 32 kernel_size: 3 pad: 1"),
+    "5x5": ((2, 16, 9, 11), "num_output: 32 kernel_size: 5 pad: 2"),
+    "no padding": ((2, 20, 12, 12), "num_output: 50 kernel_size: 5"),
+    "much padding": ((2, 5, 4, 6), "num_output: 7 kernel_size: 3 pad: 4"),
+    "other padding": ((2, 16, 7, 8), "num_output: 16 kernel_size: 5 pad_h: 0 pad_w: 3"),
+    "one output": ((3, 24, 3, 3), "num_output: 17 kernel_size: 3"),
+    "one channel": ((2, 1, 13, 10), "num_output: 1 kernel_size: 3"),
+    "no bias": ((2, 33, 8, 8), "num_output: 16 kernel_size: 3 bias_term: false"),
+    "groups": ((2, 32, 8, 8), "num_output: 64 kernel_size: 3 group: 2 pad: 1"),
+    "odd groups": ((2, 9, 8, 8), "num_output: 6 kernel_size: 5 group: 3 pad: 1"),
+    "blocks of tiles": ((2, 16, 121, 70), "num_output: 16 kernel_size: 3 pad: 1"),
+    "blocks of outputs": ((1, 256, 5, 5), "num_output: 160 kernel_size: 3 pad: 1"),
+}
+
+
+@pytest.fixture
+def use(on_cpu):
+    """use(engine): layers with engine DEFAULT ask for it first; put back at the end."""
+    before = engine.preferred()
+    yield engine.prefer
+    engine.prefer(before)
+
+
+def make(shape, fields, behind="", dtype=Dtype.FLOAT, phase=TRAIN):
+    """A net of one convolution and what is behind it, with gradients for all, filled from one seed."""
+    dims = " ".join(f"dim: {size}" for size in shape)
+    param, _ = parse_text(f"""
+        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}
+        layer {{ name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {{ {fields}
+                 weight_filler {{ type: "xavier" }} bias_filler {{ type: "uniform" }} }} }} {behind}""",
+        caffe_pb2.NetParameter, "test.prototxt", keep_layer_fields=True)  # fmt: skip
+    param.force_backward = phase == TRAIN
+    param.state.phase = phase
+    caffe.seed(5)
+    net = Net(param, dtype, file="test.prototxt")
+    net.blob_by_name("x").data[...] = np.random.default_rng(3).standard_normal(shape)
+    return net
+
+
+def step(net):
+    """All that one forward and backward pass computes, from a fixed gradient, by name."""
+    last = net.tops[-1][0]
+    net.forward_from_to(0, len(net.layers) - 1)
+    last.diff[...] = np.random.default_rng(4).standard_normal(last.shape)
+    net.backward_from_to(len(net.layers) - 1, 0)
+    found = {"y": last.cpu_data.copy(), "dx": net.blob_by_name("x").cpu_diff.copy()}
+    for one in net.layers:
+        found.update({f"d{one.name}[{i}]": blob.cpu_diff.copy() for i, blob in enumerate(one.blobs)})
+    return found
+
+
+def close(ours, others):
+    assert ours.keys() == others.keys()
+    for name, values in others.items():
+        assert np.abs(ours[name] - values).max() <= TOLERANCE * np.sqrt(np.mean(values ** 2)), name
+        assert np.abs(values).max() > 0, name
+
+
+def who(net):
+    return net.engines()[0]["engine"]
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_convolution(use, case):
+    use("CAFFE")
+    exact = step(make(*SHAPES[case], dtype=Dtype.DOUBLE))
+    use("WINOGRAD")
+    net = make(*SHAPES[case])
+    ours = step(net)
+    assert who(net) == "WINOGRAD"
+    close(ours, exact)
+    again = step(net)
+    for name in exact:
+        added = 2 if name.startswith("dconv") else 1      # to gradients of parameters a second step adds
+        close({name: again[name]}, {name: added * exact[name]})
+
+
+@pytest.mark.parametrize("isa", ["avx2", "baseline"])
+def test_other_processors(on_cpu, isa):
+    code = f"""
+import sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+import test_winograd as t
+for case in t.SHAPES:
+    t.engine.prefer("CAFFE")
+    exact = t.step(t.make(*t.SHAPES[case], dtype=t.Dtype.DOUBLE))
+    t.engine.prefer("WINOGRAD")
+    net = t.make(*t.SHAPES[case])
+    t.close(t.step(net), exact)
+    assert t.who(net) == "WINOGRAD"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "MINICAFFE_ISA": isa, "MINICAFFE_DEVICE": "cpu"})
+
+
+@pytest.mark.parametrize("case", ["no padding", "groups", "blocks of tiles", "blocks of outputs"])
+def test_the_number_of_threads_changes_nothing(use, case):
+    use("WINOGRAD")
+    before, results = threads.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            threads.set_num_threads(count)
+            results.append(step(make(*SHAPES[case])))
+    finally:
+        threads.set_num_threads(before)
+    for other in results[1:]:
+        for name, values in results[0].items():
+            np.testing.assert_array_equal(other[name], values, err_msg=name)
+
+
+def behind(kind, fields=""):
+    return f'layer {{ name: "{kind}" type: "{kind}" bottom: "y" top: "y" {fields} }}'
+
+
+@pytest.mark.parametrize("shape", [((2, 20, 12, 12), "num_output: 50 kernel_size: 5"), ((2, 32, 9, 9), "num_output: 32 kernel_size: 3"),
+                                   ((2, 16, 9, 9), "num_output: 16 kernel_size: 3 bias_term: false")])
+@pytest.mark.parametrize(("layers", "phase"), [
+    (behind("ReLU"), TRAIN), (behind("ReLU", "relu_param { negative_slope: 0.25 }"), TRAIN), (behind("PReLU"), TEST),
+    (behind("Scale", 'scale_param { bias_term: true filler { type: "uniform" } bias_filler { type: "uniform" } }') + behind("ReLU"),
+     TEST)])  # fmt: skip
+def test_what_follows_is_computed_along(use, shape, layers, phase):
+    results = []
+    for name, dtype in (("CAFFE", Dtype.DOUBLE), ("WINOGRAD", Dtype.FLOAT)):
+        use(name)
+        net = make(*shape, layers, dtype, phase)
+        if phase == TRAIN:
+            results.append(step(net))
+        else:
+            net.forward_from_to(0, len(net.layers) - 1)
+            results.append({"y": net.tops[-1][0].cpu_data.copy()})
+    assert who(net) == "WINOGRAD" and net.engines()[0]["fused"]
+    close(*reversed(results))
+
+
+def test_nan_stays_in_its_neighbourhood(use):
+    use("WINOGRAD")
+    net = make(*SHAPES["3x3"], behind("ReLU"))
+    net.blob_by_name("x").data[1, 3, 0, 0] = np.nan
+    net.forward_from_to(0, len(net.layers) - 1)
+    y = net.tops[-1][0].cpu_data
+    assert np.isnan(y[1, :, :2, :2]).all()              # as everywhere; with it the rest of the tile
+    assert np.isfinite(y[0]).all() and np.isfinite(y[1, :, 4:]).all() and np.isfinite(y[1, :, :, 4:]).all()
+
+
+@pytest.mark.parametrize(("shape", "fields", "reason"), [
+    ((2, 16, 9, 9), "kernel_size: 1", "a kernel other than 3x3 or 5x5"), ((2, 16, 9, 9), "kernel_size: 7", "a kernel other"),
+    ((2, 16, 9, 9), "kernel_h: 3 kernel_w: 5", "a kernel other"), ((2, 16, 9), "kernel_size: 3", "a kernel other"),
+    ((2, 16, 9, 9), "kernel_size: 3 stride: 2", "a stride"), ((2, 16, 9, 9), "kernel_size: 3 dilation: 2", "a stride or a dilation")])  # fmt: skip
+def test_refused(use, shape, fields, reason):
+    use("WINOGRAD")
+    net = make(shape, f"num_output: 16 {fields}")
+    step(net)
+    row = net.engines()[0]
+    assert row["engine"] == "CAFFE" and reason in row["refused"]["WINOGRAD"]
+
+
+def test_float64_and_deconvolution_are_refused(use):
+    use("WINOGRAD")
+    net = make(*SHAPES["3x3"], dtype=Dtype.DOUBLE)
+    step(net)
+    assert "float64" in net.engines()[0]["refused"]["WINOGRAD"]
+    net = make(*SHAPES["3x3"], 'layer { name: "up" type: "Deconvolution" bottom: "y" top: "z" '
+                               'convolution_param { num_output: 4 kernel_size: 3 } }')
+    step(net)
+    assert net.engines()[1]["refused"]["WINOGRAD"] == "a deconvolution"
+
+
+@pytest.mark.parametrize(("shape", "fields", "expected"), [
+    ((64, 20, 12, 12), "num_output: 50 kernel_size: 5", True), ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", True),
+    ((8, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", True), ((1, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", False),
+    ((8, 3, 32, 32), "num_output: 32 kernel_size: 5 pad: 2", False), ((8, 16, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", False)])
+def test_where_it_pays(use, shape, fields, expected):
+    use("")
+    net = make(shape, fields)
+    net.forward_from_to(0, 1)
+    assert (who(net) == "WINOGRAD") is expected
+
+
+def test_the_layer_says_otherwise(use):
+    use("")
+    net = make((8, 64, 56, 56), "num_output: 64 kernel_size: 3 engine: CAFFE")
+    net.forward_from_to(0, 1)
+    assert who(net) == "CAFFE"
