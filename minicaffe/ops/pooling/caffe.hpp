@@ -197,6 +197,7 @@ template <class T, int L> struct MaskSpread {
   }
   /// Even and odd pixels of a row, in turn.
   MC_HD void put(Vector even, Vector odd, Unaligned* to) const {
+#if defined(__clang__) || __GNUC__ >= 12
     if constexpr (L == 8) {
       to[0] = __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
       to[1] = __builtin_shufflevector(even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
@@ -204,6 +205,9 @@ template <class T, int L> struct MaskSpread {
       to[0] = __builtin_shufflevector(even, odd, 0, 4, 1, 5);
       to[1] = __builtin_shufflevector(even, odd, 2, 6, 3, 7);
     }
+#else
+    for (int l = 0; l < 2 * L; ++l) to[l / L][l % L] = (l % 2 ? odd : even)[l / 2];
+#endif
   }
 };
 
