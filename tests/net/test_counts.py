@@ -106,8 +106,8 @@ def test_a_step_of_engine_onednn_reorders_at_the_end_of_the_stack(onednn, name, 
 
 
 @pytest.mark.parametrize(("name", "engine_name", "most"), [
-    ("lenet", "CAFFE", 70), ("inception", "CAFFE", 100), ("residual", "CAFFE", 150),
-    ("lenet", "ONEDNN", 65), ("inception", "ONEDNN", 105), ("residual", "ONEDNN", 140),
+    ("lenet", "CAFFE", 60), ("inception", "CAFFE", 70), ("residual", "CAFFE", 130),
+    ("lenet", "ONEDNN", 60), ("inception", "ONEDNN", 90), ("residual", "ONEDNN", 130),
 ])
 @pytest.mark.no_plan("a plan calls more functions")
 def test_python_calls_of_a_step(onednn, name, engine_name, most):
@@ -125,7 +125,8 @@ def test_python_calls_of_a_step(onednn, name, engine_name, most):
         solver.step(1)
     finally:
         sys.setprofile(before)
-    del calls["setprofile"]
+    for name in ("setprofile", "__eq__", "__hash__", "hash"):     # how often a dict compares keys depends on their addresses
+        del calls[name]
     assert calls.total() <= most, calls.most_common(20)
 
 
