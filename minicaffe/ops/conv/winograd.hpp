@@ -66,7 +66,8 @@ template <int r> struct OfOut {
 };
 
 /// to[k] = sum over i of M(k, i) from[i]
-template <class M, int points, class Vector> MC_HD void evaluate(const Vector* from, index_t step, Vector* to, index_t to_step) {
+template <class M, int points, class Number, class Vector>
+MC_HD void evaluate(const Number* from, index_t step, Vector* to, index_t to_step) {
   constexpr int size = M::kSize;
 #pragma GCC unroll 8
   for (int k = 0; k < points; k += k == 0 || k == points - 1 ? 1 : 2) {
@@ -142,6 +143,30 @@ template <int kLanes> struct Lane {
   typedef float Unaligned __attribute__((vector_size(kLanes * sizeof(float)), aligned(alignof(float)), may_alias));
 };
 
+typedef float Four __attribute__((vector_size(16)));
+typedef float UnalignedFour __attribute__((vector_size(16), aligned(alignof(float)), may_alias));
+
+/// The numbers i, j, k, l of the eight in a and b.
+template <int i, int j, int k, int l> MC_HD void pick(const Four& a, const Four& b, Four* to) {
+#if defined(__clang__) || __GNUC__ >= 12
+  *to = __builtin_shufflevector(a, b, i, j, k, l);
+#else
+  typedef int Indices __attribute__((vector_size(16)));
+  *to = __builtin_shuffle(a, b, Indices{i, j, k, l});
+#endif
+}
+
+/// Four rows of four numbers as columns.
+MC_HD void turn(const float* from, index_t row, Four* to) {
+  Four rows[4], halves[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) rows[i] = *reinterpret_cast<const UnalignedFour*>(from + i * row);
+  pick<0, 4, 1, 5>(rows[0], rows[1], &halves[0]), pick<2, 6, 3, 7>(rows[0], rows[1], &halves[1]);
+  pick<0, 4, 1, 5>(rows[2], rows[3], &halves[2]), pick<2, 6, 3, 7>(rows[2], rows[3], &halves[3]);
+  pick<0, 1, 4, 5>(halves[0], halves[2], &to[0]), pick<2, 3, 6, 7>(halves[0], halves[2], &to[1]);
+  pick<0, 1, 4, 5>(halves[1], halves[3], &to[2]), pick<2, 3, 6, 7>(halves[1], halves[3], &to[3]);
+}
+
 /// Evaluate tiles of images: index = tile * blocks + block of channels.
 template <class M, int points, int kLanes> struct Evaluate {
   typedef typename Lane<kLanes>::Vector Vector;
@@ -152,29 +177,50 @@ template <class M, int points, int kLanes> struct Evaluate {
   const float* x;
   float* to;
 
-  MC_HD void operator()(index_t index) const {
+  /// The pixels of a part, zeros where there are none; `all`: there are all.
+  MC_HD void collect(const float* plane, const Part& part, bool all, Vector* pixels) const {
     constexpr int size = M::kSize;
-    const index_t block = index % blocks;
-    const Part part(images, first_tile + index / blocks, (first_block + block) * kLanes, size, kLanes);
-    const float* const plane = x + part.plane;
-    Vector pixels[size * size], half[points * size];
-    if (part.bottom - part.top < size || part.right - part.left < size || (!images.lanes && part.lanes < kLanes))
-      for (int i = 0; i < size * size; ++i) pixels[i] = Vector{};
+    for (int i = 0; !all && i < size * size; ++i) pixels[i] = Vector{};
     if (images.lanes) {
       for (int i = part.top; i < part.bottom; ++i) {
         const float* const from = plane + ((part.y + i) * images.width + part.x) * kLanes;
         for (int j = part.left; j < part.right; ++j) pixels[i * size + j] = *reinterpret_cast<const Unaligned*>(from + j * kLanes);
       }
-    } else {
-      float* const pixel = reinterpret_cast<float*>(pixels);
-      for (int lane = 0; lane < part.lanes; ++lane) {
-        const float* const from = plane + (lane * images.height + part.y) * images.width + part.x;
-        for (int i = part.top; i < part.bottom; ++i)
-          for (int j = part.left; j < part.right; ++j) pixel[(i * size + j) * kLanes + lane] = from[i * images.width + j];
-      }
+      return;
     }
+    float* const pixel = reinterpret_cast<float*>(pixels);
+    const index_t next = images.height * images.width;
+    const int turned = part.right - part.left == size ? part.lanes / 4 * 4 : 0;
+    for (int lane = 0; lane < turned; lane += 4)
+      for (int i = part.top; i < part.bottom; ++i)
+        for (int j : {0, size - 4}) {
+          Four columns[4];
+          turn(plane + lane * next + (part.y + i) * images.width + part.x + j, next, columns);
+          for (int k = 0; k < 4; ++k) *reinterpret_cast<UnalignedFour*>(pixel + (i * size + j + k) * kLanes + lane) = columns[k];
+        }
+    for (int lane = turned; lane < part.lanes; ++lane) {
+      const float* const from = plane + lane * next + part.y * images.width + part.x;
+      for (int i = part.top; i < part.bottom; ++i)
+        for (int j = part.left; j < part.right; ++j) pixel[(i * size + j) * kLanes + lane] = from[i * images.width + j];
+    }
+  }
+  MC_HD void operator()(index_t index) const {
+    constexpr int size = M::kSize;
+    const index_t block = index % blocks;
+    const Part part(images, first_tile + index / blocks, (first_block + block) * kLanes, size, kLanes);
+    const float* const plane = x + part.plane;
+    Vector half[points * size];
+    const bool whole = part.bottom - part.top == size && part.right - part.left == size;
+    if (whole && images.lanes) {
+      const Unaligned* const pixels = reinterpret_cast<const Unaligned*>(plane) + part.y * images.width + part.x;
 #pragma GCC unroll 8
-    for (int j = 0; j < size; ++j) evaluate<M, points>(pixels + j, size, half + j, size);
+      for (int j = 0; j < size; ++j) evaluate<M, points>(pixels + j, images.width, half + j, size);
+    } else {
+      Vector pixels[size * size];
+      collect(plane, part, whole && part.lanes == kLanes, pixels);
+#pragma GCC unroll 8
+      for (int j = 0; j < size; ++j) evaluate<M, points>(pixels + j, size, half + j, size);
+    }
     float* const at = to + values.template at<kLanes>(index / blocks, block);
     for (int k = 0; k < points; ++k) {
       Vector result[points];
@@ -243,10 +289,24 @@ template <class M, int points, int kLanes> struct Interpolate {
         }
     } else {
       const float* const numbers = reinterpret_cast<const float*>(out);
-      for (int lane = 0; lane < part.lanes; ++lane)
+      const index_t next = images.height * images.width;
+      const int turned = part.right - part.left == size && size % 4 == 0 ? part.lanes / 4 * 4 : 0;
+      for (int lane = 0; lane < turned; lane += 4)
+        for (int i = part.top; i < part.bottom; ++i)
+          for (int j = 0; j < size; j += 4) {
+            Four rows[4];
+            turn(numbers + (i * size + j) * kLanes + lane, kLanes, rows);
+            const bool add = i < above || j < before;
+            for (int k = 0; k < 4; ++k) {
+              UnalignedFour* const to =
+                  reinterpret_cast<UnalignedFour*>(plane + (lane + k) * next + (part.y + i) * images.width + part.x + j);
+              *to = add ? *to + rows[k] : rows[k];
+            }
+          }
+      for (int lane = turned; lane < part.lanes; ++lane)
         for (int i = part.top; i < part.bottom; ++i)
           for (int j = part.left; j < part.right; ++j) {
-            float* const to = plane + (lane * images.height + part.y + i) * images.width + part.x + j;
+            float* const to = plane + lane * next + (part.y + i) * images.width + part.x + j;
             const float number = numbers[(i * size + j) * kLanes + lane];
             *to = kOverlap && (i < above || j < before) ? *to + number : number;
           }
