@@ -125,14 +125,15 @@ class Registry:
             return self._allocators[place]
 
     def host_pool(self):
-        """Give the allocator of host memory that serves parts of an iteration in turn: blobs under a plan, scratch memory."""
+        """Give the allocator of host memory that serves parts of an iteration in turn: blobs under a plan, scratch memory.
+
+        Above the C library that is an arena. Any other allocator serves these, too: its limit would count a cache's free blocks.
+        """
         pool = self._pool   # which several operations of each iteration ask for
         if pool is None:
             upstream = self.allocator(CPUPlace())
-            # Only of the C library are large segments free until they are touched; a limit counts their bytes.
-            large = isinstance(upstream, SystemAllocator)
             with self._lock:
-                pool = self._pool = CachingAllocator(upstream, constants="arena" if large else "pytorch")
+                pool = self._pool = CachingAllocator(upstream, constants="arena") if isinstance(upstream, SystemAllocator) else upstream
         return pool
 
     def in_use(self, place):

@@ -38,7 +38,8 @@ cdef class SyncedMemory:
     cdef Buffer private_side        # of the host, in `arrangement`
     cdef Layout arrangement
     cdef DeviceSide side            # None until the first GPU call
-    cdef public Allocator pool      # gives the host's blocks, not zeroed, as a writer overwrites them all; None: as ever
+    cdef public Allocator pool      # gives the host's blocks; None: that of the place
+    cdef public bint overwritten    # who writes it first writes all of it, so that new blocks need no zeros
     cdef str _name
     # Caffe's four calls; those of the same names without `_ptr` give the side as a Buffer.
     cdef const void* cpu_data_ptr(self) except? NULL nogil
@@ -50,6 +51,7 @@ cdef class SyncedMemory:
     cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL nogil
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil
     cpdef int show_private(self) except -1
+    cpdef int drop_plain(self) except -1
     cdef int drop_private(self) except -1
     cpdef bint recycle(self) except -1
     cpdef renew(self)

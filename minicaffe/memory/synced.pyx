@@ -257,7 +257,7 @@ cdef class SyncedMemory:
         Whoever looks next fills them in; who overwrites all does not need to.
         """
         with device_lock:
-            if self.pool is not None:       # its blocks are not zeroed
+            if self.overwritten:
                 return False
             whole = nbytes == self.size and (self.head == HEAD_AT_CPU
                                              or self.head == HEAD_AT_PRIVATE and self.arrangement.plain_nbytes == self.size)
@@ -266,14 +266,15 @@ cdef class SyncedMemory:
             self.head = UNINITIALIZED
         return True
 
-    def drop_plain(self):
+    cpdef int drop_plain(self) except -1:
         """Give the host side up where the private side says the same, or more; not where somebody has a hold on it."""
-        if self.host is None:
-            return
+        if self.host is None or self.layout() is None:
+            return 0
         with device_lock:
             if self.layout() is not None and self.arrangement.dtype != BF16 and self.arrangement.plain_nbytes == self.size \
                     and not self.shown():
                 self.host, self.head = None, HEAD_AT_PRIVATE
+        return 0
 
     def overwrite_zeros(self):
         """Return whether the host side is to be zeros that nobody has filled in; now the caller overwrites all of it."""
@@ -281,10 +282,7 @@ cdef class SyncedMemory:
             if self.head != UNINITIALIZED:
                 return False
             if self.host is None:
-                unfilled = getattr(self.pool, "unfilled", None)
-                if unfilled is None:
-                    return False
-                self.host = Buffer(unfilled, self.size, self._name)
+                self.host = self.new_host()
             self.head = HEAD_AT_CPU
         return True
 
@@ -534,12 +532,12 @@ cdef class SyncedMemory:
             if head == self.head and host is self.host and device is self.device and private is self.private_side:
                 break
         if step.action == ZERO_HOST:
-            if self.pool is None:
+            if not self.overwritten:
                 with nogil:
                     memset(side.ptr, 0, side.nbytes)
             self.host = side
         elif step.action == ZERO_DEVICE:
-            if self.pool is None:
+            if not self.overwritten:
                 self.side.zero(<size_t>side.ptr, self.size)
             self.device = side
         elif step.action == TO_HOST:
@@ -567,7 +565,7 @@ cdef class SyncedMemory:
             self.find_side()
             self.device = argument
         elif step.action == ZERO_PRIVATE or (step.action == TAKE_PRIVATE and private is None):
-            clear(side, self.arrangement, step.action == ZERO_PRIVATE and self.pool is None)
+            clear(side, self.arrangement, step.action == ZERO_PRIVATE and not self.overwritten)
             self.private_side = side
         elif step.action == TO_PRIVATE:
             self.arrangement.from_plain(<size_t>side.ptr, <size_t>host.ptr)

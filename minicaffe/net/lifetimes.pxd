@@ -9,9 +9,13 @@ cdef class Lifetimes:
     cdef readonly list learned  # for each node the learnable parameters, by number, whose gradients its backward completes
     cdef readonly list unlearned    # those of no node
     cdef list gradients         # `Life` of the gradient of each learnable parameter
-    cdef object zeros           # an allocator for these
+    cdef object pool            # gives all blocks
+    cdef list operations        # of each node's layer: they keep things for backward, which end with it
+    cdef bint training
+    cdef list parts             # for each node None, or the operation and learnable parameter of a gradient that is used part by part
     cdef list backward          # the same with its backward
     cdef int end_forward(self, int index, Node node) except -1
     cdef int end_backward(self, int index, Node node) except -1
+    cdef int let_go(self, int index) except -1
     cdef int end_update(self, list which) except -1
     cdef int end(self, list ends, int index, Node node) except -1

@@ -6,45 +6,22 @@ that share a memory (Split, in place, Reshape) are told by its identity. A memor
 (`SyncedMemory.recycle`), so that a lifetime which was found too short gives no wrong numbers.
 """
 
-cimport cython
 from cpython.object cimport PyObject
 
-from minicaffe.blob cimport FLOAT, Blob
-from minicaffe.device.context cimport Context, cpu_context
-from minicaffe.memory.allocator cimport Allocator
+from minicaffe.blob cimport Blob
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.net.node cimport Node
+from minicaffe.ops.engine cimport Operation
+
+from collections import Counter
 
 from minicaffe.memory.registry import registry
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* o)
 
-cdef extern from "minicaffe/device/typed.hpp" nogil:
-    void fill_typed "mc::fill_typed"(const Context& on, int dtype, long long n, double value, void* y)
-
-
-@cython.final
-@cython.no_gc_clear     # the collector may reach it before the last Buffer that it has to free
-cdef class ZeroAllocator(Allocator):
-    """Give blocks of `upstream` filled with zeros; who overwrites all of one takes it from `unfilled`."""
-
-    @property
-    def unfilled(self):
-        return self.upstream
-
-    def __init__(self, Allocator upstream not None):
-        super().__init__(upstream.place, upstream)
-
-    cdef void* alloc_ptr(self, size_t nbytes) except NULL:
-        cdef void* ptr = self.upstream.alloc_ptr(nbytes)
-        self.remember(ptr, nbytes)
-        fill_typed(cpu_context(), FLOAT, nbytes // 4, 0, ptr)
-        return ptr
-
-    cdef int free_ptr(self, void* ptr) except -1:
-        self.forget(ptr)
-        return self.upstream.free_ptr(ptr)
+cdef enum:
+    LARGE = 1 << 20     # elements: gradients from here on are used part by part where that can be
 
 
 cdef class Life:
@@ -99,7 +76,8 @@ cdef class Lifetimes:
         cdef Blob blob
         cdef Life life
         cdef int i, count = len(nodes)
-        self.stamp = stamp
+        self.stamp, self.training = stamp, training
+        self.operations = [(<Node> node).layer.operations() for node in nodes]
         self.stamps = [(<Node> node).stamp() for node in nodes]
         self.forward, self.backward = [[] for _ in nodes], [[] for _ in nodes]
         self.params = [[blob.data_memory for blob in node.blobs] for node in nodes]
@@ -135,32 +113,50 @@ cdef class Lifetimes:
             for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()),
                          *(node.tops if node.layer.backward_reads_tops else ())):
                 life_of(lives, blob.data_memory).touch(2 * count - 1 - head[i])
-        pool = registry.host_pool()
+        self.pool = registry.host_pool()
         last = {}       # by the id of a parameter's gradient: the node that adds to it last
         for i in reversed(range(count)):
             if nodes[i].needs_backward:
                 last.update((id(blob.diff_memory), head[i]) for blob in nodes[i].blobs)
-        self.learned, self.unlearned, self.zeros = [[] for _ in nodes], [], ZeroAllocator(pool)
+        self.learned, self.unlearned = [[] for _ in nodes], []
         for i, blob in enumerate(learnable):
             (self.learned[last[id(blob.diff_memory)]] if id(blob.diff_memory) in last else self.unlearned).append(i)
+        users = Counter(id(blob.diff_memory) for node in nodes for blob in node.blobs)
+        self.parts = [None] * count
+        for node, operations, which, i in zip(nodes, self.operations, self.learned, range(count)):
+            for j in which:
+                blob = learnable[j]
+                if blob.count >= LARGE and node.blobs and blob is node.blobs[0] and users[id(blob.diff_memory)] == 1 \
+                        and len(operations) == 1 and operations[0].learns_in_parts:     # of several, backward may read it later
+                    self.parts[i] = operations[0], j
         for blob in params:
             life = life_of(lives, blob.diff_memory)
             life.holders += 1
         self.gradients = [life_of(lives, blob.diff_memory) for blob in learnable]
         for life in lives.values():
             if not life.kept and life.written and life.memory.size:
-                life.memory.pool = pool
+                life.memory.pool, life.memory.overwritten = self.pool, True
                 (self.forward[life.last] if life.last < count else self.backward[2 * count - 1 - life.last]).append(life)
 
     cdef int end_forward(self, int index, Node node) except -1:
         """Recycle what was needed last by the forward of a node, and plain copies of parameters that engines keep otherwise."""
+        cdef SyncedMemory memory
         for memory in <list> self.params[index]:
             memory.drop_plain()
+        if not self.training:
+            self.let_go(index)
         return self.end(self.forward, index, node)
 
     cdef int end_backward(self, int index, Node node) except -1:
         """Recycle what was needed last by the backward of a node."""
+        self.let_go(index)
         return self.end(self.backward, index, node)
+
+    cdef int let_go(self, int index) except -1:
+        cdef Operation operation
+        for operation in <list> self.operations[index]:
+            operation.let_go()
+        return 0
 
     cdef int end_update(self, list which) except -1:
         """Recycle the gradients of these learnable parameters; who adds to one next finds zeros."""
@@ -168,7 +164,7 @@ cdef class Lifetimes:
         for i in which:
             life = self.gradients[i]
             life.end()
-            life.memory.pool = self.zeros
+            life.memory.pool = self.pool
         return 0
 
     cdef int end(self, list ends, int index, Node node) except -1:

@@ -30,4 +30,5 @@ cdef class Runner:
     cdef double losses(self, int start, int end) except? -1
     cpdef double forward_from_to(self, int start, int end) except? -1
     cpdef backward_from_to(self, int start, int end)
+    cdef list backward_in_parts(self, int index, Lifetimes lifetimes)
     cdef int update_at_once(self, Lifetimes lifetimes, list which, bint last=*) except -1

@@ -4,6 +4,7 @@ Different from Caffe: a layer's reshape runs only when a blob changed (see layer
 threads take turns (lock.pyx).
 """
 
+import functools
 from collections import Counter
 
 from minicaffe.blob cimport Blob
@@ -12,10 +13,9 @@ from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.net.lock cimport NetLock
 from minicaffe.net.node cimport CARRIED, Node
 from minicaffe.device.context cimport Context, context
+from minicaffe.ops.engine cimport Operation
 
 from minicaffe.errors import ConfigError, ShapeError, close_matches
-from minicaffe.memory.place import CPUPlace
-from minicaffe.memory.registry import registry
 from minicaffe.net.node import link_followers
 from minicaffe.net.observe import log_backward, log_forward, log_norms
 
@@ -123,23 +123,42 @@ cdef class Runner:
                     node.separate()
             for i in range(start, end - 1, -1):
                 node = <Node> self.nodes[i]
+                learned = lifetimes.learned[i] if lifetimes is not None else None
                 if self.hooks[2]:
                     self._call_hooks(BEFORE_BACKWARD, i)
                 if node.needs_backward:
                     if node.ran != CARRIED:
                         node.renew_bottoms()
-                        node.backward()
+                        if self.updater is not None and lifetimes is not None and lifetimes.parts[i] is not None:
+                            learned = self.backward_in_parts(i, lifetimes)
+                        else:
+                            node.backward()
                     if lifetimes is not None:
                         lifetimes.end_backward(i, node)
                     if self.debug_info:
                         log_backward(node)
                 if lifetimes is not None:       # of followers, too, where the node itself needs no backward
-                    self.update_at_once(lifetimes, lifetimes.learned[i])
+                    self.update_at_once(lifetimes, learned)
                 if self.hooks[3]:
                     self._call_hooks(AFTER_BACKWARD, i)
             if lifetimes is not None:
                 self.update_at_once(lifetimes, lifetimes.unlearned, True)
                 self.updater = None
+
+    cdef list backward_in_parts(self, int index, Lifetimes lifetimes):
+        """Run the backward of a node, offer a large gradient part by part to the updater, and return which it has not had."""
+        cdef Operation operation
+        operation, large = lifetimes.parts[index]
+        operation.consumer = functools.partial(self.updater, [large])
+        try:
+            (<Node> self.nodes[index]).backward()
+            taken = operation.consumer is None
+        finally:
+            operation.consumer = None
+        if not taken:
+            return lifetimes.learned[index]
+        lifetimes.end_update([large])
+        return [i for i in lifetimes.learned[index] if i != large]
 
     cdef int update_at_once(self, Lifetimes lifetimes, list which, bint last=False) except -1:
         """Let the updater, if there is one, have the gradients of these parameters, which end then; small ones wait for others."""
@@ -271,8 +290,6 @@ cdef class Runner:
             for blob in self.learnable_params:
                 if blob.diff_memory.head == RECYCLED:
                     blob.diff_memory.renew()
-                    if on.stream != NULL or registry.host_place != CPUPlace():
-                        blob.diff_memory.pool = None    # which gives zeros in plain host memory alone
                 else:
                     blob.fill_diff_on(on, 0)
 

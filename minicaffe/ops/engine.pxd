@@ -27,6 +27,8 @@ cdef class Operation:
     cdef int threads
     cdef bint device, empty
     cdef Blob memory                    # scratch
+    cdef Blob kept                      # what forward leaves for backward
+    cdef object consumer                # takes the gradient of p part by part; who gives it so takes this away
     cdef int changed(self) except -1
     cdef bint fuses(self)
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
@@ -34,3 +36,5 @@ cdef class Operation:
     cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=*) except -1
     cdef int ask(self, const Context& on, Blob x) except -1
     cdef void* scratch(self, const Context& on, long long count) except? NULL
+    cdef Blob keep(self, shape)
+    cdef int let_go(self) except -1

@@ -82,6 +82,7 @@ cdef class Operation:
     takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.py)
     carries = False             # whether backward can compute the gradients of an epilogue, too, in place
     carries_own_top = False     # the same with a top of its own, in whose diff it leaves what the layers one by one would
+    learns_in_parts = False     # whether some engine gives the gradient of p to a consumer, part by part
 
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):
         self.dtype, self.engine = dtype, engine
@@ -196,9 +197,20 @@ cdef class Operation:
             self.memory = Blob((0,), self.dtype, "scratch")
         if self.memory.count < count:
             self.memory.reshape_to((count,))
-        self.memory.data_memory.renew()
-        self.memory.data_memory.pool = registry.host_pool()
-        return self.memory.mutable_data_on(on)
+        return in_turn(self.memory).mutable_data_on(on)
+
+    cdef Blob keep(self, shape):
+        """Give the blob of this shape in which forward leaves what backward needs, to be overwritten."""
+        if self.kept is None:
+            self.kept = Blob((0,), self.dtype, "[kept for backward]")
+        self.kept.reshape_to(shape)
+        return in_turn(self.kept)
+
+    cdef int let_go(self) except -1:
+        """Give up what was kept: by a plan, backward has been run."""
+        if self.kept is not None:
+            self.kept.data_memory.recycle()
+        return 0
 
     def describe(self):
         """Return who computes: a dict with `operation`, `engine` and `refused`, a dict of reasons.
@@ -207,6 +219,13 @@ cdef class Operation:
         """
         names = [made.engine for made in (self.forth, self.back, self.learn)] if self.forth is not None else []
         return {"operation": type(self).__name__, "engine": "/".join(dict.fromkeys(names)) or None, "refused": dict(self.refusals)}
+
+
+cdef Blob in_turn(Blob blob):
+    """Give `blob`, to be overwritten, in memory that others have before and after it."""
+    blob.data_memory.renew()
+    blob.data_memory.pool, blob.data_memory.overwritten = registry.host_pool(), True
+    return blob
 
 
 cdef int end_scratch(Operation operation) except -1:

@@ -81,8 +81,11 @@ class SGDSolver(Solver):
         self.iter += 1
         return rate
 
-    def update(self, rate, which=None):
-        """Update the learnable parameters, or those whose numbers are in `which`, with `rate`, as `constants` gives it."""
+    def update(self, rate, which=None, part=None):
+        """Update the learnable parameters with `rate`, as `constants` gives it.
+
+        `which` has the numbers of those that are updated; of a single one `part` may be all (`update_params`).
+        """
         param, net = self.param, self.net
         scale = 1 / param.iter_size
         if param.clip_gradients >= 0:
@@ -93,19 +96,20 @@ class SGDSolver(Solver):
         update_params(self.rule, [net.learnable_params[i] for i in which],
                       [self.history[n * count + i] for n in range(self.histories) for i in which],
                       [net.params_lr[i] for i in which], [net.params_weight_decay[i] for i in which], rate, scale,
-                      param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta)
+                      param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta, part)
 
     def gradients(self):
         """Compute the gradients; where nobody can ask for all of them, a net with a plan updates each parameter at once."""
+        self._check_whole()
         self._updated = False       # an error may have come between the update and `apply_update`
         if (type(self).apply_update, type(self).update) != (SGDSolver.apply_update, SGDSolver.update):
             return super().gradients()
         if caffe.mode == "cpu" and self.update_obstacle() is None and not self.param.snapshot_diff:
             net, rate = self.net, self.constants(self.learning_rate())[0]
-            net.updater = functools.partial(self.update, rate)
+            net.updater = functools.partial(self._update_along, rate)
             try:
                 loss = super().gradients()
-                self._updated = net.updater is None
+                self._updated, self._torn = net.updater is None, False
             finally:
                 net.updater = None
             return loss
@@ -118,6 +122,10 @@ class SGDSolver(Solver):
                 self._updated = True
                 return loss
         return super().gradients()
+
+    def _update_along(self, rate, *which):
+        self._torn = True       # until the gradients are complete
+        self.update(rate, *which)
 
     def update_obstacle(self):
         """Return why the update cannot begin before the whole iteration was computed, or follow it unseen; None if it can."""

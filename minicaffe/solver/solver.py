@@ -109,6 +109,7 @@ class Solver:
         self.listeners = []
         self._watch = FiniteWatch()
         self._stop = False       # an action asked to stop
+        self._torn = False       # some parameters are updated, and the iteration is not done
         self._losses = []        # the window of smoothed_loss
         self._first_iter = 0     # where the running step() began
         self._displayed = (0, time.perf_counter())  # iteration and time of the last display
@@ -348,8 +349,11 @@ class Solver:
             If a file cannot be written; training can go on.
         NotFiniteError
             If parameters are not finite: nobody could go on from there.
+        Error
+            If an iteration ended in the middle of its update.
         """
         with self.net.lock:
+            self._check_whole()
             self._watch.parameters(self, "stop")
             with interrupts_held():  # Ctrl-C leaves no model without its state
                 paths = snapshot.write(self)
@@ -370,7 +374,12 @@ class Solver:
         """
         with self.net.lock, caffe.trusting(self.trusted):
             snapshot.restore(self, str(path))
-        self._watch = FiniteWatch(self.nan, self.iter)
+        self._watch, self._torn = FiniteWatch(self.nan, self.iter), False
+
+    def _check_whole(self):
+        if self._torn:
+            raise Error(f"iteration {self.iter} ended in the middle of its update: some parameters have it and others do not; call "
+                        "restore() with a snapshot, make the solver anew, or train without a plan, which updates all at once")
 
     def share_weights(self, net):
         """Let `net` use the parameters of this solver's train net."""

@@ -8,6 +8,7 @@ from libcpp.vector cimport vector
 
 from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context, context, settle
+from minicaffe.kernels.types cimport item_size
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.layouts cimport diff_layout, stored
 
@@ -39,7 +40,7 @@ cpdef enum Rule:
 
 
 def update_params(Rule rule, list params, list history, lr_mults, decay_mults, double rate, double scale=1,
-                  double weight_decay=0, bint l1=False, double momentum=0, double momentum2=0, double delta=0):
+                  double weight_decay=0, bint l1=False, double momentum=0, double momentum2=0, double delta=0, tuple part=None):
     """Update every parameter: its data, its history, and its diff, which holds the step afterwards.
 
     Parameters
@@ -58,6 +59,8 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
         Decay by ``sign(w)`` instead of ``w``.
     momentum : float
         Also the decay of RMSPROP and ADADELTA and the beta1 of ADAM.
+    part : (Blob, int, int), optional
+        The data of this blob is the gradient of so many elements of the only parameter from that one on, which alone are updated.
 
     Raises
     ------
@@ -68,7 +71,8 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
     cdef bint two = rule == ADADELTA or rule == ADAM
     cdef int dtype = FLOAT
     cdef double decay
-    cdef Blob blob, first, second
+    cdef Blob blob, first, second, gradient
+    cdef long long begin
     cdef Context on = context()
     cdef Layout layout
     cdef vector[Parameter] table
@@ -91,12 +95,19 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
             dtype = blob.dtype
             # Where an engine left the gradient in a layout of its own, all is done there. Zeros of its padding stay zero: only a
             # rule that divides 0 by 0 would change them.
-            layout = diff_layout(on, [blob])
+            layout = diff_layout(on, [blob]) if part is None else None
             if stored(layout, blob) != blob.count and rule not in (SGD, NESTEROV) and <float> delta == 0:
                 layout = None
-            entry.w, entry.g = blob.mutable_data_in(on, layout), blob.mutable_diff_in(on, layout)
+            entry.w = blob.mutable_data_in(on, layout)
             entry.h, entry.h2 = first.mutable_data_in(on, layout), second.mutable_data_in(on, layout)
             entry.count, entry.rate = stored(layout, blob), rate * <double> lr_mults[i]
+            if part is None:
+                entry.g = blob.mutable_diff_in(on, layout)
+            else:
+                gradient, begin, entry.count = part
+                begin *= item_size(dtype)
+                entry.g = gradient.mutable_data_on(on)
+                entry.w, entry.h, entry.h2 = <char*> entry.w + begin, <char*> entry.h + begin, <char*> entry.h2 + begin
             decay = weight_decay * <double> decay_mults[i]
             entry.l1, entry.l2 = (decay, 0.0) if l1 else (0.0, decay)
             table.push_back(entry)
@@ -116,7 +127,8 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
                 adam_update(on, dtype, count, table.data(), scale, momentum, momentum2, delta)
         for blob in params:
             blob.wrote_data()
-            blob.wrote_diff()
+            if part is None:
+                blob.wrote_diff()
         for blob in history:
             blob.wrote_data()
         settle(on)

@@ -270,7 +270,7 @@ def test_of_what_is_overwritten_padding_alone_is_cleared(dtype, padding):
     """BF16 takes half of what the plain array takes, so the bytes of the block do not tell whether there is padding."""
     block = N // 2 if dtype == BF16 else N
     mem = SyncedMemory(N)
-    mem.pool = Dirty(CPUPlace(), registry.allocator(CPUPlace(), "plain"))
+    mem.pool, mem.overwritten = Dirty(CPUPlace(), registry.allocator(CPUPlace(), "plain")), True
     given = read(mem.overwrite_private_data(Layout(block + padding, N, "with padding", dtype=dtype)))
     assert given == (bytes(block + padding) if padding else b"\xff" * block)
     mem.pool = None

@@ -9,11 +9,10 @@ import pytest
 
 import minicaffe
 from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, MissingNameError, RecycledError
+from minicaffe.errors import ConfigError, Error, MissingNameError, RecycledError
 from minicaffe.memory import CPUPlace, SyncedHead, SyncedMemory
-from minicaffe.memory.allocator import Allocator, SystemAllocator
+from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
-from minicaffe.net.lifetimes import ZeroAllocator
 from minicaffe.net.net import Net
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
@@ -487,10 +486,73 @@ def test_an_update_of_ones_own_gets_all_gradients(poison, on_cpu):
     assert norms[0] > 0 and gradients_gone(solver) == 0
 
 
-def test_who_overwrites_a_recycled_gradient_does_not_wait_for_zeros(on_cpu):
-    pool = ZeroAllocator(SystemAllocator())
+def test_who_overwrites_a_recycled_gradient_does_not_wait_for_zeros(poison, on_cpu):
     read, overwritten = SyncedMemory(64), SyncedMemory(64)
-    read.pool = overwritten.pool = pool
-    assert not np.ndarray(64, np.uint8, buffer=read.cpu_data()).any() and pool.stats().allocations == 1
-    assert overwritten.overwrite_zeros() and overwritten.head == SyncedHead.HEAD_AT_CPU and pool.stats().allocations == 1
-    assert not overwritten.overwrite_zeros()
+    read.pool = overwritten.pool = poison
+    assert not np.ndarray(64, np.uint8, buffer=read.cpu_data()).any()
+    assert overwritten.overwrite_zeros() and overwritten.head == SyncedHead.HEAD_AT_CPU
+    assert np.ndarray(64, np.uint8, buffer=overwritten.cpu_data()).all() and not overwritten.overwrite_zeros()
+
+
+def test_what_a_layer_keeps_ends_with_its_backward(poison, onednn):
+    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + layer("b", "BatchNorm", ["c"], ["c"])
+    text += layer("n", "LRN", ["c"], ["n"]) + layer("p", "Pooling", ["n"], ["p"], "pooling_param { kernel_size: 2 }") + LOSS % "p"
+    seen = trace(net_of(text, plan="memory"))
+    assert not poison.nbytes and poison.most > 4 * 4 * 16 * 64      # one array of c's size at least
+    alone = net_of(text)
+    same(seen, trace(alone))
+    for _ in range(2):      # without a plan backward runs as often as one likes
+        alone.backward_from_to(len(alone.nodes) - 1, 0)
+
+
+BIG = "inner_product_param {{ num_output: {} weight_filler {{ type: 'xavier' }} bias_filler {{ value: 0.1 }} {} }}"
+LARGE = INPUT + layer("a", "InnerProduct", ["x"], ["a"], BIG.format(1100, "")) + layer(
+    "r", "ReLU", ["a"], ["a"]) + layer("b", "InnerProduct", ["a"], ["b"], BIG.format(1000, "")) + LOSS % "b"
+
+
+@pytest.mark.parametrize("rule", ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])
+@pytest.mark.parametrize("rows", [4, 40])
+def test_large_gradients_are_used_part_by_part(rule, rows, poison, on_cpu):
+    """There is never all of one; the numbers are the same to the last bit."""
+    text = LARGE.replace("dim: 4", f"dim: {rows}")
+    fields = f"type: '{rule}' delta: 1e-4" + (" momentum: 0" if rule in ("AdaGrad", "RMSProp") else "")
+    solver = solver_of(text, fields)
+    same(training_of(solver, 2), training_of(solver_of(text, fields, plan=None), 2))
+    assert gradients_gone(solver) == 6 and poison.most < 4 * 1100 * 1000
+
+
+@pytest.mark.parametrize("change", ["transpose: true", "two layers"])
+def test_large_gradients_that_are_needed_as_a_whole(change, poison, on_cpu):
+    text = LARGE.replace("dim: 3 dim: 8 dim: 8", "dim: 1100").replace("num_output: 1000", "num_output: 1100")
+    if change == "two layers":
+        text = text.replace('bottom: "a" top: "b"', 'param { name: "w" } bottom: "a" top: "b"')
+        text = text.replace('bottom: "x" top: "a"', 'param { name: "w" } bottom: "x" top: "a"')
+    else:
+        text = text.replace("num_output: 1100", "num_output: 1100 transpose: true")
+    solver = solver_of(text)
+    same(training_of(solver, 2), training_of(solver_of(text, plan=None), 2))
+    assert gradients_gone(solver) == len(solver.net.learnable_params)
+
+
+def test_an_error_in_the_middle_of_an_update(poison, on_cpu, tmp_path):
+    fields = f"snapshot_prefix: '{tmp_path}/s'"
+    solver, want = solver_of(LARGE, fields), solver_of(LARGE, fields)
+    training_of(solver, 1), training_of(want, 1)
+    state = solver.snapshot()[1]
+    update, calls = solver.update, []
+
+    def fail(*which):
+        calls.append(which)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        update(*which)
+
+    solver.update = fail
+    with pytest.raises(KeyboardInterrupt):
+        solver.step(1)
+    del solver.update
+    for use in (lambda: solver.step(1), solver.snapshot):
+        with pytest.raises(Error, match=r"iteration 1 ended in the middle of its update.*restore\(\)"):
+            use()
+    solver.restore(state)
+    same(training_of(solver), training_of(want))

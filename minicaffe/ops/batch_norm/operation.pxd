@@ -15,7 +15,6 @@ cdef class Standardize(Operation):
     cdef double eps
     cdef double unbiased                # what makes the variance of the last forward that of a sample
     cdef Blob mean, variance, factor, scale, shift      # one value a channel
-    cdef Blob kept                      # x, in place
     cdef Blob sums                      # four for each channel, of backward
     cdef object carried                 # the epilogue that the last forward computed and of which backward is due, or None
     cdef bint keeps_x(self)

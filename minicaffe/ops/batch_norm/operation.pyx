@@ -42,8 +42,8 @@ cdef class Standardize(Operation):
     """
 
     def __init__(self, *arguments):
-        self.mean, self.variance, self.factor, self.scale, self.shift, self.kept, self.sums = [
-            Blob((0,), self.dtype, "statistics") for _ in range(7)]
+        self.mean, self.variance, self.factor, self.scale, self.shift, self.sums = [
+            Blob((0,), self.dtype, "statistics") for _ in range(6)]
 
     cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1:
         """Set the shape."""
@@ -89,8 +89,7 @@ cdef class CaffeStandardize(Primitive):
             if epilogue.shift is not None:
                 s.beta = (<Blob?> epilogue.shift).data_on(on)
         if op.keeps_x():
-            op.kept.reshape_like(x)
-            kept = op.kept.overwrite_data_in(on, layout)
+            kept = op.keep(x.shape).overwrite_data_in(on, layout)
             if layout is not None:      # no copy: y goes to another block in place of x
                 op.kept.data_memory.exchange_private(x.data_memory)
                 kept = NULL

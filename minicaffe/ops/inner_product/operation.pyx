@@ -4,11 +4,12 @@ Engine ONEDNN (ops/inner_product/onednn.hpp) computes in bf16 only.
 """
 
 from libc.stdint cimport int64_t
+from libc.string cimport memcpy
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
-from minicaffe.kernels.types cimport BF16
+from minicaffe.kernels.types cimport BF16, item_size
 from minicaffe.memory.layout cimport Layout
 from minicaffe.onednn.library cimport Array, Library, PrivateLayout, library
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
@@ -29,8 +30,15 @@ cdef extern from "minicaffe/ops/inner_product/onednn.hpp" namespace "mc::onednn"
         void make(const Library*, const vector[int64_t]& dims, const Array* image, int64_t outputs, int threads) except +refuse
 
 
+cdef enum:
+    ROWS = 48           # parts of a gradient are whole blocks of ops/inner_product/few_rows.hpp
+    PART = 1 << 19      # elements, some 2 MiB
+
+
 cdef class InnerProduct(Operation):
     """y = x W^T + bias: x (m, k), weight (n, k), or (k, n) if `transpose`, y (m, n); bias (n,) or None."""
+
+    learns_in_parts = True
 
     def __cinit__(self, *_):
         self.by_layout = True
@@ -54,12 +62,32 @@ cdef class CaffeInnerProduct(Primitive):
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
+        if op.consumer is not None and weight is not None and on.stream == NULL and not op.transpose:
+            consumer, op.consumer = op.consumer, None
+            self.learn_in_parts(on, op, x, y, consumer)
+            weight = None
         cdef bint fresh = weight is not None and on.stream == NULL and weight.diff_memory.overwrite_zeros()
         with nogil:
             inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose,
                                    x.data_on(on) if weight is not None else NULL, NULL, y.diff_on(on),
                                    weight.mutable_diff_on(on) if weight is not None else NULL, fresh,
                                    bias.mutable_diff_on(on) if bias is not None else NULL, NULL)
+
+    cdef int learn_in_parts(self, const Context& on, InnerProduct op, Blob x, Blob y, consumer) except -1:
+        """Let `consumer` have each part of the weights' gradient as soon as it is computed, and still in the cache."""
+        cdef const Blas* library = blas()
+        cdef long long item = item_size(op.dtype), first, i, high, rows = max(PART // op.k // ROWS, 1) * ROWS
+        cdef char* gradient = <char*> op.scratch(on, rows * (op.k + op.m))
+        cdef char* part = gradient + rows * op.k * item     # of y's diff
+        cdef const char* dy = <const char*> y.diff_on(on)
+        for first in range(0, op.n, rows):
+            high = min(rows, op.n - first)
+            for i in range(op.m):
+                memcpy(part + i * high * item, dy + (i * op.n + first) * item, high * item)
+            with nogil:
+                inner_product_backward(on, library[0], op.dtype, op.m, high, op.k, False, x.data_on(on), NULL, part, gradient, True,
+                                       NULL, NULL)
+            consumer((op.memory, first * op.k, high * op.k))
 
 
 cdef class OnednnInnerProduct(OnednnWeighted):

@@ -2,7 +2,7 @@
 and ONEDNN (ops/lrn/onednn.hpp) answer.
 """
 
-from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.onednn.library cimport Array, Library, PrivateLayout, library
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
@@ -73,22 +73,23 @@ cdef class CudnnLRN(Primitive):
 cdef class OnednnLRN(Primitive):
     cdef OnednnLrn lrn
     cdef PrivateLayout layout
-    cdef Blob workspace         # what forward keeps for backward
+    cdef long long workspace    # numbers that forward keeps for backward
 
     def __cinit__(self, LRN op):
         if op.shape.half_columns:
             raise Refusal("LRN within a channel")
         self.layout = blocked(op.layout, (op.shape.groups, op.shape.rows))
         self.lrn.make(library(), op.shape, self.layout.array, op.threads)
-        self.workspace = Blob(((self.lrn.workspace() + 3) // 4,), FLOAT, "LRN workspace")
+        self.workspace = (self.lrn.workspace() + 3) // 4
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        cdef Blob kept = operation.keep((self.workspace,))
         with nogil:
-            self.lrn.forward(x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), self.workspace.mutable_data_on(on))
+            self.lrn.forward(x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), kept.mutable_data_on(on))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         with nogil:
-            self.lrn.backward(x.data_in(on, self.layout), y.diff_in(on, self.layout), self.workspace.data_on(on),
+            self.lrn.backward(x.data_in(on, self.layout), y.diff_in(on, self.layout), operation.kept.data_on(on),
                               x.overwrite_diff_in(on, self.layout))
 
 

@@ -1,7 +1,7 @@
 """Pooling: what a layer asks for, and what engines CAFFE (ops/pooling/caffe.hpp), CUDNN (ops/pooling/cudnn.hpp)
 and ONEDNN (ops/pooling/onednn.hpp) answer."""
 
-from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.onednn.library cimport Array, Library, PrivateLayout, layout_of, library
@@ -104,7 +104,7 @@ cdef class OnednnPooling(Primitive):
     cdef OnednnPool pool
     cdef PrivateLayout x
     cdef Layout y
-    cdef Blob workspace         # what forward keeps for backward
+    cdef long long workspace    # numbers that forward keeps for backward
 
     def __cinit__(self, Pooling op):
         if op.method not in (MAX, AVE) or op.mask_shown:
@@ -112,16 +112,17 @@ cdef class OnednnPooling(Primitive):
         self.x = blocked(op.layout, (op.images, op.channels))
         self.pool.make(library(), op.shape, op.images, op.channels, op.method == MAX, self.x.array, op.threads)
         self.y = layout_of(self.pool.y)
-        self.workspace = Blob(((self.pool.workspace() + 3) // 4,), FLOAT, "pooling workspace")
+        self.workspace = (self.pool.workspace() + 3) // 4
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+        cdef Blob kept = operation.keep((self.workspace,))
         with nogil:
             self.pool.forward(x.data_in(on, self.x), y.overwrite_data_in(on, self.y),
-                              self.workspace.mutable_data_on(on) if self.workspace.count else NULL)
+                              kept.mutable_data_on(on) if self.workspace else NULL)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         with nogil:
-            self.pool.backward(y.diff_in(on, self.y), self.workspace.data_on(on) if self.workspace.count else NULL,
+            self.pool.backward(y.diff_in(on, self.y), operation.kept.data_on(on) if self.workspace else NULL,
                                x.overwrite_diff_in(on, self.x))
 
 
