@@ -133,7 +133,8 @@ class Registry:
         if pool is None:
             upstream = self.allocator(CPUPlace())
             with self._lock:
-                pool = self._pool = CachingAllocator(upstream, constants="arena") if isinstance(upstream, SystemAllocator) else upstream
+                alone = not isinstance(upstream, SystemAllocator)
+                pool = self._pool = upstream if alone else CachingAllocator(upstream, constants="arena")
         return pool
 
     def in_use(self, place):

@@ -494,6 +494,7 @@ def test_who_overwrites_a_recycled_gradient_does_not_wait_for_zeros(poison, on_c
     assert np.ndarray(64, np.uint8, buffer=overwritten.cpu_data()).all() and not overwritten.overwrite_zeros()
 
 
+@pytest.mark.no_plan("a net without a plan goes backward several times")
 def test_what_a_layer_keeps_ends_with_its_backward(poison, onednn):
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + layer("b", "BatchNorm", ["c"], ["c"])
     text += layer("n", "LRN", ["c"], ["n"]) + layer("p", "Pooling", ["n"], ["p"], "pooling_param { kernel_size: 2 }") + LOSS % "p"
