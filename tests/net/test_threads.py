@@ -246,6 +246,7 @@ def test_an_interrupted_wait_leaves_the_line(running):
     net.forward_from_to(0, 2)  # nobody has the lock for good
 
 
+@pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
 def test_threads_run_one_net():
     net = small_net()
     net.blob_by_name("x").data[...] = 1
@@ -282,6 +283,7 @@ def test_the_iteration_of_a_solver_is_one_turn():
     assert 13 <= solver.iter <= 23 and np.isfinite(solver.smoothed_loss)
 
 
+@pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
 def test_backward_needs_the_shapes_of_forward():
     """A bottom that became larger meanwhile: backward would read and write beyond the tops' memory."""
     net = small_net()
@@ -294,6 +296,7 @@ def test_backward_needs_the_shapes_of_forward():
     assert net.blob_by_name("x").diff.shape == (4000, 3)
 
 
+@pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
 def test_a_parameter_keeps_its_number_of_values():
     """Layers have loops and memory for the parameters that they made; a reshaped one would lead them beyond."""
     net = small_net()
