@@ -135,6 +135,7 @@ def test_nan_and_infinity_stay(bf16):
         assert np.isnan(values[:, 0]).all() and np.isposinf(values[:, 1:3]).all() and np.isfinite(values[:, 3]).all()
 
 
+@pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
 def test_changes_of_precision_convert_what_is_kept(bf16):
     net = make(STACK)
     step(net)
