@@ -88,6 +88,10 @@ cdef class Convolution(Operation):
         self.images, self.outputs, self.plane = images, channels if self.transposed else outputs, plane
         return self.changed()
 
+    cdef bint by_axis_1(self, Blob y):
+        """Whether the channels are axis 1 of the top, which the layers behind take for theirs."""
+        return y.num_axes == 2 + self.shape.window.num_axes and self.outputs == y.dims[1]
+
 
 cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1:
     with nogil:
@@ -217,12 +221,12 @@ cdef class WinogradConvolution(Primitive):
                 self.y = lanes_layout((op.images, op.outputs, window.out[0], window.out[1]), lanes)
                 self.lanes = True
             except DependencyError:
-                self.lanes = False      # nobody else would keep lanes
+                self.x = self.y = None      # nobody else would keep lanes
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         cdef const float[::1] scale, shift, slopes
-        epilogue = operation.epilogue if op.images == x.dims[0] and op.outputs == y.dims[1] else None
+        epilogue = operation.epilogue if op.by_axis_1(y) else None
         if epilogue is not None:
             scale, shift, slopes = self.finish(epilogue, op.outputs, bias)
             operation.epilogue = None
@@ -290,8 +294,7 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef bint affine = epilogue.scale is not None
         cdef int64_t count = 0 if epilogue.slopes is None else epilogue.slopes.size
         cdef Convolution op = operation
-        # The layers behind take axis 1 for that of the channels.
-        self.fuses = op.images == x.dims[0] and op.outputs == y.dims[1] and self.conv.fuse(affine, count)
+        self.fuses = op.by_axis_1(y) and self.conv.fuse(affine, count)
         if not self.fuses:
             return False
         if affine:

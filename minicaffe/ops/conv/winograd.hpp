@@ -323,7 +323,7 @@ template <class M, int points, int kLanes> struct Interpolate {
     }
     for (int i = 0; i < kOut * kOut; ++i) {
       out[i] = scale * out[i] + shift;
-      if (finish.slopes) out[i] = out[i] > 0 ? out[i] : out[i] * slopes;
+      if (finish.slopes) out[i] = out[i] > 0 ? out[i] : out[i] * slopes + Vector{};  // a sum, so that 0 is not -0
     }
   }
 };
@@ -436,13 +436,24 @@ template <int r, int kLanes> class Convolution {
         each<Evaluate<OfOut<r>, points, kLanes>>(count * blocks, {to, room.m_at, begin, first, blocks, dy, m});
         each_product(panels, [&](index_t k, index_t p) {
           const float* const top = m + k * room.m_at.point + p * room.m_at.panel;
-          for (index_t c = 0; c < from.count; c += tile.rows)
-            tile.product(count, v + k * room.v_at.point + c, 1, room.v_at.row, top, begin ? nullptr : kZeros,
-                         u + k * room.u_at.point + p * room.u_at.panel + c * kPanel, kPanel,
-                         int(std::min<index_t>(tile.rows, from.count - c)));
-          if (db && k == points + 1)  // the value of a polynomial at 1 is the sum of its coefficients
+          float sum[kMaxTileRows * kPanel], total[kPanel] = {};
+          // Sums of few tiles are added: one sum over all would lose digits.
+          for (index_t t = 0; t < count; t += kSummed) {
+            const index_t summed = std::min(kSummed, count - t);
+            for (index_t c = 0; c < from.count; c += tile.rows) {
+              const int rows = int(std::min<index_t>(tile.rows, from.count - c));
+              float* const to = u + k * room.u_at.point + p * room.u_at.panel + c * kPanel;
+              const bool first = !begin && !t;
+              tile.product(summed, v + k * room.v_at.point + t * room.v_at.row + c, 1, room.v_at.row, top + t * kPanel, kZeros,
+                           first ? to : sum, kPanel, rows);
+              for (int i = 0; !first && i < rows * kPanel; ++i) to[i] += sum[i];
+            }
+          }
+          if (db && k == points + 1) {  // the value of a polynomial at 1 is the sum of its coefficients
             for (index_t t = 0; t < count; ++t)
-              for (int i = 0; i < kPanel; ++i) sums[size_t((panel + p) * kPanel + i)] += top[t * kPanel + i];
+              for (int i = 0; i < kPanel; ++i) total[i] += top[t * kPanel + i];
+            for (int i = 0; i < kPanel; ++i) sums[size_t((panel + p) * kPanel + i)] += total[i];
+          }
         });
         if (begin + count == room.tiles)
           each<InterpolateKernels<r, kLanes>>(blocks * from.count, {kernels(true), room.u_at, first, u, weights});
@@ -457,7 +468,7 @@ template <int r, int kLanes> class Convolution {
 
   // Floats of values of tiles, and of kernels, that are computed at a time: 1 MiB and 2 MiB were measured to be best, and at least
   // four tiles of a product.
-  static constexpr index_t kTiles = 1 << 18, kKernels = 1 << 19;
+  static constexpr index_t kTiles = 1 << 18, kKernels = 1 << 19, kSummed = 64;
 
   /// What is computed at a time, so that it stays in the caches, and where it is in scratch memory: values of tiles (v), of outputs
   /// (m) and of kernels (u). Some tiles and all outputs; or all tiles and some outputs, where kernels are more than both.
