@@ -1,5 +1,7 @@
 """Engine ONEDNN against engine CAFFE, and what a stack of layers reorders."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -222,7 +224,7 @@ def test_a_stack(onednn):
 @pytest.mark.parametrize("asked", ["ONEDNN", ""])
 def test_a_stack_reorders_only_at_its_ends_and_parameters(onednn, asked):
     engine.prefer(asked)
-    net = make(STACK if asked else STACK.replace("num_output: 20", "num_output: 64"))
+    net = make(STACK if asked else re.sub("num_output: (20|18)", "num_output: 64", STACK))
     for _ in range(2):
         step(net)
     with memory.record() as events:
