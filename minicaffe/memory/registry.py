@@ -131,8 +131,8 @@ class Registry:
         """
         pool = self._pool   # which several operations of each iteration ask for
         if pool is None:
-            upstream = self.allocator(CPUPlace())
             with self._lock:
+                upstream = self.allocator(CPUPlace())
                 alone = not isinstance(upstream, SystemAllocator)
                 pool = self._pool = upstream if alone else CachingAllocator(upstream, constants="arena")
         return pool

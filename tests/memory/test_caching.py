@@ -569,6 +569,25 @@ def test_the_pool_of_the_host_gives_memory_back():
         pool.alloc(65 * MIB)
 
 
+def test_the_pool_of_the_host_is_made_of_the_allocator_in_use():
+    """Another thread that chooses one in the middle waits."""
+    class Slow(Registry):
+        other = None
+
+        def allocator(self, place, name=None):
+            made = super().allocator(place, name)
+            if self.other is None:
+                self.other = threading.Thread(target=self.use, args=(place, "limit:64MiB"))
+                self.other.start()
+                self.other.join(0.2)
+            return made
+
+    registry = Slow()
+    registry.host_pool()
+    registry.other.join()
+    assert registry.host_pool() is registry.allocator(CPUPlace())
+
+
 def test_base_allocation_and_cache_info():
     cache = CachingAllocator(SystemAllocator())
     assert cache.cache_info() == (0, 0)
