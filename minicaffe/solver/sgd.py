@@ -79,6 +79,7 @@ class SGDSolver(Solver):
             self.update(self.constants(rate)[0])
         self._updated = False
         self.iter += 1
+        self._torn = False
         return rate
 
     def update(self, rate, which=None, part=None):
@@ -109,7 +110,7 @@ class SGDSolver(Solver):
             net.updater = functools.partial(self._update_along, rate)
             try:
                 loss = super().gradients()
-                self._updated, self._torn = net.updater is None, False
+                self._updated = net.updater is None
             finally:
                 net.updater = None
             return loss
@@ -124,7 +125,7 @@ class SGDSolver(Solver):
         return super().gradients()
 
     def _update_along(self, rate, *which):
-        self._torn = True       # until the gradients are complete
+        self._torn = True       # until the iteration is counted
         self.update(rate, *which)
 
     def update_obstacle(self):

@@ -378,8 +378,8 @@ class Solver:
 
     def _check_whole(self):
         if self._torn:
-            raise Error(f"iteration {self.iter} ended in the middle of its update: some parameters have it and others do not; call "
-                        "restore() with a snapshot, make the solver anew, or train without a plan, which updates all at once")
+            raise Error(f"iteration {self.iter} ended in the middle of its update: some parameters may have it and others not; "
+                        "call restore() with a snapshot, make the solver anew, or train without a plan, which updates all at once")
 
     def share_weights(self, net):
         """Let `net` use the parameters of this solver's train net."""
