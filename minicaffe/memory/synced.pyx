@@ -521,6 +521,7 @@ cdef class SyncedMemory:
         cdef Buffer host, device, private, side
         cdef SyncedMemory source
         cdef str change
+        cdef bint zeros = not self.overwritten or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA)    # for who reads what nobody wrote
         while True:
             # Now, as another thread may have been here meanwhile; and again, if the allocator ran code that looked at this memory.
             head, host, device, private = self.head, self.host, self.device, self.private_side
@@ -532,12 +533,12 @@ cdef class SyncedMemory:
             if head == self.head and host is self.host and device is self.device and private is self.private_side:
                 break
         if step.action == ZERO_HOST:
-            if not self.overwritten:
+            if zeros:
                 with nogil:
                     memset(side.ptr, 0, side.nbytes)
             self.host = side
         elif step.action == ZERO_DEVICE:
-            if not self.overwritten:
+            if zeros:
                 self.side.zero(<size_t>side.ptr, self.size)
             self.device = side
         elif step.action == TO_HOST:
@@ -565,7 +566,7 @@ cdef class SyncedMemory:
             self.find_side()
             self.device = argument
         elif step.action == ZERO_PRIVATE or (step.action == TAKE_PRIVATE and private is None):
-            clear(side, self.arrangement, step.action == ZERO_PRIVATE and not self.overwritten)
+            clear(side, self.arrangement, step.action == ZERO_PRIVATE and zeros)
             self.private_side = side
         elif step.action == TO_PRIVATE:
             self.arrangement.from_plain(<size_t>side.ptr, <size_t>host.ptr)

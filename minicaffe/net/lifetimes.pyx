@@ -16,6 +16,7 @@ from minicaffe.ops.engine cimport Operation
 from collections import Counter
 
 from minicaffe.memory.registry import registry
+from minicaffe.net.node import unchanged
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* o)
@@ -114,28 +115,35 @@ cdef class Lifetimes:
                          *(node.tops if node.layer.backward_reads_tops else ())):
                 life_of(lives, blob.data_memory).touch(2 * count - 1 - head[i])
         self.pool = registry.host_pool()
-        last = {}       # by the id of a parameter's gradient: the node that adds to it last
+        last = {}       # by the id of a parameter's memory: the node whose backward uses it last, adds to a gradient or reads data
         for i in reversed(range(count)):
             if nodes[i].needs_backward:
-                last.update((id(blob.diff_memory), head[i]) for blob in nodes[i].blobs)
+                last.update((id(memory), head[i]) for blob in nodes[i].blobs for memory in (blob.data_memory, blob.diff_memory))
         self.learned, self.unlearned = [[] for _ in nodes], []
         for i, blob in enumerate(learnable):
-            (self.learned[last[id(blob.diff_memory)]] if id(blob.diff_memory) in last else self.unlearned).append(i)
-        users = Counter(id(blob.diff_memory) for node in nodes for blob in node.blobs)
+            if id(blob.diff_memory) in last:
+                self.learned[min(last[id(blob.diff_memory)], last.get(id(blob.data_memory), count))].append(i)
+            else:
+                self.unlearned.append(i)
+        users = Counter(id(memory) for node in nodes for blob in node.blobs for memory in (blob.data_memory, blob.diff_memory))
         self.parts = [None] * count
         for node, operations, which, i in zip(nodes, self.operations, self.learned, range(count)):
             for j in which:
                 blob = learnable[j]
-                if blob.count >= LARGE and node.blobs and blob is node.blobs[0] and users[id(blob.diff_memory)] == 1 \
+                if blob.count >= LARGE and node.blobs and blob is node.blobs[0] and unchanged(node.layer) \
+                        and users[id(blob.data_memory)] == users[id(blob.diff_memory)] == 1 \
                         and len(operations) == 1 and operations[0].learns_in_parts:     # of several, backward may read it later
                     self.parts[i] = operations[0], j
         for blob in params:
             life = life_of(lives, blob.diff_memory)
             life.holders += 1
         self.gradients = [life_of(lives, blob.diff_memory) for blob in learnable]
+        # A user's layer may write only a part of an array.
+        partly = {id(memory) for node in nodes if not unchanged(node.layer)
+                  for memory in (*(blob.data_memory for blob in node.tops), *(blob.diff_memory for blob in node.bottoms))}
         for life in lives.values():
             if not life.kept and life.written and life.memory.size:
-                life.memory.pool, life.memory.overwritten = self.pool, True
+                life.memory.pool, life.memory.overwritten = self.pool, id(life.memory) not in partly
                 (self.forward[life.last] if life.last < count else self.backward[2 * count - 1 - life.last]).append(life)
 
     cdef int end_forward(self, int index, Node node) except -1:

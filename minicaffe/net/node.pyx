@@ -89,15 +89,18 @@ cdef class Node:
         cdef Blob top = self.tops[0]
         if not self.carries():
             return 0
-        if top.data_memory.head == RECYCLED:
-            top.data_memory.renew()
-            data = None
-        else:
-            data = top.data.copy()
-        self.layer.separate(self.bottoms, self.tops)
-        for node in self.followers[:self.fused]:
-            node.forward()
-        self.fused = 0
+        cdef bint gone = top.data_memory.head == RECYCLED
+        data = None if gone else top.data.copy()
+        top.data_memory.renew()
+        try:
+            self.layer.separate(self.bottoms, self.tops)
+            for node in self.followers[:self.fused]:
+                node.forward()
+            self.fused = 0
+        except BaseException:
+            if gone:
+                top.data_memory.recycle()
+            raise
         if data is not None:
             top.data[...] = data        # what layers in place behind them have made of it
         return 0
@@ -115,7 +118,8 @@ cdef class Node:
         """Compute the gradients of the parameters and of the bottoms that need one."""
         try:
             if self.ran == LOST:
-                remedy = "make the net without a plan" if self.needs_backward else "ask for force_backward: true"
+                remedy = ("run forward to the end again, with a plan make the net without it" if self.needs_backward
+                          else "ask for force_backward: true")
                 raise Error(f"a layer below computed this one, too, and kept nothing for its backward; {remedy}, or run it by itself "
                             "with forward(start=..., end=...)")
             self.layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
@@ -199,6 +203,10 @@ def link_followers(nodes):
 
 
 def _may_fuse(Node node):
-    """Whether a node has one top, and a layer whose forward and backward no user's class has changed."""
-    return len(node.tops) == 1 and all(getattr(type(node.layer), name) is getattr(DeviceLayer, name)
-                                       for name in ("forward_cpu", "forward_gpu", "backward_cpu", "backward_gpu"))
+    return len(node.tops) == 1 and unchanged(node.layer)
+
+
+def unchanged(Layer layer not None):
+    """Return whether a layer's forward and backward are those of its operations, which no user's class has changed."""
+    return all(getattr(type(layer), name) is getattr(DeviceLayer, name)
+               for name in ("forward_cpu", "forward_gpu", "backward_cpu", "backward_gpu"))

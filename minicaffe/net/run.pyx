@@ -149,6 +149,9 @@ cdef class Runner:
         """Run the backward of a node, offer a large gradient part by part to the updater, and return which it has not had."""
         cdef Operation operation
         operation, large = lifetimes.parts[index]
+        if (<Blob> self.learnable_params[large]).diff_memory.shown():       # whoever holds a view of it reads it there
+            (<Node> self.nodes[index]).backward()
+            return lifetimes.learned[index]
         operation.consumer = functools.partial(self.updater, [large])
         try:
             (<Node> self.nodes[index]).backward()

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 import minicaffe
-from minicaffe.blob import Blob
+from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, Error, MissingNameError, RecycledError
+from minicaffe.layer import Layer, register_layer
+from minicaffe.layers.inner_product import InnerProductLayer
 from minicaffe.memory import CPUPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
+from minicaffe.net.run import BEFORE_BACKWARD
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -204,6 +207,16 @@ def test_numbers_are_those_without_a_plan(name, how, poison, device):
     want = trace(net_of(NETS[name], phase), **options)
     same(trace(net_of(NETS[name], phase, plan="memory"), **options), want)
     assert poison.most > 0 or device != "cpu"
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_numbers_are_those_of_layers_one_by_one(name):
+    """A net into which somebody looks computes no layers together."""
+    seen = trace(net_of(NETS[name], dtype=Dtype.DOUBLE), 1)
+    watched = net_of(NETS[name], dtype=Dtype.DOUBLE)
+    watched.add_hook(BEFORE_BACKWARD, lambda index: None)
+    for one, other in zip(seen, trace(watched, 1), strict=True):
+        np.testing.assert_allclose(one, other, 1e-9, 1e-9)
 
 
 def test_with_private_layouts(onednn, poison):
@@ -506,6 +519,54 @@ def test_what_a_layer_keeps_ends_with_its_backward(poison, onednn):
         alone.backward_from_to(len(alone.nodes) - 1, 0)
 
 
+class TwoRows(Layer):
+    """Passes two of its rows on, and leaves the others."""
+
+    def reshape(self, bottom, top):
+        top[0].reshape_like(bottom[0])
+
+    def forward_cpu(self, bottom, top):
+        top[0].data[:2] = bottom[0].data[:2]
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        bottom[0].diff[:2] = top[0].diff[:2]
+
+
+class Frozen(InnerProductLayer):
+    """Drops the gradient of its weights."""
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        super().backward_cpu(top, propagate_down, bottom)
+        self.blobs[0].diff[...] = 0
+
+
+for made in TwoRows, Frozen:
+    register_layer(made.__name__, made)
+
+
+def test_what_nobody_has_written_is_zeros(poison, on_cpu):
+    """Not what other owners of the memory left: where somebody looks too early, and where a user's layer leaves a part."""
+    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("t", "TwoRows", ["c"], ["t"]) + LOSS % "t"
+    net = net_of(text, plan="memory", keep=["c"])
+    feed(net, 0)
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert not net.blobs["c"].cpu_diff.any() and not net.blobs["score"].cpu_diff.any()
+    same(trace(net_of(text, plan="memory")), trace(net_of(text)))
+
+
+def test_a_top_that_cannot_come_back_stays_gone(poison, on_cpu):
+    text = INPUT + layer("a", "Convolution", ["x"], ["a"], CONV.format(4)) + layer("b", "Convolution", ["a"], ["b"], CONV.format(4))
+    text += layer("e", "Eltwise", ["a", "b"], ["e"]) + layer("r", "ReLU", ["e"], ["e"]) + LOSS % "e"
+    net = net_of(text, plan="memory")
+    trace(net, 1)
+    assert net.nodes[[node.name for node in net.nodes].index("e")].carries()
+    net.add_hook(BEFORE_BACKWARD, lambda index: None)
+    with pytest.raises(RecycledError):
+        net.backward_from_to(len(net.nodes) - 1, 0)
+    with pytest.raises(RecycledError, match="data of blob 'e'"):
+        net.blobs["e"].data  # noqa: B018
+
+
 BIG = "inner_product_param {{ num_output: {} weight_filler {{ type: 'xavier' }} bias_filler {{ value: 0.1 }} {} }}"
 LARGE = INPUT + layer("a", "InnerProduct", ["x"], ["a"], BIG.format(1100, "")) + layer(
     "r", "ReLU", ["a"], ["a"]) + layer("b", "InnerProduct", ["a"], ["b"], BIG.format(1000, "")) + LOSS % "b"
@@ -533,6 +594,50 @@ def test_large_gradients_that_are_needed_as_a_whole(change, poison, on_cpu):
     solver = solver_of(text)
     same(training_of(solver, 2), training_of(solver_of(text, plan=None), 2))
     assert gradients_gone(solver) == len(solver.net.learnable_params)
+
+
+def test_large_gradients_that_somebody_else_changes_or_reads(poison, on_cpu):
+    frozen = LARGE.replace('name: "b" type: "InnerProduct"', 'name: "b" type: "Frozen"')
+    same(training_of(solver_of(frozen), 2), training_of(solver_of(frozen, plan=None), 2))
+    seen = []
+    for plan in None, "memory":
+        solver = solver_of(LARGE, plan=plan)
+        view = solver.net.nodes[[node.name for node in solver.net.nodes].index("b")].blobs[0].diff
+        training_of(solver, 2)
+        seen.append(view.copy())
+    np.testing.assert_array_equal(*seen)
+    assert seen[0].any()
+
+
+def test_weights_tied_by_hand(poison, on_cpu):
+    """The lower layer's backward reads them after the upper one's gradient is complete."""
+    def run(plan):
+        text = LARGE.replace("dim: 3 dim: 8 dim: 8", "dim: 1100").replace("num_output: 1000", "num_output: 1100")
+        text = text.replace('name: "a" type: "InnerProduct" bottom: "x"', 'name: "a" type: "InnerProduct" bottom: "f"')
+        first = layer("f", "InnerProduct", ["x"], ["f"], BIG.format(1100, ""))
+        solver = solver_of(text.replace('layer { name: "a"', first + 'layer { name: "a"'), plan=plan)
+        layers = {node.name: node for node in solver.net.nodes}
+        layers["b"].blobs[0].share_data(layers["a"].blobs[0])
+        return training_of(solver, 2)
+
+    same(run("memory"), run(None))
+
+
+def test_the_rows_of_a_small_layer_take_no_more_than_its_gradient(poison, on_cpu):
+    text = INPUT.replace("dim: 4 dim: 3 dim: 8 dim: 8", "dim: 1 dim: 1048576").replace("shape { dim: 4 }", "shape { dim: 1 }")
+    solver = solver_of(text + LOSS % "x")
+    training_of(solver, 1)
+    assert poison.most < 2 * 4 * 3 * 1048576
+
+
+def test_an_error_between_update_and_count(poison, on_cpu, tmp_path):
+    solver = solver_of(LARGE, f"snapshot_prefix: '{tmp_path}/s'")
+    training_of(solver, 1)
+    solver._smooth = lambda loss: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        solver.step(1)
+    with pytest.raises(Error, match="iteration 1 ended in the middle of its update: some parameters may have it"):
+        solver.snapshot()
 
 
 def test_an_error_in_the_middle_of_an_update(poison, on_cpu, tmp_path):

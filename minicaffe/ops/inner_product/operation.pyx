@@ -76,7 +76,7 @@ cdef class CaffeInnerProduct(Primitive):
     cdef int learn_in_parts(self, const Context& on, InnerProduct op, Blob x, Blob y, consumer) except -1:
         """Let `consumer` have each part of the weights' gradient as soon as it is computed, and still in the cache."""
         cdef const Blas* library = blas()
-        cdef long long item = item_size(op.dtype), first, i, high, rows = max(PART // op.k // ROWS, 1) * ROWS
+        cdef long long item = item_size(op.dtype), first, i, high, rows = min(max(PART // op.k // ROWS, 1) * ROWS, op.n)
         cdef char* gradient = <char*> op.scratch(on, rows * (op.k + op.m))
         cdef char* part = gradient + rows * op.k * item     # of y's diff
         cdef const char* dy = <const char*> y.diff_on(on)
