@@ -115,7 +115,7 @@ class Torch:
 
     def forward(self):
         with self.torch.no_grad():
-            self.net(*self.inputs)
+            return self.net(*self.inputs)
 
     def forward_backward(self):
         self.net.zero_grad(set_to_none=True)

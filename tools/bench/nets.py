@@ -13,15 +13,19 @@ OpenVINO gets the net from PyTorch, OpenCV as prototxt and caffemodel. Why a pee
 is what of the machine's fastest product of matrices minicaffe reaches, counting the multiplications and additions of
 convolutions, inner products and LSTMs as they are defined, three times for a step: Winograd's convolutions need fewer, and may
 have shares above 1.
+
+A case counts only if minicaffe's results are finite, a peer only if its forward gives the same; what does not is said and left out.
 """
 
 import argparse
-import contextlib
 import gc
 import json
 import os
+import platform
 import re
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +35,7 @@ from pathlib import Path
 import numpy as np
 
 import minicaffe
+from minicaffe import pycaffe
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
@@ -46,6 +51,7 @@ COMPILED = ("lenet", "cifar10_quick", "squeezenet")     # torch.compile takes mi
 STEPS = 32      # of a sequence of lstm_text
 SQUARE = 2048   # size of the matrices that measure the peak
 TURN = 0.1      # seconds of a turn, at least
+CLOSE = {"float32": (1e-3, 1e-6), "bf16": (5e-2, 2 ** -8)}  # of the range and the greatest of our outputs: what others may differ
 _converted = {} # the last net that OpenVINO made of PyTorch's
 
 
@@ -92,6 +98,18 @@ def deploy_net(name, batch):
     return param
 
 
+def random_net(name, batch):
+    """The deploy net built with the same weights at each call, each BatchNorm with a mean of 0 and a variance."""
+    pycaffe.set_random_seed(1)
+    net = Net(deploy_net(name, batch))
+    variance = 2 if any(layer.type == "Eltwise" for layer in net.layers) else 1     # else sums grow until Softmax gives 0 and 1
+    for layer in net.layers:
+        if layer.type == "BatchNorm":
+            for blob, value in zip(layer.blobs, (0, variance, 1)):  # all are 0 at first: that divides by the root of eps
+                blob.data[...] = value
+    return net
+
+
 def training_net(name, batch):
     """The training net, its data layers turned into inputs of the deploy net's picture size."""
     picture = next(layer for layer in deploy_net(name, batch).layer if layer.type == "Input").input_param.shape[0].dim
@@ -124,15 +142,14 @@ def steps(case, try_peer):
 def forwards(case, try_peer):
     """Functions that run the deploy net forward, by who computes, and the net."""
     minicaffe.set_num_threads(case.threads)
-    param = deploy_net(case.net, case.batch)
-    net = Net(param)
+    net = random_net(case.net, case.batch)
     arrays = random_inputs(net)
     for blob, array in zip(net.input_blobs, arrays):
         blob.data[...] = array
     made = {"minicaffe": lambda: net.forward_from_to(0, len(net.layers) - 1), **_torches(net, arrays, case, try_peer)}
     if not case.compiled:
         made |= try_peer("OpenVINO", lambda: _openvino(net, arrays, case))
-        made |= try_peer("OpenCV", lambda: _opencv(net, param, arrays, case))
+        made |= try_peer("OpenCV", lambda: _opencv(net, arrays, case))
     return made, net
 
 
@@ -168,7 +185,7 @@ def _torch(net, channels_last, arrays, case):
 
     def in_bf16():
         with torch.autocast("cpu", torch.bfloat16):
-            run()
+            return run()
     return in_bf16
 
 
@@ -184,44 +201,40 @@ def _openvino(net, arrays, case):
     request = openvino.Core().compile_model(_converted["model"], "CPU", settings).create_infer_request()
     for i, array in enumerate(arrays):
         request.set_input_tensor(i, openvino.Tensor(array, shared_memory=True))
-    return request.infer
+    return lambda: request.infer()[0]
 
 
-def _opencv(net, param, arrays, case):
+def _opencv(net, arrays, case):
     import cv2
     if case.precision != "float32" or len(arrays) > 1:
         raise ValueError("float32 and one input only")
     cv2.setNumThreads(case.threads)
     with tempfile.TemporaryDirectory() as folder:
         prototxt, weights = f"{folder}/net.prototxt", f"{folder}/net.caffemodel"
-        Path(prototxt).write_text(write_text(param))
+        Path(prototxt).write_text(write_text(deploy_net(case.net, case.batch)))
         net.save(weights)
         model = cv2.dnn.readNetFromCaffe(prototxt, weights)
 
     def run():
         model.setInput(arrays[0])
-        model.forward()
+        return model.forward()
     return run
 
 
 def peak(case, repeats=7):
-    """GFLOP/s of the fastest product of two square matrices, of NumPy's and PyTorch's; None without one in this precision."""
-    runs = []
-    a = np.ones((SQUARE, SQUARE), np.float32)
-    with contextlib.suppress(ImportError):
+    """GFLOP/s of the fastest of some products of two square matrices, PyTorch's on `case.threads`; None without PyTorch."""
+    try:
         import torch
-        torch.set_num_threads(case.threads)
-        b = torch.ones(SQUARE, SQUARE, dtype=torch.float32 if case.precision == "float32" else torch.bfloat16)
-        runs.append(lambda: torch.mm(b, b))
-    if not runs and case.precision == "float32" and case.threads > 1:     # NumPy's threads are those of the machine
-        runs.append(lambda: a @ a)
+    except ImportError:
+        return None
+    torch.set_num_threads(case.threads)
+    a = torch.ones(SQUARE, SQUARE, dtype=torch.float32 if case.precision == "float32" else torch.bfloat16)
     best = 0.0
-    for run in runs:
-        for _ in range(repeats):
-            start = time.perf_counter()
-            run()
-            best = max(best, 2 * SQUARE ** 3 / (time.perf_counter() - start) / 1e9)
-    return best or None
+    for _ in range(repeats):
+        start = time.perf_counter()
+        torch.mm(a, a)
+        best = max(best, 2 * SQUARE ** 3 / (time.perf_counter() - start) / 1e9)
+    return best
 
 
 def by_turns(made, seconds):
@@ -246,6 +259,39 @@ def by_turns(made, seconds):
     return found
 
 
+def check(case, made, net):
+    """What differs from minicaffe's result of a forward, by peer: {peer: how}; ArithmeticError unless minicaffe's are finite."""
+    made["minicaffe"]()
+    tops = net.nodes[-1].tops[:1] if case.what == "forward" else [blob for blob, weight in net.loss_weights.items() if weight]
+    if not all(np.isfinite(top.data).all() for top in tops):
+        raise ArithmeticError(f"{case}: minicaffe's results are not finite")
+    wrong = {}
+    if case.what == "step":     # each goes its own way, by its own dropout
+        return wrong
+    ours = tops[0].data.copy()
+    part, rounding = CLOSE[case.precision]
+    most = part * np.ptp(ours) + rounding * abs(ours).max()
+    for who in made.keys() - {"minicaffe"}:
+        result = made[who]()
+        theirs = np.asarray(result.float() if hasattr(result, "float") else result).reshape(ours.shape)
+        error = abs(theirs - ours).max()
+        if not error <= most:
+            wrong[who] = f"computes something else: differs by {error:.1e} from minicaffe's, rounding allows {most:.1e}"
+    return wrong
+
+
+def host():
+    """What a measurement depends on besides the case: the commit, with a + if files differ from it, and the processor."""
+    def git(*words):
+        done = subprocess.run(["git", "-C", str(MODELS), *words], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else None
+    commit = git("rev-parse", "--short", "HEAD") if shutil.which("git") else None
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.*)", info.read_text()) if info.exists() else None
+    return {"commit": commit and commit + "+" * bool(git("status", "--porcelain", "--untracked-files=no")),
+            "processor": found[1].strip() if found else platform.processor()}
+
+
 def measure(case, seconds):
     """What is known of a case afterwards, for JSON."""
     missing = {}
@@ -262,12 +308,15 @@ def measure(case, seconds):
     minicaffe.set_precision(case.precision)
     top = peak(case, 4)
     made, net = (steps if case.what == "step" else forwards)(case, try_peer)
-    made["minicaffe"]()
+    for who, why in check(case, made, net).items():
+        print(f"left out: {case}: {who} {why}", file=sys.stderr, flush=True)
+        missing[who] = why
+        del made[who]
     times = by_turns(made, seconds)
     quartiles = {who: statistics.quantiles(ms, n=4, method="inclusive") for who, ms in times.items()}
     work = bench.flops(net) * (3 if case.what == "step" else 1) / 1e9
-    return {**case._asdict(), "ms": {who: [round(ms, 4) for ms in found] for who, found in quartiles.items()}, "missing": missing,
-            "rounds": len(times["minicaffe"]), "gflop": work, "peak_gflops": top}
+    return {**case._asdict(), **host(), "ms": {who: [round(ms, 4) for ms in found] for who, found in quartiles.items()},
+            "missing": missing, "rounds": len(times["minicaffe"]), "gflop": work, "peak_gflops": top}
 
 
 def main():
@@ -282,7 +331,7 @@ def main():
     wanted = [case for case in cases() if (re.search(options.only, str(case)) if options.only else str(case) not in known)]
     if options.list:
         return print(*wanted, sep="\n")
-    start = time.monotonic()
+    start, wrong = time.monotonic(), []
     for i, case in enumerate(wanted):
         if time.monotonic() - start > 60 * options.minutes:
             sys.exit(f"{len(wanted) - i} cases are left; run the same command again")
@@ -291,10 +340,17 @@ def main():
         except DependencyError as error:
             print(f"no {case}: {error}", file=sys.stderr)
             continue
+        except ArithmeticError as error:
+            known.pop(str(case), None)
+            wrong.append(str(error))
+            print(f"left out: {error}", file=sys.stderr, flush=True)
+            continue
         options.result.write_text(json.dumps(known, indent=1) + "\n")
         gc.collect()
         medians = ", ".join(f"{who} {ms[1]:.2f}" for who, ms in found["ms"].items())
         print(f"{time.monotonic() - start:4.0f} s  {case}: {medians}", flush=True)
+    if wrong:
+        sys.exit(f"{len(wrong)} cases are left out, as results were wrong")
 
 
 if __name__ == "__main__":

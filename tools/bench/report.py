@@ -82,13 +82,21 @@ def written(page, name, text):
     return made
 
 
+def measured(rows):
+    """The line that says which commit and processor the rows come from, or that they come from several."""
+    hosts = sorted({f"commit {row.get('commit') or 'unknown'} on {row.get('processor') or 'unknown'}" for row in rows})
+    return ("Measured in several places, which cannot be compared: " if len(hosts) > 1 else "Measured: ") + "; ".join(hosts) + ".\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("result", type=Path, metavar="RESULT.json")
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md and docs/benchmarks.svg")
     options = parser.parse_args()
     rows = list(json.loads(options.result.read_text()).values())
-    page = (DOCS / "benchmarks.md").read_text()
+    source = measured(rows)
+    print(source)
+    page = written((DOCS / "benchmarks.md").read_text(), "measured", source)
     for name, (has, peers) in TABLES.items():
         chosen = sorted(filter(has, rows), key=lambda row: list(NAMES).index(row["net"]))
         if not chosen:

@@ -29,29 +29,32 @@ class TorchNet(torch.nn.Module):
             maker = getattr(self, "make_" + layer.type, None)
             if layer.type == "Input" or (layer.type == "Scale" and _normalizes(nodes[i - 1], node)):
                 continue
-            if after is not None and after.type == "Scale" and _normalizes(node, after):
-                run = self.make_BatchNorm(layer.param, [self._keep(blob) for blob in after.blobs], node.bottoms[0].shape)
-                self.steps.append((run, node.bottoms, after.tops))
+            if layer.type == "BatchNorm":
+                scale = after if after is not None and after.type == "Scale" and _normalizes(node, after) else None
+                run = self.make_BatchNorm(layer, [self._keep(blob) for blob in scale.blobs] if scale else [])
+                self.steps.append((run, node.bottoms, (scale or node).tops))
                 continue
             if maker is None:
                 raise ValueError(f"the PyTorch translator does not know layer type {layer.type} ('{layer.name}')")
-            params = [self._keep(blob) for blob in layer.blobs] if layer.type != "BatchNorm" else []
+            params = [self._keep(blob) for blob in layer.blobs]
             self.steps.append((maker(layer.param, params, node.bottoms[0].shape), node.bottoms, node.tops))
         self.inputs = net.input_blobs
-        self.losses = [blob for blob, weight in net.loss_weights.items() if weight]
+        self.losses = {blob: weight for blob, weight in net.loss_weights.items() if weight}
 
     def _keep(self, blob):
         self.values.append(torch.nn.Parameter(torch.from_numpy(blob.data.copy())))
         return self.values[-1]
 
     def forward(self, *inputs):
-        """Return the sum of the losses, or all tops of the last layer if there is none."""
+        """Return the sum of the losses by their weights, or the first top of the last layer if there is none."""
         blobs = dict(zip(self.inputs, inputs))
         for run, bottoms, tops in self.steps:
             results = run(*[blobs[bottom] for bottom in bottoms])
             for top, value in zip(tops, results if isinstance(results, (list, tuple)) else [results] * len(tops)):
                 blobs[top] = value
-        return sum(blobs[loss] for loss in self.losses) if self.losses else blobs[tops[0]]
+        if not self.losses:
+            return blobs[tops[0]]
+        return sum(blobs[loss] if weight == 1 else weight * blobs[loss] for loss, weight in self.losses.items())
 
     # ---- one method for each layer type, returning a callable
 
@@ -91,10 +94,12 @@ class TorchNet(torch.nn.Module):
         p = param.lrn_param
         return lambda x: F.local_response_norm(x, p.local_size, p.alpha, p.beta, p.k)
 
-    def make_BatchNorm(self, param, params, shape):
-        mean, variance = torch.zeros(shape[1]), torch.ones(shape[1])
-        p = param.batch_norm_param
-        return lambda x: F.batch_norm(x, mean, variance, *params, training=param.phase == caffe_pb2.TRAIN, eps=p.eps)
+    def make_BatchNorm(self, layer, params):
+        mean, variance, factor = (torch.from_numpy(blob.data.copy()) for blob in layer.blobs)
+        if factor.item():   # Caffe keeps sums; with a factor of 0 they are 0
+            mean, variance = mean / factor, variance / factor
+        train, eps = layer.param.phase == caffe_pb2.TRAIN, layer.param.batch_norm_param.eps
+        return lambda x: F.batch_norm(x, mean, variance, *params, training=train, eps=eps)
 
     def make_Scale(self, param, params, shape):
         view = (1, -1) + (1,) * (len(shape) - 2)

@@ -1,0 +1,40 @@
+"""The benchmark of nets counts only what computes the same, and its report says where it was measured."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools" / "bench"))
+import nets  # noqa: E402
+import report  # noqa: E402
+
+LENET = nets.Case("lenet", "forward", 2)
+
+
+@pytest.fixture
+def lenet():
+    made, net = nets.forwards(LENET, lambda who, make: {})
+    made["minicaffe"]()
+    return made, net
+
+
+def test_a_peer_that_computes_something_else_is_found(lenet):
+    made, net = lenet
+    values = net.nodes[-1].tops[0].data.copy()
+    made |= {"same": lambda: values * (1 + 1e-6), "other": lambda: values[::-1], "nothing": lambda: values * np.nan}
+    assert nets.check(LENET, made, net).keys() == {"other", "nothing"}
+
+
+def test_results_that_are_not_finite_raise(lenet):
+    made, net = lenet
+    net.input_blobs[0].data[...] = np.nan
+    with pytest.raises(ArithmeticError, match="lenet forward.* not finite"):
+        nets.check(LENET, made, net)
+
+
+def test_a_report_says_where_its_rows_come_from():
+    row = {"commit": "abc1234", "processor": "A"}
+    assert report.measured([row, row]) == "Measured: commit abc1234 on A.\n"
+    assert report.measured([row, {**row, "commit": None}]).startswith("Measured in several places")
