@@ -58,7 +58,7 @@ cdef class RecurrentLayer(DeviceLayer):
     bottom[2] : Blob, shape (N, ...), optional
         A static input, which goes into each step.
     bottom[...] : Blob, shape (1, N, D), one for each state, only with `expose_hidden`
-        The states before the first step; have no gradient.
+        The states before the first step; their gradient is 0, as in Caffe.
     top[0] : Blob, shape (T, N, D)
         The output, D is `recurrent_param.num_output`.
     top[...] : Blob, shape (1, N, D), one for each state, only with `expose_hidden`
@@ -251,6 +251,11 @@ cdef class RecurrentLayer(DeviceLayer):
             raise ConfigError(f"{self.type} has no gradient for the marks of sequences; set propagate_down: false",
                               field="bottom[1]")
         cdef Blob acts = self.acts, given = self.shared
+        cdef int i
+        if self.exposed:
+            for i in range(len(bottom) - len(self.states), len(bottom)):
+                if propagate_down[i]:
+                    (<Blob> bottom[i]).fill_diff_on(on, 0)
         self.go_backward(on, self.recurrence(on, bottom[1]), self.states_before(bottom), top[0])
         self.of_kept.backward_params(on, self.kept, acts, self.blobs[3 if self.static else 2])
         self.of_x.backward_params(on, bottom[0], acts, self.blobs[0], self.blobs[1])

@@ -195,6 +195,13 @@ layer { name: "y" type: "InnerProduct" bottom: "x" top: "y" inner_product_param 
 layer { name: "lstm" type: "LSTM" bottom: "y" bottom: "c" top: "h" recurrent_param { num_output: 6
   weight_filler { type: "uniform" min: -0.1 max: 0.1 } } }
 """ + LOSS % "h",
+    "LSTM whose states are learned": """layer { name: "in" type: "Input" top: "x" top: "c" top: "label" top: "s" input_param {
+  shape { dim: 3 dim: 4 dim: 5 } shape { dim: 3 dim: 4 } shape { dim: 3 } shape { dim: 1 dim: 4 dim: 5 } } }
+""" + "".join(
+        layer(name, "InnerProduct", ["s"], [name], "inner_product_param { num_output: 6 axis: 2 weight_filler { type: 'xavier' } }")
+        for name in ("h0", "c0"))
+    + layer("lstm", "LSTM", ["x", "c", "h0", "c0"], ["h", "hT", "cT"], """recurrent_param { num_output: 6 expose_hidden: true
+  weight_filler { type: "uniform" min: -0.1 max: 0.1 } }""") + layer("end", "Silence", ["hT", "cT"], []) + LOSS % "h",
     **{f"random {seed}": random_net(seed) for seed in range(60)},
 }
 
