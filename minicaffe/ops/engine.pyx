@@ -138,8 +138,9 @@ cdef class Operation:
         return self.backward_params(on, x, y, p, q)
 
     cdef int ask(self, const Context& on, Blob x) except -1:
-        """Ask the engines, unless it is known who computes here."""
-        if self.forth is None or self.device != (on.stream != NULL):
+        """Ask the engines, unless it is known who computes here; what has run forward goes backward as it ran."""
+        cdef bint stale = self.ran is None and (self.epoch != _epoch or self.threads != on.threads.count)
+        if self.forth is None or self.device != (on.stream != NULL) or stale:
             self.epoch, self.threads = _epoch, on.threads.count
             self.device, self.empty = on.stream != NULL, x.count == 0
             self.refusals = {}
