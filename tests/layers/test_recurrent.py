@@ -101,7 +101,7 @@ def test_gradient(kind, t, static):
 @both
 @pytest.mark.parametrize("t, static", [(1, True), (3, False)])
 def test_no_gradient_crosses_exposed_states(kind, t, static):
-    """The last ones give none, and the first ones get none."""
+    """The last ones give none, and the first ones get zeros where they are asked for."""
     arrays = inputs(kind, t, static=static, expose=True)
     net = layer_net(text(kind, static=static, expose=True), arrays)
     run_forward(net)
@@ -121,7 +121,10 @@ def test_no_gradient_crosses_exposed_states(kind, t, static):
         difference = (objective(i, kept + step) - objective(i, kept - step)) / (2 * step)
         objective(i, kept)
         assert abs(difference - gradient.ravel()[i]) < 1e-6
-    assert all((blob.cpu_diff == 7).all() for blob in net.bottoms[-1][2 + static:])
+    states = net.bottoms[-1][2 + static:]
+    assert all((blob.cpu_diff == 7).all() for blob in states)
+    run_backward(net, [i for i in range(len(net.bottoms[-1])) if i != 1])
+    assert not any(blob.cpu_diff.any() for blob in states)
 
 
 @both
@@ -253,7 +256,7 @@ def test_two_nets_of_a_workspace_share(kind):
 
 @both
 def test_layers_that_share_by_name(kind):
-    """A parameter's memory may be another layer's: the inner net must use it."""
+    """A parameter's memory may be another layer's: the steps must use it."""
     names = "".join(f'param {{ name: "p{i}" }} ' for i in range(3 if kind == "LSTM" else 5))
     one, two = text(kind, more=names), text(kind, more=names).replace('"r"', '"r2"').replace('"y"', '"y2"')
     param, _ = parse_text(f"""
@@ -288,6 +291,16 @@ def test_a_training_graph_can_hold_it(kind):
     assert layer_net(text(kind), inputs(kind)).layers[-1].capture_obstacle() is None
 
 
+def test_all_products_follow_the_settings(onednn):
+    """Also the one that never goes forward: who was asked and refused tells them apart, as oneDNN leaves float32 to CAFFE."""
+    net = layer_net(text("LSTM"), inputs("LSTM"), Dtype.FLOAT)
+    for use in (True, False, True):
+        onednn(use)
+        run_forward(net)
+        run_backward(net, [0], [np.ones((4, 2, 3))])
+        assert [list(product.describe()["refused"]) for product in net.layers[-1].operations()] == [["ONEDNN"] * use] * 2
+
+
 # ---- what cannot be
 
 @both
@@ -297,7 +310,7 @@ def test_a_training_graph_can_hold_it(kind):
     ([(4, 2, 2), (4, 2), (3, 5)], r"bottom\[2\]: must have at least 2 axes, the first of size 2"),
     ([(4, 2, 2), (4, 2), (2,)], r"bottom\[2\]: must have at least 2 axes"),
     ([(0, 2, 2), (0, 2)], r"bottom\[0\]: axis 0 is the number of steps"),
-    ])
+])
 def test_wrong_shapes(kind, shapes, error):
     with pytest.raises(ShapeError, match=rf"test.prototxt.*layer 'r' \({kind}\): {error}"):
         layer_net(text(kind, static=len(shapes) > 2), [np.empty(shape) for shape in shapes])

@@ -7,7 +7,8 @@
 
 namespace mc {
 
-/// c = f c_prev + i g, h = o tanh(c), with f = cont sigmoid(gate): 0 at the start of a sequence, whatever the gate holds.
+/// c = f c_prev + i g, h = o tanh(c), with f = cont sigmoid(gate): 0 at the start of a sequence, whatever the gate holds. As in
+/// Caffe, a NaN in c_prev stays even there, as 0 NaN is NaN.
 template <class T> struct LstmForward {
   index_t size;  // D
   const T *c_prev, *gates, *cont;
