@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minicaffe.device import threads
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools" / "bench"))
 import nets  # noqa: E402
 import report  # noqa: E402
@@ -15,9 +17,11 @@ LENET = nets.Case("lenet", "forward", 2)
 
 @pytest.fixture
 def lenet():
+    before = threads.get_num_threads()
     made, net = nets.forwards(LENET, lambda who, make: {})
     made["minicaffe"]()
-    return made, net
+    yield made, net
+    threads.set_num_threads(before)
 
 
 def test_a_peer_that_computes_something_else_is_found(lenet):

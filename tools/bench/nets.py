@@ -194,14 +194,15 @@ def _openvino(net, arrays, case):
     import torch
     from to_torch import TorchNet
     if _converted.get("of") != (case.net, case.batch):      # the same for all threads and precisions
-        _converted.update(of=(case.net, case.batch), model=openvino.convert_model(
-            TorchNet(net).eval(), example_input=tuple(torch.from_numpy(a) for a in arrays), input=[a.shape for a in arrays]))
+        source = TorchNet(net).eval()       # kept, as the model's weights are in its memory
+        _converted.update(of=(case.net, case.batch), source=source, model=openvino.convert_model(
+            source, example_input=tuple(torch.from_numpy(a) for a in arrays), input=[a.shape for a in arrays]))
     settings = {"INFERENCE_NUM_THREADS": case.threads, "PERFORMANCE_HINT": "LATENCY",
                 "INFERENCE_PRECISION_HINT": "f32" if case.precision == "float32" else "bf16"}
     request = openvino.Core().compile_model(_converted["model"], "CPU", settings).create_infer_request()
     for i, array in enumerate(arrays):
         request.set_input_tensor(i, openvino.Tensor(array, shared_memory=True))
-    return lambda: request.infer()[0]
+    return lambda kept=arrays: request.infer()[0]       # the request reads the arrays' own memory
 
 
 def _opencv(net, arrays, case):
