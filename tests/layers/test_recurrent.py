@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gradient import check_gradient, layer_net, run_backward, run_forward
 
+import minicaffe
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.net.net import Net
@@ -378,3 +379,67 @@ def test_any_number_of_sequences_and_outputs(kind, n, d):
     high, low = (sum((reference(kind, [p + step * a for p, a in zip(params, along)], x, cont)[0] * seed).ravel())
                  for step in (1e-5, -1e-5))
     assert slope == pytest.approx((high - low) / 2e-5, rel=1e-5)
+
+
+def gradients(kind, params, x, cont, seed, static):
+    """Return the gradients of the parameters, x and the static input in float64, for states that begin at 0."""
+    params = [np.asarray(p, np.float64) for p in params]
+    w, b, v, u = params[:4]
+    x, n, d = x.reshape(len(x), -1, w.shape[1]), x.shape[1], u.shape[1]
+    h, c, seen = np.zeros((n, d)), np.zeros((n, d)), []
+    for t in range(len(x)):
+        kept, before = cont[t][:, None] * h, c
+        z = x[t] @ w.T + b + kept @ u.T + static @ v.T
+        if kind == "RNN":
+            h = np.tanh(z)
+            seen.append((kept, h, np.tanh(h @ params[4].T + params[5])))
+        else:
+            i, f, o, g = np.split(z, 4, axis=1)
+            i, f, o, g = sigmoid(i), cont[t][:, None] * sigmoid(f), sigmoid(o), np.tanh(g)
+            c = f * before + i * g
+            h = o * np.tanh(c)
+            seen.append((kept, i, f, o, g, before, np.tanh(c)))
+    grads, dx, dstatic = [np.zeros_like(p) for p in params], np.zeros_like(x), np.zeros_like(static)
+    dh, dc = np.zeros((n, d)), np.zeros((n, d))
+    for t in reversed(range(len(x))):
+        kept = seen[t][0]
+        if kind == "RNN":
+            _, h, y = seen[t]
+            do = seed[t] * (1 - y * y)
+            grads[4] += do.T @ h
+            grads[5] += do.sum(0)
+            dz = (dh + do @ params[4]) * (1 - h * h)
+        else:
+            _, i, f, o, g, before, squashed = seen[t]
+            dh = dh + seed[t]
+            q = dc + dh * o * (1 - squashed * squashed)
+            dz = np.concatenate([q * g * i * (1 - i), q * before * f * (1 - f), dh * squashed * o * (1 - o), q * i * (1 - g * g)], axis=1)
+            dc = q * f
+        for grad, other in zip(grads, (x[t], None, static, kept)):
+            grad += dz.sum(0) if other is None else dz.T @ other
+        dx[t], dh = dz @ w, cont[t][:, None] * (dz @ u)
+        dstatic += dz @ v
+    return [*grads, dx, dstatic]
+
+
+@both
+@pytest.mark.parametrize("dtype, tolerance", [(Dtype.FLOAT, 3e-5), (Dtype.DOUBLE, 1e-11)])
+@pytest.mark.parametrize("t, n, d, count", [(3, 1, 64, 1), (6, 19, 65, 3), (3, 33, 16, 2), (2, 40, 100, 3)])
+def test_each_type_in_whole_tiles_on_several_threads(kind, dtype, tolerance, t, n, d, count):
+    """Whole panels of columns, tiles of 8 rows, a static input of many sequences, and marks between 0 and 1."""
+    random = np.random.default_rng(n)
+    x, cont, static = random.standard_normal((t, n, 6)), random.choice([0, 1, 1, 0.5], (t, n)), random.standard_normal((n, 5))
+    seed, before = random.standard_normal((t, n, d)), minicaffe.get_num_threads()
+    minicaffe.set_num_threads(count)
+    try:
+        net = layer_net(text(kind, d, static=True).replace("min: -1 max: 1", "min: -0.3 max: 0.3"), [x, cont, static], dtype)
+        run_forward(net)
+        run_backward(net, [0, 2], [seed])
+    finally:
+        minicaffe.set_num_threads(before)
+    blobs = net.layers[-1].blobs
+    params = [blob.cpu_data for blob in blobs]
+    got = [net.tops[-1][0].cpu_data, *[b.cpu_diff for b in blobs], net.blob_by_name("x").cpu_diff, net.blob_by_name("static").cpu_diff]
+    wanted = [reference(kind, params, x, cont, static)[0], *gradients(kind, params, x, cont, seed, static)]
+    for mine, right in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(mine, right, rtol=0, atol=tolerance * max(1, np.abs(right).max()))
