@@ -12,7 +12,14 @@ COMMIT_EVERY = 1000  # records, as Caffe's converters
 
 
 class Database(ABC):
-    """Records in key order; `backend` is ``"LMDB"`` or ``"LEVELDB"``."""
+    """Records in key order.
+
+    Attributes
+    ----------
+    source : str
+    backend : str
+        ``"LMDB"`` or ``"LEVELDB"``.
+    """
 
     backend: str
     marker: str  # a file that every database of this kind has

@@ -18,7 +18,19 @@ def deploy_net(param, shape, file=None):
     Everything that needs a label is left out; the last loss that has a prediction (`ANSWERS`) becomes that prediction, ``prob``.
     Without one the last layer that needs no label gives the answer. What the answer does not need is left out as well.
 
-    `param` is in today's form, with the state that its layers are chosen by. Raises ConfigError if nothing is left.
+    Parameters
+    ----------
+    param : caffe_pb2.NetParameter
+        In today's form, with the state that its layers are chosen by.
+    shape : sequence of int
+        Of the input.
+    file : str, optional
+        For errors.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is left.
     """
     source = source_layer(param, file)
     unknown = set(source.top[1:])  # blobs that need a label

@@ -149,13 +149,33 @@ class Net(Runner):
         return {blob: weight for node in self.nodes for blob, weight in zip(node.tops, node.loss_weights)}
 
     def blob_by_name(self, name):
-        """Return the blob called `name`. Raises MissingNameError with near names."""
+        """Return the blob called `name`.
+
+        Parameters
+        ----------
+        name : str
+
+        Raises
+        ------
+        MissingNameError
+            If there is none; with near names.
+        """
         if name not in self.blobs:
             raise MissingNameError(f"the net has no blob '{name}'{close_matches(name, self.blob_names)}")
         return self.blobs[name]
 
     def layer_index(self, name):
-        """Return the index of the layer called `name`, the last of several. Raises MissingNameError with near names."""
+        """Return the index of the layer called `name`, the last of several.
+
+        Parameters
+        ----------
+        name : str
+
+        Raises
+        ------
+        MissingNameError
+            If there is none; with near names.
+        """
         if name not in self.layer_names:
             raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self.layer_names)}")
         return len(self.layer_names) - 1 - self.layer_names[::-1].index(name)

@@ -17,7 +17,16 @@ SHOWN = 5  # names in a list
 
 
 class Loaded:
-    """What a file of weights had for a net: `net` are the net's layers with parameters, `taken` and `unused` those of the file."""
+    """What a file of weights had for a net.
+
+    Attributes
+    ----------
+    file : str
+    net : list of str
+        The layers of the net that have parameters.
+    taken, unused : list of str
+        The layers of the file that have some: those that the net knows, and the others.
+    """
 
     def __init__(self, file, net, stored):
         self.file = str(file)

@@ -14,10 +14,21 @@ VERSIONS = ("Integral", "MaxIntegral", "11point")
 
 
 def average_precision(scores, right, wrong, objects, version="Integral"):
-    """Return the average precision of one class, by one of `VERSIONS`.
+    """Return the average precision of one class.
 
-    `scores`, `right` and `wrong` are of its detections over all images; 0 in both of the latter leaves a detection out. `objects`
-    is how many there are to be found; 0 gives 0. Raises ConfigError for another version.
+    Parameters
+    ----------
+    scores, right, wrong : array_like, shape (n,)
+        Of its detections over all images; 0 in both of the latter leaves a detection out.
+    objects : int
+        How many there are to be found; 0 gives 0.
+    version : str
+        One of `VERSIONS`.
+
+    Raises
+    ------
+    ConfigError
+        For another version.
     """
     if version not in VERSIONS:
         raise ConfigError(f"must be one of {', '.join(VERSIONS)}, got '{version}'", field="ap_version")
