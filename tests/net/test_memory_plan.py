@@ -603,9 +603,12 @@ def test_large_gradients_that_are_needed_as_a_whole(change, poison, on_cpu):
     assert gradients_gone(solver) == len(solver.net.learnable_params)
 
 
-def test_large_gradients_that_somebody_else_changes_or_reads(poison, on_cpu):
+def test_large_gradients_that_a_users_layer_changes(poison, on_cpu):
     frozen = LARGE.replace('name: "b" type: "InnerProduct"', 'name: "b" type: "Frozen"')
     same(training_of(solver_of(frozen), 2), training_of(solver_of(frozen, plan=None), 2))
+
+
+def test_a_view_of_a_large_gradient_shows_it(poison, on_cpu):
     seen = []
     for plan in None, "memory":
         solver = solver_of(LARGE, plan=plan)
