@@ -525,7 +525,13 @@ def enable_peer_access(int device, int peer):
 
 
 def disable_peer_access(int device, int peer):
-    """Take back what `enable_peer_access` allowed, when `device` has done its work. Raises DeviceError if it was not allowed."""
+    """Take back what `enable_peer_access` allowed, when `device` has done its work.
+
+    Raises
+    ------
+    DeviceError
+        If it was not allowed.
+    """
     cdef Device user = get_device(device), owner = get_device(peer)
     user.synchronize()
     check(cydriver.cuCtxDisablePeerAccess(owner.context), "cuCtxDisablePeerAccess", (device, peer))

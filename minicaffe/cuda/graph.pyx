@@ -25,8 +25,19 @@ cdef struct Inputs:
 cdef class Graph:
     """The recorded work of one stream; use it as ``with graph: ...``, then call `replay`.
 
-    `nodes` is how many launches, copies and fills it has; 0 before it was recorded. Raises OutOfMemoryError if the device has no
-    memory for the inputs.
+    Parameters
+    ----------
+    device : Device
+
+    Raises
+    ------
+    OutOfMemoryError
+        If the device has no memory for the inputs.
+
+    Attributes
+    ----------
+    nodes : int
+        Launches, copies and fills in the graph; 0 before it was recorded.
     """
 
     cdef readonly Device device
@@ -84,9 +95,19 @@ cdef class Graph:
         return False
 
     def replay(self, double rate, unsigned long long drawn):
-        """Start the recorded work, with a learning rate, and how many random numbers were drawn between recording and now.
+        """Start the recorded work.
 
-        Raises DeviceError if nothing was recorded, or the start is refused.
+        Parameters
+        ----------
+        rate : float
+            The learning rate.
+        drawn : int
+            Random numbers drawn between recording and now.
+
+        Raises
+        ------
+        DeviceError
+            If nothing was recorded, or the start is refused.
         """
         cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
         if self.executable == NULL:

@@ -238,25 +238,55 @@ def peak(case, repeats=7):
     return best
 
 
+class Alone:
+    """minicaffe in a process of its own. In one process with PyTorch, oneDNN would find PyTorch's OpenMP loaded, whose threads look out
+    for work all the time and keep the processors from minicaffe's."""
+
+    def __init__(self, case):
+        self.process = subprocess.Popen([sys.executable, __file__, "--alone", json.dumps(case)], text=True, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE)
+
+    def seconds(self, calls):
+        self.process.stdin.write(f"{calls}\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def close(self):
+        self.process.communicate()
+
+
+def alone(case):
+    """The process of `Alone`: for each number that comes, so many calls; what they took goes back."""
+    minicaffe.set_precision(case.precision)
+    made, _ = (steps if case.what == "step" else forwards)(case, lambda who, make: {})
+    for line in sys.stdin:
+        print(seconds_of(made["minicaffe"], int(line)), flush=True)
+
+
+def seconds_of(run, calls):
+    """What so many calls take."""
+    if isinstance(run, Alone):
+        return run.seconds(calls)
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return time.perf_counter() - start
+
+
 def by_turns(made, seconds):
     """Lists of milliseconds of a call by name; all take turns, three at least, for some `seconds` in all."""
     once = {}
-    for name, run in made.items():      # has run before
-        start = time.perf_counter()
-        run()
-        once[name] = max(1e-6, time.perf_counter() - start)
+    for name, run in made.items():
+        seconds_of(run, 2)
+        once[name] = max(1e-6, seconds_of(run, 1))
     calls = {name: max(1, int(TURN / time_)) for name, time_ in once.items()}
     rounds = max(3, min(25, int(seconds / sum(calls[name] * once[name] for name in made))))
     found = {name: [] for name in made}
     for turn in range(rounds):
         for name in list(made)[:: -1 if turn % 2 else 1]:
-            run = made[name]
             if calls[name] > 1:
-                run()       # what others left in the caches is another's
-            start = time.perf_counter()
-            for _ in range(calls[name]):
-                run()
-            found[name].append((time.perf_counter() - start) / calls[name] * 1e3)
+                seconds_of(made[name], 1)       # what others left in the caches is another's
+            found[name].append(seconds_of(made[name], calls[name]) / calls[name] * 1e3)
     return found
 
 
@@ -313,7 +343,9 @@ def measure(case, seconds):
         print(f"left out: {case}: {who} {why}", file=sys.stderr, flush=True)
         missing[who] = why
         del made[who]
+    made["minicaffe"] = Alone(case)
     times = by_turns(made, seconds)
+    made["minicaffe"].close()
     quartiles = {who: statistics.quantiles(ms, n=4, method="inclusive") for who, ms in times.items()}
     work = bench.flops(net) * (3 if case.what == "step" else 1) / 1e9
     return {**case._asdict(), **host(), "ms": {who: [round(ms, 4) for ms in found] for who, found in quartiles.items()},
@@ -321,6 +353,8 @@ def measure(case, seconds):
 
 
 def main():
+    if sys.argv[1:2] == ["--alone"]:
+        return alone(Case(*json.loads(sys.argv[2])))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("result", type=Path, metavar="RESULT.json")
     parser.add_argument("--only", default="", metavar="REGEX", help="measure the cases with this in their names, known or not")
