@@ -15,6 +15,7 @@ except ModuleNotFoundError as _error:  # Python was started in a checkout's top 
 from minicaffe import cuda, errors, memory, pycaffe
 from minicaffe.alias import install_as_caffe, name_modules
 from minicaffe.device.threads import get_num_threads, set_num_threads
+from minicaffe.gradient_check import gradcheck
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import allow_python_layers
 from minicaffe.ops.engine import get_precision, set_precision
@@ -25,7 +26,7 @@ from minicaffe.workspace import Workspace
 
 __all__ = [
     *pycaffe.__all__, "Slot", "Tensor", "Workspace", "allow_python_layers", "cuda", "errors", "get_num_threads", "get_precision",
-    "install_as_caffe", "memory", "register_layer", "set_num_threads", "set_precision",
+    "gradcheck", "install_as_caffe", "memory", "register_layer", "set_num_threads", "set_precision",
 ]
 name_modules("minicaffe")
 

@@ -4,6 +4,7 @@ from minicaffe import memory as memory
 from minicaffe.alias import install_as_caffe as install_as_caffe
 from minicaffe.device.threads import get_num_threads as get_num_threads
 from minicaffe.device.threads import set_num_threads as set_num_threads
+from minicaffe.gradient_check import gradcheck as gradcheck
 from minicaffe.layer import register_layer as register_layer
 from minicaffe.layers.python import allow_python_layers as allow_python_layers
 from minicaffe.opencv import dnn as dnn

@@ -31,6 +31,7 @@ COMMANDS = {
     "upgrade": ("minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
     "draw_net": ("minicaffe.cli.draw_net", "Draw a net as a graph."),
     "summarize": ("minicaffe.cli.summarize", "List the layers of a net in a table."),
+    "gradcheck": ("minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
     "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
     "plot": ("minicaffe.cli.plot", "Plot training logs."),
     "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),

@@ -1,9 +1,10 @@
-"""Build one layer for a test, and check its gradient by central differences (Caffe test_gradient_check_util.hpp)."""
+"""Build one layer for a test, run it, and check its gradient by central differences (minicaffe/gradient_check.py)."""
 
 import numpy as np
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
+from minicaffe.gradient_check import Kept, Report, Rule, check_layer
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -54,9 +55,7 @@ def run_backward(net, check, seeds=None):
 
 
 def check_gradient(layer_text, bottom_arrays, check=None, params=True, step=1e-3, tolerance=1e-6, kink=None):
-    """Compare the layer's gradient of ``sum(top * seed)`` with central differences, in float64, and return the net.
-
-    Bottom diffs start as rubbish, since a layer overwrites them; parameter diffs start at 0.5, since it adds to them.
+    """Compare the layer's gradient with central differences, in float64, along every element, and return the net.
 
     Parameters
     ----------
@@ -69,41 +68,12 @@ def check_gradient(layer_text, bottom_arrays, check=None, params=True, step=1e-3
     kink : float, optional
         Elements nearer than two steps to it are skipped.
     """
-    random = np.random.default_rng(1701)
     net = layer_net(layer_text, bottom_arrays)
-    layer, bottoms, tops = net.layers[-1], net.bottoms[-1], net.tops[-1]
-    check = list(range(len(bottoms))) if check is None else check
-    run_forward(net)
-    seeds = [top.cpu_diff.copy() if weight else random.standard_normal(top.shape)
-             for top, weight in zip(tops, layer.loss_weights)]
-
-    for i in check:
-        bottoms[i].diff[...] = 1e9
-    for blob in layer.blobs:
-        blob.diff[...] = 0.5
-    run_backward(net, check, seeds)
-    checked = [(f"bottom {i}", bottoms[i], bottoms[i].cpu_diff.copy()) for i in check]
-    if params:
-        checked += [(f"blobs[{i}]", blob, blob.cpu_diff - 0.5) for i, blob in enumerate(layer.blobs)]
-
-    def objective():
-        run_forward(net)
-        return sum(float((top.cpu_data * seed).sum()) for top, seed in zip(tops, seeds))
-
-    for what, blob, gradient in checked:
-        def put(i, value, blob=blob):  # through `data` each time, which tells a device that its copy is old
-            blob.data.reshape(-1)[i] = value
-
-        for i, wanted in enumerate(gradient.reshape(-1)):
-            kept = blob.cpu_data.reshape(-1)[i]
-            if kink is not None and abs(kept - kink) <= 2 * step:
-                continue
-            put(i, kept + step)
-            above = objective()
-            put(i, kept - step)
-            below = objective()
-            put(i, kept)
-            got = (above - below) / (2 * step)
-            assert abs(got - wanted) <= tolerance * max(1, abs(got), abs(wanted)), (
-                f"{what} element {i}: backward says {wanted}, differences say {got}")
+    index = len(net.layers) - 1
+    check = list(range(len(net.bottoms[index]))) if check is None else check
+    net.forward_from_to(0, index)
+    rule, report = Rule(step, tolerance, kink, elements=None), Report()
+    with Kept(net, rule.seed):
+        check_layer(net, index, rule, report, check, params)
+    assert report.ok and len(report.comparisons) == len(check) + params * len(net.layers[index].blobs), f"\n{report}"
     return net

@@ -1,0 +1,91 @@
+"""``minicaffe gradcheck``: the gradients that backward computes against differences of forward, layer by layer, in float64.
+
+Caffe has this for its own tests only (test_gradient_check_util.hpp). The arithmetic is in minicaffe/gradient_check.py.
+"""
+
+import logging
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from minicaffe.cli import options
+from minicaffe.cli.training_file import set_batch_size
+from minicaffe.errors import ConfigError, Error
+from minicaffe.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
+from minicaffe.gradient_check import gradcheck as check
+from minicaffe.proto import caffe_pb2
+
+logger = logging.getLogger("minicaffe.cli")
+
+BATCH = 4   # pictures: gradients of one batch size are those of another, and each element takes two runs of its layer
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("file", metavar="NET", required=False)
+@click.option("--model", metavar="FILE", help="NET in Caffe's way.")
+@click.option("--weights", multiple=True, metavar="FILE", help="Weights to check it with; by default those of its fillers.")
+@click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), help=f"Pictures in a batch of the data layers; by default {BATCH}.")
+@click.option("--layer", "layers", multiple=True, metavar="NAME", help="Check this layer only; repeatable.")
+@click.option("--whole", is_flag=True, help="Differentiate the net's loss along its parameters, through all layers at once.")
+@click.option("--step", default=STEP, show_default=True, help="Half the difference.")
+@click.option("--threshold", default=THRESHOLD, show_default=True, help="The relative difference allowed.")
+@click.option("--kink", type=float, metavar="X", help=(
+    "Leave out elements near X and -X; by default an element at a kink is found by differences with smaller steps."))
+@click.option("--kink-range", type=float, metavar="D", help="How near; by default two steps.")
+@click.option("--elements", default=ELEMENTS, show_default=True, type=click.IntRange(min=0), help="Of each array; 0: all.")
+@click.option("--seed", default=SEED, show_default=True, type=click.IntRange(min=0), help="Of fillers, inputs and drawn elements.")
+@options.net_state
+@options.threads
+@options.model_file
+@options.common
+def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, stage, **rule):
+    """Compare the gradients of NET with differences, in float64, and show the worst element of each parameter and bottom.
+
+    The exit status is 1 if one differs by more than the threshold, or if nothing could be compared.
+    """
+    file = options.one_file(file, model, "--model", "net")
+
+    def prepare(param):
+        try:
+            set_batch_size(param, batch_size or BATCH)
+        except ConfigError:     # its inputs have the sizes that it gives
+            if batch_size:
+                raise
+
+    options.tell_mode(logger)
+    try:
+        net = double_net(file, caffe_pb2.Phase.Value(phase.upper()), level=level, stages=stage, weights=weights, seed=rule["seed"],
+                         prepare=prepare, **options.net_options())
+        report = check(net, whole=whole, layers=layers or None, **{**rule, "elements": rule["elements"] or None})
+    except Error as error:
+        options.name_data_command(error)
+        raise
+    show(report)
+    return 0 if report.ok else 1
+
+
+def show(report):
+    """Print what a Report holds: a table, what was not checked and why, and a line that sums it up."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=10_000)  # a pipe gets whole lines
+    table = Table.grid(padding=(0, 2))
+    for name in ("layer", "array", "shape", "compared", "worst at", "backward", "differences", "relative", ""):
+        right = name in ("compared", "backward", "differences", "relative")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    table.add_row(*(Text(column.header, "dim") for column in table.columns))
+    for c in report.comparisons:
+        at = ",".join(map(str, c.index)) if c.index is not None else "-"
+        table.add_row(c.layer, Text(c.what), "x".join(map(str, c.shape)), str(c.checked), at, f"{c.analytic:.5g}",
+                      f"{c.numerical:.5g}", f"{c.relative:.1e}", Text("ok", "green") if c.ok else Text("WRONG", "bold red"))
+    console.print(table)
+    for layer, kind, what, reason in report.not_checked:
+        console.print(f"not checked: {layer} ({kind}){f': {what}' if what else ''}: {reason}", markup=False)
+    kinks = sum(c.kinks for c in report.comparisons)
+    count = sum(c.checked for c in report.comparisons)
+    wrong = f"{len(report.failed)} of {len(report.comparisons)} arrays differ" if report.failed else "all agree"
+    console.print(f"{count} elements of {len(report.comparisons)} arrays compared, {kinks} at or near a kink: "
+                  f"{wrong if report.comparisons else 'nothing to compare'}", markup=False)

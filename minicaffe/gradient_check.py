@@ -1,0 +1,482 @@
+"""Gradients that backward computes against differences of what forward computes (Caffe's GradientChecker).
+
+Each layer is looked at by itself, on what the layers before it gave: the sum of its tops, each element times a random weight, is
+differentiated along elements of its parameters and bottoms; or, on request, the loss of the whole net along its parameters.
+Different from Caffe (test_gradient_check_util.hpp): all is computed in float64, with a smaller step; where gradients are small
+everywhere the error is relative to them, too; of a large array some elements are drawn; and an element that differs is tried with
+smaller steps, since a ReLU or a maximum may have a kink there.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TRAIN, caffe
+from minicaffe.errors import ConfigError, Error
+from minicaffe.net import weights as weights_files
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2
+
+STEP, THRESHOLD, SEED, ELEMENTS = 1e-4, 1e-5, 1701, 50
+SMALLER = (0.1, 0.01)       # of the step, for elements near a kink
+LEAST = 1e-9                # gradients below it are rounding, as of a bias in front of BatchNorm
+ROUNDING = 8 * np.finfo(np.float64).eps
+RUBBISH, BEFORE = 1e9, 0.5  # in diffs before backward: a layer overwrites those of bottoms and adds to those of parameters
+
+
+@dataclass
+class Comparison:
+    """What was found of one array.
+
+    Attributes
+    ----------
+    layer, layer_type, what : str
+        `what` is ``blobs[0]`` of a parameter, ``bottom[0] 'data'`` of a bottom.
+    shape : tuple of int
+    checked, kinks : int
+        Elements that were compared; elements of them, or besides, at or near a kink of the function.
+    index : tuple of int or None
+        Of the worst element, with its `analytic` and `numerical` gradient and their `relative` difference.
+    threshold : float
+        What `relative` may be.
+    """
+
+    layer: str
+    layer_type: str
+    what: str
+    shape: tuple
+    threshold: float
+    checked: int = 0
+    kinks: int = 0
+    index: tuple | None = None
+    analytic: float = 0.0
+    numerical: float = 0.0
+    relative: float = 0.0
+
+    @property
+    def ok(self):
+        """Whether no element differs by more than the threshold."""
+        return self.relative <= self.threshold
+
+    def __str__(self):
+        return (f"layer '{self.layer}' ({self.layer_type}): {self.what}: element {list(self.index or ())}: backward says "
+                f"{self.analytic:.9g}, differences say {self.numerical:.9g}, relative difference {self.relative:.2g}")
+
+
+@dataclass
+class Report:
+    """What `gradcheck` found: `comparisons`, and as (layer, type, what, reason) what was `not_checked`."""
+
+    comparisons: list = field(default_factory=list)
+    not_checked: list = field(default_factory=list)
+
+    @property
+    def failed(self):
+        """The comparisons that are beyond their threshold."""
+        return [comparison for comparison in self.comparisons if not comparison.ok]
+
+    @property
+    def ok(self):
+        """Whether something was compared and all of it agrees."""
+        return bool(self.comparisons) and not self.failed
+
+    def __str__(self):
+        lines = [f"{'ok  ' if c.ok else 'FAIL'} {c}" for c in self.comparisons]
+        return "\n".join(lines + [f"--   layer '{layer}' ({kind}): {what or 'not checked'}: {reason}"
+                                  for layer, kind, what, reason in self.not_checked])
+
+
+@dataclass
+class Rule:
+    """How elements are chosen and compared; see `gradcheck`."""
+
+    step: float = STEP
+    threshold: float = THRESHOLD
+    kink: float | None = None
+    kink_range: float | None = None
+    elements: int | None = ELEMENTS
+    seed: int = SEED
+
+    def __post_init__(self):
+        self.kink_range = 2 * self.step if self.kink_range is None else self.kink_range
+        for name in ("step", "threshold"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise ConfigError(f"must be a positive number, got {getattr(self, name)}", field=name)
+        if self.elements is not None and self.elements < 1:
+            raise ConfigError(f"must be at least 1, got {self.elements}", field="elements")
+
+    def chosen(self, count):
+        """Return the indices of the elements to look at, of `count`."""
+        if self.elements is None or count <= self.elements:
+            return range(count)
+        return sorted(np.random.default_rng(self.seed).choice(count, self.elements, replace=False).tolist())
+
+
+def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, kink=None, kink_range=None, elements=ELEMENTS,
+              seed=SEED):
+    """Compare the gradients of a net with central differences, ``(f(x + step) - f(x - step)) / (2 step)``, in float64.
+
+    Parameters
+    ----------
+    net : Net, NetParameter or str
+        A net in float64 (``minicaffe.net.net.Net(param, Dtype.DOUBLE)``) whose Input layers the caller has filled; or what
+        `double_net` takes. The net runs forward once on its own data; afterwards its parameters are as before.
+    whole : bool
+        Differentiate the net's loss along its learnable parameters, and not each layer by itself.
+    layers : collection of str, optional
+        Names of the layers to check; all by default.
+    step, threshold : float
+        Half the difference, and the error allowed, relative to the larger of both gradients and of the root mean square of the
+        array's gradient, at most 1.
+    kink, kink_range : float, optional
+        Elements of which the absolute value is nearer than `kink_range` (two steps by default) to `kink` are left out, as in Caffe.
+        Without it, an element whose one-sided derivatives differ and that backward gives one of them, or one in between, counts
+        as a kink, not as an error.
+    elements : int or None
+        How many elements of each array are compared, drawn with `seed`; None: all.
+    seed : int
+        Of the random numbers, of the layers too: Dropout drops the same elements in every run.
+
+    Returns
+    -------
+    Report
+        `print` shows it; `report.ok`, `report.failed`.
+
+    Raises
+    ------
+    ConfigError
+        If the net is not in float64 or has no such layer; and whatever building and running the net raises.
+
+    Examples
+    --------
+    >>> report = minicaffe.gradcheck("models/lenet/net.prototxt")    # doctest: +SKIP
+    """
+    if not isinstance(net, Net):
+        net = double_net(net, seed=seed)
+    if net.dtype != Dtype.DOUBLE:
+        raise ConfigError("the net computes in float32, where differences have two or three digits; build it with "
+                          "minicaffe.net.net.Net(param, Dtype.DOUBLE), or give gradcheck its file", field="net")
+    rule, report = Rule(step, threshold, kink, kink_range, elements, seed), Report()
+    for name in layers or ():
+        net.layer_index(name)
+    with net.lock, Kept(net, seed):
+        if whole:
+            check_loss(net, rule, report, layers)
+        else:
+            for index, node in enumerate(net.nodes):
+                check_layer(net, index, rule, report, skip=layers is not None and node.name not in layers)
+    return report
+
+
+def double_net(net, phase=TRAIN, *, level=0, stages=(), weights=None, seed=SEED, prepare=None, **options):
+    """Return a net in float64 for `gradcheck`: of a file or a NetParameter, with weights from files, its inputs filled.
+
+    Parameters
+    ----------
+    net : str or NetParameter
+    phase : int
+        TRAIN or TEST.
+    level, stages
+        As `minicaffe.net.net.read_net` takes them, for a file.
+    weights : sequence of str, optional
+        Files of weights.
+    seed : int
+        Of fillers, and of the normal random numbers that Input layers get; what only layers without a gradient for it read, such
+        as labels, stays 0.
+    prepare : callable, optional
+        Called with the NetParameter of a file before the net is built.
+    options
+        Of `minicaffe.net.net.Net`.
+    """
+    if isinstance(net, (str, bytes)) or hasattr(net, "__fspath__"):
+        file = str(net)
+        net, options["positions"] = read_net(file, phase, level, stages, options.get("skip_unknown_fields", False))
+        options["file"] = file
+        if prepare is not None:
+            prepare(net)
+    else:
+        given, net = net, caffe_pb2.NetParameter()
+        net.CopyFrom(given)
+        net.state.phase = phase
+    generator = caffe.generator
+    before = generator.seed, generator.offset
+    try:
+        caffe.seed(seed)
+        net = Net(net, Dtype.DOUBLE, **options)
+    finally:
+        generator.seed, generator.offset = before
+    for path in weights or ():
+        weights_files.load(net, path).tell()
+    random = np.random.default_rng(seed)
+    for blob in net.input_blobs:
+        if takes_gradient(net, blob):
+            blob.data[...] = random.standard_normal(blob.shape)
+    return net
+
+
+def takes_gradient(net, blob):
+    """Whether a layer that reads `blob`, behind splits, has a gradient for it."""
+    return any(any(takes_gradient(net, top) for top in node.tops) if node.type == "Split" else node.layer.allow_force_backward(i)
+               and node.type != "Accuracy" for node in net.nodes for i, bottom in enumerate(node.bottoms) if bottom is blob)
+
+
+class Kept:
+    """A context that leaves a net's parameters, and the random numbers of the thread, as they were."""
+
+    def __init__(self, net, seed):
+        self.blobs, self.seed = net.param_table.params, seed
+
+    def __enter__(self):
+        self.data = [blob.cpu_data.copy() for blob in self.blobs]
+        self.state = caffe.generator.seed, caffe.generator.offset
+
+    def __exit__(self, *_):
+        for blob, data in zip(self.blobs, self.data):
+            blob.data[...] = data
+        caffe.generator.seed, caffe.generator.offset = self.state
+
+
+class Section:
+    """Layers of a net that run again and again on the same inputs and random numbers.
+
+    Parameters
+    ----------
+    net : Net
+        Whose layers before these have run.
+    indices : sequence of int
+    random : Generator
+        Gives the weights of the tops that are no losses.
+    only_losses : bool
+        Only tops with a loss weight count.
+    """
+
+    def __init__(self, net, indices, rule, only_losses=False):
+        self.net, self.indices, self.seed = net, indices, rule.seed
+        nodes = [net.nodes[i] for i in indices]
+        tops = {top for node in nodes for top in node.tops}
+        made = set()
+        self.overwritten = {}  # inputs that layers in place overwrite, as they were
+        for node in nodes:
+            for blob in node.bottoms:
+                if blob in tops and blob not in made and (blob not in self.overwritten):
+                    self.overwritten[blob] = blob.cpu_data.copy()
+            made.update(node.tops)
+        self.state = [(blob, blob.cpu_data.copy()) for node in nodes for blob in node.blobs]
+        self.run()
+        random = np.random.default_rng(rule.seed)
+        self.tops = [(top, top.cpu_diff.copy() if weight else random.standard_normal(top.shape))
+                     for node in nodes for top, weight in zip(node.tops, node.loss_weights) if weight or not only_losses]
+        self.base = self.values()
+
+    def run(self):
+        """Compute the tops anew."""
+        caffe.seed(self.seed)
+        for blob, values in self.overwritten.items():
+            blob.data[...] = values
+        for index in self.indices:
+            self.net.forward_from_to(index, index)
+
+    def values(self):
+        """Return copies of the tops that count."""
+        return [top.cpu_data.copy() for top, _ in self.tops]
+
+    def repeats(self):
+        """Whether another run gives the same."""
+        self.run()
+        return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(self.base, self.values()))
+
+    def restore(self):
+        """Compute the tops once more, and undo what running has done to parameters."""
+        self.run()
+        for blob, data in self.state:
+            if not np.array_equal(blob.cpu_data, data, equal_nan=True):
+                blob.data[...] = data
+
+    def change(self, above, below):
+        """Return the weighted sum of the differences of two lists of values, and its rounding error."""
+        total = noise = 0.0
+        for (_, weight), a, b in zip(self.tops, above, below):
+            moved = a != b      # unchanged elements add neither value nor error
+            total += float((weight[moved] * (a[moved] - b[moved])).sum())
+            noise += ROUNDING * float((np.abs(weight[moved]) * (np.abs(a[moved]) + np.abs(b[moved]))).sum())
+        return total, noise
+
+    def put(self, blob, i, value):
+        """Set element `i`; through `data` each time, which tells a device that its copy is old."""
+        if blob in self.overwritten:
+            self.overwritten[blob].reshape(-1)[i] = value
+        else:
+            blob.data.reshape(-1)[i] = value
+
+    def get(self, blob, i):
+        """Return element `i`."""
+        return float(self.overwritten.get(blob, blob.cpu_data).reshape(-1)[i])
+
+    def derivatives(self, blob, i, step):
+        """Return the central, left and right derivative along element `i`, and the rounding error of all three."""
+        kept = self.get(blob, i)
+        try:
+            self.put(blob, i, kept + step)
+            self.run()
+            above = self.values()
+            self.put(blob, i, kept - step)
+            self.run()
+            below = self.values()
+        finally:
+            self.put(blob, i, kept)
+        left, noise_left = self.change(self.base, below)
+        right, noise_right = self.change(above, self.base)
+        return (self.change(above, below)[0] / (2 * step), left / step, right / step, (noise_left + noise_right) / step)
+
+
+def compare(section, comparison, blob, gradient, rule):
+    """Compare `gradient` of `blob`, as backward gave it, with differences, and note the worst element in `comparison`."""
+    flat = gradient.reshape(-1)
+    floor = min(1.0, max(LEAST, float(np.sqrt(np.mean(np.square(flat)))))) if flat.size else 1.0
+
+    def relative(analytic, numerical, noise):
+        difference = abs(analytic - numerical)
+        return difference / max(abs(analytic), abs(numerical), floor, noise / rule.threshold) if difference else difference
+
+    for i in rule.chosen(flat.size):
+        if rule.kink is not None and abs(abs(section.get(blob, i)) - rule.kink) <= rule.kink_range:
+            comparison.kinks += 1
+            continue
+        analytic = float(flat[i])
+        numerical, left, right, noise = section.derivatives(blob, i, rule.step)
+        worst = relative(analytic, numerical, noise)
+        if worst > rule.threshold:
+            for part in SMALLER:
+                closer, left, right, noise = section.derivatives(blob, i, rule.step * part)
+                if relative(analytic, closer, noise) <= rule.threshold:
+                    comparison.kinks += 1
+                    numerical, worst = closer, relative(analytic, closer, noise)
+                    break
+            else:
+                between = min(max(analytic, min(left, right)), max(left, right))
+                if relative(left, right, noise) > rule.threshold and relative(analytic, between, noise) <= rule.threshold:
+                    comparison.kinks += 1
+                    continue
+        comparison.checked += 1
+        if not worst <= comparison.relative or comparison.index is None:    # NaN is the worst of all
+            comparison.index = tuple(map(int, np.unravel_index(i, blob.shape)))
+            comparison.analytic, comparison.numerical = analytic, numerical
+            comparison.relative = worst if np.isfinite(worst) else np.inf
+
+
+def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False):
+    """Run layer `index` of a net, whose layers before it have run, and compare its gradients.
+
+    Parameters
+    ----------
+    rule : Rule
+    report : Report
+        Gets what was found.
+    bottoms : list of int, optional
+        Those to check; by default all that the layer has a gradient for.
+    params : bool
+        Whether its parameters are checked.
+    skip : bool
+        Only run it.
+    """
+    node = net.nodes[index]
+    layer = node.layer
+
+    def leave_out(what, reason):
+        report.not_checked.append((node.name, node.type, what, reason))
+
+    if skip or not node.bottoms and not node.blobs:
+        net.forward_from_to(index, index)
+        return None if skip else leave_out(None, "it reads nothing, so there is nothing to differentiate along")
+    if not node.tops:
+        net.forward_from_to(index, index)
+        return leave_out(None, "it has no top")
+    section = Section(net, [index], rule)
+    if not section.repeats():
+        section.restore()
+        return leave_out(None, "it computes something else each time it runs on the same data")
+    asked = bottoms is not None
+    if not asked:
+        bottoms = [i for i in range(len(node.bottoms)) if node.bottom_needs[i] or layer.allow_force_backward(i)]
+        for i in sorted({*range(len(node.bottoms))} - {*bottoms}):
+            leave_out(f"bottom[{i}] '{node.bottoms[i].name}'", "the layer has no gradient for it")
+    learned = list(layer.param_propagate_down) if params and not asked else [params] * len(node.blobs)
+    for i, learns in enumerate(learned):
+        if not learns and params:
+            leave_out(f"blobs[{i}]", "it is not learned: its lr_mult is 0")
+    try:
+        gradients = backward(net, index, section, bottoms, learned)
+    except Error as error:
+        needed = [i for i in bottoms if node.bottom_needs[i]]
+        if asked or needed == bottoms or not (needed or any(learned)):
+            if asked:
+                raise
+            section.restore()
+            return leave_out(None, error.message)
+        for i in sorted({*bottoms} - {*needed}):
+            leave_out(f"bottom[{i}] '{node.bottoms[i].name}'", error.message)
+        gradients = backward(net, index, section, needed, learned)
+    for what, blob, gradient, needed in gradients:
+        if not needed and (gradient == RUBBISH).all() and gradient.size:
+            leave_out(what, "backward leaves it as it is, and the net does not need it")
+            continue
+        comparison = Comparison(node.name, node.type, what, blob.shape, rule.threshold)
+        compare(section, comparison, blob, gradient, rule)
+        report.comparisons.append(comparison)
+    return section.restore()
+
+
+def backward(net, index, section, bottoms, learned):
+    """Run the backward of a layer; return (what, blob, gradient, whether the net needs it) of these bottoms and parameters."""
+    node = net.nodes[index]
+    layer = node.layer
+    before = list(node.bottom_needs), list(layer.param_propagate_down)
+    for i in bottoms:
+        node.bottoms[i].diff[...] = RUBBISH
+    for blob in node.blobs:
+        blob.diff[...] = BEFORE
+    for top, weight in section.tops:    # last: in place they are the bottoms' diffs
+        top.diff[...] = weight
+    node.bottom_needs, layer.param_propagate_down = [i in bottoms for i in range(len(node.bottoms))], learned
+    try:
+        net.backward_layer(index)
+    finally:
+        node.bottom_needs, layer.param_propagate_down = before
+    found = [(f"bottom[{i}] '{node.bottoms[i].name}'", node.bottoms[i], node.bottoms[i].cpu_diff.copy(), before[0][i])
+             for i in bottoms]
+    return found + [(f"blobs[{i}]", blob, blob.cpu_diff - BEFORE, True) for i, blob in enumerate(node.blobs) if learned[i]]
+
+
+def check_loss(net, rule, report, layers=None):
+    """Compare the gradients of the net's loss along its learnable parameters, those of `layers` or all."""
+    last = len(net.nodes) - 1
+    net.forward_from_to(0, last)
+    if not any(net.loss_weights.values()):
+        raise ConfigError("the net has no loss to differentiate; check its layers one by one, or give a layer a loss_weight",
+                          field="whole", file=net.file)
+    read = [i for i, node in enumerate(net.nodes) if node.bottoms or node.blobs]
+    for i in sorted({*range(last + 1)} - {*read}):   # what layers in place have made of their tops would be made of it again
+        net.forward_from_to(i, i)
+    section = Section(net, read, rule, only_losses=True)
+    if not section.repeats():
+        raise ConfigError("the net computes another loss each time it runs on the same data; check its layers one by one, which "
+                          "names the one", field="whole", file=net.file)
+    net.clear_param_diffs()
+    net.backward_from_to(last, 0)
+    table = net.param_table
+    gradients = {i: table.params[i].cpu_diff.copy() for i in table.learnable}
+    position = 0
+    for node in net.nodes:
+        for i, blob in enumerate(node.blobs):
+            here, position = position, position + 1
+            if layers is not None and node.name not in layers or here not in gradients:
+                continue
+            if not node.layer.param_propagate_down[i] or not node.needs_backward:
+                reason = "its lr_mult is 0" if not node.layer.param_propagate_down[i] else "no loss depends on it"
+                report.not_checked.append((node.name, node.type, f"blobs[{i}]", f"it is not learned: {reason}"))
+                continue
+            comparison = Comparison(node.name, node.type, f"blobs[{i}]", blob.shape, rule.threshold)
+            compare(section, comparison, blob, gradients[here], rule)
+            report.comparisons.append(comparison)
+    section.restore()
