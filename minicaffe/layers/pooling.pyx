@@ -44,6 +44,7 @@ cdef class PoolingLayer(DeviceLayer):
     exact_num_bottom_blobs = 1
     min_top_blobs = 1
     max_top_blobs = 2
+    backward_reads_tops = False
 
     cdef Pooling op
     cdef bint whole, floor_mode
@@ -123,6 +124,10 @@ cdef class PoolingLayer(DeviceLayer):
                 self.mask.reshape_like(top[0])
         self.op.images, self.op.channels = x.dims[0], x.dims[1]
         self.op.changed()
+
+    @property
+    def backward_reads_bottoms(self):
+        return self.op.method == AVE    # cuDNN wants to see them
 
     def operations(self):
         return [self.op]

@@ -10,7 +10,7 @@ from cpython.object cimport PyObject
 
 from minicaffe.blob cimport Blob
 from minicaffe.memory.synced cimport SyncedMemory
-from minicaffe.net.node cimport Node
+from minicaffe.net.node cimport CARRIED, Node
 from minicaffe.ops.engine cimport Operation
 
 from collections import Counter
@@ -30,16 +30,26 @@ cdef class Life:
     cdef SyncedMemory memory
     cdef int holders        # blobs of the net that have it, counted twice where it is their data and diff
     cdef int last           # position in the step
+    cdef list followers     # nodes whose backward reads it, unless one that does not read it carries them
+    cdef int unless         # where in the step that is; -1: nowhere
     cdef bint kept          # it is needed after the step, or others have it
     cdef bint written       # a node of the step overwrites it before it is read
 
     def __init__(self, SyncedMemory memory not None):
-        self.memory = memory
+        self.memory, self.followers, self.unless = memory, [], -1
 
     cdef void touch(self, int position, bint writes=False) noexcept:
         """See the memory used at a position, the first to write it among them."""
         self.written |= writes and self.last < 0
         self.last = position
+
+    cdef bint awaited(self) except -1:
+        """Whether followers that now run backward by themselves will read it."""
+        cdef Node node
+        for node in self.followers:
+            if node.ran != CARRIED:
+                return True
+        return False
 
     cdef int end(self) except -1:
         # Whoever took the memory for a blob outside of the net, such as a layer for a net inside, reads it at any time.
@@ -99,9 +109,12 @@ cdef class Lifetimes:
             for blob in node.tops:
                 life_of(lives, blob.data_memory).touch(i, True)
         head = list(range(count))       # a node before may compute the backward of those that follow it
+        in_place = [node.bottoms == node.tops for node in nodes]    # such a one reads what it kept, and none of their data
         for i, node in enumerate(nodes):
-            for follower in range(i + 1, i + 1 + len(node.followers)):
-                head[follower] = min(head[follower], i)
+            for operation in self.operations[i]:
+                if operation.carries if in_place[i] else operation.carries_own_top:
+                    for follower in range(i + 1, i + 1 + len(node.followers)):
+                        head[follower] = min(head[follower], i)
         for i in reversed(range(count)) if training else ():
             node = nodes[i]
             if not node.needs_backward:
@@ -113,7 +126,12 @@ cdef class Lifetimes:
                     life_of(lives, blob.diff_memory).touch(2 * count - 1 - i, True)
             for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()),
                          *(node.tops if node.layer.backward_reads_tops else ())):
-                life_of(lives, blob.data_memory).touch(2 * count - 1 - head[i])
+                life = life_of(lives, blob.data_memory)
+                if head[i] != i and in_place[head[i]]:
+                    life.unless = 2 * count - 1 - head[i]
+                    life.followers.append(node)
+                else:
+                    life.touch(2 * count - 1 - head[i])
         self.pool = registry.host_pool()
         last = {}       # by the id of a parameter's memory: the node whose backward uses it last, adds to a gradient or reads data
         for i in reversed(range(count)):
@@ -144,7 +162,11 @@ cdef class Lifetimes:
         for life in lives.values():
             if not life.kept and life.written and life.memory.size:
                 life.memory.pool, life.memory.overwritten = self.pool, id(life.memory) not in partly
-                (self.forward[life.last] if life.last < count else self.backward[2 * count - 1 - life.last]).append(life)
+                last = max(life.last, life.unless)
+                if life.last < count:
+                    self.forward[life.last].append(life)
+                if last >= count:
+                    self.backward[2 * count - 1 - last].append(life)
 
     cdef int end_forward(self, int index, Node node) except -1:
         """Recycle what was needed last by the forward of a node, and plain copies of parameters that engines keep otherwise."""
@@ -179,5 +201,6 @@ cdef class Lifetimes:
         self.stale = self.stale or node.stamp() != <unsigned long long> self.stamps[index]
         if not self.stale:
             for life in <list> ends[index]:
-                (<Life> life).end()
+                if ends is not self.forward or not (<Life> life).awaited():
+                    (<Life> life).end()
         return 0

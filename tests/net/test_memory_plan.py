@@ -291,6 +291,26 @@ def test_what_backward_does_not_read_ends_with_forward(poison, on_cpu):
     same(trace(net_of(text, plan="memory")), trace(net_of(text)))
 
 
+@pytest.mark.parametrize("kind, gone", [("ReLU", ["c"]), ("Sigmoid", [])])
+def test_what_followers_read_ends_with_forward_where_they_are_carried(kind, gone, poison, on_cpu):
+    """BatchNorm in place carries a ReLU; backward of a Sigmoid reads its top, which that of MAX pooling does not."""
+    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("n", "BatchNorm", ["c"], ["c"])
+    text += layer("r", kind, ["c"], ["c"])
+    text += layer("p", "Pooling", ["c"], ["p"], "pooling_param { kernel_size: 2 stride: 2 }") + LOSS % "p"
+    net = net_of(text, plan="memory")
+    feed(net, 0)
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert recycled(net) == gone
+    same(trace(net_of(text, plan="memory")), trace(net_of(text)))
+    want = net_of(text)
+    trace(want, 1), trace(net, 1, backward=False)
+    net.clear_param_diffs()
+    net.add_hook(BEFORE_BACKWARD, lambda index: None)       # now they run one by one
+    net.backward_from_to(len(net.nodes) - 1, 0)
+    for got, expected in zip(net.learnable_params, want.learnable_params, strict=True):
+        np.testing.assert_array_equal(got.diff * np.float32(0.01), expected.diff)     # which `trace` has scaled
+
+
 def test_weights_are_kept_in_one_order(onednn, poison):
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + LOSS % "c"
     want, net = net_of(text), net_of(text, plan="memory")
