@@ -59,6 +59,7 @@ cdef class Layer:
     takes_unknown_fields = False  # whether a file may give it fields that the messages lack (proto/fields.py)
     backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/lifetimes.pyx)
     backward_reads_tops = True
+    flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (net/cost.py)
     host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
     def __init__(self, param, Dtype dtype=FLOAT, parameters=None, str key=None):
@@ -125,6 +126,25 @@ cdef class Layer:
     cpdef inspect(self, list bottom):
         """Check on the host what forward checks there; called before each replay of a CUDA graph, which checks nothing."""
         return
+
+    def multiply_adds(self, bottom, top):
+        """Return how often forward multiplies a weight by a value and adds the product, for a type that is a product with weights."""
+        return 0
+
+    def flops(self, bottom, top):
+        """Return the floating-point operations of forward, as net/cost.py counts them."""
+        return 2 * self.multiply_adds(bottom, top) + self.flops_per_value[0] * _largest(bottom, top)
+
+    def backward_flops(self, bottom, top, needs):
+        """Return those of backward, if the bottoms for which `needs` is true get a gradient."""
+        values, products = _largest(bottom, top), 2 * self.multiply_adds(bottom, top)
+        cdef object flops = sum(needs) * (products // max(len(bottom), 1) + self.flops_per_value[1] * values)
+        if self.learns(0) and self.blobs:
+            flops += products or 2 * values     # of a weight
+        for i in range(1, len(self.blobs)):
+            if self.learns(i):
+                flops += sum(blob.count for blob in top)    # of a bias
+        return flops
 
     def allow_force_backward(self, int bottom_index):
         """Whether ``force_backward`` may ask this bottom for a gradient."""
@@ -306,6 +326,10 @@ cdef class DeviceLayer(Layer):
         with device_lock:
             self.backward_on(on, top, propagate_down, bottom)
             settle(on)
+
+
+cdef long long _largest(list bottom, list top):
+    return max([blob.count for blob in [*bottom, *top]], default=0)
 
 
 cdef unsigned long long _stamps(list bottom, list top):

@@ -21,6 +21,7 @@ cdef class ConvolutionLayer(WindowLayer):
     min_top_blobs = 1
     equal_num_bottom_top_blobs = True
     backward_reads_tops = False
+    flops_per_value = 0, 0
     transposed = False  # a deconvolution's is True: the top is the image
 
     cdef bint bias_term
@@ -51,6 +52,10 @@ cdef class ConvolutionLayer(WindowLayer):
                 self.add_param((self.num_output,), param.bias_filler, "convolution_param.bias_filler")
         except ShapeError as error:
             raise error.at(field="convolution_param")
+
+    def multiply_adds(self, bottom, top):
+        columns = bottom if self.transposed else top    # each weight is used once for each pixel of a plane of these
+        return sum(self.blobs[0].count // self.blobs[0].shape[0] * blob.count for blob in columns)
 
     cdef list output_sizes(self, Blob bottom):
         """The spatial sizes of the top."""

@@ -15,6 +15,7 @@ cdef class CropLayer(DeviceLayer):
     """Cut bottom[0] to the size of bottom[1] from ``axis`` on, starting at ``offset``; bottom[1]'s values do not count."""
 
     exact_num_bottom_blobs = 2
+    flops_per_value = 0, 0
     exact_num_top_blobs = 1
 
     cdef int axes

@@ -23,6 +23,7 @@ cdef class FilterLayer(RowLayer):
     """
 
     min_bottom_blobs = 2
+    flops_per_value = 0, 0
     min_top_blobs = 1
     always_reshape = True
 

@@ -15,6 +15,7 @@ cdef class Im2colLayer(WindowLayer):
     """Channel ``c taps + u`` of the top is what tap u sees of channel c. The bottom's gradient is the sum over all that saw a pixel."""
 
     exact_num_bottom_blobs = 1
+    flops_per_value = 0, 1
     exact_num_top_blobs = 1
 
     cpdef layer_setup(self, list bottom, list top):

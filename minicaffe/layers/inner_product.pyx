@@ -18,6 +18,7 @@ cdef class InnerProductLayer(OperationLayer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
     backward_reads_tops = False
+    flops_per_value = 0, 0
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.inner_product_param
@@ -34,6 +35,10 @@ cdef class InnerProductLayer(OperationLayer):
                 self.add_param((op.n,), param.bias_filler, "inner_product_param.bias_filler")
         except ShapeError as error:
             raise error.at(field="inner_product_param.num_output")
+
+    def multiply_adds(self, bottom, top):
+        cdef InnerProduct op = self.op
+        return op.m * op.n * op.k
 
     cdef int first_axis(self, Blob bottom) except -1:
         try:

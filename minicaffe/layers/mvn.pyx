@@ -15,6 +15,7 @@ cdef class MVNLayer(DeviceLayer):
     """
 
     exact_num_bottom_blobs = 1
+    flops_per_value = 5, 8
     exact_num_top_blobs = 1
 
     cdef Standardize norm

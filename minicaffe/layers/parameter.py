@@ -13,6 +13,7 @@ class ParameterLayer(Layer):
     """
 
     exact_num_bottom_blobs = 0
+    flops_per_value = 0, 0
     exact_num_top_blobs = 1
 
     def layer_setup(self, bottom, top):

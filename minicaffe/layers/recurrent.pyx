@@ -69,6 +69,7 @@ cdef class RecurrentLayer(DeviceLayer):
     """
 
     states = ()   # names of what a step leaves to the next, as snapshots have them; the first is h
+    flops_per_value = 3, 3     # of the output, beside the products
     gates = 1     # values that a step computes for each of the D outputs
     backward_reads_tops = False
 
@@ -156,6 +157,20 @@ cdef class RecurrentLayer(DeviceLayer):
 
     def operations(self):
         return [product for product in (self.of_x, self.of_static, self.of_kept) if product is not None]
+
+    def multiply_adds(self, bottom, top):
+        return sum(_multiply_adds(product) for product in self.operations())
+
+    def flops(self, bottom, top):
+        return 2 * self.multiply_adds(bottom, top) + self.flops_per_value[0] * top[0].count
+
+    def backward_flops(self, bottom, top, needs):
+        products = 2 * self.multiply_adds(bottom, top)      # of the weights' gradients; as many of those of the values
+        flops = 2 * products + (self.flops_per_value[1] + self.gates) * top[0].count
+        for i, product in ((0, self.of_x), (2, self.of_static)):
+            if product is not None and not needs[i]:
+                flops -= 2 * _multiply_adds(product)
+        return flops
 
     def check_shapes(self, list bottom):
         """Raise ShapeError unless the bottoms fit each other."""
@@ -307,6 +322,7 @@ cdef class LSTMLayer(RecurrentLayer):
     """
 
     states = ("h", "c")
+    flops_per_value = 14, 25    # forward: 4 sums of two products, 4 functions, c = f c + i g with cont, o tanh(c)
     gates = 4
 
     cdef Blob cells     # c of all steps
@@ -383,6 +399,10 @@ cdef class RNNLayer(RecurrentLayer):
         with nogil:
             rnn_steps_backward(on, library[0], self.dtype, steps, h.data_on(on), h.diff_on(on), self.acts.mutable_diff_on(on),
                                self.scratch.mutable_data_on(on))
+
+
+cdef object _multiply_adds(InnerProduct product):
+    return product.m * product.n * product.k
 
 
 cdef int copy_blob(const Context& on, Blob source, Blob target) except -1:

@@ -22,6 +22,10 @@ cdef class SplitLayer(DeviceLayer):
     exact_num_bottom_blobs = 1
     min_top_blobs = 1
     backward_reads_bottoms = backward_reads_tops = False
+    flops_per_value = 0, 1
+
+    def backward_flops(self, bottom, top, needs):
+        return bottom[0].count * (len(top) - 1) if needs[0] else 0
 
     cpdef layer_setup(self, list bottom, list top):
         refuse_in_place(self, bottom, top)

@@ -75,6 +75,13 @@ class SPPLayer(Layer):
 
     forward_gpu, backward_gpu = forward_cpu, backward_cpu  # the inner layers run where the mode says
 
+    def flops(self, bottom, top):
+        return sum(node.layer.flops(node.bottoms, node.tops) for node in self.inner.net.nodes)
+
+    def backward_flops(self, bottom, top, needs):
+        inner = self.inner.net.nodes
+        return sum(node.layer.backward_flops(node.bottoms, node.tops, node.bottom_needs) for node in inner) if needs[0] else 0
+
     def capture_obstacle(self):
         return self.inner.net.capture_obstacle()
 

@@ -16,6 +16,7 @@ cdef class TileLayer(DeviceLayer):
     """Repeat the bottom ``tiles`` times along ``axis``: [a b] becomes [a b a b]."""
 
     exact_num_bottom_blobs = 1
+    flops_per_value = 0, 1
     exact_num_top_blobs = 1
 
     cdef long long rows, inner, tiles

@@ -34,6 +34,7 @@ class PrefetchingLayer(Layer):
     """
 
     host_only = True
+    flops_per_value = 0, 0
     exact_num_bottom_blobs = 0
     batch_field = None  # the field that says the batch's size, for errors
 

@@ -16,6 +16,7 @@ class DummyDataLayer(Layer):
     """
 
     host_only = True
+    flops_per_value = 0, 0
     exact_num_bottom_blobs = 0
     min_top_blobs = 1
 

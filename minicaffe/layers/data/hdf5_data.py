@@ -22,6 +22,7 @@ class HDF5DataLayer(Layer):
     """Tops: (batch, rest of the dataset's shape), one or more."""
 
     host_only = True
+    flops_per_value = 0, 0
     exact_num_bottom_blobs = 0
     min_top_blobs = 1
 

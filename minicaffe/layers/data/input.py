@@ -11,6 +11,7 @@ class InputLayer(Layer):
     """
 
     host_only = True
+    flops_per_value = 0, 0
     exact_num_bottom_blobs = 0
     min_top_blobs = 1
 

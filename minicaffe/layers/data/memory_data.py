@@ -13,6 +13,7 @@ class MemoryDataLayer(Layer):
     """
 
     host_only = True
+    flops_per_value = 0, 0
     exact_num_bottom_blobs = 0
     exact_num_top_blobs = 2
 

@@ -22,6 +22,7 @@ cdef class PermuteLayer(DeviceLayer):
     """
 
     exact_num_bottom_blobs = 1
+    flops_per_value = 0, 0
     exact_num_top_blobs = 1
 
     cdef bint identity
