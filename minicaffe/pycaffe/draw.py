@@ -1,22 +1,23 @@
 """Pictures of nets as graphs (pycaffe ``caffe.draw``).
 
-Different from pycaffe: no pydot is needed. `get_pydot_graph` returns a `Graph` with pydot's methods; its text in the DOT
-language needs nothing (``.dot``, ``.gv`` and ``.raw`` files), pictures are made by Graphviz's program ``dot``. A pad, stride
-or kernel given by ``_h`` and ``_w`` is shown as height x width.
+Different from pycaffe: neither pydot nor Graphviz is needed. `net_svg` (drawing.py) draws the ``svg`` and ``png`` of `draw_net`.
+`get_pydot_graph` returns a `Graph` with pydot's methods; its text in the DOT language needs nothing (``.dot``, ``.gv`` and ``.raw``
+files), and Graphviz's program ``dot`` makes all other formats of it. A pad, stride or kernel given by ``_h`` and ``_w`` is shown as
+height x width.
 """
 
 import shutil
 import subprocess
 
-from minicaffe.errors import ConfigError, DependencyError, Error, FileError
+from minicaffe.errors import DependencyError, Error, FileError
 from minicaffe.proto import caffe_pb2
+from minicaffe.pycaffe.drawing import WEIGHTED, get_layer_lr_mult, included, net_svg, svg_to_png
 
 LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
 NEURON_LAYER_STYLE = {"shape": "record", "fillcolor": "#90EE90", "style": "filled"}
 BLOB_STYLE = {"shape": "octagon", "fillcolor": "#E0E0E0", "style": "filled"}
 COLORS = {"Convolution": "#FF5050", "Deconvolution": "#FF5050", "Pooling": "#FF9900", "InnerProduct": "#CC33FF"}
 TEXT_FORMATS = ("dot", "gv", "raw")
-WEIGHTED = {"Convolution": "convolution_param", "Deconvolution": "convolution_param", "InnerProduct": "inner_product_param"}
 
 
 class Node:
@@ -99,12 +100,7 @@ class Graph:
 
     def write(self, path, prog="dot", format="raw"):
         """Write the picture to a file."""
-        picture = self.create(prog, format)
-        try:
-            with open(path, "wb") as file:
-                file.write(picture)
-        except OSError as error:
-            raise FileError(f"cannot be written: {error.strerror}; check the path", file=str(path)) from error
+        _write(path, self.create(prog, format))
         return True
 
     def __getattr__(self, name):
@@ -135,23 +131,6 @@ def get_edge_label(layer):
     if layer.type == "Data":
         return f"Batch {layer.data_param.batch_size}"
     return str(getattr(layer, WEIGHTED[layer.type]).num_output) if layer.type in WEIGHTED else ""
-
-
-def get_layer_lr_mult(layer):
-    """Return the learning-rate multipliers of weight and bias, 1.0 where none is given.
-
-    Raises
-    ------
-    ConfigError
-        If the type is not Convolution, Deconvolution or InnerProduct, or there are more than two ``param``; a ValueError.
-    """
-    if layer.type not in WEIGHTED:
-        raise ConfigError(f"shown for {', '.join(WEIGHTED)} only", field="lr_mult", layer=layer.name, layer_type=layer.type)
-    if len(layer.param) > 2:
-        raise ConfigError(f"weight and bias have two, got {len(layer.param)}", field="param", layer=layer.name,
-                          layer_type=layer.type)
-    given = [param.lr_mult if param.HasField("lr_mult") else 1.0 for param in layer.param]
-    return tuple(given + [1.0] * (2 - len(given)))
 
 
 def _size(param, name, default):
@@ -194,14 +173,6 @@ def choose_color_by_layertype(layertype):
     return COLORS.get(layertype, LAYER_STYLE_DEFAULT["fillcolor"])
 
 
-def _included(layer, phase):
-    """Whether the include and exclude rules of `layer` let it into `phase`; of the rules only phases are looked at."""
-    if layer.include and layer.exclude:
-        raise ConfigError("give include or exclude rules, not both", field="include", layer=layer.name, layer_type=layer.type)
-    rules = layer.include or layer.exclude
-    return not rules or any(rule.phase == phase for rule in rules) == bool(layer.include)
-
-
 def get_pydot_graph(caffe_net, rankdir, label_edges=True, phase=None, display_lrm=False):
     """Return the graph of a net.
 
@@ -219,7 +190,7 @@ def get_pydot_graph(caffe_net, rankdir, label_edges=True, phase=None, display_lr
     graph = Graph(caffe_net.name or "Net", rankdir=rankdir)
     nodes, edges = {}, []
     for layer in caffe_net.layer:
-        if phase is not None and not _included(layer, phase):
+        if phase is not None and not included(layer, phase):
             continue
         name = f"{layer.name}_{layer.type}"
         in_place = len(layer.bottom) == 1 and len(layer.top) == 1 and layer.bottom[0] == layer.top[0]
@@ -239,11 +210,31 @@ def get_pydot_graph(caffe_net, rankdir, label_edges=True, phase=None, display_lr
 
 
 def draw_net(caffe_net, rankdir, ext="png", phase=None, display_lrm=False):
-    """Return the picture of a net as bytes in the format `ext`; see `get_pydot_graph`."""
+    """Return the picture of a net as bytes in the format `ext`; the other parameters are those of `get_pydot_graph`.
+
+    ``svg`` and ``png`` need no Graphviz (`net_svg`), ``png`` the wheel resvg-py.
+    """
+    if ext in ("svg", "png"):
+        svg = net_svg(caffe_net, rankdir, phase, display_lrm)
+        return svg.encode() if ext == "svg" else svg_to_png(svg)
     return get_pydot_graph(caffe_net, rankdir, phase=phase, display_lrm=display_lrm).create(format=ext)
 
 
 def draw_net_to_file(caffe_net, filename, rankdir="LR", phase=None, display_lrm=False):
-    """Write the picture of a net to a file; its extension is the format: png, svg, pdf, dot, ..."""
+    """Write the picture of a net to a file; its extension is the format: svg, png, dot, and with Graphviz pdf, ...
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
     extension = str(filename).rpartition(".")[2]
-    get_pydot_graph(caffe_net, rankdir, phase=phase, display_lrm=display_lrm).write(filename, format=extension)
+    _write(filename, draw_net(caffe_net, rankdir, extension, phase, display_lrm))
+
+
+def _write(path, picture):
+    try:
+        with open(path, "wb") as file:
+            file.write(picture)
+    except OSError as error:
+        raise FileError(f"cannot be written: {error.strerror}; check the path", file=str(path)) from error

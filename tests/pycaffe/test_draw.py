@@ -1,14 +1,20 @@
-"""draw: graphs of nets as DOT text without Graphviz, labels, colours and phases."""
+"""draw: nets as SVG and PNG, and as graphs in DOT text without Graphviz; labels, colours and phases."""
 
+import json
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
+import cv2
 import pytest
 
 import minicaffe as caffe
 from minicaffe import draw
-from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.errors import ConfigError, DependencyError, FileError
+from minicaffe.net import net as core
 from minicaffe.proto import caffe_pb2, text, upgrade
 
+SVG = "{http://www.w3.org/2000/svg}"
 NET = """name: "a \\"net\\""
 layer { name: "d" type: "Data" top: "x" top: "y" data_param { batch_size: 64 } include { phase: TRAIN } }
 layer { name: "c" type: "Convolution" bottom: "x" top: "c" param { lr_mult: 2 }
@@ -44,7 +50,7 @@ def test_graph_and_files(net, tmp_path, monkeypatch):
     assert (tmp_path / "net.dot").read_text().startswith("digraph") and graph.create_dot() == draw.draw_net(net, "LR", "dot")
     monkeypatch.setattr(draw.shutil, "which", lambda name: None)
     with pytest.raises(DependencyError, match="graphviz"):
-        draw.draw_net(net, "LR", "png")
+        draw.draw_net(net, "LR", "pdf")
     net.layer[0].exclude.add(phase=caffe.TEST)
     with pytest.raises(ConfigError, match="not both"):
         draw.get_pydot_graph(net, "LR", phase=caffe.TRAIN)
@@ -53,4 +59,98 @@ def test_graph_and_files(net, tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("models/**/*.prototxt")), ids=lambda p: p.parent.name + "/" + p.name)
 def test_every_model_is_drawn(path):
     if "solver" not in path.name:
-        assert "->" in draw.get_pydot_graph(upgrade.read_net_file(path)[0], "LR").to_string()
+        net = upgrade.read_net_file(path)[0]
+        assert "->" in draw.get_pydot_graph(net, "LR").to_string()
+        for rankdir in ("TB", "RL"):
+            check_picture(net, ElementTree.fromstring(draw.net_svg(net, rankdir)), rankdir)
+
+
+def check_picture(net, svg, rankdir):
+    """Everything is drawn, once, inside the picture; nothing covers anything; edges end at the boxes of those who read."""
+    width, height = float(svg.get("width")), float(svg.get("height"))
+    rects = {}      # of layers by place, of blobs by name and number
+    for group in svg.findall(SVG + "g"):
+        rect = group.find(SVG + "rect")
+        rects[group.get("id")] = left, top, right, bottom = rectangle(rect)
+        assert 0 <= left and right <= width and 0 <= top and bottom <= height
+    placed = sorted(rects.values())
+    for i, (_, top, right, bottom) in enumerate(placed):
+        for other in placed[i + 1:]:
+            if other[0] >= right:
+                break
+            assert other[1] >= bottom or other[3] <= top, "two boxes overlap"
+    layers = [i for i, layer in enumerate(net.layer) if layer.type != "Split"]
+    assert sorted(int(name[5:]) for name in rects if name.startswith("node-")) == layers
+    edges = [edge for edge in svg.findall(SVG + "path") if edge.get("class") == "edge"]
+    read = sum(bottom not in net.layer[i].top or len(net.layer[i].bottom) > 1 for i in layers for bottom in net.layer[i].bottom)
+    made = {top for layer in net.layer for top in layer.top}
+    assert len(edges) >= read - sum(bottom not in made for i in layers for bottom in net.layer[i].bottom)
+    for edge in edges:
+        x, y = map(float, edge.get("d").split()[-2:]) if edge.get("d").split()[-2][0] not in "LC" else map(
+            float, (edge.get("d").split()[-2][1:], edge.get("d").split()[-1]))
+        left, top, right, bottom = rects[f"node-{edge.get('data-to')}"]
+        if rankdir == "TB":
+            assert left <= x <= right and abs(top - y - 5) < 0.2
+        else:
+            assert abs(x - 5 - right) < 0.2
+
+
+def rectangle(rect):
+    x, y, width, height = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
+    return x, y, x + width, y + height
+
+
+def test_svg_says_what_it_shows(net):
+    """Layers in place lie under the one whose blob they change; names are escaped; tops of Splits are aliases; shapes are a Net's."""
+    text = draw.net_svg(net, display_lrm=True)
+    assert "<title>a &quot;net&quot;</title>" in text and "Convolution  3x5/2 8" in text and "lr mult 2, 1" in text
+    svg = ElementTree.fromstring(text)
+    boxes = {group.get("data-layer"): rectangle(group.find(SVG + "rect")) for group in svg.findall(SVG + "g") if group.get("data-layer")}
+    assert boxes["r"][0] == boxes["c"][0] and 0 < boxes["r"][1] - boxes["c"][3] < 2
+    below = {rankdir: ElementTree.fromstring(draw.net_svg(net, rankdir)) for rankdir in ("TB", "BT", "LR", "RL")}
+    at = {rankdir: {group.get("data-layer"): rectangle(group.find(SVG + "rect")) for group in svg.findall(SVG + "g")} for rankdir, svg in below.items()}
+    assert at["TB"]["d"][1] < at["TB"]["c"][1] and at["BT"]["d"][1] > at["BT"]["c"][1] and at["BT"]["r"][1] < at["BT"]["c"][1]
+    assert at["LR"]["d"][0] < at["LR"]["c"][0] and at["RL"]["d"][0] > at["RL"]["c"][0]
+    assert len(ElementTree.fromstring(draw.net_svg(net, phase=caffe.TEST)).findall(SVG + "g")) == 2 + 1
+    assert "prefers-color-scheme" in text and "prefers-color-scheme" not in draw.net_svg(net, standalone=False)
+    with pytest.raises(ConfigError, match="rankdir: must be one of LR, RL, TB, BT, got 'UP'"):
+        draw.net_svg(net, "UP")
+    shared = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "a" type: "Power" bottom: "x" top: "a" } layer { name: "b" type: "Power" bottom: "x" top: "b" }"""
+    built = core.Net(text_of(shared))
+    svg = ElementTree.fromstring(draw.net_svg(built))
+    blob = next(group for group in svg.findall(SVG + "g") if group.get("data-blob") == "x")
+    assert json.loads(blob.get("data-aliases")) == ["x_in_0_split_0", "x_in_0_split_1"] and "x  2×3" in "".join(blob.itertext())
+    assert [edge.get("data-to") for edge in svg.findall(SVG + "path") if edge.get("class") == "edge"] == ["2", "3"]
+    assert "<svg" in draw.net_svg(caffe_pb2.NetParameter())
+
+
+def text_of(prototxt):
+    return text.parse_text(prototxt, caffe_pb2.NetParameter)[0]
+
+
+def test_png(net, tmp_path, monkeypatch):
+    with monkeypatch.context() as context:
+        context.setitem(sys.modules, "resvg_py", None)
+        with pytest.raises(DependencyError, match="pip install"):
+            draw.draw_net(net, "LR", "png")
+    pytest.importorskip("resvg_py", reason="resvg-py makes the pixels")
+    draw.draw_net_to_file(net, tmp_path / "net.png", "TB")
+    picture = cv2.imread(str(tmp_path / "net.png"))
+    width = float(ElementTree.fromstring(draw.net_svg(net)).get("width"))
+    assert picture.shape[1] == 2 * width and (picture[0, 0] == 255).all()
+    assert (abs(picture.astype(int) - (0x3B, 0x3F, 0xB8)).sum(axis=-1) == 0).sum() > 1000    # the convolution's box, BGR
+    with pytest.raises(FileError, match="cannot be written"):
+        draw.draw_net_to_file(net, tmp_path / "none" / "net.svg")
+
+
+def test_chains_are_straight_and_branches_do_not_cross():
+    from minicaffe.pycaffe.layered import Box, place
+    boxes = [Box(10, breadth) for breadth in (40, 20, 20, 30, 30, 40)]
+    bends = place(boxes, [(0, 0, 1, 0), (1, 0, 2, 0), (0, 0, 3, 0), (3, 0, 4, 0), (2, 0, 5, 0), (4, 0, 5, 0), (0, 0, 5, 0)])
+    assert [box.rank for box in boxes] == [0, 1, 2, 1, 2, 3] and list(map(len, bends)) == [0, 0, 0, 0, 0, 0, 2]
+    assert boxes[1].at == boxes[2].at and boxes[3].at == boxes[4].at and bends[-1][0].at == bends[-1][1].at
+    order = sorted([boxes[1], boxes[3], bends[-1][0]], key=lambda box: box.at)
+    assert [b.at for b in order] == sorted(b.at for b in order)
+    assert all(b.at - b.breadth / 2 - a.at - a.breadth / 2 >= 15.9 for a, b in zip(order, order[1:]))
+    assert boxes[1].start == boxes[0].start + 10 + 40

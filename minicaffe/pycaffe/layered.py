@@ -1,0 +1,169 @@
+"""A layered layout of a directed graph (Sugiyama, Tagawa and Toda 1981), for nets: long chains with branches that join again.
+
+Nodes get ranks, long edges a place in each rank that they cross; sweeps order the ranks so that few edges cross, then pull nodes
+to the median of its neighbours. Everything is deterministic. Not for graphs with circles or ten thousands of nodes.
+"""
+
+from dataclasses import dataclass, field
+
+SWEEPS = 12     # over all ranks, for the order and again for the positions; more changed no net of models/
+
+
+@dataclass
+class Box:
+    """A node, or a place where a long edge crosses a rank.
+
+    `length` is its size along the direction of the ranks, `breadth` the size across; `offset` the place across of an edge's end,
+    counted from the middle.
+    """
+
+    length: float
+    breadth: float
+    rank: int = 0
+    at: float = 0.0         # the middle, across
+    start: float = 0.0      # where the rank begins
+    before: list = field(default_factory=list, repr=False)      # (box, its offset, our offset) of each edge
+    after: list = field(default_factory=list, repr=False)
+    bend: bool = False      # no node
+
+
+def place(boxes, edges, rank_gap=40.0, gap=16.0):
+    """Place boxes, and return for each edge the bends on its way.
+
+    Parameters
+    ----------
+    boxes : list of Box
+        Their `rank`, `at` and `start` are set: all of a rank have one `start`, and ranks do not overlap.
+    edges : list of (int, float, int, float)
+        From box to box, by index, the first before the second, and the offset of each end.
+    rank_gap, gap : float
+        Between ranks, and between the boxes of a rank.
+
+    Returns
+    -------
+    list of list of Box
+        For each edge those that stand for it in the ranks that it crosses, from the first to the last.
+    """
+    _set_ranks(boxes, edges)
+    ranks = [[] for _ in range(max((box.rank for box in boxes), default=-1) + 1)]
+    for box in boxes:
+        ranks[box.rank].append(box)
+    bends = [_join(ranks, boxes[source], out, boxes[target], into, gap) for source, out, target, into in edges]
+    _order(ranks)
+    _set_positions(ranks, gap)
+    start = 0.0
+    for rank in ranks:
+        for box in rank:
+            box.start = start
+        start += max(box.length for box in rank) + rank_gap
+    return bends
+
+
+def _set_ranks(boxes, edges):
+    """Rank by the longest way from a source; a source stands right before the first that needs it."""
+    into, out = [[] for _ in boxes], [[] for _ in boxes]
+    for source, _, target, _ in edges:
+        into[target].append(source)
+        out[source].append(target)
+    for i, box in enumerate(boxes):
+        box.rank = max((boxes[j].rank + 1 for j in into[i]), default=0)
+    for i, box in enumerate(boxes):
+        if not into[i] and out[i]:
+            box.rank = min(boxes[j].rank for j in out[i]) - 1
+
+
+def _join(ranks, source, out, target, into, gap):
+    """Link two boxes by bends, one in each rank between them, and return the bends."""
+    bends, last, offset = [], source, out
+    for rank in range(source.rank + 1, target.rank):
+        bend = Box(0.0, gap / 2, rank, bend=True)
+        ranks[rank].append(bend)
+        _link(last, offset, bend, 0.0)
+        bends.append(bend)
+        last, offset = bend, 0.0
+    _link(last, offset, target, into)
+    return bends
+
+
+def _link(source, out, target, into):
+    source.after.append((target, into, out))
+    target.before.append((source, out, into))
+
+
+def _order(ranks):
+    """Sort each rank by the mean place of its neighbours, down and up in turn, and keep the order with the fewest crossings."""
+    best, fewest = [list(rank) for rank in ranks], None
+    for sweep in range(SWEEPS):
+        place_of = {id(box): i for rank in ranks for i, box in enumerate(rank)}
+        crossings = sum(_crossings(rank, place_of) for rank in ranks)
+        if fewest is None or crossings < fewest:
+            best, fewest = [list(rank) for rank in ranks], crossings
+        if not crossings:
+            break
+        down = sweep % 2 == 0
+        for rank in ranks if down else reversed(ranks):
+            wishes = {id(box): _mean(box.before if down else box.after, place_of, place_of[id(box)]) for box in rank}
+            rank.sort(key=lambda box, wishes=wishes: wishes[id(box)])
+            place_of.update((id(box), i) for i, box in enumerate(rank))
+    for rank, order in zip(ranks, best):
+        rank[:] = order
+
+
+def _mean(edges, place_of, default):
+    """The mean place of the other ends of edges, which lie on a box's breadth."""
+    near = [place_of[id(other)] + offset / max(other.breadth, 1.0) for other, offset, _ in edges]
+    return sum(near) / len(near) if near else default
+
+
+def _crossings(rank, place_of):
+    """Count the crossings of the edges that leave a rank."""
+    ends = [(i, offset, place_of[id(other)], at) for i, box in enumerate(rank) for other, at, offset in box.after]
+    ends.sort()
+    return sum(a[2:] > b[2:] for i, a in enumerate(ends) for b in ends[i + 1:] if a[:2] != b[:2])
+
+
+def _set_positions(ranks, gap):
+    """Pull boxes to their neighbours, without changing the order of a rank."""
+    for rank in ranks:
+        _spread(rank, [0.0] * len(rank), gap)
+    for sweep in range(2 * SWEEPS + 1):     # the last one comes from above, which leaves chains straight
+        down = sweep % 2 == 0
+        for rank in ranks if down else reversed(ranks):
+            _spread(rank, [_wish(box.before if down else box.after, box) for box in rank], gap)
+
+
+def _wish(edges, box):
+    """Where a box would have these edges straight: the median of what they ask for; one that has this box alone asks for most."""
+    wishes = sorted((other.at + offset - own, 3 if len(other.after) == 1 or len(other.before) == 1 else 1)
+                    for other, offset, own in edges)
+    if not wishes:
+        return box.at
+    half, seen = sum(weight for _, weight in wishes) / 2, 0
+    for i, (at, weight) in enumerate(wishes):
+        seen += weight
+        if seen > half:
+            return at
+        if seen == half:
+            return (at + wishes[i + 1][0]) / 2
+    return wishes[-1][0]
+
+
+def _spread(rank, wishes, gap):
+    """Put each box as near to its wish as the others let it (least squares with gaps: pool adjacent violators)."""
+    offsets, total = [], 0.0
+    for i, box in enumerate(rank):
+        if i:
+            total += (rank[i - 1].breadth + box.breadth) / 2 + gap
+        offsets.append(total)
+    pools = []      # [sum of weight x wish, weight, number of boxes], their means rise
+    for box, wish, offset in zip(rank, wishes, offsets):
+        weight = 4.0 if box.bend else 1.0
+        pools.append([weight * (wish - offset), weight, 1])
+        while len(pools) > 1 and pools[-2][0] / pools[-2][1] >= pools[-1][0] / pools[-1][1]:
+            top = pools.pop()
+            pools[-1] = [a + b for a, b in zip(pools[-1], top)]
+    i = 0
+    for total, weight, count in pools:
+        for _ in range(count):
+            rank[i].at = total / weight + offsets[i]
+            i += 1
