@@ -33,8 +33,9 @@ COMMANDS = {
     "draw_net": ("minicaffe.cli.draw", "The same, from left to right as Caffe does."),
     "summarize": ("minicaffe.cli.summarize", "List the layers of a net in a table."),
     "gradcheck": ("minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
+    "show": ("minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
     "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
-    "plot": ("minicaffe.cli.plot", "Plot training logs."),
+    "plot": ("minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
     "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
 }
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -25,6 +26,7 @@ NUMBER = r"([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
 ITERATION = re.compile(r"Iteration (\d+)")
 RATE = re.compile(rf"lr = {NUMBER}", re.I)
 OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {NUMBER}", re.I)
+OUTPUT_END = re.compile(r" loss\)\s*$|Optimization Done\.\s*$")  # of lines that are whole without a line's end
 MOMENT = re.compile(r"^[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
 COLUMNS = ("NumIters", "Seconds", "LearningRate")
 
@@ -63,17 +65,52 @@ def parse_log(log_file, folder, delimiter, verbose, force):
         click.echo(f"{path}: {len(rows)} rows")
 
 
+@dataclass
+class Run:
+    """What a file tells of a training.
+
+    Attributes
+    ----------
+    path : str
+    tables : dict
+        ``{"train": rows, "test": rows}``; a row is a dict with `COLUMNS` and the outputs.
+    samples : list of dict
+        What ``train --watch`` measured, with ``NumIters`` and ``Seconds``; of JSON lines only.
+    cut : str or None
+        What is missing at the end of the file.
+    """
+
+    path: str
+    tables: dict
+    samples: list
+    cut: str | None = None
+
+
 def read_log(path):
-    """Return ``{"train": rows, "test": rows}`` of a log or of lines of --json; a row is a dict with `COLUMNS` and the outputs."""
+    """Return the tables of `read_run`."""
+    return read_run(path).tables
+
+
+def read_run(path):
+    """Return the Run of a log or of lines of --json, as far as the file goes: a last line that is cut off is left out."""
     try:
         with open(path, errors="replace") as file:
             lines = file.readlines()
         year = datetime.datetime.fromtimestamp(os.path.getctime(path)).year
     except OSError as error:
         raise file_error(path, error) from error
-    if next((line for line in lines if line.strip()), "").startswith("{"):
-        return _read_json(lines, path)
-    tables = {"train": [], "test": []}
+    run = Run(str(path), {"train": [], "test": []}, [])
+    cut = lines.pop() if lines and not lines[-1].endswith("\n") else None
+    if next((line for line in [*lines, cut or ""] if line.strip()), "").startswith("{"):
+        if cut is not None and not _is_json(cut):
+            cut = None
+            run.cut = "its last line is cut off"
+        _read_json([*lines, *([cut] if cut else [])], run)
+        return run
+    if cut is not None and not OUTPUT_END.search(cut):      # the line may lack digits of its number
+        run.cut = "its last line is cut off"
+    elif cut is not None:
+        lines.append(cut)
     iteration, rate, clock = None, None, Clock(year)
     begin = next((m for m in (Clock(year).read(line) for line in lines if "Solving" in line) if m), None)
     for line in lines:
@@ -85,19 +122,28 @@ def read_log(path):
             continue
         if found := RATE.search(line):
             rate = float(found[1])
-            _set_rate(tables, iteration, rate)
+            _set_rate(run.tables, iteration, rate)
         elif found := OUTPUT.search(line):
-            rows = tables[found[1].lower()]
+            rows = run.tables[found[1].lower()]
             if not rows or rows[-1]["NumIters"] != iteration or found[2] in rows[-1]:
                 seconds = (moment - begin).total_seconds() if moment and begin else None
                 rows.append({"NumIters": iteration, "Seconds": seconds, "LearningRate": rate})
             rows[-1][found[2]] = float(found[3])
-    return tables
+    if run.cut is None and not any("Optimization Done" in line or "Optimization stopped" in line for line in lines[-50:]):
+        run.cut = "the training does not end in it"
+    return run
 
 
-def _read_json(lines, path):
-    """Return what `read_log` does for the records of ``minicaffe train --json``."""
-    tables = {"train": [], "test": []}
+def _is_json(line):
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_json(lines, run):
+    """Put into `run` what the records of ``minicaffe train --json`` say."""
     begin = rate = None
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -107,17 +153,17 @@ def _read_json(lines, path):
             moment = record.get("time")
             begin = moment if begin is None else begin
             seconds = None if moment is None else moment - begin
+            if record["event"] == "watch":
+                run.samples += [{"NumIters": record["iteration"], "Seconds": seconds, **sample} for sample in record["samples"]]
+                continue
             rate = record.get("lr", rate)
             row = {"NumIters": record["iteration"], "Seconds": seconds, "LearningRate": rate}
             row.update((output["name"], math.nan if output["value"] is None else output["value"]) for output in record["outputs"])
-            tables[record["event"]].append(row)
+            run.tables[record["event"]].append(row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines) and not line.endswith("\n"):
-                break  # the training was killed while it wrote this line
-            raise DataError(f"is no record of minicaffe train --json: {error}", file=path, line=number) from None
+            raise DataError(f"is no record of minicaffe train --json: {error}", file=run.path, line=number) from None
         if record["event"] == "train":
-            _set_rate(tables, row["NumIters"], rate)
-    return tables
+            _set_rate(run.tables, row["NumIters"], rate)
 
 
 def _set_rate(tables, iteration, rate):

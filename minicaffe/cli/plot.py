@@ -1,52 +1,101 @@
-"""``minicaffe plot``: charts of training logs (Caffe tools/extra/plot_training_log.py.example). Needs matplotlib."""
+"""``minicaffe plot``: what trainings did, from their logs or what ``train --json`` wrote, on the terminal or as a picture.
 
+Caffe's tools/extra/plot_training_log.py.example has eight charts by number, one a picture: ``minicaffe plot 6 loss.png LOG`` draws
+those still. Pictures need matplotlib (the extra ``plots``), the terminal nothing.
+"""
+
+import math
 import os
+import re
+from dataclasses import dataclass
 
 import click
 
 from minicaffe.cli import options
-from minicaffe.cli.parse_log import read_log
-from minicaffe.errors import ConfigError, DataError, DependencyError
+from minicaffe.cli.chart import draw
+from minicaffe.cli.parse_log import read_run
+from minicaffe.errors import ConfigError, DataError, DependencyError, FileError
 
 # Caffe's chart types: table, what is drawn, along what.
 CHARTS = [(table, what, along) for table, what in (("test", "accuracy"), ("test", "loss"), ("train", "rate"), ("train", "loss"))
           for along in ("NumIters", "Seconds")]
 NAMES = {"NumIters": "iterations", "Seconds": "seconds"}
 LIST = "  ".join(f"{i}: {table} {what} vs. {NAMES[along]}" for i, (table, what, along) in enumerate(CHARTS))
+PANELS = ("loss", "accuracy", "rate", "outputs", "gradients", "activations")
+MOST = 8    # curves of a panel that are drawn in a terminal
 
 
-@click.command(cls=options.CaffeCommand, epilog=LIST)
-@click.argument("chart", type=click.IntRange(0, len(CHARTS) - 1))
-@click.argument("picture")
+@dataclass
+class Curve:
+    """A line of a panel: `run` is the number of its log, `test` whether it is of the test net."""
+
+    label: str
+    xs: list
+    ys: list
+    run: int = 0
+    test: bool = False
+
+
+@click.command(cls=options.CaffeCommand, epilog=f"Caffe's form, plot CHART PICTURE LOG..., has the charts {LIST}")
 @click.argument("logs", metavar="LOG...", nargs=-1, required=True)
-@click.option("--output", "column", metavar="NAME", help="The output of the net to draw; by default one whose name fits the chart.")
+@click.option("--out", "picture", metavar="FILE", help="Draw a picture, .png, .svg or .pdf, not in the terminal; needs matplotlib.")
+@click.option("--show", "panels", metavar="A,B", help=f"Which panels, of {', '.join(PANELS)}; by default all that the logs have.")
+@click.option("--along", type=click.Choice(["iterations", "seconds"]), default="iterations", show_default=True)
+@click.option("--output", "column", metavar="NAME", help="The output of the net to draw; by default those that fit the panel.")
+@click.option("--log", "logarithmic", is_flag=True, help="Logarithmic values; those of gradients and activations are so anyway.")
 @options.debug
-def plot(chart, picture, logs, column):
-    """Draw chart number CHART of training logs, or of what minicaffe train --json wrote, to PICTURE: png, svg or pdf."""
-    table, what, along = CHARTS[chart]
-    curves = [(os.path.basename(log), *curve(log, table, what, along, column)) for log in logs]
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise DependencyError("charts need matplotlib: pip install matplotlib; minicaffe parse_log writes the numbers as "
-                              "CSV") from None
-    figure = Figure(figsize=(8, 5))
-    axes = figure.add_subplot()
-    for label, name, xs, ys in curves:
+def plot(logs, picture, panels, along, column, logarithmic):
+    """Draw loss, accuracy and learning rate of trainings from their LOGs, or from what minicaffe train --json wrote."""
+    if re.fullmatch(r"\d+", logs[0]) and not os.path.exists(logs[0]):
+        return plot_chart(logs, column)
+    runs = [read_run(log) for log in logs]
+    for run in runs:
+        tell_cut(run)
+    wanted = panels.split(",") if panels else PANELS
+    for name in wanted:
+        if name not in PANELS:
+            raise ConfigError(f"there is no panel '{name}', there are {', '.join(PANELS)}", field="--show")
+    key = "NumIters" if along == "iterations" else "Seconds"
+    drawn = [(name, found) for name in wanted if (found := curves(runs, name, key, column))]
+    if not drawn:
+        has = sorted({name for run in runs for rows in run.tables.values() for row in rows for name in list(row)[3:]})
+        there = f"its outputs are {', '.join(has)}" if has else (
+            "it holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or --json LOG)?")
+        raise DataError(f"has no {column or ', '.join(wanted)} along {along}; {there}", file=logs[0])
+    scales = [logarithmic or name in ("gradients", "activations") for name, _ in drawn]
+    if picture is None:
+        return in_terminal(drawn, scales, along)
+    figure = new_figure(figsize=(8, 1 + 2.8 * len(drawn)))
+    every = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (name, found), scale in zip(every, drawn, scales, strict=True):
+        onto(axes, name, found, scale, len(runs))
+    axes.set_xlabel(along)
+    figure.align_ylabels(every)
+    save(figure, picture)
+
+
+def plot_chart(arguments, column):
+    """Draw one of Caffe's charts: arguments are its number, the picture and the logs."""
+    if not 0 <= int(arguments[0]) < len(CHARTS) or len(arguments) < 3:
+        raise ConfigError(f"give a number from 0 to {len(CHARTS) - 1}, a picture and logs, as in plot 6 loss.png train.log; got "
+                          f"{' '.join(arguments)}", field="CHART")
+    (table, what, along), picture, logs = CHARTS[int(arguments[0])], arguments[1], arguments[2:]
+    found = [(os.path.basename(log), *curve(log, table, what, along, column)) for log in logs]
+    figure = new_figure(figsize=(8, 5))
+    axes = figure.subplots()
+    for label, name, xs, ys in found:
         axes.plot(xs, ys, label=f"{label}: {name}", marker="." if len(xs) < 50 else None)
     axes.set(xlabel=NAMES[along], ylabel=f"{table} {what}", title=f"{table} {what} vs. {NAMES[along]}")
     axes.grid(True)
     axes.legend()
-    try:
-        figure.savefig(picture)
-    except ValueError as error:
-        raise ConfigError(f"{picture}: {error}", field="PICTURE") from None
-    click.echo(f"wrote {picture}")
+    save(figure, picture)
 
 
 def curve(log, table, what, along, column=None):
-    """Return name, x and y of what a chart shows of one log."""
-    rows = read_log(log)[table]
+    """Return name, x and y of what one of Caffe's charts shows of one log."""
+    run = read_run(log)
+    tell_cut(run)
+    rows = run.tables[table]
     names = list(dict.fromkeys(name for row in rows for name in row))[3:]
     if what == "rate" and not column:
         name = "LearningRate"
@@ -57,3 +106,93 @@ def curve(log, table, what, along, column=None):
         has = f"its {table} outputs are {', '.join(names)}; choose one with --output" if names else f"it holds no {table} outputs"
         raise DataError(f"has no {table} {column or what} along {NAMES[along]}; {has}", file=log)
     return name, *zip(*points, strict=True)
+
+
+def tell_cut(run):
+    """Say that a log ends before its training does."""
+    if run.cut:
+        last = max((row["NumIters"] for rows in run.tables.values() for row in rows), default=None)
+        click.echo(f"{run.path}: {run.cut}" + (f"; read up to iteration {last}" if last is not None else ""), err=True)
+
+
+def curves(runs, panel, along, column=None):
+    """Return the Curves of a panel; `along` is ``NumIters`` or ``Seconds``."""
+    short = [os.path.basename(run.path) for run in runs]
+    labels = short if len(set(short)) == len(short) else [run.path for run in runs]
+    found = []
+    for number, run in enumerate(runs):
+        before = f"{labels[number]}: " if len(runs) > 1 else ""
+        for label, test, rows, name in _series(run, panel, column):
+            points = [(row[along], row[name]) for row in rows if row.get(name) is not None and row[along] is not None]
+            if points:
+                found.append(Curve(before + label, *map(list, zip(*points, strict=True)), number, test))
+    return found
+
+
+def _series(run, panel, column):
+    """Yield label, whether it is of the test net, rows and name in them of each curve of a panel."""
+    if panel in ("gradients", "activations"):
+        key = "parameter" if panel == "gradients" else "blob"
+        groups = {}
+        for sample in run.samples:
+            if key in sample:
+                name = sample[key] if key == "parameter" else f"{sample['layer']} {sample['blob']}"
+                norm = math.nan if sample["norm"] is None else sample["norm"]
+                groups.setdefault(name, []).append({**sample, "norm": norm})
+        for label, rows in groups.items():
+            yield label, False, rows, "norm"
+    elif panel == "rate":
+        if column is None:
+            yield "learning rate", False, run.tables["train"], "LearningRate"
+    else:
+        for table, rows in run.tables.items():
+            for name in dict.fromkeys(name for row in rows for name in list(row)[3:]):
+                kind = next((kind for kind in ("loss", "accuracy") if kind in name.lower()), "outputs")
+                if (name == column and panel == "outputs") if column else kind == panel:
+                    yield f"{table} {name}", table == "test", rows, name
+
+
+def in_terminal(drawn, scales, along):
+    """Print the panels, as wide as the terminal."""
+    from rich.console import Console
+    console = Console(highlight=False)
+    width = max(40, min(console.width, 120))
+    for (name, found), scale in zip(drawn, scales, strict=True):
+        if len(found) > MOST:
+            click.echo(f"{name}: the first {MOST} of {len(found)} curves; --out draws all")
+        console.print(draw(name, found[:MOST], width, along=along, logarithmic=scale, utf8=console.encoding.startswith("utf")))
+
+
+def new_figure(**size):
+    """Return a new figure of matplotlib. Raises DependencyError if there is none."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise DependencyError('pictures need matplotlib: pip install "minicaffe[plots]", or pip install matplotlib; without --out '
+                              "minicaffe plot draws in the terminal, and minicaffe parse_log writes the numbers as CSV") from None
+    return Figure(layout="constrained", **size)
+
+
+def onto(axes, name, found, logarithmic, runs):
+    """Draw the Curves of a panel: a colour a run where there are several, else a colour a curve; tests are dashed."""
+    for number, one in enumerate(found):
+        axes.plot(one.xs, one.ys, label=one.label, color=f"C{(one.run if runs > 1 else number) % 10}",
+                  linestyle="--" if one.test else "-", linewidth=1.4, marker="." if len(one.xs) < 50 else None)
+    axes.set_ylabel(name)
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.grid(True, alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    outside = len(found) > 6
+    axes.legend(fontsize="small", frameon=False, **({"loc": "upper left", "bbox_to_anchor": (1, 1)} if outside else {}))
+
+
+def save(figure, picture):
+    """Write the figure; raises ConfigError or FileError if that cannot be."""
+    try:
+        figure.savefig(picture, dpi=120)
+    except ValueError as error:
+        raise ConfigError(f"{picture}: {error}", field="--out") from None
+    except OSError as cause:
+        raise FileError(f"cannot be written: {cause.strerror}", file=picture) from cause
+    click.echo(f"wrote {picture}")

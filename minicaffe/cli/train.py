@@ -156,7 +156,7 @@ def run(ctx, solver, given):
         click.echo(line)
     if kept is not None:
         path = shlex.quote(kept.file.name)
-        click.echo(f"wrote {kept.file.name}; draw the loss: minicaffe plot 6 loss.png {path}")
+        click.echo(f"wrote {kept.file.name}; draw it: minicaffe plot {path}")
     return 128 + signal.SIGTERM if signals.terminated else 0
 
 

@@ -408,7 +408,7 @@ def test_live_display(folder, size, environment):
 def test_a_training_on_a_terminal_leaves_its_log(folder):
     process = Process("train", "solver.prototxt", cwd=folder, size=(24, 80))
     assert process.finish()[0] == 0
-    assert process.text.count("wrote tiny.log") == 1 and "wrote tiny.log; draw the loss: minicaffe plot 6 loss.png tiny.log" in process.text
+    assert process.text.count("wrote tiny.log") == 1 and "wrote tiny.log; draw it: minicaffe plot tiny.log" in process.text
     first = (folder / "tiny.log").read_text()
     tables = read_log(folder / "tiny.log")
     assert [row["NumIters"] for row in tables["train"]] == [0, 10, 20] and [row["NumIters"] for row in tables["test"]] == [0, 10, 20, 30]

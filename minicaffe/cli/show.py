@@ -1,0 +1,247 @@
+"""``minicaffe show``: what a file of weights holds, parameter by parameter; its filters as a picture; two files: what differs.
+
+Reads caffemodels of any age, HDF5 weights, and a single blob such as a mean file (.binaryproto).
+"""
+
+import math
+from dataclasses import dataclass
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from minicaffe.cli import options
+from minicaffe.cli.chart import histogram
+from minicaffe.cli.pictures import sheet, to_rgb, write_png
+from minicaffe.data.db import check_free
+from minicaffe.errors import ConfigError, DataError, Error, close_matches
+from minicaffe.proto import upgrade
+from minicaffe.proto.binary import read_blob
+from minicaffe.proto.files import is_hdf5
+from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
+
+BINS, SMALL_BINS = 20, 12
+BLOCKS, PLAIN_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+TILES, SIDE, EDGE = 1024, 40, 2   # pictures in a sheet at most; pixels of the smallest one at least; white pixels around each
+
+
+@dataclass
+class Parameter:
+    """One array of a file: `name` is ``conv1[0]``."""
+
+    name: str
+    layer: str
+    array: np.ndarray
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("weights", metavar="WEIGHTS")
+@click.argument("other", metavar="[WEIGHTS2]", required=False)
+@click.option("--layer", "layers", multiple=True, metavar="NAME", help="Of this layer only; repeatable.")
+@click.option("--histogram", "bins", is_flag=False, flag_value=BINS, type=click.IntRange(min=2, max=200), metavar="[BINS]",
+              help=f"Draw a histogram of each parameter, of {BINS} bins.")
+@click.option("--filters", metavar="FILE", help="Write the filters of the first layer, or of --layer, to this PNG file.")
+@options.force
+@options.debug
+def show(weights, other, layers, bins, filters, force):
+    """List the parameters of WEIGHTS with their statistics; of two files, where they differ.
+
+    WEIGHTS is a .caffemodel, an HDF5 file of weights, or a single blob such as a mean file.
+    """
+    if filters:
+        if other:
+            raise click.UsageError("--filters draws one file, give one", click.get_current_context())
+        check_free(filters, force)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=10_000)  # a pipe gets whole lines
+    first = chosen(read_parameters(weights), layers, weights)
+    if other:
+        return compare(console, weights, first, other, chosen(read_parameters(other), layers, other))
+    table = grid("parameter", "shape", "min", "max", "mean", "std", "norm", "zeros", "distribution")
+    utf8 = console.encoding.startswith("utf")
+    for one in first:
+        s = statistics(one.array)
+        table.add_row(one.name, times(one.array.shape), *(f"{s[key]:.4g}" for key in ("min", "max", "mean", "std", "norm")),
+                      f"{s['zeros']:.1%}", sparkline(s, utf8))
+    console.print(table)
+    console.print(f"{len(first)} parameters, {sum(one.array.size for one in first):,} values", markup=False)
+    for one in first:
+        if bad := statistics(one.array)["not_finite"]:
+            where = tuple(map(int, np.argwhere(~np.isfinite(one.array))[0]))
+            console.print(f"{one.name}: {bad} values are not finite, the first at {list(where)}; the other figures leave them out",
+                          style="bold red", markup=False)
+    if bins:
+        width = min(console.width, 80)
+        for one in first:
+            console.print(f"\n{one.name} {times(one.array.shape)}", markup=False, style="bold")
+            finite = one.array[np.isfinite(one.array)]
+            counts, edges = np.histogram(finite, min(bins, max(2, finite.size))) if finite.size else (np.zeros(1, int), np.zeros(2))
+            for line in histogram(counts.tolist(), edges[0], edges[-1], width, utf8):
+                console.print(line, markup=False)
+    if filters:
+        name, image = picture(first, weights)
+        write_png(filters, image)
+        console.print(f"wrote {filters}: {name}, {image.shape[1]}x{image.shape[0]} pixels", markup=False, soft_wrap=True)
+
+
+def grid(*names):
+    """Return a table without lines with these columns, numbers to the right."""
+    table = Table.grid(padding=(0, 1))
+    for name in names:
+        table.add_column(justify="right" if name in ("min", "max", "mean", "std", "norm", "zeros", "relative") else "left",
+                         overflow="fold")
+    table.add_row(*(Text(name, "dim") for name in names))
+    return table
+
+
+def times(shape):
+    """Write a shape as errors do."""
+    return "x".join(map(str, shape)) or "()"
+
+
+def read_parameters(path):
+    """Return the Parameters of a file, in its order. Raises FileError or DataError; DataError if it holds none."""
+    if is_hdf5(path):
+        found = read_hdf5(path)
+    elif str(path).endswith(".binaryproto"):
+        found = [alone(path)]
+    else:
+        try:
+            layers = [(layer, i, blob) for layer in upgrade.read_weights(path) for i, blob in enumerate(layer.blobs)]
+            found = [Parameter(f"{layer.name}[{i}]", layer.name, np.array(blob.data).reshape(blob.shape))
+                     for layer, i, blob in layers]
+        except Error as error:
+            try:
+                found = [alone(path)]
+            except Error:
+                raise error from None
+    if not found:
+        raise DataError("holds no parameters; give a .caffemodel, an HDF5 file of weights, or a mean file", file=str(path))
+    return found
+
+
+def alone(path):
+    """Return the one blob of a file."""
+    blob = read_blob(path)
+    return Parameter("blob", "blob", np.array(blob.data).reshape(blob.shape))
+
+
+def read_hdf5(path):
+    """Return the Parameters in ``/data/<layer>/<index>``."""
+    import h5py
+    found = []
+    with reading(path) as file:
+        data = find(file, "data")
+        for name in data if isinstance(data, h5py.Group) else ():
+            group = find(data, name)
+            for i in sorted(group if isinstance(group, h5py.Group) else (), key=lambda text: (len(text), text)):
+                if is_numbers(dataset := find(group, i)):
+                    found.append(Parameter(f"{name}[{i}]", name, read_array(dataset)))
+    return found
+
+
+def chosen(parameters, layers, path):
+    """Return those of `layers`, or all. Raises ConfigError for a layer that is not there."""
+    names = {one.layer for one in parameters}
+    for layer in layers:
+        if layer not in names:
+            raise ConfigError(f"{path} has no parameters of a layer '{layer}'{close_matches(layer, names)}", field="--layer")
+    return [one for one in parameters if not layers or one.layer in layers]
+
+
+def statistics(array):
+    """Return min, max, mean, std (over N, not N - 1), the L2 norm and the share of zeros of the finite values; how many are not
+    finite; and the counts of a small histogram.
+    """
+    finite = array[np.isfinite(array)] if array.size else array.ravel()
+    if not finite.size:
+        nothing = dict.fromkeys(("min", "max", "mean", "std", "norm", "zeros"), math.nan)
+        return {**nothing, "not_finite": int(array.size), "counts": []}
+    squares = np.square(finite, dtype=np.float64)
+    mean = float(finite.mean(dtype=np.float64))
+    return {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": float(finite.std(dtype=np.float64)),
+            "norm": math.sqrt(float(squares.sum())), "zeros": float(np.mean(finite == 0)),
+            "not_finite": int(array.size - finite.size), "counts": np.histogram(finite, SMALL_BINS)[0].tolist()}
+
+
+def sparkline(found, utf8=True):
+    """Return the small histogram as a row of blocks, the highest for the fullest bin; empty where all values are one."""
+    if not found["counts"] or found["min"] == found["max"]:
+        return ""
+    blocks, most = BLOCKS if utf8 else PLAIN_BLOCKS, max(found["counts"])
+    return "".join(blocks[math.ceil(count / most * (len(blocks) - 1))] for count in found["counts"])
+
+
+def compare(console, path, first, other_path, second):
+    """Print which parameters two files have both and alone, and how far apart the values are."""
+    mine, theirs = ({one.name: one.array for one in parameters} for parameters in (first, second))
+    table = grid("parameter", "shape", "difference", "at", "relative", "")
+    same = differ = 0
+    for name in dict.fromkeys([*mine, *theirs]):
+        a, b = mine.get(name), theirs.get(name)
+        if a is None or b is None:
+            there = f"only in {other_path if a is None else path}"
+            table.add_row(name, times((b if a is None else a).shape), "", "", "", Text(there, "yellow"))
+        elif a.shape != b.shape:
+            table.add_row(name, f"{times(a.shape)} and {times(b.shape)}", "", "", "", Text("shapes differ", "yellow"))
+        elif np.array_equal(a, b, equal_nan=True):
+            same += 1
+            table.add_row(name, times(a.shape), "0", "", "", "same")
+            continue
+        else:
+            with np.errstate(invalid="ignore"):     # infinity minus infinity
+                gap = np.abs(a.astype(np.float64) - b)
+            unlike = np.isfinite(a) != np.isfinite(b)
+            gap[np.isnan(gap)] = 0
+            gap[unlike] = np.inf
+            at = np.unravel_index(int(gap.argmax()), gap.shape)
+            norm = math.sqrt(float(np.square(a, dtype=np.float64).sum()))
+            ratio = math.sqrt(float(np.square(gap).sum())) / norm if norm else math.inf
+            share = np.mean((a != b) & ~(np.isnan(a) & np.isnan(b)))
+            table.add_row(name, times(a.shape), f"{gap[at]:.4g}", f"{list(map(int, at))}: {a[at]:.6g} and {b[at]:.6g}",
+                          f"{ratio:.2e}", Text(f"{share:.1%} of the values", "yellow"))
+        differ += 1
+    console.print(table)
+    console.print(f"{same} parameters are the same, {differ} differ; difference: the largest of a value; relative: the norm of all "
+                  "differences over that of the first file's values", markup=False)
+
+
+def picture(parameters, path):
+    """Return the name of the parameter that is drawn, and its filters as one (H, W, 3) image on one scale of grey or colour."""
+    for one in parameters:
+        tiles = tiles_of(one.array)
+        if tiles is not None:
+            break
+    else:
+        raise DataError("holds no parameter that is a picture: one of four axes, or of two with a square number of inputs",
+                        file=str(path))
+    finite = np.nan_to_num(tiles.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = finite.min(), finite.max()
+    scaled = ((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
+    factor = max(1, -(-SIDE // min(tiles.shape[2:])))
+    images = [np.pad(to_rgb(tile).repeat(factor, 0).repeat(factor, 1), ((EDGE, EDGE), (EDGE, EDGE), (0, 0)), constant_values=255)
+              for tile in scaled[:TILES]]
+    columns = math.isqrt(len(images) - 1) + 1
+    images += [np.full_like(images[0], 255)] * (-len(images) % columns)
+    left_out = f", the first {TILES} of {len(tiles)}" if len(tiles) > TILES else ""
+    return f"{one.name} {times(one.array.shape)}{left_out}", sheet(images, columns)
+
+
+def tiles_of(array):
+    """Return an array as pictures, (N, C, H, W) with C 1 or 3, or None where it is none."""
+    if array.ndim == 3:
+        array = array[np.newaxis]
+    if array.ndim == 4 and array.shape[:2] == (1, 1) and array.shape[2] > 1:    # an old file's matrix
+        array = array[0, 0]
+    if array.ndim == 2:
+        for channels in (1, 3):
+            side = math.isqrt(array.shape[1] // channels)
+            if side > 2 and channels * side * side == array.shape[1]:
+                return array.reshape(len(array), channels, side, side)
+        return None
+    if array.ndim != 4 or not array.size or max(array.shape[2:]) < 2:
+        return None
+    return array if array.shape[1] in (1, 3) else array.reshape(-1, 1, *array.shape[2:])

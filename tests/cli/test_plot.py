@@ -1,0 +1,128 @@
+"""minicaffe plot: the curves that it finds, in the terminal and as pictures; logs that are cut off."""
+
+import json
+import math
+import re
+import sys
+
+import pytest
+
+from minicaffe.cli.chart import draw, histogram
+from minicaffe.cli.parse_log import read_run
+from minicaffe.cli.plot import Curve, curves
+
+LINES = [f"I1121 03:31:{second:02}.000000 1 solver.py:1] {text}\n" for second, text in enumerate((
+    "Solving tiny",
+    "Iteration 0, Testing net (#0)",
+    "    Test net output #0: accuracy = 0.1",
+    "    Test net output #1: loss = 2.5 (* 1 = 2.5 loss)",
+    "Iteration 0 (0 iter/s, 0s/10 iters), loss = 2.4",
+    "    Train net output #0: loss = 2.4 (* 1 = 2.4 loss)",
+    "Iteration 0, lr = 0.01",
+    "Iteration 10 (0 iter/s, 0s/10 iters), loss = 1.25",
+    "    Train net output #0: loss = 1.25 (* 1 = 1.25 loss)",
+    "Iteration 10, lr = 1e-3",
+    "Optimization Done."))]
+
+
+@pytest.fixture
+def logs(tmp_path):
+    (tmp_path / "a.log").write_text("".join(LINES))
+    records = [{"event": "train", "time": 5.0 + i, "iteration": 5 * i, "lr": 0.1, "loss": 1.0,
+                "outputs": [{"name": "loss", "value": None if i == 3 else 1 / (i + 1)}]} for i in range(4)]
+    samples = [{"layer": "ip", "parameter": "ip[0]", "norm": 0.5, "zeros": 0.0}, {"layer": "ip", "blob": "ip", "norm": 3.0, "zeros": 0.5}]
+    records.insert(1, {"event": "watch", "time": 5.5, "iteration": 0, "samples": samples})
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return tmp_path
+
+
+def test_curves_of_a_log_and_of_records(logs):
+    runs = [read_run(logs / name) for name in ("a.log", "b.jsonl")]
+    found = {(panel, curve.label): curve for panel in ("loss", "accuracy", "rate", "gradients", "activations")
+             for curve in curves(runs, panel, "NumIters")}
+    assert list(found) == [("loss", "a.log: train loss"), ("loss", "a.log: test loss"), ("loss", "b.jsonl: train loss"),
+                           ("accuracy", "a.log: test accuracy"), ("rate", "a.log: learning rate"), ("rate", "b.jsonl: learning rate"),
+                           ("gradients", "b.jsonl: ip[0]"), ("activations", "b.jsonl: ip ip")]
+    assert found["loss", "a.log: train loss"] == Curve("a.log: train loss", [0, 10], [2.4, 1.25])
+    assert found["loss", "a.log: test loss"].test and found["loss", "b.jsonl: train loss"].run == 1
+    assert found["loss", "b.jsonl: train loss"].xs == [0, 5, 10, 15] and math.isnan(found["loss", "b.jsonl: train loss"].ys[3])
+    assert found["gradients", "b.jsonl: ip[0]"].ys == [0.5] and found["activations", "b.jsonl: ip ip"].ys == [3.0]
+    [seconds] = curves(runs[:1], "accuracy", "Seconds")
+    assert seconds.xs == [2.0] and seconds.label == "test accuracy"
+
+
+def test_terminal(minicaffe, logs, monkeypatch):
+    """80 columns and no colour are enough: each curve has its own mark, and what is not finite is said."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)    # is not needed
+    out = minicaffe("plot", "a.log", "b.jsonl", "--show", "loss,rate")
+    assert "\x1b" not in out and max(map(len, out.splitlines())) <= 80
+    titles = [line for line in out.splitlines() if line in ("loss", "rate")]
+    assert titles == ["loss", "rate"]
+    assert "* a.log: train loss, last 1.25" in out and "o a.log: test loss, last 2.5" in out
+    assert "+ b.jsonl: train loss, last nan; not finite 1 times, first at 15" in out
+    first = next(line for line in out.splitlines() if "2.5 " in line)
+    assert first.rstrip().endswith("o")     # the highest value, at iteration 0
+    assert "there is no panel 'lost'" in minicaffe("plot", "a.log", "--show", "lost", status=2)
+    assert "has no top5 along iterations; its outputs are accuracy, loss" in minicaffe("plot", "a.log", "--output", "top5", status=1)
+    assert minicaffe("plot", "a.log", "--output", "accuracy").startswith("outputs\n")
+    error = minicaffe("plot", "a.log", "--out", "x.png", status=1)
+    assert 'pip install "minicaffe[plots]"' in error
+
+
+def test_pictures(minicaffe, logs):
+    pytest.importorskip("matplotlib")
+    assert "wrote x.svg" in minicaffe("plot", "a.log", "b.jsonl", "--out", "x.svg")
+    text = (logs / "x.svg").read_text()
+    for label in ("a.log: train loss", "a.log: test accuracy", "b.jsonl: ip[0]", "learning rate"):
+        assert label in re.sub("<!-- | -->", "", text), label
+    minicaffe("plot", "a.log", "--out", "x.png", "--along", "seconds", "--log")
+    assert (logs / "x.png").read_bytes()[:4] == b"\x89PNG"
+    assert "--out: x.xyz: " in minicaffe("plot", "a.log", "--out", "x.xyz", status=2)
+    assert "nowhere/x.png: cannot be written" in minicaffe("plot", "a.log", "--out", "nowhere/x.png", status=1)
+    minicaffe("plot", 6, "caffe.png", "a.log")     # Caffe's form
+    assert (logs / "caffe.png").exists()
+    assert "give a number from 0 to 7" in minicaffe("plot", 8, "caffe.png", "a.log", status=2)
+
+
+@pytest.mark.parametrize("cut, said, last", [
+    (-1, "the training does not end in it; read up to iteration 10", 1.25),
+    (-3, "the training does not end in it; read up to iteration 0", 2.4),
+])
+def test_logs_without_an_end(minicaffe, logs, cut, said, last):
+    (logs / "a.log").write_text("".join(LINES[:cut]))
+    minicaffe("plot", "a.log", "--show", "loss")
+    assert minicaffe.told == f"a.log: {said}\n"
+    assert curves([read_run(logs / "a.log")], "loss", "NumIters")[0].ys[-1] == last
+
+
+def test_cut_off_in_the_middle_of_a_number(minicaffe, logs):
+    whole = "".join(LINES[:-2])     # ends with "loss = 1.25 (* 1 = 1.25 loss)"
+    for end in ("loss = 1.2", "loss = 1.25 (* 1 "):
+        (logs / "a.log").write_text(whole[:whole.rindex("loss = 1.25")] + end)
+        run = read_run(logs / "a.log")
+        assert run.cut == "its last line is cut off" and [row["NumIters"] for row in run.tables["train"]] == [0]
+    (logs / "a.log").write_text(whole.rstrip("\n"))
+    assert len(read_run(logs / "a.log").tables["train"]) == 2
+    text = (logs / "b.jsonl").read_text()
+    (logs / "b.jsonl").write_text(text[:-9])
+    minicaffe("plot", "b.jsonl", "--show", "loss")
+    assert minicaffe.told == "b.jsonl: its last line is cut off; read up to iteration 10\n"
+    (logs / "a.log").write_text("")
+    assert "holds no outputs of a net" in minicaffe("plot", "a.log", status=1)
+
+
+def test_a_chart_shows_where_the_values_are():
+    text = draw("t", [Curve("up", [0, 1, 2, 3], [1, 10, 100, 1000])], 40, logarithmic=True, height=7, utf8=False).plain
+    lines = text.splitlines()
+    assert lines[0] == "t (logarithmic)" and lines[1].split()[:2] == ["1000", "|"] and lines[7].split()[0] == "1"
+    marks = [line.index("*", 6) for line in lines[1:8]]
+    assert marks == sorted(marks, reverse=True) and text.isascii()     # a straight line in logarithms
+    assert "0" in draw("t", [Curve("one", [0], [5.0])], 40).plain
+    assert "not finite 2 times" in draw("t", [Curve("lost", [0, 1], [math.nan, math.inf])], 40).plain
+
+
+def test_histogram():
+    lines = list(histogram([0, 1, 5], 0.0, 3.0, 20, utf8=False))
+    assert [line.split() for line in lines] == [["0", "0"], ["1", 3 * "#", "1"], ["2", 15 * "#", "5"]]
+    assert all(len(line) <= 20 for line in lines)
