@@ -17,6 +17,7 @@ import small_ssd
 import minicaffe
 import minicaffe.cuda
 import minicaffe.memory
+import minicaffe.trace
 from minicaffe import cli
 from minicaffe import layer as registry
 from minicaffe.cli.app import COMMANDS
@@ -29,7 +30,7 @@ RUNNABLE = ("python", "minicaffe", "session", "prototxt")
 SHELL = re.compile(r"([A-Z_]+=|minicaffe |pip |python |pytest|ninja |git |tools/)")
 
 
-@pytest.mark.parametrize("module", [minicaffe, minicaffe.cuda, minicaffe.memory], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [minicaffe, minicaffe.cuda, minicaffe.memory, minicaffe.trace], ids=lambda module: module.__name__)
 def test_every_public_name_is_on_the_page(module):
     words = set(re.findall(r"\w+", (DOCS / "api.md").read_text()))
     assert set(module.__all__) - words == set()

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("minicaffe.cli.train", "Train a net, with a solver or without."),
     "test": ("minicaffe.cli.test", "Score the weights of a net on its test data."),
     "time": ("minicaffe.cli.time", "Measure a net layer by layer."),
+    "trace": ("minicaffe.cli.trace", "Show what a net does in memory, step by step."),
     "device_query": ("minicaffe.cli.device_query", "Show the processors that this build can use."),
     "cache": ("minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
     "data": ("minicaffe.cli.data", "Make databases and look into them."),

@@ -61,7 +61,9 @@ def common(command):
         click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
                      help="Show only warnings, errors and the result."),
         click.option("--allocator", expose_value=False, callback=_choose_allocators, multiple=True, metavar="[PLACE=]NAME",
-                     help="Allocator of GPU memory: caching (default), buddy or plain; of other memory: cpu=buddy, pinned=plain."),
+                     help=(
+                         "Allocator of the memory that the net computes in: buddy, caching (default on a GPU) or plain (on the "
+                         "CPU); of one kind of memory: cuda=plain, cpu=buddy, pinned=plain.")),
         click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID", help="Compute on this GPU, counted from 0."),
         click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",
                      help="Where to compute; sim is a simulated GPU, for computers without one."),
@@ -208,14 +210,16 @@ def _use_gpu(ctx, param, gpu):
 
 
 def _choose_allocators(ctx, param, names):
-    """Let allocators serve their places: ``NAME`` and ``cuda=NAME`` each device, ``cpu=NAME`` and ``pinned=NAME`` the host."""
+    """Let allocators serve places: ``cuda=NAME`` each device, ``cpu=NAME`` and ``pinned=NAME`` the host, ``NAME`` what computes."""
     from minicaffe import cuda, memory
+    from minicaffe.common import caffe
     for text in names:
         where, name = re.fullmatch(r"(?:(\w+)=)?(.*)", text).groups()
         if where not in (None, "cpu", "pinned", "cuda"):
             raise click.UsageError(f"--allocator: '{where}' in '{text}' is no place; write cpu=NAME, pinned=NAME or cuda=NAME", ctx)
-        if where == "cpu":
+        if where == "cpu" or where is None and caffe.mode == "cpu":
             memory.use(memory.CPUPlace(), name)
+        if where == "cpu":
             continue
         for index in range(cuda.count()):
             cuda.get_device(index)  # brings the provider of its memory

@@ -16,8 +16,10 @@ import threading
 cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
+from libcpp.vector cimport vector
 
 from minicaffe.cuda.driver cimport check, error_of, may_call
+from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.device.context cimport (Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_active,
                                     set_stream)
@@ -110,7 +112,7 @@ cdef class Device:
         self.stream.scratch = <double*> <uintptr_t> scratch
         self.stream.load = load
         self.stream.fail = fail
-        self.stream.tell = tell
+        self.stream.watch = watch
         self.stream.raise_error = raise_failure
         self.stream.activate = activate
         self.stream.recording = 0
@@ -151,7 +153,7 @@ cdef class Device:
     cdef int give_back(self) except -1:
         """Return to the driver what the device took for itself; nothing can be done with it afterwards."""
         self.activate()
-        self.copies = None      # its handle is idle now
+        self.copies = self.timers = None    # the handle of `copies` is idle now
         for module in self.modules:
             check(cydriver.cuModuleUnload(<cydriver.CUmodule> <void*> <uintptr_t> module), "cuModuleUnload")
         for handle in (*self.idle_streams, <uintptr_t> self.stream.handle):
@@ -270,7 +272,11 @@ cdef class Device:
         return self.stream.recording != 0
 
     def record_launches(self, bint on):
-        """Report every kernel launch as an event, or no longer (`minicaffe.memory.record`)."""
+        """Report every kernel launch as an event, or no longer (`minicaffe.memory.record`).
+
+        The host waits for each kernel then, whose time is taken by events of the stream, and no iteration is run as a graph.
+        """
+        self.timers = (Event(self, timing=True), Event(self, timing=True)) if on else None
         self.stream.recording = on
 
     def __repr__(self):
@@ -335,12 +341,46 @@ cdef void fail(CudaStream* stream, int code, CudaKernel* kernel, unsigned blocks
                                    f"{threads} threads")))
 
 
-cdef void tell(CudaStream* stream, CudaKernel* kernel, unsigned blocks, unsigned threads) noexcept with gil:
+cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned x, unsigned y, unsigned z, unsigned threads,
+               void** arguments) noexcept with gil:
+    """Start a kernel, wait for it, and report it."""
+    cdef Device owner = device_of(stream)
+    cdef Event begin, end
+    cdef cydriver.CUresult code = cydriver.CUDA_SUCCESS
+    cdef bint timed = stream.rate == NULL   # what a graph records does not run yet
+    cdef double milliseconds = 0
     try:
-        _reporter.event("launch", CUDAPlace(stream.device), 0, 0, compile.short_name((<bytes> kernel.host.name).decode()),
-                        f"{blocks} blocks of {threads} threads")
+        begin, end = owner.timers
+        if timed:
+            begin.record(computing(owner))
+        with nogil:
+            code = <cydriver.CUresult> stream.start(function, x, y, z, threads, 1, 1, 0, stream.handle, arguments, NULL)
+        if code != cydriver.CUDA_SUCCESS:
+            return code
+        if timed:
+            end.record(computing(owner))
+            end.synchronize()
+            milliseconds = end.elapsed(begin)
+        arrays = blocks_in(<const size_t*> arguments[0], kernel.host.argument_sizes[0] // sizeof(size_t))
+        detail = [f"{x}x{y}x{z} blocks of {threads} threads", *[f"{name} ({nbytes} bytes)" for name, nbytes in arrays]]
+        _reporter.event("launch", CUDAPlace(stream.device), 0, sum([nbytes for _, nbytes in arrays]),
+                        compile.short_name((<bytes> kernel.host.name).decode()), "; ".join(detail), <long long> (milliseconds * 1e6))
     except BaseException as error:
         keep_failure(stream, error)
+    return code
+
+
+cdef list blocks_in(const size_t* words, size_t count):
+    """List name and bytes of the live blocks into which words, a kernel's parameters, point; each block once."""
+    cdef size_t i, block
+    cdef Buffer buffer
+    cdef vector[size_t] found
+    for i in range(count):
+        for block in _reporter.blocks:      # nothing in this loop makes an object
+            buffer = <Buffer> <void*> block
+            if <size_t> buffer.ptr <= words[i] < <size_t> buffer.ptr + buffer.nbytes:
+                found.push_back(block)
+    return [((<Buffer> <void*> block).name, (<Buffer> <void*> block).nbytes) for block in dict.fromkeys(found)]
 
 
 cdef int raise_failure(CudaStream* stream) except -1:

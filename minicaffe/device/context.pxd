@@ -27,7 +27,7 @@ cdef extern from "minicaffe/device/context.hpp":
         void* (*load)(CudaStream*, CudaKernel*) noexcept nogil
         int (*start)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) noexcept nogil
         void (*fail)(CudaStream*, int, CudaKernel*, unsigned, unsigned) noexcept nogil
-        void (*tell)(CudaStream*, CudaKernel*, unsigned, unsigned) noexcept nogil
+        int (*watch)(CudaStream*, CudaKernel*, void*, unsigned, unsigned, unsigned, unsigned, void**) noexcept nogil
         raise_function raise_error "raise"
         int (*activate)(CudaStream*) noexcept nogil
     struct Context "mc::Context":

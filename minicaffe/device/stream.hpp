@@ -25,7 +25,7 @@ struct Stream {
   int device;
   int multiprocessors;
   int failed;           // the CUresult of the first failure that nobody has looked at yet
-  int recording;        // tell() wants to know of every launch
+  int recording;        // watch() starts every kernel
   long long launches;
   double* scratch;      // kScratch values on the device, for sums in two steps
   void* workspace;      // for long matrix products that several blocks share
@@ -37,7 +37,8 @@ struct Stream {
   int (*start)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra);  // cuLaunchKernel
   void (*fail)(Stream*, int code, Kernel*, unsigned blocks, unsigned threads);
-  void (*tell)(Stream*, Kernel*, unsigned blocks, unsigned threads);
+  // As `start`, and reports the kernel, its time and the arrays that it was given.
+  int (*watch)(Stream*, Kernel*, void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned threads, void** arguments);
   int (*raise)(Stream*);     // sets a Python exception and returns -1 if the stream failed; needs the GIL
   int (*activate)(Stream*);  // makes the device's context that of the calling thread
 };
@@ -51,10 +52,11 @@ template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsi
   void* function = kernel.functions[stream.device];
   if (!function && !(function = stream.load(&stream, &kernel))) return;
   void* arguments[] = {const_cast<K*>(&k)};
-  int code = stream.start(function, grid_x, grid_y, grid_z, K::kThreads, 1, 1, 0, stream.handle, arguments, nullptr);
+  int code = stream.recording
+      ? stream.watch(&stream, &kernel, function, grid_x, grid_y, grid_z, K::kThreads, arguments)
+      : stream.start(function, grid_x, grid_y, grid_z, K::kThreads, 1, 1, 0, stream.handle, arguments, nullptr);
   ++stream.launches;
   if (code) stream.fail(&stream, code, &kernel, grid_x * grid_y * grid_z, K::kThreads);
-  else if (stream.recording) stream.tell(&stream, &kernel, grid_x * grid_y * grid_z, K::kThreads);
 }
 
 /// Blocks for n items, as many as keep every multiprocessor busy; the kernel strides over the rest.

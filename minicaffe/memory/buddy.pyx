@@ -32,7 +32,8 @@ from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.streams cimport StreamAllocator, StreamOrder
 
 from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
-from minicaffe.memory.reporter import reporter
+from minicaffe.memory.caching import Segment, SegmentBlock
+from minicaffe.memory.reporter import live, reporter
 from minicaffe.memory.streams import stream_number
 
 cdef Reporter _reporter = reporter
@@ -371,6 +372,32 @@ cdef class BuddyAllocator(StreamAllocator):
         for item in self.pools:
             largest = max(largest, item.second.largest[1])
         return self.min_chunk_size << (largest - 1) if largest > 0 else 0
+
+    def snapshot(self):
+        """List the pools as `Segment` of ``caching.pyx``, each with its chunks, by address: for a view of the memory."""
+        names = {block.address: block.name for block in live() if block.place == self.place}
+        segments = []
+        for base in [item.first for item in self.pools]:
+            chunks = []
+            self.list_chunks(&self.pools[base], 1, self.pools[base].order, names, chunks)
+            segments.append(Segment(base, self.min_chunk_size << self.pools[base].order, self.pools[base].stream, "buddy", chunks))
+        return segments
+
+    cdef int list_chunks(self, Pool* pool, size_t node, int order, dict names, list chunks) except -1:
+        """Append the chunks below a node of a pool's tree to `chunks`, by address."""
+        cdef size_t leaf = (node << order) - (<size_t>1 << pool.order)
+        cdef size_t address = pool.base + (leaf << self.shift)
+        cdef size_t asked = pool.asked[leaf]
+        if pool.largest[node] == order + 1:
+            chunks.append(SegmentBlock(address, self.min_chunk_size << order, 0, "free", ""))
+        elif pool.largest[node] == 0 and asked not in (0, FREED_HERE) and self.order_of(asked - 1) == order:
+            waiting = self.waiting.count(address) > 0
+            chunks.append(SegmentBlock(address, self.min_chunk_size << order, 0 if waiting else asked - 1,
+                                       "waiting" if waiting else "live", "" if waiting else names.get(address, "")))
+        else:
+            self.list_chunks(pool, 2 * node, order - 1, names, chunks)
+            self.list_chunks(pool, 2 * node + 1, order - 1, names, chunks)
+        return 0
 
     cdef Pool* pool_of(self, size_t address) noexcept:
         """Find the pool around `address`; NULL if there is none."""

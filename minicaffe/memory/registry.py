@@ -141,6 +141,11 @@ class Registry:
         """Give the allocator of `place` if there is one already, else None."""
         return self._allocators.get(place)
 
+    def all_in_use(self):
+        """List all allocators that exist, that of `host_pool` among them."""
+        with self._lock:
+            return list(dict.fromkeys([*self._allocators.values(), *([self._pool] if self._pool is not None else [])]))
+
     def _make(self, place, name):
         with self._lock:
             provider = self._provider(place)

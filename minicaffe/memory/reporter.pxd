@@ -14,4 +14,5 @@ cdef class Reporter:
     cdef dict places                      # place -> Usage
     cdef Usage add(self, block, place, size_t nbytes)
     cdef void remove(self, block, Usage usage, size_t nbytes) noexcept
-    cdef int event(self, str kind, place, size_t address, size_t nbytes, str name, str detail) except -1
+    cdef long long clock(self) except -1  # ns, for `took`; 0 while nothing is recorded
+    cdef int event(self, str kind, place, size_t address, size_t nbytes, str name, str detail, long long took=*) except -1

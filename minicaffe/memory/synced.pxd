@@ -74,10 +74,11 @@ cdef class SyncedMemory:
     cpdef copy_on_device(self, SyncedMemory source, size_t nbytes)
     cdef int use_on_device(self, int call) except -1 with gil
     cdef int act(self, int call, argument) except -1 with gil
+    cdef int become(self, SyncedHead head, str why) except -1
     cdef int carry_out(self, int call, argument) except -1
     cdef Buffer block_for(self, int action)
-    cdef int count_copy(self, Buffer target, size_t nbytes, str direction) except -1
-    cdef int count_reorder(self, Buffer target, str direction) except -1
+    cdef int count_copy(self, Buffer target, size_t nbytes, str direction, long long began) except -1
+    cdef int count_reorder(self, Buffer target, str direction, long long began) except -1
     cdef Buffer new_host(self)
     cdef Buffer new_private(self, Layout layout)
     cdef Buffer new_device(self)

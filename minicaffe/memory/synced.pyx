@@ -108,6 +108,9 @@ for _call, _row in TABLE.items():
         steps[<int>_call][<int>_state] = Step(_action, _head, _action == KEEP and _state == _head)
 
 cdef Reporter _reporter = reporter
+cdef list HEADS = [SyncedHead(_state).name for _state in range(STATES)]
+cdef list CALL_NAMES = [Call(_call).name.lower() for _call in range(CALLS)]
+SyncedHead.__str__ = lambda self: self.name     # that of an int enum gives the number
 
 # The launches of one operation share the stream's scratch memory, and a graph that is recorded takes in whatever anyone
 # launches; a copy changes which side is valid. So threads take turns, an operation or a copy at a time.
@@ -248,7 +251,7 @@ cdef class SyncedMemory:
         if self.head == HEAD_AT_PRIVATE and self.shown():
             with device_lock:
                 self.carry_out(CPU_DATA, None)
-                self.head = HEAD_AT_CPU
+                self.become(HEAD_AT_CPU, "show_private")
         return 0
 
     def clear(self, size_t nbytes):
@@ -263,7 +266,7 @@ cdef class SyncedMemory:
                                              or self.head == HEAD_AT_PRIVATE and self.arrangement.plain_nbytes == self.size)
             if not whole or self.shown():
                 return self.head == UNINITIALIZED
-            self.head = UNINITIALIZED
+            self.become(UNINITIALIZED, "clear")
         return True
 
     cpdef int drop_plain(self) except -1:
@@ -273,7 +276,8 @@ cdef class SyncedMemory:
         with device_lock:
             if self.layout() is not None and self.arrangement.dtype != BF16 and self.arrangement.plain_nbytes == self.size \
                     and not self.shown():
-                self.host, self.head = None, HEAD_AT_PRIVATE
+                self.host = None
+                self.become(HEAD_AT_PRIVATE, "drop_plain")
         return 0
 
     def overwrite_zeros(self):
@@ -283,7 +287,7 @@ cdef class SyncedMemory:
                 return False
             if self.host is None:
                 self.host = self.new_host()
-            self.head = HEAD_AT_CPU
+            self.become(HEAD_AT_CPU, "overwrite_zeros")
         return True
 
     cdef int drop_private(self) except -1:
@@ -292,7 +296,7 @@ cdef class SyncedMemory:
             if self.head == HEAD_AT_PRIVATE:
                 self.carry_out(CPU_DATA, None)
             if self.head == SYNCED_PRIVATE:
-                self.head = HEAD_AT_CPU
+                self.become(HEAD_AT_CPU, "drop_private")
             self.private_side = self.arrangement = None
         return 0
 
@@ -302,7 +306,8 @@ cdef class SyncedMemory:
             if self.private_side is None or other.private_side is None or self.arrangement != other.arrangement:
                 raise self.wrong("exchange_private", f"needs a memory whose private side has the same layout, got {other!r}")
             self.private_side, other.private_side = other.private_side, self.private_side
-            self.head = other.head = HEAD_AT_PRIVATE
+            self.become(HEAD_AT_PRIVATE, "exchange_private")
+            other.become(HEAD_AT_PRIVATE, "exchange_private")
             self.private_side.name, other.private_side.name = self._name, other._name
 
     cpdef bint recycle(self) except -1:
@@ -318,13 +323,13 @@ cdef class SyncedMemory:
                                                              or Py_REFCNT(<PyObject*>self.device) > 1)):
                 return False
             self.host = self.device = self.private_side = self.arrangement = None
-            self.head = RECYCLED
+            self.become(RECYCLED, "recycle")
         return True
 
     cpdef renew(self):
         """Begin anew after `recycle`, for one who overwrites all of it."""
         if self.head == RECYCLED:
-            self.head = UNINITIALIZED
+            self.become(UNINITIALIZED, "renew")
 
     cpdef Layout layout(self):
         """Give the layout of the private side if that is valid, else None: plain."""
@@ -344,18 +349,20 @@ cdef class SyncedMemory:
             if not steps[call][<int>self.head].idle:
                 self.carry_out(call, None)
             if self.head == SYNCED_PRIVATE and self.shown():
-                self.head = HEAD_AT_CPU     # good for this once: it may be written there without a word
+                self.become(HEAD_AT_CPU, "a view")  # good for this once: it may be written there without a word
         return 0
 
     cdef int change_layout(self, int call, Layout layout) except -1:
         """Let the private side be in `layout`: valid if only the private side was, and the layouts know a way."""
         cdef Buffer block
+        cdef long long began
         if self.head == HEAD_AT_PRIVATE:
             block = self.new_private(layout)
+            began = _reporter.clock()
             if call == OVERWRITE_PRIVATE_DATA:
                 clear(block, layout, False)
             elif layout.from_layout(<size_t>block.ptr, self.arrangement, <size_t>self.private_side.ptr):
-                self.count_reorder(block, f"{self.arrangement.name} to {layout.name}")
+                self.count_reorder(block, f"{self.arrangement.name} to {layout.name}", began)
             else:
                 self.carry_out(CPU_DATA, None)
                 block = None
@@ -363,7 +370,7 @@ cdef class SyncedMemory:
                 self.private_side, self.arrangement = block, layout
                 return 0
         if self.head == SYNCED_PRIVATE:
-            self.head = HEAD_AT_CPU
+            self.become(HEAD_AT_CPU, "another layout")
         self.private_side, self.arrangement = None, layout
         return 0
 
@@ -520,7 +527,7 @@ cdef class SyncedMemory:
         cdef Step step
         cdef Buffer host, device, private, side
         cdef SyncedMemory source
-        cdef str change
+        cdef long long began
         cdef bint zeros = not self.overwritten or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA)    # for who reads what nobody wrote
         while True:
             # Now, as another thread may have been here meanwhile; and again, if the allocator ran code that looked at this memory.
@@ -532,6 +539,7 @@ cdef class SyncedMemory:
             side = self.block_for(step.action)
             if head == self.head and host is self.host and device is self.device and private is self.private_side:
                 break
+        began = _reporter.clock()
         if step.action == ZERO_HOST:
             if zeros:
                 with nogil:
@@ -544,14 +552,14 @@ cdef class SyncedMemory:
         elif step.action == TO_HOST:
             self.side.copy_to_host(<size_t>side.ptr, <size_t>self.device.ptr, self.size)
             self.host = side
-            self.count_copy(side, self.size, "device to host")
+            self.count_copy(side, self.size, "device to host", began)
         elif step.action == TO_DEVICE or step.action == PUSH:
             if step.action == TO_DEVICE:
                 self.side.copy_to_device(<size_t>side.ptr, <size_t>self.host.ptr, self.size)
             else:
                 self.side.push(side, self.host, self.size, argument, device is None)
             self.device = side
-            self.count_copy(side, self.size, "host to device")
+            self.count_copy(side, self.size, "host to device", began)
         elif step.action == FILL_DEVICE:
             source, nbytes = argument
             if source.side is self.side:
@@ -559,7 +567,7 @@ cdef class SyncedMemory:
             else:
                 self.side.copy_from_peer(side, source.device, nbytes, source.side)
             self.device = side
-            self.count_copy(side, nbytes, "device to device" if source.side is self.side else "device to peer")
+            self.count_copy(side, nbytes, "device to device" if source.side is self.side else "device to peer", began)
         elif step.action == ADOPT_HOST:
             self.host = argument
         elif step.action == ADOPT_DEVICE:
@@ -571,13 +579,13 @@ cdef class SyncedMemory:
         elif step.action == TO_PRIVATE:
             self.arrangement.from_plain(<size_t>side.ptr, <size_t>host.ptr)
             self.private_side = side
-            self.count_reorder(side, f"plain to {self.arrangement.name}")
+            self.count_reorder(side, f"plain to {self.arrangement.name}", began)
         elif step.action == TO_PLAIN:
             if host is None and self.arrangement.plain_nbytes < self.size:
                 memset(side.ptr, 0, side.nbytes)
             self.arrangement.to_plain(<size_t>side.ptr, <size_t>private.ptr)
             self.host = side
-            self.count_reorder(side, f"{self.arrangement.name} to plain")
+            self.count_reorder(side, f"{self.arrangement.name} to plain", began)
         elif step.action == REFUSE and self.head == RECYCLED:
             blob, _, part = self._name.rpartition(" ")
             keep = "" if blob.endswith("]") else f"with keep=['{blob}'], or "       # those of parameters are not kept
@@ -586,11 +594,15 @@ cdef class SyncedMemory:
         elif step.action == REFUSE:
             remedy = "write through mutable_cpu_data first" if call == ASYNC_GPU_PUSH else "write through mutable_gpu_data first"
             raise self.wrong(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")
-        if _reporter.recording and step.head != self.head:
-            change = f"{SyncedHead(self.head).name} -> {SyncedHead(step.head).name} by {Call(call).name.lower()}"
-            self.head = step.head
-            _reporter.event("head", self.place, 0, self.size, self._name, change)
-        self.head = step.head
+        return self.become(step.head, CALL_NAMES[call])
+
+    cdef int become(self, SyncedHead head, str why) except -1:
+        """Have another head from now on, and report it."""
+        cdef SyncedHead before = self.head
+        self.head = head
+        if _reporter.recording and head != before:
+            _reporter.event("head", self.place, <size_t><void*>self, self.size, self._name,
+                            f"{HEADS[<int>before]} -> {HEADS[<int>head]} by {why}")
         return 0
 
     cdef Buffer block_for(self, int action):
@@ -603,17 +615,18 @@ cdef class SyncedMemory:
             return self.new_private(self.arrangement) if self.private_side is None else self.private_side
         return None
 
-    cdef int count_copy(self, Buffer target, size_t nbytes, str direction) except -1:
+    cdef int count_copy(self, Buffer target, size_t nbytes, str direction, long long began) except -1:
         self.copies += 1
         self.bytes_copied += nbytes
         if _reporter.recording:
-            _reporter.event("copy", target.place, <size_t>target.ptr, nbytes, self._name, direction)
+            _reporter.event("copy", target.place, <size_t>target.ptr, nbytes, self._name, direction, _reporter.clock() - began)
         return 0
 
-    cdef int count_reorder(self, Buffer target, str direction) except -1:
+    cdef int count_reorder(self, Buffer target, str direction, long long began) except -1:
         self.reorders += 1
         if _reporter.recording:
-            _reporter.event("reorder", target.place, <size_t>target.ptr, target.nbytes, self._name, direction)
+            _reporter.event("reorder", target.place, <size_t>target.ptr, target.nbytes, self._name, direction,
+                            _reporter.clock() - began)
         return 0
 
     cdef Buffer new_private(self, Layout layout):

@@ -28,6 +28,8 @@ cdef class Runner:
     cdef int check_ready(self) except -1
     cdef double compute(self, bint sources, int start, int end) except? -1
     cdef double losses(self, int start, int end) except? -1
+    cdef double loss_at(self, int index) except? -1
+    cdef int tell(self, str kind, int index, str detail) except -1
     cpdef double forward_from_to(self, int start, int end) except? -1
     cpdef backward_from_to(self, int start, int end)
     cdef list backward_in_parts(self, int index, Lifetimes lifetimes)

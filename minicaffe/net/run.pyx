@@ -9,19 +9,23 @@ from collections import Counter
 
 from minicaffe.blob cimport Blob
 from minicaffe.net.lifetimes cimport Lifetimes
+from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.net.lock cimport NetLock
-from minicaffe.net.node cimport CARRIED, Node
+from minicaffe.net.node cimport ALONE, CARRIED, Node
 from minicaffe.device.context cimport Context, context
 from minicaffe.ops.engine cimport Operation
 
 from minicaffe.errors import ConfigError, ShapeError, close_matches
+from minicaffe.memory.reporter import reporter
 from minicaffe.net.node import link_followers
 from minicaffe.net.observe import log_backward, log_forward, log_norms
 
 
 PLANS = ("memory",)     # what a net may be asked to do where nobody looks in between
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
+
+cdef Reporter _reporter = reporter
 
 cdef enum:
     TOGETHER = 1 << 19      # elements of gradients that are updated in one call: fewer cost more by the call than by their memory
@@ -127,6 +131,8 @@ cdef class Runner:
                 if self.hooks[2]:
                     self._call_hooks(BEFORE_BACKWARD, i)
                 if node.needs_backward:
+                    if _reporter.recording:
+                        self.tell("begin", i, "backward")
                     if node.ran != CARRIED:
                         node.renew_bottoms()
                         if self.updater is not None and lifetimes is not None and lifetimes.parts[i] is not None:
@@ -135,6 +141,8 @@ cdef class Runner:
                             node.backward()
                     if lifetimes is not None:
                         lifetimes.end_backward(i, node)
+                    if _reporter.recording:
+                        self.tell("end", i, "backward")
                     if self.debug_info:
                         log_backward(node)
                 if lifetimes is not None:       # of followers, too, where the node itself needs no backward
@@ -181,8 +189,12 @@ cdef class Runner:
         with self.lock:
             self.check_ready()
             self.separate(index)
+            if _reporter.recording:
+                self.tell("begin", index, "backward")
             (<Node?> self.nodes[index]).renew_bottoms()
             (<Node> self.nodes[index]).backward()
+            if _reporter.recording:
+                self.tell("end", index, "backward")
 
     def forward_backward(self, bint run_sources=True, bint read_loss=True):
         """Run the whole net forward and backward.
@@ -237,13 +249,17 @@ cdef class Runner:
                 continue
             if self.hooks[0]:
                 self._call_hooks(BEFORE_FORWARD, i)
+            if _reporter.recording:
+                self.tell("begin", i, "forward")
             node.renew_tops()
             if i > done:
                 done = i + node.forward_with(end - i if unseen else 0, lifetimes is None or self.training)
             if self.loss_at_once:
-                loss += node.loss()
+                loss += self.loss_at(i)
             if lifetimes is not None:
                 lifetimes.end_forward(i, node)
+            if _reporter.recording:
+                self.tell("end", i, "forward")
             if self.debug_info:
                 log_forward(node)
             if self.hooks[1]:
@@ -275,8 +291,26 @@ cdef class Runner:
         cdef double loss = 0
         cdef int i
         for i in range(start, end + 1 if not self.loss_at_once else start):
-            loss += (<Node> self.nodes[i]).loss()
+            loss += self.loss_at(i)
         return loss
+
+    cdef double loss_at(self, int index) except? -1:
+        """Read a layer's share of the loss, and report it."""
+        cdef Node node = self.nodes[index]
+        cdef double loss = node.loss()
+        if _reporter.recording and node.layer.has_loss:
+            self.tell("loss", index, repr(loss))
+        return loss
+
+    cdef int tell(self, str kind, int index, str detail) except -1:
+        """Report something of a node; of one that is computed by a node before it also which."""
+        cdef Node node = self.nodes[index]
+        cdef Node first = node
+        while kind == "end" and first.ran != ALONE and (detail == "forward" or node.ran == CARRIED):
+            index -= 1
+            first = self.nodes[index]
+        return _reporter.event(kind, None, <size_t> <void*> node, 0, node.name,
+                               detail if first is node else f"{detail} with {first.name}")
 
     def reshape_all(self):
         """Propagate changed input shapes through the layers without computing (Caffe Net::Reshape)."""
@@ -298,9 +332,14 @@ cdef class Runner:
 
     def update(self):
         """Subtract each learnable parameter's diff from its data."""
+        names = ", ".join([blob.name for blob in self.learnable_params]) if _reporter.recording else ""
         with self.lock:
+            if _reporter.recording:
+                _reporter.event("begin", None, 0, 0, names, "update")
             for blob in self.learnable_params:
                 blob.update()
+            if _reporter.recording:
+                _reporter.event("end", None, 0, 0, names, "update")
 
     def share_weights(self):
         """Point parameters that share a name at their owner's memory."""

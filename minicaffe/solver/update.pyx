@@ -10,9 +10,11 @@ from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context, context, settle
 from minicaffe.kernels.types cimport item_size
 from minicaffe.memory.layout cimport Layout
+from minicaffe.memory.reporter cimport Reporter
 from minicaffe.ops.layouts cimport diff_layout, stored
 
 from minicaffe.errors import ShapeError
+from minicaffe.memory.reporter import reporter
 from minicaffe.memory.synced import device_lock
 
 cdef extern from "minicaffe/ops/update/caffe.hpp" nogil:
@@ -29,6 +31,8 @@ cdef extern from "minicaffe/ops/update/caffe.hpp" nogil:
     void rmsprop_update "mc::update<mc::RmsPropRule>"(const Context&, int, int, const Parameter*, double, double, double)
     void adadelta_update "mc::update<mc::AdaDeltaRule>"(const Context&, int, int, const Parameter*, double, double, double)
     void adam_update "mc::update<mc::AdamRule>"(const Context&, int, int, const Parameter*, double, double, double, double)
+
+cdef Reporter _reporter = reporter
 
 cpdef enum Rule:
     SGD
@@ -81,6 +85,9 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
         raise ShapeError(f"{n} parameters with {len(history)} history blobs, {len(lr_mults)} lr_mults and {len(decay_mults)} "
                          "decay_mults; they must belong to one net")
     cdef int count
+    names = ", ".join([blob.name for blob in params]) if _reporter.recording else ""
+    if _reporter.recording:
+        _reporter.event("begin", None, 0, 0, names, "update")
     with device_lock:   # from the first pointer on: who reads a blob meanwhile would make the host's copy the valid one
         for i in range(n):
             blob, first = params[i], history[i]
@@ -132,3 +139,5 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
         for blob in history:
             blob.wrote_data()
         settle(on)
+    if _reporter.recording:
+        _reporter.event("end", None, 0, 0, names, "update")

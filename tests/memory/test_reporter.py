@@ -92,7 +92,7 @@ def test_records_nest_and_end(host):
         event("three")
     event("four")
     assert [e.kind for e in outer] == ["one", "two", "three"]
-    assert [tuple(e)[1:] for e in inner] == [("two", CPUPlace(), 64, 3, "n", "d")]
+    assert [tuple(e)[1:] for e in inner] == [("two", CPUPlace(), 64, 3, "n", "d", 0)]
 
 
 def test_record_hears_other_threads():

@@ -1,0 +1,71 @@
+"""``minicaffe trace``: what some training iterations of a net do, step by step (minicaffe/trace)."""
+
+import logging
+
+import click
+
+from minicaffe.cli import options, training_file
+from minicaffe.common import caffe
+from minicaffe.errors import Error
+from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.trace import Recorder, table
+
+logger = logging.getLogger("minicaffe.cli")
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("file", metavar="NET")
+@click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True, help="Training iterations to record.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Pictures in a batch of the net's data layers.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
+@options.net_state
+@options.precision
+@options.threads
+@options.plan
+@options.model_file
+@options.common
+def trace(file, iterations, batch_size, json_path, level, stage):
+    """Train NET, the prototxt of a net or of a solver, for a few iterations and show what happens in it.
+
+    For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
+    and given back, kernels. A run that fails shows what it did until then.
+    """
+    options.tell_mode(logger)
+    try:
+        solver = make_solver(file, level, stage, batch_size)
+        recorder = Recorder(solver)
+        recorder.start()
+        try:
+            solver.step(iterations)
+        finally:
+            recorder.stop()
+            show(recorder.trace(), json_path)
+    except Error as error:
+        options.name_data_command(error)
+        raise
+
+
+def make_solver(file, level, stage, batch_size):
+    """Return the solver of a net or solver file, which only trains: it tests, displays and writes nothing."""
+    given = options.net_options()
+    param, positions = training_file.read(file, given["skip_unknown_fields"])
+    source, net_files = file, {}
+    if isinstance(param, caffe_pb2.NetParameter):
+        source, positions, net_files = None, None, {file: (param, positions)}
+        with caffe.trusting(given["trusted"]):
+            param = training_file.default_solver(param, file)
+    param = upgrade.upgrade_solver(param, positions)
+    param.train_state.level = level
+    param.train_state.stage.extend(stage)
+    for field in ("test_iter", "test_net", "test_net_param", "test_state", "test_interval", "display", "snapshot", "debug_info"):
+        param.ClearField(field)
+    return training_file.build_solver(param, source, positions, {caffe_pb2.TRAIN: batch_size} if batch_size else None,
+                                      net_files=net_files, **given)
+
+
+def show(made, json_path):
+    """Print a trace, and write it where the options say."""
+    table.show(made)
+    if json_path is not None:
+        made.save(json_path)
+        click.echo(f"wrote {json_path}")

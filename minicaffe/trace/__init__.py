@@ -1,0 +1,10 @@
+"""What a net did, step by step: layers, head changes, copies, allocations and kernels, as one `Trace` (docs/trace.md).
+
+Its only source are the events of `minicaffe.memory.record`; whoever wants to see more adds events there, not here. `record.py`
+collects them, `build.py` makes the document of docs/trace.md of them, `model.py` answers questions about it.
+"""
+
+from minicaffe.trace.model import Moment, Trace, load
+from minicaffe.trace.record import Recorder, record
+
+__all__ = ["Moment", "Recorder", "Trace", "load", "record"]

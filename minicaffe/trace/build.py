@@ -1,0 +1,326 @@
+"""From recorded events to the document of a trace (docs/trace.md): who had which memory, which event belongs to which step."""
+
+import functools
+import importlib.metadata
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from minicaffe import cuda, sim
+from minicaffe.common import caffe
+from minicaffe.device.threads import get_num_threads
+from minicaffe.memory.registry import registry
+from minicaffe.proto import caffe_pb2
+from minicaffe.trace import kernels
+
+FORMAT = 1
+
+
+class Memory(NamedTuple):
+    """A SyncedMemory of a net or solver; `name` is its own, and different from that of all others."""
+
+    name: str
+    blob: str
+    part: str
+    bytes: int
+    role: str
+    head: object
+    aliases: list
+
+
+def memories_of(net, solver=None):
+    """Return the memories of a net's blobs and parameters, and of a solver's history, as `Memory` by their id.
+
+    Nothing here may keep a memory alive: a net with a plan recycles only what nobody else has.
+    """
+    found, names = {}, set()
+
+    def add(blob, part, role):
+        memory = blob.diff_memory if part == "diff" else blob.data_memory
+        own = f"{blob.name} {part}"
+        entry = found.get(id(memory))
+        if entry is not None:
+            if own != entry.name and own not in entry.aliases:
+                entry.aliases.append(own)
+            return
+        name = base = memory.name or own
+        repeat = 1
+        while name in names:
+            repeat += 1
+            name = f"{base} #{repeat}"
+        names.add(name)
+        found[id(memory)] = Memory(name, blob.name, part, memory.size, role, memory.head, [] if own == name else [own])
+
+    if net is None:
+        return found
+    for blob in net.param_table.params:
+        add(blob, "data", "parameter")
+        add(blob, "diff", "gradient")
+    for node in net.nodes:
+        for blob in node.tops:
+            add(blob, "data", "activation" if node.bottoms else "input")
+            add(blob, "diff", "gradient")
+    for blob in solver.history if solver is not None else ():
+        add(blob, "data", "history")
+    return found
+
+
+def document(parts, net, solver):
+    """Return the document of what a `Recorder` has: a dict that JSON can hold.
+
+    Parameters
+    ----------
+    parts : list of Part
+    net : Net or None
+    solver : Solver or None
+    """
+    memories = memories_of(net, solver)
+    names = {number: entry.name for number, entry in memories.items()}
+    events = [_with_own_name(event, names) for part in parts for event in part.events]
+    start = parts[0].start if parts else None
+    began = start.time if start else 0
+    steps = _Steps(net, solver, memories, began)
+    for part in parts:
+        steps.take_all(part)
+    heads = dict(start.heads) if start else {}
+    for event in events:    # what a memory was before the first that is known of it
+        if event.kind == "head":
+            heads.setdefault(event.name, event.detail.partition(" -> ")[0])
+    _watch_heads(steps.found, events, heads, steps.uses)
+    listed = [{key: value for key, value in entry._asdict().items() if key != "head"} for entry in memories.values()]
+    known = {entry["name"] for entry in listed}
+    for event in events:
+        if event.kind in ("alloc", "head") and event.name and event.name not in known:
+            known.add(event.name)
+            blob, _, part = event.name.rpartition(" ")
+            listed.append({"name": event.name, "blob": blob, "part": part, "bytes": event.nbytes, "role": "workspace",
+                           "aliases": []})
+    sizes = {entry["name"]: entry["bytes"] for entry in listed}
+    nodes = [_node(net, node) for node in net.nodes] if net is not None else []
+    for step in steps.found:
+        step["bytes"] = sum(sizes.get(touched["memory"], 0) for touched in step["touched"])
+        flops = nodes[step["node"]]["flops"] if step["node"] is not None else None
+        step["flops"] = flops.get(step["kind"], 0) if flops else None
+    strings = {}
+
+    def number(text):
+        return strings.setdefault(text, len(strings))
+
+    columns = {
+        "time": [event.time - began for event in events],
+        "kind": [number(event.kind) for event in events],
+        "place": [number("" if event.place is None else repr(event.place)) for event in events],
+        "address": [event.address for event in events],
+        "bytes": [event.nbytes for event in events],
+        "name": [number(event.name) for event in events],
+        "detail": [number(event.detail) for event in events],
+        "took": [event.took for event in events],
+    }
+    launched = dict.fromkeys(event.name for event in events if event.kind == "launch")
+    return {
+        "format": FORMAT,
+        "minicaffe": importlib.metadata.version("minicaffe"),
+        "device": _device(),
+        "net": {"name": net.name if net is not None else "", "file": getattr(net, "file", None) or "",
+                "phase": caffe_pb2.Phase.Name(net.phase) if net is not None else "", "nodes": nodes},
+        "memories": listed,
+        "start": {"time": began, "heads": heads, "blocks": start.blocks if start else [], "arenas": start.arenas if start else []},
+        "strings": list(strings),
+        "events": columns,
+        "steps": steps.found,
+        "kernels": {name: kernels.source_of(name) for name in launched},
+        "samples": [],
+    }
+
+
+def _with_own_name(event, names):
+    """Return a head event under the name that the trace has for its memory; one of another net's is kept apart."""
+    if event.kind != "head":
+        return event
+    name = names.get(event.address)
+    if name is None and event.name in names.values():
+        name = f"{event.name} (other)"
+    return event if name in (None, event.name) else event._replace(name=name)
+
+
+class _Steps:
+    """Makes steps of events: what lies between the begin and the end of a layer or an update, and what lies between those."""
+
+    def __init__(self, net, solver, memories, began):
+        self.began, self.solver = began, solver
+        self.found, self.uses = [], []
+        self.numbers = {id(node): i for i, node in enumerate(net.nodes)} if net is not None else {}
+        self.count = 0              # events so far
+        self.iteration = 0
+        self.open = None            # the event that began the step which is the last one found, None between steps
+        self.last = None            # kind and node of the last step of the net
+        self.forwards = {}          # id of a node -> its last forward step
+        self.by_node = [_uses(node, memories) for node in net.nodes] if net is not None else []
+        self.by_parameter = {}
+        if net is not None:
+            history = solver.history if solver is not None else []
+            count = len(net.learnable_params)
+            for i, blob in enumerate(net.learnable_params):
+                of = [blob.data_memory, blob.diff_memory, *(one.data_memory for one in history[i::count])]
+                self.by_parameter[blob.name] = [memories[id(memory)].name for memory in of if id(memory) in memories]
+
+    def take_all(self, part):
+        """Make steps of an iteration; one that is not ended, by an error, ends with it."""
+        if self.solver is not None:
+            self.iteration = part.iteration
+        for event in part.events:
+            self.take(event)
+        self.open = None
+
+    def take(self, event):
+        """Look at the next event."""
+        kind, of_net = event.kind, event.address in self.numbers
+        if kind == "begin" and (self.open is None or of_net):
+            self.begin(event)
+        elif self.open is None and (not self.found or self.found[-1]["kind"] != "between" or self.found[-1]["last"] != self.count):
+            self.add("between", "", None, event)
+        step = self.found[-1]
+        step["last"] = self.count = self.count + 1
+        step["end"] = event.time - self.began
+        if kind == "end" and self.open is not None and (event.address, event.name) == (self.open.address, self.open.name):
+            step["with"] = event.detail.partition(" with ")[2] or None
+            self.open = None
+        elif kind == "loss" and event.address in self.forwards:
+            self.forwards[event.address]["loss"] = float(event.detail)
+
+    def begin(self, event):
+        node, kind = self.numbers.get(event.address), event.detail
+        if self.solver is None and kind == "forward" and node is not None:
+            if self.last is not None and (self.last[0] != "forward" or node <= self.last[1]):
+                self.iteration += 1
+        if node is not None or kind == "update":
+            self.last = kind, node
+        self.open = event
+        step = self.add(kind, event.name if kind != "update" else "update", node, event)
+        if kind == "update":
+            step["parameters"] = event.name.split(", ") if event.name else []
+            self.uses[-1] = [name for parameter in step["parameters"] for name in self.by_parameter.get(parameter, ())]
+        elif node is not None:
+            self.uses[-1] = self.by_node[node][kind]
+        if kind == "forward":
+            self.forwards[event.address] = step
+
+    def add(self, kind, layer, node, event):
+        begin = event.time - event.took - self.began
+        self.found.append({"iteration": self.iteration, "kind": kind, "layer": layer, "node": node, "first": self.count,
+                           "last": self.count, "begin": begin, "end": begin, "with": None, "flops": None, "bytes": 0, "touched": [],
+                           "loss": None})
+        self.uses.append([])
+        return self.found[-1]
+
+
+def _uses(node, memories):
+    """Return the names of the memories that a node's forward and backward read or write, by kind of step."""
+    layer = node.layer
+    params = list(node.blobs)
+    needed = [blob for blob, needs in zip(node.bottoms, node.bottom_needs) if needs]
+    read = [*(node.bottoms if layer.backward_reads_bottoms else ()), *(node.tops if layer.backward_reads_tops else ())]
+    uses = {
+        "forward": [blob.data_memory for blob in [*node.bottoms, *params, *node.tops]],
+        "backward": [*(blob.diff_memory for blob in node.tops), *(blob.data_memory for blob in [*read, *params]),
+                     *(blob.diff_memory for blob in [*params, *needed])] if node.needs_backward else [],
+    }
+    return {kind: list(dict.fromkeys(memories[id(one)].name for one in used if id(one) in memories)) for kind, used in uses.items()}
+
+
+def _watch_heads(steps, events, start, uses):
+    """Say for each step which memories it touched, with their heads before and after."""
+    heads = dict(start)
+    for step, used in zip(steps, uses):
+        before = {}
+        here = events[step["first"]:step["last"]]
+        changed = [event.name for event in here if event.kind in ("head", "copy", "reorder") and event.name]
+        for name in dict.fromkeys([*used, *changed]):
+            before[name] = heads.get(name)
+        for event in here:
+            if event.kind == "head":
+                heads[event.name] = event.detail.partition(" -> ")[2].partition(" by ")[0]
+        step["touched"] = [{"memory": name, "before": head, "after": heads.get(name)} for name, head in before.items()]
+
+
+def _node(net, node):
+    """Return what the document says of a node."""
+    operations = list(node.layer.operations())
+    blobs = [*node.bottoms, *node.tops, *node.blobs]
+    layout = next((layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None), None)
+    engines = dict.fromkeys(engine for operation in operations if (engine := operation.describe()["engine"]) is not None)
+    return {
+        "name": node.name, "type": node.type, "line": node.line,
+        "bottoms": [blob.name for blob in node.bottoms], "tops": [blob.name for blob in node.tops],
+        "params": [blob.name for blob in node.blobs], "shapes": {blob.name: list(blob.shape) for blob in blobs},
+        "engine": " ".join(engines) or None, "layout": layout,
+        "fused": [follower.name for follower in node.followers[:node.fused]], "flops": None,
+    }
+
+
+def _device():
+    """Return what the document says of the processor or GPU that computes."""
+    threads = get_num_threads()
+    if caffe.mode == "cpu":
+        return {"kind": "cpu", "name": _processor(), "threads": threads, "copy_bandwidth": host_bandwidth(threads)}
+    device = cuda.current()
+    return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads,
+            "copy_bandwidth": device_bandwidth(device.index)}
+
+
+def _processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return os.uname().machine
+
+
+@functools.cache
+def host_bandwidth(threads):
+    """Measure how fast `threads` threads copy a large array, in bytes each second, those read and those written.
+
+    Parameters
+    ----------
+    threads : int
+    """
+    source, target = np.ones(1 << 23, np.float32), np.zeros(1 << 23, np.float32)    # 32 MiB each: more than caches of a core hold
+    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads)))
+    with ThreadPoolExecutor(threads) as pool:
+        return _fastest(lambda: list(pool.map(lambda part: np.copyto(*part), parts)), 2 * source.nbytes)
+
+
+@functools.cache
+def device_bandwidth(index):
+    """Measure how fast a device copies a large array within its memory, in bytes each second, those read and those written.
+
+    Parameters
+    ----------
+    index : int
+    """
+    from minicaffe.memory import Buffer, CUDAPlace
+    place = CUDAPlace(index)
+    nbytes = 1 << 20 if sim.selected() else 1 << 28
+    allocator, side, device = registry.allocator(place, "plain"), registry.device_side(place), cuda.get_device(index)
+    source, target = Buffer(allocator, nbytes), Buffer(allocator, nbytes)
+    side.zero(source.address, nbytes)
+
+    def copies():
+        for _ in range(10):
+            side.copy_within(target.address, source.address, nbytes)
+        device.synchronize()
+
+    return _fastest(copies, 20 * nbytes)
+
+
+def _fastest(work, nbytes):
+    """Return the bytes each second of the fastest of some runs."""
+    best = float("inf")
+    for _ in range(6):
+        begin = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - begin)
+    return int(nbytes / best)

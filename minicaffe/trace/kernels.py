@@ -1,0 +1,47 @@
+"""The source of a kernel by its short name: the functor's lines of the header that defines it."""
+
+import re
+
+from minicaffe.cuda import compile
+
+
+def source_of(name):
+    """Return the source of a kernel of minicaffe.
+
+    Parameters
+    ----------
+    name : str
+        As launches are called: ``Each<Fill<float>>``.
+
+    Returns
+    -------
+    dict
+        `functor` is the name that says what it computes, ``Fill``; `source` its definition, and `header` where that is; both None
+        of a kernel that no header of minicaffe defines. `ptx` is None.
+    """
+    found = {"functor": name.partition("<")[0], "source": None, "header": None, "ptx": None}
+    # Of Each<Fill<float>> the frame is in kernels/, what it does in ops/: the first name from there, else the first of all.
+    defined = [(word, *place) for word in re.findall(r"[A-Za-z_]\w*", name) if (place := definition(word)) is not None]
+    for word, header, text in sorted(defined, key=lambda entry: "/ops/" not in entry[1])[:1]:
+        found.update(functor=word, source=text, header=header)
+    return found
+
+
+def definition(word):
+    """Return header and text of the struct called `word`, with the comment above it; None if no kernel header has it."""
+    for header, path in compile.kernel_headers().items():
+        lines = path.read_text().splitlines()
+        for i, line in enumerate(lines):
+            if not re.search(rf"\bstruct {re.escape(word)}\b(?!\s*;)", line):
+                continue
+            first = i
+            while first > 0 and re.match(r"\s*(//|template\b)", lines[first - 1]):
+                first -= 1
+            depth, last = 0, i
+            for last in range(i, len(lines)):
+                code = lines[last].partition("//")[0]
+                depth += code.count("{") - code.count("}")
+                if depth <= 0 and "{" in "".join(lines[i : last + 1]):
+                    break
+            return header, "\n".join(lines[first : last + 1])
+    return None

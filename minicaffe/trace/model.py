@@ -1,0 +1,256 @@
+"""Trace: what a recording says, as the document of docs/trace.md, and what was where at a moment of it."""
+
+import copy
+import json
+import os
+import re
+from bisect import bisect_right
+from typing import NamedTuple
+
+from minicaffe.errors import DataError, WrongTypeError
+from minicaffe.memory.reporter import Event
+from minicaffe.proto.atomic import replacing
+
+FORMAT = 1
+EMPTY = {"format": FORMAT, "minicaffe": "", "device": {"kind": "cpu", "name": "", "threads": 1, "copy_bandwidth": None},
+         "net": {"name": "", "file": "", "phase": "", "nodes": []}, "memories": [],
+         "start": {"time": 0, "heads": {}, "blocks": [], "arenas": []}, "strings": [],
+         "events": {key: [] for key in ("time", "kind", "place", "address", "bytes", "name", "detail", "took")},
+         "steps": [], "kernels": {}, "samples": []}
+
+
+class Moment(NamedTuple):
+    """What was there after the first events of a trace.
+
+    Attributes
+    ----------
+    heads : dict
+        Name of the head by name of the memory.
+    blocks : list of dict
+        Live blocks: `place`, `address`, `bytes`, `name`.
+    arenas : list of dict
+        Of each allocator that cuts blocks from segments: `place`, `allocator`, and `segments`, each with `address`, `bytes` and
+        `blocks` (`address`, `bytes`, `used`), by address.
+    """
+
+    heads: dict
+    blocks: list
+    arenas: list
+
+
+class Launch(NamedTuple):
+    """A kernel launch: blocks by axis, threads of a block, and name and bytes of the arrays that it was given."""
+
+    grid: tuple
+    threads: int
+    arrays: list
+
+
+class Trace:
+    """What a recording says.
+
+    Parameters
+    ----------
+    document : dict or None
+        As docs/trace.md describes it; None: of nothing.
+
+    Attributes
+    ----------
+    document : dict
+    """
+
+    def __init__(self, document):
+        self.document = copy.deepcopy(EMPTY) if document is None else document
+
+    @property
+    def steps(self):
+        """list of dict: what the layers and updates did, in order."""
+        return self.document["steps"]
+
+    @property
+    def nodes(self):
+        """list of dict: the layers of the net."""
+        return self.document["net"]["nodes"]
+
+    @property
+    def memories(self):
+        """list of dict: name, blob, part, bytes, role and aliases of each memory."""
+        return self.document["memories"]
+
+    @property
+    def events(self):
+        """list of Event: all of them, with times since the start; places are strings."""
+        columns, strings = self.document["events"], self.document["strings"]
+        rows = zip(*(columns[key] for key in ("time", "kind", "place", "address", "bytes", "name", "detail")),
+                   columns.get("took") or [0] * len(columns["time"]))
+        return [Event(time, strings[kind], strings[place], address, nbytes, strings[name], strings[detail], took)
+                for time, kind, place, address, nbytes, name, detail, took in rows]
+
+    def __len__(self):
+        return len(self.document["events"]["time"])
+
+    def at(self, moment):
+        """Return what was there after the first `moment` events.
+
+        Parameters
+        ----------
+        moment : int
+            From 0 to ``len(trace)``.
+
+        Returns
+        -------
+        Moment
+        """
+        start = self.document["start"]
+        replay = Replay(start["heads"], start["blocks"], start["arenas"])
+        for event in self.events[:moment]:
+            replay.take(event)
+        return replay.moment()
+
+    def step_at(self, moment):
+        """Return the number of the step to which event `moment` belongs; None if there is no step."""
+        return max(0, bisect_right([step["first"] for step in self.steps], moment) - 1) if self.steps else None
+
+    def to_json(self):
+        """Return the document as a string of JSON."""
+        return json.dumps(self.document, ensure_ascii=False, separators=(",", ":"))
+
+    def save(self, path):
+        """Write the document as JSON; a file of that name is replaced when the new one is whole.
+
+        Raises
+        ------
+        FileError
+            If it cannot be written.
+        """
+        with replacing(path) as file:
+            file.write(self.to_json().encode())
+
+    def __repr__(self):
+        return f"<Trace of '{self.document['net']['name']}', {len(self.steps)} steps, {len(self)} events>"
+
+
+def load(path):
+    """Read what `Trace.save` wrote.
+
+    Parameters
+    ----------
+    path : str or path
+
+    Returns
+    -------
+    Trace
+
+    Raises
+    ------
+    DataError
+        If the file holds no trace, or one of a later format.
+    """
+    with open(path, encoding="utf-8") as file:
+        try:
+            document = json.load(file)
+        except ValueError as error:
+            raise DataError(f"is no trace: {error}", file=os.fspath(path)) from None
+    if not isinstance(document, dict) or not isinstance(document.get("format"), int) or EMPTY.keys() - document.keys():
+        raise DataError("is no trace; `minicaffe trace NET --json FILE` writes one", file=os.fspath(path))
+    if document["format"] > FORMAT:
+        raise DataError(f"has format {document['format']}, this minicaffe reads {FORMAT}; update it", file=os.fspath(path))
+    return Trace(document)
+
+
+class Replay:
+    """Heads, blocks and arenas, which change with each event; docs/trace.md has the rules."""
+
+    def __init__(self, heads, blocks, arenas):
+        self.heads = dict(heads)
+        self.blocks = {(block["place"], block["address"]): dict(block) for block in blocks}
+        self.arenas = copy.deepcopy(arenas)
+
+    def moment(self):
+        """Return the present state as a `Moment` of its own."""
+        return Moment(dict(self.heads), [dict(block) for block in self.blocks.values()], copy.deepcopy(self.arenas))
+
+    def take(self, event):
+        """Change as the next event says."""
+        rule = self.RULES.get(event.kind)
+        if rule is not None:
+            rule(self, event)
+
+    def _head(self, event):
+        self.heads[event.name] = event.detail.partition(" -> ")[2].partition(" by ")[0]
+
+    def _alloc(self, event):
+        block = {"place": event.place, "address": event.address, "bytes": event.nbytes, "name": event.name}
+        self.blocks[event.place, event.address] = block
+        self._mark(event, True)
+
+    def _free(self, event):
+        self.blocks.pop((event.place, event.address), None)
+        self._mark(event, False)
+
+    def _mark(self, event, used):
+        segment, i = self._find(event)
+        if segment is not None:
+            segment["blocks"][i]["used"] = used
+
+    def _taken(self, event):
+        arena = next((arena for arena in self.arenas if arena["place"] == event.place), None)
+        if arena is None:
+            arena = {"place": event.place, "allocator": "buddy" if event.kind == "pool taken" else "caching", "segments": []}
+            self.arenas.append(arena)
+        whole = {"address": event.address, "bytes": event.nbytes}
+        arena["segments"].append({**whole, "blocks": [{**whole, "used": False}]})
+        arena["segments"].sort(key=lambda segment: segment["address"])
+
+    def _given_back(self, event):
+        for arena in self.arenas:
+            if arena["place"] == event.place:
+                arena["segments"] = [segment for segment in arena["segments"] if segment["address"] != event.address]
+
+    def _split(self, event):
+        segment, i = self._find(event)
+        if segment is not None and segment["blocks"][i]["bytes"] > event.nbytes:
+            block = segment["blocks"][i]
+            rest = {"address": block["address"] + event.nbytes, "bytes": block["bytes"] - event.nbytes, "used": False}
+            segment["blocks"][i : i + 1] = [{**block, "bytes": event.nbytes}, rest]
+
+    def _merge(self, event):
+        segment, _ = self._find(event)
+        if segment is not None:
+            end = event.address + event.nbytes
+            others = [block for block in segment["blocks"] if not event.address <= block["address"] < end]
+            others.append({"address": event.address, "bytes": event.nbytes, "used": False})
+            segment["blocks"] = sorted(others, key=lambda block: block["address"])
+
+    def _find(self, event):
+        """Return the segment around an event's address, and the number of the block there; None twice if none is."""
+        for arena in self.arenas:
+            if arena["place"] != event.place:
+                continue
+            for segment in arena["segments"]:
+                if segment["address"] <= event.address < segment["address"] + segment["bytes"]:
+                    return segment, bisect_right([block["address"] for block in segment["blocks"]], event.address) - 1
+        return None, None
+
+    RULES = {"head": _head, "alloc": _alloc, "free": _free, "split": _split, "merge": _merge,
+             "segment taken": _taken, "pool taken": _taken, "segment given back": _given_back, "pool given back": _given_back}
+
+
+def launch_of(event):
+    """Return what the detail of a ``launch`` event says: ``8x1x1 blocks of 256 threads; conv1 data (320000 bytes)``.
+
+    Parameters
+    ----------
+    event : Event
+
+    Returns
+    -------
+    Launch
+    """
+    shape, *arrays = event.detail.split("; ")
+    found = re.fullmatch(r"(\d+)x(\d+)x(\d+) blocks of (\d+) threads", shape)
+    if found is None:
+        raise WrongTypeError(f"'{event.kind}' is no launch: '{event.detail}'")
+    *grid, threads = map(int, found.groups())
+    named = (re.fullmatch(r"(.*) \((\d+) bytes\)", array) for array in arrays)
+    return Launch(tuple(grid), threads, [(array[1], int(array[2])) for array in named])

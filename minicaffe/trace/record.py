@@ -1,0 +1,170 @@
+"""Recorder: collect the events of a solver's or net's iterations, all of them or the last few."""
+
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import NamedTuple
+
+from minicaffe import cuda, memory
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError, WrongTypeError
+from minicaffe.memory import reporter
+from minicaffe.memory.registry import registry
+from minicaffe.net.net import Net
+from minicaffe.solver.solver import Solver
+from minicaffe.trace import build
+from minicaffe.trace.model import Trace
+
+
+class Snapshot(NamedTuple):
+    """What was there at a moment: heads by memory name, live blocks, and the arenas of allocators that have some."""
+
+    time: int
+    heads: dict
+    blocks: list
+    arenas: list
+
+
+class Part(NamedTuple):
+    """The events of one iteration, and what was there before."""
+
+    iteration: int
+    start: Snapshot
+    events: list
+
+
+class Recorder:
+    """Record what happens in memory and layers from `start` to `stop`.
+
+    What runs is what would run without it, but for two things: iterations on a GPU go by single launches, not by a CUDA graph,
+    and the host waits for each kernel, to have its time.
+
+    Parameters
+    ----------
+    target : Solver, Net or None
+        Whose layers and blobs the trace shows; None: memory alone, of all that runs.
+    keep : int, optional
+        Of a solver: keep only the last `keep` whole iterations and the one that runs, so that a recorder may stay for days.
+
+    Raises
+    ------
+    ConfigError
+        If `keep` is less than 1, or given without a solver.
+    WrongTypeError
+        If `target` is something else.
+    """
+
+    def __init__(self, target=None, keep=None):
+        if not isinstance(target, Solver | Net | None):
+            raise WrongTypeError(f"a trace is of a Solver, a Net or None, got {type(target).__name__}")
+        self.solver = target if isinstance(target, Solver) else None
+        self.net = target.net if self.solver is not None else target
+        if keep is not None and (self.solver is None or keep < 1):
+            raise ConfigError(f"must be at least 1, and the target a solver, got {keep} of a {type(target).__name__}",
+                              field="keep")
+        self.keep = keep
+        self.parts = []
+        self._record = self._events = self._before = self._device = None
+
+    def start(self):
+        """Begin to record; what an earlier `start` recorded is forgotten."""
+        if self._record is not None:
+            raise ConfigError("this recorder runs already; stop it first")
+        self.parts.clear()
+        self._device = cuda.current() if caffe.mode == "gpu" else None
+        if self._device is not None and not self._device.recording:
+            self._device.record_launches(True)
+        else:
+            self._device = None
+        self._record = reporter.record()
+        self._events = self._record.__enter__()
+        self._before = self._snapshot()
+        del self._events[:]     # of taking the snapshot
+        if self.solver is not None:
+            self.solver.listeners.append(self)
+
+    def stop(self):
+        """End to record; harmless a second time."""
+        if self._record is None:
+            return
+        self._cut(self._iteration())
+        self._record.__exit__(None, None, None)
+        self._record = None
+        if self._device is not None:
+            self._device.record_launches(False)
+        if self.solver is not None:
+            self.solver.listeners.remove(self)
+
+    def on_iteration(self, solver):
+        """Begin the next iteration; the solver calls it after each."""
+        self._cut(solver.iter - 1)
+        if self.keep is not None:
+            del self.parts[: -self.keep]
+
+    def trace(self):
+        """Return the `Trace` of what is kept; may be asked while the recorder runs."""
+        parts = list(self.parts)
+        if self._record is not None:
+            parts.append(Part(self._iteration(), self._before, list(self._events)))
+        return Trace(build.document(parts, self.net, self.solver))
+
+    def _iteration(self):
+        return self.solver.iter if self.solver is not None else 0
+
+    def _cut(self, iteration):
+        """Put the events so far aside as those of `iteration`."""
+        events = list(self._events)
+        del self._events[: len(events)]     # another thread may have added some meanwhile
+        if events:
+            self.parts.append(Part(iteration, self._before, events))
+        if self.keep is not None:
+            before = len(self._events)
+            self._before = self._snapshot()
+            del self._events[before:]
+
+    def _snapshot(self):
+        heads = {entry.name: str(entry.head) for entry in build.memories_of(self.net, self.solver).values()}
+        blocks = [{"place": repr(b.place), "address": b.address, "bytes": b.nbytes, "name": b.name} for b in reporter.live()]
+        return Snapshot(perf_counter_ns(), heads, blocks, arenas())
+
+
+def arenas():
+    """Return the segments, and the blocks in them, of each allocator that cuts blocks from segments."""
+    registry.host_pool()    # so that all allocators that nets use exist
+    if caffe.mode == "gpu":
+        registry.allocator(registry.device_place)
+    found = []
+    for allocator in registry.all_in_use():
+        while allocator is not None and not hasattr(allocator, "snapshot"):
+            allocator = allocator.upstream
+        if allocator is None:
+            continue
+        kind = "buddy" if isinstance(allocator, memory.BuddyAllocator) else "caching"
+        segments = [{"address": s.address, "bytes": s.nbytes,
+                     "blocks": [{"address": b.address, "bytes": b.nbytes, "used": b.state != "free"} for b in s.blocks]}
+                    for s in allocator.snapshot()]
+        found.append({"place": repr(allocator.place), "allocator": kind, "segments": segments})
+    return found
+
+
+@contextmanager
+def record(target=None):
+    """Record while the ``with`` block runs.
+
+    Parameters
+    ----------
+    target : Solver, Net or None
+        See `Recorder`.
+
+    Yields
+    ------
+    Trace
+        Empty until the block ends; then, also if it ends by an error, with what happened until then.
+    """
+    recorder = Recorder(target)
+    trace = Trace(None)
+    recorder.start()
+    try:
+        yield trace
+    finally:
+        recorder.stop()
+        trace.document = recorder.trace().document

@@ -1,0 +1,180 @@
+"""A trace: steps of layers, who touched what, what was where at a moment, JSON and back."""
+
+import json
+
+import numpy as np
+import pytest
+
+from minicaffe import memory, trace
+from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
+from minicaffe.memory import reporter
+
+LAYERS = ["in", "conv", "norm", "relu", "ip", "loss"]
+
+
+def kinds(made, iteration=0):
+    return [(step["kind"], step["layer"]) for step in made.steps if step["iteration"] == iteration and step["kind"] != "between"]
+
+
+def test_steps_of_an_iteration(where, make_solver):
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(2)
+    wanted = [("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]] + [("update", "update")]
+    assert kinds(made) == kinds(made, 1) == wanted
+    for before, after in zip(made.steps, made.steps[1:]):
+        assert before["last"] == after["first"] and before["begin"] <= before["end"] <= after["end"]
+    assert (made.steps[0]["first"], made.steps[-1]["last"]) == (0, len(made))
+    losses = [step["loss"] for step in made.steps if step["kind"] == "forward" and step["layer"] == "loss"]
+    assert len(losses) == 2 and all(np.isfinite(losses)) and losses[1] == solver.net.blobs["loss"].data[()]
+    assert made.document["device"]["kind"] == where and made.document["device"]["copy_bandwidth"] > 1e6
+    assert [node["type"] for node in made.nodes] == [layer.type for layer in solver.net.layers]
+    assert made.nodes[1]["shapes"]["conv"] == [8, 4, 10, 10] and made.nodes[1]["params"] == ["conv[0]", "conv[1]"]
+
+
+def test_who_is_computed_with_another(on_cpu, make_solver):
+    """BatchNorm computes the ReLU in place behind it, and its gradient."""
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(1)
+    assert {(step["kind"], step["layer"]): step["with"] for step in made.steps if step["with"]} == {
+        ("forward", "relu"): "norm", ("backward", "relu"): "norm"}
+    assert made.nodes[2]["fused"] == ["relu"]
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_heads_before_and_after(where, make_solver, plan):
+    """What a step says of heads agrees with the net's memories before and after the record."""
+    solver = make_solver(plan=plan)
+    solver.step(1)
+
+    def heads():
+        blobs = [*solver.net.blob_list, *solver.net.param_table.params]
+        return {memory.name: str(memory.head) for blob in blobs for memory in (blob.data_memory, blob.diff_memory)}
+
+    before = heads()
+    with trace.record(solver) as made:
+        solver.step(1)
+    after = heads()
+    first, last = made.at(0).heads, made.at(len(made)).heads
+    assert {name: first[name] for name in before} == before and {name: last[name] for name in after} == after
+    now = dict(first)
+    for step in made.steps:
+        for touched in step["touched"]:
+            assert now[touched["memory"]] == touched["before"], step
+            now[touched["memory"]] = touched["after"]
+    assert now == last
+    step = next(step for step in made.steps if (step["kind"], step["layer"]) == ("backward", "ip"))
+    names = {touched["memory"] for touched in step["touched"]}
+    assert {"ip diff", "ip[0] data", "ip[0] diff", "conv diff"} <= names and "label data" not in names
+    assert step["bytes"] >= 4 * (8 * 5 + 5 * 400)
+
+
+@pytest.mark.parametrize("allocator", ["caching", "buddy"])
+def test_blocks_and_arenas_at_a_moment(where, make_solver, allocator):
+    """Replaying the record gives the live blocks, and the blocks of the allocator, that there are in the end."""
+    place = memory.CPUPlace() if where == "cpu" else memory.CUDAPlace(0)
+    before = memory.use(place, allocator)
+    try:
+        with trace.record() as made:
+            solver = make_solver(plan="memory")
+            solver.step(2)
+            big = memory.Buffer(memory.allocator_of(place), 3 << 20, "big")
+            small = memory.Buffer(memory.allocator_of(place), 100, "small")
+            del big
+            from minicaffe.trace.record import arenas
+            live, now = reporter.live(), arenas()
+        moment = made.at(len(made))
+        assert {(b["place"], b["address"], b["bytes"], b["name"]) for b in moment.blocks} == {
+            (repr(b.place), b.address, b.nbytes, b.name) for b in live}
+        mine = [next(arena for arena in found if arena["place"] == repr(place)) for found in (moment.arenas, now)]
+        assert mine[0]["allocator"] == allocator and max(len(segment["blocks"]) for segment in mine[1]["segments"]) > 1
+        assert mine[0] == mine[1]
+        assert {event.kind for event in made.events} >= {"alloc", "free", "split", "merge"}
+        del small, solver
+    finally:
+        memory.use(place, before)
+
+
+def test_json_and_back(where, make_solver, tmp_path):
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(1)
+    made.save(tmp_path / "trace.json")
+    again = trace.load(tmp_path / "trace.json")
+    assert again.document == made.document == json.loads(made.to_json())
+    assert again.events == made.events and again.at(50) == made.at(50)
+    assert again.document.keys() == trace.Trace(None).document.keys() and len(trace.Trace(None)) == 0
+
+
+def test_what_is_no_trace(tmp_path):
+    for text in ("", "[]", "{}", '{"format": 1}', '{"format": "1"}'):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(DataError, match=r"x\.json.*is no trace"):
+            trace.load(tmp_path / "x.json")
+    (tmp_path / "x.json").write_text(json.dumps({**trace.Trace(None).document, "format": 2}))
+    with pytest.raises(DataError, match="has format 2"):
+        trace.load(tmp_path / "x.json")
+    with pytest.raises(WrongTypeError, match="a Solver, a Net or None, got str"):
+        trace.Recorder("net.prototxt")
+
+
+def test_a_net_that_fails_keeps_the_trace_so_far(where, make_solver):
+    solver = make_solver()
+    solver.step(1)
+    solver.net.blobs["label"].data[...] = 99
+    with pytest.raises(Error, match="label"), trace.record(solver.net) as made:
+        solver.net.forward_from_to(1, 5)
+    assert kinds(made)[-1] == ("forward", "loss") and made.steps[-1]["with"] is None
+    assert made.steps[-1]["last"] == len(made)
+
+
+def test_a_net_alone_counts_iterations(where, make_solver):
+    net = make_solver().net
+    with trace.record(net) as made:
+        for _ in range(3):
+            net.forward_backward()
+    assert sorted({step["iteration"] for step in made.steps}) == [0, 1, 2]
+    assert kinds(made, 2) == kinds(made)
+
+
+def test_the_last_iterations(where, make_solver):
+    """A recorder that keeps two iterations has these and the one that runs, however long it is there."""
+    solver = make_solver()
+    recorder = trace.Recorder(solver, keep=2)
+    recorder.start()
+    with pytest.raises(ConfigError, match="runs already"):
+        recorder.start()
+    solver.step(5)
+    solver.net.forward_backward()
+    running = recorder.trace()
+    recorder.stop()
+    recorder.stop()
+    assert solver.listeners == []
+    made = recorder.trace()
+    assert sorted({step["iteration"] for step in made.steps}) == sorted({step["iteration"] for step in running.steps}) == [3, 4, 5]
+    assert made.at(0).heads["conv data"] != "UNINITIALIZED"
+    with pytest.raises(ConfigError, match="at least 1"):
+        trace.Recorder(solver, keep=0)
+    with pytest.raises(ConfigError, match="the target a solver"):
+        trace.Recorder(solver.net, keep=1)
+
+
+def test_kernels(where, make_solver):
+    """Each launch has a grid, a time and the arrays that it was given; its source is that of the functor."""
+    if where == "cpu":
+        pytest.skip("kernels are launched on devices; this test runs again on the simulated one")
+    from minicaffe.trace.model import launch_of
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(1)
+    launches = [event for event in made.events if event.kind == "launch"]
+    assert launches and all(event.took > 0 for event in launches)
+    update = launch_of(launches[-1])
+    assert update.grid[0] >= 1 and update.threads > 0
+    step = next(step for step in made.steps if (step["kind"], step["layer"]) == ("forward", "ip"))
+    arrays = {name for event in made.events[step["first"]:step["last"]] if event.kind == "launch" for name, _ in launch_of(event).arrays}
+    assert {"conv data", "ip[0] data", "ip data"} <= arrays
+    for name, kernel in made.document["kernels"].items():
+        assert f"struct {kernel['functor']}" in kernel["source"], name
+        assert kernel["source"].count("{") == kernel["source"].count("}") > 0, name
