@@ -6,9 +6,9 @@ import click
 
 from minicaffe.cli import options, training_file
 from minicaffe.common import caffe
-from minicaffe.errors import Error
+from minicaffe.errors import DependencyError, Error
 from minicaffe.proto import caffe_pb2, upgrade
-from minicaffe.trace import Recorder, table
+from minicaffe.trace import Recorder, kernels, table
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -18,13 +18,15 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True, help="Training iterations to record.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Pictures in a batch of the net's data layers.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
+@click.option("--ptx", is_flag=True, help="Put the PTX of the kernels into FILE, too, beside their source; needs NVRTC.")
+@click.option("--step", "walk", is_flag=True, help="Walk through the steps: each in full, as typed lines ask for it.")
 @options.net_state
 @options.precision
 @options.threads
 @options.plan
 @options.model_file
 @options.common
-def trace(file, iterations, batch_size, json_path, level, stage):
+def trace(file, iterations, batch_size, json_path, ptx, walk, level, stage):
     """Train NET, the prototxt of a net or of a solver, for a few iterations and show what happens in it.
 
     For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
@@ -39,10 +41,21 @@ def trace(file, iterations, batch_size, json_path, level, stage):
             solver.step(iterations)
         finally:
             recorder.stop()
-            show(recorder.trace(), json_path)
+            made = recorder.trace()
+            if ptx:
+                add_ptx(made)
+            show(made, json_path, walk)
     except Error as error:
         options.name_data_command(error)
         raise
+
+
+def add_ptx(made):
+    """Put the PTX of its kernels into a trace; without NVRTC a line says that it is missing."""
+    try:
+        kernels.add_ptx(made)
+    except DependencyError as error:
+        options.tell(f"no PTX: {error}")
 
 
 def make_solver(file, level, stage, batch_size):
@@ -63,9 +76,11 @@ def make_solver(file, level, stage, batch_size):
                                       net_files=net_files, **given)
 
 
-def show(made, json_path):
-    """Print a trace, and write it where the options say."""
+def show(made, json_path, walk):
+    """Print a trace, write it where the options say, and walk through it."""
     table.show(made)
     if json_path is not None:
         made.save(json_path)
         click.echo(f"wrote {json_path}")
+    if walk:
+        table.walk(made, input, click.echo)

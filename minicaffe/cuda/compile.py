@@ -90,8 +90,29 @@ def nvrtc():
     return module
 
 
-def compile_cubin(source, expression, options):
-    """Compile without the cache; see `image`."""
+def ptx(name, architecture="sm_90"):
+    """Return the PTX of a built-in kernel.
+
+    Parameters
+    ----------
+    name : str
+        From `short_name`.
+    architecture : str
+        Of the oldest GPU that it is for.
+
+    Raises
+    ------
+    DependencyError
+        If NVRTC is missing.
+    DeviceError
+        If there is no such kernel.
+    """
+    options = (f"--gpu-architecture={architecture.replace('sm_', 'compute_')}", *OPTIONS)
+    return compile_cubin(program_text(), f"mc::run<{name}, sizeof({name})>", options, "PTX")[0].rstrip(b"\0").decode()
+
+
+def compile_cubin(source, expression, options, kind="CUBIN"):
+    """Compile without the cache, to a cubin or to PTX; see `image`."""
     module = nvrtc()
     # The headers are given by their contents: looked up by path, those of a checkout in the present folder would be found first.
     names = [name.encode() for name in kernel_headers()]
@@ -105,10 +126,10 @@ def compile_cubin(source, expression, options):
             raise DeviceError(f"{expression} does not compile:\n{_log(module, program)}{numbered(source)}", code=code.name)
         _, name = _checked(module, "nvrtcGetLoweredName", module.nvrtcGetLoweredName(program, expression.encode()))
         name = name.decode() if isinstance(name, bytes) else name
-        _, size = _checked(module, "nvrtcGetCUBINSize", module.nvrtcGetCUBINSize(program))
-        cubin = b" " * size
-        _checked(module, "nvrtcGetCUBIN", module.nvrtcGetCUBIN(program, cubin))
-        return cubin, name
+        _, size = _checked(module, f"nvrtcGet{kind}Size", getattr(module, f"nvrtcGet{kind}Size")(program))
+        made = b" " * size
+        _checked(module, f"nvrtcGet{kind}", getattr(module, f"nvrtcGet{kind}")(program, made))
+        return made, name
     finally:
         module.nvrtcDestroyProgram(program)
 

@@ -6,5 +6,6 @@ collects them, `build.py` makes the document of docs/trace.md of them, `model.py
 
 from minicaffe.trace.model import Moment, Trace, load
 from minicaffe.trace.record import Recorder, record
+from minicaffe.trace.why import why
 
-__all__ = ["Moment", "Recorder", "Trace", "load", "record"]
+__all__ = ["Moment", "Recorder", "Trace", "load", "record", "why"]

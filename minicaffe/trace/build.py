@@ -2,6 +2,7 @@
 
 import functools
 import importlib.metadata
+import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,9 @@ import numpy as np
 from minicaffe import cuda, sim
 from minicaffe.common import caffe
 from minicaffe.device.threads import get_num_threads
+from minicaffe.memory import Buffer, CUDAPlace
 from minicaffe.memory.registry import registry
+from minicaffe.net import cost
 from minicaffe.proto import caffe_pb2
 from minicaffe.trace import kernels
 
@@ -100,10 +103,11 @@ def document(parts, net, solver):
                            "aliases": []})
     sizes = {entry["name"]: entry["bytes"] for entry in listed}
     nodes = [_node(net, node) for node in net.nodes] if net is not None else []
-    for step in steps.found:
-        step["bytes"] = sum(sizes.get(touched["memory"], 0) for touched in step["touched"])
-        flops = nodes[step["node"]]["flops"] if step["node"] is not None else None
-        step["flops"] = flops.get(step["kind"], 0) if flops else None
+    for step, used in zip(steps.found, steps.uses):
+        if step["node"] is not None:
+            step["flops"], step["bytes"] = (nodes[step["node"]][key][step["kind"]] for key in ("flops", "bytes"))
+        else:       # an update reads and writes parameter, gradient and history
+            step["bytes"] = sum(sizes.get(name, 0) for name in used) * 2
     strings = {}
 
     def number(text):
@@ -131,6 +135,7 @@ def document(parts, net, solver):
         "strings": list(strings),
         "events": columns,
         "steps": steps.found,
+        "why": {},
         "kernels": {name: kernels.source_of(name) for name in launched},
         "samples": [],
     }
@@ -180,7 +185,8 @@ class _Steps:
         kind, of_net = event.kind, event.address in self.numbers
         if kind == "begin" and (self.open is None or of_net):
             self.begin(event)
-        elif self.open is None and (not self.found or self.found[-1]["kind"] != "between" or self.found[-1]["last"] != self.count):
+        elif self.open is None and (not self.found or self.found[-1]["kind"] != "between"
+                                    or self.found[-1]["iteration"] != self.iteration):
             self.add("between", "", None, event)
         step = self.found[-1]
         step["last"] = self.count = self.count + 1
@@ -189,7 +195,8 @@ class _Steps:
             step["with"] = event.detail.partition(" with ")[2] or None
             self.open = None
         elif kind == "loss" and event.address in self.forwards:
-            self.forwards[event.address]["loss"] = float(event.detail)
+            loss = float(event.detail)
+            self.forwards[event.address]["loss"] = loss if math.isfinite(loss) else event.detail    # JSON has no nan
 
     def begin(self, event):
         node, kind = self.numbers.get(event.address), event.detail
@@ -199,7 +206,8 @@ class _Steps:
         if node is not None or kind == "update":
             self.last = kind, node
         self.open = event
-        step = self.add(kind, event.name if kind != "update" else "update", node, event)
+        name = event.name if node is not None or not self.numbers else f"{event.name} (another net)"
+        step = self.add(kind, "update" if kind == "update" else name, node, event)
         if kind == "update":
             step["parameters"] = event.name.split(", ") if event.name else []
             self.uses[-1] = [name for parameter in step["parameters"] for name in self.by_parameter.get(parameter, ())]
@@ -251,13 +259,15 @@ def _node(net, node):
     operations = list(node.layer.operations())
     blobs = [*node.bottoms, *node.tops, *node.blobs]
     layout = next((layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None), None)
+    costs = {"forward": cost.forward(node), "backward": cost.backward(node)}
     engines = dict.fromkeys(engine for operation in operations if (engine := operation.describe()["engine"]) is not None)
     return {
         "name": node.name, "type": node.type, "line": node.line,
         "bottoms": [blob.name for blob in node.bottoms], "tops": [blob.name for blob in node.tops],
         "params": [blob.name for blob in node.blobs], "shapes": {blob.name: list(blob.shape) for blob in blobs},
         "engine": " ".join(engines) or None, "layout": layout,
-        "fused": [follower.name for follower in node.followers[:node.fused]], "flops": None,
+        "fused": [follower.name for follower in node.followers[:node.fused]],
+        "flops": {kind: of.flops for kind, of in costs.items()}, "bytes": {kind: of.bytes for kind, of in costs.items()},
     }
 
 
@@ -301,7 +311,6 @@ def device_bandwidth(index):
     ----------
     index : int
     """
-    from minicaffe.memory import Buffer, CUDAPlace
     place = CUDAPlace(index)
     nbytes = 1 << 20 if sim.selected() else 1 << 28
     allocator, side, device = registry.allocator(place, "plain"), registry.device_side(place), cuda.get_device(index)

@@ -1,5 +1,6 @@
 """The source of a kernel by its short name: the functor's lines of the header that defines it."""
 
+import functools
 import re
 
 from minicaffe.cuda import compile
@@ -27,12 +28,33 @@ def source_of(name):
     return found
 
 
+def add_ptx(trace):
+    """Put the PTX of each kernel of a trace beside its source.
+
+    Parameters
+    ----------
+    trace : Trace
+
+    Raises
+    ------
+    DependencyError
+        If NVRTC, which compiles it, is missing.
+    """
+    for name, kernel in trace.document["kernels"].items():
+        if kernel["source"] is not None:
+            kernel["ptx"] = compile.ptx(name)
+
+
+@functools.cache
 def definition(word):
     """Return header and text of the struct called `word`, with the comment above it; None if no kernel header has it."""
-    for header, path in compile.kernel_headers().items():
-        lines = path.read_text().splitlines()
+    begins = re.compile(rf"\bstruct {word}\b(?!\s*;)")
+    for header, text in _texts().items():
+        if begins.search(text) is None:
+            continue
+        lines = text.splitlines()
         for i, line in enumerate(lines):
-            if not re.search(rf"\bstruct {re.escape(word)}\b(?!\s*;)", line):
+            if begins.search(line) is None:
                 continue
             first = i
             while first > 0 and re.match(r"\s*(//|template\b)", lines[first - 1]):
@@ -45,3 +67,8 @@ def definition(word):
                     break
             return header, "\n".join(lines[first : last + 1])
     return None
+
+
+@functools.cache
+def _texts():
+    return {header: path.read_text() for header, path in compile.kernel_headers().items()}

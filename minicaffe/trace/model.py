@@ -1,6 +1,7 @@
 """Trace: what a recording says, as the document of docs/trace.md, and what was where at a moment of it."""
 
 import copy
+import functools
 import json
 import os
 import re
@@ -10,13 +11,14 @@ from typing import NamedTuple
 from minicaffe.errors import DataError, WrongTypeError
 from minicaffe.memory.reporter import Event
 from minicaffe.proto.atomic import replacing
+from minicaffe.proto.files import read_bytes
 
 FORMAT = 1
 EMPTY = {"format": FORMAT, "minicaffe": "", "device": {"kind": "cpu", "name": "", "threads": 1, "copy_bandwidth": None},
          "net": {"name": "", "file": "", "phase": "", "nodes": []}, "memories": [],
          "start": {"time": 0, "heads": {}, "blocks": [], "arenas": []}, "strings": [],
          "events": {key: [] for key in ("time", "kind", "place", "address", "bytes", "name", "detail", "took")},
-         "steps": [], "kernels": {}, "samples": []}
+         "steps": [], "why": {}, "kernels": {}, "samples": []}
 
 
 class Moment(NamedTuple):
@@ -62,6 +64,11 @@ class Trace:
     def __init__(self, document):
         self.document = copy.deepcopy(EMPTY) if document is None else document
 
+    def fill(self, document):
+        """Say something else from now on, as when a record ends."""
+        self.__dict__.pop("events", None)
+        self.document = document
+
     @property
     def steps(self):
         """list of dict: what the layers and updates did, in order."""
@@ -77,7 +84,7 @@ class Trace:
         """list of dict: name, blob, part, bytes, role and aliases of each memory."""
         return self.document["memories"]
 
-    @property
+    @functools.cached_property
     def events(self):
         """list of Event: all of them, with times since the start; places are strings."""
         columns, strings = self.document["events"], self.document["strings"]
@@ -113,7 +120,7 @@ class Trace:
 
     def to_json(self):
         """Return the document as a string of JSON."""
-        return json.dumps(self.document, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(self.document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
     def save(self, path):
         """Write the document as JSON; a file of that name is replaced when the new one is whole.
@@ -145,12 +152,13 @@ def load(path):
     ------
     DataError
         If the file holds no trace, or one of a later format.
+    FileError
+        If it cannot be read.
     """
-    with open(path, encoding="utf-8") as file:
-        try:
-            document = json.load(file)
-        except ValueError as error:
-            raise DataError(f"is no trace: {error}", file=os.fspath(path)) from None
+    try:
+        document = json.loads(read_bytes(path))
+    except ValueError as error:
+        raise DataError(f"is no trace: {error}", file=os.fspath(path)) from None
     if not isinstance(document, dict) or not isinstance(document.get("format"), int) or EMPTY.keys() - document.keys():
         raise DataError("is no trace; `minicaffe trace NET --json FILE` writes one", file=os.fspath(path))
     if document["format"] > FORMAT:

@@ -13,6 +13,7 @@ from minicaffe.net.net import Net
 from minicaffe.solver.solver import Solver
 from minicaffe.trace import build
 from minicaffe.trace.model import Trace
+from minicaffe.trace.why import Reasons
 
 
 class Snapshot(NamedTuple):
@@ -105,7 +106,9 @@ class Recorder:
         parts = list(self.parts)
         if self._record is not None:
             parts.append(Part(self._iteration(), self._before, list(self._events)))
-        return Trace(build.document(parts, self.net, self.solver))
+        made = Trace(build.document(parts, self.net, self.solver))
+        made.document["why"] = {str(number): text for number, text in Reasons(made).all().items()}
+        return made
 
     def _iteration(self):
         return self.solver.iter if self.solver is not None else 0
@@ -167,4 +170,4 @@ def record(target=None):
         yield trace
     finally:
         recorder.stop()
-        trace.document = recorder.trace().document
+        trace.fill(recorder.trace().document)

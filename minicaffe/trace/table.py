@@ -1,20 +1,27 @@
-"""A trace on a terminal: a line for each step, and the summary of all."""
+"""A trace on a terminal: a line for each step, the summary of all, and one step in full."""
 
 import os
+from collections import Counter
 
 from rich.console import Console
 from rich.table import Table
 
-from minicaffe.trace.model import Replay
+from minicaffe.trace.model import Replay, launch_of
 
+WIDE = 112      # columns for speeds and the names of memories whose head changed
 SIDES = {"UNINITIALIZED": "-", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "both", "HEAD_AT_PRIVATE": "private",
          "SYNCED_PRIVATE": "host+private", "RECYCLED": "gone", None: "?"}
+MARKS = {"forward": ">", "backward": "<", "update": "=", "between": ""}
+DECISIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
+             "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",
+             "pool given back": "a pool given back"}
+BUDDY_DECISIONS = {**DECISIONS, "split": "cut in halves", "merge": "joined with its buddy"}
 
 
 def console():
-    """Return the rich Console of standard output: as wide as the terminal, plain where there is none."""
-    found = Console(highlight=False)
-    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=120)
+    """Return the rich Console of standard output: as wide as the terminal; 120 columns and plain where there is none."""
+    found = Console(highlight=False, markup=False)
+    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, markup=False, width=120)
 
 
 def show(trace):
@@ -25,42 +32,193 @@ def show(trace):
     trace : Trace
     """
     out = console()
+    wide = out.width >= WIDE
     table = Table("step", "layer", box=None, header_style="bold", pad_edge=False)
-    for column in ("ms", "copies", "memory", "kernels"):
+    for column in ("ms", *(("GFLOP/s", "GB/s") if wide else ()), "copies", "memory", "kernels"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("heads that changed", overflow="fold")
-    events, iteration = trace.events, None
+    table.add_column("heads that changed" if wide else "heads", overflow="fold")
+    iteration = None
     for number, step in enumerate(trace.steps):
         if step["iteration"] != iteration:
             iteration = step["iteration"]
             table.add_row("", f"iteration {iteration}", style="bold")
-        table.add_row(*row(number, step, events[step["first"]:step["last"]]))
+        table.add_row(*row(trace, number, wide))
     out.print(table)
     for line in summary(trace):
-        out.print(line, markup=False)
+        out.print(line)
 
 
-def row(number, step, events):
+def row(trace, number, wide=True):
     """Return the cells of a step's line.
 
     Parameters
     ----------
+    trace : Trace
     number : int
-    step : dict
-    events : list of Event
+        Of the step.
+    wide : bool
+        With speeds, and the names of what changed its head in place of how many.
     """
-    mark = {"forward": ">", "backward": "<", "update": "=", "between": ""}.get(step["kind"], "")
-    name = f"{mark} {step['layer']}" if step["layer"] else "between"
+    step = trace.steps[number]
+    events = trace.events[step["first"]:step["last"]]
     copies = [event for event in events if event.kind in ("copy", "reorder")]
-    allocs = sum(event.nbytes for event in events if event.kind == "alloc")
-    frees = sum(event.nbytes for event in events if event.kind == "free")
+    memory = [f"{sign}{size(nbytes)}" for kind, sign in (("alloc", "+"), ("free", "-"))
+              if (nbytes := sum(event.nbytes for event in events if event.kind == kind))]
     launches = sum(event.kind == "launch" for event in events)
-    heads = [f"{touched['memory']}: {SIDES.get(touched['before'])} -> {SIDES.get(touched['after'])}"
+    heads = [f"{touched['memory']}: {SIDES[touched['before']]} -> {SIDES[touched['after']]}"
              for touched in step["touched"] if touched["before"] != touched["after"]]
-    memory = " ".join([*([f"+{size(allocs)}"] if allocs else []), *([f"-{size(frees)}"] if frees else [])])
-    ended = f"with {step['with']}" if step["with"] else f"{(step['end'] - step['begin']) / 1e6:.3f}"
+    spent = step["end"] - step["begin"]
+    speeds = [f"{of / spent:.1f}" if of and spent and not step["with"] else "" for of in (step["flops"], step["bytes"])]
     moved = f"{len(copies)}: {size(sum(event.nbytes for event in copies))}" if copies else ""
-    return str(number), name, ended, moved, memory, str(launches or ""), ", ".join(heads)
+    return [str(number), f"{MARKS[step['kind']]} {step['layer'] or step['kind']}".strip(),
+            f"with {step['with']}" if step["with"] else f"{spent / 1e6:.3f}", *(speeds if wide else ()), moved, " ".join(memory),
+            str(launches or ""), ", ".join(heads) if wide else str(len(heads) or "")]
+
+
+def describe(trace, number):
+    """Return the lines about one step: memories and their heads, then what happened, in order.
+
+    Parameters
+    ----------
+    trace : Trace
+    number : int
+        Of the step.
+    """
+    step = trace.steps[number]
+    spent = step["end"] - step["begin"]
+    what = {"update": "update of " + ", ".join(step.get("parameters", ())), "between": "between layers"}
+    line = what.get(step["kind"]) or f"layer {step['layer']}, {step['kind']}"
+    lines = [f"step {number} of {len(trace.steps)}, iteration {step['iteration']}: {line}"]
+    if step["with"]:
+        lines.append(f"computed with {step['with']}")
+    else:
+        lines.append(", ".join([f"{spent / 1e6:.3f} ms", *_speeds(trace, step["flops"], step["bytes"], spent)]))
+    if step["loss"] is not None:
+        lines.append(f"loss {float(step['loss']):g}")
+    if step["touched"]:
+        width = max(len(touched["memory"]) for touched in step["touched"])
+        sizes = {memory["name"]: memory["bytes"] for memory in trace.memories}
+        for touched in step["touched"]:
+            before, after = touched["before"] or "?", touched["after"] or "?"
+            lines.append(f"  {touched['memory']:<{width}}  {size(sizes.get(touched['memory'], 0)):>9}  "
+                         + (before if before == after else f"{before} -> {after}"))
+    for i in range(step["first"], step["last"]):
+        lines += _happened(trace, i)
+    return lines
+
+
+def sources(trace, number):
+    """Return the lines of the sources of a step's kernels.
+
+    Parameters
+    ----------
+    trace : Trace
+    number : int
+        Of the step.
+    """
+    step, lines = trace.steps[number], []
+    for name in dict.fromkeys(event.name for event in trace.events[step["first"]:step["last"]] if event.kind == "launch"):
+        kernel = trace.document["kernels"].get(name) or {"source": None, "header": None}
+        lines += [f"{name}, in {kernel['header']}:" if kernel["source"] else f"{name}: its source is not in minicaffe's headers",
+                  *(kernel["source"] or "").splitlines(), ""]
+    return lines or ["this step launches no kernels"]
+
+
+def _happened(trace, number):
+    """Return the lines about one event; none about one that belongs to another or is told above."""
+    event = trace.events[number]
+    if event.kind in ("alloc", "free"):
+        sign = "+" if event.kind == "alloc" else "-"
+        how = decision(trace, number)
+        return [f"  {sign}{size(event.nbytes)} {event.place}: {event.name or 'no name'}" + (f" ({how})" if how else "")]
+    if event.kind in ("copy", "reorder"):
+        speed = f", {event.nbytes / event.took:.1f} GB/s" if event.took else ""
+        return [f"  {event.kind} {event.detail}: {event.name}, {size(event.nbytes)} in {event.took / 1e6:.3f} ms{speed}",
+                *([f"    {trace.document['why'][str(number)]}"] if str(number) in trace.document["why"] else [])]
+    if event.kind == "launch":
+        launch = launch_of(event)
+        grid = " x ".join(str(n) for i, n in enumerate(launch.grid) if i == 0 or n > 1)
+        parts = [f"{grid} blocks of {launch.threads} threads", f"{event.took / 1e6:.3f} ms"]
+        return [f"  kernel {event.name}", f"    {', '.join([*parts, *_speeds(trace, None, event.nbytes, event.took)])}",
+                *([f"    arrays: {', '.join(name or 'no name' for name, _ in launch.arrays)}"] if launch.arrays else [])]
+    return []
+
+
+def _speeds(trace, flops, nbytes, spent):
+    """Return what is to be said of work in a time (ns): its amounts, and how near to a copy's speed it came."""
+    parts = []
+    if flops:
+        parts.append(f"{flops / 1e6:,.2f} MFLOP" + (f" ({flops / spent:.1f} GFLOP/s)" if spent else ""))
+    if nbytes:
+        parts.append(size(nbytes))
+        whole = trace.document["device"]["copy_bandwidth"]
+        if spent:
+            share = f", {nbytes / spent * 1e9 / whole:.0%} of a large copy's" if whole else ""
+            parts[-1] += f" ({nbytes / spent:.1f} GB/s{share})"
+    return parts
+
+
+def decision(trace, number):
+    """Return in words what the allocator did for an ``alloc`` or ``free``: the events right before it say so.
+
+    Parameters
+    ----------
+    trace : Trace
+    number : int
+        Of the event.
+    """
+    place, kinds = trace.events[number].place, []
+    while number > 0 and trace.events[number - 1].kind in DECISIONS and trace.events[number - 1].place == place:
+        number -= 1
+        kinds.insert(0, trace.events[number].kind)
+    buddy = any(arena["place"] == place and arena["allocator"] == "buddy" for arena in trace.document["start"]["arenas"])
+    words = BUDDY_DECISIONS if buddy else DECISIONS
+    return ", ".join(words[kind] + (f" {times} times" if times > 1 else "") for kind, times in Counter(kinds).items())
+
+
+def walk(trace, read, write):
+    """Show step after step, as lines that a person types say: see HELP.
+
+    Parameters
+    ----------
+    trace : Trace
+    read : callable
+        ``read(prompt)`` gives a line without its end; EOFError ends the walk.
+    write : callable
+        Is called with each line.
+    """
+    number, wanted = 0, ""
+    if not trace.steps:
+        return
+    lines = describe(trace, number)
+    while True:
+        for line in lines:
+            write(line)
+        try:
+            wanted = read(f"step {number} ({HELP}): ").strip()
+        except EOFError:
+            return
+        if wanted == "q":
+            return
+        found = number
+        if wanted in ("", "n"):
+            found = number + 1
+        elif wanted == "p":
+            found = number - 1
+        elif wanted.isdecimal():
+            found = int(wanted)
+        elif wanted != "s":
+            later = [*range(number + 1, len(trace.steps)), *range(number + 1)]
+            found = next((i for i in later if trace.steps[i]["layer"] == wanted), -1)
+        if not 0 <= found < len(trace.steps):
+            lines = [f"there is no step {wanted!r}; there are 0 to {len(trace.steps) - 1}, and layers by name"
+                     if wanted not in ("", "n", "p") else f"this is the {'first' if found < 0 else 'last'} step"]
+            continue
+        number = found
+        lines = sources(trace, number) if wanted == "s" else describe(trace, number)
+
+
+HELP = "n next, p back, number or layer, s source of kernels, q quit"
 
 
 def size(nbytes):

@@ -11,7 +11,7 @@ from minicaffe.solver import create_solver
 NET = """
 name: "small"
 layer { name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param {
-  shape { dim: 8 dim: 1 dim: 12 dim: 12 } shape { dim: 8 }
+  shape { dim: 4 dim: 1 dim: 6 dim: 6 } shape { dim: 4 }
   data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 3 } } }
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
   convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }

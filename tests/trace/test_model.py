@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minicaffe import memory, trace
-from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
+from minicaffe.errors import ConfigError, DataError, DependencyError, Error, WrongTypeError
 from minicaffe.memory import reporter
 
 LAYERS = ["in", "conv", "norm", "relu", "ip", "loss"]
@@ -29,7 +29,7 @@ def test_steps_of_an_iteration(where, make_solver):
     assert len(losses) == 2 and all(np.isfinite(losses)) and losses[1] == solver.net.blobs["loss"].data[()]
     assert made.document["device"]["kind"] == where and made.document["device"]["copy_bandwidth"] > 1e6
     assert [node["type"] for node in made.nodes] == [layer.type for layer in solver.net.layers]
-    assert made.nodes[1]["shapes"]["conv"] == [8, 4, 10, 10] and made.nodes[1]["params"] == ["conv[0]", "conv[1]"]
+    assert made.nodes[1]["shapes"]["conv"] == [4, 4, 4, 4] and made.nodes[1]["params"] == ["conv[0]", "conv[1]"]
 
 
 def test_who_is_computed_with_another(on_cpu, make_solver):
@@ -67,7 +67,7 @@ def test_heads_before_and_after(where, make_solver, plan):
     step = next(step for step in made.steps if (step["kind"], step["layer"]) == ("backward", "ip"))
     names = {touched["memory"] for touched in step["touched"]}
     assert {"ip diff", "ip[0] data", "ip[0] diff", "conv diff"} <= names and "label data" not in names
-    assert step["bytes"] >= 4 * (8 * 5 + 5 * 400)
+    assert step["bytes"] >= 4 * (4 * 5 + 5 * 64)
 
 
 @pytest.mark.parametrize("allocator", ["caching", "buddy"])
@@ -94,6 +94,20 @@ def test_blocks_and_arenas_at_a_moment(where, make_solver, allocator):
         del small, solver
     finally:
         memory.use(place, before)
+
+
+def test_a_test_net_is_kept_apart(where, make_solver):
+    """Its layers and blobs have the names of the train net's."""
+    solver = make_solver(test_iter=[1], test_interval=1)
+    with trace.record(solver) as made:
+        solver.step(2)
+    own = [(step["kind"], step["layer"]) for step in made.steps if step["node"] is not None]
+    assert own == 2 * ([("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]])
+    others = [step["layer"] for step in made.steps if step["node"] is None and step["kind"] == "forward"]
+    assert others == 2 * [f"{name} (another net)" for name in LAYERS]
+    heads = made.at(len(made)).heads
+    assert {blob.data_memory.name: str(blob.data_memory.head) for blob in solver.net.blob_list}.items() <= heads.items()
+    assert "conv data (other)" in heads
 
 
 def test_json_and_back(where, make_solver, tmp_path):
@@ -178,3 +192,20 @@ def test_kernels(where, make_solver):
     for name, kernel in made.document["kernels"].items():
         assert f"struct {kernel['functor']}" in kernel["source"], name
         assert kernel["source"].count("{") == kernel["source"].count("}") > 0, name
+
+
+def test_ptx(where, make_solver):
+    """The names that launches have are enough to compile the kernels again."""
+    if where == "cpu":
+        pytest.skip("kernels are launched on devices; this test runs again on the simulated one")
+    from minicaffe.cuda import compile
+    from minicaffe.trace import kernels
+    try:
+        compile.nvrtc()
+    except DependencyError as error:
+        pytest.skip(str(error))
+    net = make_solver().net
+    with trace.record(net) as made:
+        net.forward_from_to(3, 3)
+    kernels.add_ptx(made)
+    assert [".entry" in kernel["ptx"] for kernel in made.document["kernels"].values()] == [True]

@@ -1,0 +1,137 @@
+"""Why copies and reorders were made, in words: who wrote the data last and where, who asked for them and where."""
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+
+from minicaffe.errors import WrongTypeError
+
+SIDES = {"cpu": "on the host", "gpu": "on the device", "device": "on the device", "private": "in an engine's layout"}
+HEADS = {
+    "UNINITIALIZED": "no data yet",
+    "HEAD_AT_CPU": "only the host's side is valid",
+    "HEAD_AT_GPU": "only the device's side is valid",
+    "SYNCED": "host and device hold the same",
+    "HEAD_AT_PRIVATE": "only the side in an engine's layout is valid",
+    "SYNCED_PRIVATE": "the host's plain side and the one in an engine's layout hold the same",
+    "RECYCLED": "its memory serves others",
+}
+WRITES = re.compile(r" by ((?:mutable|overwrite|set|copy_on|exchange)_\w+)$")
+
+
+def why(trace, number):
+    """Return sentences that say why event `number` of a trace was necessary.
+
+    Parameters
+    ----------
+    trace : Trace
+    number : int
+        Of a ``copy`` or ``reorder``.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    WrongTypeError
+        If the event is neither.
+    """
+    if trace.events[number].kind not in ("copy", "reorder"):
+        raise WrongTypeError(f"event {number} is no copy and no reorder but '{trace.events[number].kind}'")
+    return Reasons(trace).of(number)
+
+
+class Reasons:
+    """Who wrote which memory when in a trace, and what follows from that.
+
+    Parameters
+    ----------
+    trace : Trace
+    """
+
+    def __init__(self, trace):
+        self.trace = trace
+        self.heads = defaultdict(list)      # memory -> numbers of its head events
+        for number, event in enumerate(trace.events):
+            if event.kind == "head":
+                self.heads[event.name].append(number)
+        self.busy = [number for number, step in enumerate(trace.steps) if step["kind"] != "between"]
+        owners = {own: memory["name"] for memory in trace.memories for own in (memory["name"], *memory["aliases"])}
+        self.writers = defaultdict(list)    # memory -> numbers of the steps that wrote it
+        for number, step in enumerate(trace.steps):
+            for name in dict.fromkeys(owners.get(name, name) for name in _written(trace, step)):
+                self.writers[name].append(number)
+
+    def all(self):
+        """Return the sentences of all copies and reorders, by number of the event."""
+        return {number: self.of(number) for number, event in enumerate(self.trace.events) if event.kind in ("copy", "reorder")}
+
+    def of(self, number):
+        """Return the sentences of one."""
+        event = self.trace.events[number]
+        source, _, target = event.detail.partition(" to ")
+        asked = self._asked(number)
+        call = asked.detail.rpartition(" by ")[2] if asked is not None else ""
+        verb = "copied" if event.kind == "copy" else "reordered"
+        sentences = [f"{event.name or 'A memory'} was {verb} from {source} to {target} ({event.nbytes:,} bytes): "
+                     f"{self._doer(self.trace.step_at(number))} asked for it {_side(call) or 'there'}"
+                     + (f" ({call})." if call else "."), self._writer(event.name, number)]
+        if asked is not None:
+            before, _, after = asked.detail.rpartition(" by ")[0].partition(" -> ")
+            sentences.append(f"Its head was {before}, {HEADS[before]}; since then it is {after}, {HEADS[after]}.")
+        return " ".join(sentences)
+
+    def _asked(self, number):
+        """Return the head event of the call that made the copy, the next of that memory; None if there is none."""
+        heads = self.heads[self.trace.events[number].name]
+        at = bisect_left(heads, number)
+        return self.trace.events[heads[at]] if at < len(heads) else None
+
+    def _doer(self, number):
+        """Return who works in a step."""
+        steps = self.trace.steps
+        if number is None or not self.busy:
+            return "your code"
+        if steps[number]["kind"] == "update":
+            return "the solver's update"
+        if steps[number]["kind"] != "between":
+            return f"layer {steps[number]['layer']} ({steps[number]['kind']})"
+        at = bisect_left(self.busy, number)
+        if at == 0:
+            return f"what runs before {self._doer(self.busy[0])}"
+        if at == len(self.busy):
+            return f"what runs after {self._doer(self.busy[-1])}"
+        return f"what runs between {self._doer(self.busy[at - 1])} and {self._doer(self.busy[at])}"
+
+    def _writer(self, name, number):
+        """Return the sentence about the last write of a memory before an event."""
+        steps, at = self.trace.steps, self.trace.step_at(number)
+        before = bisect_left(self.writers[name], at) if at is not None else 0
+        step = self.writers[name][before - 1] if before else None
+        if step is not None:
+            when = "" if steps[step]["iteration"] == steps[at]["iteration"] else f" in iteration {steps[step]['iteration']}"
+            return f"It was written last by {self._doer(step)}{when}."
+        heads = self.heads[name]
+        for i in reversed(heads[: bisect_left(heads, number)]):
+            call = WRITES.search(self.trace.events[i].detail)
+            if call:
+                return f"It was written last {_side(call[1]) or 'there'}, by who called {call[1]}."
+        return "It was written before the record began."
+
+
+def _side(call):
+    """Return which side a call of SyncedMemory gives."""
+    return next((words for key, words in SIDES.items() if key in call), "")
+
+
+def _written(trace, step):
+    """Return the names of the memories that a step writes, by the names of its blobs."""
+    if step["kind"] == "update":
+        return [touched["memory"] for touched in step["touched"]]
+    if step["node"] is None:
+        return []
+    node = trace.nodes[step["node"]]
+    if step["kind"] == "forward":
+        return [f"{blob} data" for blob in node["tops"]]
+    return [f"{blob} diff" for blob in [*node["bottoms"], *node["params"]]]

@@ -1,0 +1,54 @@
+"""``minicaffe trace``: what it prints and writes, of nets and solvers, whole and failing ones."""
+
+import io
+import json
+
+import pytest
+from tiny import NET
+
+from minicaffe import trace
+
+
+def test_a_net_and_a_solver(minicaffe, folder):
+    for file in ("net.prototxt", "solver.prototxt"):
+        out = minicaffe("trace", file, "--iterations", "2", "--json", "t.json", "--device", "cpu")
+        assert "> scale" in out and "< scale" in out and "= update" in out and "peak at CPUPlace()" in out and "wrote t.json" in out
+        made = trace.load(folder / "t.json")
+        assert {step["iteration"] for step in made.steps} == {0, 1} and made.document["net"]["file"] == "net.prototxt"
+    assert not list(folder.glob("*.caffemodel"))
+
+
+def test_on_the_simulated_device(minicaffe, folder, on_cpu, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")   # the option changes the variable
+    import minicaffe as caffe
+    try:
+        out = minicaffe("trace", "net.prototxt", "--device", "sim", "--json", "t.json")
+    finally:
+        caffe.set_mode_cpu()
+    assert "peak at CUDAPlace(0)" in out
+    made = trace.load(folder / "t.json")
+    assert made.document["device"]["kind"] == "sim" and "launch" in {event.kind for event in made.events}
+
+
+def test_a_net_that_fails_shows_what_was_before(minicaffe, folder):
+    broken = NET.replace('type: "EuclideanLoss"', 'type: "SoftmaxWithLoss"').replace("value: 1 }", "value: 99 }")
+    broken = broken.replace("shape { dim: 8 dim: 4 } shape { dim: 8 dim: 4 }", "shape { dim: 8 dim: 4 } shape { dim: 8 }")
+    (folder / "net.prototxt").write_text(broken)
+    assert "loss" in minicaffe("trace", "net.prototxt", "--json", "t.json", status=1)
+    assert [step["layer"] for step in trace.load(folder / "t.json").steps if step["kind"] == "forward"] == ["in", "scale", "loss"]
+
+
+def test_an_output_that_cannot_be_written(minicaffe, folder):
+    assert "no/such/t.json" in minicaffe("trace", "net.prototxt", "--json", "no/such/t.json", status=1)
+
+
+def test_walking_without_a_terminal(minicaffe, folder, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\nscale\n"))
+    out = minicaffe("trace", "net.prototxt", "--step")
+    assert "step 0 of" in out and out.count("layer scale") >= 1
+
+
+def test_the_document_is_plain_json(minicaffe, folder):
+    minicaffe("trace", "net.prototxt", "--json", "t.json")
+    document = json.loads((folder / "t.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert document["format"] == 1
