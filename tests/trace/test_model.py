@@ -107,7 +107,7 @@ def test_a_test_net_is_kept_apart(where, make_solver):
     assert others == 2 * [f"{name} (another net)" for name in LAYERS]
     heads = made.at(len(made)).heads
     assert {blob.data_memory.name: str(blob.data_memory.head) for blob in solver.net.blob_list}.items() <= heads.items()
-    assert "conv data (other)" in heads
+    assert "conv data #2" in heads
 
 
 def test_json_and_back(where, make_solver, tmp_path):
