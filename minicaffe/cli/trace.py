@@ -8,9 +8,11 @@ from minicaffe.cli import options, training_file
 from minicaffe.common import caffe
 from minicaffe.errors import DependencyError, Error
 from minicaffe.proto import caffe_pb2, upgrade
-from minicaffe.trace import Recorder, kernels, table
+from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table
 
 logger = logging.getLogger("minicaffe.cli")
+
+WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": pytorch.write, "perfetto_path": perfetto.write}
 
 
 @click.command(cls=options.CaffeCommand)
@@ -18,7 +20,11 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True, help="Training iterations to record.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Pictures in a batch of the net's data layers.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
-@click.option("--ptx", is_flag=True, help="Put the PTX of the kernels into FILE, too, beside their source; needs NVRTC.")
+@click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
+@click.option("--snapshot", "snapshot_path", metavar="FILE",
+              help="Write the memory as PyTorch's memory snapshot, for pytorch.org/memory_viz.")
+@click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
+@click.option("--ptx", is_flag=True, help="Put the PTX of the kernels into the trace, too, beside their source; needs NVRTC.")
 @click.option("--step", "walk", is_flag=True, help="Walk through the steps: each in full, as typed lines ask for it.")
 @options.net_state
 @options.precision
@@ -26,7 +32,7 @@ logger = logging.getLogger("minicaffe.cli")
 @options.plan
 @options.model_file
 @options.common
-def trace(file, iterations, batch_size, json_path, ptx, walk, level, stage):
+def trace(file, iterations, batch_size, ptx, walk, level, stage, **paths):
     """Train NET, the prototxt of a net or of a solver, for a few iterations and show what happens in it.
 
     For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
@@ -44,7 +50,7 @@ def trace(file, iterations, batch_size, json_path, ptx, walk, level, stage):
             made = recorder.trace()
             if ptx:
                 add_ptx(made)
-            show(made, json_path, walk)
+            show(made, paths, walk)
     except Error as error:
         options.name_data_command(error)
         raise
@@ -76,11 +82,12 @@ def make_solver(file, level, stage, batch_size):
                                       net_files=net_files, **given)
 
 
-def show(made, json_path, walk):
+def show(made, paths, walk):
     """Print a trace, write it where the options say, and walk through it."""
     table.show(made)
-    if json_path is not None:
-        made.save(json_path)
-        click.echo(f"wrote {json_path}")
+    for option, write in WRITERS.items():
+        if paths[option] is not None:
+            write(made, paths[option])
+            click.echo(f"wrote {paths[option]}")
     if walk:
         table.walk(made, input, click.echo)

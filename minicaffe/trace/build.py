@@ -17,6 +17,7 @@ from minicaffe.memory import Buffer, CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.net import cost
 from minicaffe.proto import caffe_pb2
+from minicaffe.pycaffe import drawing
 from minicaffe.trace import kernels
 
 FORMAT = 1
@@ -49,7 +50,11 @@ def memories_of(net, solver=None):
             if own != entry.name and own not in entry.aliases:
                 entry.aliases.append(own)
             return
-        name = _unused(memory.name or own, names)
+        name = base = memory.name or own
+        repeat = 1
+        while name in names:
+            repeat += 1
+            name = f"{base} #{repeat}"
         names.add(name)
         found[id(memory)] = Memory(name, blob.name, part, memory.size, role, memory.head, [] if own == name else [own])
 
@@ -67,15 +72,6 @@ def memories_of(net, solver=None):
     return found
 
 
-def _unused(name, names):
-    """Return a name, with a number if it is among `names`."""
-    repeat, free = 1, name
-    while free in names:
-        repeat += 1
-        free = f"{name} #{repeat}"
-    return free
-
-
 def document(parts, net, solver):
     """Return the document of what a `Recorder` has: a dict that JSON can hold.
 
@@ -86,7 +82,8 @@ def document(parts, net, solver):
     solver : Solver or None
     """
     memories = memories_of(net, solver)
-    events = _named([event for part in parts for event in part.events], {number: one.name for number, one in memories.items()})
+    names = {number: entry.name for number, entry in memories.items()}
+    events = [_with_own_name(event, names) for part in parts for event in part.events]
     start = parts[0].start if parts else None
     began = start.time if start else 0
     steps = _Steps(net, solver, memories, began)
@@ -133,7 +130,8 @@ def document(parts, net, solver):
         "minicaffe": importlib.metadata.version("minicaffe"),
         "device": _device(),
         "net": {"name": net.name if net is not None else "", "file": getattr(net, "file", None) or "",
-                "phase": caffe_pb2.Phase.Name(net.phase) if net is not None else "", "nodes": nodes},
+                "phase": caffe_pb2.Phase.Name(net.phase) if net is not None else "", "nodes": nodes,
+                "drawing": drawing.net_svg(net, standalone=False) if nodes else None},
         "memories": listed,
         "start": {"time": began, "heads": heads, "blocks": start.blocks if start else [], "arenas": start.arenas if start else []},
         "strings": list(strings),
@@ -145,24 +143,14 @@ def document(parts, net, solver):
     }
 
 
-def _named(events, names):
-    """Return the events, those of heads and copies under names of their own for each memory; `names` has those of the net's by id.
-
-    Others, such as scratch memories and blobs of other nets, may have the same names.
-    """
-    names, used, named = dict(names), set(names.values()), list(events)
-    for i, event in enumerate(events):
-        if event.kind != "head":
-            continue
-        if event.address not in names:
-            names[event.address] = _unused(event.name, used)
-            used.add(names[event.address])
-        if names[event.address] != event.name:
-            named[i] = event._replace(name=names[event.address])
-            before = events[i - 1] if i else event      # the copy that this head comes of
-            if before.kind in ("copy", "reorder") and before.name == event.name:
-                named[i - 1] = before._replace(name=named[i].name)
-    return named
+def _with_own_name(event, names):
+    """Return a head event under the name that the trace has for its memory; one of another net's is kept apart."""
+    if event.kind != "head":
+        return event
+    name = names.get(event.address)
+    if name is None and event.name in names.values():
+        name = f"{event.name} (other)"
+    return event if name in (None, event.name) else event._replace(name=name)
 
 
 class _Steps:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 
 import pytest
 from tiny import NET
@@ -52,3 +53,12 @@ def test_the_document_is_plain_json(minicaffe, folder):
     minicaffe("trace", "net.prototxt", "--json", "t.json")
     document = json.loads((folder / "t.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert document["format"] == 1
+
+
+def test_the_page_and_files_for_other_viewers(minicaffe, folder):
+    out = minicaffe("trace", "net.prototxt", "--html", "t.html", "--snapshot", "t.pickle", "--perfetto", "t.perfetto", "--device", "cpu")
+    assert "wrote t.html" in out and "wrote t.pickle" in out and "wrote t.perfetto" in out
+    assert '<svg class=\\"net-drawing' in (folder / "t.html").read_text().replace("\\u003c", "<").replace('xmlns=\\"http://www.w3.org/2000/svg\\" ', "")
+    assert pickle.loads((folder / "t.pickle").read_bytes())["segments"]
+    assert json.loads((folder / "t.perfetto").read_text())["traceEvents"]
+    assert "none" in minicaffe("trace", "net.prototxt", "--html", "none/t.html", "--device", "cpu", status=1)

@@ -1,0 +1,59 @@
+"""A trace as one self-contained page (docs/trace.md, The view): style, script and the trace itself are in the file.
+
+The page is written as it stands in the folder view/: no build step, no framework, and nothing is fetched when it is opened.
+"""
+
+import json
+import re
+from html import escape
+from importlib import resources
+
+from minicaffe.proto.atomic import replacing
+
+SCRIPTS = "model.js", "draw.js", "page.js"
+
+
+def page(trace, moment=None):
+    """Return the page as text.
+
+    Parameters
+    ----------
+    trace : Trace
+    moment : int, optional
+        Open at this moment; None: after the first forward step.
+    """
+    view = resources.files(__package__) / "view"
+
+    def text(name):
+        return (view / name).read_text(encoding="utf-8")
+
+    document = dict(trace.document)
+    if moment is not None:
+        document["open"] = moment
+    net = document["net"]["name"] or "a net"
+    parts = {
+        "title": escape(f"{net}: a trace of minicaffe"),
+        "style": text("page.css"),
+        # Escaped, so that no name can end the script.
+        "trace": json.dumps(document, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "script": "\n".join(map(text, SCRIPTS)),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], text("page.html"))
+
+
+def write(trace, path, moment=None):
+    """Write `page` to a file; one of that name is replaced when the new one is whole.
+
+    Parameters
+    ----------
+    trace : Trace
+    path : str or path
+    moment : int, optional
+
+    Raises
+    ------
+    FileError
+        If it cannot be written.
+    """
+    with replacing(path) as file:
+        file.write(page(trace, moment).encode())

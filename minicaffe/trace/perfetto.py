@@ -1,0 +1,114 @@
+"""A trace in Chrome's trace format, which ui.perfetto.dev, chrome://tracing and Speedscope read.
+
+Steps are slices of one track, kernels and copies of two more; bytes in use are counters by place and role; what the allocator did
+are instants. Times are microseconds since the start of the trace (Trace Event Format, "JSON Object Format").
+"""
+
+import json
+
+from minicaffe.proto.atomic import replacing
+from minicaffe.trace.model import Replay, launch_of
+
+STEPS, KERNELS, COPIES, ALLOCATOR = range(1, 5)
+TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators"}
+PROCESS = 1
+
+
+def events(trace):
+    """Return the trace as a list of Chrome's events, by time.
+
+    Parameters
+    ----------
+    trace : Trace
+    """
+    net = trace.document["net"]
+    rows = [{"ph": "M", "pid": PROCESS, "name": "process_name", "args": {"name": f"minicaffe: {net['name'] or 'a net'}"}}]
+    for track, name in TRACKS.items():
+        rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_name", "args": {"name": name}})
+        rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}})
+    timed = [_step(trace, step) for step in trace.steps]
+    usage = _Usage(trace)
+    for event in trace.events:
+        timed += [row for row in (_slice(event), usage.take(event)) if row is not None]
+    return rows + sorted(timed, key=lambda row: (row["ts"], -row.get("dur", 0)))
+
+
+def write(trace, path):
+    """Write `events` as a JSON file; a file of that name is replaced when the new one is whole.
+
+    Parameters
+    ----------
+    trace : Trace
+    path : str or path
+
+    Raises
+    ------
+    FileError
+        If it cannot be written.
+    """
+    document = {"traceEvents": events(trace), "displayTimeUnit": "ns",
+                "otherData": {"minicaffe": trace.document["minicaffe"], "net": trace.document["net"]["file"],
+                              "device": trace.document["device"]["name"]}}
+    with replacing(path) as file:
+        file.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _step(trace, step):
+    node = trace.nodes[step["node"]] if step["node"] is not None else None
+    changed = [f"{t['memory']}: {t['before']} -> {t['after']}" for t in step["touched"] if t["before"] != t["after"]]
+    found = {"iteration": step["iteration"], **({key: node[key] for key in ("type", "line", "engine")} if node else {}),
+             "flops": step["flops"], "with": step["with"], "loss": step["loss"], "states": changed}
+    what = f"{step['layer']} {step['kind']}" if step["layer"] not in ("", step["kind"]) else step["kind"]
+    return {"ph": "X", "pid": PROCESS, "tid": STEPS, "cat": step["kind"], "name": what, "ts": step["begin"] / 1000,
+            "dur": (step["end"] - step["begin"]) / 1000,
+            "args": {key: value for key, value in found.items() if value not in (None, [])}}
+
+
+def _slice(event):
+    """Return a kernel, a copy or what an allocator did; None for the rest."""
+    row = {"pid": PROCESS, "cat": event.kind, "ts": (event.time - event.took) / 1000}
+    if event.kind == "launch":
+        launch = launch_of(event)
+        args = {"grid": list(launch.grid), "block": launch.threads, "arrays": dict(launch.arrays)}
+        return {**row, "ph": "X", "tid": KERNELS, "name": event.name, "dur": event.took / 1000, "args": args}
+    if event.kind in ("copy", "reorder"):
+        args = {"bytes": event.nbytes, "place": event.place, "way": event.detail}
+        return {**row, "ph": "X", "tid": COPIES, "name": f"{event.name}, {event.detail}", "dur": event.took / 1000, "args": args}
+    if event.kind in ("cache hit", "split", "merge") or event.kind.endswith((" taken", " given back")):
+        args = {"bytes": event.nbytes, "place": event.place, "address": hex(event.address), "detail": event.detail}
+        return {**row, "ph": "i", "tid": ALLOCATOR, "name": event.kind, "s": "t", "args": args}
+    return None
+
+
+class _Usage:
+    """Counts bytes in use by place and role."""
+
+    def __init__(self, trace):
+        self.roles = {name: memory["role"] for memory in trace.memories for name in (memory["name"], *memory["aliases"])}
+        self.replay = Replay({}, trace.document["start"]["blocks"], [])
+        self.live = {}
+        for block in self.replay.blocks.values():
+            self.count(block, 1)
+
+    def count(self, block, sign):
+        of = self.live.setdefault(block["place"], {})
+        role = self.roles.get(block["name"], "other")
+        of[role] = of.get(role, 0) + sign * block["bytes"]
+        return of
+
+    def take(self, event):
+        """Return the counter's row after an event that changes it, None after others."""
+        if event.kind not in ("alloc", "free"):
+            return None
+        key = event.place, event.address
+        before = self.replay.blocks.get(key)
+        self.replay.take(event)
+        after = self.replay.blocks.get(key)
+        if before is not None:
+            self.count(before, -1)
+        if after is not None:
+            self.count(after, 1)
+        if before is None and after is None:
+            return None
+        return {"ph": "C", "pid": PROCESS, "name": f"bytes in use, {event.place}", "ts": event.time / 1000,
+                "args": dict(self.live[event.place])}

@@ -1,0 +1,453 @@
+"use strict";
+/* The pictures of the page, each on a canvas: steps, bytes over time, states over time, arenas at a moment.
+
+The first three share one axis, so that one line through all of them is one moment. What does not change with the moment is drawn
+once into a picture of its own, `base`; a step draws that, the moment's line, and nothing else. */
+
+let gutter = 148;       // pixels left of the axis, for labels; less on a small screen
+
+let colours = {};
+/* Colours of the style as a canvas takes them; `var(--x)` may depend on light and dark, so the browser is asked. */
+function readColours() {
+  const names = ["ink", "soft", "faint", "line", "panel", "accent", "band", ...SIDES, "forward", "backward", "update", "setup", "between",
+                 "cache", ...ROLES];
+  const probe = document.body.appendChild(document.createElement("i"));
+  for (const name of names) {
+    probe.style.color = `var(--${name})`;
+    colours[name] = getComputedStyle(probe).color;
+  }
+  probe.remove();
+}
+
+function bytesText(n) {
+  if (n < 1024) return `${n} B`;
+  const units = ["KiB", "MiB", "GiB", "TiB"];
+  let value = n, unit = -1;
+  while (value >= 1024 && unit < 3) { value /= 1024; unit++; }
+  return `${digits(value)} ${units[unit]}`;
+}
+
+/* Three digits, never as a power of ten. */
+function digits(n) { return n >= 100 ? `${Math.round(n)}` : n >= 1 ? `${+n.toPrecision(3)}` : n >= .001 ? `${+n.toPrecision(2)}` : "0"; }
+
+function scaled(n, units) {
+  for (const [size, unit] of units) if (n >= size) return `${digits(n / size)} ${unit}`;
+  return `${digits(n)} ${units.at(-1)[1]}`;
+}
+const timeText = ns => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]]);
+const countText = n => scaled(n, [[1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1e3, "kFLOP"], [1, "FLOP"]]);
+const rateText = perNs => scaled(perNs * 1e9, [[1e12, "TB/s"], [1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"], [1, "B/s"]]);
+
+/* The shared axis: moments from `from` to `to`, by number of events or by time. */
+class Axis {
+  constructor(trace) {
+    this.trace = trace;
+    this.by = "events";
+    this.width = 600;
+    this.whole();
+  }
+  whole() { this.from = 0; this.to = this.trace.count; }
+
+  /* Where on the axis a moment is, in events or nanoseconds. */
+  place(moment) {
+    if (this.by === "events") return moment;
+    const t = this.trace;
+    return t.count ? t.time[Math.min(moment, t.count - 1)] : 0;
+  }
+  x(moment) {
+    const a = this.place(this.from), b = this.place(this.to);
+    return gutter + (b > a ? (this.place(moment) - a) / (b - a) : 0) * (this.width - gutter - 8);
+  }
+  moment(x) {
+    const share = Math.min(1, Math.max(0, (x - gutter) / (this.width - gutter - 8)));
+    if (this.by === "events") return Math.round(this.from + share * (this.to - this.from));
+    const a = this.place(this.from), b = this.place(this.to), t = a + share * (b - a);
+    let low = this.from, high = this.to;
+    while (low < high) { const middle = (low + high) >> 1; this.place(middle) < t ? low = middle + 1 : high = middle; }
+    return low;
+  }
+  zoom(factor, around) {
+    const least = Math.min(this.trace.count, 20), all = this.trace.count;
+    const span = Math.min(all, Math.max(least, Math.round((this.to - this.from) * factor)));
+    const share = (around - this.from) / Math.max(1, this.to - this.from);
+    this.from = Math.max(0, Math.min(all - span, Math.round(around - share * span)));
+    this.to = this.from + span;
+  }
+  /* Move so that `moment` is inside; true if that was needed. */
+  show(moment) {
+    const span = this.to - this.from;
+    if (moment >= this.from && moment <= this.to) return false;
+    this.from = Math.max(0, Math.min(this.trace.count - span, Math.round(moment - span / 2)));
+    this.to = this.from + span;
+    return true;
+  }
+}
+
+/* A canvas that fits its box at the screen's resolution. `paint(context, width, height)` draws all of it. */
+class Picture {
+  constructor(canvas) { this.canvas = canvas; this.width = this.height = 0; }
+  fit(width, height) {
+    const ratio = window.devicePixelRatio || 1;
+    const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
+    if (this.canvas.width !== w || this.canvas.height !== h) {
+      this.canvas.width = w; this.canvas.height = h;
+      this.canvas.style.width = width + "px"; this.canvas.style.height = height + "px";
+    }
+    [this.width, this.height, this.ratio] = [width, height, ratio];
+  }
+  context() {
+    const c = this.canvas.getContext("2d");
+    c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    c.clearRect(0, 0, this.width, this.height);
+    c.textBaseline = "middle";
+    return c;
+  }
+}
+
+const FONT = px => `${px}px ui-sans-serif, system-ui, sans-serif`;
+const MONO = px => `${px}px ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace`;
+
+/* Text that fits `width`, with an ellipsis; empty if not even a few letters fit. */
+function clipped(c, text, width) {
+  if (c.measureText(text).width <= width) return text;
+  let low = 0, high = text.length;
+  while (low < high) { const m = (low + high + 1) >> 1; c.measureText(text.slice(0, m) + "…").width <= width ? low = m : high = m - 1; }
+  return low < 3 ? "" : text.slice(0, low) + "…";
+}
+
+/* A picture along the axis: `base` once, then the step's band and the moment's line. */
+class Chart extends Picture {
+  constructor(canvas, view) {
+    super(canvas);
+    this.view = view;
+    this.base = document.createElement("canvas");
+    this.stale = true;
+  }
+  layout(height) { this.fit(this.view.axis.width, height); this.stale = true; }
+  draw() {
+    if (!this.width) return;
+    if (this.stale) {
+      this.base.width = this.canvas.width; this.base.height = this.canvas.height;
+      const c = this.base.getContext("2d");
+      c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+      c.textBaseline = "middle";
+      this.paint(c);
+      this.stale = false;
+    }
+    const c = this.context(), axis = this.view.axis, step = this.view.currentStep();
+    if (step) {
+      const a = Math.max(gutter, axis.x(Math.max(step.first, axis.from))), b = axis.x(Math.min(step.last, axis.to));
+      c.fillStyle = colours.band;
+      if (b >= a) c.fillRect(a, 0, Math.max(2, b - a), this.height);
+    }
+    c.drawImage(this.base, 0, 0, this.width, this.height);
+    const x = Math.round(axis.x(this.view.moment)) + .5;
+    if (this.view.moment >= axis.from && this.view.moment <= axis.to) {
+      c.strokeStyle = colours.accent; c.lineWidth = 1.5;
+      c.beginPath(); c.moveTo(x, 0); c.lineTo(x, this.height); c.stroke();
+    }
+    this.over(c, x);
+  }
+  over() {}
+}
+
+/* One cell for each step, in the colour of what it does. */
+class Steps extends Chart {
+  paint(c) {
+    const {axis, trace} = this.view, top = 16, height = this.height - top - 3;
+    c.font = FONT(11);
+    let iteration = null, free = 0;
+    for (const step of trace.steps) {
+      if (step.last < axis.from || step.first > axis.to) continue;
+      const a = Math.max(gutter, axis.x(step.first)), b = Math.min(this.width - 8, axis.x(step.last));
+      if (step.iteration !== iteration && step.kind !== "setup") {
+        iteration = step.iteration;
+        if (a >= free) {
+          c.fillStyle = colours.soft;
+          const text = `iteration ${iteration}`, wide = c.measureText(text).width;
+          if (a + wide < this.width) c.fillText(text, a, 7);
+          free = a + wide + 12;
+        }
+      }
+      const gap = b - a > 4 ? 1 : 0;
+      c.fillStyle = colours[step.kind] || colours.between;
+      c.fillRect(a, top, Math.max(.6, b - a - gap), height);
+      if (b - a > 26) {
+        c.fillStyle = inkOn(colours[step.kind] || colours.between);
+        c.fillText(clipped(c, step.layer || step.kind, b - a - 8), a + 4, top + height / 2 + .5);
+      }
+    }
+    c.fillStyle = colours.soft; c.font = FONT(12);
+    c.fillText("steps", 16, top + height / 2);
+  }
+  over(c, x) {
+    if (this.view.moment < this.view.axis.from || this.view.moment > this.view.axis.to) return;
+    c.fillStyle = colours.accent;
+    c.beginPath(); c.moveTo(x - 6, 0); c.lineTo(x + 6, 0); c.lineTo(x, 9); c.closePath(); c.fill();
+  }
+  hit(x) {
+    if (x < gutter) return null;
+    const {trace, axis} = this.view, step = trace.steps[trace.stepOf[Math.min(trace.count, axis.moment(x))]];
+    return step && [`${step.layer || step.kind} · ${step.kind}`, `iteration ${step.iteration}, ${step.last - step.first} events, ${timeText(step.end - step.begin)}`];
+  }
+}
+
+/* Bytes in use, stacked by role, below what the allocator holds. */
+class Usage extends Chart {
+  paint(c) {
+    const {axis, trace, place} = this.view, top = 10, bottom = this.height - 6, right = this.width - 8;
+    // An arena of the host is far larger than what is used of it, since untouched pages cost nothing: then the scale is that of the use.
+    const usage = trace.usage(place), beyond = usage.most > 4 * usage.peak && usage.peak > 0;
+    const most = beyond ? usage.peak * 1.4 : Math.max(usage.most, usage.peak, 1);
+    const step = niceBytes(most / 3), y = v => bottom - Math.min(1, v / (most * 1.04)) * (bottom - top);
+    c.font = MONO(11); c.textAlign = "right";
+    for (let v = 0; v <= most * 1.04; v += step) {
+      c.strokeStyle = colours.line; c.lineWidth = 1;
+      c.beginPath(); c.moveTo(gutter, Math.round(y(v)) + .5); c.lineTo(right, Math.round(y(v)) + .5); c.stroke();
+      c.fillStyle = colours.soft; c.fillText(v ? bytesText(v) : "0", gutter - 8, Math.min(bottom - 3, y(v)));
+    }
+    c.textAlign = "left";
+    // Of the moments that share a pixel, the one with the most bytes is drawn, so that no peak is lost.
+    const columns = [];
+    for (let x = gutter; x <= right; x++) {
+      const a = axis.moment(x), b = Math.max(a + 1, axis.moment(x + 1));
+      let best = a;
+      for (let m = a; m < b && m <= axis.to; m++) if (usage.live[m] > usage.live[best]) best = m;
+      columns.push(best);
+    }
+    const area = (low, high, fill) => {
+      c.fillStyle = fill; c.beginPath();
+      columns.forEach((m, i) => { c.lineTo(gutter + i, y(high(m))); c.lineTo(gutter + i + 1, y(high(m))); });
+      for (let i = columns.length - 1; i >= 0; i--) { c.lineTo(gutter + i + 1, y(low(columns[i]))); c.lineTo(gutter + i, y(low(columns[i]))); }
+      c.closePath(); c.fill();
+    };
+    const floor = new Float64Array(trace.count + 1);
+    usage.roles.forEach((values, role) => {
+      if (!values.some(v => v > 0)) return;
+      area(m => floor[m], m => floor[m] + values[m], colours[ROLES[role]]);
+      for (let m = 0; m <= trace.count; m++) floor[m] += values[m];
+    });
+    area(m => usage.live[m], m => Math.max(usage.live[m], usage.reserved[m]), hatch(c, colours.cache));
+    c.strokeStyle = colours.ink; c.lineWidth = 1.25; c.beginPath();
+    columns.forEach((m, i) => { c.lineTo(gutter + i, y(usage.reserved[m])); c.lineTo(gutter + i + 1, y(usage.reserved[m])); });
+    c.stroke();
+    if (beyond) {
+      const text = `${bytesText(usage.most)} held, beyond this scale`;
+      c.font = FONT(11.5); c.textAlign = "right";
+      c.fillStyle = colours.panel; c.fillRect(right - c.measureText(text).width - 10, top + 4, c.measureText(text).width + 8, 16);
+      c.fillStyle = colours.soft; c.fillText(text, right - 6, top + 12); c.textAlign = "left";
+    }
+  }
+  hit(x) {
+    if (x < gutter) return null;
+    const {axis, trace, place} = this.view, m = axis.moment(x), usage = trace.usage(place);
+    const parts = ROLES.map((role, r) => usage.roles[r][m] ? `${role} ${bytesText(usage.roles[r][m])}` : "").filter(Boolean);
+    return [`${bytesText(usage.live[m])} in use of ${bytesText(usage.reserved[m])} held`, parts.join(", ")];
+  }
+}
+
+function niceBytes(n) {
+  let step = 1;
+  while (step < n) step *= 2;
+  return step;
+}
+
+const hatches = new Map();
+function hatch(c, colour) {
+  if (hatches.has(colour)) return hatches.get(colour);
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 8;
+  const t = tile.getContext("2d");
+  t.strokeStyle = colour; t.lineWidth = 1.2;
+  for (const d of [-8, 0, 8]) { t.beginPath(); t.moveTo(d, 8); t.lineTo(d + 8, 0); t.stroke(); }
+  const made = c.createPattern(tile, "repeat");
+  hatches.set(colour, made);
+  return made;
+}
+
+/* A row for each memory: which sides are valid when, and the copies between them. */
+const ROW = 24;
+class Strips extends Chart {
+  constructor(canvas, view, box) { super(canvas, view); this.box = box; this.rows = []; }
+  layout() {
+    const most = Math.min(this.rows.length * ROW, Math.max(120, this.box.clientHeight || 0));
+    super.layout(most);
+  }
+  first() { return Math.floor(this.box.scrollTop / ROW); }
+  lanes() { return SIDES.map((side, s) => [side, s]).filter(([, s]) => this.view.trace.sides >> s & 1); }
+  paint(c) {
+    const {axis} = this.view, right = this.width - 8, lanes = this.lanes();
+    const offset = this.box.scrollTop, thick = Math.min(9, Math.floor((ROW - 6) / lanes.length) - 1);
+    const above = Math.round((ROW - 1 - lanes.length * (thick + 1)) / 2);
+    for (let r = this.first(); r < this.rows.length && r * ROW - offset < this.height; r++) {
+      const memory = this.rows[r], top = r * ROW - offset;
+      c.strokeStyle = colours.line; c.lineWidth = 1;
+      c.beginPath(); c.moveTo(0, Math.round(top + ROW) - .5); c.lineTo(this.width, Math.round(top + ROW) - .5); c.stroke();
+      c.font = MONO(11.5);
+      c.fillStyle = colours[memory.role] || colours.other;
+      c.fillRect(16, top + 6, 3, ROW - 12);
+      c.fillStyle = colours.ink;
+      c.fillText(clipped(c, memory.name, gutter - 36), 25, top + ROW / 2);
+      let known = 0;
+      const from = lastAtMost(memory.changes, axis.from);
+      for (let k = 0; k < from; k++) known |= VALID[memory.states[k]];
+      for (let k = from; k < memory.changes.length && memory.changes[k] <= axis.to; k++) {
+        const state = memory.states[k], end = k + 1 < memory.changes.length ? memory.changes[k + 1] : this.view.trace.count;
+        const a = Math.max(gutter, axis.x(Math.max(axis.from, memory.changes[k]))), b = Math.min(right, axis.x(Math.min(end, axis.to)));
+        if (state === 6) {
+          c.fillStyle = hatch(c, colours.faint); c.fillRect(a, top + 3, b - a, ROW - 7);
+          known = 0;
+        } else {
+          lanes.forEach(([side, s], l) => {
+            const y = top + above + l * (thick + 1);
+            c.fillStyle = colours[side];
+            if (VALID[state] >> s & 1) c.fillRect(a, y, Math.max(.7, b - a), thick);
+            else if (known >> s & 1) { c.globalAlpha = .45; c.fillRect(a, y + Math.floor(thick / 2), Math.max(.7, b - a), 1); c.globalAlpha = 1; }
+          });
+          known |= VALID[state];
+        }
+      }
+      let last = -9;
+      c.fillStyle = colours.ink;
+      for (const i of memory.copies) {
+        if (i < axis.from || i > axis.to) continue;
+        const x = axis.x(i + .5);
+        if (x - last < 3) continue;
+        last = x;
+        const [from_, to] = directionOf(this.view.trace.strings[this.view.trace.detail[i]]), y = s => {
+          const l = lanes.findIndex(([, n]) => n === s);
+          return top + above + Math.max(0, l) * (thick + 1) + thick / 2;
+        };
+        c.strokeStyle = colours.ink; c.lineWidth = 1.2;
+        c.beginPath(); c.moveTo(x, y(from_)); c.lineTo(x, y(to)); c.stroke();
+        c.beginPath(); c.arc(x, y(to), 2.4, 0, 7); c.fill();
+      }
+    }
+  }
+  row(y) { return this.rows[Math.floor((y + this.box.scrollTop) / ROW)]; }
+  hit(x, y) {
+    const memory = this.row(y), {trace, axis} = this.view;
+    if (!memory) return null;
+    const about = `${bytesText(memory.bytes)}, ${memory.role}${memory.aliases && memory.aliases.length ? `; also ${memory.aliases.join(", ")}` : ""}`;
+    if (x < gutter) return [memory.name, about];
+    return [`${memory.name}: ${stateWords(trace.head(memory, axis.moment(x)))}`, about];
+  }
+}
+
+/* Between which sides a copy or reorder goes: "host to device", "plain to nChw16c", "nChw16c to plain". */
+function directionOf(detail) {
+  const [from, to] = detail.split(" to ");
+  const side = word => word === "host" || word === "plain" ? 0 : word === "device" || word === "peer" ? 1 : 2;
+  return [side(from), side(to || "host")];
+}
+
+function stateWords(state) {
+  return ["no side holds anything yet", "the host's side is valid", "the device's side is valid", "host and device hold the same",
+          "the private side is valid", "private and host hold the same", "recycled: its memory serves others"][state];
+}
+
+/* The arenas of a place: each segment a bar cut into its cells, or, of the buddy allocator, the tree of halves. */
+class Arena extends Picture {
+  constructor(canvas, view) { super(canvas); this.view = view; this.drawn = []; }
+  draw() {
+    const {trace, place, moment} = this.view, width = Math.max(200, this.canvas.parentElement.clientWidth);
+    const segments = trace.arena(place, moment), buddy = trace.allocators.get(place) === "buddy";
+    const rows = segments.map(s => ({segment: s, tree: buddy && !s.own, height: 18 + (buddy && !s.own ? (depth(s) + 1) * 17 : 34) + 12}));
+    this.fit(width, Math.max(60, rows.reduce((sum, r) => sum + r.height, 0)));
+    const c = this.context(), step = this.view.currentStep();
+    this.drawn = [];
+    // Blocks that this step has taken so far, to be outlined.
+    this.fresh = new Set(step ? trace.find("alloc", step.first, moment).filter(i => trace.strings[trace.place[i]] === place).map(i => trace.address[i]) : []);
+    let top = 0;
+    if (!segments.length) {
+      c.font = FONT(13); c.fillStyle = colours.soft;
+      c.fillText("No memory is held here at this moment.", 2, 24);
+    }
+    for (const {segment, tree, height} of rows) {
+      const free = segment.cells.reduce((sum, cell) => sum + (cell.used ? 0 : cell.bytes), 0), used = segment.cells.filter(cell => cell.used).length;
+      c.font = MONO(11); c.fillStyle = colours.soft;
+      const title = segment.own ? `blocks of their own · ${bytesText(segment.bytes)} · ${used} in use`
+        : `${tree ? "pool" : "segment"} ${hex(segment.address)} · ${bytesText(segment.bytes)} · ${used} in use · ${bytesText(free)} free`;
+      c.fillText(clipped(c, title, width - 4), 1, top + 8);
+      if (tree) this.tree(c, segment, top + 18, width);
+      else this.bar(c, segment, top + 18, width);
+      top += height;
+    }
+  }
+  bar(c, segment, top, width) {
+    const least = this.view.equal ? 0 : Math.min(3, width / segment.cells.length);
+    const scale = this.view.equal ? () => width / segment.cells.length
+      : (spare => cell => least + cell.bytes / segment.bytes * spare)(width - least * segment.cells.length);
+    let x = 0;
+    for (const cell of segment.cells) {
+      const w = scale(cell);
+      this.cell(c, cell, x, top, w, 34);
+      x += w;
+    }
+  }
+  tree(c, pool, top, width) {
+    const split = new Set();
+    for (const cell of pool.cells) {
+      const level = levelOf(pool, cell), start = (cell.address - pool.address) / pool.bytes;
+      for (let l = 0; l < level; l++) split.add(`${l} ${Math.floor(start * 2 ** l + 1e-9)}`);
+    }
+    c.font = MONO(10);
+    for (const key of split) {
+      const [level, number] = key.split(" ").map(Number), w = width / 2 ** level, x = number * w;
+      if (w < 1) continue;
+      c.strokeStyle = colours.faint; c.lineWidth = 1;
+      c.strokeRect(x + .5, top + level * 17 + .5, Math.max(0, w - 2), 14);
+      c.fillStyle = colours.soft;
+      c.textAlign = "center";
+      c.fillText(clipped(c, bytesText(pool.bytes / 2 ** level), w - 8), x + w / 2, top + level * 17 + 8);
+      c.textAlign = "left";
+    }
+    for (const cell of pool.cells)
+      this.cell(c, cell, (cell.address - pool.address) / pool.bytes * width, top + levelOf(pool, cell) * 17, cell.bytes / pool.bytes * width, 16);
+  }
+  cell(c, cell, x, y, w, h) {
+    const role = this.view.trace.roleOf(cell.name), gap = w > 5 ? 1.5 : w > 2 ? .6 : 0;
+    this.drawn.push({address: cell.address, bytes: cell.used ? cell.asked : cell.bytes, used: cell.used, name: cell.name, size: cell.bytes, x, y, w, h});
+    if (cell.used) {
+      c.fillStyle = colours[ROLES[role]];
+      c.fillRect(x, y, Math.max(.8, w - gap), h);
+      if (w > 34) {
+        c.fillStyle = inkOn(colours[ROLES[role]]);
+        c.font = MONO(11);
+        c.fillText(clipped(c, cell.name || bytesText(cell.asked), w - 10), x + 5, h > 20 ? y + 11 : y + h / 2 + .5);
+        if (h > 20) { c.globalAlpha = .85; c.fillText(clipped(c, bytesText(cell.asked), w - 10), x + 5, y + 24); c.globalAlpha = 1; }
+      }
+    } else {
+      c.fillStyle = hatch(c, colours.cache);
+      c.fillRect(x, y, Math.max(.8, w - gap), h);
+      if (w > 3) { c.strokeStyle = colours.faint; c.lineWidth = 1; c.strokeRect(x + .5, y + .5, Math.max(0, w - gap - 1), h - 1); }
+      if (w > 64) {
+        c.font = MONO(11);
+        const text = clipped(c, `free ${bytesText(cell.bytes)}`, w - 12), wide = c.measureText(text).width;
+        c.fillStyle = colours.panel; c.fillRect(x + 3, y + h / 2 - 7, wide + 6, 14);
+        c.fillStyle = colours.soft; c.fillText(text, x + 6, y + h / 2 + .5);
+      }
+    }
+    if (this.fresh.has(cell.address) && cell.used) {
+      c.strokeStyle = colours.ink; c.lineWidth = 2;
+      c.strokeRect(x + 1, y + 1, Math.max(1, w - gap - 2), h - 2);
+    }
+  }
+  hit(x, y) {
+    const cell = this.drawn.find(d => x >= d.x && x < d.x + Math.max(1, d.w) && y >= d.y && y < d.y + d.h);
+    if (!cell) return null;
+    return cell.used ? [cell.name || "a block", `${bytesText(cell.bytes)} asked for, in a block of ${bytesText(cell.size)} at ${hex(cell.address)}`
+                        + (this.fresh.has(cell.address) ? "; taken in this step" : "")]
+      : ["free", `${bytesText(cell.size)} at ${hex(cell.address)}, kept for the next request that fits`];
+  }
+}
+
+const hex = n => "0x" + n.toString(16);
+const levelOf = (pool, cell) => Math.max(0, Math.round(Math.log2(pool.bytes / cell.bytes)));
+const depth = pool => pool.cells.reduce((most, cell) => Math.max(most, levelOf(pool, cell)), 0);
+
+/* Black or white, whichever is easier to read on a colour "rgb(r, g, b)". */
+function inkOn(colour) {
+  const [r, g, b] = colour.match(/[\d.]+/g).slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+  return .2126 * r + .7152 * g + .0722 * b > .25 ? "#101418" : "#ffffff";
+}

@@ -1,0 +1,587 @@
+"use strict";
+/* The page: one moment, which all panels show, and what moves it. */
+
+const $ = id => document.getElementById(id);
+const make = (tag, attributes = {}, ...children) => {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) key === "class" ? element.className = value : element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+};
+
+/* A list of many rows of which only those in sight exist. */
+class List {
+  constructor(box, row, height = 24) {
+    Object.assign(this, {box, row, height, from: 0, count: 0});
+    box.classList.add("list");
+    this.spacer = box.appendChild(document.createElement("div"));
+    box.addEventListener("scroll", () => this.draw());
+  }
+  set(from, to) {
+    if (from !== this.from || to - from !== this.count) this.box.scrollTop = 0;
+    [this.from, this.count] = [from, to - from];
+    this.spacer.style.height = this.count * this.height + "px";
+    this.draw();
+  }
+  show(number) {
+    const top = (number - this.from) * this.height, box = this.box;
+    if (top < box.scrollTop || top + this.height > box.scrollTop + box.clientHeight) box.scrollTop = top - box.clientHeight / 2;
+  }
+  draw() {
+    const first = Math.max(0, Math.floor(this.box.scrollTop / this.height) - 4);
+    const last = Math.min(this.count, first + Math.ceil((this.box.clientHeight || 300) / this.height) + 8);
+    const rows = [];
+    for (let i = first; i < last; i++) {
+      const row = this.row(this.from + i);
+      row.className = "row " + row.className;
+      row.style.top = i * this.height + "px";
+      rows.push(row);
+    }
+    this.spacer.replaceChildren(...rows);
+  }
+}
+
+/* A drawing from a file that anybody may have written: it shows, and does nothing. */
+function withoutScript(svg) {
+  for (const element of [svg, ...svg.querySelectorAll("*")]) {
+    if (/^(script|foreignObject|a|image|use|iframe)$/i.test(element.localName)) element.remove();
+    for (const attribute of [...element.attributes]) if (/^on|href$/i.test(attribute.name)) element.removeAttribute(attribute.name);
+  }
+  return svg;
+}
+
+/* An event in words: [what kind, what it says]. */
+function eventWords(e) {
+  const blob = e.name || "a block";
+  switch (e.kind) {
+    case "alloc": return ["takes", `${bytesText(e.bytes)} for ${blob}`];
+    case "free": return ["gives back", `${bytesText(e.bytes)} of ${blob}`];
+    case "cache hit": return ["cache hit", `a free block serves ${bytesText(e.bytes)}`];
+    case "split": return ["split", `${bytesText(e.bytes)} are cut off${e.detail ? `, ${leftWords(e.detail)}` : ""}`];
+    case "merge": return ["merge", `free neighbours become one block of ${bytesText(e.bytes)}`];
+    case "segment taken": case "pool taken": return ["grows", `a ${e.kind.split(" ")[0]} of ${bytesText(e.bytes)} from below`];
+    case "segment given back": case "pool given back": return ["shrinks", `a ${e.kind.split(" ")[0]} of ${bytesText(e.bytes)} goes back`];
+    case "head": {
+      const [, from, to, call] = /^(\w+) -> (\w+)(?: by (\w+))?/.exec(e.detail) || [];
+      return ["state", to ? `${blob}: ${shortState(from)} → ${shortState(to)}${call ? ` (${call})` : ""}` : `${blob}: ${e.detail}`];
+    }
+    case "copy": return ["copy", `${bytesText(e.bytes)} of ${blob}, ${e.detail}`];
+    case "reorder": return ["reorder", `${blob}, ${e.detail}`];
+    case "launch": return ["launch", `${e.name}, ${launchWords(e)}`];
+    case "begin": return ["begins", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
+    case "end": return ["ends", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
+    case "loss": return ["loss", `${e.name} ${e.detail}`];
+    default: return [e.kind, [e.name, e.detail].filter(Boolean).join(": ")];
+  }
+}
+const leftWords = detail => detail.replace(/(\d+) bytes/, (_, n) => bytesText(+n));
+
+class View {
+  constructor(data) {
+    this.trace = new Trace(data);
+    this.axis = new Axis(this.trace);
+    this.step = 0;
+    this.moment = 0;
+    this.equal = false;
+    this.why = data.why || {};
+    this.place = this.choosePlace();
+    readColours();
+    this.steps = new Steps($("steps").firstElementChild, this);
+    this.usage = new Usage($("usage").firstElementChild, this);
+    this.strips = new Strips($("strips").lastElementChild, this, $("strips"));
+    this.arena = new Arena($("arena").firstElementChild, this);
+    this.events = new List($("events"), i => this.eventRow(i));
+    this.kernelsOf = "step";
+    this.head();
+    this.net();
+    this.listen();
+    this.layout();
+    const wanted = /^#(step|event)=(\d+)$/.exec(location.hash) || (data.open === undefined ? null : [0, "event", data.open]);
+    if (wanted && wanted[1] === "event") this.goMoment(+wanted[2]); else this.go(wanted ? +wanted[2] : this.firstOf("forward"));
+  }
+
+  currentStep() { return this.trace.steps[this.step]; }
+  firstOf(kind) { return Math.max(0, this.trace.steps.findIndex(s => s.kind === kind)); }
+  last() { return Math.max(0, this.trace.steps.length - 1); }
+
+  choosePlace() {
+    const places = this.trace.places.filter(p => p);
+    const device = places.find(p => p.startsWith("CUDA"));
+    return device || places[0] || "CPUPlace()";
+  }
+
+  /* Go to the end of a step. */
+  go(step) {
+    this.step = Math.max(0, Math.min(this.last(), step));
+    const now = this.currentStep();
+    this.moment = now ? now.last : 0;
+    this.show();
+  }
+  /* Go to a moment inside of a step: after the first `moment` events. */
+  goMoment(moment) {
+    this.moment = Math.max(0, Math.min(this.trace.count, moment));
+    this.step = Math.max(0, this.trace.stepOf[Math.max(0, this.moment - 1)]);
+    this.show();
+  }
+  goIteration(by) {
+    const now = this.currentStep().iteration, steps = this.trace.steps;
+    const other = by > 0 ? steps.findIndex(s => s.iteration > now) : steps.findIndex(s => s.iteration === Math.max(0, now - 1) && s.kind !== "setup");
+    if (other >= 0) this.go(other);
+  }
+  nextCopy() {
+    const {trace} = this, kinds = ["copy", "reorder"].map(k => trace.strings.indexOf(k));
+    for (let k = 1; k <= trace.count; k++) {
+      const i = (this.moment + k - 1) % trace.count;
+      if (kinds.includes(trace.kind[i])) return this.goMoment(i + 1);
+    }
+  }
+
+  /* Show the moment in all panels. */
+  show() {
+    const begun = performance.now();
+    if (this.axis.show(this.moment)) for (const chart of [this.steps, this.usage, this.strips]) chart.stale = true;
+    if (this.touchedOnly) this.chooseRows();
+    for (const chart of [this.steps, this.usage, this.strips, this.arena]) chart.draw();
+    this.where();
+    this.stepPanel();
+    this.legend();
+    this.kernels();
+    this.light();
+    this.lastStep = performance.now() - begun;
+  }
+
+  layout() {
+    const inner = $("steps").clientWidth;
+    this.axis.width = Math.max(280, inner);
+    gutter = inner < 520 ? 100 : 148;
+    this.steps.layout(44);
+    this.usage.layout(window.innerWidth < 800 ? 130 : 190);
+    this.chooseRows();
+    this.strips.layout();
+    this.stripsHeight();
+  }
+  chooseRows() {
+    const touched = this.touchedOnly && new Set((this.currentStep() || {touched: []}).touched.map(t => t.memory));
+    this.strips.rows = this.trace.memories.filter(m => m.sides && (!touched || touched.has(m.name)));
+    this.stripsHeight();
+    this.strips.stale = true;
+  }
+  stripsHeight() {
+    const rows = Math.max(1, this.strips.rows.length) * ROW;
+    $("strips").firstElementChild.style.height = rows + "px";
+    $("strips").style.height = Math.min(rows + 1, Math.max(160, Math.min(480, window.innerHeight * .52))) + "px";
+    this.strips.layout();
+  }
+
+  head() {
+    const {net, device, steps} = this.trace;
+    $("net-name").textContent = net.name || "a net";
+    const iterations = new Set(steps.filter(s => s.kind !== "setup").map(s => s.iteration)).size;
+    const where = {cpu: "the CPU", sim: "the simulated device", gpu: device.name}[device.kind] || device.name;
+    $("about").textContent = [`${iterations} iteration${iterations === 1 ? "" : "s"} of training on ${where}`,
+      `${steps.length} steps`, `${this.trace.count.toLocaleString("en")} events`, net.file].filter(Boolean).join(" · ");
+    const places = this.trace.places.filter(p => p);
+    $("place").replaceChildren(...(places.length ? places : [this.place]).map(p => make("option", {value: p}, placeWords(p))));
+    $("place").value = this.place;
+    $("side-legend").replaceChildren(...this.strips.lanes().map(([side]) => {
+      const mark = make("i"); mark.style.background = `var(--${side})`;
+      return make("span", {}, mark, side);
+    }));
+    $("steps").setAttribute("aria-valuemax", this.last());
+  }
+
+  where() {
+    const step = this.currentStep(), {trace} = this;
+    if (!step) { $("where-what").textContent = "nothing was recorded"; return; }
+    $("where-what").textContent = `${step.layer || step.kind}${step.layer && step.layer !== step.kind ? " · " + step.kind : ""}`;
+    const inside = this.moment === step.last ? "" : `, event ${this.moment - step.first} of ${step.last - step.first}`;
+    $("where-more").textContent = `iteration ${step.iteration} · step ${this.step + 1} of ${trace.steps.length}${inside}`
+      + (step.loss == null ? "" : ` · loss ${typeof step.loss === "number" ? step.loss.toPrecision(4) : step.loss}`);
+    $("steps").setAttribute("aria-valuenow", this.step);
+    $("steps").setAttribute("aria-valuetext", $("where-what").textContent + ", " + $("where-more").textContent);
+    $("back").disabled = $("first").disabled = this.step === 0 && this.moment === step.last;
+    $("next").disabled = $("last").disabled = this.step === this.last() && this.moment === step.last;
+  }
+
+  legend() {
+    const usage = this.trace.usage(this.place), m = this.moment;
+    const entry = (role, bytes) => {
+      const mark = make("i");
+      mark.style.background = role === "cache" ? "repeating-linear-gradient(135deg, var(--cache) 0 1.5px, transparent 1.5px 4px)" : `var(--${role})`;
+      return make("li", {}, mark, role, make("b", {}, bytesText(bytes)));
+    };
+    const there = ROLES.map((role, r) => [role, usage.roles[r]]).filter(([role, values]) => (this.ever = this.ever || {})[this.place + role] ??= values.some(v => v > 0));
+    $("legend").replaceChildren(...there.map(([role, values]) => entry(role, values[m])), entry("cache", Math.max(0, usage.reserved[m] - usage.live[m])),
+      make("li", {}, "held", make("b", {}, bytesText(usage.reserved[m]))), make("li", {}, "most", make("b", {}, bytesText(usage.most))));
+    const buddy = this.trace.allocators.get(this.place) === "buddy";
+    $("arena-hint").textContent = `${placeWords(this.place)} at this moment. `
+      + (buddy ? "A pool is halved until a chunk just fits; two free halves become one again. " : "Each bar is memory taken at once, cut into blocks. ")
+      + "Colours say what a block serves, hatched blocks are free, outlined ones were taken in this step.";
+  }
+
+  stepPanel() {
+    const step = this.currentStep(), {trace} = this;
+    if (!step) return;
+    const node = trace.net.nodes[step.node], kinds = kind => trace.find(kind, step.first, step.last);
+    const allocs = kinds("alloc"), frees = kinds("free"), copies = kinds("copy"), reorders = kinds("reorder"), launches = kinds("launch");
+    const sum = list => list.reduce((total, i) => total + trace.bytes[i], 0);
+    const clauses = [];
+    if (launches.length) clauses.push(`starts ${plural(launches.length, "kernel")}`);
+    if (copies.length) clauses.push(`copies ${bytesText(sum(copies))} between host and device`);
+    if (reorders.length) clauses.push(`reorders ${plural(reorders.length, "array")}`);
+    if (allocs.length) clauses.push(`takes ${plural(allocs.length, "block")} (${bytesText(sum(allocs))})`);
+    if (frees.length) clauses.push(`gives back ${plural(frees.length, "block")} (${bytesText(sum(frees))})`);
+    const names = list => list.length > 4 ? `${list.slice(0, 3).join(", ")} and ${list.length - 3} more` : list.join(", ").replace(/, ([^,]*)$/, " and $1");
+    const what = step.kind === "setup" ? "The net is made: layers take their parameters."
+      : step.kind === "between" ? "Between the layers: what nobody's forward or backward did."
+      : step.kind === "update" ? "The solver updates the parameters with their gradients."
+      : !node ? `${step.layer} goes ${step.kind}.`
+      : step.kind === "backward" && !node.bottoms.length ? `${node.name} (${node.type}) reads no blob, so no gradient goes further back.`
+      : step.kind === "forward" ? `${node.name} (${node.type}) goes forward: it ${node.bottoms.length ? `reads ${names(node.bottoms)} and ` : ""}writes ${names(node.tops)}.`
+      : `${node.name} (${node.type}) goes backward: from the gradient of ${names(node.tops)} it computes ${names([
+          ...node.bottoms.map(b => `that of ${b}`), ...(node.params.length ? ["those of its parameters"] : [])]) || "nothing"}.`;
+    const together = step.with ? ` It was computed together with ${step.with}.` : "";
+    $("sentence").textContent = `${what}${together} ${clauses.length ? `It ${names(clauses)}.` : "It neither takes memory nor copies."}`;
+    const facts = [["time", timeText(step.end - step.begin)]];
+    if (step.flops) facts.push(["operations", countText(step.flops)]);
+    if (step.bytes) {
+      const rate = step.bytes / Math.max(1, step.end - step.begin);
+      facts.push(["reads, writes", bytesText(step.bytes)], ["rate", rateText(rate)]);
+      if (trace.device.copy_bandwidth) facts.push(["of a copy's rate", `${digits(rate * 1e11 / trace.device.copy_bandwidth)} %`]);
+    }
+    if (node && node.engine) facts.push(["engine", node.engine]);
+    if (node && node.layout) facts.push(["layout", node.layout]);
+    $("facts").replaceChildren(...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+
+    const reasons = [...copies, ...reorders].filter(i => this.why[i]).sort((a, b) => a - b);
+    const here = reasons.includes(this.moment - 1) ? [this.moment - 1] : reasons.slice(0, 3);
+    $("why").replaceChildren(...here.map(i => {
+      const e = trace.event(i);
+      return make("article", {}, make("h4", {}, `Why was ${e.name} ${e.kind === "copy" ? "copied" : "reordered"}?`), make("p", {}, this.why[i]));
+    }), ...(reasons.length > here.length ? [make("p", {class: "hint"}, `${plural(reasons.length, "copy", "copies")} in this step; c shows them one after the other.`)] : []));
+
+    $("touched").tBodies[0].replaceChildren(...(step.touched.length ? step.touched.map(t => make("tr", {class: t.before === t.after ? "same" : ""},
+      make("td", {}, t.memory), make("td", {}, this.glyph(t.before)), make("td", {}, "→"), make("td", {}, this.glyph(t.after))))
+      : [make("tr", {}, make("td", {class: "hint"}, "no state changes"))]));
+    this.events.set(step.first, step.last);
+    if (this.moment > step.first) this.events.show(this.moment - 1);
+  }
+
+  glyph(state) {
+    const valid = VALID[STATES.indexOf(state)] || 0;
+    const cells = this.strips.lanes().map(([side, s]) => {
+      const i = make("i");
+      if (valid >> s & 1) { i.style.background = `var(--${side})`; i.style.borderColor = `var(--${side})`; }
+      return i;
+    });
+    return make("span", {class: "state", title: state}, make("span", {class: "glyph", "aria-hidden": "true"}, ...cells), " ", make("small", {}, shortState(state)));
+  }
+
+  eventRow(i) {
+    const [kind, words] = eventWords(this.trace.event(i));
+    const row = make("div", {role: "option", title: `${this.trace.event(i).name} ${this.trace.event(i).detail}`.trim(), "data-event": i, class: i >= this.moment ? "later" : "", "aria-selected": i === this.moment - 1}, make("span", {}, kind), words);
+    return row;
+  }
+
+  kernels() {
+    const {trace} = this, step = this.currentStep(), all = this.kernelsOf === "all";
+    $("kernels-step").setAttribute("aria-pressed", !all);
+    $("kernels-all").setAttribute("aria-pressed", all);
+    if (!this.launched) this.launched = trace.find("launch").length;
+    $("kernel-hint").textContent = !this.launched ? (trace.device.kind === "cpu"
+      ? "On the CPU layers compute with loops of the same functors; no kernel is started."
+      : "No launch was recorded.")
+      : all ? "All kernels of the trace, those that took longest first." : "What this step starts on the device, in order. A kernel is near its limit where it moves bytes as fast as a plain copy.";
+    const table = $("kernels");
+    table.hidden = !this.launched;
+    if (!this.launched || all && table.dataset.shows === "all") return;
+    table.dataset.shows = all ? "all" : "step";
+    const rows = all ? this.kernelTotals() : trace.find("launch", step.first, step.last).slice(0, 500).map(i => ({...launchOf(trace.event(i)), event: i, count: 1}));
+    const columns = all ? ["kernel", "launches", "time", "bytes", "rate", "of a copy's rate"] : ["kernel", "grid", "block", "time", "bytes", "rate", "of a copy's rate"];
+    table.tHead.replaceChildren(make("tr", {}, ...columns.map((name, k) => make("th", {class: k ? "n" : "", scope: "col"}, name))));
+    table.tBodies[0].replaceChildren(...(rows.length ? rows.map(k => {
+      const rate = k.bytes && k.ns ? k.bytes / k.ns : 0, share = rate && trace.device.copy_bandwidth ? rate * 1e9 / trace.device.copy_bandwidth : 0;
+      const known = trace.data.kernels[k.name], text = known && (known.source || known.ptx);
+      const name = text ? make("button", {type: "button", "data-kernel": k.name}, k.name) : make("span", {class: "code"}, k.name);
+      const bar = make("span", {class: "bar"}, make("i"));
+      bar.firstChild.style.width = Math.min(100, share * 100) + "%";
+      const n = value => make("td", {class: "n"}, value);
+      return make("tr", {}, make("td", {}, name), ...(all ? [n(k.count)] : [n(k.grid), n(k.block)]), n(k.ns ? timeText(k.ns) : "–"),
+        n(k.bytes ? bytesText(k.bytes) : "–"), n(rate ? rateText(rate) : "–"), share ? make("td", {class: "n"}, bar, `${digits(share * 100)} %`) : n("–"));
+    }) : [make("tr", {}, make("td", {class: "hint", colspan: columns.length}, "This step starts no kernel."))]));
+  }
+  kernelTotals() {
+    const totals = new Map();
+    for (const i of this.trace.find("launch")) {
+      const one = launchOf(this.trace.event(i)), sum = totals.get(one.name) || {name: one.name, count: 0, ns: 0, bytes: 0};
+      sum.count++; sum.ns += one.ns; sum.bytes += one.bytes;
+      totals.set(one.name, sum);
+    }
+    return [...totals.values()].sort((a, b) => b.ns - a.ns || b.count - a.count);
+  }
+  showKernel(name, ptx) {
+    const known = this.trace.data.kernels[name], dialog = $("source");
+    $("source-title").textContent = name;
+    $("show-source").disabled = !known.source; $("show-ptx").disabled = !known.ptx;
+    const as = ptx && known.ptx || !known.source ? "ptx" : "source";
+    $("show-source").setAttribute("aria-pressed", as === "source"); $("show-ptx").setAttribute("aria-pressed", as === "ptx");
+    dialog.querySelector("pre").textContent = known[as];
+    dialog.dataset.kernel = name;
+    if (!dialog.open) dialog.showModal();
+  }
+
+  /* The net: the drawing that came with the trace, or a column of its layers. */
+  net() {
+    const {nodes, drawing} = this.trace.net, box = $("net");
+    if (drawing) {
+      const svg = withoutScript(new DOMParser().parseFromString(drawing, "image/svg+xml").documentElement);
+      svg.setAttribute("role", "group");
+      svg.classList.toggle("large", +svg.getAttribute("width") > 460);
+      box.replaceChildren(svg);
+    } else {
+      const shape = node => node ? node.tops.map(t => (node.shapes[t] || []).join(" × ")).find(Boolean) || "" : "";
+      box.replaceChildren(make("ul", {class: "column"}, ...nodes.map((node, i) => make("li", {"data-shape": shape(nodes[i - 1])},
+        make("button", {type: "button", "data-node": i, title: node.tops.map(t => `${t}: ${(node.shapes[t] || []).join(" × ")}`).join("\n")},
+          node.name, make("span", {}, node.type))))));
+    }
+    this.layers = nodes.map((_, i) => box.querySelector(`[data-node="${i}"]`));
+    this.blobs = [...box.querySelectorAll("g.blob")].map(g => [g, [g.dataset.blob, ...JSON.parse(g.dataset.aliases || "[]")]]);
+    for (const layer of this.layers) if (layer && drawing) { layer.setAttribute("tabindex", 0); layer.setAttribute("role", "button"); }
+    const choose = event => { const chosen = event.target.closest("[data-node]"); if (chosen) this.goLayer(+chosen.dataset.node); };
+    box.addEventListener("click", choose);
+    box.addEventListener("keydown", event => {
+      if (drawing && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); event.stopPropagation(); choose(event); }
+    });
+    $("net-panel").hidden = !nodes.length;
+  }
+  goLayer(node) {
+    const steps = this.trace.steps;
+    for (let k = 1; k <= steps.length; k++) {
+      const s = (this.step + k) % steps.length;
+      if (steps[s].node === node) return this.go(s);
+    }
+  }
+  light() {
+    const step = this.currentStep() || {touched: []}, panel = $("net-panel");
+    const touched = new Set(step.touched.map(t => (this.trace.memoryOf.get(t.memory) || {}).blob));
+    this.layers.forEach((layer, i) => {
+      if (!layer) return;
+      const now = step.node === i;
+      now ? layer.setAttribute("aria-current", "step") : layer.removeAttribute("aria-current");
+      layer.classList.toggle("with", step.with === this.trace.net.nodes[i].name);
+      if (!now) return;
+      const [inner, outer] = [layer.getBoundingClientRect(), panel.getBoundingClientRect()];
+      if (inner.top < outer.top + 50 || inner.bottom > outer.bottom - 20) panel.scrollTop += inner.top - outer.top - outer.height / 2;
+      const wide = $("net").getBoundingClientRect();
+      if (inner.left < wide.left || inner.right > wide.right) $("net").scrollLeft += inner.left - wide.left - wide.width / 3;
+    });
+    for (const [g, names] of this.blobs) g.classList.toggle("touched", names.some(name => touched.has(name)));
+  }
+
+  play(on = !this.playing) {
+    clearInterval(this.timer);
+    this.playing = on;
+    $("play-sign").textContent = on ? "❚❚" : "▶";
+    $("play-word").textContent = on ? "Pause" : "Play";
+    if (!on) return;
+    if (this.step === this.last()) this.go(0);
+    this.timer = setInterval(() => this.step < this.last() ? this.go(this.step + 1) : this.play(false), 1000 / +$("speed").value);
+  }
+  forward() { this.go(this.step + 1); }
+  backward() { const step = this.currentStep(); this.go(step && this.moment < step.last && this.moment > step.first ? this.step : this.step - 1); }
+
+  setAxis(by) {
+    this.axis.by = by;
+    $("by-events").setAttribute("aria-pressed", by === "events"); $("by-time").setAttribute("aria-pressed", by === "time");
+    this.redraw();
+  }
+  zoom(factor, around = this.moment) {
+    factor ? this.axis.zoom(factor, Math.max(this.axis.from, Math.min(this.axis.to, around))) : this.axis.whole();
+    this.redraw();
+  }
+  redraw() {
+    for (const chart of [this.steps, this.usage, this.strips]) chart.stale = true;
+    this.show();
+  }
+  theme() {
+    const root = document.documentElement, dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    this.recolour();
+  }
+  recolour() { hatches.clear(); readColours(); this.redraw(); }
+
+  listen() {
+    const click = (id, act) => $(id).addEventListener("click", act);
+    click("first", () => this.go(0));
+    click("last", () => this.go(this.last()));
+    click("back", () => this.backward());
+    click("next", () => this.forward());
+    click("play", () => this.play());
+    click("theme", () => this.theme());
+    click("help-button", () => $("help").showModal());
+    click("by-events", () => this.setAxis("events"));
+    click("by-time", () => this.setAxis("time"));
+    click("zoom-in", () => this.zoom(.5));
+    click("zoom-out", () => this.zoom(2));
+    click("zoom-all", () => this.zoom(0));
+    for (const [id, equal] of [["to-scale", false], ["equal", true]]) click(id, () => {
+      this.equal = equal;
+      $("to-scale").setAttribute("aria-pressed", !equal); $("equal").setAttribute("aria-pressed", equal);
+      this.arena.draw();
+    });
+    for (const [id, of] of [["kernels-step", "step"], ["kernels-all", "all"]]) click(id, () => { this.kernelsOf = of; this.kernels(); });
+    click("kernels", e => { const chosen = e.target.closest("[data-kernel]"); if (chosen) this.showKernel(chosen.dataset.kernel); });
+    click("show-source", () => this.showKernel($("source").dataset.kernel));
+    click("show-ptx", () => this.showKernel($("source").dataset.kernel, true));
+    click("events", e => { const row = e.target.closest("[data-event]"); if (row) this.goMoment(+row.dataset.event + 1); });
+    $("speed").addEventListener("change", () => this.playing && this.play(true));
+    $("place").addEventListener("change", () => { this.place = $("place").value; this.redraw(); });
+    $("touched-only").addEventListener("change", () => { this.touchedOnly = $("touched-only").checked; this.chooseRows(); this.show(); });
+    $("strips").addEventListener("scroll", () => { this.strips.stale = true; this.strips.draw(); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
+    new ResizeObserver(() => { this.layout(); this.show(); }).observe($("time-panel"));
+    document.addEventListener("keydown", event => this.key(event));
+    this.pointers();
+    this.search();
+  }
+
+  pointers() {
+    const tip = $("tip");
+    const tell = (event, lines) => {
+      tip.hidden = !lines;
+      if (!lines) return;
+      tip.replaceChildren(make("b", {}, lines[0]), lines[1] || "");
+      const [w, h] = [tip.offsetWidth, tip.offsetHeight];
+      tip.style.left = Math.max(4, Math.min(window.innerWidth - w - 8, event.clientX + 14)) + "px";
+      tip.style.top = (event.clientY + h + 24 > window.innerHeight ? event.clientY - h - 12 : event.clientY + 16) + "px";
+    };
+    for (const chart of [this.steps, this.usage, this.strips, this.arena]) {
+      const at = event => { const box = chart.canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+      chart.canvas.addEventListener("pointermove", event => {
+        if (chart !== this.arena && event.buttons & 1 && this.dragging === chart) this.drag(chart, at(event)[0]);
+        tell(event, chart.hit(...at(event)));
+      });
+      chart.canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+      if (chart === this.arena) continue;
+      chart.canvas.addEventListener("pointerdown", event => {
+        if (event.button || at(event)[0] < gutter) return;
+        this.dragging = chart;
+        chart.canvas.setPointerCapture(event.pointerId);
+        this.drag(chart, at(event)[0]);
+      });
+      chart.canvas.addEventListener("wheel", event => {
+        if (!event.ctrlKey && !event.metaKey) return;
+        event.preventDefault();
+        this.zoom(event.deltaY > 0 ? 1.25 : .8, this.axis.moment(at(event)[0]));
+      }, {passive: false});
+    }
+  }
+  /* The steps move by whole steps, the other charts by events. */
+  drag(chart, x) {
+    const moment = this.axis.moment(x);
+    if (chart === this.steps) this.go(this.trace.stepOf[Math.min(this.trace.count - 1, moment)]);
+    else this.goMoment(moment);
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=checkbox]), select, textarea") || document.querySelector("dialog[open]")) return;
+    const on = event.target.matches("button, [type=checkbox]");
+    const act = {
+      ArrowRight: () => event.shiftKey ? this.goMoment(this.moment + 1) : this.forward(),
+      ArrowLeft: () => event.shiftKey ? this.goMoment(this.moment - 1) : this.backward(),
+      Home: () => this.go(0), End: () => this.go(this.last()), "]": () => this.goIteration(1), "[": () => this.goIteration(-1),
+      " ": on ? null : () => this.play(), c: () => this.nextCopy(), "+": () => this.zoom(.5), "=": () => this.zoom(.5), "-": () => this.zoom(2), "0": () => this.zoom(0),
+      "/": () => $("search").focus(), t: () => this.theme(), "?": () => $("help").showModal(),
+    }[event.key];
+    if (!act) return;
+    event.preventDefault();
+    if (!" /?t".includes(event.key)) this.play(false);
+    act();
+  }
+
+  /* Everything that has a name, and where it leads. */
+  things() {
+    const {trace} = this;
+    const layers = trace.net.nodes.map((n, i) => [n.name, `layer, ${n.type}`, () => this.goLayer(i)]);
+    const memories = trace.memories.map(m => [m.name, `${m.role}, ${bytesText(m.bytes)}`, () => this.showMemory(m)]);
+    const kernels = this.kernelTotals().map(k => [k.name, `kernel, ${plural(k.count, "launch", "launches")}`, () => {
+      const i = trace.find("launch").find(i => trace.strings[trace.name[i]] === k.name && i + 1 > this.moment) ?? trace.find("launch").find(i => trace.strings[trace.name[i]] === k.name);
+      this.goMoment(i + 1);
+    }]);
+    return [...layers, ...memories, ...kernels];
+  }
+  showMemory(memory) {
+    this.touchedOnly = $("touched-only").checked = false;
+    this.chooseRows();
+    const row = this.strips.rows.indexOf(memory);
+    $("strips").scrollTop = row * ROW - $("strips").clientHeight / 2;
+    const next = memory.changes.find(m => m > this.moment) ?? memory.changes[1];
+    next === undefined ? this.show() : this.goMoment(next);
+    $("strips").scrollIntoView({block: "nearest"});
+  }
+  search() {
+    const input = $("search"), found = $("found");
+    let chosen = 0, rows = [];
+    const close = () => { found.hidden = true; input.setAttribute("aria-expanded", false); };
+    const draw = () => {
+      const words = input.value.trim().toLowerCase();
+      this.index = this.index || this.things();
+      rows = words ? this.index.filter(([name, about]) => words.split(/\s+/).every(w => `${name} ${about}`.toLowerCase().includes(w))).slice(0, 40) : [];
+      chosen = Math.min(chosen, Math.max(0, rows.length - 1));
+      found.replaceChildren(...rows.map(([name, about], i) => make("li", {role: "option", "aria-selected": i === chosen, "data-row": i, id: `found-${i}`}, make("b", {}, name), make("span", {}, about))),
+        ...(words && !rows.length ? [make("li", {}, `Nothing is called ${input.value}.`)] : []));
+      found.hidden = !words;
+      input.setAttribute("aria-expanded", !!words);
+      rows.length ? input.setAttribute("aria-activedescendant", `found-${chosen}`) : input.removeAttribute("aria-activedescendant");
+      found.children[chosen]?.scrollIntoView({block: "nearest"});
+    };
+    const take = i => { if (!rows[i]) return; const act = rows[i][2]; input.value = ""; close(); input.blur(); act(); };
+    input.addEventListener("input", () => { chosen = 0; draw(); });
+    input.addEventListener("keydown", event => {
+      if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); chosen = (chosen + (event.key === "ArrowDown" ? 1 : rows.length - 1)) % Math.max(1, rows.length); draw(); }
+      else if (event.key === "Enter") take(chosen);
+      else if (event.key === "Escape") { input.value = ""; close(); input.blur(); }
+    });
+    input.addEventListener("blur", () => setTimeout(close, 150));
+    found.addEventListener("pointerdown", event => { const row = event.target.closest("[data-row]"); if (row) { event.preventDefault(); take(+row.dataset.row); } });
+  }
+
+  /* What is drawn now, for tests and for who looks from the console. */
+  state() {
+    const {trace, moment, step, place} = this;
+    return {moment, step, place, events: trace.count, steps: trace.steps.length, playing: !!this.playing, lastStep: this.lastStep, ready: this.ready,
+            heads: Object.fromEntries(trace.memories.map(m => [m.name, STATES[trace.head(m, moment)]])),
+            copies: Object.fromEntries(trace.memories.map(m => [m.name, m.copies.filter(i => i < moment).length])),
+            blocks: this.arena.drawn.map(({address, bytes, used, name, size}) => ({address, bytes, used, name, size})),
+            usage: Object.fromEntries(ROLES.map((role, r) => [role, trace.usage(place).roles[r][moment]])), reserved: trace.usage(place).reserved[moment],
+            lit: trace.net.nodes.filter((_, i) => this.layers[i] && this.layers[i].hasAttribute("aria-current")).map(node => node.name),
+            rows: this.strips.rows.map(m => m.name)};
+  }
+}
+
+function plural(n, one, many = one + "s") { return `${n} ${n === 1 ? one : many}`; }
+function shortState(state) {
+  return {UNINITIALIZED: "nothing", HEAD_AT_CPU: "host", HEAD_AT_GPU: "device", SYNCED: "both", HEAD_AT_PRIVATE: "private", SYNCED_PRIVATE: "private, host", RECYCLED: "recycled"}[state] || state;
+}
+function placeWords(place) {
+  if (place.startsWith("CUDA")) return `device ${place.replace(/\D/g, "") || 0}`;
+  return place.startsWith("Pinned") ? "host, page-locked" : "host";
+}
+
+/* A launch, from "8x1x1 blocks of 256 threads; conv1 data (320000 bytes)"; its bytes are those of the arrays that it was given. */
+function launchOf(e) {
+  const [shape, ...arrays] = e.detail.split("; "), found = /^([\dx]+) blocks of (\d+) threads/.exec(shape) || [];
+  return {name: e.name, grid: (found[1] || "").replace(/(x1)+$/, "").replace(/x/g, " × "), block: found[2] || "", ns: e.took,
+          bytes: arrays.reduce((sum, a) => sum + +(/\((\d+) bytes\)$/.exec(a) || [0, 0])[1], 0), arrays};
+}
+function launchWords(e) { const one = launchOf(e); return `${one.grid} blocks of ${one.block} threads${e.took ? `, ${timeText(e.took)}` : ""}`; }
+
+{
+  const begun = performance.now();
+  const view = new View(JSON.parse($("trace").textContent));
+  $("trace").remove();          // the columns have it
+  view.ready = performance.now() - begun;
+  window.view = Object.freeze({state: () => view.state(), go: step => view.go(step), goMoment: moment => view.goMoment(moment), choose: place => {
+    $("place").value = place; $("place").dispatchEvent(new Event("change"));
+  }});
+}

@@ -1,0 +1,366 @@
+"""The view of a trace in a real browser, and the files for other viewers.
+
+One trace of LeNet on the simulated device serves all tests. Where selenium, chromium or
+chromedriver are missing the tests of the page skip and say which.
+"""
+
+import importlib.util
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minicaffe.errors import FileError
+from minicaffe.trace import Trace, html, load, perfetto, pytorch
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--window-size=1440,1000")
+SLOW = 5        # other processes of a test machine may be busy: a bound in milliseconds is this many times what a user may wait
+
+
+LENET = """
+import minicaffe
+from minicaffe import trace
+from minicaffe.proto import caffe_pb2, text
+from minicaffe.solver import create_solver
+minicaffe.set_mode_gpu()
+param = text.parse_text('net: "models/lenet/net.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 random_seed: 1 snapshot_after_train: false',
+                        caffe_pb2.SolverParameter)[0]
+recorder = trace.Recorder(create_solver(param))
+recorder.start()
+recorder.solver.step(3)
+recorder.stop()
+made = recorder.trace()
+made.save("FOLDER/lenet.json")
+"""
+
+
+@pytest.fixture(scope="module")
+def lenet(tmp_path_factory):
+    """The files of three iterations, made in a process of its own, as the device is chosen once for each."""
+    folder = tmp_path_factory.mktemp("lenet")
+    files = {name: folder / f"lenet.{name}" for name in ("html", "json", "snapshot", "perfetto")}
+    subprocess.run([sys.executable, "-c", LENET.replace("FOLDER", str(folder))], cwd=ROOT, check=True,
+                   env={**os.environ, "MINICAFFE_DEVICE": "sim"})
+    made = load(files["json"])
+    html.write(made, files["html"])
+    pytorch.write(made, files["snapshot"])
+    perfetto.write(made, files["perfetto"])
+    return files
+
+
+@pytest.fixture(scope="module")
+def trace(lenet):
+    return load(lenet["json"])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    missing = [name for name, there in (("selenium", importlib.util.find_spec("selenium")), ("chromium", shutil.which("chromium")),
+                                        ("chromedriver", shutil.which("chromedriver"))) if not there]
+    if missing:
+        pytest.skip(f"no {', no '.join(missing)}: pip install selenium, apt install chromium chromium-driver")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """The page in the browser."""
+
+    def __init__(self, browser, path):
+        self.browser = browser
+        browser.get("about:blank")      # or another part after # would not load the page anew
+        browser.get(path if isinstance(path, str) else path.as_uri())
+
+    def state(self, script=""):
+        return self.browser.execute_script(f"{script}; return view.state()")
+
+    def text(self, selector):
+        return self.browser.execute_script(f"return document.querySelector('{selector}').textContent")
+
+    def press(self, *keys):
+        from selenium.webdriver.common.action_chains import ActionChains
+        ActionChains(self.browser).send_keys(*keys).perform()
+        return self.state()
+
+    def errors(self):
+        return [entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+@pytest.fixture
+def page(browser, lenet):
+    page = Page(browser, lenet["html"])
+    yield page
+    assert not page.errors()
+
+
+def drawn_as_recorded(state, trace):
+    """Compare heads and blocks that the page shows with `Trace.at`."""
+    then = trace.at(state["moment"])
+    assert {name: head for name, head in state["heads"].items() if head != "UNINITIALIZED"} \
+        == {name: head for name, head in then.heads.items() if head != "UNINITIALIZED" and name in state["heads"]}
+    here = [block for block in then.blocks if block["place"] == state["place"]]
+    used = {block["address"]: (block["bytes"], block["name"]) for block in state["blocks"] if block["name"]}
+    assert used == {block["address"]: (block["bytes"], block["name"]) for block in here if block["name"]}
+    cells = {(block["address"], block["bytes"], block["used"]) for arena in then.arenas if arena["place"] == state["place"]
+             for segment in arena["segments"] for block in segment["blocks"]}
+    drawn = {(block["address"], block["size"], block["used"]) for block in state["blocks"]}
+    assert cells <= drawn and all((address, nbytes, True) in drawn for address, nbytes, in
+                                  ((b["address"], b["bytes"]) for b in here) if not any(a == address for a, _, _ in cells))
+    assert sum(state["usage"].values()) == sum(block["bytes"] for block in here)
+    return len(cells)
+
+
+def test_the_page_is_one_file_without_links_outside(lenet):
+    text = lenet["html"].read_text()
+    assert len(text) < 3_000_000
+    assert not re.search(r"""(src|href)\s*=\s*["']?(?!#|data:)[^"'\s>]|@import|url\(|fetch\(|XMLHttp|import\(""", re.sub(
+        r'(?s)<script type="application/json".*?</script>', "", text))
+    assert "http" not in re.sub(r'(?s)<script type="application/json".*?</script>', "", text)
+
+
+def test_states_and_blocks_at_five_moments_are_those_of_the_record(page, trace):
+    assert page.state()["steps"] == len(trace.steps) and page.state()["ready"] < 1000 * SLOW
+    chosen = [0, len(trace) // 7, len(trace) // 3, 2 * len(trace) // 3, len(trace)]
+    assert max(drawn_as_recorded(page.state(f"view.goMoment({moment})"), trace) for moment in chosen) > 20
+
+
+def test_every_moment_of_an_iteration_is_found_from_any_other(page, trace):
+    rng = random.Random(0)
+    for moment in rng.sample(range(len(trace)), 12):
+        drawn_as_recorded(page.state(f"view.goMoment({moment})"), trace)
+
+
+def test_clicks_and_keys_walk_the_steps(page, trace):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    first = page.state("view.go(3)")
+    assert first["moment"] == trace.steps[3]["last"]
+    page.browser.find_element(By.ID, "next").click()
+    assert page.state()["step"] == 4 and trace.steps[4]["layer"] in page.text("#where-what")
+    assert page.press(Keys.ARROW_LEFT)["step"] == 3
+    assert page.press(Keys.END)["step"] == len(trace.steps) - 1
+    assert page.press(Keys.HOME)["step"] == 0
+    page.browser.execute_script("document.activeElement.blur()")       # a button takes space for itself
+    assert page.press(" ")["playing"] and not page.press(" ")["playing"]
+    forward = next(i for i, step in enumerate(trace.steps) if step["layer"] == "conv2" and step["kind"] == "forward")
+    node = page.browser.find_element(By.CSS_SELECTOR, f"#net [data-node='{trace.steps[forward]['node']}']")
+    node.click()
+    drawn_as_recorded(page.state(), trace)
+    assert page.state()["step"] == forward and page.state()["lit"] == ["conv2"]
+
+
+def test_search_leads_to_a_blob(page):
+    from selenium.webdriver.common.keys import Keys
+    page.state("view.go(2)")
+    state = page.press("/", *"ip1[0] diff", Keys.ENTER)
+    assert state["step"] != 2 and state["heads"]["ip1[0] diff"] != "UNINITIALIZED"
+
+
+def test_each_copy_says_why_it_was_made(page, trace):
+    copies = [i for i, event in enumerate(trace.events) if event.kind == "copy"]
+    for i in (copies[0], copies[-1]):
+        page.state(f"view.goMoment({i + 1})")
+        assert page.text("#why p") == trace.document["why"][str(i)]
+    page.state(f"view.goMoment({copies[0] - 1})")
+    assert page.press("c")["moment"] == copies[0] + 1
+
+
+TUTORIAL = """
+import minicaffe
+from minicaffe import memory, trace
+from minicaffe.trace import html
+from minicaffe.blob import Blob
+minicaffe.set_mode_gpu()
+blob = Blob((2, 3), name="foo")
+blob.mutable_cpu_data[...] = 1
+with trace.record() as recorded:
+    for access in "gpu_data cpu_data mutable_gpu_data mutable_gpu_data cpu_data gpu_data mutable_cpu_data mutable_gpu_data mutable_cpu_data".split():
+        getattr(blob, access)
+        memory.reporter.event("access", name="foo data", detail=access)
+html.write(recorded, "tutorial.html")
+recorded.save("tutorial.json")
+"""
+
+
+def test_the_example_of_caffes_tutorial_shows_the_copies_that_it_lists(browser, tmp_path):
+    subprocess.run([sys.executable, "-c", TUTORIAL], cwd=tmp_path, check=True, env={**os.environ, "MINICAFFE_DEVICE": "sim"})
+    recorded, page = load(tmp_path / "tutorial.json"), Page(browser, tmp_path / "tutorial.html")
+    seen, copies = [], 0
+    for i in (i for i, event in enumerate(recorded.events) if event.kind == "access"):
+        state = page.state(f"view.goMoment({i + 1})")
+        seen.append((state["copies"]["foo data"] - copies, state["heads"]["foo data"]))
+        copies = state["copies"]["foo data"]
+    assert seen == [(1, "SYNCED"), (0, "SYNCED"), (0, "HEAD_AT_GPU"), (0, "HEAD_AT_GPU"), (1, "SYNCED"), (0, "SYNCED"), (0, "HEAD_AT_CPU"),
+                    (1, "HEAD_AT_GPU"), (1, "HEAD_AT_CPU")]
+    assert not page.errors()
+
+
+def test_kernels_have_their_grid_and_source(page, trace):
+    i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and trace.document["kernels"][event.name]["source"])
+    page.state(f"view.goMoment({i + 1})")
+    rows = page.browser.execute_script("return [...document.querySelectorAll('#kernels tbody tr')].map(r => r.textContent)")
+    assert any(trace.events[i].name in row for row in rows)
+    page.browser.execute_script("document.querySelector('#kernels [data-kernel]').click()")
+    assert "struct" in page.text("#source pre")
+
+
+@pytest.mark.parametrize("width, scheme", [(390, "light"), (1440, "dark")])
+def test_it_fits_a_small_screen_and_a_dark_one(page, width, scheme):
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    try:
+        page.state("view.go(5)")
+        wide, background = page.browser.execute_script(
+            "return [document.documentElement.scrollWidth, getComputedStyle(document.documentElement).backgroundColor]")
+        assert wide <= width
+        assert (background == "rgb(15, 18, 21)") == (scheme == "dark")
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_hostile_name_is_only_text(browser, trace, tmp_path):
+    document = json.loads(trace.to_json())
+    evil = "</script><img src=x onerror=document.title='broken'>"
+    document["net"]["name"] = evil
+    document["net"]["nodes"][1]["name"] = evil
+    html.write(Trace(document), tmp_path / "evil.html")
+    page = Page(browser, tmp_path / "evil.html")
+    assert page.text("#net-name") == evil and "broken" != browser.title and not page.errors()
+
+
+def test_it_opens_at_a_moment(browser, trace, tmp_path):
+    html.write(trace, tmp_path / "open.html", moment=len(trace) // 2)
+    assert Page(browser, tmp_path / "open.html").state()["moment"] == len(trace) // 2
+    assert Page(browser, (tmp_path / "open.html").as_uri() + "#event=40").state()["moment"] == 40
+
+
+def test_a_trace_without_steps_is_shown_too(browser, tmp_path):
+    html.write(Trace(None), tmp_path / "none.html")
+    page = Page(browser, tmp_path / "none.html")
+    assert page.state()["steps"] == 0 and not page.errors()
+
+
+def busy_trace(events):
+    """Make a trace of many events: 40 layers that take blocks from one segment and give them back, by a stack."""
+    columns = {key: [] for key in ("time", "kind", "place", "address", "bytes", "name", "detail", "took")}
+    strings, steps, heads = {}, [], {}
+    nodes = [{"name": f"layer{i}", "type": "ReLU", "line": i, "bottoms": [f"b{i}"], "tops": [f"b{i + 1}"], "params": [], "shapes": {},
+              "engine": None, "layout": None, "fused": [], "flops": None} for i in range(40)]
+    memories = [{"name": f"b{i} data", "blob": f"b{i}", "part": "data", "bytes": 4096, "role": "activation", "aliases": []} for i in range(41)]
+
+    def add(kind, address=0, nbytes=0, name="", detail=""):
+        place = "" if kind in ("begin", "end") else "CUDAPlace(0)"
+        for key, value in zip(columns, (len(columns["time"]) * 1000, kind, place, address, nbytes, name, detail, 0)):
+            columns[key].append(strings.setdefault(value, len(strings)) if key in ("kind", "place", "name", "detail") else value)
+
+    def head(name, to):
+        before, heads[name] = heads.get(name, "UNINITIALIZED"), to
+        add("head", 0, 4096, name, f"{before} -> {to} by mutable_gpu_data")
+        return [{"memory": name, "before": before, "after": to}]
+
+    base, size = 1 << 40, 1 << 20
+    add("segment taken", base, size)
+    while len(columns["time"]) < events:
+        for kind in ("forward", "backward"):
+            for i in range(40) if kind == "forward" else reversed(range(40)):
+                first, at = len(columns["time"]), base + i * 4096
+                add("begin", name=f"layer{i}", detail=kind)
+                if kind == "forward":
+                    add("cache hit", at, 4096)
+                    add("split", at, 4096, detail=f"{size - (i + 1) * 4096} bytes left")
+                    add("alloc", at, 4096, f"b{i + 1} data")
+                    touched = head(f"b{i + 1} data", "HEAD_AT_GPU")
+                    if i % 4 == 0:
+                        add("copy", at, 4096, f"b{i + 1} data", "device to host")
+                        touched += head(f"b{i + 1} data", "SYNCED")
+                else:
+                    add("merge", at, size - i * 4096)
+                    add("free", at, 4096, f"b{i + 1} data")
+                    touched = head(f"b{i + 1} data", "RECYCLED")
+                add("end", name=f"layer{i}", detail=kind)
+                steps.append({"iteration": len(steps) // 80, "kind": kind, "layer": f"layer{i}", "node": i, "first": first,
+                              "last": len(columns["time"]), "begin": first * 1000, "end": len(columns["time"]) * 1000, "with": None, "flops": None,
+                              "bytes": 4096, "touched": touched, "loss": None})
+    made = Trace(None)
+    made.document.update(strings=list(strings), events=columns, steps=steps, memories=memories)
+    made.document["net"].update(name="busy", nodes=nodes)
+    return made
+
+
+def test_a_hundred_thousand_events_stay_usable(browser, tmp_path):
+    trace = busy_trace(100_000)
+    html.write(trace, tmp_path / "busy.html")
+    page = Page(browser, tmp_path / "busy.html")
+    state = page.state()
+    assert state["events"] >= 100_000 and state["ready"] < 1000 * SLOW
+    took = page.browser.execute_script("""
+        const took = [], steps = view.state().steps;
+        for (let i = 0; i < 30; i++) { const begun = performance.now(); view.go(i * 7919 % steps); took.push(performance.now() - begun); }
+        return took.sort((a, b) => a - b);""")
+    assert took[len(took) // 2] < 100 and took[-1] < 100 * SLOW, took
+    drawn_as_recorded(page.state("view.goMoment(99000)"), trace)
+    assert not page.errors()
+
+
+def test_the_snapshot_is_of_pytorchs_form(lenet, trace):
+    with open(lenet["snapshot"], "rb") as file:
+        snapshot = pickle.load(file)
+    device = [segment for segment in snapshot["segments"] if segment["device"] == 0]
+    assert device and {"segments", "device_traces", "allocator_settings"} <= snapshot.keys()
+    end = next(arena for arena in trace.at(len(trace)).arenas if arena["place"] == "CUDAPlace(0)")
+    assert sum(segment["total_size"] for segment in device) >= sum(segment["bytes"] for segment in end["segments"])
+    for segment in snapshot["segments"]:
+        at = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == at and block["state"] in ("active_allocated", "inactive")
+            at += block["size"]
+        assert at == segment["address"] + segment["total_size"]
+    actions = {action["action"] for action in snapshot["device_traces"][0]}
+    assert {"alloc", "free_requested", "free_completed"} & actions
+    frames = [frame for action in snapshot["device_traces"][0] for frame in action["frames"]]
+    assert any(frame["filename"].endswith("net.prototxt") and frame["line"] > 0 for frame in frames)
+
+
+def test_pytorchs_own_tools_open_the_snapshot(lenet):
+    pytest.importorskip("torch", reason="no PyTorch; its structure is checked above")
+    from torch.cuda import _memory_viz as viz
+    with open(lenet["snapshot"], "rb") as file:
+        snapshot = pickle.load(file)
+    assert "segments:" in viz.segsum(snapshot) and "Device 0" in viz.trace(snapshot)
+    assert "MemoryViz" in viz.trace_plot(snapshot)
+    viz.memory(snapshot, format_flamegraph=str)
+    viz.segments(snapshot, format_flamegraph=str)
+
+
+def test_the_perfetto_file_is_a_trace(lenet, trace):
+    rows = json.loads(lenet["perfetto"].read_text())["traceEvents"]
+    slices = [row for row in rows if row["ph"] == "X" and row["tid"] == perfetto.STEPS]
+    assert len(slices) == len(trace.steps)
+    assert all(row["dur"] >= 0 and row["ts"] >= 0 for row in slices)
+    assert sum(row["ph"] == "X" and row["tid"] == perfetto.KERNELS for row in rows) == sum(event.kind == "launch" for event in trace.events)
+    last = [row for row in rows if row["ph"] == "C" and row["name"].endswith("CUDAPlace(0)")][-1]
+    assert sum(last["args"].values()) == sum(b["bytes"] for b in trace.at(len(trace)).blocks if b["place"] == "CUDAPlace(0)")
+
+
+@pytest.mark.parametrize("writer", [html, pytorch, perfetto])
+def test_an_unwritable_file_is_named(writer, tmp_path):
+    with pytest.raises(FileError, match="none"):
+        writer.write(Trace(None), tmp_path / "none" / "file")
