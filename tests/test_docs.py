@@ -25,7 +25,7 @@ from minicaffe.proto import caffe_pb2, parse_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = [path.relative_to(ROOT).as_posix() for path in (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")))]
+PAGES = [path.relative_to(ROOT).as_posix() for path in (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), DOCS / "course" / "README.md")]
 RUNNABLE = ("python", "minicaffe", "session", "prototxt")
 SHELL = re.compile(r"([A-Z_]+=|minicaffe |pip |python |pytest|ninja |git |tools/)")
 
@@ -41,7 +41,7 @@ def test_every_command_is_on_the_page():
     assert [name for name in COMMANDS if f"minicaffe {name}" not in text and f"`{name}" not in text] == []
 
 
-@pytest.mark.parametrize("page", sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("models/**/*.md")]))
+@pytest.mark.parametrize("page", sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("models/**/*.md")]))
 def test_links_lead_somewhere(page):
     path = ROOT / page
     links = re.findall(r"\]\(([^)#\s]+)", path.read_text())

@@ -32,6 +32,7 @@ COMMANDS = {
     "upgrade": ("minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
     "draw": ("minicaffe.cli.draw", "Draw a net."),
     "draw_net": ("minicaffe.cli.draw", "The same, from left to right as Caffe does."),
+    "convolution": ("minicaffe.cli.convolution", "Open a page that shows convolution and pooling up close."),
     "summarize": ("minicaffe.cli.summarize", "List the layers of a net in a table."),
     "gradcheck": ("minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
     "show": ("minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),

@@ -217,9 +217,10 @@ def _choose_allocators(ctx, param, names):
         where, name = re.fullmatch(r"(?:(\w+)=)?(.*)", text).groups()
         if where not in (None, "cpu", "pinned", "cuda"):
             raise click.UsageError(f"--allocator: '{where}' in '{text}' is no place; write cpu=NAME, pinned=NAME or cuda=NAME", ctx)
-        if where == "cpu" or where is None and caffe.mode == "cpu":
+        on_host = where == "cpu" or where is None and caffe.mode == "cpu"
+        if on_host:
             memory.use(memory.CPUPlace(), name)
-        if where == "cpu":
+        if where == "cpu" or on_host and not _may_use_gpu(ctx):
             continue
         for index in range(cuda.count()):
             cuda.get_device(index)  # brings the provider of its memory
@@ -227,6 +228,16 @@ def _choose_allocators(ctx, param, names):
                 memory.use(memory.CUDAPlace(index), name)
         if where == "pinned":
             memory.use(memory.PinnedPlace(), name)
+
+
+def _may_use_gpu(ctx):
+    """Whether a solver file may still ask for a GPU: none was chosen, and there is a driver."""
+    from minicaffe import cuda
+    from minicaffe.errors import DependencyError
+    try:
+        return ctx.meta.get("device") != "cpu" and cuda.count() > 0
+    except DependencyError:
+        return False
 
 
 def tell(line):

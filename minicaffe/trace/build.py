@@ -50,11 +50,7 @@ def memories_of(net, solver=None):
             if own != entry.name and own not in entry.aliases:
                 entry.aliases.append(own)
             return
-        name = base = memory.name or own
-        repeat = 1
-        while name in names:
-            repeat += 1
-            name = f"{base} #{repeat}"
+        name = _unused(memory.name or own, names)
         names.add(name)
         found[id(memory)] = Memory(name, blob.name, part, memory.size, role, memory.head, [] if own == name else [own])
 
@@ -72,6 +68,15 @@ def memories_of(net, solver=None):
     return found
 
 
+def _unused(name, names):
+    """Return a name, with a number if it is among `names`."""
+    repeat, free = 1, name
+    while free in names:
+        repeat += 1
+        free = f"{name} #{repeat}"
+    return free
+
+
 def document(parts, net, solver):
     """Return the document of what a `Recorder` has: a dict that JSON can hold.
 
@@ -82,8 +87,7 @@ def document(parts, net, solver):
     solver : Solver or None
     """
     memories = memories_of(net, solver)
-    names = {number: entry.name for number, entry in memories.items()}
-    events = [_with_own_name(event, names) for part in parts for event in part.events]
+    events = _named([event for part in parts for event in part.events], {number: one.name for number, one in memories.items()})
     start = parts[0].start if parts else None
     began = start.time if start else 0
     steps = _Steps(net, solver, memories, began)
@@ -143,14 +147,24 @@ def document(parts, net, solver):
     }
 
 
-def _with_own_name(event, names):
-    """Return a head event under the name that the trace has for its memory; one of another net's is kept apart."""
-    if event.kind != "head":
-        return event
-    name = names.get(event.address)
-    if name is None and event.name in names.values():
-        name = f"{event.name} (other)"
-    return event if name in (None, event.name) else event._replace(name=name)
+def _named(events, names):
+    """Return the events, those of heads and copies under names of their own for each memory; `names` has those of the net's by id.
+
+    Others, such as scratch memories and blobs of other nets, may have the same names.
+    """
+    names, used, named = dict(names), set(names.values()), list(events)
+    for i, event in enumerate(events):
+        if event.kind != "head":
+            continue
+        if event.address not in names:
+            names[event.address] = _unused(event.name, used)
+            used.add(names[event.address])
+        if names[event.address] != event.name:
+            named[i] = event._replace(name=names[event.address])
+            before = events[i - 1] if i else event      # the copy that this head comes of
+            if before.kind in ("copy", "reorder") and before.name == event.name:
+                named[i - 1] = before._replace(name=named[i].name)
+    return named
 
 
 class _Steps:

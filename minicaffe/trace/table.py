@@ -116,11 +116,15 @@ def sources(trace, number):
     number : int
         Of the step.
     """
-    step, lines = trace.steps[number], []
-    for name in dict.fromkeys(event.name for event in trace.events[step["first"]:step["last"]] if event.kind == "launch"):
-        kernel = trace.document["kernels"].get(name) or {"source": None, "header": None}
-        lines += [f"{name}, in {kernel['header']}:" if kernel["source"] else f"{name}: its source is not in minicaffe's headers",
-                  *(kernel["source"] or "").splitlines(), ""]
+    step, names = trace.steps[number], {}
+    for event in trace.events[step["first"]:step["last"]]:
+        if event.kind == "launch":      # kernels of one template have one source
+            kernel = trace.document["kernels"][event.name]
+            names.setdefault((kernel["source"], kernel["header"]), {})[event.name] = None
+    lines = []
+    for (source, header), which in names.items():
+        lines += [f"{'; '.join(which)}: " + (f"in {header}" if source else "its source is not in minicaffe's headers"),
+                  *(source or "").splitlines(), ""]
     return lines or ["this step launches no kernels"]
 
 

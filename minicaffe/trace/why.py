@@ -83,10 +83,10 @@ class Reasons:
         return " ".join(sentences)
 
     def _asked(self, number):
-        """Return the head event of the call that made the copy, the next of that memory; None if there is none."""
-        heads = self.heads[self.trace.events[number].name]
-        at = bisect_left(heads, number)
-        return self.trace.events[heads[at]] if at < len(heads) else None
+        """Return the head event of the call that made the copy, which comes right after it; None if the head stayed."""
+        events = self.trace.events
+        after = events[number + 1] if number + 1 < len(events) else None
+        return after if after is not None and (after.kind, after.name) == ("head", events[number].name) else None
 
     def _doer(self, number):
         """Return who works in a step."""

@@ -53,6 +53,11 @@ def test_places_are_chosen_one_by_one(train):
     assert device.stats().allocations > 0 and memory.allocator_of(PinnedPlace()).stats().allocations > 0
 
 
+def test_without_a_place_it_is_the_cpu_where_that_computes(train):
+    train("--device", "cpu", "--allocator", "buddy:max_chunk_size=16MiB")
+    assert isinstance(memory.allocator_of(CPUPlace()), BuddyAllocator) and memory.allocator_of(CPUPlace()).stats().allocations > 0
+
+
 def test_without_a_place_it_is_the_gpu(train):
     train("--device", "sim", "--allocator", "buddy:max_chunk_size=16MiB")
     assert isinstance(memory.allocator_of(CUDAPlace(0)), BuddyAllocator)

@@ -9,6 +9,7 @@ from minicaffe import memory, trace
 from minicaffe.errors import ConfigError, DataError, DependencyError, Error, WrongTypeError
 from minicaffe.memory import reporter
 
+on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # there are no copies and kernels on the CPU
 LAYERS = ["in", "conv", "norm", "relu", "ip", "loss"]
 
 
@@ -107,7 +108,7 @@ def test_a_test_net_is_kept_apart(where, make_solver):
     assert others == 2 * [f"{name} (another net)" for name in LAYERS]
     heads = made.at(len(made)).heads
     assert {blob.data_memory.name: str(blob.data_memory.head) for blob in solver.net.blob_list}.items() <= heads.items()
-    assert "conv data (other)" in heads
+    assert "conv data #2" in heads
 
 
 def test_json_and_back(where, make_solver, tmp_path):
@@ -174,10 +175,9 @@ def test_the_last_iterations(where, make_solver):
         trace.Recorder(solver.net, keep=1)
 
 
+@on_device
 def test_kernels(where, make_solver):
     """Each launch has a grid, a time and the arrays that it was given; its source is that of the functor."""
-    if where == "cpu":
-        pytest.skip("kernels are launched on devices; this test runs again on the simulated one")
     from minicaffe.trace.model import launch_of
     solver = make_solver()
     with trace.record(solver) as made:
@@ -194,10 +194,9 @@ def test_kernels(where, make_solver):
         assert kernel["source"].count("{") == kernel["source"].count("}") > 0, name
 
 
+@on_device
 def test_ptx(where, make_solver):
     """The names that launches have are enough to compile the kernels again."""
-    if where == "cpu":
-        pytest.skip("kernels are launched on devices; this test runs again on the simulated one")
     from minicaffe.cuda import compile
     from minicaffe.trace import kernels
     try:
@@ -209,3 +208,40 @@ def test_ptx(where, make_solver):
         net.forward_from_to(3, 3)
     kernels.add_ptx(made)
     assert [".entry" in kernel["ptx"] for kernel in made.document["kernels"].values()] == [True]
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_a_record_changes_no_number(where, make_solver, plan):
+    """A training that is recorded for some iterations ends with the same parameters, and on a device by graphs again."""
+    def train(recorded):
+        solver = make_solver(plan=plan)
+        solver.step(4)      # on a device the last of them are a CUDA graph's
+        if recorded:
+            with trace.record(solver) as made:
+                solver.step(2)
+            assert len(made) > 0
+        else:
+            solver.step(2)
+        solver.step(4)
+        return solver, [np.array(blob.data) for blob in solver.net.param_table.params]
+
+    solver, recorded = train(True)
+    _, plain = train(False)
+    assert all(np.array_equal(a, b) for a, b in zip(recorded, plain, strict=True))
+    if where != "cpu":
+        assert solver._graph.graph is not None
+        from minicaffe import cuda
+        assert not cuda.current().recording
+
+
+@on_device
+def test_nested_records_of_launches(where, make_solver):
+    """Who records launches already goes on when a recorder inside of his block stops."""
+    from minicaffe import cuda
+    solver = make_solver()
+    with trace.record(solver) as outer:
+        with trace.record(solver.net) as inner:
+            solver.step(1)
+        solver.step(1)
+    launches = [sum(event.kind == "launch" for event in made.events) for made in (outer, inner)]
+    assert launches[0] == 2 * launches[1] > 0 and not cuda.current().recording

@@ -10,15 +10,16 @@ from minicaffe.memory import SyncedHead, SyncedMemory
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
 
+on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # nothing is copied without one
+
 
 def copies(made):
     return [(number, event) for number, event in enumerate(made.events) if event.kind == "copy"]
 
 
+@on_device
 def test_the_example_of_caffes_tutorial(where):
     """docs/tutorial/net_layer_blob.md of Caffe: foo and bar are const and mutable accesses; its comments say what is copied."""
-    if where == "cpu":
-        pytest.skip("nothing is copied without a device; this test runs again on the simulated one")
     blob = Blob((4,), name="blob")
     blob.data[...] = 1          # the data is on the CPU initially
     data = blob.data_memory
@@ -58,9 +59,8 @@ def test_the_example_of_caffes_tutorial(where):
         trace.why(made, next(number for number, event in enumerate(made.events) if event.kind == "head"))
 
 
+@on_device
 def test_copies_of_a_training_name_who_wrote_and_who_asks(where, make_solver):
-    if where == "cpu":
-        pytest.skip("nothing is copied without a device; this test runs again on the simulated one")
     solver = make_solver()
     with trace.record(solver) as made:
         solver.step(2)

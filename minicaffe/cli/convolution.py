@@ -1,0 +1,28 @@
+"""``minicaffe convolution``: the page "convolution up close". Caffe has none."""
+
+import shutil
+import webbrowser
+from pathlib import Path
+
+import click
+
+from minicaffe.cli import options
+from minicaffe.errors import DependencyError
+
+PAGE = Path(__file__).resolve().parents[1] / "trace" / "view" / "convolution.html"
+
+
+@click.command(cls=options.CaffeCommand)
+@click.option("--html", metavar="FILE", help="Write the page to FILE in place of opening it.")
+@options.debug
+def convolution(html):
+    """Open a page that shows convolution, deconvolution and pooling window by window.
+
+    It shows which pixels a window reads, the column matrix, and the index of each element, with the arithmetic written out. It is
+    one file and needs no network.
+    """
+    if html:
+        shutil.copyfile(PAGE, html)
+        click.echo(f"Wrote {html}")
+    elif not webbrowser.open(PAGE.as_uri()):
+        raise DependencyError(f"no browser can be opened here; open {PAGE} in one, or write the page with --html FILE")

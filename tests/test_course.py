@@ -1,0 +1,163 @@
+"""docs/course: its blocks run and print what stands below them, and its exercises can be solved, but not by nothing or by a mistake.
+
+A chapter is run as its reader would: in an empty folder, files written, commands run and Python typed into one session, in its order.
+"""
+
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+from test_docs import ROOT, blocks
+
+import minicaffe
+
+COURSE = ROOT / "docs" / "course"
+CHAPTERS = sorted(COURSE.glob("[1-8]_*.md"))
+EXERCISES = COURSE / "exercises"
+FILE = re.compile(r"(?:#|//) (\S+\.\w+)\n")
+MARK = "---- end of a block"
+SESSION = """
+import shlex, subprocess, sys
+from pathlib import Path
+def _run(line):
+    words = shlex.split(line)
+    subprocess.run([sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])], check=True)
+"""
+
+# Of each exercise an answer that is wrong: what is replaced in solutions/, and by what.
+WRONG = {
+    1: {"index_of": ("at * size + i", "at + i * size"), "indices_of": ("tuple(reversed(digits))", "tuple(digits)"),
+        "allocations": ("count > capacity", "count != capacity")},
+    2: {"next_head": ('"SYNCED" if copied', "here if copied"), "copies": ("total += copied", "total += 1"),
+        "mean": ("cpu_data", "data")},
+    3: {"find": ("in scopes", "in scopes[:1]"), "new_parameters": ("there[name] != shape", "False"), "renew": ("{layer}[", "ip")},
+    4: {"round_up": ("-(-nbytes // grain)", "(nbytes // grain + 1)"), "buddy_of": ("offset ^ size", "offset + size"),
+        "best_fit": ("(size, offset) for", "(0, offset) for"), "join": ("== offset", "<= offset")},
+    5: {"elements_of": ("range(block * threads + thread, n, blocks * threads)", "range(block * threads + thread, n, threads)"),
+        "element_at": ("zip(reversed(shape), reversed(strides))", "zip(shape, strides)"), "magic_number": ("// d + 1", "// d"),
+        "saturate": ("x > 1 ? 1 : x", "1")},
+    6: {"inner_product_backward": ("dY.T @ X", "dY.T @ X / len(X)"), "softmax_loss_gradient": (" - scores.max(axis=1, keepdims=True)", ""),
+        "numeric_gradient": ("(2 * h)", "h")},
+    7: {"rate_inv": ("-power", "power"), "momentum_step": ("w - v", "w - rate * v"), "read_twice": ("current[name] = [name, 0]", "current.setdefault(name, [name, 0])")},
+    8: {"convolution_cost": ("2 * weights", "weights"), "attainable": ("min(", "max("), "lane_index": ("-(-channels // lanes)", "channels // lanes"),
+        "reorders": ('("plain", private)', '("plain",)')},
+}
+
+
+@pytest.fixture(autouse=True)
+def _chosen_by_the_course(device):
+    if device != "cpu":
+        pytest.skip("the course says itself where it computes; its tests run once, with --device cpu")
+
+
+def run_session(steps, folder):
+    """Run statements in one Python process in a folder; return what each of them prints."""
+    for net in ("lenet", "mlp"):
+        shutil.copytree(ROOT / "models" / net, folder / "models" / net)
+    (folder / "session.py").write_text(SESSION + "".join(f"{step}\nprint({MARK!r}, flush=True)\n" for step in steps))
+    environment = {name: value for name, value in os.environ.items() if name not in ("MINICAFFE_DEVICE", "MINICAFFE_SIM", "PYTHONSAFEPATH")}
+    done = subprocess.run([sys.executable, "session.py"], cwd=folder, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.split(MARK + "\n")[:-1]
+
+
+def steps_of(chapter):
+    """Return the chapter's steps as Python statements, and what each has to print: text, or None if the chapter does not say."""
+    steps, printed = [], []
+    for block in blocks(chapter.relative_to(ROOT)):
+        file = FILE.match(block.text)
+        if block.language == "text":
+            printed[-1] = block.text
+            continue
+        if file:
+            steps.append(f"Path({file[1]!r}).write_text({block.text!r})")
+        elif block.language == "python":
+            steps.append(block.text)
+        else:
+            assert block.language in ("minicaffe", "shell"), f"{chapter.name}:{block.line}: nobody runs this"
+            commands = [line for line in block.text.splitlines() if not block.not_run and not line.startswith("pytest docs/course/exercises/")]
+            steps.append("".join(f"_run({line!r})\n" for line in commands))
+        printed.append(None)
+    return steps, printed
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_does_what_it_says(chapter, tmp_path):
+    steps, expected = steps_of(chapter)
+    assert sum(text is not None for text in expected) >= 2
+    for step, said, text in zip(steps, run_session(steps, tmp_path), expected, strict=True):
+        assert text is None or said.strip() == text.strip(), step
+        if "_run('pytest" in step:                      # chapter 6: who follows it has added a layer, and its test passes
+            assert "4 passed" in said
+
+
+def test_the_notebook_does_what_it_says(tmp_path):
+    cells = [cell for cell in json.loads((COURSE / "course.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
+    said = run_session(["".join(cell["source"]) for cell in cells], tmp_path)
+    for cell, text in zip(cells, said, strict=True):
+        assert "".join("".join(output["text"]) for output in cell["outputs"]) == text, "".join(cell["source"])
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_the_functions_to_read_are_there(chapter):
+    """What a chapter names beside a file of ours is in that file, and a chapter has all of its parts."""
+    text = chapter.read_text()
+    for part in ("## The idea", "## Slowly", "## Our file", "## What the trace shows", "## Exercises"):
+        assert part in text, part
+    for paragraph in text.split("\n\n"):
+        sources = "".join((ROOT / path).read_text() for path in re.findall(r"\]\(\.\./\.\./(minicaffe/[\w/.]+)\)", paragraph))
+        for name in re.findall(r"`([\w.]+)`", paragraph) if sources else ():
+            assert re.search(rf"\b{name.split('.')[-1]}\b", sources), f"the files that this paragraph links have no {name}: {paragraph}"
+
+
+def test_the_index_has_every_chapter():
+    assert re.findall(r"\]\(([1-8]_\w+\.md)\)", (COURSE / "README.md").read_text()) == [chapter.name for chapter in CHAPTERS]
+
+
+# ---- exercises
+
+
+def failing(number, answers, tmp_path, monkeypatch):
+    """Run a chapter's tests on the source of some answers, and return the names of those that fail, and of all."""
+    module = types.ModuleType(f"chapter{number}")
+    exec(answers, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")       # put back afterwards; the tests set it
+    path = EXERCISES / f"test_chapter{number}.py"
+    names = {"__name__": path.stem}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    tests = {name: test for name, test in names.items() if name.startswith("test_")}
+    failed = set()
+    for name, test in tests.items():
+        try:
+            with np.errstate(all="ignore"):             # a wrong answer may overflow
+                test(*[tmp_path] * len(inspect.signature(test).parameters))
+        except (Exception, pytest.fail.Exception):
+            failed.add(name)
+    minicaffe.set_mode_cpu()
+    return failed, set(tests)
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_exercises(number, tmp_path, monkeypatch):
+    blanks, solutions = (folder / f"chapter{number}.py" for folder in (EXERCISES, EXERCISES / "solutions"))
+    named = {name for name in re.findall(r"^def (\w+)", blanks.read_text(), re.M)} | {name.lower() for name in re.findall(r"^([A-Z]+) =", blanks.read_text(), re.M)}
+    page, = COURSE.glob(f"{number}_*.md")
+    assert named == set(WRONG[number]) and all(f"`{name}`" in page.read_text() or f"`{name.upper()}`" in page.read_text() for name in named)
+    assert re.findall(r"^def .*", blanks.read_text(), re.M) == re.findall(r"^def .*", solutions.read_text(), re.M)
+
+    failed, tests = failing(number, solutions.read_text(), tmp_path, monkeypatch)
+    assert failed == set() and tests == {f"test_{name}" for name in named}
+    failed, _ = failing(number, blanks.read_text(), tmp_path, monkeypatch)
+    assert failed == tests, "a test passes though nobody has answered"
+    for name, (right, wrong) in WRONG[number].items():
+        assert solutions.read_text().count(right) == 1, (name, right)
+        failed, _ = failing(number, solutions.read_text().replace(right, wrong), tmp_path, monkeypatch)
+        assert f"test_{name}" in failed, f"{name} may be wrong: {wrong}"
