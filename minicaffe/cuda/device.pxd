@@ -14,7 +14,7 @@ cdef class Device:
     cdef object failure                     # the exception behind stream.failed
     cdef list modules
     cdef list idle_streams                  # handles that no Stream has now
-    cdef tuple timers                       # two Events, while launches are recorded
+    cdef tuple timers                       # two Events, once launches were recorded
     cdef int streams_made                   # handles in all
     cdef dict peers                         # index of another device -> 1 if kernels here may use its memory, else 0
     cdef list guests                        # devices that were lent memory of this one since its own stream waited for them

@@ -276,7 +276,8 @@ cdef class Device:
 
         The host waits for each kernel then, whose time is taken by events of the stream, and no iteration is run as a graph.
         """
-        self.timers = (Event(self, timing=True), Event(self, timing=True)) if on else None
+        if on and self.timers is None:      # they stay: another thread may be in a launch when recording ends
+            self.timers = (Event(self, timing=True), Event(self, timing=True))
         self.stream.recording = on
 
     def __repr__(self):
