@@ -7,6 +7,7 @@ import click
 from minicaffe.cli import options, training_file
 from minicaffe.common import caffe
 from minicaffe.errors import DependencyError, Error
+from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table
 
@@ -17,7 +18,9 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("file", metavar="NET")
-@click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True, help="Training iterations to record.")
+@click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True, help="Iterations to record.")
+@click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True,
+              help="TEST: run the net forward only, as a deploy net is used.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Pictures in a batch of the net's data layers.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
@@ -32,19 +35,22 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
 @options.plan
 @options.model_file
 @options.common
-def trace(file, iterations, batch_size, ptx, walk, level, stage, **paths):
-    """Train NET, the prototxt of a net or of a solver, for a few iterations and show what happens in it.
+def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths):
+    """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
 
     For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
     and given back, kernels. A run that fails shows what it did until then.
     """
     options.tell_mode(logger)
     try:
-        solver = make_solver(file, level, stage, batch_size)
-        recorder = Recorder(solver)
+        if phase.upper() == "TEST":
+            target = make_net(file, level, stage, batch_size)
+        else:
+            target = make_solver(file, level, stage, batch_size)
+        recorder = Recorder(target)
         recorder.start()
         try:
-            solver.step(iterations)
+            run(target, iterations)
         finally:
             recorder.stop()
             made = recorder.trace()
@@ -62,6 +68,24 @@ def add_ptx(made):
         kernels.add_ptx(made)
     except DependencyError as error:
         options.tell(f"no PTX: {error}")
+
+
+def run(target, iterations):
+    """Train with a solver, or run a net forward."""
+    if isinstance(target, Net):
+        for _ in range(iterations):
+            target.forward_from_to(0, len(target.nodes) - 1)
+    else:
+        target.step(iterations)
+
+
+def make_net(file, level, stage, batch_size):
+    """Return the net of a file in phase TEST."""
+    given = options.net_options()
+    param, positions = read_net(file, caffe_pb2.TEST, level, stage, given["skip_unknown_fields"])
+    if batch_size:
+        training_file.set_batch_size(param, batch_size)
+    return Net(param, file=file, positions=positions, **given)
 
 
 def make_solver(file, level, stage, batch_size):

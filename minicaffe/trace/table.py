@@ -255,10 +255,9 @@ def summary(trace):
     launches = [event for event in events if event.kind == "launch"]
     iterations = len({step["iteration"] for step in trace.steps})
     lines = [f"{len(trace.steps)} steps in {iterations} iteration{'s' if iterations != 1 else ''}, {len(events)} events",
-             f"copies: {len(copies)}, {size(sum(e.nbytes for e in copies))}, {sum(e.took for e in copies) / 1e6:.3f} ms",
-             f"kernels: {len(launches)}, {sum(e.took for e in launches) / 1e6:.3f} ms"]
-    if reorders:
-        lines.insert(2, f"reorders: {len(reorders)}, {size(sum(e.nbytes for e in reorders))}")
+             *(f"{what}: {len(those)}, {size(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} ms"
+               for what, those in (("copies", copies), ("reorders", reorders)) if those or what == "copies"),
+             *([f"kernels: {len(launches)}, {sum(e.took for e in launches) / 1e6:.3f} ms"] if launches else [])]
     for place, (total, roles) in peaks(trace).items():
         parts = ", ".join(f"{role} {size(nbytes)}" for role, nbytes in sorted(roles.items(), key=lambda item: -item[1]) if nbytes)
         lines.append(f"peak at {place}: {size(total)} ({parts})")

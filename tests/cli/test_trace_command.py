@@ -43,6 +43,16 @@ def test_an_output_that_cannot_be_written(minicaffe, folder):
     assert "no/such/t.json" in minicaffe("trace", "net.prototxt", "--json", "no/such/t.json", status=1)
 
 
+def test_a_deploy_net_runs_forward_only(minicaffe, folder):
+    (folder / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+      layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 4 } }""")
+    assert "no loss" in minicaffe("trace", "deploy.prototxt", status=2)
+    minicaffe("trace", "deploy.prototxt", "--phase", "TEST", "--iterations", "2", "--json", "t.json")
+    made = trace.load(folder / "t.json")
+    steps = [(step["iteration"], step["kind"], step["layer"]) for step in made.steps if step["node"] is not None]
+    assert steps == [(i, "forward", name) for i in (0, 1) for name in ("in", "ip")] and made.document["net"]["phase"] == "TEST"
+
+
 def test_walking_without_a_terminal(minicaffe, folder, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("n\nscale\n"))
     out = minicaffe("trace", "net.prototxt", "--step")
