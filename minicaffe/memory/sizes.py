@@ -19,6 +19,18 @@ def parse_size(text):
     return int(float(found[1]) * units[found[2]]) if "." in found[1] else int(found[1]) * units[found[2]]
 
 
+def size_text(nbytes):
+    """Return a number of bytes for people: ``312 KiB``, ``1.5 GiB``."""
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    value, unit = nbytes / 1024, "KiB"
+    for larger in ("MiB", "GiB", "TiB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.{0 if value >= 99.95 else 1}f} {unit}"
+
+
 def host_memory():
     """Return the bytes of memory of the machine, or of the container of this process where that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

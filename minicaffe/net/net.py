@@ -16,6 +16,7 @@ from minicaffe.net import weights
 from minicaffe.net.build import Builder
 from minicaffe.net.definitions import chosen_layers, insert_splits
 from minicaffe.net.run import Runner
+from minicaffe.net.summary import Summary
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import replacing
 from minicaffe.workspace import Workspace
@@ -192,6 +193,22 @@ class Net(Runner):
         """
         return [{"layer": node.name, **operation.describe(), "fused": [follower.name for follower in node.followers[:node.fused]]}
                 for node in self.nodes for operation in node.layer.operations()]
+
+    def summary(self):
+        """Return the table of the layers (`minicaffe.net.summary.Summary`), which ``print(net)`` and notebooks show.
+
+        Returns
+        -------
+        Summary
+            Who computes, layouts and scratch memory are those of the last run.
+        """
+        return Summary(self)
+
+    def __str__(self):
+        return str(self.summary())
+
+    def _repr_html_(self):
+        return self.summary()._repr_html_()
 
     # ---- weights (net/weights.py)
 

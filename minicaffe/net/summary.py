@@ -1,6 +1,156 @@
-"""The words of a table about the layers of a net."""
+"""A net as a table: layers, shapes, parameters, bytes, operations, and who computes (`minicaffe summary`, ``print(net)``)."""
+
+from dataclasses import dataclass, field
+from html import escape
+
+from minicaffe.blob import NUMPY_TYPES
+from minicaffe.memory.sizes import size_text
+from minicaffe.net import cost
 
 CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution")
+
+
+WIDTHS = 18, 17, 11, 9, 9, 9, 7     # of the columns, 80 together
+HEADS = "layer", "output", "parameters", "data", "diff", "scratch", "FLOPs"
+
+
+@dataclass
+class Row:
+    """What a layer is and takes; bytes that it shares with an earlier layer are not counted again.
+
+    `flops` and `backward_flops` are operations (net/cost.py); `engine` and `layout` are None before the first run, `fused` names
+    the layers that it computes, too, and `by` the one that computes it.
+    """
+
+    name: str
+    type: str
+    shapes: list
+    sizes: str
+    parameters: int
+    data: int
+    diff: int
+    flops: int
+    backward_flops: int
+    engine: str | None = None
+    layout: str | None = None
+    fused: list = field(default_factory=list)
+    by: str = ""
+    scratch: int | None = None
+
+    def cells(self):
+        """The numbers as text."""
+        output = ["x".join(map(str, shape)) or "scalar" for shape in self.shapes]
+        nbytes = (size_text(n) if n else "" for n in (self.data, self.diff, self.scratch))
+        return (self.name, ", ".join(output), f"{self.parameters:,}" if self.parameters else "", *nbytes,
+                flops_text(self.flops) if self.flops else "")
+
+    def remark(self):
+        """Who computes, in words."""
+        parts = [f"with {self.by}"] if self.by else [self.engine] if self.engine else []
+        parts += [f"layout {self.layout}"] if self.layout else []
+        return ", ".join(parts + ([f"computes {', '.join(self.fused)}, too"] if self.fused else []))
+
+
+class Summary:
+    """The layers of a net as rows, and their totals.
+
+    Parameters
+    ----------
+    net : Net
+    types : dict of str to str, optional
+        What the table calls the type of layers that stand in for others.
+    scratch : dict of str to int, optional
+        Bytes of scratch memory by layer, where they were seen (solver/trial.py).
+
+    Attributes
+    ----------
+    rows : list of Row
+        Without Splits that the net has put in.
+    parameters, parameter_bytes : int
+        Of memories, so that shared parameters count once.
+    data, diff, flops, backward_flops : int
+        Sums.
+    """
+
+    def __init__(self, net, types=None, scratch=None):
+        self.name, self.file, self.phase = net.name, net.file, "TEST" if net.phase else "TRAIN"
+        seen, by, self.rows = set(), {}, []
+        for node in net.nodes:
+            fused = node.followers[:node.fused]
+            by.update((id(follower), node.name) for follower in fused)
+            forth, back = cost.forward(node), cost.backward(node)
+            engines = [operation.describe()["engine"] for operation in node.layer.operations()]
+            layouts = [layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None]
+            row = Row(node.name, (types or {}).get(node.name, node.type), [blob.shape for blob in node.tops], sizes(node.param),
+                      sum(blob.count for blob in node.blobs if _first(blob.data_memory, seen)),
+                      sum(_nbytes(blob) for blob in node.tops if _first(blob.data_memory, seen)),
+                      sum(_nbytes(blob) for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
+                      forth.flops, back.flops, "/".join(dict.fromkeys(filter(None, engines))) or None, next(iter(layouts), None),
+                      [follower.name for follower in fused], by.get(id(node), ""), (scratch or {}).get(node.name))
+            if node.type != "Split" or row.diff or row.data:
+                self.rows.append(row)
+        for name in ("parameters", "data", "diff", "flops", "backward_flops"):
+            setattr(self, name, sum(getattr(row, name) for row in self.rows))
+        self.parameter_bytes = self.parameters * NUMPY_TYPES[net.dtype].itemsize
+
+    def totals(self):
+        """The sums in words, a list of lines."""
+        lines = [f"{len(self.rows)} layers, {self.parameters:,} parameters ({size_text(self.parameter_bytes)})",
+                 f"blobs: data {size_text(self.data)}, diff {size_text(self.diff)}",
+                 f"operations of a batch: {flops_text(self.flops)}FLOP forward"]
+        if self.backward_flops:
+            lines[-1] += f", {flops_text(self.backward_flops)}FLOP backward"
+        return lines
+
+    def __str__(self):
+        place = f" ({self.file})" if self.file else ""
+        lines = [f"{self.name or 'net'}{place}, phase {self.phase}", "", _aligned(HEADS)]
+        for row in self.rows:
+            cells = row.cells()
+            if len(cells[0]) >= WIDTHS[0] or len(cells[1]) >= WIDTHS[1]:     # a name is not cut: it has a line of its own
+                lines += [f"{cells[0]}  {cells[1]}".rstrip()]
+                cells = ("", "", *cells[2:])
+            lines += [_aligned(cells)] if any(cells) else []
+            lines.append("  " + "  ".join(filter(None, (f"{row.type} {row.sizes}".rstrip(), row.remark()))))
+        return "\n".join([*lines, "", *self.totals()])
+
+    def _repr_html_(self):
+        """The same for notebooks."""
+        head = "".join(f"<th>{escape(text)}</th>" for text in ("layer", "type", *HEADS[1:], "computed by"))
+        lines = []
+        for row in self.rows:
+            name, output, *numbers = row.cells()
+            cells = (name, f"{row.type} {row.sizes}", output, *numbers, row.remark())
+            lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+        return (f"<p><b>{escape(self.name or 'net')}</b>, phase {self.phase}</p><table><thead><tr>{head}</tr></thead>"
+                f"<tbody>{''.join(lines)}</tbody></table><p>{'<br>'.join(map(escape, self.totals()))}</p>")
+
+
+def flops_text(flops):
+    """Return a number of operations for people: ``36.9 M``."""
+    value, unit = float(flops), ""
+    for larger in "kMGTP":
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.{0 if value >= 99.95 or not unit else 1}f} {unit}"
+
+
+def _aligned(cells):
+    first, second, *numbers = cells
+    line = f"{first:<{WIDTHS[0]}}{second:<{WIDTHS[1]}}"
+    return (line + "".join(f"{cell:>{width}}" for cell, width in zip(numbers, WIDTHS[2:]))).rstrip()
+
+
+def _first(memory, seen):
+    if id(memory) in seen:
+        return False
+    seen.add(id(memory))
+    return True
+
+
+def _nbytes(blob):
+    return blob.count * NUMPY_TYPES[blob.dtype].itemsize
 
 
 def params(layer):

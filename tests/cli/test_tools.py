@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import re
 import struct
 
@@ -248,3 +249,19 @@ def test_resize_and_crop(minicaffe, there):
 def test_every_command_has_help(minicaffe):
     for name in app.COMMANDS:
         assert "Usage" in minicaffe(name, "--help")
+
+
+def test_summary(minicaffe, there):
+    from tiny import NET, SOLVER
+    (there / "net.prototxt").write_text(NET)
+    (there / "solver.prototxt").write_text(SOLVER)
+    net, solver = minicaffe("summary", "net.prototxt"), minicaffe("summary", "solver.prototxt")
+    assert "to train with SGD (plan memory): " in net and "history" in solver and max(map(len, net.splitlines())) <= 80
+    said = json.loads(minicaffe("summary", "net.prototxt", "--json", "--no-run"))
+    assert said["needs"] == [] and said["parameters"] == sum(row["parameters"] for row in said["rows"])
+    assert "phase TEST" in minicaffe("summary", "net.prototxt", "--phase=TEST") and "to test" in minicaffe("summary", "net.prototxt", "--phase=TEST")
+    assert "--phase TEST is for nets" in minicaffe("summary", "solver.prototxt", "--phase", "TEST", status=2)
+    assert "TOP=CHANNELSxHEIGHTxWIDTH" in minicaffe("summary", "net.prototxt", "--shape", "data", status=2)
+    assert "nowhere.prototxt" in minicaffe("summary", "nowhere.prototxt", status=1)
+    (there / "wrong.prototxt").write_text('layer { name: "c" type: "Convolution" bottom: "nowhere" top: "c" }')
+    assert "wrong.prototxt: layer 'c' (Convolution): bottom[0]: unknown bottom" in minicaffe("summary", "wrong.prototxt", status=2)

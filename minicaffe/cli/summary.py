@@ -1,0 +1,163 @@
+"""``minicaffe summary``: what a net consists of and needs; ``summarize`` lists its definition (Caffe tools/extra/summarize.py).
+
+Different from Caffe: `summary` builds the net, without its data, and tries a few iterations.
+"""
+
+import dataclasses
+import json
+import logging
+import re
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from minicaffe.cli import options, training_file
+from minicaffe.errors import Error
+from minicaffe.memory.sizes import size_text
+from minicaffe.net import stand_in
+from minicaffe.net.definitions import filter_layers
+from minicaffe.net.net import Net
+from minicaffe.net.summary import Summary, params, sizes
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.upgrade import read_net_file
+from minicaffe.solver import trial
+
+
+def _shapes(ctx, param, texts):
+    shapes = {}
+    for text in texts:
+        found = re.fullmatch(r"([^=]+)=(\d+(?:x\d+)*)", text)
+        if not found:
+            raise click.BadParameter(f"write TOP=CHANNELSxHEIGHTxWIDTH, such as data=3x224x224, got '{text}'", ctx, param)
+        shapes[found[1]] = tuple(map(int, found[2].split("x")))
+    return shapes
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("file", metavar="NET|SOLVER")
+@click.option("--batch-size", "--batch", "batch", type=click.IntRange(min=1), help="Pictures in a batch, if not as the file says.")
+@click.option("--phase", type=click.Choice(["TRAIN", "TEST"]), help="By default TRAIN if the net has a loss there.")
+@click.option("--shape", "shapes", multiple=True, callback=_shapes, metavar="TOP=3x224x224",
+              help="How large a picture of a data layer is whose data are not there; may be repeated.")
+@click.option("--run/--no-run", default=True, help="Whether to try a few iterations, which show engines and memory.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON: `rows`, sums and `needs`, in bytes.")
+@options.net_state
+@options.precision
+@options.threads
+@options.plan
+@options.model_file
+@options.common
+def summary(file, batch, phase, shapes, run, as_json, level, stage):
+    """Show the layers of a net: shapes, parameters, bytes, operations, who computes them; and what a training needs in memory.
+
+    No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed.
+    """
+    given = options.net_options()
+    if not click.get_current_context().meta.get("verbose"):
+        logging.getLogger("minicaffe").setLevel(logging.WARNING)
+    param, positions = training_file.read(file, given["skip_unknown_fields"])
+    is_net = isinstance(param, caffe_pb2.NetParameter)
+    if not is_net and phase == "TEST":
+        raise click.UsageError("--phase TEST is for nets; give the net of the solver", click.get_current_context())
+    wanted = caffe_pb2.Phase.Value(phase) if phase else caffe_pb2.TRAIN if not is_net or learns(param, file) else caffe_pb2.TEST
+
+    def without_data(net_param, path):
+        return stand_in.stand_in(net_param, path, shapes, batch if net_param.state.phase == wanted else None)
+
+    needs, sources, untried = [], [], None
+    if is_net:
+        stated = caffe_pb2.NetParameter()
+        stated.CopyFrom(param)
+        stated.state.phase, stated.state.level = wanted, level
+        stated.state.stage.extend(stage)
+        made, found = without_data(stated, file)
+        sources = [found]
+    solver_param = param if not is_net else training_file.default_solver(param, file) if wanted == caffe_pb2.TRAIN else None
+    try:
+        if wanted == caffe_pb2.TRAIN and (run or not is_net):
+            solver_param.train_state.level = level
+            solver_param.train_state.stage.extend(stage)
+            place = {"net_files": {file: (param, positions)}} if is_net else {"file": file, "positions": positions}
+            own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if is_net else ()
+            solver, needs, sources = trial.try_training(solver_param, without_data, own_fields=own, **place, **given)
+            net = solver.net
+        elif run:
+            net, needs = trial.try_net(lambda: Net(made, file=file, **given), sources[0])
+        else:
+            net = Net(made, file=file, **given)
+    except Error as error:
+        if not is_net:
+            raise
+        net, untried = Net(made, file=file, **given), error     # raises by itself what is wrong with the net
+    scratch = {layer: most for need in needs for layer, most in need.scratch.items()}
+    table = Summary(net, {name: source.type for name, source in sources[0].items()}, scratch)
+    if as_json:
+        needs = [{**dataclasses.asdict(need), "place": str(need.place)} for need in needs]
+        click.echo(json.dumps({**vars(table), "rows": list(map(dataclasses.asdict, table.rows)), "needs": needs}))
+        return
+    click.echo(str(table))
+    for line in needs_text(needs, solver_param.type if solver_param is not None else "", given["plan"]):
+        click.echo(line)
+    for text in dict.fromkeys(source.assumed for some in sources for source in some.values() if source.assumed):
+        click.echo(f"assumed, as the data are not there: {text}")
+    if untried:
+        click.echo(f"not tried, as the net does not run on made-up data: {untried}")
+
+
+def learns(param, file):
+    """Whether a net has a loss in phase TRAIN, by its definition."""
+    layers = filter_layers(param.layer, caffe_pb2.NetState(phase=caffe_pb2.TRAIN), file)
+    return any(layer.param.type.endswith("Loss") or any(layer.param.loss_weight) for layer in layers)
+
+
+def needs_text(needs, solver_type, plan):
+    """Say what a trial needed, a list of lines."""
+    lines = []
+    for need in needs:
+        what = f"to train with {solver_type}" if solver_type else "to test"
+        how = f"plan {plan}" if plan else "no plan"
+        where = "of the host" if need.place.on_host else f"of GPU {need.place.device}"
+        lines += ["", f"{what} ({how}): {size_text(need.peak)} {where}, most in {need.when}"]
+        lines += [f"  {role:<26}{size_text(nbytes):>10}" for role, nbytes in need.parts.items()]
+    return lines
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("net_file", metavar="NET")
+@click.option("-w", "--width", type=click.IntRange(min=1), default=30, show_default=True, help="Widest column of bottoms and tops.")
+@options.skip_unknown_fields
+@options.debug
+def summarize(net_file, width):
+    """List the layers of NET: name, type, parameters, bottoms, tops, and the sizes of convolutions and poolings.
+
+    A bottom that nothing makes is shown as ``?name``, a top that nothing reads underlined.
+    """
+    net, _ = read_net_file(net_file, options.net_options()["skip_unknown_fields"])
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=10_000)  # a pipe gets whole lines
+    table = Table.grid(padding=(0, 1))
+    for limit in (None, None, None, width, None, width, None):
+        table.add_column(no_wrap=limit is None or not console.is_terminal, max_width=limit if console.is_terminal else None)
+    for row in rows(net):
+        table.add_row(*row)
+    console.print(table)
+
+
+def rows(net):
+    """Yield the cells of each layer."""
+    made, read = set(), {bottom for layer in net.layer for bottom in layer.bottom}
+    for layer in net.layer:
+        kind = layer.type
+        if kind == "Python":
+            kind = f"{layer.python_param.module}.{layer.python_param.layer}"
+        bottoms = Text(", ").join(Text(name) if name in made else Text(f"?{name}", "bold red") for name in layer.bottom)
+        made.update(layer.top)
+        tops = []
+        for i, name in enumerate(layer.top):
+            weight = f"{layer.loss_weight[i]:g} * " if i < len(layer.loss_weight) and layer.loss_weight[i] != 1 else ""
+            tops.append(Text(weight + name, "" if name in read else "bold underline"))
+        arrow = "->" if tops else ""
+        yield Text(layer.name, "cyan"), Text(kind, "green"), params(layer), bottoms, arrow, Text(", ").join(tops), sizes(layer)

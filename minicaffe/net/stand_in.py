@@ -1,0 +1,148 @@
+"""A net without its data: sources whose databases or files may be missing become DummyData of the same shapes.
+
+`minicaffe summary` builds and tries nets so. The shape of a batch is what the layer itself says if its data are there; otherwise it
+is assumed, and `Source.assumed` says from what.
+"""
+
+import os
+from dataclasses import dataclass
+
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.layer import layer_class
+from minicaffe.net.definitions import filter_layers
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, upgrade
+
+READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF5Data", "MemoryData")
+
+
+@dataclass
+class Source:
+    """A layer whose data are stood in for: its type, the shapes of its tops, and how many batches it holds beside them."""
+
+    type: str
+    shapes: list
+    batches: int = 0
+    assumed: str = ""
+
+    @property
+    def bytes_ahead(self):
+        """Bytes of the batches that are made ready, which no blob's memory counts."""
+        return self.batches * sum(4 * count(shape) for shape in self.shapes)
+
+
+def count(shape):
+    """The number of values of a shape."""
+    total = 1
+    for dim in shape:
+        total *= dim
+    return total
+
+
+def stand_in(param, file=None, shapes=None, batch=None):
+    """Return a copy of a net whose sources need no data, for the phase of its state.
+
+    Parameters
+    ----------
+    param : NetParameter
+    file : str, optional
+        Its file; a deploy.prototxt beside it says the shape of an input that nothing else does.
+    shapes : dict of str to tuple, optional
+        Shapes of tops, without the batch, which nobody needs to look for.
+    batch : int, optional
+        Pictures in a batch, in place of what the file says.
+
+    Returns
+    -------
+    NetParameter, dict of str to Source
+        By the names of the layers.
+
+    Raises
+    ------
+    ConfigError
+        If a source is wrong, or neither data nor file say how large its pictures are; if no source has a batch.
+    """
+    result = caffe_pb2.NetParameter()
+    result.CopyFrom(param)
+    state = param.state
+    wanted = {layer.path for layer in filter_layers(result.layer, state, file)}
+    sources, batched = {}, False
+    for i, layer in enumerate(result.layer):
+        if f"layer[{i}]" not in wanted or layer.bottom:
+            continue
+        batched |= batch is not None and set_batch(layer, batch)
+        if layer.type in READERS:
+            sources[layer.name] = source = _source(layer, state.phase, file, shapes or {})
+            made = caffe_pb2.LayerParameter(name=layer.name, type="DummyData", top=layer.top)
+            made.include.extend(layer.include)
+            made.exclude.extend(layer.exclude)
+            for shape in source.shapes:
+                made.dummy_data_param.shape.add(dim=shape)
+            layer.CopyFrom(made)
+    if batch is not None and not batched:
+        raise ConfigError(f"cannot be {batch}: no layer of the net gives batches", field="--batch", file=file)
+    return result, sources
+
+
+def set_batch(layer, batch):
+    """Set the batch of a layer without bottoms; return whether it has one."""
+    for field, value in layer.ListFields():
+        if field.name.endswith("_param") and field.message_type is not None and "batch_size" in field.message_type.fields_by_name:
+            value.batch_size = batch
+            return True
+    shapes = layer.input_param.shape if layer.type == "Input" else layer.dummy_data_param.shape
+    for shape in shapes:
+        if shape.dim:
+            shape.dim[0] = batch
+    return bool(shapes)
+
+
+def _source(layer, phase, file, shapes):
+    kind = layer_class(layer.type)
+    ahead = layer.data_param.prefetch + 1 if hasattr(kind, "make_batches") else 0
+    given = [shapes.get(top) for top in layer.top]
+    if given[0] is None:
+        try:
+            alone = caffe_pb2.NetParameter(layer=[layer])
+            alone.state.phase = phase
+            alone.layer[0].ClearField("include")
+            alone.layer[0].ClearField("exclude")
+            return Source(layer.type, [blob.shape for blob in Net(alone).nodes[0].tops], ahead)
+        except (ConfigError, ShapeError) as error:
+            raise error.at(file=file)
+        except Error as error:
+            picture, why = _assumed(layer, file)
+            if picture is None:
+                error.message += f"; to go without, say how large a picture is: --shape {layer.top[0]}=3x224x224"
+                raise error.at(file=file, layer=layer.name, layer_type=layer.type)
+    else:
+        picture, why = given[0], "as --shape says"
+    batch = next((value.batch_size for field, value in layer.ListFields() if field.name.endswith("_param")
+                  and field.message_type is not None and "batch_size" in field.message_type.fields_by_name), 1)
+    rest = [(1, 1, batch, 8) if layer.type == "AnnotatedData" else (batch,) for _ in layer.top[1:]]
+    rest = [shape if other is None else (batch, *other) for shape, other in zip(rest, given[1:])]
+    return Source(layer.type, [(batch, *picture), *rest], ahead, f"{layer.top[0]} is {'x'.join(map(str, picture))}, {why}")
+
+
+def _assumed(layer, file):
+    """Return channels, height and width of a picture, and who says so."""
+    transform = layer.transform_param
+    channels = 1 if transform.force_gray else 3
+    image, resize = layer.image_data_param, transform.resize_param
+    for height, width, who in ((transform.crop_size, transform.crop_size, "crop_size"),
+                               (resize.height, resize.width, "resize_param"),
+                               (image.new_height, image.new_width, "new_height and new_width"),
+                               (layer.window_data_param.crop_size, layer.window_data_param.crop_size, "crop_size")):
+        if height and width:
+            return (channels, height, width), f"from {who}"
+    deploy = os.path.join(os.path.dirname(file), "deploy.prototxt") if file else ""
+    if os.path.isfile(deploy):
+        try:
+            caffe.check_path(deploy, "deploy.prototxt")
+            for other in upgrade.read_net_file(deploy)[0].layer:
+                if other.type == "Input" and other.input_param.shape:
+                    return tuple(other.input_param.shape[0].dim[1:]), f"as in {deploy}"
+        except Error:
+            pass    # what is wrong with it is not asked here
+    return None, ""

@@ -1,0 +1,138 @@
+"""What a training or test needs in memory: a few iterations with made-up data, of which every block is counted.
+
+The figure is the most bytes that live at once in blocks of minicaffe's allocators (`minicaffe.memory.stats(place).peak` of a
+process that only trains), whatever they serve, and the batches that data layers make ready, which NumPy holds. Not in it is what
+Python and the libraries take, and what allocators keep beyond their blocks.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from minicaffe import memory
+from minicaffe.memory.registry import registry
+from minicaffe.proto import caffe_pb2
+from minicaffe.solver import create_solver, solver_types
+
+ITERATIONS = 3      # the first makes what is kept, the second uses it, the third shows that nothing grows
+
+
+@dataclass
+class Needs:
+    """The most bytes at one place: `parts` has by role what they are, `when` says in which layer's pass.
+
+    `scratch` has by layer the most scratch memory that it takes.
+    """
+
+    place: object
+    peak: int = 0
+    when: str = ""
+    parts: dict = field(default_factory=dict)
+    scratch: dict = field(default_factory=dict)
+
+
+def try_training(param, stand_in, **options):
+    """Train a few iterations, with one batch of each test net before and after them.
+
+    Parameters
+    ----------
+    param : SolverParameter
+    stand_in : callable
+        ``stand_in(net_param, file)`` returns the net without its data, and its Sources by name (net/stand_in.py).
+    options
+        Of `minicaffe.solver.create_solver`.
+
+    Returns
+    -------
+    solver : Solver
+    needs : list of Needs
+        Of each place, the largest first.
+    sources : list of dict of str to Source
+        Of the net that is trained, and of those that test.
+    """
+    sources = []
+    quiet = caffe_pb2.SolverParameter()
+    quiet.CopyFrom(param)
+    for name in ("snapshot", "weights"):
+        quiet.ClearField(name)
+    quiet.max_iter = quiet.test_interval = ITERATIONS
+    quiet.display, quiet.snapshot_after_train = min(quiet.display, 1), False
+    quiet.test_iter[:] = [1] * len(quiet.test_iter)
+    base = solver_types().get(param.type)
+
+    def make_net(self, net_param, **net_options):
+        made, found = stand_in(net_param, net_options.get("file"))
+        sources.append(found)
+        return base.make_net(self, made, **{**net_options, "positions": None})
+
+    with memory.record() as events:
+        if base is None:
+            create_solver(quiet, **options)     # raises
+        solver = type(base.__name__, (base,), {"make_net": make_net})(quiet, **options)
+        solver.solve()
+    return solver, needs(events, [solver.net, *solver.test_nets], solver.history, sources), sources
+
+
+def try_net(make_net, sources):
+    """Run the net that `make_net` returns forward a few times, and return it and its Needs; `sources` has its Sources by name."""
+    with memory.record() as events:
+        net = make_net()
+        for _ in range(ITERATIONS):
+            net.forward_from_to(0, len(net.nodes) - 1)
+    return net, needs(events, [net], [], [sources])
+
+
+def needs(events, nets, history, sources):
+    """Find the peak of each place in a record, and what lived there then; see `try_training`."""
+    roles = roles_of(nets, history, sources)
+    found, live, running, peaks, layer, when = {}, {}, Counter(), {}, "", "setup"
+    for i, event in enumerate(events):
+        key = event.place, event.address
+        if event.kind == "begin":
+            layer, when = event.name, f"{event.name} {event.detail}" if event.detail != "update" else "update"
+        elif event.kind == "alloc" and roles.get(event.name, "") is not None:
+            live[key] = event.nbytes
+            running[event.place] += event.nbytes
+            need = found.setdefault(event.place, Needs(event.place))
+            if event.name == "scratch data":
+                need.scratch[layer] = max(event.nbytes, need.scratch.get(layer, 0))
+            if running[event.place] > need.peak:
+                need.peak, need.when, peaks[event.place] = running[event.place], when, i
+        elif event.kind == "free":
+            running[event.place] -= live.pop(key, 0)
+    for place, last in peaks.items():
+        found[place].parts = _parts(events[: last + 1], place, roles)
+    ahead = sum(source.bytes_ahead for some in sources for source in some.values())
+    if ahead:
+        need = found.setdefault(registry.host_place, Needs(registry.host_place))
+        need.parts["batches made ready"] = ahead
+        need.peak += ahead
+    return sorted(found.values(), key=lambda need: -need.peak)
+
+
+def roles_of(nets, history, sources):
+    """Return what blocks serve by their names; None: what only stands in."""
+    roles = {f"{blob.name} data": "history" for blob in history}
+    for net in nets:
+        for blob in net.blob_list:
+            roles[f"{blob.name} data"], roles[f"{blob.name} diff"] = "activations", "gradients of activations"
+        for blob in net.param_table.params:
+            roles[f"{blob.name} data"], roles[f"{blob.name} diff"] = "parameters", "gradients of parameters"
+        for node in net.nodes:
+            if any(node.name in some for some in sources):
+                roles.update((f"{blob.name} data", None) for blob in node.tops)
+    return {**roles, "scratch data": "scratch", "[kept for backward] data": "kept for backward"}
+
+
+def _parts(events, place, roles):
+    live = {}
+    for event in events:
+        if event.place == place and event.kind == "alloc":
+            live[event.address] = event
+        elif event.place == place and event.kind == "free":
+            live.pop(event.address, None)
+    parts = Counter()
+    for event in live.values():
+        role = roles.get(event.name, "layers' own")
+        if role is not None:
+            parts[role] += event.nbytes
+    return dict(parts.most_common())

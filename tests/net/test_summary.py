@@ -1,0 +1,111 @@
+"""Summaries: the table of a net, nets without their data, and what a training needs in memory."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minicaffe.errors import ConfigError, Error
+from minicaffe.memory import CPUPlace
+from minicaffe.memory.reporter import Event
+from minicaffe.net import stand_in
+from minicaffe.net.net import Net
+from minicaffe.net.summary import flops_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import trial
+
+ROOT = Path(__file__).parents[2]
+NET = """name: "small"
+layer { name: "in" type: "Input" top: "x" top: "y" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "a" type: "InnerProduct" bottom: "conv" top: "a" param { name: "w" } param { name: "b" } inner_product_param { num_output: 5 } }
+layer { name: "again" type: "InnerProduct" bottom: "conv" top: "again" param { name: "w" } param { name: "b" } inner_product_param { num_output: 5 } }
+layer { name: "flat" type: "Flatten" bottom: "again" top: "flat" }
+layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "flat" top: "sum" }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "sum" bottom: "y" top: "loss" }
+"""
+
+
+def parsed(text, phase=caffe_pb2.TRAIN):
+    param = parse_text(text, caffe_pb2.NetParameter)[0]
+    param.state.phase = phase
+    return param
+
+
+def test_rows_and_sums():
+    net = Net(parsed(NET))
+    table = net.summary()
+    rows = {row.name: row for row in table.rows}
+    assert rows["conv"].shapes == [(4, 16, 6, 6)] and rows["conv"].sizes == "3 16"
+    assert rows["conv"].parameters == 16 * 27 + 16 and rows["conv"].flops == 2 * 4 * 36 * 16 * 27
+    assert rows["conv"].data == rows["conv"].diff == 4 * 4 * 16 * 36
+    assert rows["relu"].data == rows["relu"].diff == 0 and rows["relu"].flops == 4 * 16 * 36       # in place
+    assert rows["again"].parameters == 0 and table.parameters == 448 + 5 * 576 + 5                 # shared
+    assert rows["flat"].data == rows["flat"].diff == rows["flat"].flops == 0                       # a view
+    assert rows["in"].diff == 0 and rows["in"].data == 4 * (4 * 3 * 64 + 4)
+    assert table.data == sum(row.data for row in table.rows) and table.backward_flops > table.flops
+    assert rows["conv"].engine is None
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert all(row.engine for row in net.summary().rows if row.name in ("conv", "a"))
+
+
+def test_text_has_80_columns_and_html_says_the_same():
+    net = Net(parsed(NET.replace('"conv"', '"a_convolution_with_a_long_name"').replace('"small"', '"<small>"')))
+    text = str(net)
+    assert text == str(net.summary()) and max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
+    assert re.search(r"^a_convolution_with_a_long_name  4x16x6x6\n +448 +9.0 KiB +9.0 KiB +124 k$", text, re.M)
+    assert "3,333 parameters (13.0 KiB)" in text and "SoftmaxWithLoss" in text and "phase TRAIN" in text
+    html = net._repr_html_()
+    assert html.count("<tr>") == 1 + len(net.summary().rows) and "&lt;small&gt;" in html and "<td>448</td>" in html
+    assert [flops_text(n) for n in (0, 999, 124_416, 36_864_000, 1_450_000_000, 999_600)] == ["0 ", "999 ", "124 k", "36.9 M", "1.4 G", "1.0 M"]
+
+
+DATA = """layer {{ name: "data" type: "Data" top: "data" top: "label" {} data_param {{ source: "/nowhere" batch_size: 8 prefetch: 2 }} }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 2 }} }}"""
+
+
+def test_a_net_without_its_data(tmp_path):
+    net, sources = stand_in.stand_in(parsed(DATA.format("transform_param { crop_size: 9 force_gray: true }")))
+    assert sources["data"].shapes == [(8, 1, 9, 9), (8,)] and "from crop_size" in sources["data"].assumed
+    assert sources["data"].bytes_ahead == 3 * 4 * (8 * 81 + 8) and Net(net).blob_by_name("data").shape == (8, 1, 9, 9)
+    with pytest.raises(Error, match="/nowhere.*--shape data=3x224x224"):
+        stand_in.stand_in(parsed(DATA.format("")))
+    _, sources = stand_in.stand_in(parsed(DATA.format("")), shapes={"data": (2, 5)}, batch=3)
+    assert sources["data"].shapes == [(3, 2, 5), (3,)] and "as --shape says" in sources["data"].assumed
+    (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 10 dim: 3 dim: 4 dim: 5 } } }')
+    _, sources = stand_in.stand_in(parsed(DATA.format("")), str(tmp_path / "net.prototxt"))
+    assert sources["data"].shapes[0] == (8, 3, 4, 5) and "deploy.prototxt" in sources["data"].assumed
+    with pytest.raises(ConfigError, match="batch_size: must be at least 1"):
+        stand_in.stand_in(parsed(DATA.format("").replace("batch_size: 8", "batch_size: 0")))
+    other_phase = DATA.format("include { phase: TEST }")
+    assert stand_in.stand_in(parsed(other_phase))[1] == {}
+    fed, sources = stand_in.stand_in(parsed(NET), batch=7)
+    assert not sources and fed.layer[0].input_param.shape[0].dim[0] == fed.layer[0].input_param.shape[1].dim[0] == 7
+    with pytest.raises(ConfigError, match="no layer of the net gives batches"):
+        stand_in.stand_in(parsed('layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 1 } } }'), batch=7)
+
+
+def test_the_peak_of_a_record():
+    place, net = CPUPlace(), Net(parsed(NET))
+    def event(kind, address, nbytes, name, detail=""):
+        return Event(0, kind, place, address, nbytes, name, detail, *(0,) * (len(Event._fields) - 7))
+    events = [event("free", 9, 999, "older"), event("alloc", 1, 100, "conv[0] data"), event("begin", 0, 0, "conv", "forward"),
+              event("alloc", 2, 50, "conv data"), event("alloc", 3, 70, "scratch data"), event("free", 3, 70, "scratch data"),
+              event("alloc", 4, 30, "relu mask data"), event("free", 2, 50, "conv data"), event("alloc", 5, 60, "x data")]
+    need, = trial.needs(events, [net], [], [{"in": stand_in.Source("Data", [(4, 5)], 3)}])
+    assert (need.peak, need.when) == (100 + 50 + 70 + 3 * 80, "conv forward")
+    assert need.parts == {"parameters": 100, "scratch": 70, "activations": 50, "batches made ready": 240}
+    assert need.scratch == {"conv": 70}
+
+
+@pytest.mark.parametrize("name", ["lenet", "cifar10_quick"])
+def test_the_memory_figure_is_that_of_a_training(name):
+    """Within 5% of what `minicaffe train` takes; caffenet takes too long here, `tools/bench/needs.py caffenet` says it."""
+    done = subprocess.run([sys.executable, ROOT / "tools/bench/needs.py", f"{name}:16"], text=True, stdout=subprocess.PIPE, check=True)
+    found = json.loads(done.stdout)
+    assert found["measured"] > 1 << 20 and 0.95 < found["ratio"] < 1.05, found
