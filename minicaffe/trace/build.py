@@ -83,17 +83,18 @@ def document(parts, net, solver):
     Parameters
     ----------
     parts : list of Part
+        One at least.
     net : Net or None
     solver : Solver or None
     """
     memories = memories_of(net, solver)
     events = _named([event for part in parts for event in part.events], {number: one.name for number, one in memories.items()})
-    start = parts[0].start if parts else None
-    began = start.time if start else 0
+    start = parts[0].start
+    began = start.time
     steps = _Steps(net, solver, memories, began)
     for part in parts:
         steps.take_all(part)
-    heads = dict(start.heads) if start else {}
+    heads = dict(start.heads)
     for event in events:    # what a memory was before the first that is known of it
         if event.kind == "head":
             heads.setdefault(event.name, event.detail.partition(" -> ")[0])
@@ -137,7 +138,7 @@ def document(parts, net, solver):
                 "phase": caffe_pb2.Phase.Name(net.phase) if net is not None else "", "nodes": nodes,
                 "drawing": drawing.net_svg(net, standalone=False) if nodes else None},
         "memories": listed,
-        "start": {"time": began, "heads": heads, "blocks": start.blocks if start else [], "arenas": start.arenas if start else []},
+        "start": {"time": began, "heads": heads, "blocks": start.blocks, "arenas": start.arenas},
         "strings": list(strings),
         "events": columns,
         "steps": steps.found,

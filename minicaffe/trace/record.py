@@ -102,11 +102,19 @@ class Recorder:
             del self.parts[: -self.keep]
 
     def trace(self):
-        """Return the `Trace` of what is kept; may be asked while the recorder runs."""
+        """Return the `Trace` of what is kept; may be asked while the recorder runs.
+
+        Raises
+        ------
+        ConfigError
+            If it was never started.
+        """
+        if self._before is None:
+            raise ConfigError("this recorder has nothing to tell; start it first")
         parts = list(self.parts)
         if self._record is not None:
             parts.append(Part(self._iteration(), self._before, list(self._events)))
-        made = Trace(build.document(parts, self.net, self.solver))
+        made = Trace(build.document(parts or [Part(self._iteration(), self._before, [])], self.net, self.solver))
         made.document["why"] = {str(number): text for number, text in Reasons(made).all().items()}
         return made
 

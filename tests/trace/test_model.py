@@ -245,3 +245,41 @@ def test_nested_records_of_launches(where, make_solver):
         solver.step(1)
     launches = [sum(event.kind == "launch" for event in made.events) for made in (outer, inner)]
     assert launches[0] == 2 * launches[1] > 0 and not cuda.current().recording
+
+
+def test_nothing_happens(where, make_solver):
+    """A trace of nothing still says what is there."""
+    solver = make_solver()
+    with pytest.raises(ConfigError, match="start it first"):
+        trace.Recorder(solver).trace()
+    solver.step(1)
+    with trace.record(solver) as made:
+        pass
+    assert made.steps == [] and len(made) == 0
+    assert made.at(0).heads["ip[0] data"] == str(solver.net.layers[4].blobs[0].data_memory.head)
+    assert {block["name"] for block in made.at(0).blocks} >= {"ip[0] data", "ip[0] diff"}
+
+
+def test_an_update_by_hand(where, make_solver):
+    net = make_solver().net
+    with trace.record(net) as made:
+        net.forward_backward()
+        net.update()
+    step = made.steps[-1]
+    assert (step["kind"], step["parameters"]) == ("update", [blob.name for blob in net.learnable_params])
+    assert {"ip[0] data", "ip[0] diff"} <= {touched["memory"] for touched in step["touched"]} and step["bytes"] > 0
+
+
+def test_a_loss_that_is_not_finite(where, make_solver):
+    """The document stays JSON that other programs read."""
+    solver = make_solver()
+    recorder = trace.Recorder(solver, keep=2)
+    recorder.start()
+    solver.step(1)
+    solver.net.param_table.params[0].data[...] = np.nan
+    solver.step(1)
+    recorder.stop()
+    made = recorder.trace()
+    losses = [step["loss"] for step in made.steps if step["kind"] == "forward" and step["layer"] == "loss"]
+    assert isinstance(losses[0], float) and losses[1] == "nan"
+    json.loads(made.to_json(), parse_constant=lambda name: pytest.fail(name))
