@@ -252,6 +252,22 @@ def test_it_opens_at_a_moment(browser, trace, tmp_path):
     assert Page(browser, (tmp_path / "open.html").as_uri() + "#event=40").state()["moment"] == 40
 
 
+def test_what_was_measured_and_what_went_wrong_is_told(browser, trace, tmp_path):
+    document = json.loads(trace.to_json())
+    sample = {"layer": "conv1", "blob": "conv1", "zeros": 0.25, "saturated": None, "not_finite": 0.0}
+    document["samples"] = [{"iteration": i, **sample, "norm": 10.5 * (i + 1)} for i in range(2)]
+    document["samples"].append({"iteration": 2, **sample, "norm": 99.0, "not_finite": 0.5})
+    document["trouble"] = {"iteration": 2, "layer": "conv1", "blob": "conv1", "not_finite": 0.5, "step": 40, "event": 400,
+                           "before": document["samples"][1]}
+    html.write(Trace(document), tmp_path / "trouble.html", moment=len(trace))
+    page = Page(browser, tmp_path / "trouble.html")
+    assert "blob conv1" in page.text("#trouble") and "norm 21" in page.text("#trouble")
+    assert page.text("#values tbody .bad") == "50 %" and "99" in page.text("#values tbody")
+    page.state("view.go(3)")
+    assert "10.5" in page.text("#values tbody") and "25 %" in page.text("#values tbody")
+    assert not page.errors()
+
+
 def test_a_trace_without_steps_is_shown_too(browser, tmp_path):
     html.write(Trace(None), tmp_path / "none.html")
     page = Page(browser, tmp_path / "none.html")

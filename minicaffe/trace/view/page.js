@@ -94,6 +94,7 @@ class View {
     this.kernelsOf = "step";
     this.head();
     this.net();
+    this.trouble();
     this.listen();
     this.layout();
     const wanted = /^#(step|event)=(\d+)$/.exec(location.hash) || (data.open === undefined ? null : [0, "event", data.open]);
@@ -146,6 +147,7 @@ class View {
     this.stepPanel();
     this.legend();
     this.kernels();
+    this.values();
     this.light();
     this.lastStep = performance.now() - begun;
   }
@@ -178,7 +180,7 @@ class View {
     $("net-name").textContent = net.name || "a net";
     const iterations = new Set(steps.filter(s => s.kind !== "setup").map(s => s.iteration)).size;
     const where = {cpu: "the CPU", sim: "the simulated device", gpu: device.name}[device.kind] || device.name;
-    $("about").textContent = [`${iterations} iteration${iterations === 1 ? "" : "s"} of training on ${where}`,
+    $("about").textContent = [`${plural(iterations, "iteration")} ${net.phase === "TEST" ? "forward" : "of training"} on ${where}`,
       `${steps.length} steps`, `${this.trace.count.toLocaleString("en")} events`, net.file].filter(Boolean).join(" · ");
     const places = this.trace.places.filter(p => p);
     $("place").replaceChildren(...(places.length ? places : [this.place]).map(p => make("option", {value: p}, placeWords(p))));
@@ -319,6 +321,43 @@ class View {
     }
     return [...totals.values()].sort((a, b) => b.ns - a.ns || b.count - a.count);
   }
+  /* What was measured of blobs and gradients in this iteration, where a trace has samples. */
+  values() {
+    const samples = this.trace.data.samples || [], step = this.currentStep();
+    $("value-panel").hidden = !samples.length || !step;
+    if (!samples.length || !step) return;
+    const iterations = [...new Set(samples.map(s => s.iteration))], name = s => s.parameter ? `${s.parameter} diff` : s.blob;
+    const iteration = iterations.findLast(i => i <= step.iteration) ?? iterations[0];
+    $("value-iteration").textContent = iteration;
+    if (!this.histories) {
+      this.histories = new Map();
+      for (const s of samples) {
+        const key = `${s.layer} ${name(s)}`;
+        this.histories.set(key, [...(this.histories.get(key) || []), s.norm]);
+      }
+    }
+    const share = value => value == null ? "–" : `${digits(value * 100)} %`;
+    $("values").tBodies[0].replaceChildren(...samples.filter(s => s.iteration === iteration).map(s => {
+      const cell = (text, bad) => make("td", {class: bad ? "n bad" : "n"}, text);
+      const row = make("tr", {"data-go": s.layer, class: s.layer === step.layer ? "lit" : ""}, make("td", {class: "code"}, name(s)), make("td", {}, s.layer),
+        make("td", {class: "n"}), cell(share(s.zeros)), cell(share(s.saturated)), cell(share(s.not_finite), s.not_finite > 0));
+      row.children[2].innerHTML = sparkline(this.histories.get(`${s.layer} ${name(s)}`));
+      row.children[2].append(` ${s.norm == null ? "–" : +(+s.norm).toPrecision(3)}`);
+      return row;
+    }));
+  }
+  /* The first array that was not finite, where that is why the trace was kept. */
+  trouble() {
+    const first = this.trace.data.trouble;
+    if (!first) return;
+    const what = first.parameter ? `the gradient of ${first.parameter}` : `blob ${first.blob}`, before = first.before;
+    $("trouble").hidden = false;
+    $("trouble").firstElementChild.textContent = `Iteration ${first.iteration}: ${what}, which layer ${first.layer} computes, is the first array that is not finite`
+      + ` (${digits(first.not_finite * 100)} % of its values).`
+      + (before ? ` In iteration ${before.iteration} it was finite, with norm ${+(+before.norm).toPrecision(3)}.` : "")
+      + " The page opened there; go back to see what led to it.";
+  }
+
   showKernel(name, ptx) {
     const known = this.trace.data.kernels[name], dialog = $("source");
     $("source-title").textContent = name;
@@ -431,6 +470,10 @@ class View {
     });
     for (const [id, of] of [["kernels-step", "step"], ["kernels-all", "all"]]) click(id, () => { this.kernelsOf = of; this.kernels(); });
     click("kernels", e => { const chosen = e.target.closest("[data-kernel]"); if (chosen) this.showKernel(chosen.dataset.kernel); });
+    click("values", e => {
+      const row = e.target.closest("[data-go]");
+      if (row) this.goLayer(this.trace.net.nodes.findIndex(node => node.name === row.dataset.go));
+    });
     click("show-source", () => this.showKernel($("source").dataset.kernel));
     click("show-ptx", () => this.showKernel($("source").dataset.kernel, true));
     click("events", e => { const row = e.target.closest("[data-event]"); if (row) this.goMoment(+row.dataset.event + 1); });
@@ -557,6 +600,14 @@ class View {
             lit: trace.net.nodes.filter((_, i) => this.layers[i] && this.layers[i].hasAttribute("aria-current")).map(node => node.name),
             rows: this.strips.rows.map(m => m.name)};
   }
+}
+
+/* A line of numbers, without axes. */
+function sparkline(numbers) {
+  const finite = numbers.filter(Number.isFinite), low = Math.min(...finite), high = Math.max(...finite);
+  if (finite.length < 2) return "";
+  const points = numbers.map((n, i) => Number.isFinite(n) ? `${(i / (numbers.length - 1) * 56 + 2).toFixed(1)} ${(high > low ? 14 - (n - low) / (high - low) * 12 : 8).toFixed(1)}` : null);
+  return `<svg width="60" height="16" aria-hidden="true"><path d="M${points.filter(Boolean).join(" L")}"/></svg>`;
 }
 
 function plural(n, one, many = one + "s") { return `${n} ${n === 1 ? one : many}`; }
