@@ -1,4 +1,5 @@
-"""The live display of a training on a terminal: progress, loss with a sparkline, rate, speed, last test, last snapshot.
+"""The live display of a training on a terminal: progress, loss with a sparkline, rate, speed, memory, last test, last snapshot,
+and with --watch a table of the layers.
 
 It costs the training one comparison for an iteration and draws at most `REDRAWS` times a second, in the training thread.
 """
@@ -6,19 +7,23 @@ It costs the training one comparison for an iteration and draws at most `REDRAWS
 import collections
 import time
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from minicaffe import memory
+from minicaffe.cli.watch_table import table as watch_table
+from minicaffe.common import caffe
 from minicaffe.solver.report import batch_size
+from minicaffe.trace.table import size
 
 REDRAWS = 5  # a second
 SPEED_OVER = 3.0  # seconds over which speed is measured
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = "_.-=+*#@"  # for terminals that do not speak UTF-8
-LESSER = ("", "time left", "speed", "rate")  # rows that are left out first
+LESSER = ("", "memory", "time left", "speed", "rate")  # rows that are left out first
 HISTORY = 60  # points that the sparkline can show
 
 
@@ -35,6 +40,7 @@ class LiveDisplay:
         self.tests = {}
         self.snapshot = None
         self.state = ""
+        self.watched = None  # iteration and samples of --watch
 
     # ---- what the solver tells
 
@@ -56,6 +62,9 @@ class LiveDisplay:
 
     def on_snapshot(self, solver, model_path, state_path):
         self.snapshot = f"at {solver.iter}: {model_path}"
+
+    def on_watch(self, solver, iteration, samples):
+        self.watched = iteration, samples
 
     def on_iteration(self, solver):
         self.tick(solver)
@@ -121,6 +130,7 @@ class LiveDisplay:
         rows.append(("speed", speed))
         if left:
             rows.append(("time left", left))
+        rows.append(("memory", memory_line()))
         for number, record in sorted(self.tests.items()):
             values = ", ".join(f"{output['name']} {output['value']:.4g}" for output in record["outputs"][:8])
             rows.append((f"test {number}" if len(self.tests) > 1 else "test", Text(f"at {record['iteration']}: {values}")))
@@ -131,7 +141,11 @@ class LiveDisplay:
                 rows = [row for row in rows if row[0] != name]
         for row in rows:
             grid.add_row(*row)
-        return grid
+        room = self.console.height - len(rows) - 3
+        if self.watched is None or room < 1:
+            return grid
+        iteration, samples = self.watched
+        return Group(grid, Text(f"layers at iteration {iteration}", "dim"), watch_table(samples, room))
 
     def sparkline(self, room):
         """Return the last losses as a row of at most `room` blocks, the highest for the largest."""
@@ -152,3 +166,14 @@ class LiveDisplay:
         left = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
         images = f", {self.images * per_second:,.0f} images/s" if self.images else ""
         return left, f"{per_second:,.1f} iterations/s{images}"
+
+
+def memory_line():
+    """Return live, peak and reserved bytes where nets compute, as text."""
+    if caffe.mode == "gpu":
+        from minicaffe import cuda
+        place, name = memory.CUDAPlace(cuda.current().index), "GPU"
+    else:
+        place, name = memory.CPUPlace(), "CPU"
+    stats = memory.stats(place)
+    return f"{name}: {size(stats.live)} live, {size(stats.peak)} at most, {size(max(stats.reserved, stats.live))} reserved"

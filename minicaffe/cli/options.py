@@ -41,6 +41,8 @@ def tidy(args, params):
             name, value = name[3:], "=false"
         elif is_truth(option) and not value:
             value = "=" + (rest.pop(0) if rest and rest[0] in TRUTH else "true")
+        elif option is not None and getattr(option, "_flag_needs_value", False) and not value:  # click would take any next word
+            value = f"={rest.pop(0) if rest and rest[0].isdecimal() else option.flag_value}"
         elif option is not None and not option.is_flag and not value and rest:
             value = "=" + rest.pop(0)
         done.append(f"--{name}{value}")

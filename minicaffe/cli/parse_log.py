@@ -27,6 +27,7 @@ ITERATION = re.compile(r"Iteration (\d+)")
 RATE = re.compile(rf"lr = {NUMBER}", re.I)
 OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {NUMBER}", re.I)
 OUTPUT_END = re.compile(r" loss\)\s*$|Optimization Done\.\s*$")  # of lines that are whole without a line's end
+DEBUG = re.compile(rf"\[(?:Forward|Backward)\] Layer (.+), (top|param) blob (.+) (data|diff): {NUMBER}", re.I)
 MOMENT = re.compile(r"^[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
 COLUMNS = ("NumIters", "Seconds", "LearningRate")
 
@@ -75,7 +76,9 @@ class Run:
     tables : dict
         ``{"train": rows, "test": rows}``; a row is a dict with `COLUMNS` and the outputs.
     samples : list of dict
-        What ``train --watch`` measured, with ``NumIters`` and ``Seconds``; of JSON lines only.
+        With ``NumIters`` and ``Seconds``: what ``train --watch --json`` measured, as `minicaffe.solver.watch.Watch.samples`; of a
+        log what debug_info says of tops and of gradients of parameters, with ``mean`` (of absolute values) in place of norm and
+        shares.
     cut : str or None
         What is missing at the end of the file.
     """
@@ -112,12 +115,26 @@ def read_run(path):
     elif cut is not None:
         lines.append(cut)
     iteration, rate, clock = None, None, Clock(year)
+    debug, testing = {}, False  # what debug_info says comes before the line with the iteration and its loss
     begin = next((m for m in (Clock(year).read(line) for line in lines if "Solving" in line) if m), None)
     for line in lines:
         moment = clock.read(line)
         begin = begin or moment
         if found := ITERATION.search(line):
             iteration = int(found[1])
+            testing = "Testing net" in line
+            if debug and "loss" in line:
+                seconds = (moment - begin).total_seconds() if moment and begin else None
+                run.samples += [{"NumIters": iteration, "Seconds": seconds, **sample} for sample in debug.values()]
+                debug = {}
+        elif found := DEBUG.search(line):
+            layer, kind, name, part, mean = found.groups()
+            if not testing and (kind, part) in (("top", "data"), ("param", "diff")):
+                sample = {"layer": layer, "blob": name} if kind == "top" else {"layer": layer, "parameter": f"{layer}[{name}]"}
+                debug[layer, kind, name] = {**sample, "mean": float(mean)}
+            continue
+        elif "Test net output" in line:
+            testing = False
         if iteration is None:
             continue
         if found := RATE.search(line):

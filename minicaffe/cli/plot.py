@@ -14,6 +14,7 @@ import click
 from minicaffe.cli import options
 from minicaffe.cli.chart import draw
 from minicaffe.cli.parse_log import read_run
+from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.errors import ConfigError, DataError, DependencyError, FileError
 
 # Caffe's chart types: table, what is drawn, along what.
@@ -43,14 +44,17 @@ class Curve:
 @click.option("--along", type=click.Choice(["iterations", "seconds"]), default="iterations", show_default=True)
 @click.option("--output", "column", metavar="NAME", help="The output of the net to draw; by default those that fit the panel.")
 @click.option("--log", "logarithmic", is_flag=True, help="Logarithmic values; those of gradients and activations are so anyway.")
+@click.option("--table", is_flag=True, help="A table of the layers, as last measured by --watch or logged by debug_info.")
 @options.debug
-def plot(logs, picture, panels, along, column, logarithmic):
+def plot(logs, picture, panels, along, column, logarithmic, table):
     """Draw loss, accuracy and learning rate of trainings from their LOGs, or from what minicaffe train --json wrote."""
     if re.fullmatch(r"\d+", logs[0]) and not os.path.exists(logs[0]):
         return plot_chart(logs, column)
     runs = [read_run(log) for log in logs]
     for run in runs:
         tell_cut(run)
+    if table:
+        return show_layers(runs)
     wanted = panels.split(",") if panels else PANELS
     for name in wanted:
         if name not in PANELS:
@@ -72,6 +76,21 @@ def plot(logs, picture, panels, along, column, logarithmic):
     axes.set_xlabel(along)
     figure.align_ylabels(every)
     save(figure, picture)
+
+
+def show_layers(runs):
+    """Print for each run the table of its layers at the last iteration that was measured."""
+    from rich.console import Console
+    console = Console(highlight=False)
+    for run in runs:
+        if not run.samples:
+            raise DataError("says nothing of layers; train with --watch --json FILE, or with debug_info: true and a log",
+                            file=run.path)
+        last = run.samples[-1]["NumIters"]
+        samples = [sample for sample in run.samples if sample["NumIters"] == last]
+        what = "mean absolute values, of debug_info" if "mean" in samples[0] else "norms"
+        console.print(f"{run.path}: layers at iteration {last} ({what})", markup=False, soft_wrap=True)
+        console.print(watch_table(samples))
 
 
 def plot_chart(arguments, column):
@@ -137,10 +156,10 @@ def _series(run, panel, column):
         for sample in run.samples:
             if key in sample:
                 name = sample[key] if key == "parameter" else f"{sample['layer']} {sample['blob']}"
-                norm = math.nan if sample["norm"] is None else sample["norm"]
-                groups.setdefault(name, []).append({**sample, "norm": norm})
+                size = sample.get("mean", sample.get("norm"))
+                groups.setdefault(name, []).append({**sample, "size": math.nan if size is None else size})
         for label, rows in groups.items():
-            yield label, False, rows, "norm"
+            yield label, False, rows, "size"
     elif panel == "rate":
         if column is None:
             yield "learning rate", False, run.tables["train"], "LearningRate"

@@ -33,6 +33,10 @@ class JsonLines:
     def on_test(self, solver, record):
         self._write({"event": "test", "time": round(time.time(), 3), **record})
 
+    def on_watch(self, solver, iteration, samples):
+        """Write what `minicaffe.solver.watch` measured as an ``"event": "watch"``."""
+        self._write({"event": "watch", "time": round(time.time(), 3), "iteration": iteration, "samples": samples})
+
     def _write(self, record):
         if self.file is None:
             return

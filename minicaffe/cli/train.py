@@ -12,15 +12,19 @@ import sys
 import click
 
 from minicaffe import cuda
-from minicaffe.cli import log, options, solver_options, training_file
+from minicaffe.cli import log, options, solver_options, training_file, watch_table
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
 from minicaffe.errors import DependencyError, Error, NotFiniteError
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite
+from minicaffe.solver.watch import Watch
+from minicaffe.trace.trouble import Trouble
 
 logger = logging.getLogger("minicaffe.cli")
+
+WATCHED = 100   # iterations between those that --watch measures, where there are no displays
 
 effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
 
@@ -36,6 +40,10 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @click.option("--batch-size", type=click.IntRange(min=1), help="Pictures in a batch of the train net's data layers.")
 @click.option("--test-batch-size", type=click.IntRange(min=1), help="The same of the test nets.")
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
+@click.option("--watch", is_flag=False, flag_value=0, type=click.IntRange(min=0), metavar="[N]", help=(
+    "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
+@click.option("--trace-trouble", "trouble_path", metavar="FILE", help=(
+    "Record the last iterations, and when loss or gradients are not finite write them to FILE, .json or .html; costs time."))
 @effect("--sigint-effect", default="stop", help="What Ctrl-C does.")
 @effect("--sighup-effect", default="snapshot",
         help="What SIGHUP does, which comes when the terminal is closed; after snapshot and none the training goes on without it.")
@@ -114,7 +122,7 @@ def run(ctx, solver, given):
     """Train with display, signals and records, print the result, and return the exit status."""
     result = Result()
     solver.listeners.append(result)
-    records = display = kept = None
+    records = display = kept = watch = trouble = None
     if given["json_path"]:
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
@@ -124,6 +132,11 @@ def run(ctx, solver, given):
         solver.listeners.append(display)
         if solver.param.snapshot_prefix and (solver.param.snapshot or solver.param.snapshot_after_train):
             kept = log.keep(f"{solver.param.snapshot_prefix}.log", append=bool(given["state"]))
+    if given["watch"] is not None:
+        told = [listener.on_watch for listener in (records, display) if listener is not None]
+        watch = Watch(solver, given["watch"] or solver.param.display or WATCHED, functools.partial(tell_samples, told), keep=False)
+    if given["trouble_path"]:
+        trouble = Trouble(solver, given["trouble_path"])
     with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
         def action():
             if display is not None:
@@ -139,6 +152,8 @@ def run(ctx, solver, given):
             solver.solve(given["state"])
             logger.info("Optimization Done.")
         except NotFiniteError as error:
+            if trouble is None:
+                error.message += "; to see where it began, add --trace-trouble trouble.html"
             if error.remedy != finite.LOOK_AT_START:  # else the same would come of it
                 state = next((path for path, iteration in reversed(result.states) if iteration <= error.since), given["state"])
                 rate = [f"--base-lr={solver.param.base_lr / 10:g}"] if error.remedy == finite.LOWER_RATE else []
@@ -146,6 +161,9 @@ def run(ctx, solver, given):
                 error.message += f"; {how} with: {again(ctx, state, *rate)}"
             raise
         finally:
+            for listener in (watch, trouble):
+                if listener is not None:
+                    listener.close()
             if display is not None:
                 display.close()
             if records is not None:
@@ -158,6 +176,15 @@ def run(ctx, solver, given):
         path = shlex.quote(kept.file.name)
         click.echo(f"wrote {kept.file.name}; draw it: minicaffe plot {path}")
     return 128 + signal.SIGTERM if signals.terminated else 0
+
+
+def tell_samples(told, solver, iteration, samples):
+    """Log what --watch measured, and tell it to `told`."""
+    logger.info("Iteration %d, watched:", iteration)
+    for line in watch_table.lines(samples):
+        logger.info("%s", line)
+    for tell in told:
+        tell(solver, iteration, samples)
 
 
 def again(ctx, state, *options):

@@ -349,6 +349,10 @@ cdef class Runner:
         """Call ``hook(layer index)`` at BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD or AFTER_BACKWARD of every layer."""
         self.hooks[when].append(hook)
 
+    def remove_hook(self, int when, hook):
+        """Take back what `add_hook` added; while there are no hooks a plan or a CUDA graph may hold again."""
+        self.hooks[when].remove(hook)
+
     def _call_hooks(self, int when, int index):
         for hook in self.hooks[when]:
             hook(index)

@@ -54,7 +54,8 @@ def test_curves_of_a_log_and_of_records(logs):
 def test_terminal(minicaffe, logs, monkeypatch):
     """80 columns and no colour are enough: each curve has its own mark, and what is not finite is said."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)    # is not needed
+    for name in ("matplotlib", "matplotlib.figure"):    # is not needed
+        monkeypatch.setitem(sys.modules, name, None)
     out = minicaffe("plot", "a.log", "b.jsonl", "--show", "loss,rate")
     assert "\x1b" not in out and max(map(len, out.splitlines())) <= 80
     titles = [line for line in out.splitlines() if line in ("loss", "rate")]

@@ -1,0 +1,67 @@
+"""What `minicaffe.solver.watch` measured, or what a log with debug_info says, as a table with a row for each layer."""
+
+import math
+
+from rich.table import Table
+from rich.text import Text
+
+COLUMNS = ("layer", "activations", "zeros", "saturated", "gradient", "weights", "update/weights")
+
+
+def rows(samples):
+    """Return one dict for each layer, with `COLUMNS` and ``not_finite``, a text that is empty where all is finite.
+
+    `samples` are those of one iteration. Where they have a ``mean`` (debug_info) that is shown in place of norms.
+    """
+    found = {}
+    for sample in samples:
+        row = found.setdefault(sample["layer"], dict.fromkeys(COLUMNS) | {"layer": sample["layer"], "not_finite": ""})
+        size = sample.get("mean") if "mean" in sample else sample["norm"]
+        size = math.nan if size is None else size
+        if "parameter" in sample:
+            for key, value in (("gradient", size), ("weights", sample.get("data")), ("update", sample.get("update"))):
+                if value is not None:
+                    row[key] = math.hypot(row.get(key) or 0.0, value) if "mean" not in sample else max(row.get(key) or 0.0, value)
+        elif row["activations"] is None or size != size:
+            row["activations"], row["zeros"], row["saturated"] = size, sample.get("zeros"), sample.get("saturated")
+        if sample.get("not_finite") or size != size or math.isinf(size):
+            row["not_finite"] = row["not_finite"] or sample.get("parameter") or sample["blob"]
+    for row in found.values():
+        if row.get("weights") and row.get("update") is not None:
+            row["update/weights"] = row["update"] / row["weights"]
+    return list(found.values())
+
+
+def table(samples, most=None):
+    """Return the table; of more than `most` rows those with values that are not finite, then the last ones."""
+    every = rows(samples)
+    shown = every
+    if most is not None and len(every) > most:
+        bad = [row for row in every if row["not_finite"]][:most]
+        rest = most - len(bad)
+        shown = [row for row in every if row in bad or row in every[len(every) - rest:]][:most] if rest else bad
+    used = [name for name in COLUMNS if any(row[name] is not None for row in shown)]
+    grid = Table.grid(padding=(0, 1))
+    for name in used:
+        grid.add_column(justify="left" if name == "layer" else "right", no_wrap=True, overflow="ellipsis")
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_row(*(Text(name, "dim") for name in used), "")
+    for row in shown:
+        bad = row["not_finite"]
+        grid.add_row(*(Text(_shown(name, row[name]), "bold red" if bad else "") for name in used),
+                     Text(f"{bad} is not finite" if bad else "", "bold red"))
+    return grid
+
+
+def lines(samples):
+    """Yield a line of text for each layer, for a log."""
+    for row in rows(samples):
+        parts = [f"{name} {_shown(name, row[name])}" for name in COLUMNS[1:] if row[name] is not None]
+        bad = f"; {row['not_finite']} is not finite" if row["not_finite"] else ""
+        yield f"    [Watch] Layer {row['layer']}: {', '.join(parts)}{bad}"
+
+
+def _shown(name, value):
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:.0%}" if name in ("zeros", "saturated") else f"{value:.2e}" if name == "update/weights" else f"{value:.4g}"

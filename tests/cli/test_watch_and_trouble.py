@@ -1,0 +1,104 @@
+"""train --watch and --trace-trouble: what they say and write, and that a training without them does nothing of it."""
+
+import json
+
+import pytest
+from tiny import Process, run
+
+from minicaffe.cli.parse_log import read_run
+from minicaffe.cli.watch_table import rows
+from minicaffe.trace import load
+
+DIVERGING = ("--base-lr=1e25", "--display=1", "--max-iter=9")
+
+
+def test_watch_in_log_and_json(minicaffe, folder):
+    done = run("train", "solver.prototxt", "--watch", "--json", "w.jsonl", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("watched:") == 3 and "    [Watch] Layer scale: activations " in done.stderr
+    samples = read_run(folder / "w.jsonl").samples
+    assert sorted({sample["NumIters"] for sample in samples}) == [0, 10, 20]
+    assert [(s["layer"], s.get("blob", s.get("parameter"))) for s in samples if s["NumIters"] == 0] == [
+        ("in", "data"), ("in", "target"), ("scale", "scaled"), ("loss", "loss"), ("scale", "scale[0]"), ("scale", "scale[1]")]
+    out = minicaffe("plot", "w.jsonl", "--show", "gradients,activations")
+    assert out.startswith("gradients (logarithmic)") and "* scale[0], last " in out and "scale scaled, last " in out
+    assert "w.jsonl.train: 3 rows" in minicaffe("parse_log", "w.jsonl", ".")
+    quiet = run("train", "solver.prototxt", "--watch", "7", "--quiet", cwd=folder)
+    assert quiet.returncode == 0 and "[Watch]" not in quiet.stderr
+    assert "[Watch]" not in run("train", "solver.prototxt", cwd=folder).stderr
+
+
+def test_watch_and_memory_in_the_display(folder):
+    process = Process("train", "solver.prototxt", "--watch=5", cwd=folder, size=(30, 80))
+    status, _ = process.finish()
+    assert status == 0 and "CPU: " in process.text and " live, " in process.text and " reserved" in process.text
+    assert "layers at iteration " in process.text and "update/weights" in process.text
+    process = Process("train", "solver.prototxt", "--watch=5", cwd=folder, size=(8, 60))    # no room for the layers
+    assert process.finish()[0] == 0 and "layers at iteration" not in process.text
+
+
+def test_trouble_is_written(folder):
+    done = run("train", "solver.prototxt", *DIVERGING, "--trace-trouble", "t.json", cwd=folder)
+    assert done.returncode == 1 and "is the first that is not finite; wrote t.json" in done.stderr
+    assert "add --trace-trouble" not in done.stderr.splitlines()[-1]
+    trace = load(folder / "t.json")
+    trouble = trace.document["trouble"]
+    assert trouble["layer"] in ("scale", "loss") and trouble["before"]["not_finite"] == 0
+    step = trace.steps[trouble["step"]]
+    assert step["layer"] == trouble["layer"] and step["iteration"] == trouble["iteration"] and step["last"] == trouble["event"]
+    samples = trace.document["samples"]
+    bad = [sample for sample in samples if sample["not_finite"]]
+    assert bad[0]["layer"] == trouble["layer"] and bad[0]["iteration"] == trouble["iteration"]
+    assert max(s["iteration"] for s in samples) - min(s["iteration"] for s in samples) <= 2
+    assert len({step["iteration"] for step in trace.steps}) <= 4
+    assert json.loads((folder / "t.json").read_text())["format"] == 1
+
+
+def test_the_page_opens_at_the_trouble(folder):
+    done = run("train", "solver.prototxt", *DIVERGING, "--trace-trouble", "t.html", cwd=folder)
+    assert done.returncode == 1 and "wrote t.html" in done.stderr
+    assert (folder / "t.html").read_text().startswith("<!")
+
+
+def test_without_it_a_line_says_how(folder):
+    done = run("train", "solver.prototxt", *DIVERGING, cwd=folder)
+    assert done.returncode == 1 and "; to see where it began, add --trace-trouble trouble.html; " in done.stderr.splitlines()[-1]
+    assert not list(folder.glob("*.html"))
+    sound = run("train", "solver.prototxt", "--trace-trouble", "t.json", cwd=folder)
+    assert sound.returncode == 0 and not (folder / "t.json").exists()
+    refused = run("train", "solver.prototxt", "--trace-trouble", "nowhere/t.json", cwd=folder)
+    assert refused.returncode == 1 and "nowhere/t.json: cannot be written" in refused.stderr.splitlines()[-1]
+
+
+def test_debug_info_as_curves_and_table(minicaffe, folder):
+    """The lines of Caffe's debug_info, which stay as they are, give the same table; those of test nets are left out."""
+    log = run("train", "solver.prototxt", "--debug-info=true", cwd=folder).stderr
+    assert "    [Forward] Layer scale, top blob scaled data: " in log
+    (folder / "d.log").write_text(log)
+    samples = read_run("d.log").samples
+    assert [s["NumIters"] for s in samples if s.get("parameter") == "scale[1]"] == [0, 10, 20]
+    assert not any(s["layer"] == "sum" for s in samples)    # of the test net alone
+    mean = [float(line.split()[-1]) for line in log.splitlines() if "Layer scale, param blob 0 diff" in line]
+    assert [s["mean"] for s in samples if s.get("parameter") == "scale[0]"] == mean
+    out = minicaffe("plot", "d.log", "--table")
+    assert out.startswith("d.log: layers at iteration 20 (mean absolute values, of debug_info)\n")
+    row = next(line.split() for line in out.splitlines() if line.startswith("scale "))
+    assert float(row[1]) == pytest.approx([s["mean"] for s in samples if s.get("blob") == "scaled"][-1], rel=1e-3)
+    assert minicaffe("plot", "d.log", "--show", "gradients").startswith("gradients (logarithmic)")
+    (folder / "plain.log").write_text("Iteration 0, loss = 1\n")
+    assert "says nothing of layers" in minicaffe("plot", "plain.log", "--table", status=1)
+
+
+@pytest.mark.parametrize("samples, expected", [
+    ([{"layer": "a", "blob": "x", "norm": 3.0, "zeros": 0.5, "saturated": None, "not_finite": 0.0},
+      {"layer": "a", "parameter": "a[0]", "norm": 3.0, "zeros": 0, "saturated": None, "not_finite": 0.0, "data": 1.0, "update": 0.03},
+      {"layer": "a", "parameter": "a[1]", "norm": 4.0, "zeros": 0, "saturated": None, "not_finite": 0.0, "data": 0.0, "update": 0.04}],
+     {"activations": 3.0, "zeros": 0.5, "gradient": 5.0, "weights": 1.0, "update/weights": 0.05, "not_finite": ""}),
+    ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": 0.25, "not_finite": 1e-6}], {"not_finite": "x", "saturated": 0.25}),
+    ([{"layer": "a", "blob": "x", "mean": 0.5}, {"layer": "a", "parameter": "a[0]", "mean": 0.25}], {"activations": 0.5, "gradient": 0.25}),
+])
+def test_rows(samples, expected):
+    [row] = rows(samples)
+    assert {key: pytest.approx(row[key]) if isinstance(row[key], float) else row[key] for key in expected} == expected
+
+

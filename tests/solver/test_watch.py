@@ -1,0 +1,79 @@
+"""Watch: what it measures is what NumPy finds, and iterations that are not watched run as without it."""
+
+import numpy as np
+import pytest
+
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError
+from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.solver import create_solver
+from minicaffe.solver.watch import Watch, measure, norm
+
+NET = """net_param {
+layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 8 dim: 6 } shape { dim: 8 dim: 4 } data_filler { type: "gaussian" std: 2 } data_filler { type: "constant" } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 4 weight_filler { type: "gaussian" std: 1 } } }
+layer { name: "relu" type: "ReLU" bottom: "ip" top: "ip" }
+layer { name: "squash" type: "Sigmoid" bottom: "ip" top: "s" }
+layer { name: "loss" type: "EuclideanLoss" bottom: "s" bottom: "y" top: "loss" }
+} base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" max_iter: 10 random_seed: 5 %s"""
+
+
+def make(more="", **options):
+    return create_solver(parse_text(NET % more, caffe_pb2.SolverParameter)[0], **options)
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_samples_are_what_numpy_says(plan):
+    solver, other = make(plan=plan), make()
+    watch = Watch(solver, 2)
+    solver.step(1)
+    samples = {sample.get("blob", sample.get("parameter")) + ":" + sample["layer"]: sample for sample in watch.samples}
+    assert list(samples) == ["x:in", "y:in", "ip:ip", "ip:relu", "s:squash", "loss:loss", "ip[0]:ip", "ip[1]:ip"]
+    caffe.seed(5)
+    before = other.net.param_table.params[0].data.copy()
+    other.net.clear_param_diffs()
+    caffe.seed(5)
+    other = make()
+    other.net.clear_param_diffs()
+    other.net.forward_backward()
+    gradient = other.net.param_table.params[0].data * 0 + other.net.param_table.params[0].diff
+    rectified = other.net.blobs["ip"].data
+    assert samples["ip:relu"]["norm"] == pytest.approx(np.linalg.norm(rectified), rel=1e-5)
+    assert samples["ip:relu"]["zeros"] == np.mean(rectified == 0) > 0 and samples["ip:ip"]["zeros"] == 0
+    s = other.net.blobs["s"].data
+    assert samples["s:squash"]["saturated"] == np.mean((s < 0.01) | (s > 0.99)) > 0 and samples["ip:relu"]["saturated"] is None
+    assert samples["ip[0]:ip"]["norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+    assert samples["ip[0]:ip"]["data"] == pytest.approx(np.linalg.norm(before), rel=1e-5)
+    assert samples["ip[0]:ip"]["update"] == pytest.approx(0.1 * np.linalg.norm(gradient), rel=1e-5)
+    assert all(sample["not_finite"] == 0 for sample in watch.samples)
+
+
+def test_what_is_watched_and_when(device):
+    """Every third iteration; training is the same to the last bit, and between them nothing looks on."""
+    solver, other = make(plan="memory"), make(plan="memory")
+    told = []
+    watch = Watch(solver, 3, lambda solver, iteration, samples: told.append(iteration))
+    seen = []
+    solver.listeners.append(type("Looker", (), {"on_iteration": lambda self, solver: seen.append(solver.net.watcher() is None)})())
+    caffe.seed(5)
+    solver.step(7)
+    caffe.seed(5)
+    other.step(7)
+    assert told == [0, 3, 6] == [iteration for iteration, _ in watch.records]
+    assert seen == [True, True, False, True, True, False, True]     # after iterations 2 and 5 the next one is watched
+    for mine, theirs in zip(solver.net.param_table.params, other.net.param_table.params):
+        np.testing.assert_array_equal(mine.data, theirs.data)
+    watch.close()
+    watch.close()
+    solver.step(3)
+    assert told == [0, 3, 6] and solver.callbacks == []
+    with pytest.raises(ConfigError, match="every: must be at least 1, got 0"):
+        Watch(solver, 0)
+
+
+def test_measures_of_what_is_not_finite():
+    found = measure(np.float32([[3, np.nan], [np.inf, 4], [0, 0]]))
+    assert found == {"norm": 5.0, "zeros": 2 / 6, "saturated": None, "not_finite": 2 / 6}
+    assert norm(np.float32([1e30, 1e30])) == pytest.approx(np.sqrt(2) * 1e30)     # whose square is no float32
+    assert measure(np.zeros((0, 3)))["norm"] == 0
+    assert measure(np.float64([-1, 0.5, 0.995]), "TanH")["saturated"] == pytest.approx(2 / 3)
