@@ -1,8 +1,8 @@
-"""Take the pictures of the view of a trace that README and the pages in docs/ show: LeNet on the simulated device, light and dark.
+"""Take the pictures of pages that README and docs/ show: the view of a trace, LeNet on the simulated device, and convolution up close.
 
 Needs Debian's chromium and chromium-driver, and ``pip install selenium pillow``. Run it in the root of the repository::
 
-    python tools/screenshots.py            # writes docs/pictures/view-light.png, view-dark.png and view-small.png
+    python tools/screenshots.py            # writes docs/pictures/view-light.png and the others
 """
 
 import argparse
@@ -21,10 +21,15 @@ ROOT = Path(__file__).resolve().parent.parent
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--hide-scrollbars")
 COLOURS = 224       # enough for this page, and a third of the bytes
+CONVOLUTION = ROOT / "minicaffe" / "trace" / "view" / "convolution.html"
+SETTINGS = "#height=5&width=5&channels=1&outputs=1&kernel=3&stride=1&pad=1"
+LIGHT_UP = "Object.assign(convolutionPage.lit, {p: 1, q: 2, i: 2, j: 1}); settle(); show()"
 PICTURES = {        # name: width, height, colour scheme, what is done before
     "view-light": (1440, 1010, "light", "view.go(STEP)"),
     "view-dark": (1440, 1010, "dark", "view.go(STEP)"),
     "view-small": (390, 844, "light", "view.go(STEP)"),
+    "convolution-light": (1560, 737, "light", LIGHT_UP),
+    "convolution-dark": (1560, 737, "dark", LIGHT_UP),
 }
 
 
@@ -49,7 +54,7 @@ def take(driver, page, name, step):
     screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-    driver.get(page.as_uri())
+    driver.get(CONVOLUTION.as_uri() + SETTINGS if name.startswith("convolution") else page.as_uri())
     driver.execute_async_script(script.replace("STEP", str(step)) + "; requestAnimationFrame(() => setTimeout(arguments[0], 300))")
     return Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB").quantize(COLOURS)
 
