@@ -46,7 +46,7 @@ class Trouble:
         folder = os.path.dirname(self.path) or "."
         if not os.access(folder, os.W_OK):   # now rather than after days of training
             raise FileError("cannot be written: there is no such folder, or no permission; correct the path", file=self.path)
-        self.recorder = Recorder(solver, KEEP)
+        self.recorder = Recorder(solver, KEEP + 1)  # the running one is cut off first
         self.recorder.start()
         self.watch = Watch(solver, 1, self._look)
 
