@@ -24,11 +24,15 @@ EXERCISES = COURSE / "exercises"
 FILE = re.compile(r"(?:#|//) (\S+\.\w+)\n")
 MARK = "---- end of a block"
 SESSION = """
-import shlex, subprocess, sys
+import os, shlex, subprocess, sys
 from pathlib import Path
-def _run(line):
-    words = shlex.split(line)
-    subprocess.run([sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])], check=True)
+def _run(line, said=None):
+    words, environment = shlex.split(line), dict(os.environ)
+    while "=" in words[0]:
+        environment.update([words.pop(0).split("=", 1)])
+    arguments = [sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])]
+    done = subprocess.run(arguments, env=environment, check=True, text=True, stderr=said and subprocess.PIPE)
+    assert said is None or " ".join(said.split()) in " ".join(done.stderr.split()), done.stderr
 """
 
 # Of each exercise an answer that is wrong: what is replaced in solutions/, and by what.
@@ -80,6 +84,9 @@ def steps_of(chapter):
             steps.append(f"Path({file[1]!r}).write_text({block.text!r})")
         elif block.language == "python":
             steps.append(block.text)
+        elif block.language == "session":               # a command, and a part of what it says
+            line, said = block.text.removeprefix("$ ").split("\n", 1)
+            steps.append(f"_run({line!r}, {said!r})")
         else:
             assert block.language in ("minicaffe", "shell"), f"{chapter.name}:{block.line}: nobody runs this"
             commands = [line for line in block.text.splitlines() if not block.not_run and not line.startswith("pytest docs/course/exercises/")]

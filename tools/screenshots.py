@@ -1,4 +1,5 @@
-"""Take the pictures of pages that README and docs/ show: the view of a trace, LeNet on the simulated device, and convolution up close.
+"""Take the pictures of pages that README and docs/ show: the view of a trace, of LeNet on the simulated device, and convolution.
+
 
 Needs Debian's chromium and chromium-driver, and ``pip install selenium pillow``. Run it in the root of the repository::
 
