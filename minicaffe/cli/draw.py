@@ -3,10 +3,12 @@
 import click
 
 from minicaffe.cli import options
+from minicaffe.net.net import Net
+from minicaffe.net.stand_in import stand_in
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import read_net_file
-from minicaffe.pycaffe.draw import draw_net_to_file
-from minicaffe.pycaffe.drawing import RANKDIRS
+from minicaffe.pycaffe.draw import draw_net_to_file, write_picture
+from minicaffe.pycaffe.drawing import RANKDIRS, net_svg, svg_to_png
 
 
 def _command(name, rankdir):
@@ -19,12 +21,27 @@ def _command(name, rankdir):
                   help="Direction: left to right, top to bottom, ...")
     @click.option("--phase", type=click.Choice(["TRAIN", "TEST", "ALL"]), default="ALL", show_default=True, help="Layers to draw.")
     @click.option("--display_lrm", "--display-lrm", is_flag=True, help="Show learning-rate multipliers.")
-    @options.skip_unknown_fields
+    @click.option("--shapes", is_flag=True, help="Write the blobs' shapes in svg and png; builds the net, without its data.")
+    @options.model_file
     @options.debug
-    def draw(net_file, picture, rankdir, phase, display_lrm):
+    def draw(net_file, picture, rankdir, phase, display_lrm, shapes):
         """Draw NET to PICTURE; its extension is the format: svg, png, dot, or what Graphviz makes of that, such as pdf."""
-        net, _ = read_net_file(net_file, options.net_options()["skip_unknown_fields"])
-        draw_net_to_file(net, picture, rankdir, None if phase == "ALL" else caffe_pb2.Phase.Value(phase), display_lrm)
+        given = options.net_options()
+        net, _ = read_net_file(net_file, given["skip_unknown_fields"])
+        chosen = None if phase == "ALL" else caffe_pb2.Phase.Value(phase)
+        if shapes:
+            if chosen is None:
+                raise click.UsageError("--shapes: a net is built for one phase; give --phase TRAIN or TEST",
+                                       click.get_current_context())
+            if not picture.endswith((".svg", ".png")):
+                raise click.UsageError(f"--shapes is for .svg and .png, got {picture}", click.get_current_context())
+            net.state.phase = chosen
+            made, sources = stand_in(net, net_file)
+            svg = net_svg(Net(made, file=net_file, **given), rankdir, display_lrm=display_lrm,
+                          types={name: source.type for name, source in sources.items()})
+            write_picture(picture, svg.encode() if picture.endswith(".svg") else svg_to_png(svg))
+        else:
+            draw_net_to_file(net, picture, rankdir, chosen, display_lrm)
         click.echo(f"Drawing net to {picture}")
 
     return draw

@@ -90,7 +90,12 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
     except Error as error:
         if not is_net:
             raise
-        net, untried = Net(made, file=file, **given), error     # raises by itself what is wrong with the net
+        try:
+            net, untried = Net(made, file=file, **given), error
+        except Error as error:      # wrong is the net, or what was assumed
+            said = "; ".join(source.assumed for source in sources[0].values() if source.assumed)
+            error.message += f"; as the data are not there, it was assumed that {said}: --shape says otherwise" if said else ""
+            raise
     scratch = {layer: most for need in needs for layer, most in need.scratch.items()}
     table = Summary(net, {name: source.type for name, source in sources[0].items()}, scratch)
     if as_json:

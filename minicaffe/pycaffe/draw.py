@@ -100,7 +100,7 @@ class Graph:
 
     def write(self, path, prog="dot", format="raw"):
         """Write the picture to a file."""
-        _write(path, self.create(prog, format))
+        write_picture(path, self.create(prog, format))
         return True
 
     def __getattr__(self, name):
@@ -229,10 +229,11 @@ def draw_net_to_file(caffe_net, filename, rankdir="LR", phase=None, display_lrm=
         If the file cannot be written.
     """
     extension = str(filename).rpartition(".")[2]
-    _write(filename, draw_net(caffe_net, rankdir, extension, phase, display_lrm))
+    write_picture(filename, draw_net(caffe_net, rankdir, extension, phase, display_lrm))
 
 
-def _write(path, picture):
+def write_picture(path, picture):
+    """Write bytes to a file; raise FileError if that cannot be done."""
     try:
         with open(path, "wb") as file:
             file.write(picture)

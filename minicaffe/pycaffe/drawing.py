@@ -67,7 +67,7 @@ class Drawn:
     y: float = 0.0
 
 
-def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True):
+def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, types=None):
     """Draw a net.
 
     Parameters
@@ -82,6 +82,8 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True):
         Write the learning-rate multipliers of convolutions and inner products.
     standalone : bool
         Whether the picture brings its colours for light and dark itself; False: it takes those of the page around it.
+    types : dict of str to str, optional
+        What is written as the type of layers that stand in for others, by name.
 
     Returns
     -------
@@ -95,7 +97,7 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True):
     """
     if rankdir not in RANKDIRS:
         raise ConfigError(f"must be one of {', '.join(RANKDIRS)}, got '{rankdir}'", field="rankdir")
-    return _Drawing(net, rankdir, phase, display_lrm).svg(standalone)
+    return _Drawing(net, rankdir, phase, display_lrm, types or {}).svg(standalone)
 
 
 def svg_to_png(svg, zoom=2.0):
@@ -116,7 +118,8 @@ def svg_to_png(svg, zoom=2.0):
 
 
 class _Drawing:
-    def __init__(self, net, rankdir, phase, display_lrm):
+    def __init__(self, net, rankdir, phase, display_lrm, types):
+        self.types = types
         self.rankdir, self.lying, self.display_lrm = rankdir, rankdir in ("LR", "RL"), display_lrm
         self.shapes = {}
         if hasattr(net, "nodes"):
@@ -159,7 +162,8 @@ class _Drawing:
     def _text(self, layer):
         """The second line of a box, and the third."""
         said = sizes(layer)
-        lines = [f"{layer.type}  {said}" if said else layer.type]
+        kind = self.types.get(layer.name, layer.type)
+        lines = [f"{kind}  {said}" if said else kind]
         if self.display_lrm and layer.type in WEIGHTED:
             lines.append("lr mult {:g}, {:g}".format(*get_layer_lr_mult(layer)))
         return lines
@@ -250,7 +254,7 @@ class _Drawing:
         count = 0
         for drawn in self.drawn:
             for k, ((i, layer), (x, y, width, height)) in enumerate(zip(drawn.layers, drawn.rows)):
-                x, y, name, kind = drawn.x + x, drawn.y + y, escape(layer.name), escape(layer.type)
+                x, y, name, kind = drawn.x + x, drawn.y + y, escape(layer.name), escape(self.types.get(layer.name, layer.type))
                 texts = [layer.name, *self._text(layer)]
                 lines.append(f'<g class="layer {_kind(layer, k > 0)}" id="node-{i}" data-node="{i}" data-layer="{name}" '
                              f'data-type="{kind}"><title>{name} ({kind})</title>'
