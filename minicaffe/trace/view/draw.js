@@ -107,12 +107,13 @@ class Picture {
 const FONT = px => `${px}px ui-sans-serif, system-ui, sans-serif`;
 const MONO = px => `${px}px ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace`;
 
-/* Text that fits `width`, with an ellipsis; empty if not even a few letters fit. */
-function clipped(c, text, width) {
+/* Text that fits `width`, with an ellipsis behind or, with `end`, before what is left; empty if not even a few letters fit. */
+function clipped(c, text, width, end = false) {
+  const cut = n => end ? "…" + text.slice(text.length - n) : text.slice(0, n) + "…";
   if (c.measureText(text).width <= width) return text;
   let low = 0, high = text.length;
-  while (low < high) { const m = (low + high + 1) >> 1; c.measureText(text.slice(0, m) + "…").width <= width ? low = m : high = m - 1; }
-  return low < 3 ? "" : text.slice(0, low) + "…";
+  while (low < high) { const m = (low + high + 1) >> 1; c.measureText(cut(m)).width <= width ? low = m : high = m - 1; }
+  return low < 3 ? "" : cut(low);
 }
 
 /* A picture along the axis: `base` once, then the step's band and the moment's line. */
@@ -287,7 +288,7 @@ class Strips extends Chart {
       c.fillStyle = colours[memory.role] || colours.other;
       c.fillRect(16, top + 6, 3, ROW - 12);
       c.fillStyle = colours.ink;
-      c.fillText(clipped(c, memory.name, gutter - 36), 25, top + ROW / 2);
+      c.fillText(clipped(c, memory.name, gutter - 36, true), 25, top + ROW / 2);
       let known = 0;
       const from = lastAtMost(memory.changes, axis.from);
       for (let k = 0; k < from; k++) known |= VALID[memory.states[k]];
@@ -375,13 +376,14 @@ class Arena extends Picture {
     }
   }
   bar(c, segment, top, width) {
-    const least = this.view.equal ? 0 : Math.min(3, width / segment.cells.length);
-    const scale = this.view.equal ? () => width / segment.cells.length
-      : (spare => cell => least + cell.bytes / segment.bytes * spare)(width - least * segment.cells.length);
+    const {cells} = segment, least = Math.min(3, width / cells.length);
+    // A free block that is nearly all of a segment, as in an arena of 1 GiB, is drawn as long as all others together, and says so.
+    const tail = cells.find(cell => !cell.used && cell.bytes > .95 * segment.bytes && cells.length > 1);
+    const rest = tail ? segment.bytes - tail.bytes : 0, all = tail ? 2 * rest : segment.bytes;
     let x = 0;
-    for (const cell of segment.cells) {
-      const w = scale(cell);
-      this.cell(c, cell, x, top, w, 34);
+    for (const cell of cells) {
+      const w = this.view.equal ? width / cells.length : least + (cell === tail ? rest : cell.bytes) / all * (width - least * cells.length);
+      this.cell(c, cell, x, top, w, 34, cell === tail && !this.view.equal ? ", drawn shorter" : "");
       x += w;
     }
   }
@@ -405,7 +407,7 @@ class Arena extends Picture {
     for (const cell of pool.cells)
       this.cell(c, cell, (cell.address - pool.address) / pool.bytes * width, top + levelOf(pool, cell) * 17, cell.bytes / pool.bytes * width, 16);
   }
-  cell(c, cell, x, y, w, h) {
+  cell(c, cell, x, y, w, h, remark = "") {
     const role = this.view.trace.roleOf(cell.name), gap = w > 5 ? 1.5 : w > 2 ? .6 : 0;
     this.drawn.push({address: cell.address, bytes: cell.used ? cell.asked : cell.bytes, used: cell.used, name: cell.name, size: cell.bytes, x, y, w, h});
     if (cell.used) {
@@ -423,7 +425,7 @@ class Arena extends Picture {
       if (w > 3) { c.strokeStyle = colours.faint; c.lineWidth = 1; c.strokeRect(x + .5, y + .5, Math.max(0, w - gap - 1), h - 1); }
       if (w > 64) {
         c.font = MONO(11);
-        const text = clipped(c, `free ${bytesText(cell.bytes)}`, w - 12), wide = c.measureText(text).width;
+        const text = clipped(c, `free ${bytesText(cell.bytes)}${remark}`, w - 12), wide = c.measureText(text).width;
         c.fillStyle = colours.panel; c.fillRect(x + 3, y + h / 2 - 7, wide + 6, 14);
         c.fillStyle = colours.soft; c.fillText(text, x + 6, y + h / 2 + .5);
       }

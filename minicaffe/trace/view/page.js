@@ -155,7 +155,9 @@ class View {
   layout() {
     const inner = $("steps").clientWidth;
     this.axis.width = Math.max(280, inner);
-    gutter = inner < 520 ? 100 : 148;
+    const longest = this.trace.memories.reduce((most, m) => Math.max(most, m.sides ? m.name.length : 0), 0);
+    gutter = inner < 520 ? 100 : Math.max(148, Math.min(inner / 4, 42 + 7.2 * longest));     // a letter is some 7 pixels wide
+    $("legend").style.marginLeft = inner < 520 ? 0 : gutter - 16 + "px";
     this.steps.layout(44);
     this.usage.layout(window.innerWidth < 800 ? 130 : 190);
     this.chooseRows();
@@ -233,15 +235,16 @@ class View {
     if (reorders.length) clauses.push(`reorders ${plural(reorders.length, "array")}`);
     if (allocs.length) clauses.push(`takes ${plural(allocs.length, "block")} (${bytesText(sum(allocs))})`);
     if (frees.length) clauses.push(`gives back ${plural(frees.length, "block")} (${bytesText(sum(frees))})`);
+    const original = blob => (trace.memoryOf.get(`${blob} data`) || {blob}).blob;       // of the top of a Split
     const names = list => list.length > 4 ? `${list.slice(0, 3).join(", ")} and ${list.length - 3} more` : list.join(", ").replace(/, ([^,]*)$/, " and $1");
     const what = step.kind === "setup" ? "The net is made: layers take their parameters."
       : step.kind === "between" ? "Between the layers: what nobody's forward or backward did."
       : step.kind === "update" ? "The solver updates the parameters with their gradients."
       : !node ? `${step.layer} goes ${step.kind}.`
       : step.kind === "backward" && !node.bottoms.length ? `${node.name} (${node.type}) reads no blob, so no gradient goes further back.`
-      : step.kind === "forward" ? `${node.name} (${node.type}) goes forward: it ${node.bottoms.length ? `reads ${names(node.bottoms)} and ` : ""}writes ${names(node.tops)}.`
+      : step.kind === "forward" ? `${node.name} (${node.type}) goes forward: it ${node.bottoms.length ? `reads ${names(node.bottoms.map(original))} and ` : ""}writes ${names(node.tops)}.`
       : `${node.name} (${node.type}) goes backward: from the gradient of ${names(node.tops)} it computes ${names([
-          ...node.bottoms.map(b => `that of ${b}`), ...(node.params.length ? ["those of its parameters"] : [])]) || "nothing"}.`;
+          ...node.bottoms.map(b => `that of ${original(b)}`), ...(node.params.length ? ["those of its parameters"] : [])]) || "nothing"}.`;
     const together = step.with ? ` It was computed together with ${step.with}.` : "";
     $("sentence").textContent = `${what}${together} ${clauses.length ? `It ${names(clauses)}.` : "It neither takes memory nor copies."}`;
     const facts = [["time", timeText(step.end - step.begin)]];
@@ -412,7 +415,7 @@ class View {
       const [inner, outer] = [layer.getBoundingClientRect(), panel.getBoundingClientRect()];
       if (inner.top < outer.top + 50 || inner.bottom > outer.bottom - 20) panel.scrollTop += inner.top - outer.top - outer.height / 2;
       const wide = $("net").getBoundingClientRect();
-      if (inner.left < wide.left || inner.right > wide.right) $("net").scrollLeft += inner.left - wide.left - wide.width / 3;
+      if (inner.left < wide.left || inner.right > wide.right) $("net").scrollLeft += (inner.left + inner.right - wide.left - wide.right) / 2;
     });
     for (const [g, names] of this.blobs) g.classList.toggle("touched", names.some(name => touched.has(name)));
   }
