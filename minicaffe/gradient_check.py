@@ -314,7 +314,11 @@ class Section:
         return float(self.overwritten.get(blob, blob.cpu_data).reshape(-1)[i])
 
     def derivatives(self, blob, i, step):
-        """Return the central, left and right derivative along element `i`, and the rounding error of all three."""
+        """Return the central derivative along element `i`, the lowest and highest that is one, and their rounding error.
+
+        At a kink each element of the tops may have the derivative from its left or from its right, or one in between: a value that
+        is the largest of several windows of a pooling, all with a second one like it, may be chosen in some of them.
+        """
         kept = self.get(blob, i)
         try:
             self.put(blob, i, kept + step)
@@ -325,9 +329,13 @@ class Section:
             below = self.values()
         finally:
             self.put(blob, i, kept)
-        left, noise_left = self.change(self.base, below)
-        right, noise_right = self.change(above, self.base)
-        return (self.change(above, below)[0] / (2 * step), left / step, right / step, (noise_left + noise_right) / step)
+        total, noise = self.change(above, below)
+        low = high = 0.0
+        for (_, weight), a, here, b in zip(self.tops, above, self.base, below):
+            left, right = weight * (here - b), weight * (a - here)
+            low += float(np.minimum(left, right).sum())
+            high += float(np.maximum(left, right).sum())
+        return total / (2 * step), low / step, high / step, 2 * noise / step
 
 
 def compare(section, comparison, blob, gradient, rule):
@@ -344,18 +352,18 @@ def compare(section, comparison, blob, gradient, rule):
             comparison.kinks += 1
             continue
         analytic = float(flat[i])
-        numerical, left, right, noise = section.derivatives(blob, i, rule.step)
+        numerical, low, high, noise = section.derivatives(blob, i, rule.step)
         worst = relative(analytic, numerical, noise)
         if worst > rule.threshold:
             for part in SMALLER:
-                closer, left, right, noise = section.derivatives(blob, i, rule.step * part)
+                closer, low, high, noise = section.derivatives(blob, i, rule.step * part)
                 if relative(analytic, closer, noise) <= rule.threshold:
                     comparison.kinks += 1
                     numerical, worst = closer, relative(analytic, closer, noise)
                     break
             else:
-                between = min(max(analytic, min(left, right)), max(left, right))
-                if relative(left, right, noise) > rule.threshold and relative(analytic, between, noise) <= rule.threshold:
+                nearest = min(max(analytic, low), high)
+                if relative(low, high, noise) > rule.threshold and relative(analytic, nearest, noise) <= rule.threshold:
                     comparison.kinks += 1
                     continue
         comparison.checked += 1

@@ -121,6 +121,14 @@ def test_kinks(layer, values, kinks):
         assert [(c.checked, c.kinks) for c in minicaffe.gradcheck(net, kink=0).comparisons] == [(2, 2)]
 
 
+def test_a_maximum_of_several_windows():
+    """Zeros in overlapping windows: backward chooses one in some of them, which lies between the derivatives of each, not of their sum."""
+    net = Net(message('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 6 dim: 6 } } }'
+                      'layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { pool: MAX kernel_size: 3 } }'), Dtype.DOUBLE)
+    report = minicaffe.gradcheck(net, elements=None)
+    assert report.ok and report.comparisons[0].kinks > 30, f"\n{report}"
+
+
 def test_a_wrong_gradient_is_no_kink(wrong):
     """Nor is one in a net with ReLUs: differences with smaller steps say the same."""
     report = minicaffe.gradcheck(message(wrong + 'layer { name: "r" type: "ReLU" bottom: "y" top: "y" }'), elements=None)
