@@ -52,7 +52,8 @@ def _shapes(ctx, param, texts):
 def summary(file, batch, phase, shapes, run, as_json, level, stage):
     """Show the layers of a net: shapes, parameters, bytes, operations, who computes them; and what a training needs in memory.
 
-    No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed.
+    No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed. The
+    trial takes as much memory as it says.
     """
     given = options.net_options()
     if not click.get_current_context().meta.get("verbose"):
