@@ -65,7 +65,7 @@ class Summary:
     Attributes
     ----------
     rows : list of Row
-        Without Splits that the net has put in.
+        Splits that take no memory are left out.
     parameters, parameter_bytes : int
         Of memories, so that shared parameters count once.
     data, diff, flops, backward_flops : int

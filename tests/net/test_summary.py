@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minicaffe.errors import ConfigError, Error
-from minicaffe.memory import CPUPlace
+from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import Event
 from minicaffe.net import stand_in
 from minicaffe.net.net import Net
@@ -92,7 +92,8 @@ def test_a_net_without_its_data(tmp_path):
 
 
 def test_the_peak_of_a_record():
-    place, net = CPUPlace(), Net(parsed(NET))
+    place, net = registry.host_place, Net(parsed(NET))     # where batches are made ready
+
     def event(kind, address, nbytes, name, detail=""):
         return Event(0, kind, place, address, nbytes, name, detail, *(0,) * (len(Event._fields) - 7))
     events = [event("free", 9, 999, "older"), event("alloc", 1, 100, "conv[0] data"), event("begin", 0, 0, "conv", "forward"),
