@@ -352,8 +352,8 @@ class Arena extends Picture {
   constructor(canvas, view) { super(canvas); this.view = view; this.drawn = []; }
   draw() {
     const {trace, place, moment} = this.view, width = Math.max(200, this.canvas.parentElement.clientWidth);
-    const segments = trace.arena(place, moment), buddy = trace.allocators.get(place) === "buddy";
-    const rows = segments.map(s => ({segment: s, tree: buddy && !s.own, height: 18 + (buddy && !s.own ? (depth(s) + 1) * 17 : 34) + 12}));
+    const segments = trace.arena(place, moment);
+    const rows = segments.map(s => ({segment: s, tree: s.tree, height: 18 + (s.tree ? (depth(s) + 1) * 17 : 34) + 12}));
     this.fit(width, Math.max(60, rows.reduce((sum, r) => sum + r.height, 0)));
     const c = this.context(), step = this.view.currentStep();
     this.drawn = [];

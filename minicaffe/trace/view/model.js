@@ -12,7 +12,7 @@ const VALID = [0, 1, 2, 3, 4, 5, 0];
 const ROLES = ["parameter", "activation", "gradient", "history", "input", "workspace", "other"];
 const CHECKPOINT = 1000;
 
-/* The memory of one place: segments that an allocator holds, the cells they are cut into, and blocks outside of all segments. */
+/* The memory of one place: segments that an allocator holds (`tree`: by halves), the cells they are cut into, and blocks outside of all segments. */
 class Place {
   constructor() { this.segments = new Map(); this.cells = new Map(); this.loose = new Map(); }
 
@@ -24,8 +24,8 @@ class Place {
     return copy;
   }
 
-  hold(address, bytes, cells) {
-    this.segments.set(address, bytes);
+  hold(address, bytes, cells, tree) {
+    this.segments.set(address, {bytes, tree});
     for (const cell of cells || [{address, bytes, used: false}])
       this.cells.set(cell.address, {bytes: cell.bytes, used: !!cell.used, asked: cell.asked || 0, name: cell.name || ""});
   }
@@ -61,7 +61,7 @@ class Place {
         this.cells.set(address, {bytes, used: false, asked: 0, name: ""});
         break;
       case "segment taken": case "pool taken":
-        this.hold(address, bytes);
+        this.hold(address, bytes, null, kind === "pool taken");
         break;
       case "segment given back": case "pool given back":
         this.drop(address, bytes);
@@ -142,11 +142,9 @@ class Trace {
   findPlaces() {
     const start = new Map();
     const at = place => start.get(place) || start.set(place, new Place()).get(place);
-    const plain = [];
     for (const arena of this.data.start.arenas)
-      for (const segment of arena.segments) at(arena.place).hold(segment.address, segment.bytes, segment.blocks);
+      for (const segment of arena.segments) at(arena.place).hold(segment.address, segment.bytes, segment.blocks, arena.allocator === "buddy");
     for (const block of this.data.start.blocks) at(block.place).apply("alloc", block.address, block.bytes, block.name);
-    this.allocators = new Map(this.data.start.arenas.map(a => [a.place, a.allocator]));
     this.checkpoints = [start];
     const state = copyOf(start);
     for (let i = 0; i < this.count; i++) {
@@ -155,8 +153,6 @@ class Trace {
     }
     if (this.count % CHECKPOINT === 0 && this.count) this.checkpoints.push(copyOf(state));
     this.places = [...state.keys()];
-    for (let i = 0; i < this.count; i++)
-      if (this.strings[this.kind[i]] === "pool taken") this.allocators.set(this.strings[this.place[i]], "buddy");
   }
 
   applyTo(state, i) {
@@ -199,7 +195,7 @@ class Trace {
     const take = (address, bytes, role) => { blocks.set(address, [role, bytes]); now[role] += bytes; total += bytes; };
     const note = i => { for (let r = 0; r < now.length; r++) roles[r][i] = now[r]; live[i] = total; reserved[i] = held; };
     for (const [address, cell] of [...state.cells, ...state.loose]) if (cell.used) take(address, cell.asked || cell.bytes, this.roleOf(cell.name));
-    for (const bytes of state.segments.values()) held += bytes;
+    for (const segment of state.segments.values()) held += segment.bytes;
     for (const block of state.loose.values()) held += block.bytes;
     note(0);
     for (let i = 0; i < this.count; i++) {
@@ -231,7 +227,7 @@ class Trace {
   arena(place, moment) {
     const here = this.at(moment).get(place);
     if (!here) return [];
-    const segments = [...here.segments].sort((a, b) => a[0] - b[0]).map(([address, bytes]) => {
+    const segments = [...here.segments].sort((a, b) => a[0] - b[0]).map(([address, {bytes, tree}]) => {
       const cells = [];
       for (let at = address; at < address + bytes;) {
         const cell = here.cells.get(at);
@@ -239,10 +235,10 @@ class Trace {
         cells.push({address: at, ...cell});
         at += cell.bytes;
       }
-      return {address, bytes, cells, own: false};
+      return {address, bytes, cells, tree, own: false};
     });
     const loose = [...here.loose].map(([address, cell]) => ({address, ...cell})).sort((a, b) => a.address - b.address);
-    return loose.length ? [...segments, {address: loose[0].address, bytes: loose.reduce((sum, c) => sum + c.bytes, 0), cells: loose, own: true}]
+    return loose.length ? [...segments, {address: loose[0].address, bytes: loose.reduce((sum, c) => sum + c.bytes, 0), cells: loose, tree: false, own: true}]
       : segments;
   }
 

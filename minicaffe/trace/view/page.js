@@ -217,7 +217,7 @@ class View {
     const there = ROLES.map((role, r) => [role, usage.roles[r]]).filter(([role, values]) => (this.ever = this.ever || {})[this.place + role] ??= values.some(v => v > 0));
     $("legend").replaceChildren(...there.map(([role, values]) => entry(role, values[m])), entry("cache", Math.max(0, usage.reserved[m] - usage.live[m])),
       make("li", {}, "held", make("b", {}, bytesText(usage.reserved[m]))), make("li", {}, "most", make("b", {}, bytesText(usage.most))));
-    const buddy = this.trace.allocators.get(this.place) === "buddy";
+    const buddy = this.trace.arena(this.place, m).some(segment => segment.tree);
     $("arena-hint").textContent = `${placeWords(this.place)} at this moment. `
       + (buddy ? "A pool is halved until a chunk just fits; two free halves become one again. " : "Each bar is memory taken at once, cut into blocks. ")
       + "Colours say what a block serves, hatched blocks are free, outlined ones were taken in this step.";
@@ -598,7 +598,7 @@ class View {
     return {moment, step, place, events: trace.count, steps: trace.steps.length, playing: !!this.playing, lastStep: this.lastStep, ready: this.ready,
             heads: Object.fromEntries(trace.memories.map(m => [m.name, STATES[trace.head(m, moment)]])),
             copies: Object.fromEntries(trace.memories.map(m => [m.name, m.copies.filter(i => i < moment).length])),
-            blocks: this.arena.drawn.map(({address, bytes, used, name, size}) => ({address, bytes, used, name, size})),
+            blocks: this.arena.drawn.map(one => ({...one})),
             usage: Object.fromEntries(ROLES.map((role, r) => [role, trace.usage(place).roles[r][moment]])), reserved: trace.usage(place).reserved[moment],
             lit: trace.net.nodes.filter((_, i) => this.layers[i] && this.layers[i].hasAttribute("aria-current")).map(node => node.name),
             rows: this.strips.rows.map(m => m.name)};
