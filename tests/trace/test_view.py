@@ -223,6 +223,19 @@ def test_kernels_have_their_grid_and_source(page, trace):
     assert any(trace.events[i].name in row for row in rows)
     page.browser.execute_script("document.querySelector('#kernels [data-kernel]').click()")
     assert "struct" in page.text("#source pre")
+    assert page.browser.execute_script("return document.querySelector('#show-ptx').disabled")
+
+
+def test_ptx_is_shown_where_it_was_asked_for(browser, trace, tmp_path):
+    document = json.loads(trace.to_json())
+    i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and document["kernels"][event.name]["source"])
+    document["kernels"][trace.events[i].name]["ptx"] = ".version 8.0"
+    html.write(Trace(document), tmp_path / "ptx.html", moment=i + 1)
+    page = Page(browser, tmp_path / "ptx.html")
+    name = json.dumps(trace.events[i].name)
+    page.browser.execute_script(f"[...document.querySelectorAll('#kernels [data-kernel]')].find(b => b.dataset.kernel === {name}).click()")
+    page.browser.execute_script("document.querySelector('#show-ptx').click()")
+    assert page.text("#source pre") == ".version 8.0" and not page.errors()
 
 
 @pytest.mark.parametrize("width, scheme", [(390, "light"), (1440, "dark")])

@@ -179,11 +179,11 @@ class View {
 
   head() {
     const {net, device, steps} = this.trace;
-    $("net-name").textContent = net.name || "a net";
+    $("net-name").textContent = net.name || (net.nodes.length ? "a net" : "memory");
     const iterations = new Set(steps.filter(s => s.kind !== "setup").map(s => s.iteration)).size;
     const where = {cpu: "the CPU", sim: "the simulated device", gpu: device.name}[device.kind] || device.name;
-    $("about").textContent = [`${plural(iterations, "iteration")} ${net.phase === "TEST" ? "forward" : "of training"} on ${where}`,
-      `${steps.length} steps`, `${this.trace.count.toLocaleString("en")} events`, net.file].filter(Boolean).join(" · ");
+    const what = net.nodes.length ? `${plural(iterations, "iteration")} ${net.phase === "TEST" ? "forward" : "of training"}` : "a record without a net,";
+    $("about").textContent = [`${what} on ${where}`, plural(steps.length, "step"), `${this.trace.count.toLocaleString("en")} events`, net.file].filter(Boolean).join(" · ");
     const places = this.trace.places.filter(p => p);
     $("place").replaceChildren(...(places.length ? places : [this.place]).map(p => make("option", {value: p}, placeWords(p))));
     $("place").value = this.place;
@@ -238,7 +238,7 @@ class View {
     const original = blob => (trace.memoryOf.get(`${blob} data`) || {blob}).blob;       // of the top of a Split
     const names = list => list.length > 4 ? `${list.slice(0, 3).join(", ")} and ${list.length - 3} more` : list.join(", ").replace(/, ([^,]*)$/, " and $1");
     const what = step.kind === "setup" ? "The net is made: layers take their parameters."
-      : step.kind === "between" ? "Between the layers: what nobody's forward or backward did."
+      : step.kind === "between" ? trace.net.nodes.length ? "Between the layers: what nobody's forward or backward did." : "What ran while the record was open."
       : step.kind === "update" ? "The solver updates the parameters with their gradients."
       : !node ? `${step.layer} goes ${step.kind}.`
       : step.kind === "backward" && !node.bottoms.length ? `${node.name} (${node.type}) reads no blob, so no gradient goes further back.`
