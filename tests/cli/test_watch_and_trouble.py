@@ -1,6 +1,7 @@
 """train --watch and --trace-trouble: what they say and write, and that a training without them does nothing of it."""
 
 import json
+import re
 
 import pytest
 from tiny import Process, run
@@ -31,7 +32,7 @@ def test_watch_in_log_and_json(minicaffe, folder):
 def test_watch_and_memory_in_the_display(folder):
     process = Process("train", "solver.prototxt", "--watch=5", cwd=folder, size=(30, 80))
     status, _ = process.finish()
-    assert status == 0 and "CPU: " in process.text and " live, " in process.text and " reserved" in process.text
+    assert status == 0 and re.search(r"[CG]PU: \S+ \S+ live, \S+ \S+ at most, \S+ \S+ reserved", process.text)
     assert "layers at iteration " in process.text and "update/weights" in process.text
     process = Process("train", "solver.prototxt", "--watch=5", cwd=folder, size=(8, 60))    # no room for the layers
     assert process.finish()[0] == 0 and "layers at iteration" not in process.text
@@ -50,7 +51,7 @@ def test_trouble_is_written(folder):
     bad = [sample for sample in samples if sample["not_finite"]]
     assert bad[0]["layer"] == trouble["layer"] and bad[0]["iteration"] == trouble["iteration"]
     assert max(s["iteration"] for s in samples) - min(s["iteration"] for s in samples) <= 2
-    assert {step["iteration"] for step in trace.steps} == {s["iteration"] for s in samples}
+    assert {step["iteration"] for step in trace.steps if step["layer"]} == {s["iteration"] for s in samples}
     assert json.loads((folder / "t.json").read_text())["format"] == 1
 
 
