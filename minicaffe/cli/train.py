@@ -20,7 +20,6 @@ from minicaffe.errors import DependencyError, Error, NotFiniteError
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite
 from minicaffe.solver.watch import Watch
-from minicaffe.trace.trouble import Trouble
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -136,6 +135,7 @@ def run(ctx, solver, given):
         told = [listener.on_watch for listener in (records, display) if listener is not None]
         watch = Watch(solver, given["watch"] or solver.param.display or WATCHED, functools.partial(tell_samples, told), keep=False)
     if given["trouble_path"]:
+        from minicaffe.trace.trouble import Trouble
         trouble = Trouble(solver, given["trouble_path"])
     with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
         def action():
