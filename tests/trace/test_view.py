@@ -302,6 +302,16 @@ def test_the_buddy_allocators_tree(browser, tmp_path):
     assert sum(cell["size"] for cell in cells) == nbytes and not page.errors()
 
 
+def test_a_place_of_others_is_not_shown_first(browser, tmp_path):
+    """A device whose blocks are older than the record, and on which nothing happens in it."""
+    with record() as made:
+        block = memory.Buffer(memory.SystemAllocator(), 1000, "block data")
+    made.document["start"]["blocks"].append({"place": "CUDAPlace(0)", "address": 1 << 40, "bytes": 512, "name": "old data"})
+    html.write(made, tmp_path / "place.html")
+    page = Page(browser, tmp_path / "place.html")
+    assert page.state()["place"] == repr(block.place) and not page.errors()
+
+
 def test_a_trace_without_steps_is_shown_too(browser, tmp_path):
     html.write(Trace(None), tmp_path / "none.html")
     page = Page(browser, tmp_path / "none.html")

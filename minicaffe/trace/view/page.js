@@ -106,9 +106,14 @@ class View {
   last() { return Math.max(0, this.trace.steps.length - 1); }
 
   choosePlace() {
-    const places = this.trace.places.filter(p => p);
-    const device = places.find(p => p.startsWith("CUDA"));
-    return device || places[0] || "CPUPlace()";
+    const {trace} = this, places = trace.places.filter(p => p);
+    const changes = new Map(places.map(p => [p, 0]));       // a place of older nets may only have been there at the start
+    for (let i = 0; i < trace.count; i++) {
+      const p = trace.strings[trace.place[i]];
+      if (trace.replaces[trace.kind[i]] && changes.has(p)) changes.set(p, changes.get(p) + 1);
+    }
+    places.sort((a, b) => changes.get(b) - changes.get(a));
+    return places.find(p => p.startsWith("CUDA") && changes.get(p)) || places[0] || "CPUPlace()";
   }
 
   /* Go to the end of a step. */
