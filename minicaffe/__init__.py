@@ -15,7 +15,6 @@ except ModuleNotFoundError as _error:  # Python was started in a checkout's top 
 from minicaffe import cuda, errors, memory, pycaffe
 from minicaffe.alias import install_as_caffe, name_modules
 from minicaffe.device.threads import get_num_threads, set_num_threads
-from minicaffe.gradient_check import gradcheck
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import allow_python_layers
 from minicaffe.ops.engine import get_precision, set_precision
@@ -26,12 +25,15 @@ from minicaffe.workspace import Workspace
 
 __all__ = [
     *pycaffe.__all__, "Slot", "Tensor", "Workspace", "allow_python_layers", "cuda", "errors", "get_num_threads", "get_precision",
-    "gradcheck", "install_as_caffe", "memory", "register_layer", "set_num_threads", "set_precision",
+    "gradcheck", "install_as_caffe", "memory", "register_layer", "set_num_threads", "set_precision",  # noqa: F405
 ]
 name_modules("minicaffe")
 
 
 def __getattr__(name):
+    if name == "gradcheck":     # imported when it is asked for: `import minicaffe` stays short
+        from minicaffe.gradient_check import gradcheck
+        return gradcheck
     if name == "__version__":
         from importlib.metadata import version
         return version("minicaffe")

@@ -3,6 +3,7 @@
 import click
 
 from minicaffe.cli import options
+from minicaffe.errors import ConfigError
 from minicaffe.net.net import Net
 from minicaffe.net.stand_in import stand_in
 from minicaffe.proto import caffe_pb2
@@ -28,6 +29,8 @@ def _command(name, rankdir):
         """Draw NET to PICTURE; its extension is the format: svg, png, dot, or what Graphviz makes of that, such as pdf."""
         given = options.net_options()
         net, _ = read_net_file(net_file, given["skip_unknown_fields"])
+        if not net.layer:
+            raise ConfigError("has no layer to draw; give the prototxt of a net", file=net_file)
         chosen = None if phase == "ALL" else caffe_pb2.Phase.Value(phase)
         if shapes:
             if chosen is None:

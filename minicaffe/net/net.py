@@ -16,7 +16,6 @@ from minicaffe.net import weights
 from minicaffe.net.build import Builder
 from minicaffe.net.definitions import chosen_layers, insert_splits
 from minicaffe.net.run import Runner
-from minicaffe.net.summary import Summary
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import replacing
 from minicaffe.workspace import Workspace
@@ -202,6 +201,7 @@ class Net(Runner):
         Summary
             Who computes, layouts and scratch memory are those of the last run.
         """
+        from minicaffe.net.summary import Summary  # where it is asked for: `import minicaffe` stays short
         return Summary(self)
 
     def __str__(self):

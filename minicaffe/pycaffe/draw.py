@@ -6,17 +6,19 @@ files), and Graphviz's program ``dot`` makes all other formats of it. A pad, str
 height x width.
 """
 
+import os
 import shutil
 import subprocess
 
-from minicaffe.errors import DependencyError, Error, FileError
+from minicaffe.errors import ConfigError, DependencyError, Error
 from minicaffe.proto import caffe_pb2
-from minicaffe.pycaffe.drawing import WEIGHTED, get_layer_lr_mult, included, net_svg, svg_to_png
+from minicaffe.proto.atomic import replacing
 
 LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
 NEURON_LAYER_STYLE = {"shape": "record", "fillcolor": "#90EE90", "style": "filled"}
 BLOB_STYLE = {"shape": "octagon", "fillcolor": "#E0E0E0", "style": "filled"}
 COLORS = {"Convolution": "#FF5050", "Deconvolution": "#FF5050", "Pooling": "#FF9900", "InnerProduct": "#CC33FF"}
+WEIGHTED = {"Convolution": "convolution_param", "Deconvolution": "convolution_param", "InnerProduct": "inner_product_param"}
 TEXT_FORMATS = ("dot", "gv", "raw")
 
 
@@ -144,6 +146,31 @@ def _size(param, name, default):
     return "x".join(map(str, value)) if value else str(default)
 
 
+def get_layer_lr_mult(layer):
+    """Return the learning-rate multipliers of weight and bias, 1.0 where none is given.
+
+    Raises
+    ------
+    ConfigError
+        If the type is not Convolution, Deconvolution or InnerProduct, or there are more than two ``param``; a ValueError.
+    """
+    if layer.type not in WEIGHTED:
+        raise ConfigError(f"shown for {', '.join(WEIGHTED)} only", field="lr_mult", layer=layer.name, layer_type=layer.type)
+    if len(layer.param) > 2:
+        raise ConfigError(f"weight and bias have two, got {len(layer.param)}", field="param", layer=layer.name,
+                          layer_type=layer.type)
+    given = [param.lr_mult if param.HasField("lr_mult") else 1.0 for param in layer.param]
+    return tuple(given + [1.0] * (2 - len(given)))
+
+
+def included(layer, phase):
+    """Whether the include and exclude rules of `layer` let it into `phase`; of the rules only phases are looked at."""
+    if layer.include and layer.exclude:
+        raise ConfigError("give include or exclude rules, not both", field="include", layer=layer.name, layer_type=layer.type)
+    rules = layer.include or layer.exclude
+    return not rules or any(rule.phase == phase for rule in rules) == bool(layer.include)
+
+
 def get_layer_label(layer, rankdir, display_lrm=False):
     """Return what the node of `layer` says: name, type, and the sizes of convolutions and poolings.
 
@@ -215,6 +242,7 @@ def draw_net(caffe_net, rankdir, ext="png", phase=None, display_lrm=False):
     ``svg`` and ``png`` need no Graphviz (`net_svg`), ``png`` the wheel resvg-py.
     """
     if ext in ("svg", "png"):
+        from minicaffe.pycaffe.drawing import net_svg, svg_to_png  # `import minicaffe` imports this file
         svg = net_svg(caffe_net, rankdir, phase, display_lrm)
         return svg.encode() if ext == "svg" else svg_to_png(svg)
     return get_pydot_graph(caffe_net, rankdir, phase=phase, display_lrm=display_lrm).create(format=ext)
@@ -225,17 +253,19 @@ def draw_net_to_file(caffe_net, filename, rankdir="LR", phase=None, display_lrm=
 
     Raises
     ------
+    ConfigError
+        If the name has no extension.
     FileError
         If the file cannot be written.
     """
-    extension = str(filename).rpartition(".")[2]
-    write_picture(filename, draw_net(caffe_net, rankdir, extension, phase, display_lrm))
+    extension = os.path.splitext(filename)[1]
+    if not extension:
+        raise ConfigError("has no extension, which says the format: .svg, .png, .dot, or what Graphviz makes, such as .pdf",
+                          file=os.fspath(filename))
+    write_picture(filename, draw_net(caffe_net, rankdir, extension[1:], phase, display_lrm))
 
 
 def write_picture(path, picture):
     """Write bytes to a file; raise FileError if that cannot be done."""
-    try:
-        with open(path, "wb") as file:
-            file.write(picture)
-    except OSError as error:
-        raise FileError(f"cannot be written: {error.strerror}; check the path", file=str(path)) from error
+    with replacing(path) as file:
+        file.write(picture)

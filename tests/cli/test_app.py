@@ -44,8 +44,9 @@ def test_help_imports_no_command():
     assert result.stdout.splitlines()[-1] == "[]", result.stdout + result.stderr
 
 
-def test_importing_the_package_does_not_import_the_command_line():
-    code = "import sys, minicaffe; print([name for name in ('click', 'rich', 'minicaffe.cli') if name in sys.modules])"
+def test_importing_the_package_does_not_import_the_command_line_nor_what_is_for_looking_inside():
+    code = ("import sys, minicaffe; print([name for name in ('click', 'rich', 'minicaffe.cli', 'minicaffe.gradient_check', "
+            "'minicaffe.net.summary', 'minicaffe.pycaffe.drawing', 'minicaffe.trace') if name in sys.modules])")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 

@@ -13,6 +13,7 @@ from minicaffe import draw
 from minicaffe.errors import ConfigError, DependencyError, FileError
 from minicaffe.net import net as core
 from minicaffe.proto import caffe_pb2, text, upgrade
+from minicaffe.pycaffe import drawing
 
 SVG = "{http://www.w3.org/2000/svg}"
 NET = """name: "a \\"net\\""
@@ -62,7 +63,7 @@ def test_every_model_is_drawn(path):
         net = upgrade.read_net_file(path)[0]
         assert "->" in draw.get_pydot_graph(net, "LR").to_string()
         for rankdir in ("TB", "RL"):
-            check_picture(net, ElementTree.fromstring(draw.net_svg(net, rankdir)), rankdir)
+            check_picture(net, ElementTree.fromstring(drawing.net_svg(net, rankdir)), rankdir)
 
 
 def check_picture(net, svg, rankdir):
@@ -102,27 +103,27 @@ def rectangle(rect):
 
 def test_svg_says_what_it_shows(net):
     """Layers in place lie under the one whose blob they change; names are escaped; tops of Splits are aliases; shapes are a Net's."""
-    text = draw.net_svg(net, display_lrm=True)
+    text = drawing.net_svg(net, display_lrm=True)
     assert "<title>a &quot;net&quot;</title>" in text and "Convolution  3x5/2 8" in text and "lr mult 2, 1" in text
     svg = ElementTree.fromstring(text)
     boxes = {group.get("data-layer"): rectangle(group.find(SVG + "rect")) for group in svg.findall(SVG + "g") if group.get("data-layer")}
     assert boxes["r"][0] == boxes["c"][0] and 0 < boxes["r"][1] - boxes["c"][3] < 2
-    below = {rankdir: ElementTree.fromstring(draw.net_svg(net, rankdir)) for rankdir in ("TB", "BT", "LR", "RL")}
+    below = {rankdir: ElementTree.fromstring(drawing.net_svg(net, rankdir)) for rankdir in ("TB", "BT", "LR", "RL")}
     at = {rankdir: {group.get("data-layer"): rectangle(group.find(SVG + "rect")) for group in svg.findall(SVG + "g")} for rankdir, svg in below.items()}
     assert at["TB"]["d"][1] < at["TB"]["c"][1] and at["BT"]["d"][1] > at["BT"]["c"][1] and at["BT"]["r"][1] < at["BT"]["c"][1]
     assert at["LR"]["d"][0] < at["LR"]["c"][0] and at["RL"]["d"][0] > at["RL"]["c"][0]
-    assert len(ElementTree.fromstring(draw.net_svg(net, phase=caffe.TEST)).findall(SVG + "g")) == 2 + 1
-    assert "prefers-color-scheme" in text and "prefers-color-scheme" not in draw.net_svg(net, standalone=False)
+    assert len(ElementTree.fromstring(drawing.net_svg(net, phase=caffe.TEST)).findall(SVG + "g")) == 2 + 1
+    assert "prefers-color-scheme" in text and "prefers-color-scheme" not in drawing.net_svg(net, standalone=False)
     with pytest.raises(ConfigError, match="rankdir: must be one of LR, RL, TB, BT, got 'UP'"):
-        draw.net_svg(net, "UP")
+        drawing.net_svg(net, "UP")
     shared = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
         layer { name: "a" type: "Power" bottom: "x" top: "a" } layer { name: "b" type: "Power" bottom: "x" top: "b" }"""
     built = core.Net(text_of(shared))
-    svg = ElementTree.fromstring(draw.net_svg(built))
+    svg = ElementTree.fromstring(drawing.net_svg(built))
     blob = next(group for group in svg.findall(SVG + "g") if group.get("data-blob") == "x")
     assert json.loads(blob.get("data-aliases")) == ["x_in_0_split_0", "x_in_0_split_1"] and "x  2×3" in "".join(blob.itertext())
     assert [edge.get("data-to") for edge in svg.findall(SVG + "path") if edge.get("class") == "edge"] == ["2", "3"]
-    assert "<svg" in draw.net_svg(caffe_pb2.NetParameter())
+    assert "<svg" in drawing.net_svg(caffe_pb2.NetParameter())
 
 
 def text_of(prototxt):
@@ -137,7 +138,7 @@ def test_png(net, tmp_path, monkeypatch):
     pytest.importorskip("resvg_py", reason="resvg-py makes the pixels")
     draw.draw_net_to_file(net, tmp_path / "net.png", "TB")
     picture = cv2.imread(str(tmp_path / "net.png"))
-    width = float(ElementTree.fromstring(draw.net_svg(net)).get("width"))
+    width = float(ElementTree.fromstring(drawing.net_svg(net)).get("width"))
     assert picture.shape[1] == 2 * width and (picture[0, 0] == 255).all()
     assert (abs(picture.astype(int) - (0x3B, 0x3F, 0xB8)).sum(axis=-1) == 0).sum() > 1000    # the convolution's box, BGR
     with pytest.raises(FileError, match="cannot be written"):
