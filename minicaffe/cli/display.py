@@ -16,8 +16,8 @@ from rich.text import Text
 from minicaffe import memory
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.common import caffe
+from minicaffe.memory.sizes import size_text
 from minicaffe.solver.report import batch_size
-from minicaffe.trace.table import size
 
 REDRAWS = 5  # a second
 SPEED_OVER = 3.0  # seconds over which speed is measured
@@ -176,4 +176,5 @@ def memory_line():
     else:
         place, name = memory.CPUPlace(), "CPU"
     stats = memory.stats(place)
-    return f"{name}: {size(stats.live)} live, {size(stats.peak)} at most, {size(max(stats.reserved, stats.live))} reserved"
+    live, peak, reserved = map(size_text, (stats.live, stats.peak, max(stats.reserved, stats.live)))
+    return f"{name}: {live} live, {peak} at most, {reserved} reserved"

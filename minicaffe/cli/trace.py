@@ -9,6 +9,7 @@ from minicaffe.common import caffe
 from minicaffe.errors import DependencyError, Error
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.atomic import check_writable
 from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table
 
 logger = logging.getLogger("minicaffe.cli")
@@ -42,6 +43,9 @@ def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths)
     and given back, kernels. A run that fails shows what it did until then.
     """
     options.tell_mode(logger)
+    for option in WRITERS:
+        if paths[option] is not None:
+            check_writable(paths[option])   # now rather than when all has run
     try:
         if phase.upper() == "TEST":
             target = make_net(file, level, stage, batch_size)

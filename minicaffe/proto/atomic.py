@@ -100,6 +100,8 @@ def check_writable(path):
     """Raise FileError if no file can be made at `path`, by making and removing one beside it."""
     target = _target(path)
     try:
+        if os.path.isdir(target):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         file, probe = _open_temporary(target)
         with file:
             os.unlink(probe)
@@ -202,11 +204,13 @@ def sync_folder(folder):
 def write_error(path, cause):
     """Return the FileError for an OSError that writing `path` met."""
     folder = os.path.dirname(os.path.abspath(path))
-    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+    if cause.errno == errno.EISDIR:
+        why = "it is a folder; name a file inside it"
+    elif cause.errno in (errno.ENOSPC, errno.EDQUOT):
         why = f"no room left for {folder}; make room, or write to another disk"
     elif cause.errno == errno.EFBIG:
         why = "it would be larger than the process or the file system allows; raise the limit (ulimit -f)"
-    elif cause.errno in (errno.ENOENT, errno.ENOTDIR):
+    elif cause.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(folder):
         why = f"the folder {folder} does not exist; make it, or correct the path"
     elif cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         why = f"the folder {folder} is not writable for this user; change its permissions, or write elsewhere"

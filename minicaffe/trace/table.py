@@ -6,6 +6,7 @@ from collections import Counter
 from rich.console import Console
 from rich.table import Table
 
+from minicaffe.memory.sizes import size_text
 from minicaffe.trace.model import Replay, launch_of
 
 WIDE = 112      # columns for speeds and the names of memories whose head changed
@@ -62,14 +63,14 @@ def row(trace, number, wide=True):
     step = trace.steps[number]
     events = trace.events[step["first"]:step["last"]]
     copies = [event for event in events if event.kind in ("copy", "reorder")]
-    memory = [f"{sign}{size(nbytes)}" for kind, sign in (("alloc", "+"), ("free", "-"))
+    memory = [f"{sign}{size_text(nbytes)}" for kind, sign in (("alloc", "+"), ("free", "-"))
               if (nbytes := sum(event.nbytes for event in events if event.kind == kind))]
     launches = sum(event.kind == "launch" for event in events)
     heads = [f"{touched['memory']}: {SIDES[touched['before']]} -> {SIDES[touched['after']]}"
              for touched in step["touched"] if touched["before"] != touched["after"]]
     spent = step["end"] - step["begin"]
     speeds = [f"{of / spent:.1f}" if of and spent and not step["with"] else "" for of in (step["flops"], step["bytes"])]
-    moved = f"{len(copies)}: {size(sum(event.nbytes for event in copies))}" if copies else ""
+    moved = f"{len(copies)}: {size_text(sum(event.nbytes for event in copies))}" if copies else ""
     return [str(number), f"{MARKS[step['kind']]} {step['layer'] or step['kind']}".strip(),
             f"with {step['with']}" if step["with"] else f"{spent / 1e6:.3f}", *(speeds if wide else ()), moved, " ".join(memory),
             str(launches or ""), ", ".join(heads) if wide else str(len(heads) or "")]
@@ -100,7 +101,7 @@ def describe(trace, number):
         sizes = {memory["name"]: memory["bytes"] for memory in trace.memories}
         for touched in step["touched"]:
             before, after = touched["before"] or "?", touched["after"] or "?"
-            lines.append(f"  {touched['memory']:<{width}}  {size(sizes.get(touched['memory'], 0)):>9}  "
+            lines.append(f"  {touched['memory']:<{width}}  {size_text(sizes.get(touched['memory'], 0)):>9}  "
                          + (before if before == after else f"{before} -> {after}"))
     for i in range(step["first"], step["last"]):
         lines += _happened(trace, i)
@@ -134,10 +135,10 @@ def _happened(trace, number):
     if event.kind in ("alloc", "free"):
         sign = "+" if event.kind == "alloc" else "-"
         how = decision(trace, number)
-        return [f"  {sign}{size(event.nbytes)} {event.place}: {event.name or 'no name'}" + (f" ({how})" if how else "")]
+        return [f"  {sign}{size_text(event.nbytes)} {event.place}: {event.name or 'no name'}" + (f" ({how})" if how else "")]
     if event.kind in ("copy", "reorder"):
         speed = f", {event.nbytes / event.took:.1f} GB/s" if event.took else ""
-        return [f"  {event.kind} {event.detail}: {event.name}, {size(event.nbytes)} in {event.took / 1e6:.3f} ms{speed}",
+        return [f"  {event.kind} {event.detail}: {event.name}, {size_text(event.nbytes)} in {event.took / 1e6:.3f} ms{speed}",
                 *([f"    {trace.document['why'][str(number)]}"] if str(number) in trace.document["why"] else [])]
     if event.kind == "launch":
         launch = launch_of(event)
@@ -154,7 +155,7 @@ def _speeds(trace, flops, nbytes, spent):
     if flops:
         parts.append(f"{flops / 1e6:,.2f} MFLOP" + (f" ({flops / spent:.1f} GFLOP/s)" if spent else ""))
     if nbytes:
-        parts.append(size(nbytes))
+        parts.append(size_text(nbytes))
         whole = trace.document["device"]["copy_bandwidth"]
         if spent:
             share = f", {nbytes / spent * 1e9 / whole:.0%} of a large copy's" if whole else ""
@@ -225,23 +226,6 @@ def walk(trace, read, write):
 HELP = "n next, p back, number or layer, s source of kernels, q quit"
 
 
-def size(nbytes):
-    """Return a number of bytes for people: ``312.5 KiB``.
-
-    Parameters
-    ----------
-    nbytes : int
-    """
-    if nbytes < 1024:
-        return f"{nbytes} B"
-    value, unit = nbytes / 1024, "KiB"
-    for larger in ("MiB", "GiB", "TiB"):
-        if value < 1000:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.{0 if value >= 100 else 1}f} {unit}"
-
-
 def summary(trace):
     """Return the lines about a whole trace: steps, copies, kernels, and the peak of live memory by role.
 
@@ -255,12 +239,12 @@ def summary(trace):
     launches = [event for event in events if event.kind == "launch"]
     iterations = len({step["iteration"] for step in trace.steps})
     lines = [f"{len(trace.steps)} steps in {iterations} iteration{'s' if iterations != 1 else ''}, {len(events)} events",
-             *(f"{what}: {len(those)}, {size(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} ms"
+             *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} ms"
                for what, those in (("copies", copies), ("reorders", reorders)) if those or what == "copies"),
              *([f"kernels: {len(launches)}, {sum(e.took for e in launches) / 1e6:.3f} ms"] if launches else [])]
     for place, (total, roles) in peaks(trace).items():
-        parts = ", ".join(f"{role} {size(nbytes)}" for role, nbytes in sorted(roles.items(), key=lambda item: -item[1]) if nbytes)
-        lines.append(f"peak at {place}: {size(total)} ({parts})")
+        parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)
+        lines.append(f"peak at {place}: {size_text(total)} ({parts})")
     return lines
 
 

@@ -41,6 +41,8 @@ def test_a_net_that_fails_shows_what_was_before(minicaffe, folder):
 
 def test_an_output_that_cannot_be_written(minicaffe, folder):
     assert "no/such/t.json" in minicaffe("trace", "net.prototxt", "--json", "no/such/t.json", status=1)
+    (folder / "dir").mkdir()
+    assert "dir: cannot be written: it is a folder" in minicaffe("trace", "gone.prototxt", "--html", "dir", status=1)    # before all else
 
 
 def test_a_deploy_net_runs_forward_only(minicaffe, folder):

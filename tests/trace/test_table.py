@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from minicaffe import memory, trace
+from minicaffe.memory.sizes import size_text
 from minicaffe.trace import table
 
 
@@ -31,7 +32,7 @@ def test_summary_counts_what_the_record_has(made):
     lines = table.summary(made)
     copies = [event for event in made.events if event.kind == "copy"]
     assert lines[0].startswith(f"{len(made.steps)} steps in 2 iterations")
-    assert lines[1].startswith(f"copies: {len(copies)}, {table.size(sum(event.nbytes for event in copies))}")
+    assert lines[1].startswith(f"copies: {len(copies)}, {size_text(sum(event.nbytes for event in copies))}")
     live = Counter()
     for block in made.document["start"]["blocks"]:
         live[block["place"]] += block["bytes"]
@@ -49,7 +50,7 @@ def test_a_step_in_full(made, where):
     text = "\n".join(table.describe(made, number))
     assert f"step {number} of {len(made.steps)}, iteration 0: layer ip, forward" in text
     assert "MFLOP" in text and "of a large copy's" in text and "ip[0] data" in text
-    assert f"+{table.size(80)} " in text      # ip data, 4 x 5 float32
+    assert f"+{size_text(80)} " in text      # ip data, 4 x 5 float32
     if where != "cpu":
         assert "blocks of" in text and "arrays: " in text and "struct" in "\n".join(table.sources(made, number))
     else:
