@@ -13,16 +13,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from minicaffe import sim
 from minicaffe.cli import options, training_file
+from minicaffe.common import caffe
 from minicaffe.errors import Error
 from minicaffe.memory.sizes import size_text
 from minicaffe.net import stand_in
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
-from minicaffe.net.summary import Summary, params, sizes
+from minicaffe.net.summary import Summary, flops_text, params, sizes
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import read_net_file
 from minicaffe.solver import trial
+
+TOLD = 100e9        # operations of a trial that are announced: seconds on a CPU
+MOST_ON_SIM = 50e9  # and those that the simulated device is not asked for: a minute
 
 
 def _shapes(ctx, param, texts):
@@ -41,8 +46,9 @@ def _shapes(ctx, param, texts):
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"]), help="By default TRAIN if the net has a loss there.")
 @click.option("--shape", "shapes", multiple=True, callback=_shapes, metavar="TOP=3x224x224",
               help="How large a picture of a data layer is whose data are not there; may be repeated.")
-@click.option("--run/--no-run", default=True, help="Whether to try a few iterations, which show engines and memory.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON: `rows`, sums and `needs`, in bytes.")
+@click.option("--run/--no-run", default=None, help=(
+    "Whether to try two iterations, which show engines and memory; by default large nets on the simulated GPU are not tried."))
+@click.option("--json", "as_json", is_flag=True, help="Write JSON: `rows`, sums and `needs`, in bytes, or `not_tried`, why.")
 @options.net_state
 @options.precision
 @options.threads
@@ -52,8 +58,8 @@ def _shapes(ctx, param, texts):
 def summary(file, batch, phase, shapes, run, as_json, level, stage):
     """Show the layers of a net: shapes, parameters, bytes, operations, who computes them; and what a training needs in memory.
 
-    No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed. The
-    trial takes as much memory as it says.
+    No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed. Two
+    iterations are tried, which takes as much memory as it says.
     """
     given = options.net_options()
     if not click.get_current_context().meta.get("verbose"):
@@ -68,6 +74,18 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
         return stand_in.stand_in(net_param, path, shapes, batch if net_param.state.phase == wanted else None)
 
     needs, sources, untried = [], [], None
+
+    def tried(net):
+        nonlocal untried
+        operations = trial.ITERATIONS * sum(row.flops + row.backward_flops for row in Summary(net).rows)
+        if run is None and caffe.mode == "gpu" and sim.selected() and operations > MOST_ON_SIM:
+            untried = (f"{trial.ITERATIONS} iterations are {flops_text(operations)}FLOP, which would take the simulated GPU "
+                       f"{operations / 60e9:.0f} minutes or more; --run tries them all the same")
+        elif run is not False and operations > TOLD:
+            options.tell(f"trying {trial.ITERATIONS} iterations on made-up data, {flops_text(operations)}FLOP; "
+                         "--no-run leaves that out")
+        return run is not False and untried is None
+
     if is_net:
         stated = caffe_pb2.NetParameter()
         stated.CopyFrom(param)
@@ -77,31 +95,34 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
         sources = [found]
     solver_param = param if not is_net else training_file.default_solver(param, file) if wanted == caffe_pb2.TRAIN else None
     try:
-        if wanted == caffe_pb2.TRAIN and (run or not is_net):
+        if wanted == caffe_pb2.TRAIN and (run is not False or not is_net):
             solver_param.train_state.level = level
             solver_param.train_state.stage.extend(stage)
             place = {"net_files": {file: (param, positions)}} if is_net else {"file": file, "positions": positions}
             own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if is_net else ()
-            solver, needs, sources = trial.try_training(solver_param, without_data, own_fields=own, **place, **given)
+            solver, needs, sources = trial.try_training(solver_param, without_data, tried, own_fields=own, **place, **given)
             net = solver.net
-        elif run:
-            net, needs = trial.try_net(lambda: Net(made, file=file, **given), sources[0])
+        elif run is not False:
+            net, needs = trial.try_net(lambda: Net(made, file=file, **given), sources[0], tried)
         else:
             net = Net(made, file=file, **given)
     except Error as error:
         if not is_net:
             raise
         try:
-            net, untried = Net(made, file=file, **given), error
+            net, untried = Net(made, file=file, **given), f"the net does not run on made-up data: {error}"
         except Error as error:      # wrong is the net, or what was assumed
-            said = "; ".join(source.assumed for source in sources[0].values() if source.assumed)
-            error.message += f"; as the data are not there, it was assumed that {said}: --shape says otherwise" if said else ""
+            assumed = [source for source in sources[0].values() if source.assumed]
+            if assumed:
+                error.message += (f"; as the data are not there, it was assumed that {'; '.join(one.assumed for one in assumed)}; "
+                                  f"if that is wrong, say --shape {assumed[0].top}=CHANNELSxHEIGHTxWIDTH")
             raise
     scratch = {layer: most for need in needs for layer, most in need.scratch.items()}
     table = Summary(net, {name: source.type for name, source in sources[0].items()}, scratch)
     if as_json:
         needs = [{**dataclasses.asdict(need), "place": str(need.place)} for need in needs]
-        click.echo(json.dumps({**vars(table), "rows": list(map(dataclasses.asdict, table.rows)), "needs": needs}))
+        click.echo(json.dumps({**vars(table), "rows": list(map(dataclasses.asdict, table.rows)), "needs": needs,
+                               "not_tried": untried}))
         return
     click.echo(str(table))
     for line in needs_text(needs, solver_param.type if solver_param is not None else "", given["plan"]):
@@ -109,7 +130,7 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
     for text in dict.fromkeys(source.assumed for some in sources for source in some.values() if source.assumed):
         click.echo(f"assumed, as the data are not there: {text}")
     if untried:
-        click.echo(f"not tried, as the net does not run on made-up data: {untried}")
+        click.echo(f"not tried: {untried}")
 
 
 def learns(param, file):

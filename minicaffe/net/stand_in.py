@@ -19,12 +19,13 @@ READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF
 
 @dataclass
 class Source:
-    """A layer whose data are stood in for: its type, the shapes of its tops, and how many batches it holds beside them."""
+    """A layer whose data are stood in for: its type, the shapes of its tops, how many batches it holds beside them, its `top`."""
 
     type: str
     shapes: list
     batches: int = 0
     assumed: str = ""
+    top: str = ""
 
     @property
     def bytes_ahead(self):
@@ -67,13 +68,13 @@ def stand_in(param, file=None, shapes=None, batch=None):
     result.CopyFrom(param)
     state = param.state
     wanted = {layer.path for layer in filter_layers(result.layer, state, file)}
-    sources, batched = {}, False
+    sources, batched, inputs = {}, False, _deploy_inputs(file)
     for i, layer in enumerate(result.layer):
         if f"layer[{i}]" not in wanted or layer.bottom:
             continue
         batched |= batch is not None and set_batch(layer, batch)
         if layer.type in READERS:
-            sources[layer.name] = source = _source(layer, state.phase, file, shapes or {})
+            sources[layer.name] = source = _source(layer, state.phase, file, shapes or {}, inputs, sources)
             made = caffe_pb2.LayerParameter(name=layer.name, type="DummyData", top=layer.top)
             made.include.extend(layer.include)
             made.exclude.extend(layer.exclude)
@@ -100,34 +101,35 @@ def set_batch(layer, batch):
     return bool(shapes)
 
 
-def _source(layer, phase, file, shapes):
+def _source(layer, phase, file, shapes, inputs, earlier):
     kind = layer_class(layer.type)
     ahead = layer.data_param.prefetch + 1 if hasattr(kind, "make_batches") else 0
-    given = [shapes.get(top) for top in layer.top]
-    if given[0] is None:
+    if layer.top[0] not in shapes:
         try:
             alone = caffe_pb2.NetParameter(layer=[layer])
             alone.state.phase = phase
             alone.layer[0].ClearField("include")
             alone.layer[0].ClearField("exclude")
-            return Source(layer.type, [blob.shape for blob in Net(alone).nodes[0].tops], ahead)
+            return Source(layer.type, [blob.shape for blob in Net(alone).nodes[0].tops], ahead, top=layer.top[0])
         except (ConfigError, ShapeError) as error:
             raise error.at(file=file)
         except Error as error:
-            picture, why = _assumed(layer, file)
+            picture, why = _assumed(layer, file, inputs, earlier)
             if picture is None:
                 error.message += f"; to go without, say how large a picture is: --shape {layer.top[0]}=3x224x224"
                 raise error.at(file=file, layer=layer.name, layer_type=layer.type)
     else:
-        picture, why = given[0], "as --shape says"
+        picture, why = shapes[layer.top[0]], "as --shape says"
     batch = next((value.batch_size for field, value in layer.ListFields() if field.name.endswith("_param")
                   and field.message_type is not None and "batch_size" in field.message_type.fields_by_name), 1)
     rest = [(1, 1, batch, 8) if layer.type == "AnnotatedData" else (batch,) for _ in layer.top[1:]]
-    rest = [shape if other is None else (batch, *other) for shape, other in zip(rest, given[1:])]
-    return Source(layer.type, [(batch, *picture), *rest], ahead, f"{layer.top[0]} is {'x'.join(map(str, picture))}, {why}")
+    rest = [(batch, *given) if (given := shapes.get(top, inputs.get(top))) is not None else shape
+            for shape, top in zip(rest, layer.top[1:])]
+    return Source(layer.type, [(batch, *picture), *rest], ahead, f"{layer.top[0]} is {'x'.join(map(str, picture))}, {why}",
+                  layer.top[0])
 
 
-def _assumed(layer, file):
+def _assumed(layer, file, inputs, earlier):
     """Return channels, height and width of a picture, and who says so."""
     transform = layer.transform_param
     channels = 1 if transform.force_gray else 3
@@ -138,13 +140,30 @@ def _assumed(layer, file):
                                (layer.window_data_param.crop_size, layer.window_data_param.crop_size, "crop_size")):
         if height and width:
             return (channels, height, width), f"from {who}"
-    deploy = os.path.join(os.path.dirname(file), "deploy.prototxt") if file else ""
+    top, beside = layer.top[0], f"as in {_deploy(file)}"
+    if top in inputs:
+        return inputs[top], beside
+    for source in earlier.values():
+        if source.top in inputs and len(source.shapes[0]) == 4:     # of the pictures of another source: a map of labels
+            return (1, *source.shapes[0][2:]), f"a value for each pixel of {source.top}"
+    return (next(iter(inputs.values())), beside) if inputs else (None, "")
+
+
+def _deploy(file):
+    return os.path.join(os.path.dirname(file), "deploy.prototxt") if file else ""
+
+
+def _deploy_inputs(file):
+    """Return the shapes, without the batch, of the inputs of the deploy.prototxt beside a file, by name; none if it has none."""
+    deploy, inputs = _deploy(file), {}
     if os.path.isfile(deploy):
         try:
             caffe.check_path(deploy, "deploy.prototxt")
-            for other in upgrade.read_net_file(deploy)[0].layer:
-                if other.type == "Input" and other.input_param.shape:
-                    return tuple(other.input_param.shape[0].dim[1:]), f"as in {deploy}"
+            for layer in upgrade.read_net_file(deploy)[0].layer:
+                if layer.type == "Input":
+                    shapes = list(layer.input_param.shape)      # one for each top, or one for all
+                    inputs.update((top, tuple(shape.dim[1:])) for top, shape in
+                                  zip(layer.top, shapes * len(layer.top) if len(shapes) == 1 else shapes))
         except Error:
             pass    # what is wrong with it is not asked here
-    return None, ""
+    return inputs

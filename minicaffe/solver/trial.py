@@ -13,7 +13,7 @@ from minicaffe.memory.registry import registry
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver import create_solver, solver_types
 
-ITERATIONS = 3      # the first makes what is kept, the second uses it, the third shows that nothing grows
+ITERATIONS = 2      # the first makes what is kept, the second uses it
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Needs:
     scratch: dict = field(default_factory=dict)
 
 
-def try_training(param, stand_in, **options):
+def try_training(param, stand_in, wanted=None, **options):
     """Train a few iterations, with one batch of each test net before and after them.
 
     Parameters
@@ -38,6 +38,8 @@ def try_training(param, stand_in, **options):
     param : SolverParameter
     stand_in : callable
         ``stand_in(net_param, file)`` returns the net without its data, and its Sources by name (net/stand_in.py).
+    wanted : callable, optional
+        ``wanted(net)`` is asked before the iterations; False leaves them out, and there are no needs.
     options
         Of `minicaffe.solver.create_solver`.
 
@@ -68,14 +70,21 @@ def try_training(param, stand_in, **options):
         if base is None:
             create_solver(quiet, **options)     # raises
         solver = type(base.__name__, (base,), {"make_net": make_net})(quiet, **options)
+        if wanted is not None and not wanted(solver.net):
+            return solver, [], sources
         solver.solve()
     return solver, needs(events, [solver.net, *solver.test_nets], solver.history, sources), sources
 
 
-def try_net(make_net, sources):
-    """Run the net that `make_net` returns forward a few times, and return it and its Needs; `sources` has its Sources by name."""
+def try_net(make_net, sources, wanted=None):
+    """Run the net that `make_net` returns forward, and return it and its Needs; `sources` has its Sources by name.
+
+    `wanted` is that of `try_training`.
+    """
     with memory.record() as events:
         net = make_net()
+        if wanted is not None and not wanted(net):
+            return net, []
         for _ in range(ITERATIONS):
             net.forward_from_to(0, len(net.nodes) - 1)
     return net, needs(events, [net], [], [sources])

@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 import struct
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -251,6 +252,21 @@ def test_every_command_has_help(minicaffe):
         assert "Usage" in minicaffe(name, "--help")
 
 
+def test_summary_of_a_large_net(minicaffe, there, monkeypatch):
+    from tiny import NET
+
+    from minicaffe import sim
+    from minicaffe.cli import summary
+    (there / "net.prototxt").write_text(NET)
+    monkeypatch.setattr(summary, "TOLD", 0)
+    monkeypatch.setattr(summary, "MOST_ON_SIM", 0)
+    assert "to train" in minicaffe("summary", "net.prototxt") and "trying 2 iterations on made-up data, " in minicaffe.told
+    monkeypatch.setattr(sim, "selected", lambda: True)
+    monkeypatch.setattr(summary, "caffe", SimpleNamespace(mode="gpu"))
+    small = minicaffe("summary", "net.prototxt")
+    assert "not tried: 2 iterations are " in small and "--run tries them all the same" in small and "to train" not in small
+
+
 def test_summary(minicaffe, there):
     from tiny import NET, SOLVER
     (there / "net.prototxt").write_text(NET)
@@ -259,6 +275,7 @@ def test_summary(minicaffe, there):
     assert "to train with SGD (plan memory): " in net and "history" in solver and max(map(len, net.splitlines())) <= 80
     said = json.loads(minicaffe("summary", "net.prototxt", "--json", "--no-run"))
     assert said["needs"] == [] and said["parameters"] == sum(row["parameters"] for row in said["rows"])
+    assert "to train" not in minicaffe("summary", "solver.prototxt", "--no-run")
     assert "phase TEST" in minicaffe("summary", "net.prototxt", "--phase=TEST") and "to test" in minicaffe("summary", "net.prototxt", "--phase=TEST")
     assert "--phase TEST is for nets" in minicaffe("summary", "solver.prototxt", "--phase", "TEST", status=2)
     assert "TOP=CHANNELSxHEIGHTxWIDTH" in minicaffe("summary", "net.prototxt", "--shape", "data", status=2)
@@ -267,10 +284,13 @@ def test_summary(minicaffe, there):
     assert "wrong.prototxt: layer 'c' (Convolution): bottom[0]: unknown bottom" in minicaffe("summary", "wrong.prototxt", status=2)
     (there / "data.prototxt").write_text('''layer { name: "d" type: "Data" top: "x" transform_param { crop_size: 4 } data_param { source: "none" batch_size: 2 } }
         layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_point: 3 } }''')
-    assert "axis 1, got [3]; as the data are not there, it was assumed that x is 3x4x4, from crop_size: --shape says otherwise" in \
+    assert "axis 1, got [3]; as the data are not there, it was assumed that x is 3x4x4, from crop_size; if that is wrong, say --shape x=" in \
         minicaffe("summary", "data.prototxt", status=2)
     assert "Data" in minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--batch=7") and "7x3x4x4, 7x2x4x4" in \
         minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--batch=7", "--no-run")
     assert "give --phase TRAIN or TEST" in minicaffe("draw", "net.prototxt", "net.svg", "--shapes", status=2)
+    (there / "empty.prototxt").write_text("")
+    assert "empty.prototxt: has no layer" in minicaffe("draw", "empty.prototxt", "net.svg", status=2)
+    assert "svgfile: has no extension" in minicaffe("draw", "net.prototxt", "svgfile", status=2)
     minicaffe("draw", "net.prototxt", "net.svg", "--shapes", "--phase=TEST")
     assert "total scalar" in re.sub(" +", " ", (there / "net.svg").read_text())

@@ -68,6 +68,7 @@ def test_text_has_80_columns_and_html_says_the_same():
 
 DATA = """layer {{ name: "data" type: "Data" top: "data" top: "label" {} data_param {{ source: "/nowhere" batch_size: 8 prefetch: 2 }} }}
 layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 2 }} }}"""
+MAP = 'layer { name: "map" type: "Data" top: "map" data_param { source: "/nowhere/map" batch_size: 3 } }'
 
 
 def test_a_net_without_its_data(tmp_path):
@@ -81,6 +82,11 @@ def test_a_net_without_its_data(tmp_path):
     (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 10 dim: 3 dim: 4 dim: 5 } } }')
     _, sources = stand_in.stand_in(parsed(DATA.format("")), str(tmp_path / "net.prototxt"))
     assert sources["data"].shapes[0] == (8, 3, 4, 5) and "deploy.prototxt" in sources["data"].assumed
+    (tmp_path / "deploy.prototxt").write_text("""layer { name: "x" type: "Input" top: "clip" top: "data" top: "label"
+        input_param { shape { dim: 1 dim: 1 } shape { dim: 1 dim: 2 dim: 4 dim: 5 } shape { dim: 1 dim: 7 } } }""")
+    _, sources = stand_in.stand_in(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
+    assert sources["data"].shapes == [(8, 2, 4, 5), (8, 7)]     # by names, not by order
+    assert sources["map"].shapes == [(3, 1, 4, 5)] and "for each pixel of data" in sources["map"].assumed
     with pytest.raises(ConfigError, match="batch_size: must be at least 1"):
         stand_in.stand_in(parsed(DATA.format("").replace("batch_size: 8", "batch_size: 0")))
     other_phase = DATA.format("include { phase: TEST }")
@@ -103,6 +109,13 @@ def test_the_peak_of_a_record():
     assert (need.peak, need.when) == (100 + 50 + 70 + 3 * 80, "conv forward")
     assert need.parts == {"parameters": 100, "scratch": 70, "activations": 50, "batches made ready": 240}
     assert need.scratch == {"conv": 70}
+
+
+def test_a_trial_is_left_out_where_it_is_not_wanted():
+    asked = []
+    net, needs = trial.try_net(lambda: Net(parsed(NET)), {}, lambda net: asked.append(net))
+    assert asked == [net] and not needs
+    assert trial.try_net(lambda: Net(parsed(NET)), {}, lambda net: True)[1]
 
 
 @pytest.mark.parametrize("name", ["lenet", "cifar10_quick"])
