@@ -1,6 +1,5 @@
 """``minicaffe convolution``: the page "convolution up close". Caffe has none."""
 
-import shutil
 import webbrowser
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import click
 
 from minicaffe.cli import options
 from minicaffe.errors import DependencyError
+from minicaffe.proto.atomic import replacing
 
 PAGE = Path(__file__).resolve().parents[1] / "trace" / "view" / "convolution.html"
 
@@ -21,8 +21,11 @@ def convolution(html):
     It shows which pixels a window reads, the column matrix, and the index of each element, with the arithmetic written out. It is
     one file and needs no network.
     """
-    if html:
-        shutil.copyfile(PAGE, html)
+    if html is not None:
+        with replacing(html) as file:
+            file.write(PAGE.read_bytes())
         click.echo(f"Wrote {html}")
-    elif not webbrowser.open(PAGE.as_uri()):
+    elif webbrowser.open(PAGE.as_uri()):
+        click.echo(f"Opened {PAGE} in a browser")
+    else:
         raise DependencyError(f"no browser can be opened here; open {PAGE} in one, or write the page with --html FILE")

@@ -176,6 +176,28 @@ def test_keys_and_settings(opened):
     assert [group.get_attribute("data-window") for group in page.find_elements("css selector", "[data-dropped]")] == ["height3", "width3"]
     opened("kernel=5&pad=0&height=3&width=9&stride=1")
     assert "the output would have size -1 along spatial axis 0, where the input has 3" in page.find_element("id", "error").text
+    page.find_element("id", "play").click()                             # nothing to play
+    assert page.find_element("id", "play").get_attribute("aria-pressed") == "false"
+
+
+def test_the_keyboard_alone(opened):
+    from selenium.webdriver.common.keys import Keys
+    page = opened()
+    page.find_element("id", "square").send_keys(Keys.SPACE)
+    assert page.switch_to.active_element.get_attribute("id") == "square", "the focus is lost"
+    assert len(page.find_elements("css selector", "input[data-name=kernel]")) == 2
+    page.switch_to.active_element.send_keys("i", "t")                   # wherever the focus is
+    assert page.execute_script("return [shows, document.documentElement.dataset.theme]") == ["value", "dark"]
+
+
+def test_a_narrow_page(opened, browser):
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True})
+    try:
+        page = opened("channels=4&outputs=4&height=10&width=10")
+        assert page.execute_script("return document.documentElement.scrollWidth") == 360
+        assert page.execute_script("return named('columns').readable"), "cells too small for their numbers"
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_the_page_is_one_file():
@@ -186,10 +208,11 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert cli.main(["convolution", "--html", str(tmp_path / "c.html")]) == 0
     assert (tmp_path / "c.html").read_bytes() == PAGE.read_bytes()
     assert cli.main(["convolution", "--html", str(tmp_path / "none" / "c.html")]) == 1
-    assert "none/c.html: No such file or directory" in capsys.readouterr().err
+    assert "none/c.html: cannot be written: the folder" in capsys.readouterr().err
     opened = []
     monkeypatch.setattr(convolution.webbrowser, "open", lambda address: opened.append(address) or len(opened) == 1)
     assert cli.main(["convolution"]) == 0 and opened == [PAGE.as_uri()]
+    assert str(PAGE) in capsys.readouterr().out
     assert cli.main(["convolution"]) == 1
     assert "--html FILE" in capsys.readouterr().err
 
