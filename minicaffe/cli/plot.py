@@ -22,7 +22,8 @@ CHARTS = [(table, what, along) for table, what in (("test", "accuracy"), ("test"
           for along in ("NumIters", "Seconds")]
 NAMES = {"NumIters": "iterations", "Seconds": "seconds"}
 LIST = "  ".join(f"{i}: {table} {what} vs. {NAMES[along]}" for i, (table, what, along) in enumerate(CHARTS))
-PANELS = ("loss", "accuracy", "rate", "outputs", "gradients", "activations")
+WATCHED = {"gradients": "parameter", "diffs": "diff", "activations": "blob"}   # panels of samples, and what those are named by
+PANELS = ("loss", "accuracy", "rate", "outputs", *WATCHED)
 MOST = 8    # curves of a panel that are drawn in a terminal
 
 
@@ -43,7 +44,7 @@ class Curve:
 @click.option("--show", "panels", metavar="A,B", help=f"Which panels, of {', '.join(PANELS)}; by default all that the logs have.")
 @click.option("--along", type=click.Choice(["iterations", "seconds"]), default="iterations", show_default=True)
 @click.option("--output", "column", metavar="NAME", help="The output of the net to draw; by default those that fit the panel.")
-@click.option("--log", "logarithmic", is_flag=True, help="Logarithmic values; those of gradients and activations are so anyway.")
+@click.option("--log", "logarithmic", is_flag=True, help="Logarithmic values; gradients, diffs and activations are so anyway.")
 @click.option("--table", is_flag=True, help="A table of the layers, as last measured by --watch or logged by debug_info.")
 @options.debug
 def plot(logs, picture, panels, along, column, logarithmic, table):
@@ -66,7 +67,7 @@ def plot(logs, picture, panels, along, column, logarithmic, table):
         there = f"its outputs are {', '.join(has)}" if has else (
             "it holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or --json LOG)?")
         raise DataError(f"has no {column or ', '.join(wanted)} along {along}; {there}", file=logs[0])
-    scales = [logarithmic or name in ("gradients", "activations") for name, _ in drawn]
+    scales = [logarithmic or name in WATCHED for name, _ in drawn]
     if picture is None:
         return in_terminal(drawn, scales, along)
     figure = new_figure(figsize=(8, 1 + 2.8 * len(drawn)))
@@ -150,12 +151,12 @@ def curves(runs, panel, along, column=None):
 
 def _series(run, panel, column):
     """Yield label, whether it is of the test net, rows and name in them of each curve of a panel."""
-    if panel in ("gradients", "activations"):
-        key = "parameter" if panel == "gradients" else "blob"
+    if panel in WATCHED:
+        key = WATCHED[panel]
         groups = {}
         for sample in run.samples:
             if key in sample:
-                name = sample[key] if key == "parameter" else f"{sample['layer']} {sample['blob']}"
+                name = sample[key] if key == "parameter" else f"{sample['layer']} {sample[key]}"
                 size = sample.get("mean", sample.get("norm"))
                 groups.setdefault(name, []).append({**sample, "size": math.nan if size is None else size})
         for label, rows in groups.items():

@@ -42,7 +42,7 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @click.option("--watch", is_flag=False, flag_value=0, type=click.IntRange(min=0), metavar="[N]", help=(
     "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
 @click.option("--trace-trouble", "trouble_path", metavar="FILE", help=(
-    "Record the last iterations, and when loss or gradients are not finite write them to FILE, .json or .html; costs time."))
+    "Record the last iterations, and when something is not finite write them to FILE, .json or .html; costs time."))
 @effect("--sigint-effect", default="stop", help="What Ctrl-C does.")
 @effect("--sighup-effect", default="snapshot",
         help="What SIGHUP does, which comes when the terminal is closed; after snapshot and none the training goes on without it.")

@@ -5,13 +5,14 @@ import math
 from rich.table import Table
 from rich.text import Text
 
-COLUMNS = ("layer", "activations", "zeros", "saturated", "gradient", "weights", "update/weights")
+COLUMNS = ("layer", "activations", "zeros", "saturated", "diff", "gradient", "weights", "update/weights")
 
 
 def rows(samples):
     """Return one dict for each layer, with `COLUMNS` and ``not_finite``, a text that is empty where all is finite.
 
-    `samples` are those of one iteration. Where they have a ``mean`` (debug_info) that is shown in place of norms.
+    `samples` are those of one iteration. Where they have a ``mean`` (debug_info) that is shown in place of norms. ``diff`` is the
+    gradient of the activations, ``gradient`` that of the weights.
     """
     found = {}
     for sample in samples:
@@ -22,10 +23,12 @@ def rows(samples):
             for key, value in (("gradient", size), ("weights", sample.get("data")), ("update", sample.get("update"))):
                 if value is not None:
                     row[key] = math.hypot(row.get(key) or 0.0, value) if "mean" not in sample else max(row.get(key) or 0.0, value)
+        elif "diff" in sample:
+            row["diff"] = size if row["diff"] is None or size != size else row["diff"]
         elif row["activations"] is None or size != size:
             row["activations"], row["zeros"], row["saturated"] = size, sample.get("zeros"), sample.get("saturated")
         if sample.get("not_finite") or size != size or math.isinf(size):
-            row["not_finite"] = row["not_finite"] or sample.get("parameter") or sample["blob"]
+            row["not_finite"] = row["not_finite"] or sample.get("parameter") or sample.get("blob") or f"{sample['diff']} diff"
     for row in found.values():
         if row.get("weights") and row.get("update") is not None:
             row["update/weights"] = row["update"] / row["weights"]

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.run import AFTER_FORWARD
+from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 
 # Where an activation hardly changes any more: from its values and the layer's parameter the number of elements there.
 NEAR = 0.01     # of the end of a sigmoid's or tanh's range
@@ -35,10 +35,14 @@ class Watch:
     Attributes
     ----------
     samples : list of dict
-        Those of the last watched iteration, in the order of the layers. Of a top: ``layer``, ``blob``, ``norm`` (L2, of what is
-        finite), and the shares ``zeros``, ``saturated`` (of Sigmoid, TanH and Clip, else None) and ``not_finite``. Of a
-        parameter's gradient: ``layer``, ``parameter`` (``conv1[0]``), ``norm``, ``zeros``, ``saturated`` (None), ``not_finite``,
-        and the norms of the parameter itself, ``data``, and of what the iteration subtracted from it, ``update``.
+        Those of the last watched iteration, in the order of the layers: first what each computed, then the gradients. Of a top:
+        ``layer``, ``blob``, ``norm`` (L2, of what is finite), and the shares ``zeros``, ``saturated`` (of Sigmoid, TanH and Clip,
+        else None) and ``not_finite``; ``min`` and ``max`` of what is finite (None if nothing is), and of what is not how many there
+        are, ``wrong``, and the index of the first, ``first`` (None). Of a top's gradient, where one is computed, the same with
+        ``diff`` in place of ``blob``, and of a parameter's with ``parameter`` (``conv1[0]``); the latter also with ``data``, the
+        norm of the parameter itself before the update, ``values``, its ``min``, ``max``, ``wrong`` and ``first``, ``update``, the
+        norm of what the iteration subtracted from it, and ``update_wrong``, how many values of that are not finite. With
+        ``iter_size`` tops and their gradients are those of one ``batch``: the first with values that are not finite, else the last.
     records : list of (iteration, samples)
 
     Raises
@@ -77,38 +81,70 @@ class Watch:
             self._arm()
 
     def _arm(self):
-        self._running = []
-        self._callback = (lambda: None, self._measure_gradients)
+        self._begin()
+        self._callback = (self._begin, self._measure_gradients)
         self.solver.net.add_hook(AFTER_FORWARD, self._measure_tops)
+        self.solver.net.add_hook(BEFORE_BACKWARD, self._measure_top_gradients)
         self.solver.callbacks.append(self._callback)
         self.armed = True
 
     def _disarm(self):
         if self.armed:
             self.solver.net.remove_hook(AFTER_FORWARD, self._measure_tops)
+            self.solver.net.remove_hook(BEFORE_BACKWARD, self._measure_top_gradients)
             self.solver.callbacks.remove(self._callback)
             self.armed = False
 
+    def _begin(self):
+        """Forget what an iteration that failed has left."""
+        self._running, self._batch, self._kept = [], -1, False
+
     def _measure_tops(self, index):
-        """Measure what a layer has computed, before a layer in place overwrites it; of several batches of an iteration the last."""
+        """Measure what a layer has computed, before a layer in place overwrites it."""
         node = self.solver.net.nodes[index]
-        if index == 0:      # of an earlier batch, or of an iteration that failed
-            self._running.clear()
-        if node.type == "Split":
+        if index == 0:      # of a batch
+            self._kept = any(sample["wrong"] for sample in self._running)
+            if not self._kept:
+                self._running.clear()
+                self._batch += 1
+        if not self._kept and node.type != "Split":
+            for blob in node.tops:
+                self._add({"layer": node.name, "blob": blob.name, **measure(blob.cpu_data, node.type, node.param)})
+
+    def _measure_top_gradients(self, index):
+        """Measure the gradients of a layer's tops, which layers behind it have computed, before one in place overwrites them."""
+        node = self.solver.net.nodes[index]
+        if self._kept:
             return
-        for blob in node.tops:
-            self._running.append({"layer": node.name, "blob": blob.name, **measure(blob.cpu_data, node.type, node.param)})
+        if index == len(self.solver.net.nodes) - 1:
+            self._computed = set()
+        for blob in reversed(node.tops):    # `_measure_gradients` turns them round
+            if blob in self._computed and node.type != "Split":
+                self._add({"layer": node.name, "diff": blob.name, **measure(blob.cpu_diff)})
+        self._computed.difference_update(node.tops)
+        if node.needs_backward:
+            self._computed.update(blob for blob, needed in zip(node.bottoms, node.bottom_needs) if needed)
+
+    def _add(self, sample):
+        if self.solver.param.iter_size > 1:
+            sample["batch"] = self._batch
+        self._running.append(sample)
 
     def _measure_gradients(self):
         """Measure the gradients of the iteration, before the update."""
+        gradients = [sample for sample in self._running if "diff" in sample]
+        self._running = [sample for sample in self._running if "blob" in sample] + gradients[::-1]
         for name, parameter, blob in self._parameters():
-            self._running.append({"layer": name, "parameter": parameter, **measure(blob.cpu_diff), "data": norm(blob.cpu_data)})
+            data = blob.cpu_data
+            self._running.append({"layer": name, "parameter": parameter, **measure(blob.cpu_diff), "data": norm(data),
+                                  "values": extremes(data)})
 
     def _measure_updates(self):
         by_name = {parameter: blob for _, parameter, blob in self._parameters()}
         for sample in self._running:
             if "parameter" in sample:
-                sample["update"] = norm(by_name[sample["parameter"]].cpu_diff)
+                update = by_name[sample["parameter"]].cpu_diff
+                sample["update"], sample["update_wrong"] = norm(update), extremes(update)["wrong"]
 
     def _parameters(self):
         """Yield layer, name and blob of the learnable parameters that get a gradient."""
@@ -132,11 +168,26 @@ def norm(array):
     return math.sqrt(total)
 
 
+def extremes(array):
+    """Return ``min`` and ``max`` of the finite values, how many others there are, ``wrong``, and the index of the ``first``."""
+    low = high = first = None
+    wrong = 0
+    if array.size:
+        with np.errstate(invalid="ignore"):
+            low, high = float(array.min()), float(array.max())      # NaN, if one is
+        if not (math.isfinite(low) and math.isfinite(high)):
+            finite = np.isfinite(array)
+            left = array[finite]
+            wrong = array.size - left.size
+            first = [int(i) for i in np.unravel_index(int(finite.argmin()), array.shape)]
+            low, high = (float(left.min()), float(left.max())) if left.size else (None, None)
+    return {"min": low, "max": high, "wrong": wrong, "first": first}
+
+
 def measure(array, kind=None, param=None):
-    """Return norm and shares of an array; `kind` and `param` are of the layer that computed it."""
+    """Return norm, shares and extremes of an array; `kind` and `param` are of the layer that computed it."""
     size = max(1, array.size)
-    found = norm(array)
-    wrong = size - np.count_nonzero(np.isfinite(array)) if array.size else 0
+    found = extremes(array)
     saturated = SATURATED[kind](array, param) / size if kind in SATURATED else None
-    zeros = array.size - np.count_nonzero(array)
-    return {"norm": found, "zeros": zeros / size, "saturated": saturated, "not_finite": wrong / size}
+    return {"norm": norm(array), "zeros": (array.size - np.count_nonzero(array)) / size, "saturated": saturated,
+            "not_finite": found["wrong"] / size, **found}

@@ -8,13 +8,15 @@ import logging
 import os
 
 from minicaffe.errors import Error, FileError
-from minicaffe.solver.watch import Watch
+from minicaffe.solver.watch import Watch, extremes
 from minicaffe.trace import html
 from minicaffe.trace.record import Recorder
 
 log = logging.getLogger("minicaffe.trace")
 
 KEEP = 2    # whole iterations before the one in which it happens
+INPUTS = 16
+WORDS = {"blob": "blob '{}'", "diff": "gradient of blob '{}'", "parameter": "gradient of {}", "update": "update of {}"}
 
 
 class Trouble:
@@ -31,9 +33,13 @@ class Trouble:
     Attributes
     ----------
     first : dict or None
-        When it was written: ``iteration``, ``layer``, ``blob`` or ``parameter``, ``not_finite`` (share) of the first array that is
-        not finite, ``step`` and ``event``, its numbers in the trace (None where the step is not in it), and ``before``, its sample
-        of the iteration before, or None.
+        When it was written, of the first array that is not finite: ``iteration``; ``layer``, which computed it; its name as
+        ``blob`` (of a top), ``diff`` (of a top's gradient), ``parameter`` (of a parameter's gradient) or ``update`` (of what is
+        subtracted from a parameter); ``not_finite`` (share), ``wrong`` (how many values) and ``first`` (index of the first, None
+        of an update); ``step`` and ``event``, its numbers in the trace (None where the step is not in it); ``before``, its sample
+        of the iteration before, or None; ``inputs``, of the arrays that it was computed from, `INPUTS` at most, ``name``, ``part``
+        (data, diff), ``min``, ``max``, ``wrong`` and ``first`` as in `minicaffe.solver.watch`, and ``before``, the same of the
+        iteration before, or None; and ``left_out``, how many more inputs there are.
 
     Raises
     ------
@@ -59,35 +65,86 @@ class Trouble:
         """Write the trace if this iteration went wrong."""
         del self.watch.records[: -KEEP - 1]
         losses = {top.name for node in solver.net.nodes for top, weight in zip(node.tops, node.loss_weights) if weight}
-        if not any(s["not_finite"] and ("parameter" in s or s["blob"] in losses) for s in samples):
+        if not any((s["wrong"] or s.get("update_wrong")) and ("blob" not in s or s["blob"] in losses) for s in samples):
             return
         records = list(self.watch.records)
         self.close()
         trace = self.recorder.trace()
         trace.document["samples"] = [{"iteration": number, **sample} for number, one in records for sample in one]
-        self.first = trace.document["trouble"] = first_trouble(trace.document)
+        sampled = {s["parameter"] for s in samples if "parameter" in s}
+        others = {blob.name: extremes(blob.cpu_data) for blob in solver.net.param_table.params if blob.name not in sampled}
+        self.first = trace.document["trouble"] = first_trouble(trace.document, others)
         try:
             write(trace, self.path, self.first["event"])
         except Error as error:      # the training is worth more than its trace
             log.warning("%s", error)
             return
-        what = f"gradient of {self.first['parameter']}" if "parameter" in self.first else f"blob '{self.first['blob']}'"
-        log.warning("Iteration %d: the %s of layer '%s' is the first that is not finite; wrote %s", self.first["iteration"], what,
-                    self.first["layer"], self.path)
+        key = next(key for key in WORDS if key in self.first)
+        log.warning("Iteration %d: the %s, of layer '%s', is the first that is not finite; wrote %s", self.first["iteration"],
+                    WORDS[key].format(self.first[key]), self.first["layer"], self.path)
 
 
-def first_trouble(document):
-    """Return `Trouble.first` of a document with samples, of which one is not finite."""
-    samples = document["samples"]
-    first = next(sample for sample in samples if sample["not_finite"])
-    kind, key = ("backward", "parameter") if "parameter" in first else ("forward", "blob")
-    step = next((number for number, step in enumerate(document["steps"]) if step["layer"] == first["layer"]
-                 and step["kind"] == kind and step["iteration"] == first["iteration"]), None)
-    before = [sample for sample in samples if sample["iteration"] < first["iteration"] and sample["layer"] == first["layer"]
-              and sample.get(key) == first[key]]
-    return {"iteration": first["iteration"], "layer": first["layer"], key: first[key], "not_finite": first["not_finite"],
-            "step": step, "event": document["steps"][step]["last"] if step is not None else None,
-            "before": before[-1] if before else None}
+def first_trouble(document, others=None):
+    """Return `Trouble.first` of a document with samples, of which one is not finite.
+
+    `others` has the extremes of parameters that are not learned and so have no samples, by name.
+    """
+    samples, nodes = document["samples"], document["net"]["nodes"]
+    iteration = next(sample["iteration"] for sample in samples if sample["wrong"] or sample.get("update_wrong"))
+    now, ago = ([sample for sample in samples if sample["iteration"] == number] for number in (iteration, iteration - 1))
+    numbers = {node["name"]: number for number, node in enumerate(nodes)}
+    backward = sorted((sample for sample in now if "blob" not in sample), key=lambda sample: -numbers[sample["layer"]])
+    order = [sample for sample in now if "blob" in sample] + backward   # as they were computed
+    first = next((sample for sample in order if sample["wrong"]), None)
+    if first is not None:
+        key = next(key for key in ("blob", "diff", "parameter") if key in first)
+        name, found = first[key], {key: first[key] for key in ("not_finite", "wrong", "first")}
+    else:
+        first, key = next(sample for sample in order if sample.get("update_wrong")), "update"
+        name, found = first["parameter"], {"not_finite": None, "wrong": first["update_wrong"], "first": None}
+    number = numbers[first["layer"]]
+    if key == "diff":   # the layer that reads the blob has computed it
+        number = next(i for i in range(number + 1, len(nodes)) if name in nodes[i]["bottoms"])
+    kind = {"blob": "forward", "update": "update"}.get(key, "backward")
+    steps = [i for i, step in enumerate(document["steps"]) if step["iteration"] == iteration and step["kind"] == kind
+             and (name in step["parameters"] if kind == "update" else step["node"] == number)]
+    step = steps[min(first.get("batch", len(steps)), len(steps) - 1)] if steps else None
+    inputs = []
+    for blob, part in _inputs(nodes[number], key, name):
+        here, before = (_extremes(one, nodes, number, kind, blob, part) for one in (now, ago))
+        if here := here or (others or {}).get(blob):
+            inputs.append({"name": blob, "part": part, **here, "before": before})
+    before = next((sample for sample in ago if (sample["layer"], sample.get("parameter" if key == "update" else key))
+                   == (first["layer"], name)), None)
+    return {"iteration": iteration, "layer": nodes[number]["name"], key: name, **found, "step": step,
+            "event": document["steps"][step]["last"] if step is not None else None, "before": before,
+            "inputs": inputs[:INPUTS], "left_out": max(0, len(inputs) - INPUTS)}
+
+
+def _inputs(node, key, name):
+    """Return name and part of the arrays from which a node computes tops (`key` is blob), gradients, or a parameter's update."""
+    if key == "update":
+        return [(name, "diff"), (name, "data")]
+    gradients = [(blob, "diff") for blob in node["tops"]] if key != "blob" else []
+    params = [(blob, "data") for blob in node["params"]] if key != "parameter" else []
+    return list(dict.fromkeys([*gradients, *((blob, "data") for blob in node["bottoms"]), *params]))
+
+
+def _extremes(samples, nodes, number, kind, name, part):
+    """Return the extremes of what node `number` reads, from the samples of an iteration, or None if there are none of it."""
+    maker = next((node for node in nodes if node["type"] == "Split" and name in node["tops"]), None)
+    name = maker["bottoms"][0] if maker and part == "data" else name
+    found = None
+    for sample in samples:
+        if sample.get("parameter") == name:
+            found = sample if part == "diff" else sample["values"]
+        elif part == "diff" and sample.get("diff") == name and sample["layer"] == nodes[number]["name"]:
+            found = sample
+        elif part == "data" and sample.get("blob") == name:
+            if kind == "forward" and sample["layer"] == nodes[number]["name"]:
+                break       # what a layer in place overwrites is of one before it
+            found = sample
+    return found and {key: found[key] for key in ("min", "max", "wrong", "first")}
 
 
 def write(trace, path, moment):

@@ -19,8 +19,11 @@ def test_watch_in_log_and_json(minicaffe, folder):
     assert done.stderr.count("watched:") == 3 and "    [Watch] Layer scale: activations " in done.stderr
     samples = read_run(folder / "w.jsonl").samples
     assert sorted({sample["NumIters"] for sample in samples}) == [0, 10, 20]
-    assert [(s["layer"], s.get("blob", s.get("parameter"))) for s in samples if s["NumIters"] == 0] == [
-        ("in", "data"), ("in", "target"), ("scale", "scaled"), ("loss", "loss"), ("scale", "scale[0]"), ("scale", "scale[1]")]
+    assert [(s["layer"], s.get("blob") or s.get("parameter") or s["diff"] + " diff") for s in samples if s["NumIters"] == 0] == [
+        ("in", "data"), ("in", "target"), ("scale", "scaled"), ("loss", "loss"), ("scale", "scaled diff"),
+        ("scale", "scale[0]"), ("scale", "scale[1]")]
+    out = minicaffe("plot", "w.jsonl", "--show", "diffs")
+    assert out.startswith("diffs (logarithmic)") and "* scale scaled, last " in out
     out = minicaffe("plot", "w.jsonl", "--show", "gradients,activations")
     assert out.startswith("gradients (logarithmic)") and "* scale[0], last " in out and "scale scaled, last " in out
     assert "w.jsonl.train: 3 rows" in minicaffe("parse_log", "w.jsonl", ".")
@@ -53,6 +56,18 @@ def test_trouble_is_written(folder):
     assert max(s["iteration"] for s in samples) - min(s["iteration"] for s in samples) <= 2
     assert {step["iteration"] for step in trace.steps if step["layer"]} == {s["iteration"] for s in samples}
     assert json.loads((folder / "t.json").read_text())["format"] == 1
+
+
+def test_an_update_that_is_not_finite_is_written(folder):
+    """Though gradients and losses are finite, and the training ends before the next iteration."""
+    done = run("train", "solver.prototxt", "--base-lr=3e38", "--display=1", "--trace-trouble", "t.json", cwd=folder)
+    assert done.returncode == 1 and "Iteration 0: the update of scale[" in done.stderr
+    trace = load(folder / "t.json")
+    trouble = trace.document["trouble"]
+    assert (trouble["layer"], trouble["first"]) == ("scale", None) and trouble["wrong"] > 0
+    assert trace.steps[trouble["step"]]["kind"] == "update" and trouble["update"] in trace.steps[trouble["step"]]["parameters"]
+    assert [(one["name"], one["part"], one["wrong"]) for one in trouble["inputs"]] == [
+        (trouble["update"], "diff", 0), (trouble["update"], "data", 0)]
 
 
 def test_the_page_opens_at_the_trouble(folder):
@@ -96,6 +111,8 @@ def test_debug_info_as_curves_and_table(minicaffe, folder):
       {"layer": "a", "parameter": "a[1]", "norm": 4.0, "zeros": 0, "saturated": None, "not_finite": 0.0, "data": 0.0, "update": 0.04}],
      {"activations": 3.0, "zeros": 0.5, "gradient": 5.0, "weights": 1.0, "update/weights": 0.05, "not_finite": ""}),
     ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": 0.25, "not_finite": 1e-6}], {"not_finite": "x", "saturated": 0.25}),
+    ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": None, "not_finite": 0},
+      {"layer": "a", "diff": "x", "norm": 2.0, "zeros": 0, "saturated": None, "not_finite": 0.5}], {"diff": 2.0, "not_finite": "x diff"}),
     ([{"layer": "a", "blob": "x", "mean": 0.5}, {"layer": "a", "parameter": "a[0]", "mean": 0.25}], {"activations": 0.5, "gradient": 0.25}),
 ])
 def test_rows(samples, expected):

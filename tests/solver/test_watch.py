@@ -5,9 +5,10 @@ import pytest
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError
+from minicaffe.net.run import BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver import create_solver
-from minicaffe.solver.watch import Watch, measure, norm
+from minicaffe.solver.watch import Watch, extremes, measure, norm
 
 NET = """net_param {
 layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 8 dim: 6 } shape { dim: 8 dim: 4 } data_filler { type: "gaussian" std: 2 } data_filler { type: "constant" } } }
@@ -27,8 +28,10 @@ def test_samples_are_what_numpy_says(plan):
     solver, other = make(plan=plan), make()
     watch = Watch(solver, 2)
     solver.step(1)
-    samples = {sample.get("blob", sample.get("parameter")) + ":" + sample["layer"]: sample for sample in watch.samples}
-    assert list(samples) == ["x:in", "y:in", "ip:ip", "ip:relu", "s:squash", "loss:loss", "ip[0]:ip", "ip[1]:ip"]
+    names = [sample.get("blob") or sample.get("parameter") or sample["diff"] + " diff" for sample in watch.samples]
+    samples = {f"{name}:{sample['layer']}": sample for name, sample in zip(names, watch.samples)}
+    assert list(samples) == ["x:in", "y:in", "ip:ip", "ip:relu", "s:squash", "loss:loss", "ip diff:ip", "ip diff:relu", "s diff:squash",
+                             "ip[0]:ip", "ip[1]:ip"]
     caffe.seed(5)
     before = other.net.param_table.params[0].data.copy()
     other.net.clear_param_diffs()
@@ -45,7 +48,45 @@ def test_samples_are_what_numpy_says(plan):
     assert samples["ip[0]:ip"]["norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
     assert samples["ip[0]:ip"]["data"] == pytest.approx(np.linalg.norm(before), rel=1e-5)
     assert samples["ip[0]:ip"]["update"] == pytest.approx(0.1 * np.linalg.norm(gradient), rel=1e-5)
-    assert all(sample["not_finite"] == 0 for sample in watch.samples)
+    assert all(sample["not_finite"] == sample["wrong"] == 0 and sample["first"] is None for sample in watch.samples)
+    assert samples["s diff:squash"]["norm"] == pytest.approx(np.linalg.norm(s) / 8, rel=1e-5)     # the target is 0
+    below = other.net.blobs["ip"].diff      # ReLU's backward has overwritten what Sigmoid's gave
+    assert samples["ip diff:ip"]["norm"] == pytest.approx(np.linalg.norm(below), rel=1e-5)
+    assert samples["ip diff:ip"]["zeros"] == np.mean(below == 0) > samples["ip diff:relu"]["zeros"] == 0
+    assert (samples["s:squash"]["min"], samples["s:squash"]["max"]) == (s.min(), s.max())
+    assert samples["ip[0]:ip"]["values"] == {"min": before.min(), "max": before.max(), "wrong": 0, "first": None}
+
+
+def test_of_several_batches_the_first_that_went_wrong_is_kept():
+    solver = make("iter_size: 3")
+    watch, batches = Watch(solver, 1), []
+
+    def spoil(index):
+        if solver.net.nodes[index].name == "relu":
+            batches.append(index)
+            if len(batches) == 5:
+                solver.net.blobs["ip"].data[2, 1] = np.inf
+
+    solver.net.add_hook(BEFORE_FORWARD, spoil)
+    solver.step(1)
+    assert {sample["batch"] for sample in watch.samples if "parameter" not in sample} == {2}
+    solver.step(1)
+    assert {sample["batch"] for sample in watch.samples if "parameter" not in sample} == {1}
+    [relu] = [sample for sample in watch.samples if sample["layer"] == "relu" and "blob" in sample]
+    assert (relu["wrong"], relu["first"]) == (1, [2, 1])
+
+
+def test_gradients_of_tops_where_there_are_any():
+    """Not of what no loss depends on, of data, nor of the loss; of a blob that two layers read the sum."""
+    net = NET.replace('bottom: "s" bottom: "y"', 'bottom: "s" bottom: "ip"').replace("} base_lr", """
+        layer { name: "seen" type: "Silence" bottom: "y" } layer { name: "aside" type: "TanH" bottom: "ip" top: "t" } } base_lr""")
+    solver = create_solver(parse_text(net % "", caffe_pb2.SolverParameter)[0])
+    watch = Watch(solver, 1)
+    solver.step(1)
+    diffs = {(sample["layer"], sample["diff"]): sample["norm"] for sample in watch.samples if "diff" in sample}
+    assert list(diffs) == [("ip", "ip"), ("relu", "ip"), ("squash", "s")]
+    s, ip = solver.net.blobs["s"].data, solver.net.blobs["ip"].data
+    assert diffs["relu", "ip"] == pytest.approx(np.linalg.norm((s - ip) / 8 * (s * (1 - s) - 1)), rel=1e-5)
 
 
 def test_what_is_watched_and_when(device):
@@ -73,7 +114,10 @@ def test_what_is_watched_and_when(device):
 
 def test_measures_of_what_is_not_finite():
     found = measure(np.float32([[3, np.nan], [np.inf, 4], [0, 0]]))
-    assert found == {"norm": 5.0, "zeros": 2 / 6, "saturated": None, "not_finite": 2 / 6}
+    assert found == {"norm": 5.0, "zeros": 2 / 6, "saturated": None, "not_finite": 2 / 6, "min": 0.0, "max": 4.0, "wrong": 2,
+                     "first": [0, 1]}
+    assert extremes(np.float32([np.nan])) == {"min": None, "max": None, "wrong": 1, "first": [0]}
+    assert extremes(np.zeros((2, 0))) == {"min": None, "max": None, "wrong": 0, "first": None}
     assert norm(np.float32([1e30, 1e30])) == pytest.approx(np.sqrt(2) * 1e30)     # whose square is no float32
     assert measure(np.zeros((0, 3)))["norm"] == 0
     assert measure(np.float64([-1, 0.5, 0.995]), "TanH")["saturated"] == pytest.approx(2 / 3)

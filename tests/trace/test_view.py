@@ -275,10 +275,17 @@ def test_what_was_measured_and_what_went_wrong_is_told(browser, trace, tmp_path)
     document["samples"] = [{"iteration": i, **sample, "norm": 10.5 * (i + 1)} for i in range(2)]
     document["samples"].append({"iteration": 2, **sample, "norm": 99.0, "not_finite": 0.5})
     document["trouble"] = {"iteration": 2, "layer": "conv1", "blob": "conv1", "not_finite": 0.5, "step": 40, "event": 400,
-                           "before": document["samples"][1]}
+                           "before": document["samples"][1], "wrong": 1200, "first": [0, 3, 1, 2], "left_out": 1, "inputs": [
+                               {"name": "data", "part": "data", "min": -0.5, "max": 2.25, "wrong": 0, "first": None, "before": None},
+                               {"name": "conv1[0]", "part": "data", "min": None, "max": None, "wrong": 500, "first": [0, 0, 0, 0],
+                                "before": {"min": -3.0, "max": 4.0, "wrong": 0, "first": None}}]}
     html.write(Trace(document), tmp_path / "trouble.html", moment=len(trace))
     page = Page(browser, tmp_path / "trouble.html")
     assert "blob conv1" in page.text("#trouble") and "norm 21" in page.text("#trouble")
+    assert "50 % of its values, 1,200 not finite, the first at [0, 3, 1, 2]" in page.text("#trouble")
+    assert [page.text(f"#trouble li:nth-child({i})") for i in (1, 2, 3)] == [
+        "data data: -0.5 to 2.25", "conv1[0] data: nothing finite, 500 not finite, the first at [0, 0, 0, 0]; in the iteration before "
+        "-3 to 4", "and 1 more"]
     assert page.text("#values tbody .bad") == "50 %" and "99" in page.text("#values tbody")
     page.state("view.go(3)")
     assert "10.5" in page.text("#values tbody") and "25 %" in page.text("#values tbody")

@@ -334,7 +334,7 @@ class View {
     const samples = this.trace.data.samples || [], step = this.currentStep();
     $("value-panel").hidden = !samples.length || !step;
     if (!samples.length || !step) return;
-    const iterations = [...new Set(samples.map(s => s.iteration))], name = s => s.parameter ? `${s.parameter} diff` : s.blob;
+    const iterations = [...new Set(samples.map(s => s.iteration))], name = s => s.blob ?? `${s.parameter ?? s.diff} diff`;
     const iteration = iterations.findLast(i => i <= step.iteration) ?? iterations[0];
     $("value-iteration").textContent = iteration;
     if (!this.histories) {
@@ -358,12 +358,20 @@ class View {
   trouble() {
     const first = this.trace.data.trouble;
     if (!first) return;
-    const what = first.parameter ? `the gradient of ${first.parameter}` : `blob ${first.blob}`, before = first.before;
+    const what = first.blob ? `blob ${first.blob}` : first.update ? `the update of ${first.update}` : `the gradient of ${first.parameter ?? first.diff}`;
+    const number = value => value == null ? "–" : String(+(+value).toPrecision(3));
+    const range = one => one.min == null ? "nothing finite" : `${number(one.min)} to ${number(one.max)}`, before = first.before;
+    const wrong = one => one.wrong ? `, ${one.wrong.toLocaleString("en")} not finite${one.first ? `, the first at [${one.first.join(", ")}]` : ""}` : "";
     $("trouble").hidden = false;
     $("trouble").firstElementChild.textContent = `Iteration ${first.iteration}: ${what}, which layer ${first.layer} computes, is the first array that is not finite`
-      + ` (${digits(first.not_finite * 100)} % of its values).`
-      + (before ? ` In iteration ${before.iteration} it was finite, with norm ${+(+before.norm).toPrecision(3)}.` : "")
+      + (first.not_finite == null ? ` (${first.wrong} values).` : ` (${digits(first.not_finite * 100)} % of its values${wrong(first)}).`)
+      + (before && !first.update ? ` In iteration ${before.iteration} it was finite, with norm ${number(before.norm)}, from ${range(before)}.` : "")
       + " The page opened there; go back to see what led to it.";
+    if ((first.inputs || []).length) {
+      const list = first.inputs.map(one => make("li", {}, make("code", {}, `${one.name} ${one.part}`), `: ${range(one)}${wrong(one)}`
+        + (one.before ? `; in the iteration before ${range(one.before)}` : "")));
+      $("trouble").append(make("p", {}, "It was computed from:"), make("ul", {}, ...list, ...(first.left_out ? [make("li", {}, `and ${first.left_out} more`)] : [])));
+    }
   }
 
   showKernel(name, ptx) {

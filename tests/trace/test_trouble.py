@@ -1,0 +1,91 @@
+"""Trouble: which array it names as the first that is not finite, who computed it, and what it was computed from."""
+
+import pytest
+
+from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.solver import create_solver
+from minicaffe.trace import load
+from minicaffe.trace.trouble import INPUTS, Trouble
+
+NET = """net_param {
+layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 8 dim: 6 } shape { dim: 8 dim: 4 }
+  data_filler { type: "uniform" min: 1 max: 2 } data_filler { type: "constant" } } }
+layer { name: "first" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 5 weight_filler { type: "uniform" min: 0.5 max: 1 } } }
+%s
+layer { name: "loss" type: "EuclideanLoss" bottom: "r" bottom: "y" top: "loss" }
+} base_lr: 0.0001 lr_policy: "fixed" max_iter: 10 random_seed: 5"""
+ROOT = """layer { name: "second" type: "InnerProduct" bottom: "a" top: "b" inner_product_param { num_output: 4 weight_filler { type: "constant" value: 1 } } }
+layer { name: "root" type: "Power" bottom: "b" top: "r" power_param { power: 0.5 } }"""
+
+
+def trouble_of(tmp_path, middle, spoil):
+    """Return the trace of two good iterations and one after ``spoil(net)``."""
+    solver = create_solver(parse_text(NET % middle, caffe_pb2.SolverParameter)[0])
+    Trouble(solver, tmp_path / "t.json")
+    solver.step(2)
+    assert not (tmp_path / "t.json").exists()
+    spoil(solver.net)
+    solver.step(1)
+    return load(tmp_path / "t.json")
+
+
+def test_the_first_gradient_is_that_of_the_last_layer(tmp_path, device):
+    """All gradients below a square root of 0 are NaN, while everything forward is finite; backward begins at the end."""
+    def spoil(net):
+        for blob in net.layers[2].blobs:
+            blob.data[...] = 0
+
+    trace = trouble_of(tmp_path, ROOT, spoil)
+    found = trace.document["trouble"]
+    assert (found["iteration"], found["layer"], found["diff"]) == (2, "root", "b")
+    assert (found["wrong"], found["not_finite"], found["first"]) == (32, 1.0, [0, 0])
+    assert found["before"]["layer"] == "second" and found["before"]["iteration"] == 1 and found["before"]["wrong"] == 0
+    step = trace.steps[found["step"]]
+    assert (step["kind"], step["layer"], step["iteration"], step["last"]) == ("backward", "root", 2, found["event"])
+    assert [(one["name"], one["part"]) for one in found["inputs"]] == [("r", "diff"), ("b", "data")] and found["left_out"] == 0
+    b = found["inputs"][1]
+    assert (b["min"], b["max"], b["wrong"]) == (0, 0, 0) and b["before"]["max"] >= b["before"]["min"] > 10
+
+
+def test_inputs_of_a_layer_in_place_and_behind_a_split(tmp_path):
+    """What a layer in place reads is what the layer before it gave; statistics, which have no gradient, are told, too."""
+    middle = """layer { name: "norm" type: "BatchNorm" bottom: "a" top: "a" batch_norm_param { use_global_stats: true } }
+        layer { name: "side" type: "InnerProduct" bottom: "a" top: "r" inner_product_param { num_output: 4 } }
+        layer { name: "other" type: "InnerProduct" bottom: "a" top: "unused" inner_product_param { num_output: 4 } }"""
+
+    def begin(net):
+        net.layers[2].blobs[1].data[...] = net.layers[2].blobs[2].data[...] = 1
+
+    solver = create_solver(parse_text(NET % middle, caffe_pb2.SolverParameter)[0])
+    begin(solver.net)
+    trouble = Trouble(solver, tmp_path / "t.json")
+    solver.step(1)
+    solver.net.layers[2].blobs[1].data[3] = float("nan")
+    solver.step(1)
+    found = trouble.first
+    assert (found["layer"], found["blob"], found["wrong"], found["first"]) == ("norm", "a", 8, [0, 3])
+    names = [(one["name"], one["part"]) for one in found["inputs"]]
+    assert names == [("a", "data"), ("norm[0]", "data"), ("norm[1]", "data"), ("norm[2]", "data")]
+    a, _, variance, _ = found["inputs"]
+    assert a["wrong"] == 0 and a["min"] > 1 and a["before"]["min"] > 1      # not what BatchNorm made of it
+    assert (variance["wrong"], variance["first"], variance["before"]) == (1, [3], None)
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_inputs_are_bounded(tmp_path, count):
+    slices = "\n".join(f'layer {{ name: "p{i}" type: "Power" bottom: "a" top: "p{i}" }}' for i in range(count))
+    bottoms = " ".join(f'bottom: "p{i}"' for i in range(count))
+    middle = f"""{slices} layer {{ name: "all" type: "Concat" {bottoms} top: "c" }}
+        layer {{ name: "last" type: "InnerProduct" bottom: "c" top: "r" inner_product_param {{ num_output: 4 }} }}"""
+    solver = create_solver(parse_text(NET % middle, caffe_pb2.SolverParameter)[0])
+    trouble = Trouble(solver, tmp_path / "t.json")
+    all_index = next(i for i, node in enumerate(solver.net.nodes) if node.name == "all")
+
+    def spoil(index):
+        if index == all_index:
+            solver.net.blobs["p0"].data[0, 0] = float("inf")
+
+    solver.net.add_hook(0, spoil)
+    solver.step(1)
+    assert (trouble.first["layer"], trouble.first["blob"]) == ("all", "c")
+    assert len(trouble.first["inputs"]) == min(count, INPUTS) and trouble.first["left_out"] == max(0, count - INPUTS)
