@@ -1,7 +1,7 @@
 """A net without its data: sources whose databases or files may be missing become DummyData of the same shapes.
 
 `minicaffe summary` builds and tries nets so. The shape of a batch is what the layer itself says if its data are there; otherwise it
-is assumed, and `Source.assumed` says from what.
+is assumed, and `Source.assumed` says from what. Layers that write files write none.
 """
 
 import os
@@ -71,6 +71,7 @@ def stand_in(param, file=None, shapes=None, batch=None):
     sources, batched, inputs = {}, False, _deploy_inputs(file)
     for i, layer in enumerate(result.layer):
         if f"layer[{i}]" not in wanted or layer.bottom:
+            _keep_quiet(layer)
             continue
         batched |= batch is not None and set_batch(layer, batch)
         if layer.type in READERS:
@@ -86,6 +87,14 @@ def stand_in(param, file=None, shapes=None, batch=None):
     if batch is not None and not batched:
         raise ConfigError(f"cannot be {batch}: no layer of the net gives batches", field="--batch", file=file)
     return result, sources
+
+
+def _keep_quiet(layer):
+    """Let a layer write no files: those that are there may be of value."""
+    if layer.type == "HDF5Output":
+        layer.type = "Silence"
+    layer.detection_output_param.ClearField("save_output_param")
+    layer.detection_output_param.ClearField("visualize")
 
 
 def set_batch(layer, batch):

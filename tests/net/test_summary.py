@@ -97,6 +97,17 @@ def test_a_net_without_its_data(tmp_path):
         stand_in.stand_in(parsed('layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 1 } } }'), batch=7)
 
 
+def test_files_are_not_written(tmp_path):
+    """An HDF5Output empties its file when it is set up: the stand-in has none."""
+    file = tmp_path / "out.h5"
+    file.write_text("precious")
+    sink = f'layer {{ name: "sink" type: "HDF5Output" bottom: "data" bottom: "label" hdf5_output_param {{ file_name: "{file}" }} }}'
+    made, _ = stand_in.stand_in(parsed(DATA.format("") + sink), shapes={"data": (3, 4, 4)})
+    net = Net(made)
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert file.read_text() == "precious"
+
+
 def test_the_peak_of_a_record():
     place, net = registry.host_place, Net(parsed(NET))     # where batches are made ready
 
