@@ -4,6 +4,7 @@ Iterations that are watched run layer by layer, without plan and CUDA graph, and
 """
 
 import math
+import sys
 
 import numpy as np
 
@@ -162,10 +163,11 @@ def norm(array):
     flat = array.ravel()
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(np.dot(flat, flat))
-    if not math.isfinite(total):    # in float32 it may overflow, too
-        flat = flat[np.isfinite(flat)].astype(np.float64)
-        total = float(np.dot(flat, flat))
-    return math.sqrt(total)
+    if math.isfinite(total):
+        return math.sqrt(total)
+    flat = flat[np.isfinite(flat)].astype(np.float64)
+    largest = float(np.abs(flat).max(initial=0)) or 1.0     # squares of large values overflow, too
+    return min(largest * float(np.linalg.norm(flat / largest)), sys.float_info.max)
 
 
 def extremes(array):

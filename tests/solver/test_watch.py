@@ -121,3 +121,12 @@ def test_measures_of_what_is_not_finite():
     assert norm(np.float32([1e30, 1e30])) == pytest.approx(np.sqrt(2) * 1e30)     # whose square is no float32
     assert measure(np.zeros((0, 3)))["norm"] == 0
     assert measure(np.float64([-1, 0.5, 0.995]), "TanH")["saturated"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("dtype, value", [("f4", 1e30), ("f8", 1e200), ("f8", 1.5e308)])
+def test_the_norm_of_large_values_is_a_number(dtype, value):
+    """It goes into JSON, which has no infinity."""
+    array = np.array([value, -value, np.nan, np.inf, 0], dtype)
+    with np.errstate(all="raise"):
+        assert norm(array) == pytest.approx(min(value * 2 ** 0.5, np.finfo(float).max), rel=1e-6)
+    assert norm(np.zeros(3)) == 0
