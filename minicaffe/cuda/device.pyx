@@ -16,6 +16,8 @@ import threading
 cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
+from libcpp.algorithm cimport sort
+from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from minicaffe.cuda.driver cimport check, error_of, may_call
@@ -372,16 +374,18 @@ cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned 
 
 
 cdef list blocks_in(const size_t* words, size_t count):
-    """List name and bytes of the live blocks into which words, a kernel's parameters, point; each block once."""
-    cdef size_t i, block
-    cdef Buffer buffer
-    cdef vector[size_t] found
-    for i in range(count):
-        for block in _reporter.blocks:      # nothing in this loop makes an object
-            buffer = <Buffer> <void*> block
-            if <size_t> buffer.ptr <= words[i] < <size_t> buffer.ptr + buffer.nbytes:
-                found.push_back(block)
-    return [((<Buffer> <void*> block).name, (<Buffer> <void*> block).nbytes) for block in dict.fromkeys(found)]
+    """List name and bytes of the live blocks into which words, a kernel's parameters, point; each block once, in their order."""
+    cdef size_t i, block, begin, end
+    cdef vector[pair[size_t, size_t]] found
+    for block in _reporter.blocks:      # nothing in this loop makes an object
+        begin = <size_t> (<Buffer> <void*> block).ptr
+        end = begin + (<Buffer> <void*> block).nbytes
+        for i in range(count):
+            if begin <= words[i] < end:
+                found.push_back(pair[size_t, size_t](i, block))
+                break
+    sort(found.begin(), found.end())
+    return [((<Buffer> <void*> one.second).name, (<Buffer> <void*> one.second).nbytes) for one in found]
 
 
 cdef int raise_failure(CudaStream* stream) except -1:

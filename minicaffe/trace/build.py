@@ -6,6 +6,7 @@ import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +14,10 @@ import numpy as np
 from minicaffe import cuda, sim
 from minicaffe.common import caffe
 from minicaffe.device.threads import get_num_threads
+from minicaffe.errors import OutOfMemoryError
 from minicaffe.memory import Buffer, CUDAPlace
 from minicaffe.memory.registry import registry
+from minicaffe.memory.synced import SyncedHead
 from minicaffe.net import cost
 from minicaffe.proto import caffe_pb2
 from minicaffe.pycaffe import drawing
@@ -24,9 +27,10 @@ FORMAT = 1
 
 
 class Memory(NamedTuple):
-    """A SyncedMemory of a net or solver; `name` is its own, and different from that of all others."""
+    """A SyncedMemory of a net or solver; `called` is the name that its events have, `name` different from that of all others."""
 
     name: str
+    called: str
     blob: str
     part: str
     bytes: int
@@ -52,7 +56,7 @@ def memories_of(net, solver=None):
             return
         name = _unused(memory.name or own, names)
         names.add(name)
-        found[id(memory)] = Memory(name, blob.name, part, memory.size, role, memory.head, [] if own == name else [own])
+        found[id(memory)] = Memory(name, memory.name, blob.name, part, memory.size, role, memory.head, [] if own == name else [own])
 
     if net is None:
         return found
@@ -77,7 +81,7 @@ def _unused(name, names):
     return free
 
 
-def document(parts, net, solver):
+def document(parts, net, solver, device):
     """Return the document of what a `Recorder` has: a dict that JSON can hold.
 
     Parameters
@@ -86,27 +90,27 @@ def document(parts, net, solver):
         One at least.
     net : Net or None
     solver : Solver or None
+    device : dict
+        From `present_device`.
     """
     memories = memories_of(net, solver)
-    events = _named([event for part in parts for event in part.events], {number: one.name for number, one in memories.items()})
     start = parts[0].start
     began = start.time
+    events, heads, called = _named([event for part in parts for event in part.events], start.heads, memories)
     steps = _Steps(net, solver, memories, began)
     for part in parts:
         steps.take_all(part)
-    heads = dict(start.heads)
-    for event in events:    # what a memory was before the first that is known of it
-        if event.kind == "head":
-            heads.setdefault(event.name, event.detail.partition(" -> ")[0])
     _watch_heads(steps.found, events, heads, steps.uses)
-    listed = [{key: value for key, value in entry._asdict().items() if key != "head"} for entry in memories.values()]
-    known = {entry["name"] for entry in listed}
+    listed = [{key: value for key, value in entry._asdict().items() if key not in ("head", "called")}
+              for entry in memories.values()]
+    known = {entry["name"]: entry for entry in listed}
     for event in events:
         if event.kind in ("alloc", "head") and event.name and event.name not in known:
-            known.add(event.name)
-            blob, _, part = event.name.rpartition(" ")
-            listed.append({"name": event.name, "blob": blob, "part": part, "bytes": event.nbytes, "role": "workspace",
-                           "aliases": []})
+            own = called.get(event.name, event.name)
+            blob, _, part = own.rpartition(" ")
+            role = known[own]["role"] if own in known else "workspace"  # what a blob had before it grew, or of another net
+            known[event.name] = {"name": event.name, "blob": blob, "part": part, "bytes": event.nbytes, "role": role, "aliases": []}
+            listed.append(known[event.name])
     sizes = {entry["name"]: entry["bytes"] for entry in listed}
     nodes = [_node(net, node) for node in net.nodes] if net is not None else []
     for step, used in zip(steps.found, steps.uses):
@@ -133,7 +137,7 @@ def document(parts, net, solver):
     return {
         "format": FORMAT,
         "minicaffe": importlib.metadata.version("minicaffe"),
-        "device": _device(),
+        "device": device,
         "net": {"name": net.name if net is not None else "", "file": getattr(net, "file", None) or "",
                 "phase": caffe_pb2.Phase.Name(net.phase) if net is not None else "", "nodes": nodes,
                 "drawing": drawing.net_svg(net, standalone=False) if nodes else None},
@@ -148,24 +152,73 @@ def document(parts, net, solver):
     }
 
 
-def _named(events, names):
-    """Return the events, those of heads and copies under names of their own for each memory; `names` has those of the net's by id.
+@dataclass(slots=True)
+class _Life:
+    """What one SyncedMemory did: the numbers of its head events, its head before the first of them and after the last."""
 
-    Others, such as scratch memories and blobs of other nets, may have the same names.
+    address: int
+    called: str
+    first: str
+    head: str
+    numbers: list
+    name: str = ""
+
+
+def _named(events, start, memories):
+    """Give each memory a name of its own, which its heads and copies have.
+
+    Others than the net's, such as scratch memories and blobs of other nets, may have the same names; and where a memory was, such
+    as that of a blob before it grew, there may be another one later.
+
+    Parameters
+    ----------
+    events : list of Event
+    start : dict of int to (str, str)
+        By their addresses, names and heads of those that were there before.
+    memories : dict of int to Memory
+        Those that are there now.
+
+    Returns
+    -------
+    events : list of Event
+    heads : dict of str to str
+        By the new names, those before the first event.
+    called : dict of str to str
+        By the new names, the old ones.
     """
-    names, used, named = dict(names), set(names.values()), list(events)
+    present = {address: _Life(address, called, head, head, []) for address, (called, head) in start.items()}
+    lives, named = list(present.values()), list(events)
     for i, event in enumerate(events):
-        if event.kind != "head":
+        if event.kind == "head":
+            before, _, after = event.detail.rpartition(" by ")[0].partition(" -> ")
+            life = present.get(event.address)
+            if life is None or (life.called, life.head) != (event.name, before):    # another one is there now
+                life = present[event.address] = _Life(event.address, event.name, before, before, [])
+                lives.append(life)
+            life.head = after
+            life.numbers.append(i)
+    names, used, heads, called = {}, {one.name for one in memories.values()}, {}, {}
+    for life in lives:
+        own = memories.get(life.address)
+        if own is not None and present[life.address] is life and own.called == life.called \
+                and (own.head != SyncedHead.UNINITIALIZED or life.head == "UNINITIALIZED"):
+            life.name = own.name
+        elif life.numbers:
+            key = life.address, life.called
+            if key not in names:
+                names[key] = _unused(life.called, used)
+                used.add(names[key])
+            life.name = names[key]
+        else:       # one that was there before, and nothing happened to it but its end
             continue
-        if event.address not in names:
-            names[event.address] = _unused(event.name, used)
-            used.add(names[event.address])
-        if names[event.address] != event.name:
-            named[i] = event._replace(name=names[event.address])
-            before = events[i - 1] if i else event      # the copy that this head comes of
-            if before.kind in ("copy", "reorder") and before.name == event.name:
-                named[i - 1] = before._replace(name=named[i].name)
-    return named
+        heads.setdefault(life.name, life.first)
+        called[life.name] = life.called
+        for i in life.numbers if life.name != life.called else ():
+            named[i] = events[i]._replace(name=life.name)
+            before = events[i - 1] if i else events[i]      # the copy that this head comes of
+            if before.kind in ("copy", "reorder") and before.name == life.called:
+                named[i - 1] = before._replace(name=life.name)
+    return named, {one.name: str(one.head) for one in memories.values()} | heads, called
 
 
 class _Steps:
@@ -226,12 +279,22 @@ class _Steps:
         name = event.name if node is not None or not self.numbers else f"{event.name} (another net)"
         step = self.add(kind, "update" if kind == "update" else name, node, event)
         if kind == "update":
-            step["parameters"] = event.name.split(", ") if event.name else []
+            step["parameters"] = self.parameters(event.name)
             self.uses[-1] = [name for parameter in step["parameters"] for name in self.by_parameter.get(parameter, ())]
         elif node is not None:
             self.uses[-1] = self.by_node[node][kind]
         if kind == "forward":
             self.forwards[event.address] = step
+
+    def parameters(self, names):
+        """Return the names of an update's parameters, which commas part; a name may have some itself."""
+        found, name = [], ""
+        for part in names.split(", ") if names else ():
+            name = f"{name}, {part}" if name else part
+            if name in self.by_parameter or not self.by_parameter:
+                found.append(name)
+                name = ""
+        return [*found, name] if name else found
 
     def add(self, kind, layer, node, event):
         begin = event.time - event.took - self.began
@@ -288,14 +351,17 @@ def _node(net, node):
     }
 
 
-def _device():
+def present_device():
     """Return what the document says of the processor or GPU that computes."""
     threads = get_num_threads()
     if caffe.mode == "cpu":
         return {"kind": "cpu", "name": _processor(), "threads": threads, "copy_bandwidth": host_bandwidth(threads)}
     device = cuda.current()
-    return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads,
-            "copy_bandwidth": device_bandwidth(device.index)}
+    try:
+        bandwidth = device_bandwidth(device.index)
+    except OutOfMemoryError:
+        bandwidth = None
+    return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads, "copy_bandwidth": bandwidth}
 
 
 def _processor():

@@ -56,4 +56,4 @@ def write(trace, path, moment=None):
         If it cannot be written.
     """
     with replacing(path) as file:
-        file.write(page(trace, moment).encode())
+        file.write(page(trace, moment).encode(errors="backslashreplace"))   # as Trace.save

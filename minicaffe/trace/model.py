@@ -66,7 +66,8 @@ class Trace:
 
     def fill(self, document):
         """Say something else from now on, as when a record ends."""
-        self.__dict__.pop("events", None)
+        for cached in ("events", "_firsts"):
+            self.__dict__.pop(cached, None)
         self.document = document
 
     @property
@@ -116,7 +117,11 @@ class Trace:
 
     def step_at(self, moment):
         """Return the number of the step to which event `moment` belongs; None if there is no step."""
-        return max(0, bisect_right([step["first"] for step in self.steps], moment) - 1) if self.steps else None
+        return max(0, bisect_right(self._firsts, moment) - 1) if self.steps else None
+
+    @functools.cached_property
+    def _firsts(self):
+        return [step["first"] for step in self.steps]
 
     def to_json(self):
         """Return the document as a string of JSON."""
@@ -131,7 +136,7 @@ class Trace:
             If it cannot be written.
         """
         with replacing(path) as file:
-            file.write(self.to_json().encode())
+            file.write(self.to_json().encode(errors="backslashreplace"))    # of a path that is not UTF-8: JSON's own escapes
 
     def __repr__(self):
         return f"<Trace of '{self.document['net']['name']}', {len(self.steps)} steps, {len(self)} events>"
@@ -255,10 +260,10 @@ def launch_of(event):
     -------
     Launch
     """
-    shape, *arrays = event.detail.split("; ")
+    shape, _, arrays = event.detail.partition("; ")
     found = re.fullmatch(r"(\d+)x(\d+)x(\d+) blocks of (\d+) threads", shape)
     if found is None:
         raise WrongTypeError(f"'{event.kind}' is no launch: '{event.detail}'")
     *grid, threads = map(int, found.groups())
-    named = (re.fullmatch(r"(.*) \((\d+) bytes\)", array) for array in arrays)
-    return Launch(tuple(grid), threads, [(array[1], int(array[2])) for array in named])
+    named = re.findall(r"(.*?) \((\d+) bytes\)(?:; |\Z)", arrays, re.DOTALL)     # names may have anything in them
+    return Launch(tuple(grid), threads, [(name, int(nbytes)) for name, nbytes in named])

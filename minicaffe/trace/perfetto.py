@@ -50,7 +50,8 @@ def write(trace, path):
                 "otherData": {"minicaffe": trace.document["minicaffe"], "net": trace.document["net"]["file"],
                               "device": trace.document["device"]["name"]}}
     with replacing(path) as file:
-        file.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        file.write(text.encode(errors="backslashreplace"))      # as Trace.save
 
 
 def _step(trace, step):

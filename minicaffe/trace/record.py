@@ -1,6 +1,6 @@
 """Recorder: collect the events of a solver's or net's iterations, all of them or the last few."""
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from minicaffe.trace.why import Reasons
 
 
 class Snapshot(NamedTuple):
-    """What was there at a moment: heads by memory name, live blocks, and the arenas of allocators that have some."""
+    """What was there at a moment: names and heads of memories by their ids, live blocks, arenas of allocators that have some."""
 
     time: int
     heads: dict
@@ -64,36 +64,34 @@ class Recorder:
                               field="keep")
         self.keep = keep
         self.parts = []
-        self._record = self._events = self._before = self._device = None
+        self._running = None    # what ends the record, while there is one
+        self._events = self._before = self._where = None
 
     def start(self):
         """Begin to record; what an earlier `start` recorded is forgotten."""
-        if self._record is not None:
+        if self._running is not None:
             raise ConfigError("this recorder runs already; stop it first")
         self.parts.clear()
-        self._device = cuda.current() if caffe.mode == "gpu" else None
-        if self._device is not None and not self._device.recording:
-            self._device.record_launches(True)
-        else:
-            self._device = None
-        self._record = reporter.record()
-        self._events = self._record.__enter__()
-        self._before = self._snapshot()
-        del self._events[:]     # of taking the snapshot
-        if self.solver is not None:
-            self.solver.listeners.append(self)
+        self._where = build.present_device()    # it measures, which is not to be recorded
+        device = cuda.current() if caffe.mode == "gpu" else None
+        with ExitStack() as running:
+            if device is not None and not device.recording:
+                device.record_launches(True)
+                running.callback(device.record_launches, False)
+            self._events = running.enter_context(reporter.record())
+            if self.solver is not None:
+                self.solver.listeners.append(self)
+                running.callback(self.solver.listeners.remove, self)
+            self._before = self._snapshot()
+            del self._events[:]     # of taking the snapshot
+            self._running = running.pop_all()
 
     def stop(self):
         """End to record; harmless a second time."""
-        if self._record is None:
-            return
-        self._cut(self._iteration())
-        self._record.__exit__(None, None, None)
-        self._record = None
-        if self._device is not None:
-            self._device.record_launches(False)
-        if self.solver is not None:
-            self.solver.listeners.remove(self)
+        if self._running is not None:
+            running, self._running = self._running, None
+            with running:
+                self._cut(self._iteration())
 
     def on_iteration(self, solver):
         """Begin the next iteration; the solver calls it after each."""
@@ -112,9 +110,9 @@ class Recorder:
         if self._before is None:
             raise ConfigError("this recorder has nothing to tell; start it first")
         parts = list(self.parts)
-        if self._record is not None:
+        if self._running is not None:
             parts.append(Part(self._iteration(), self._before, list(self._events)))
-        made = Trace(build.document(parts or [Part(self._iteration(), self._before, [])], self.net, self.solver))
+        made = Trace(build.document(parts or [Part(self._iteration(), self._before, [])], self.net, self.solver, self._where))
         made.document["why"] = {str(number): text for number, text in Reasons(made).all().items()}
         return made
 
@@ -133,9 +131,13 @@ class Recorder:
             del self._events[before:]
 
     def _snapshot(self):
-        heads = {entry.name: str(entry.head) for entry in build.memories_of(self.net, self.solver).values()}
+        memories = build.memories_of(self.net, self.solver)
+        heads = {address: (one.called, str(one.head)) for address, one in memories.items()}
         blocks = [{"place": repr(b.place), "address": b.address, "bytes": b.nbytes, "name": b.name} for b in reporter.live()]
         return Snapshot(perf_counter_ns(), heads, blocks, arenas())
+
+
+ARENAS = memory.CachingAllocator, memory.BuddyAllocator     # they can list their segments
 
 
 def arenas():
@@ -145,7 +147,7 @@ def arenas():
         registry.allocator(registry.device_place)
     found = []
     for allocator in registry.all_in_use():
-        while allocator is not None and not hasattr(allocator, "snapshot"):
+        while allocator is not None and not isinstance(allocator, ARENAS):
             allocator = allocator.upstream
         if allocator is None:
             continue

@@ -21,8 +21,8 @@ BUDDY_DECISIONS = {**DECISIONS, "split": "cut in halves", "merge": "joined with 
 
 def console():
     """Return the rich Console of standard output: as wide as the terminal; 120 columns and plain where there is none."""
-    found = Console(highlight=False, markup=False)
-    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, markup=False, width=120)
+    found = Console(highlight=False, markup=False, emoji=False)
+    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, markup=False, emoji=False, width=120)
 
 
 def show(trace):

@@ -1,13 +1,19 @@
 """A trace: steps of layers, who touched what, what was where at a moment, JSON and back."""
 
 import json
+import os
+import time
 
 import numpy as np
 import pytest
 
+import minicaffe
 from minicaffe import memory, trace
-from minicaffe.errors import ConfigError, DataError, DependencyError, Error, WrongTypeError
+from minicaffe.errors import ConfigError, DataError, DependencyError, Error, OutOfMemoryError, WrongTypeError
 from minicaffe.memory import reporter
+from minicaffe.trace import build, html, perfetto, pytorch, table
+from minicaffe.trace.model import launch_of
+from tests.trace.conftest import NET
 
 on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # there are no copies and kernels on the CPU
 LAYERS = ["in", "conv", "norm", "relu", "ip", "loss"]
@@ -283,3 +289,135 @@ def test_a_loss_that_is_not_finite(where, make_solver):
     losses = [step["loss"] for step in made.steps if step["kind"] == "forward" and step["layer"] == "loss"]
     assert isinstance(losses[0], float) and losses[1] == "nan"
     json.loads(made.to_json(), parse_constant=lambda name: pytest.fail(name))
+
+
+@pytest.mark.parametrize("name", ["a, b", "a; b", "x (3 bytes)", "line\\nline", "</script>", "a -> b by c", "a with b"])
+def test_any_name_will_do(where, make_solver, name):
+    """Names with what parts texts of events: of kernels' arrays, of an update's parameters, of heads."""
+    solver = make_solver(NET.replace('"ip"', f'"{name}"'))
+    ip = name.replace("\\n", "\n")
+    with trace.record(solver) as made:
+        solver.step(1)
+    update = next(step for step in made.steps if step["kind"] == "update")
+    assert update["parameters"] == [blob.name for blob in solver.net.learnable_params] and f"{ip}[0]" in update["parameters"]
+    assert {f"{ip}[0] data", f"{ip}[0] diff"} <= {touched["memory"] for touched in update["touched"]}
+    assert [step["layer"] for step in made.steps if step["kind"] == "forward"] == ["in", "conv", "norm", "relu", ip, "loss"]
+    arrays = [name for event in made.events if event.kind == "launch" for name, _ in launch_of(event).arrays]
+    assert arrays.count(f"{ip} data") >= (2 if where != "cpu" else 0) and len(arrays) == sum(
+        event.detail.count(" bytes)") - event.detail.count("(3 bytes)") for event in made.events if event.kind == "launch")
+    for number in range(len(made.steps)):
+        table.describe(made, number)
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_blobs_that_grow_in_the_middle(where, make_solver, plan):
+    """They get other memories, and what was there before may come again for others."""
+    net = make_solver(NET.replace("DummyData", "Input").replace("dummy_data_param", "input_param").replace(
+        'data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 3 }', ""), plan=plan).net
+    net.forward_backward()
+    with trace.record(net) as made:
+        for batch in (9, 2, 30):
+            net.blob_by_name("data").reshape(batch, 1, 6, 6)
+            net.blob_by_name("label").reshape(batch)
+            net.forward_backward()
+    last = made.at(len(made)).heads
+    now = {one.name: str(one.head) for one in build.memories_of(net).values()}
+    assert {name: last[name] for name in now} == now
+    chains = dict(made.at(0).heads)
+    for event in made.events:
+        if event.kind == "head" and event.name.split(" ")[0] != "scratch":
+            before, _, after = event.detail.rpartition(" by ")[0].partition(" -> ")
+            assert chains.get(event.name, before) == before, event
+            chains[event.name] = after
+    assert {memory["part"] for memory in made.memories} <= {"data", "diff"}
+
+
+def test_a_memory_where_another_one_was(on_cpu):
+    """Each has its own name, though the id of the first comes again."""
+    with trace.record() as made:
+        ids = set()
+        for i in range(10):
+            memory_here = memory.SyncedMemory(8, name=f"m{i} data")
+            memory_here.mutable_cpu_data()
+            ids.add(id(memory_here))
+            del memory_here
+    assert len(ids) < 10
+    assert [event.name for event in made.events if event.kind == "head"] == [f"m{i} data" for i in range(10)]
+
+
+def test_a_record_that_cannot_begin_is_none(where, make_solver, monkeypatch):
+    solver = make_solver()
+    recorder = trace.Recorder(solver)
+    monkeypatch.setattr(recorder, "_snapshot", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        recorder.start()
+    assert not solver.listeners
+    with memory.record() as events:
+        reporter.event("mine")
+    before = len(recorder._events)
+    solver.step(1)
+    assert len(events) == 1 and len(recorder._events) == before
+
+
+def test_measuring_the_copy_is_not_recorded(where, make_solver):
+    solver = make_solver()
+    build.host_bandwidth.cache_clear()
+    build.device_bandwidth.cache_clear()
+    recorder = trace.Recorder(solver)
+    recorder.start()
+    lengths = [len(recorder.trace()) for _ in range(2)]
+    recorder.stop()
+    assert lengths == [0, 0]
+
+
+def test_no_memory_to_measure_a_copy(where, make_solver, monkeypatch):
+    def none(index):
+        raise OutOfMemoryError("none is left")
+
+    monkeypatch.setattr(build, "device_bandwidth", none)
+    with trace.record(make_solver()) as made:
+        pass
+    assert (made.document["device"]["copy_bandwidth"] is None) == (where != "cpu")
+    table.show(made)
+
+
+def test_a_path_that_is_no_text(where, make_solver, tmp_path):
+    """Linux takes any bytes as the name of a file."""
+    file = os.fsdecode(os.fsencode(tmp_path) + b"/n\xff.prototxt")
+    with open(file, "w") as out:
+        out.write(NET)
+    net = minicaffe.Net(file, minicaffe.TRAIN)
+    with trace.record(net) as made:
+        net.forward()
+    made.save(tmp_path / "t.json")
+    assert trace.load(tmp_path / "t.json").document["net"]["file"] == file
+    for write in (html.write, perfetto.write, pytorch.write):
+        write(made, tmp_path / "other")
+
+
+def test_long_nets_take_no_longer_by_layer(on_cpu):
+    """The step of an event is found without a look at all steps."""
+    made = trace.Trace(None)
+    made.document["steps"] = [{"first": 2 * i} for i in range(100_000)]
+    begin = time.perf_counter()
+    assert [made.step_at(i) for i in range(0, 200_000, 20)] == list(range(0, 100_000, 10))
+    assert time.perf_counter() - begin < 2      # else minutes
+
+
+def test_an_allocator_of_somebodys_own(on_cpu, make_solver):
+    class Own(memory.Allocator):
+        def alloc(self, nbytes):
+            return super().alloc(nbytes)
+
+        def snapshot(self):
+            return "something else"
+
+    place = memory.CPUPlace()
+    before = memory.use(place, Own(place, memory.CachingAllocator(memory.SystemAllocator())))
+    try:
+        solver = make_solver()
+        with trace.record(solver) as made:
+            solver.step(1)
+        assert any(arena["allocator"] == "caching" and arena["segments"] for arena in made.at(len(made)).arenas)
+    finally:
+        memory.use(place, before)
