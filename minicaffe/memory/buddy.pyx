@@ -216,15 +216,16 @@ cdef class BuddyAllocator(StreamAllocator):
             pool.asked[leaf] = FREED_HERE
         self.usage.give(nbytes)
         cdef size_t base = pool.base
-        if merged == pool.order:
-            self.empty_pools += 1
-            if self.empty_pools > 1:
-                pool = self.spare_pool(pool.stream)
-                if pool != NULL:
-                    self.drop_pool(pool)
-        if _reporter.recording:
+        cdef size_t stream = pool.stream
+        cdef bint whole = merged == pool.order
+        self.empty_pools += whole
+        if _reporter.recording:     # may run other code, which may drop the pool
             for order in range(first + 1, merged + 1):
                 self.tell("merge", base + (leaf >> order << order << self.shift), self.min_chunk_size << order)
+        if whole and self.empty_pools > 1:
+            pool = self.spare_pool(stream)
+            if pool != NULL:
+                self.drop_pool(pool)
         return 0
 
     cdef int reuse(self, size_t address) except -1:

@@ -70,9 +70,9 @@ cdef class Buffer:
             _kept[this_thread()].append(heir(self))
             return
         if self.allocator is not None:
-            self.allocator.free_ptr(self.ptr)
-            if _reporter.recording:
+            if _reporter.recording:     # before it is free, when another thread may take it, and before the merges that follow
                 _reporter.event("free", self.place, <size_t>self.ptr, self.nbytes, self.name, "")
+            self.allocator.free_ptr(self.ptr)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         if not self.place.on_host:

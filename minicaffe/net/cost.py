@@ -12,7 +12,7 @@ Counted is the arithmetic of the formula, whatever the engine does: engine WINOG
 Bytes are those of the arrays in plain order, each read or written once: forward reads bottoms and parameters and writes tops.
 Backward reads the diffs of the tops, the data that its type needs (`Layer.backward_reads_bottoms`, `backward_reads_tops`) and the
 weights, writes the diffs of bottoms and adds to those of parameters. A top that shares its bottom's memory, as that of a Reshape,
-moves nothing.
+moves nothing, nor does an Input, whose tops the caller fills.
 """
 
 from typing import NamedTuple
@@ -41,7 +41,7 @@ def forward(node):
     """
     layer, bottoms, tops = node.layer, node.bottoms, node.tops
     shared = {id(blob.data_memory) for blob in bottoms if blob not in tops}
-    moved = [blob for blob in tops if id(blob.data_memory) not in shared]
+    moved = [blob for blob in tops if id(blob.data_memory) not in shared and layer.type != "Input"]
     read = [blob for blob in bottoms if moved or not tops]
     return Cost(layer.flops(bottoms, tops), _bytes(read) + _bytes(moved) + _bytes(layer.blobs))
 

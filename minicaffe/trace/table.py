@@ -16,6 +16,7 @@ MARKS = {"forward": ">", "backward": "<", "update": "=", "between": ""}
 DECISIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
              "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",
              "pool given back": "a pool given back"}
+TAKES, GIVES = {"cache hit", "split", "segment taken", "pool taken"}, {"merge", "segment given back", "pool given back"}
 BUDDY_DECISIONS = {**DECISIONS, "split": "cut in halves", "merge": "joined with its buddy"}
 
 
@@ -164,7 +165,7 @@ def _speeds(trace, flops, nbytes, spent):
 
 
 def decision(trace, number):
-    """Return in words what the allocator did for an ``alloc`` or ``free``: the events right before it say so.
+    """Return in words what the allocator did for an ``alloc`` or ``free``: the events right before or after it say so.
 
     Parameters
     ----------
@@ -172,10 +173,13 @@ def decision(trace, number):
     number : int
         Of the event.
     """
-    place, kinds = trace.events[number].place, []
-    while number > 0 and trace.events[number - 1].kind in DECISIONS and trace.events[number - 1].place == place:
-        number -= 1
-        kinds.insert(0, trace.events[number].kind)
+    events, place, kinds = trace.events, trace.events[number].place, []
+    towards, those = (-1, TAKES) if events[number].kind == "alloc" else (1, GIVES)
+    at = number + towards
+    while 0 <= at < len(events) and events[at].kind in those and events[at].place == place:
+        kinds.append(events[at].kind)
+        at += towards
+    kinds = kinds[::towards]
     buddy = any(arena["place"] == place and arena["allocator"] == "buddy" for arena in trace.document["start"]["arenas"])
     words = BUDDY_DECISIONS if buddy else DECISIONS
     return ", ".join(words[kind] + (f" {times} times" if times > 1 else "") for kind, times in Counter(kinds).items())

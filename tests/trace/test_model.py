@@ -12,7 +12,7 @@ from minicaffe import memory, trace
 from minicaffe.errors import ConfigError, DataError, DependencyError, Error, OutOfMemoryError, WrongTypeError
 from minicaffe.memory import reporter
 from minicaffe.trace import build, html, perfetto, pytorch, table
-from minicaffe.trace.model import launch_of
+from minicaffe.trace.model import Replay, launch_of
 from tests.trace.conftest import NET
 
 on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # there are no copies and kernels on the CPU
@@ -98,9 +98,24 @@ def test_blocks_and_arenas_at_a_moment(where, make_solver, allocator):
         assert mine[0]["allocator"] == allocator and max(len(segment["blocks"]) for segment in mine[1]["segments"]) > 1
         assert mine[0] == mine[1]
         assert {event.kind for event in made.events} >= {"alloc", "free", "split", "merge"}
+        live_blocks_are_used_at_every_moment(made)
         del small, solver
     finally:
         memory.use(place, before)
+
+
+def live_blocks_are_used_at_every_moment(made):
+    """Check blocks against the parts of their segments: a free comes before the merges that it leads to."""
+    start = made.document["start"]
+    replay = Replay(start["heads"], start["blocks"], start["arenas"])
+    for event in made.events:
+        replay.take(event)
+        if event.kind not in ("free", "merge", "split"):
+            continue
+        for arena in replay.arenas:
+            live = {address for place, address in replay.blocks if place == arena["place"]}
+            free = {part["address"] for segment in arena["segments"] for part in segment["blocks"] if not part["used"]}
+            assert not live & free, event
 
 
 def test_a_test_net_is_kept_apart(where, make_solver):

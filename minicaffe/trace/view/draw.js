@@ -9,7 +9,7 @@ let gutter = 148;       // pixels left of the axis, for labels; less on a small 
 let colours = {};
 /* Colours of the style as a canvas takes them; `var(--x)` may depend on light and dark, so the browser is asked. */
 function readColours() {
-  const names = ["ink", "soft", "faint", "line", "panel", "accent", "band", ...SIDES, "forward", "backward", "update", "setup", "between",
+  const names = ["ink", "soft", "faint", "line", "panel", "accent", "band", ...SIDES, "forward", "backward", "update", "between",
                  "cache", ...ROLES];
   const probe = document.body.appendChild(document.createElement("i"));
   for (const name of names) {
@@ -29,6 +29,13 @@ function bytesText(n) {
 
 /* Three digits, never as a power of ten. */
 function digits(n) { return n >= 100 ? `${Math.round(n)}` : n >= 1 ? `${+n.toPrecision(3)}` : n >= .001 ? `${+n.toPrecision(2)}` : "0"; }
+
+/* A value of an array, with three digits; as a power of ten only where plain digits would be many. */
+function valueText(value) {
+  const n = +value, size = Math.abs(n);
+  if (value == null || !Number.isFinite(n)) return value == null ? "–" : `${value}`;
+  return size >= 1e6 || size && size < 1e-4 ? n.toExponential(2).replace("+", "") : `${+n.toPrecision(3)}`;
+}
 
 function scaled(n, units) {
   for (const [size, unit] of units) if (n >= size) return `${digits(n / size)} ${unit}`;
@@ -107,9 +114,9 @@ class Picture {
 const FONT = px => `${px}px ui-sans-serif, system-ui, sans-serif`;
 const MONO = px => `${px}px ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace`;
 
-/* Text that fits `width`, with an ellipsis behind or, with `end`, before what is left; empty if not even a few letters fit. */
-function clipped(c, text, width, end = false) {
-  const cut = n => end ? "…" + text.slice(text.length - n) : text.slice(0, n) + "…";
+/* Text that fits `width`, with an ellipsis behind or, with `inside`, within what is left; empty if not even a few letters fit. */
+function clipped(c, text, width, inside = false) {
+  const cut = n => text.slice(0, inside ? Math.floor(n * .4) : n) + "…" + (inside ? text.slice(text.length - Math.ceil(n * .6)) : "");
   if (c.measureText(text).width <= width) return text;
   let low = 0, high = text.length;
   while (low < high) { const m = (low + high + 1) >> 1; c.measureText(cut(m)).width <= width ? low = m : high = m - 1; }
@@ -161,7 +168,7 @@ class Steps extends Chart {
     for (const step of trace.steps) {
       if (step.last < axis.from || step.first > axis.to) continue;
       const a = Math.max(gutter, axis.x(step.first)), b = Math.min(this.width - 8, axis.x(step.last));
-      if (step.iteration !== iteration && step.kind !== "setup") {
+      if (step.iteration !== iteration) {
         iteration = step.iteration;
         if (a >= free) {
           c.fillStyle = colours.soft;
@@ -175,7 +182,7 @@ class Steps extends Chart {
       c.fillRect(a, top, Math.max(.6, b - a - gap), height);
       if (b - a > 26) {
         c.fillStyle = inkOn(colours[step.kind] || colours.between);
-        c.fillText(clipped(c, step.layer || step.kind, b - a - 8), a + 4, top + height / 2 + .5);
+        c.fillText(clipped(c, trace.nameOf(step), b - a - 8), a + 4, top + height / 2 + .5);
       }
     }
     c.fillStyle = colours.soft; c.font = FONT(12);
@@ -189,7 +196,7 @@ class Steps extends Chart {
   hit(x) {
     if (x < gutter) return null;
     const {trace, axis} = this.view, step = trace.steps[trace.stepOf[Math.min(trace.count, axis.moment(x))]];
-    return step && [`${step.layer || step.kind} · ${step.kind}`, `iteration ${step.iteration}, ${step.last - step.first} events, ${timeText(step.end - step.begin)}`];
+    return step && [`${trace.nameOf(step)} · ${step.kind}`, `iteration ${step.iteration}, ${step.last - step.first} events, ${timeText(step.end - step.begin)}`];
   }
 }
 
@@ -364,6 +371,8 @@ class Arena extends Picture {
       c.font = FONT(13); c.fillStyle = colours.soft;
       c.fillText("No memory is held here at this moment.", 2, 24);
     }
+    const cells = segments.flatMap(s => s.cells), used = cells.filter(cell => cell.used).length;
+    this.canvas.setAttribute("aria-label", `${plural(used, "block")} in use and ${cells.length - used} free, at this moment`);
     for (const {segment, tree, height} of rows) {
       const free = segment.cells.reduce((sum, cell) => sum + (cell.used ? 0 : cell.bytes), 0), used = segment.cells.filter(cell => cell.used).length;
       c.font = MONO(11); c.fillStyle = colours.soft;
@@ -417,7 +426,7 @@ class Arena extends Picture {
         c.fillStyle = inkOn(colours[ROLES[role]]);
         c.font = MONO(11);
         c.fillText(clipped(c, cell.name || bytesText(cell.asked), w - 10), x + 5, h > 20 ? y + 11 : y + h / 2 + .5);
-        if (h > 20) { c.globalAlpha = .85; c.fillText(clipped(c, bytesText(cell.asked), w - 10), x + 5, y + 24); c.globalAlpha = 1; }
+        if (h > 20) c.fillText(clipped(c, bytesText(cell.asked), w - 10), x + 5, y + 24);
       }
     } else {
       c.fillStyle = hatch(c, colours.cache);
@@ -448,8 +457,8 @@ const hex = n => "0x" + n.toString(16);
 const levelOf = (pool, cell) => Math.max(0, Math.round(Math.log2(pool.bytes / cell.bytes)));
 const depth = pool => pool.cells.reduce((most, cell) => Math.max(most, levelOf(pool, cell)), 0);
 
-/* Black or white, whichever is easier to read on a colour "rgb(r, g, b)". */
+/* Black or white, whichever is easier to read on a colour "rgb(r, g, b)": the contrast is 4.5 at least. */
 function inkOn(colour) {
   const [r, g, b] = colour.match(/[\d.]+/g).slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-  return .2126 * r + .7152 * g + .0722 * b > .25 ? "#101418" : "#ffffff";
+  return .2126 * r + .7152 * g + .0722 * b > .179 ? "#000000" : "#ffffff";
 }

@@ -95,7 +95,6 @@ class Trace {
     this.findMemories();
     this.findPlaces();
     this.stepOf = this.findSteps();
-    this.nodeOf = new Map(this.net.nodes.map((node, i) => [node.name, i]));
     this.series = new Map();
   }
 
@@ -176,10 +175,8 @@ class Trace {
   }
 
   roleOf(name) {
-    const memory = this.memoryOf.get(name);
-    const role = memory ? memory.role : /scratch|workspace/.test(name) ? "workspace" : "other";
-    const number = ROLES.indexOf(role);
-    return number < 0 ? ROLES.length - 1 : number;
+    const number = ROLES.indexOf((this.memoryOf.get(name) || {}).role);
+    return number < 0 ? ROLES.indexOf("other") : number;
   }
 
   /* Bytes in use of each role, and bytes held, at each moment; of one place. */
@@ -247,6 +244,9 @@ class Trace {
     return {number: i, time: this.time[i], kind: s[this.kind[i]], place: s[this.place[i]], address: this.address[i], bytes: this.bytes[i],
             name: s[this.name[i]], detail: s[this.detail[i]], took: this.took[i]};
   }
+
+  /* What a step is called. */
+  nameOf(step) { return step.layer || (this.net.nodes.length ? step.kind : "the record"); }
 
   /* Numbers of the events of a kind in a range. */
   find(kind, first = 0, last = this.count) {

@@ -97,8 +97,7 @@ class View {
     this.trouble();
     this.listen();
     this.layout();
-    const wanted = /^#(step|event)=(\d+)$/.exec(location.hash) || (data.open === undefined ? null : [0, "event", data.open]);
-    if (wanted && wanted[1] === "event") this.goMoment(+wanted[2]); else this.go(wanted ? +wanted[2] : this.firstOf("forward"));
+    if (!this.follow(location.hash)) data.open === undefined ? this.go(this.firstOf("forward")) : this.goMoment(data.open);
   }
 
   currentStep() { return this.trace.steps[this.step]; }
@@ -116,6 +115,12 @@ class View {
     return places.find(p => p.startsWith("CUDA") && changes.get(p)) || places[0] || "CPUPlace()";
   }
 
+  /* Go where the address of the page points, #step=12 or #event=340; true if it does. */
+  follow(hash) {
+    const [, what, number] = /^#(step|event)=(\d+)$/.exec(hash) || [];
+    if (what) what === "event" ? this.goMoment(+number) : this.go(+number);
+    return !!what;
+  }
   /* Go to the end of a step. */
   go(step) {
     this.step = Math.max(0, Math.min(this.last(), step));
@@ -131,7 +136,7 @@ class View {
   }
   goIteration(by) {
     const now = this.currentStep().iteration, steps = this.trace.steps;
-    const other = by > 0 ? steps.findIndex(s => s.iteration > now) : steps.findIndex(s => s.iteration === Math.max(0, now - 1) && s.kind !== "setup");
+    const other = by > 0 ? steps.findIndex(s => s.iteration > now) : steps.findIndex(s => s.iteration === Math.max(steps[0].iteration, now - 1));
     if (other >= 0) this.go(other);
   }
   nextCopy() {
@@ -161,7 +166,7 @@ class View {
     const inner = $("steps").clientWidth;
     this.axis.width = Math.max(280, inner);
     const longest = this.trace.memories.reduce((most, m) => Math.max(most, m.sides ? m.name.length : 0), 0);
-    gutter = inner < 520 ? 100 : Math.max(148, Math.min(inner / 4, 42 + 7.2 * longest));     // a letter is some 7 pixels wide
+    gutter = inner < 520 ? 130 : Math.max(148, Math.min(inner / 3, 42 + 7.2 * longest));     // a letter is some 7 pixels wide
     $("legend").style.marginLeft = inner < 520 ? 0 : gutter - 16 + "px";
     this.steps.layout(44);
     this.usage.layout(window.innerWidth < 800 ? 130 : 190);
@@ -185,7 +190,7 @@ class View {
   head() {
     const {net, device, steps} = this.trace;
     $("net-name").textContent = net.name || (net.nodes.length ? "a net" : "memory");
-    const iterations = new Set(steps.filter(s => s.kind !== "setup").map(s => s.iteration)).size;
+    const iterations = new Set(steps.map(s => s.iteration)).size;
     const where = {cpu: "the CPU", sim: "the simulated device", gpu: device.name}[device.kind] || device.name;
     const what = net.nodes.length ? `${plural(iterations, "iteration")} ${net.phase === "TEST" ? "forward" : "of training"}` : "a record without a net,";
     $("about").textContent = [`${what} on ${where}`, plural(steps.length, "step"), `${this.trace.count.toLocaleString("en")} events`, net.file].filter(Boolean).join(" · ");
@@ -201,15 +206,16 @@ class View {
 
   where() {
     const step = this.currentStep(), {trace} = this;
+    $("back").disabled = $("first").disabled = this.step === 0 && (!step || this.moment === step.last);
+    $("next").disabled = $("last").disabled = this.step === this.last() && (!step || this.moment === step.last);
+    $("play").disabled = !step;
     if (!step) { $("where-what").textContent = "nothing was recorded"; return; }
-    $("where-what").textContent = `${step.layer || step.kind}${step.layer && step.layer !== step.kind ? " · " + step.kind : ""}`;
+    $("where-what").textContent = `${trace.nameOf(step)}${step.layer && step.layer !== step.kind ? " · " + step.kind : ""}`;
     const inside = this.moment === step.last ? "" : `, event ${this.moment - step.first} of ${step.last - step.first}`;
-    $("where-more").textContent = `iteration ${step.iteration} · step ${this.step + 1} of ${trace.steps.length}${inside}`
+    $("where-more").textContent = `iteration ${step.iteration} · step ${this.step} of ${trace.steps.length}${inside}`
       + (step.loss == null ? "" : ` · loss ${typeof step.loss === "number" ? step.loss.toPrecision(4) : step.loss}`);
     $("steps").setAttribute("aria-valuenow", this.step);
     $("steps").setAttribute("aria-valuetext", $("where-what").textContent + ", " + $("where-more").textContent);
-    $("back").disabled = $("first").disabled = this.step === 0 && this.moment === step.last;
-    $("next").disabled = $("last").disabled = this.step === this.last() && this.moment === step.last;
   }
 
   legend() {
@@ -242,10 +248,10 @@ class View {
     if (frees.length) clauses.push(`gives back ${plural(frees.length, "block")} (${bytesText(sum(frees))})`);
     const original = blob => (trace.memoryOf.get(`${blob} data`) || {blob}).blob;       // of the top of a Split
     const names = list => list.length > 4 ? `${list.slice(0, 3).join(", ")} and ${list.length - 3} more` : list.join(", ").replace(/, ([^,]*)$/, " and $1");
-    const what = step.kind === "setup" ? "The net is made: layers take their parameters."
-      : step.kind === "between" ? trace.net.nodes.length ? "Between the layers: what nobody's forward or backward did." : "What ran while the record was open."
+    const what = step.kind === "between" ? trace.net.nodes.length ? "Between the layers: what nobody's forward or backward did." : "What ran while the record was open."
       : step.kind === "update" ? "The solver updates the parameters with their gradients."
       : !node ? `${step.layer} goes ${step.kind}.`
+      : node.type === "Input" ? `${node.name} (Input) does nothing: who runs the net fills ${names(node.tops)}.`
       : step.kind === "backward" && !node.bottoms.length ? `${node.name} (${node.type}) reads no blob, so no gradient goes further back.`
       : step.kind === "forward" ? `${node.name} (${node.type}) goes forward: it ${node.bottoms.length ? `reads ${names(node.bottoms.map(original))} and ` : ""}writes ${names(node.tops)}.`
       : `${node.name} (${node.type}) goes backward: from the gradient of ${names(node.tops)} it computes ${names([
@@ -254,7 +260,7 @@ class View {
     $("sentence").textContent = `${what}${together} ${clauses.length ? `It ${names(clauses)}.` : "It neither takes memory nor copies."}`;
     const facts = [["time", timeText(step.end - step.begin)]];
     if (step.flops) facts.push(["operations", countText(step.flops)]);
-    if (step.bytes) {
+    if (step.bytes && !step.with) {       // of a layer that another one computes along there is no time
       const rate = step.bytes / Math.max(1, step.end - step.begin);
       facts.push(["reads, writes", bytesText(step.bytes)], ["rate", rateText(rate)]);
       if (trace.device.copy_bandwidth) facts.push(["of a copy's rate", `${digits(rate * 1e11 / trace.device.copy_bandwidth)} %`]);
@@ -274,6 +280,7 @@ class View {
       make("td", {}, t.memory), make("td", {}, this.glyph(t.before)), make("td", {}, "→"), make("td", {}, this.glyph(t.after))))
       : [make("tr", {}, make("td", {class: "hint"}, "no state changes"))]));
     this.events.set(step.first, step.last);
+    $("events").setAttribute("aria-activedescendant", `event-${this.moment - 1}`);
     if (this.moment > step.first) this.events.show(this.moment - 1);
   }
 
@@ -289,8 +296,9 @@ class View {
 
   eventRow(i) {
     const [kind, words] = eventWords(this.trace.event(i));
-    const row = make("div", {role: "option", title: `${this.trace.event(i).name} ${this.trace.event(i).detail}`.trim(), "data-event": i, class: i >= this.moment ? "later" : "", "aria-selected": i === this.moment - 1}, make("span", {}, kind), words);
-    return row;
+    return make("div", {role: "option", id: `event-${i}`, title: `${words} · ${this.trace.event(i).detail}`, "data-event": i,
+                        class: i >= this.moment ? "later" : "",
+                        "aria-selected": i === this.moment - 1, "aria-posinset": i - this.events.from + 1, "aria-setsize": this.events.count}, make("span", {}, kind), words);
   }
 
   kernels() {
@@ -299,9 +307,9 @@ class View {
     $("kernels-all").setAttribute("aria-pressed", all);
     if (!this.launched) this.launched = trace.find("launch").length;
     $("kernel-hint").textContent = !this.launched ? (trace.device.kind === "cpu"
-      ? "On the CPU layers compute with loops of the same functors; no kernel is started."
+      ? "On the CPU layers compute with loops and engines; no kernel is started."
       : "No launch was recorded.")
-      : all ? "All kernels of the trace, those that took longest first." : "What this step starts on the device, in order. A kernel is near its limit where it moves bytes as fast as a plain copy.";
+      : all ? "All kernels of the trace, those that took longest first." : "What this step starts on the device, in order. One that computes little for each byte is at its limit where it moves them as fast as a plain copy.";
     const table = $("kernels");
     table.hidden = !this.launched;
     if (!this.launched || all && table.dataset.shows === "all") return;
@@ -335,22 +343,23 @@ class View {
     $("value-panel").hidden = !samples.length || !step;
     if (!samples.length || !step) return;
     const iterations = [...new Set(samples.map(s => s.iteration))], name = s => s.blob ?? `${s.parameter ?? s.diff} diff`;
+    const norm = s => s.not_finite === 1 ? null : s.norm;      // that of the finite values, of which there may be none
     const iteration = iterations.findLast(i => i <= step.iteration) ?? iterations[0];
     $("value-iteration").textContent = iteration;
     if (!this.histories) {
       this.histories = new Map();
       for (const s of samples) {
         const key = `${s.layer} ${name(s)}`;
-        this.histories.set(key, [...(this.histories.get(key) || []), s.norm]);
+        this.histories.set(key, [...(this.histories.get(key) || []), norm(s)]);
       }
     }
     const share = value => value == null ? "–" : `${digits(value * 100)} %`;
     $("values").tBodies[0].replaceChildren(...samples.filter(s => s.iteration === iteration).map(s => {
       const cell = (text, bad) => make("td", {class: bad ? "n bad" : "n"}, text);
-      const row = make("tr", {"data-go": s.layer, class: s.layer === step.layer ? "lit" : ""}, make("td", {class: "code"}, name(s)), make("td", {}, s.layer),
+      const row = make("tr", {"data-go": s.layer, class: s.layer === step.layer ? "lit" : ""}, make("td", {class: "code"}, name(s)), make("td", {}, make("button", {type: "button"}, s.layer)),
         make("td", {class: "n"}), cell(share(s.zeros)), cell(share(s.saturated)), cell(share(s.not_finite), s.not_finite > 0));
       row.children[2].innerHTML = sparkline(this.histories.get(`${s.layer} ${name(s)}`));
-      row.children[2].append(` ${s.norm == null ? "–" : +(+s.norm).toPrecision(3)}`);
+      row.children[2].append(` ${valueText(norm(s))}`);
       return row;
     }));
   }
@@ -359,13 +368,12 @@ class View {
     const first = this.trace.data.trouble;
     if (!first) return;
     const what = first.blob ? `blob ${first.blob}` : first.update ? `the update of ${first.update}` : `the gradient of ${first.parameter ?? first.diff}`;
-    const number = value => value == null ? "–" : String(+(+value).toPrecision(3));
-    const range = one => one.min == null ? "nothing finite" : `${number(one.min)} to ${number(one.max)}`, before = first.before;
+    const range = one => one.min == null ? "nothing finite" : `${valueText(one.min)} to ${valueText(one.max)}`, before = first.before;
     const wrong = one => one.wrong ? `, ${one.wrong.toLocaleString("en")} not finite${one.first ? `, the first at [${one.first.join(", ")}]` : ""}` : "";
     $("trouble").hidden = false;
     $("trouble").firstElementChild.textContent = `Iteration ${first.iteration}: ${what}, which layer ${first.layer} computes, is the first array that is not finite`
       + (first.not_finite == null ? ` (${first.wrong} values).` : ` (${digits(first.not_finite * 100)} % of its values${wrong(first)}).`)
-      + (before && !first.update ? ` In iteration ${before.iteration} it was finite, with norm ${number(before.norm)}, from ${range(before)}.` : "")
+      + (before && !first.update ? ` In iteration ${before.iteration} it was finite, with norm ${valueText(before.norm)}, from ${range(before)}.` : "")
       + " The page opened there; go back to see what led to it.";
     if ((first.inputs || []).length) {
       const list = first.inputs.map(one => make("li", {}, make("code", {}, `${one.name} ${one.part}`), `: ${range(one)}${wrong(one)}`
@@ -438,6 +446,7 @@ class View {
     this.playing = on;
     $("play-sign").textContent = on ? "❚❚" : "▶";
     $("play-word").textContent = on ? "Pause" : "Play";
+    $("where").setAttribute("aria-live", on ? "off" : "polite");      // nobody can listen to thirty steps a second
     if (!on) return;
     if (this.step === this.last()) this.go(0);
     this.timer = setInterval(() => this.step < this.last() ? this.go(this.step + 1) : this.play(false), 1000 / +$("speed").value);
@@ -500,6 +509,7 @@ class View {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
     new ResizeObserver(() => { this.layout(); this.show(); }).observe($("time-panel"));
     document.addEventListener("keydown", event => this.key(event));
+    window.addEventListener("hashchange", () => this.follow(location.hash));
     this.pointers();
     this.search();
   }
@@ -543,13 +553,14 @@ class View {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=checkbox]), select, textarea") || document.querySelector("dialog[open]")) return;
-    const on = event.target.matches("button, [type=checkbox]");
+    const on = selector => event.target instanceof Element && event.target.matches(selector);     // it may be the document
+    if (event.ctrlKey || event.metaKey || event.altKey || on("input:not([type=checkbox]), select, textarea") || document.querySelector("dialog[open]")) return;
     const act = {
       ArrowRight: () => event.shiftKey ? this.goMoment(this.moment + 1) : this.forward(),
       ArrowLeft: () => event.shiftKey ? this.goMoment(this.moment - 1) : this.backward(),
       Home: () => this.go(0), End: () => this.go(this.last()), "]": () => this.goIteration(1), "[": () => this.goIteration(-1),
-      " ": on ? null : () => this.play(), c: () => this.nextCopy(), "+": () => this.zoom(.5), "=": () => this.zoom(.5), "-": () => this.zoom(2), "0": () => this.zoom(0),
+      ArrowDown: on("#events") && (() => this.goMoment(this.moment + 1)), ArrowUp: on("#events") && (() => this.goMoment(this.moment - 1)),
+      " ": !on("button, [type=checkbox]") && (() => this.play()), c: () => this.nextCopy(), "+": () => this.zoom(.5), "=": () => this.zoom(.5), "-": () => this.zoom(2), "0": () => this.zoom(0),
       "/": () => $("search").focus(), t: () => this.theme(), "?": () => $("help").showModal(),
     }[event.key];
     if (!act) return;
@@ -585,10 +596,12 @@ class View {
     const draw = () => {
       const words = input.value.trim().toLowerCase();
       this.index = this.index || this.things();
-      rows = words ? this.index.filter(([name, about]) => words.split(/\s+/).every(w => `${name} ${about}`.toLowerCase().includes(w))).slice(0, 40) : [];
+      const all = words ? this.index.filter(([name, about]) => words.split(/\s+/).every(w => `${name} ${about}`.toLowerCase().includes(w))) : [];
+      rows = all.slice(0, 40);
+      const remark = words && !all.length ? `Nothing is called ${input.value}.` : all.length > rows.length ? `and ${all.length - rows.length} more` : "";
       chosen = Math.min(chosen, Math.max(0, rows.length - 1));
       found.replaceChildren(...rows.map(([name, about], i) => make("li", {role: "option", "aria-selected": i === chosen, "data-row": i, id: `found-${i}`}, make("b", {}, name), make("span", {}, about))),
-        ...(words && !rows.length ? [make("li", {}, `Nothing is called ${input.value}.`)] : []));
+        ...(remark ? [make("li", {role: "option", "aria-disabled": true}, remark)] : []));
       found.hidden = !words;
       input.setAttribute("aria-expanded", !!words);
       rows.length ? input.setAttribute("aria-activedescendant", `found-${chosen}`) : input.removeAttribute("aria-activedescendant");
