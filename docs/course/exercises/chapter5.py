@@ -19,5 +19,5 @@ def magic_number(d):
     ...
 
 
-# One line of C++ that sets y to x, but not below -1 and not above 1. NaN stays NaN.
+# One line of C++ that sets y to x, but not below -1 and not above 1; both are float. NaN stays NaN.
 SATURATE = "..."

@@ -52,8 +52,9 @@ def test_copies():
 
 @gpu_mode()
 def test_mean():
-    blob = Blob((4,))
-    blob.data[...] = [1, 2, 3, 6]
-    assert blob.mutable_gpu_data is not None
-    assert mean(blob) == 3
-    assert blob.data_memory.head.name in ("SYNCED", "HEAD_AT_GPU"), "the device's side is old now"
+    for values in ([1, 2, 3, 6], [-1, 0, 0, -3]):
+        blob = Blob((4,))
+        blob.data[...] = values
+        assert blob.mutable_gpu_data is not None
+        assert mean(blob) == sum(values) / 4
+        assert blob.data_memory.head.name in ("SYNCED", "HEAD_AT_GPU"), "the device's side is old now"

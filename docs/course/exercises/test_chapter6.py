@@ -44,4 +44,6 @@ def test_numeric_gradient():
     x = np.random.default_rng(1).standard_normal((2, 3))
     before = x.copy()
     np.testing.assert_allclose(numeric_gradient(lambda x: (x ** 3).sum(), x, 1e-4), 3 * x ** 2, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(numeric_gradient(lambda x: np.sin(x[0, 0] * x[1, 2]), x, 1e-4)[1],
+                               [0, 0, x[0, 0] * np.cos(x[0, 0] * x[1, 2])], rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(x, before)
