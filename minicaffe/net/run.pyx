@@ -133,16 +133,18 @@ cdef class Runner:
                 if node.needs_backward:
                     if _reporter.recording:
                         self.tell("begin", i, "backward")
-                    if node.ran != CARRIED:
-                        node.renew_bottoms()
-                        if self.updater is not None and lifetimes is not None and lifetimes.parts[i] is not None:
-                            learned = self.backward_in_parts(i, lifetimes)
-                        else:
-                            node.backward()
-                    if lifetimes is not None:
-                        lifetimes.end_backward(i, node)
-                    if _reporter.recording:
-                        self.tell("end", i, "backward")
+                    try:
+                        if node.ran != CARRIED:
+                            node.renew_bottoms()
+                            if self.updater is not None and lifetimes is not None and lifetimes.parts[i] is not None:
+                                learned = self.backward_in_parts(i, lifetimes)
+                            else:
+                                node.backward()
+                        if lifetimes is not None:
+                            lifetimes.end_backward(i, node)
+                    finally:    # what comes after an error is not the layer's
+                        if _reporter.recording:
+                            self.tell("end", i, "backward")
                     if self.debug_info:
                         log_backward(node)
                 if lifetimes is not None:       # of followers, too, where the node itself needs no backward
@@ -191,10 +193,12 @@ cdef class Runner:
             self.separate(index)
             if _reporter.recording:
                 self.tell("begin", index, "backward")
-            (<Node?> self.nodes[index]).renew_bottoms()
-            (<Node> self.nodes[index]).backward()
-            if _reporter.recording:
-                self.tell("end", index, "backward")
+            try:
+                (<Node?> self.nodes[index]).renew_bottoms()
+                (<Node> self.nodes[index]).backward()
+            finally:
+                if _reporter.recording:
+                    self.tell("end", index, "backward")
 
     def forward_backward(self, bint run_sources=True, bint read_loss=True):
         """Run the whole net forward and backward.
@@ -251,15 +255,17 @@ cdef class Runner:
                 self._call_hooks(BEFORE_FORWARD, i)
             if _reporter.recording:
                 self.tell("begin", i, "forward")
-            node.renew_tops()
-            if i > done:
-                done = i + node.forward_with(end - i if unseen else 0, lifetimes is None or self.training)
-            if self.loss_at_once:
-                loss += self.loss_at(i)
-            if lifetimes is not None:
-                lifetimes.end_forward(i, node)
-            if _reporter.recording:
-                self.tell("end", i, "forward")
+            try:
+                node.renew_tops()
+                if i > done:
+                    done = i + node.forward_with(end - i if unseen else 0, lifetimes is None or self.training)
+                if self.loss_at_once:
+                    loss += self.loss_at(i)
+                if lifetimes is not None:
+                    lifetimes.end_forward(i, node)
+            finally:        # what comes after an error is not the layer's
+                if _reporter.recording:
+                    self.tell("end", i, "forward")
             if self.debug_info:
                 log_forward(node)
             if self.hooks[1]:

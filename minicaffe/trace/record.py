@@ -1,5 +1,6 @@
 """Recorder: collect the events of a solver's or net's iterations, all of them or the last few."""
 
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from time import perf_counter_ns
 from typing import NamedTuple
@@ -75,9 +76,8 @@ class Recorder:
         self._where = build.present_device()    # it measures, which is not to be recorded
         device = cuda.current() if caffe.mode == "gpu" else None
         with ExitStack() as running:
-            if device is not None and not device.recording:
-                device.record_launches(True)
-                running.callback(device.record_launches, False)
+            if device is not None:
+                running.enter_context(_launches(device))
             self._events = running.enter_context(reporter.record())
             if self.solver is not None:
                 self.solver.listeners.append(self)
@@ -157,6 +157,25 @@ def arenas():
                     for s in allocator.snapshot()]
         found.append({"place": repr(allocator.place), "allocator": kind, "segments": segments})
     return found
+
+
+@contextmanager
+def _launches(device):
+    """Let a device record launches until the last who wants that ends; one that records anyway goes on."""
+    if device.recording and not recorders[device.index]:
+        yield
+        return
+    recorders[device.index] += 1
+    device.record_launches(True)
+    try:
+        yield
+    finally:
+        recorders[device.index] -= 1
+        if not recorders[device.index]:
+            device.record_launches(False)
+
+
+recorders = Counter()       # by the index of a device, how many of this module record its launches
 
 
 @contextmanager

@@ -436,3 +436,57 @@ def test_an_allocator_of_somebodys_own(on_cpu, make_solver):
         assert any(arena["allocator"] == "caching" and arena["segments"] for arena in made.at(len(made)).arenas)
     finally:
         memory.use(place, before)
+
+
+class Failing(minicaffe.Layer):
+    """Copies its bottom, until it is told to fail."""
+
+    wrong = ""
+
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        if self.wrong == "forward":
+            raise ValueError("forward")
+        top[0].data[...] = bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        if self.wrong == "backward":
+            raise ValueError("backward")
+        bottom[0].diff[...] = top[0].diff
+
+
+@pytest.mark.parametrize("kind", ["forward", "backward"])
+def test_what_comes_after_an_error_is_not_the_layers(where, make_solver, monkeypatch, kind):
+    failing = (f'layer {{ name: "failing" type: "Python" bottom: "ip" top: "f" python_param {{ module: "{__name__}" layer: "Failing" }} }}'
+               '\nlayer { name: "loss" type: "SoftmaxWithLoss" bottom: "f"')
+    solver, other = make_solver(NET.replace('layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip"', failing)), make_solver()
+    with trace.record(solver) as made:
+        with monkeypatch.context() as patch, pytest.raises(Exception, match=kind):
+            patch.setattr(Failing, "wrong", kind)
+            solver.step(1)
+        other.step(1)
+        solver.step(1)
+    at = next(number for number, step in enumerate(made.steps) if (step["kind"], step["layer"]) == (kind, "failing"))
+    events = made.events[made.steps[at]["first"]:made.steps[at]["last"]]
+    assert events[-1].kind == "end" and sum(event.kind == "begin" for event in events) == 1
+    after = [step["layer"] for step in made.steps[at:] if step["kind"] != "between"]
+    assert after[1:3] == ["in (another net)", "conv (another net)"] and after[-1] == "update"
+
+
+@on_device
+def test_recorders_that_end_in_the_order_in_which_they_began(where, make_solver):
+    solver = make_solver()
+    first, second = trace.Recorder(solver), trace.Recorder(solver)
+    first.start()
+    second.start()
+    solver.step(1)
+    first.stop()
+    solver.step(1)
+    second.stop()
+    launches = [sum(event.kind == "launch" for event in recorder.trace().events) for recorder in (first, second)]
+    assert launches[1] == 2 * launches[0] > 0 and not minicaffe.cuda.current().recording
