@@ -31,7 +31,7 @@ def draw(title, curves, width, along="iterations", logarithmic=False, height=HEI
     text = Text(no_wrap=True)
     text.append(title + (" (logarithmic)\n" if logarithmic else "\n"), style="bold")
     if points:
-        low, high = _widened(min(y for _, y in points), max(y for _, y in points))
+        low, high = widened(min(y for _, y in points), max(y for _, y in points))
         first, last = min(x for x, _ in points), max(x for x, _ in points)
         ticks = {row: f"{(10 ** value if logarithmic else value):.4g}" for row in range(0, height, max(1, (height - 1) // 4))
                  for value in (high - (high - low) * row / (height - 1),)}
@@ -56,10 +56,12 @@ def draw(title, curves, width, along="iterations", logarithmic=False, height=HEI
     return text
 
 
-def _widened(low, high):
-    """A range that is not empty."""
+def widened(low, high):
+    """Return a range of more than rounding: logs have six digits, and a rate may be 0.01 in one and 0.0099999998 in another."""
+    if high - low > 1e-5 * max(abs(low), abs(high)):
+        return low, high
     margin = abs(low) * 0.05 or 1.0
-    return (low, high) if high > low else (low - margin, high + margin)
+    return low - margin, high + margin
 
 
 def _trace(grid, points, number, across, up):

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import click
 
 from minicaffe.cli import options
-from minicaffe.cli.chart import draw
+from minicaffe.cli.chart import draw, widened
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.watch_table import table as watch_table
-from minicaffe.errors import ConfigError, DataError, DependencyError, FileError
+from minicaffe.errors import ConfigError, DataError, DependencyError
+from minicaffe.proto.atomic import replacing
 
 # Caffe's chart types: table, what is drawn, along what.
 CHARTS = [(table, what, along) for table, what in (("test", "accuracy"), ("test", "loss"), ("train", "rate"), ("train", "loss"))
@@ -194,13 +195,17 @@ def new_figure(**size):
 
 
 def onto(axes, name, found, logarithmic, runs):
-    """Draw the Curves of a panel: a colour a run where there are several, else a colour a curve; tests are dashed."""
+    """Draw the Curves of a panel, tests dashed: a colour a run if there are several of a curve each, else a colour a curve."""
+    by_run = runs > 1 and len({(one.run, one.test) for one in found}) == len(found)
     for number, one in enumerate(found):
-        axes.plot(one.xs, one.ys, label=one.label, color=f"C{(one.run if runs > 1 else number) % 10}",
+        axes.plot(one.xs, one.ys, label=one.label, color=f"C{(one.run if by_run else number) % 10}",
                   linestyle="--" if one.test else "-", linewidth=1.4, marker="." if len(one.xs) < 50 else None)
     axes.set_ylabel(name)
     if logarithmic:
-        axes.set_yscale("log")
+        axes.set_yscale("log", nonpositive="mask")
+    drawn = [y for one in found for y in one.ys if math.isfinite(y) and (y > 0 or not logarithmic)]
+    if drawn and widened(min(drawn), max(drawn)) != (min(drawn), max(drawn)):
+        axes.set_ylim(*widened(min(drawn), max(drawn)))
     axes.grid(True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     outside = len(found) > 6
@@ -209,10 +214,12 @@ def onto(axes, name, found, logarithmic, runs):
 
 def save(figure, picture):
     """Write the figure; raises ConfigError or FileError if that cannot be."""
+    extension = os.path.splitext(picture)[1]
+    if not extension:
+        raise ConfigError("has no extension, which says the format: .png, .svg or .pdf", file=picture or "--out")
     try:
-        figure.savefig(picture, dpi=120)
+        with replacing(picture) as file:
+            figure.savefig(file, format=extension[1:], dpi=120)
     except ValueError as error:
         raise ConfigError(f"{picture}: {error}", field="--out") from None
-    except OSError as cause:
-        raise FileError(f"cannot be written: {cause.strerror}", file=picture) from cause
     click.echo(f"wrote {picture}")

@@ -4,6 +4,7 @@ Reads caffemodels of any age, HDF5 weights, and a single blob such as a mean fil
 """
 
 import math
+import re
 from dataclasses import dataclass
 
 import click
@@ -104,6 +105,8 @@ def times(shape):
 
 def read_parameters(path):
     """Return the Parameters of a file, in its order. Raises FileError or DataError; DataError if it holds none."""
+    if re.search(r"\.solverstate(\.h5)?$", str(path)):
+        raise DataError("is the state of a solver; the weights are in the .caffemodel beside it", file=str(path))
     if is_hdf5(path):
         found = read_hdf5(path)
     elif str(path).endswith(".binaryproto"):
@@ -124,8 +127,10 @@ def read_parameters(path):
 
 
 def alone(path):
-    """Return the one blob of a file."""
+    """Return the one blob of a file. Raises DataError if it holds no value: other files can look like such a blob."""
     blob = read_blob(path)
+    if not len(blob.data):
+        raise DataError("holds no values; give a .caffemodel, an HDF5 file of weights, or a mean file", file=str(path))
     return Parameter("blob", "blob", np.array(blob.data).reshape(blob.shape))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from minicaffe.cli.chart import draw, histogram
 from minicaffe.cli.parse_log import read_run
-from minicaffe.cli.plot import Curve, curves
+from minicaffe.cli.plot import Curve, curves, onto
 
 LINES = [f"I1121 03:31:{second:02}.000000 1 solver.py:1] {text}\n" for second, text in enumerate((
     "Solving tiny",
@@ -79,11 +79,26 @@ def test_pictures(minicaffe, logs):
         assert label in re.sub("<!-- | -->", "", text), label
     minicaffe("plot", "a.log", "--out", "x.png", "--along", "seconds", "--log")
     assert (logs / "x.png").read_bytes()[:4] == b"\x89PNG"
+    for name in ("x", "folder"):    # matplotlib would write another file, x.png
+        (logs / "folder").mkdir(exist_ok=True)
+        assert f"{name}: has no extension" in minicaffe("plot", "a.log", "--out", name, status=2)
+    assert not (logs / "folder.png").exists()
     assert "--out: x.xyz: " in minicaffe("plot", "a.log", "--out", "x.xyz", status=2)
     assert "nowhere/x.png: cannot be written" in minicaffe("plot", "a.log", "--out", "nowhere/x.png", status=1)
     minicaffe("plot", 6, "caffe.png", "a.log")     # Caffe's form
     assert (logs / "caffe.png").exists()
     assert "give a number from 0 to 7" in minicaffe("plot", 8, "caffe.png", "a.log", status=2)
+
+
+def test_curves_can_be_told_apart():
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    curves = [Curve(str(i), [0, 1], [0.01, 0.01 - 1e-9 * i], run, test) for i, (run, test) in enumerate(((0, 0), (0, 1), (1, 0)))]
+    onto(axes, "loss", curves, False, 2)
+    assert [line.get_color() for line in axes.lines] == ["C0", "C0", "C1"]      # of the runs
+    assert axes.get_ylim() == pytest.approx((0.0095, 0.0105), rel=1e-3)         # not a picture of rounding
+    axes.clear()
+    onto(axes, "gradients", [*curves, Curve("3", [0, 1], [1, 2], 1, 0)], False, 2)
+    assert [line.get_color() for line in axes.lines] == ["C0", "C1", "C2", "C3"]
 
 
 @pytest.mark.parametrize("cut, said, last", [

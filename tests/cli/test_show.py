@@ -44,6 +44,10 @@ def test_every_kind_of_file_is_read(minicaffe, files, tmp_path):
         file["x"] = 1
     assert "other.h5: holds no parameters" in minicaffe("show", "other.h5", status=1)
     assert "nowhere.caffemodel" in minicaffe("show", "nowhere.caffemodel", status=1)
+    (tmp_path / "x.solverstate").write_bytes(b"\x08\x1e")      # read as a blob: num 30, no values
+    assert "x.solverstate: is the state of a solver; the weights" in minicaffe("show", "x.solverstate", status=1)
+    (tmp_path / "x.solverstate").rename(tmp_path / "state")
+    assert "state: " in minicaffe("show", "state", status=1)
     (tmp_path / "text").write_text("no weights")
     assert "text: " in minicaffe("show", "text", status=1)
 
