@@ -15,6 +15,7 @@ from minicaffe.cli.training_file import set_batch_size
 from minicaffe.errors import ConfigError, Error
 from minicaffe.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
 from minicaffe.gradient_check import gradcheck as check
+from minicaffe.net.stand_in import write_nothing
 from minicaffe.proto import caffe_pb2
 
 logger = logging.getLogger("minicaffe.cli")
@@ -49,6 +50,8 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
     file = options.one_file(file, model, "--model", "net")
 
     def prepare(param):
+        for one in param.layer:
+            write_nothing(one)
         try:
             set_batch_size(param, batch_size or BATCH)
         except ConfigError:     # its inputs have the sizes that it gives

@@ -96,9 +96,10 @@ def make_solver(file, level, stage, batch_size):
     """Return the solver of a net or solver file, which only trains: it tests, displays and writes nothing."""
     given = options.net_options()
     param, positions = training_file.read(file, given["skip_unknown_fields"])
-    source, net_files = file, {}
+    source, net_files, own = file, {}, ()
     if isinstance(param, caffe_pb2.NetParameter):
         source, positions, net_files = None, None, {file: (param, positions)}
+        own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name
         with caffe.trusting(given["trusted"]):
             param = training_file.default_solver(param, file)
     param = upgrade.upgrade_solver(param, positions)
@@ -107,7 +108,7 @@ def make_solver(file, level, stage, batch_size):
     for field in ("test_iter", "test_net", "test_net_param", "test_state", "test_interval", "display", "snapshot", "debug_info"):
         param.ClearField(field)
     return training_file.build_solver(param, source, positions, {caffe_pb2.TRAIN: batch_size} if batch_size else None,
-                                      net_files=net_files, **given)
+                                      own_fields=own, net_files=net_files, **given)
 
 
 def show(made, paths, walk):

@@ -70,8 +70,11 @@ def stand_in(param, file=None, shapes=None, batch=None):
     wanted = {layer.path for layer in filter_layers(result.layer, state, file)}
     sources, batched, inputs = {}, False, _deploy_inputs(file)
     for i, layer in enumerate(result.layer):
-        if f"layer[{i}]" not in wanted or layer.bottom:
-            _keep_quiet(layer)
+        if f"layer[{i}]" not in wanted:
+            continue
+        if write_nothing(layer):
+            sources[layer.name] = Source("HDF5Output", [])
+        if layer.bottom:
             continue
         batched |= batch is not None and set_batch(layer, batch)
         if layer.type in READERS:
@@ -89,12 +92,16 @@ def stand_in(param, file=None, shapes=None, batch=None):
     return result, sources
 
 
-def _keep_quiet(layer):
-    """Let a layer write no files: those that are there may be of value."""
+def write_nothing(layer):
+    """Keep a layer from writing its file, which looking at a net must not replace; return whether another takes its place."""
     if layer.type == "HDF5Output":
         layer.type = "Silence"
-    layer.detection_output_param.ClearField("save_output_param")
-    layer.detection_output_param.ClearField("visualize")
+        layer.ClearField("hdf5_output_param")
+        return True
+    if layer.type == "DetectionOutput":
+        layer.detection_output_param.ClearField("save_output_param")
+        layer.detection_output_param.ClearField("visualize")
+    return False
 
 
 def set_batch(layer, batch):

@@ -45,6 +45,10 @@ def test_an_output_that_cannot_be_written(minicaffe, folder):
     assert "dir: cannot be written: it is a folder" in minicaffe("trace", "gone.prototxt", "--html", "dir", status=1)    # before all else
 
 
+def test_a_net_that_is_not_trusted(minicaffe, folder):
+    minicaffe("trace", "net.prototxt", "--untrusted")     # the solver is the command's own
+
+
 def test_a_deploy_net_runs_forward_only(minicaffe, folder):
     (folder / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
       layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 4 } }""")

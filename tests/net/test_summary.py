@@ -89,6 +89,10 @@ def test_a_net_without_its_data(tmp_path):
     assert sources["map"].shapes == [(3, 1, 4, 5)] and "for each pixel of data" in sources["map"].assumed
     with pytest.raises(ConfigError, match="batch_size: must be at least 1"):
         stand_in.stand_in(parsed(DATA.format("").replace("batch_size: 8", "batch_size: 0")))
+    writes = NET + """layer { name: "out" type: "HDF5Output" bottom: "x" bottom: "y" hdf5_output_param { file_name: "o.h5" } }
+        layer { name: "found" type: "DetectionOutput" detection_output_param { save_output_param { output_directory: "d" } } }"""
+    net, sources = stand_in.stand_in(parsed(writes))
+    assert "o.h5" not in str(net) and "output_directory" not in str(net) and sources["out"].type == "HDF5Output"
     other_phase = DATA.format("include { phase: TEST }")
     assert stand_in.stand_in(parsed(other_phase))[1] == {}
     fed, sources = stand_in.stand_in(parsed(NET), batch=7)
