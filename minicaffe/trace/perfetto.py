@@ -28,6 +28,7 @@ def events(trace):
         rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}})
     timed = [_step(trace, step) for step in trace.steps]
     usage = _Usage(trace)
+    timed += [usage.row(place, 0) for place in usage.live]
     for event in trace.events:
         timed += [row for row in (_slice(event), usage.take(event)) if row is not None]
     return rows + sorted(timed, key=lambda row: (row["ts"], -row.get("dur", 0)))
@@ -111,5 +112,8 @@ class _Usage:
             self.count(after, 1)
         if before is None and after is None:
             return None
-        return {"ph": "C", "pid": PROCESS, "name": f"bytes in use, {event.place}", "ts": event.time / 1000,
-                "args": dict(self.live[event.place])}
+        return self.row(event.place, event.time)
+
+    def row(self, place, time):
+        """Return the counter's row of a place at a time (ns)."""
+        return {"ph": "C", "pid": PROCESS, "name": f"bytes in use, {place}", "ts": time / 1000, "args": dict(self.live[place])}

@@ -347,7 +347,8 @@ def test_a_place_of_others_is_not_shown_first(browser, tmp_path):
 def test_a_trace_without_steps_is_shown_too(browser, tmp_path):
     html.write(Trace(None), tmp_path / "none.html")
     page = Page(browser, tmp_path / "none.html")
-    assert page.state()["steps"] == 0 and not page.errors()
+    assert page.state()["steps"] == 0 and page.browser.execute_script("return document.querySelector('#play').disabled")
+    assert page.press("[", "]", "c", "+")["moment"] == 0 and not page.errors()
 
 
 def busy_trace(events):
@@ -449,6 +450,8 @@ def test_the_perfetto_file_is_a_trace(lenet, trace):
     assert all(row["dur"] >= 0 and row["ts"] >= 0 for row in slices)
     assert sum(row["ph"] == "X" and row["tid"] == perfetto.KERNELS for row in rows) == sum(event.kind == "launch" for event in trace.events)
     last = [row for row in rows if row["ph"] == "C" and row["name"].endswith("CUDAPlace(0)")][-1]
+    first = {row["name"]: sum(row["args"].values()) for row in rows if row["ph"] == "C" and row["ts"] == 0}
+    assert sum(first.values()) == sum(block["bytes"] for block in trace.at(0).blocks)
     assert sum(last["args"].values()) == sum(b["bytes"] for b in trace.at(len(trace)).blocks if b["place"] == "CUDAPlace(0)")
 
 

@@ -57,6 +57,7 @@ class Place {
         }
         break;
       case "merge":
+        if (!cell) break;
         this.drop(address, bytes);
         this.cells.set(address, {bytes, used: false, asked: 0, name: ""});
         break;

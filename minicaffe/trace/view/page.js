@@ -8,6 +8,8 @@ const make = (tag, attributes = {}, ...children) => {
   element.append(...children);
   return element;
 };
+/* Of the buttons of a toggle, the pressed one. */
+const press = (chosen, ...ids) => { for (const id of ids) $(id).setAttribute("aria-pressed", id === chosen); };
 
 /* A list of many rows of which only those in sight exist. */
 class List {
@@ -135,6 +137,7 @@ class View {
     this.show();
   }
   goIteration(by) {
+    if (!this.currentStep()) return;
     const now = this.currentStep().iteration, steps = this.trace.steps;
     const other = by > 0 ? steps.findIndex(s => s.iteration > now) : steps.findIndex(s => s.iteration === Math.max(steps[0].iteration, now - 1));
     if (other >= 0) this.go(other);
@@ -166,7 +169,7 @@ class View {
     const inner = $("steps").clientWidth;
     this.axis.width = Math.max(280, inner);
     const longest = this.trace.memories.reduce((most, m) => Math.max(most, m.sides ? m.name.length : 0), 0);
-    gutter = inner < 520 ? 130 : Math.max(148, Math.min(inner / 3, 42 + 7.2 * longest));     // a letter is some 7 pixels wide
+    gutter = inner < 520 ? 130 : Math.max(148, Math.min(inner * .38, 42 + 7.2 * longest));     // a letter is some 7 pixels wide
     $("legend").style.marginLeft = inner < 520 ? 0 : gutter - 16 + "px";
     this.steps.layout(44);
     this.usage.layout(window.innerWidth < 800 ? 130 : 190);
@@ -303,13 +306,13 @@ class View {
 
   kernels() {
     const {trace} = this, step = this.currentStep(), all = this.kernelsOf === "all";
-    $("kernels-step").setAttribute("aria-pressed", !all);
-    $("kernels-all").setAttribute("aria-pressed", all);
+    press(all ? "kernels-all" : "kernels-step", "kernels-step", "kernels-all");
     if (!this.launched) this.launched = trace.find("launch").length;
     $("kernel-hint").textContent = !this.launched ? (trace.device.kind === "cpu"
       ? "On the CPU layers compute with loops and engines; no kernel is started."
       : "No launch was recorded.")
       : all ? "All kernels of the trace, those that took longest first." : "What this step starts on the device, in order. One that computes little for each byte is at its limit where it moves them as fast as a plain copy.";
+    if (this.launched && trace.device.kind === "sim") $("kernel-hint").textContent += " Times here are those of the simulated device, which is no GPU.";
     const table = $("kernels");
     table.hidden = !this.launched;
     if (!this.launched || all && table.dataset.shows === "all") return;
@@ -387,7 +390,7 @@ class View {
     $("source-title").textContent = name;
     $("show-source").disabled = !known.source; $("show-ptx").disabled = !known.ptx;
     const as = ptx && known.ptx || !known.source ? "ptx" : "source";
-    $("show-source").setAttribute("aria-pressed", as === "source"); $("show-ptx").setAttribute("aria-pressed", as === "ptx");
+    press(`show-${as}`, "show-source", "show-ptx");
     dialog.querySelector("pre").textContent = known[as];
     dialog.dataset.kernel = name;
     if (!dialog.open) dialog.showModal();
@@ -456,7 +459,7 @@ class View {
 
   setAxis(by) {
     this.axis.by = by;
-    $("by-events").setAttribute("aria-pressed", by === "events"); $("by-time").setAttribute("aria-pressed", by === "time");
+    press(`by-${by}`, "by-events", "by-time");
     this.redraw();
   }
   zoom(factor, around = this.moment) {
@@ -490,7 +493,7 @@ class View {
     click("zoom-all", () => this.zoom(0));
     for (const [id, equal] of [["to-scale", false], ["equal", true]]) click(id, () => {
       this.equal = equal;
-      $("to-scale").setAttribute("aria-pressed", !equal); $("equal").setAttribute("aria-pressed", equal);
+      press(id, "to-scale", "equal");
       this.arena.draw();
     });
     for (const [id, of] of [["kernels-step", "step"], ["kernels-all", "all"]]) click(id, () => { this.kernelsOf = of; this.kernels(); });
@@ -548,7 +551,7 @@ class View {
   /* The steps move by whole steps, the other charts by events. */
   drag(chart, x) {
     const moment = this.axis.moment(x);
-    if (chart === this.steps) this.go(this.trace.stepOf[Math.min(this.trace.count - 1, moment)]);
+    if (chart === this.steps) this.go(this.trace.stepOf[Math.min(this.trace.count, moment)]);
     else this.goMoment(moment);
   }
 
