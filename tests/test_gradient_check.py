@@ -1,5 +1,7 @@
 """minicaffe.gradcheck and ``minicaffe gradcheck``: they find what is wrong, say where, and take a kink for a kink."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -127,6 +129,21 @@ def test_a_maximum_of_several_windows():
                       'layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { pool: MAX kernel_size: 3 } }'), Dtype.DOUBLE)
     report = minicaffe.gradcheck(net, elements=None)
     assert report.ok and report.comparisons[0].kinks > 30, f"\n{report}"
+
+
+def test_nothing_compared_is_not_ok():
+    """All elements left out as near a kink: a report that says ok would say what nobody has looked at."""
+    param = message(INPUT + 'layer { name: "p" type: "Power" bottom: "x" top: "y" }')
+    report = minicaffe.gradcheck(param, kink=0, kink_range=1e9)
+    assert report.comparisons[0].checked == 0 and not report.failed and not report.ok
+
+
+def test_one_layer_by_its_name(tmp_path):
+    """A name and not a collection of its letters; a path of any kind."""
+    (tmp_path / "net.prototxt").write_text(INPUT + 'layer { name: "sq" type: "Power" bottom: "x" top: "y" power_param { power: 2 } }')
+    for path in (tmp_path / "net.prototxt", os.fsencode(tmp_path / "net.prototxt")):
+        assert [c.layer for c in minicaffe.gradcheck(path, layers="sq").comparisons] == ["sq"]
+    assert minicaffe.gradcheck(tmp_path / "net.prototxt", layers=(name for name in ["sq"])).ok
 
 
 def test_a_wrong_gradient_is_no_kink(wrong):

@@ -91,4 +91,4 @@ def show(report):
     count = sum(c.checked for c in report.comparisons)
     wrong = f"{len(report.failed)} of {len(report.comparisons)} arrays differ" if report.failed else "all agree"
     console.print(f"{count} elements of {len(report.comparisons)} arrays compared, {kinks} at or near a kink: "
-                  f"{wrong if report.comparisons else 'nothing to compare'}", markup=False)
+                  f"{wrong if report.ok or report.failed else 'nothing to compare'}", markup=False)

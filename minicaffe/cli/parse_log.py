@@ -22,7 +22,7 @@ from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto.atomic import replacing
 from minicaffe.proto.files import file_error
 
-NUMBER = r"([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
+NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
 ITERATION = re.compile(r"Iteration (\d+)")
 RATE = re.compile(rf"lr = {NUMBER}", re.I)
 OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {NUMBER}", re.I)

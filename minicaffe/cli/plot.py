@@ -57,7 +57,7 @@ def plot(logs, picture, panels, along, column, logarithmic, table):
         tell_cut(run)
     if table:
         return show_layers(runs)
-    wanted = panels.split(",") if panels else PANELS
+    wanted = [name.strip() for name in panels.split(",")] if panels else PANELS
     for name in wanted:
         if name not in PANELS:
             raise ConfigError(f"there is no panel '{name}', there are {', '.join(PANELS)}", field="--show")
@@ -89,7 +89,8 @@ def show_layers(runs):
             raise DataError("says nothing of layers; train with --watch --json FILE, or with debug_info: true and a log",
                             file=run.path)
         last = run.samples[-1]["NumIters"]
-        samples = [sample for sample in run.samples if sample["NumIters"] == last]
+        samples = list({tuple(sample.get(key) for key in ("layer", *WATCHED.values())): sample for sample in run.samples
+                        if sample["NumIters"] == last}.values())    # a training that was resumed may have measured it twice
         what = "mean absolute values, of debug_info" if "mean" in samples[0] else "norms"
         console.print(f"{run.path}: layers at iteration {last} ({what})", markup=False, soft_wrap=True)
         console.print(watch_table(samples))

@@ -79,8 +79,10 @@ def show(weights, other, layers, bins, filters, force):
         for one in first:
             console.print(f"\n{one.name} {times(one.array.shape)}", markup=False, style="bold")
             finite = one.array[np.isfinite(one.array)]
-            counts, edges = np.histogram(finite, min(bins, max(2, finite.size))) if finite.size else (np.zeros(1, int), np.zeros(2))
-            for line in histogram(counts.tolist(), edges[0], edges[-1], width, utf8):
+            counts = counted(finite, min(bins, max(2, finite.size)))
+            low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+            low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+            for line in histogram(counts or [0], low, high, width, utf8):
                 console.print(line, markup=False)
     if filters:
         name, image = picture(first, weights)
@@ -165,11 +167,28 @@ def statistics(array):
     if not finite.size:
         nothing = dict.fromkeys(("min", "max", "mean", "std", "norm", "zeros"), math.nan)
         return {**nothing, "not_finite": int(array.size), "counts": []}
-    squares = np.square(finite, dtype=np.float64)
     mean = float(finite.mean(dtype=np.float64))
-    return {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": float(finite.std(dtype=np.float64)),
-            "norm": math.sqrt(float(squares.sum())), "zeros": float(np.mean(finite == 0)),
-            "not_finite": int(array.size - finite.size), "counts": np.histogram(finite, SMALL_BINS)[0].tolist()}
+    with np.errstate(over="ignore"):    # of float64 that is as large as it gets
+        norm = math.sqrt(float(np.square(finite, dtype=np.float64).sum()))
+        std = float(finite.std(dtype=np.float64))
+    return {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": std, "norm": norm,
+            "zeros": float(np.mean(finite == 0)), "not_finite": int(array.size - finite.size),
+            "counts": counted(finite, SMALL_BINS)}
+
+
+def counted(finite, bins):
+    """Return how many of the values lie in each of `bins` parts of their range; [] of no values, all in the middle if they are one.
+
+    np.histogram refuses ranges that its dtype cannot divide, as of two neighbouring float32, or of float16 from end to end.
+    """
+    if not finite.size:
+        return []
+    halves = finite.astype(np.float64) / 2      # whose difference is always a number
+    low, high = halves.min(), halves.max()
+    if low == high:
+        return [finite.size if i == bins // 2 else 0 for i in range(bins)]
+    places = np.minimum(((halves - low) / (high - low) * bins).astype(int), bins - 1)
+    return np.bincount(places.ravel(), minlength=bins).tolist()
 
 
 def sparkline(found, utf8=True):
@@ -199,11 +218,11 @@ def compare(console, path, first, other_path, second):
         else:
             with np.errstate(invalid="ignore"):     # infinity minus infinity
                 gap = np.abs(a.astype(np.float64) - b)
-            unlike = np.isfinite(a) != np.isfinite(b)
+            unlike = (np.isfinite(a) != np.isfinite(b)) | (np.isnan(a) != np.isnan(b))
             gap[np.isnan(gap)] = 0
             gap[unlike] = np.inf
             at = np.unravel_index(int(gap.argmax()), gap.shape)
-            norm = math.sqrt(float(np.square(a, dtype=np.float64).sum()))
+            norm = math.sqrt(float(np.square(a[np.isfinite(a)], dtype=np.float64).sum()))
             ratio = math.sqrt(float(np.square(gap).sum())) / norm if norm else math.inf
             share = np.mean((a != b) & ~(np.isnan(a) & np.isnan(b)))
             table.add_row(name, times(a.shape), f"{gap[at]:.4g}", f"{list(map(int, at))}: {a[at]:.6g} and {b[at]:.6g}",
@@ -239,8 +258,9 @@ def tiles_of(array):
     """Return an array as pictures, (N, C, H, W) with C 1 or 3, or None where it is none."""
     if array.ndim == 3:
         array = array[np.newaxis]
-    if array.ndim == 4 and array.shape[:2] == (1, 1) and array.shape[2] > 1:    # an old file's matrix
-        array = array[0, 0]
+    if array.ndim == 4 and array.shape[:2] == (1, 1) and array.shape[2] != array.shape[3]:     # an old file's matrix, perhaps
+        matrix = tiles_of(array[0, 0]) if array.shape[2] > 1 else None
+        return array if matrix is None and min(array.shape[2:]) > 1 else matrix
     if array.ndim == 2:
         for channels in (1, 3):
             side = math.isqrt(array.shape[1] // channels)

@@ -390,7 +390,7 @@ class Solver:
         self.callbacks.append((on_start, on_gradients_ready))
 
     def _tell(self, event, *arguments):
-        for listener in self.listeners:
+        for listener in list(self.listeners):   # one may take itself or others away
             method = getattr(listener, event, None)
             if method is not None:
                 method(self, *arguments)

@@ -78,7 +78,7 @@ class Watch:
                 self.records.append((iteration, self.samples))
             if self.on_samples is not None:
                 self.on_samples(solver, iteration, self.samples)
-        if solver.iter % self.every == 0:
+        if solver.iter % self.every == 0 and self in solver.listeners:      # `on_samples` may have closed it
             self._arm()
 
     def _arm(self):

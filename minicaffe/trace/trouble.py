@@ -104,7 +104,7 @@ def first_trouble(document, others=None):
         name, found = first["parameter"], {"not_finite": None, "wrong": first["update_wrong"], "first": None}
     number = numbers[first["layer"]]
     if key == "diff":   # the layer that reads the blob has computed it
-        number = next(i for i in range(number + 1, len(nodes)) if name in nodes[i]["bottoms"])
+        number = next((i for i in range(number + 1, len(nodes)) if name in nodes[i]["bottoms"]), number)
     kind = {"blob": "forward", "update": "update"}.get(key, "backward")
     steps = [i for i, step in enumerate(document["steps"]) if step["iteration"] == iteration and step["kind"] == kind
              and (name in step["parameters"] if kind == "update" else step["node"] == number)]

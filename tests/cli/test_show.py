@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.cli.show import read_parameters, sparkline, statistics
+from minicaffe.cli.show import counted, read_parameters, sparkline, statistics, tiles_of
 from minicaffe.data.mean_file import write_mean
 
 NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }
@@ -108,3 +108,37 @@ def test_filters(minicaffe, files):
         np.testing.assert_allclose(tile[7::14, 7::14], filter.transpose(1, 2, 0), atol=1.01)
     assert "exists already" in minicaffe("show", "a.caffemodel", "--filters", "f.png", status=1)
     assert "no parameter that is a picture" in minicaffe("show", "a.caffemodel", "--layer", "ip", "--filters", "g.png", status=1)
+
+
+@pytest.mark.parametrize("values", [
+    np.float32([1, 1 + 1.2e-7]), np.float32([-3e38, 3e38]), np.float32([0, 1e-45]), np.float64([-1.7e308, 1.7e308]),
+    np.float16([-65504, 65504])], ids=["neighbours", "large", "small", "doubles", "halves"])
+def test_ranges_that_their_type_cannot_divide(values):
+    """np.histogram raises ValueError for each of these."""
+    assert statistics(values)["counts"] == [1, *[0] * 10, 1]
+    assert sparkline(statistics(values)) == "█▁▁▁▁▁▁▁▁▁▁█"
+
+
+def test_counts_are_those_of_numpy_elsewhere():
+    values = np.random.default_rng(1).standard_normal((40, 50)).astype(np.float32)
+    assert counted(values, 20) == np.histogram(values.astype(np.float64), 20)[0].tolist()
+    assert counted(np.full(7, 3.0), 12) == np.histogram(np.full(7, 3.0), 12)[0].tolist() and counted(np.zeros(0), 12) == []
+
+
+def test_differences_where_values_are_not_finite(minicaffe, tmp_path):
+    """NaN against infinity is a difference; NaN in both files is none, and does not make the others one."""
+    for name, values in {"a": [1, np.nan, 2], "b": [1, np.inf, 2], "c": [1.5, np.nan, 2]}.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["data/scale/0"] = np.float32(values)
+    a, b, c = (tmp_path / f"{name}.h5" for name in "abc")
+    line = next(line for line in minicaffe("show", a, b).splitlines() if line.startswith("scale[0]"))
+    assert line.split()[2:5] == ["inf", "[1]:", "nan"]
+    line = next(line for line in minicaffe("show", a, c).splitlines() if line.startswith("scale[0]"))
+    assert line.split()[2:4] == ["0.5", "[0]:"] and f"{0.5 / 5 ** 0.5:.2e}" in line
+
+
+def test_a_grey_picture_is_one_and_an_old_matrix_is_many():
+    assert tiles_of(np.zeros((1, 1, 28, 28))).shape == (1, 1, 28, 28)      # a mean file
+    assert tiles_of(np.zeros((1, 1, 28, 30))).shape == (1, 1, 28, 30)
+    assert tiles_of(np.zeros((1, 1, 10, 784))).shape == (10, 1, 28, 28)    # weights of an inner product
+    assert tiles_of(np.zeros((1, 1, 1, 500))) is None                      # its bias

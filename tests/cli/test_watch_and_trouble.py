@@ -105,6 +105,16 @@ def test_debug_info_as_curves_and_table(minicaffe, folder):
     assert "says nothing of layers" in minicaffe("plot", "plain.log", "--table", status=1)
 
 
+def test_an_iteration_that_is_measured_twice(minicaffe, folder):
+    """A training that was stopped and resumed appends to its records; the table has the last ones, not the sum."""
+    with open(folder / "twice.jsonl", "w") as file:
+        for norm in (3.0, 4.0):
+            sample = {"layer": "a", "parameter": "a[0]", "norm": norm, "zeros": 0, "saturated": None, "not_finite": 0, "data": 1.0}
+            print(json.dumps({"event": "watch", "time": 1.0, "iteration": 100, "samples": [sample]}), file=file)
+    assert minicaffe("plot", "twice.jsonl", "--table").splitlines()[2].split() == ["a", "4", "1"]
+    assert minicaffe("plot", "twice.jsonl", "--show", "loss, gradients").startswith("gradients")
+
+
 @pytest.mark.parametrize("samples, expected", [
     ([{"layer": "a", "blob": "x", "norm": 3.0, "zeros": 0.5, "saturated": None, "not_finite": 0.0},
       {"layer": "a", "parameter": "a[0]", "norm": 3.0, "zeros": 0, "saturated": None, "not_finite": 0.0, "data": 1.0, "update": 0.03},

@@ -76,6 +76,15 @@ def test_of_several_batches_the_first_that_went_wrong_is_kept():
     assert (relu["wrong"], relu["first"]) == (1, [2, 1])
 
 
+def test_closed_by_the_one_it_tells():
+    """It does not arm itself again, and whoever listens behind it still hears of the iteration."""
+    solver, heard = make(), []
+    watch = Watch(solver, 1, lambda *_: watch.close())
+    solver.listeners.append(type("Next", (), {"on_iteration": lambda self, solver: heard.append(solver.iter)})())
+    solver.step(2)
+    assert heard == [1, 2] and solver.callbacks == [] and solver.net.watcher() is None
+
+
 def test_gradients_of_tops_where_there_are_any():
     """Not of what no loss depends on, of data, nor of the loss; of a blob that two layers read the sum."""
     net = NET.replace('bottom: "s" bottom: "y"', 'bottom: "s" bottom: "ip"').replace("} base_lr", """
