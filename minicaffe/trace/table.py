@@ -12,6 +12,7 @@ from minicaffe.trace.model import Replay, launch_of
 WIDE = 112      # columns for speeds and the names of memories whose head changed
 SIDES = {"UNINITIALIZED": "-", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "both", "HEAD_AT_PRIVATE": "private",
          "SYNCED_PRIVATE": "host+private", "RECYCLED": "gone", None: "?"}
+PLACES = {"CPUPlace()": "on the host", "PinnedPlace()": "in the host's page-locked memory"}
 MARKS = {"forward": ">", "backward": "<", "update": "=", "between": ""}
 DECISIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
              "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",
@@ -248,7 +249,8 @@ def summary(trace):
              *([f"kernels: {len(launches)}, {sum(e.took for e in launches) / 1e6:.3f} ms"] if launches else [])]
     for place, (total, roles) in peaks(trace).items():
         parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)
-        lines.append(f"peak at {place}: {size_text(total)} ({parts})")
+        where = PLACES.get(place) or place.replace("CUDAPlace(", "on device ").rstrip(")")
+        lines.append(f"peak {where}: {size_text(total)} ({parts})")
     return lines
 
 

@@ -13,7 +13,7 @@ from minicaffe import trace
 def test_a_net_and_a_solver(minicaffe, folder):
     for file in ("net.prototxt", "solver.prototxt"):
         out = minicaffe("trace", file, "--iterations", "2", "--json", "t.json", "--device", "cpu")
-        assert "> scale" in out and "< scale" in out and "= update" in out and "peak at CPUPlace()" in out and "wrote t.json" in out
+        assert "> scale" in out and "< scale" in out and "= update" in out and "peak on the host: " in out and "wrote t.json" in out
         made = trace.load(folder / "t.json")
         assert {step["iteration"] for step in made.steps} == {0, 1} and made.document["net"]["file"] == "net.prototxt"
     assert not list(folder.glob("*.caffemodel"))
@@ -26,7 +26,7 @@ def test_on_the_simulated_device(minicaffe, folder, on_cpu, monkeypatch):
         out = minicaffe("trace", "net.prototxt", "--device", "sim", "--json", "t.json")
     finally:
         caffe.set_mode_cpu()
-    assert "peak at CUDAPlace(0)" in out
+    assert "peak on device 0: " in out
     made = trace.load(folder / "t.json")
     assert made.document["device"]["kind"] == "sim" and "launch" in {event.kind for event in made.events}
 
