@@ -145,7 +145,7 @@ class LiveDisplay:
         if self.watched is None or room < 1:
             return grid
         iteration, samples = self.watched
-        return Group(grid, Text(f"layers at iteration {iteration}", "dim"), watch_table(samples, room))
+        return Group(grid, Text(f"layers at iteration {iteration}", "dim"), watch_table(samples, room, self.console.width))
 
     def sparkline(self, room):
         """Return the last losses as a row of at most `room` blocks, the highest for the largest."""

@@ -171,7 +171,8 @@ def _read_json(lines, run):
             begin = moment if begin is None else begin
             seconds = None if moment is None else moment - begin
             if record["event"] == "watch":
-                run.samples += [{"NumIters": record["iteration"], "Seconds": seconds, **sample} for sample in record["samples"]]
+                run.samples += [{"NumIters": record["iteration"], "Seconds": seconds, **sample, "layer": sample["layer"],
+                                 "norm": sample["norm"]} for sample in record["samples"]]
                 continue
             rate = record.get("lr", rate)
             row = {"NumIters": record["iteration"], "Seconds": seconds, "LearningRate": rate}

@@ -84,6 +84,8 @@ def show_layers(runs):
     """Print for each run the table of its layers at the last iteration that was measured."""
     from rich.console import Console
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=10_000)  # a pipe gets whole lines
     for run in runs:
         if not run.samples:
             raise DataError("says nothing of layers; train with --watch --json FILE, or with debug_info: true and a log",
@@ -93,7 +95,7 @@ def show_layers(runs):
                         if sample["NumIters"] == last}.values())    # a training that was resumed may have measured it twice
         what = "mean absolute values, of debug_info" if "mean" in samples[0] else "norms"
         console.print(f"{run.path}: layers at iteration {last} ({what})", markup=False, soft_wrap=True)
-        console.print(watch_table(samples))
+        console.print(watch_table(samples, width=console.width))
 
 
 def plot_chart(arguments, column):

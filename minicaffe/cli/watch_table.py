@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 COLUMNS = ("layer", "activations", "zeros", "saturated", "diff", "gradient", "weights", "update/weights")
+LESSER = ("weights", "saturated", "zeros", "diff", "activations")   # what a narrow window has no room for, the least first
 
 
 def rows(samples):
@@ -35,8 +36,8 @@ def rows(samples):
     return list(found.values())
 
 
-def table(samples, most=None):
-    """Return the table; of more than `most` rows those with values that are not finite, then the last ones."""
+def table(samples, most=None, width=10_000):
+    """Return the table; of more than `most` rows those with values that are not finite, then the last ones; what fits `width`."""
     every = rows(samples)
     shown = every
     if most is not None and len(every) > most:
@@ -44,15 +45,19 @@ def table(samples, most=None):
         rest = most - len(bad)
         shown = [row for row in every if row in bad or row in every[len(every) - rest:]][:most] if rest else bad
     used = [name for name in COLUMNS if any(row[name] is not None for row in shown)]
+    messages = [f"{row['not_finite']} is not finite" if row["not_finite"] else "" for row in shown]
+    wide = {name: max(len(text) for text in (name, *(_shown(name, row[name]) for row in shown))) + 1 for name in used}
+    for name in LESSER:
+        if sum(wide[name] for name in used) + max(map(len, messages), default=0) > width and name in used:
+            used.remove(name)
     grid = Table.grid(padding=(0, 1))
     for name in used:
         grid.add_column(justify="left" if name == "layer" else "right", no_wrap=True, overflow="ellipsis")
     grid.add_column(no_wrap=True, overflow="ellipsis")
     grid.add_row(*(Text(name, "dim") for name in used), "")
-    for row in shown:
-        bad = row["not_finite"]
+    for row, bad in zip(shown, messages, strict=True):
         grid.add_row(*(Text(_shown(name, row[name]), "bold red" if bad else "") for name in used),
-                     Text(f"{bad} is not finite" if bad else "", "bold red"))
+                     Text(bad, "bold red"))
     return grid
 
 

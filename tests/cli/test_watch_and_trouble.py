@@ -1,13 +1,15 @@
 """train --watch and --trace-trouble: what they say and write, and that a training without them does nothing of it."""
 
+import io
 import json
 import re
 
 import pytest
+from rich.console import Console
 from tiny import Process, run
 
 from minicaffe.cli.parse_log import read_run
-from minicaffe.cli.watch_table import rows
+from minicaffe.cli.watch_table import rows, table
 from minicaffe.trace import load
 
 DIVERGING = ("--base-lr=1e25", "--display=1", "--max-iter=9")
@@ -113,6 +115,26 @@ def test_an_iteration_that_is_measured_twice(minicaffe, folder):
             print(json.dumps({"event": "watch", "time": 1.0, "iteration": 100, "samples": [sample]}), file=file)
     assert minicaffe("plot", "twice.jsonl", "--table").splitlines()[2].split() == ["a", "4", "1"]
     assert minicaffe("plot", "twice.jsonl", "--show", "loss, gradients").startswith("gradients")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_narrow_table_has_fewer_columns_and_whole_numbers(width):
+    def samples(layer, wrong):
+        base = {"layer": layer, "zeros": 0.53, "saturated": 0.2, "not_finite": wrong}
+        return [{"blob": layer, "norm": 123.456, **base}, {"diff": layer, "norm": 0.00582111, **base},
+                {"parameter": f"{layer}[0]", "norm": 0.004313, "data": 22.41, "update": 0.0123, **base}]
+
+    console = Console(width=width, highlight=False, file=io.StringIO())
+    console.print(table(samples("pictures", 0) + samples("conv2", 0.2), width=width))
+    head, _, row = console.file.getvalue().splitlines()
+    assert row.rstrip().endswith("conv2 is not finite") and "…" not in row and "0.004313" in row
+    shown = head.split()
+    assert ("diff" in shown, "weights" in shown) == (width > 60, width > 80) and "update/weights" in shown
+
+
+def test_a_sample_without_a_norm_is_no_record(minicaffe, folder):
+    (folder / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
+    assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", "--table", status=1)
 
 
 @pytest.mark.parametrize("samples, expected", [
