@@ -116,7 +116,7 @@ class Reasons:
         for i in reversed(heads[: bisect_left(heads, number)]):
             call = WRITES.search(self.trace.events[i].detail)
             if call:
-                return f"It was written last {_side(call[1]) or 'there'}, by who called {call[1]}."
+                return f"It was written last {_side(call[1]) or 'there'}, by a call of {call[1]}."
         return "It was written before the record began."
 
 

@@ -130,8 +130,8 @@ def point_at(browser, grid, row, column):
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", svg)
     size = browser.execute_script("return grids.find((grid) => grid.name === arguments[0]).size", grid)
     box = svg.size
-    ActionChains(browser).move_to_element_with_offset(svg, int((column + 0.5) * size - box["width"] / 2),
-                                                      int((row + 0.5) * size - box["height"] / 2)).perform()
+    ActionChains(browser, duration=0).move_to_element_with_offset(svg, int((column + 0.5) * size - box["width"] / 2),
+                                                                  int((row + 0.5) * size - box["height"] / 2)).perform()
 
 
 def test_what_belongs_together_lights_up(opened):

@@ -51,7 +51,7 @@ def test_the_example_of_caffes_tutorial(where):
     assert said[0] == ("blob data was copied from host to device (16 bytes): your code asked for it on the device (gpu_data). It was "
                        "written before the record began. Its head was HEAD_AT_CPU, only the host's side is valid; since then it is "
                        "SYNCED, host and device hold the same.")
-    assert "It was written last on the device, by who called mutable_gpu_data." in said[1]
+    assert "It was written last on the device, by a call of mutable_gpu_data." in said[1]
     assert "asked for it on the host (mutable_cpu_data)" in said[3]
     assert made.document["why"] == {str(number): text for (number, _), text in zip(found, said)}
     assert made.at(0).heads == {"blob data": "HEAD_AT_CPU"} and made.at(len(made)).heads == {"blob data": "HEAD_AT_CPU"}
