@@ -18,9 +18,10 @@ def _command(name, rankdir):
     @click.command(name, cls=options.CaffeCommand)
     @click.argument("net_file", metavar="NET")
     @click.argument("picture")
-    @click.option("--rankdir", type=click.Choice(RANKDIRS), default=rankdir, show_default=True,
+    @click.option("--rankdir", type=click.Choice(RANKDIRS, case_sensitive=False), default=rankdir, show_default=True,
                   help="Direction: left to right, top to bottom, ...")
-    @click.option("--phase", type=click.Choice(["TRAIN", "TEST", "ALL"]), default="ALL", show_default=True, help="Layers to draw.")
+    @click.option("--phase", type=click.Choice(["TRAIN", "TEST", "ALL"], case_sensitive=False), default="ALL",
+                  show_default=True, help="Layers to draw.")
     @click.option("--display_lrm", "--display-lrm", is_flag=True, help="Show learning-rate multipliers.")
     @click.option("--shapes", is_flag=True, help="Write the blobs' shapes in svg and png; builds the net, without its data.")
     @options.model_file

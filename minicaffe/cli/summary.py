@@ -16,7 +16,7 @@ from rich.text import Text
 from minicaffe import sim
 from minicaffe.cli import options, training_file
 from minicaffe.common import caffe
-from minicaffe.errors import Error
+from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.memory.sizes import size_text
 from minicaffe.net import stand_in
 from minicaffe.net.definitions import filter_layers
@@ -43,7 +43,8 @@ def _shapes(ctx, param, texts):
 @click.command(cls=options.CaffeCommand)
 @click.argument("file", metavar="NET|SOLVER")
 @click.option("--batch-size", "--batch", "batch", type=click.IntRange(min=1), help="Pictures in a batch, if not as the file says.")
-@click.option("--phase", type=click.Choice(["TRAIN", "TEST"]), help="By default TRAIN if the net has a loss there.")
+@click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False),
+              help="By default TRAIN if the net has a loss there.")
 @click.option("--shape", "shapes", multiple=True, callback=_shapes, metavar="TOP=3x224x224",
               help="How large a picture of a data layer is whose data are not there; may be repeated.")
 @click.option("--run/--no-run", default=None, help=(
@@ -70,13 +71,21 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
         raise click.UsageError("--phase TEST is for nets; give the net of the solver", click.get_current_context())
     wanted = caffe_pb2.Phase.Value(phase) if phase else caffe_pb2.TRAIN if not is_net or learns(param, file) else caffe_pb2.TEST
 
+    tops = set()
+
     def without_data(net_param, path):
+        tops.update(top for layer in net_param.layer if layer.type in stand_in.READERS for top in layer.top)
         return stand_in.stand_in(net_param, path, shapes, batch if net_param.state.phase == wanted else None)
 
     needs, sources, untried = [], [], None
 
+    def check_shapes():
+        for name in shapes.keys() - tops:
+            raise ConfigError(f"no data layer has a top '{name}'{close_matches(name, tops)}", field="--shape", file=file)
+
     def tried(net):
         nonlocal untried
+        check_shapes()
         operations = trial.ITERATIONS * sum(row.flops + row.backward_flops for row in Summary(net).rows)
         if run is None and caffe.mode == "gpu" and sim.selected() and operations > MOST_ON_SIM:
             untried = (f"{trial.ITERATIONS} iterations are {flops_text(operations)}FLOP, which would take the simulated GPU "
@@ -93,6 +102,7 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
         stated.state.stage.extend(stage)
         made, found = without_data(stated, file)
         sources = [found]
+        check_shapes()
     solver_param = param if not is_net else training_file.default_solver(param, file) if wanted == caffe_pb2.TRAIN else None
     try:
         if wanted == caffe_pb2.TRAIN and (run is not False or not is_net):

@@ -288,9 +288,11 @@ def test_summary(minicaffe, there):
         minicaffe("summary", "data.prototxt", status=2)
     assert "Data" in minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--batch=7") and "7x3x4x4, 7x2x4x4" in \
         minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--batch=7", "--no-run")
+    assert "--shape: no data layer has a top 'y'" in minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--shape=y=1x1", status=2)
+    assert "--layer: the net has no layer 'scal'; did you mean 'scale'" in minicaffe("gradcheck", "net.prototxt", "--layer=scal", status=2)
     assert "give --phase TRAIN or TEST" in minicaffe("draw", "net.prototxt", "net.svg", "--shapes", status=2)
     (there / "empty.prototxt").write_text("")
     assert "empty.prototxt: has no layer" in minicaffe("draw", "empty.prototxt", "net.svg", status=2)
     assert "svgfile: has no extension" in minicaffe("draw", "net.prototxt", "svgfile", status=2)
-    minicaffe("draw", "net.prototxt", "net.svg", "--shapes", "--phase=TEST")
+    minicaffe("draw", "net.prototxt", "net.svg", "--shapes", "--phase=test")
     assert "total scalar" in re.sub(" +", " ", (there / "net.svg").read_text())
