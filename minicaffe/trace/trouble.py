@@ -52,6 +52,8 @@ class Trouble:
         folder = os.path.dirname(self.path) or "."
         if not os.access(folder, os.W_OK):   # now rather than after days of training
             raise FileError("cannot be written: there is no such folder, or no permission; correct the path", file=self.path)
+        if os.path.isdir(self.path):
+            raise FileError("is a folder; give the path of a file in it", file=self.path)
         self.recorder = Recorder(solver, KEEP + 1)  # the running one is cut off first
         self.recorder.start()
         self.watch = Watch(solver, 1, self._look)

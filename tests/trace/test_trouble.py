@@ -2,6 +2,7 @@
 
 import pytest
 
+from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver import create_solver
 from minicaffe.trace import load
@@ -89,3 +90,10 @@ def test_inputs_are_bounded(tmp_path, count):
     solver.step(1)
     assert (trouble.first["layer"], trouble.first["blob"]) == ("all", "c")
     assert len(trouble.first["inputs"]) == min(count, INPUTS) and trouble.first["left_out"] == max(0, count - INPUTS)
+
+
+def test_a_folder_is_refused_before_the_training(tmp_path):
+    solver = create_solver(parse_text(NET % ROOT, caffe_pb2.SolverParameter)[0])
+    with pytest.raises(FileError, match="is a folder"):
+        Trouble(solver, tmp_path)
+    assert solver.listeners == [] and solver.net.watcher() is None
