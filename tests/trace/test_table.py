@@ -68,6 +68,7 @@ def test_what_the_allocator_did(on_cpu, allocator, words):
             block = memory.Buffer(place, 100 << 10, "second")
         text = "\n".join(table.describe(made, 0))
         assert "first (a new " in text and words in text and "-100 KiB" in text
+        assert "joined with" in next(line for line in text.splitlines() if "-100 KiB" in line)
         second = next(line for line in text.splitlines() if "second" in line)
         assert ("from the cache" in second) == (allocator == "caching")
         del block
