@@ -38,3 +38,7 @@ def __getattr__(name):
         from importlib.metadata import version
         return version("minicaffe")
     raise AttributeError(f"module 'minicaffe' has no attribute '{name}'", name=name, obj=_sys.modules[__name__])
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})   # names that `__getattr__` brings are found by completion, too

@@ -50,6 +50,11 @@ def test_importing_the_package_does_not_import_the_command_line_nor_what_is_for_
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+def test_what_is_imported_late_is_found_by_its_name():
+    import minicaffe
+    assert "gradcheck" in dir(minicaffe) and minicaffe.gradcheck.__module__ == "minicaffe.gradient_check"
+
+
 @pytest.mark.parametrize("name", app.COMMANDS)
 def test_every_command_has_help(name, capsys):
     assert cli.main([name, "--help"]) == 0
