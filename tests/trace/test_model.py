@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from small_net import NET
 
 import minicaffe
 from minicaffe import memory, trace
@@ -13,7 +14,6 @@ from minicaffe.errors import ConfigError, DataError, DependencyError, Error, Out
 from minicaffe.memory import reporter
 from minicaffe.trace import build, html, perfetto, pytorch, table
 from minicaffe.trace.model import Replay, launch_of
-from tests.trace.conftest import NET
 
 on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # there are no copies and kernels on the CPU
 LAYERS = ["in", "conv", "norm", "relu", "ip", "loss"]
