@@ -259,8 +259,8 @@ def test_summary_of_a_large_net(minicaffe, there, monkeypatch):
     from minicaffe.cli import summary
     (there / "net.prototxt").write_text(NET)
     monkeypatch.setattr(summary, "TOLD", 0)
-    monkeypatch.setattr(summary, "MOST_ON_SIM", 0)
     assert "to train" in minicaffe("summary", "net.prototxt") and "trying 2 iterations on made-up data, " in minicaffe.told
+    monkeypatch.setattr(summary, "MOST_ON_SIM", 0)
     monkeypatch.setattr(sim, "selected", lambda: True)
     monkeypatch.setattr(summary, "caffe", SimpleNamespace(mode="gpu"))
     small = minicaffe("summary", "net.prototxt")

@@ -12,8 +12,8 @@ from minicaffe import trace
 
 def test_a_net_and_a_solver(minicaffe, folder):
     for file in ("net.prototxt", "solver.prototxt"):
-        out = minicaffe("trace", file, "--iterations", "2", "--json", "t.json", "--device", "cpu")
-        assert "> scale" in out and "< scale" in out and "= update" in out and "peak on the host: " in out and "wrote t.json" in out
+        out = minicaffe("trace", file, "--iterations", "2", "--json", "t.json")
+        assert "> scale" in out and "< scale" in out and "= update" in out and "peak on " in out and "wrote t.json" in out
         made = trace.load(folder / "t.json")
         assert {step["iteration"] for step in made.steps} == {0, 1} and made.document["net"]["file"] == "net.prototxt"
     assert not list(folder.glob("*.caffemodel"))
@@ -72,9 +72,9 @@ def test_the_document_is_plain_json(minicaffe, folder):
 
 
 def test_the_page_and_files_for_other_viewers(minicaffe, folder):
-    out = minicaffe("trace", "net.prototxt", "--html", "t.html", "--snapshot", "t.pickle", "--perfetto", "t.perfetto", "--device", "cpu")
+    out = minicaffe("trace", "net.prototxt", "--html", "t.html", "--snapshot", "t.pickle", "--perfetto", "t.perfetto")
     assert "wrote t.html" in out and "wrote t.pickle" in out and "wrote t.perfetto" in out
     assert '<svg class=\\"net-drawing' in (folder / "t.html").read_text().replace("\\u003c", "<").replace('xmlns=\\"http://www.w3.org/2000/svg\\" ', "")
     assert pickle.loads((folder / "t.pickle").read_bytes())["segments"]
     assert json.loads((folder / "t.perfetto").read_text())["traceEvents"]
-    assert "none" in minicaffe("trace", "net.prototxt", "--html", "none/t.html", "--device", "cpu", status=1)
+    assert "none" in minicaffe("trace", "net.prototxt", "--html", "none/t.html", status=1)
