@@ -22,8 +22,7 @@ from minicaffe.net import cost
 from minicaffe.proto import caffe_pb2
 from minicaffe.pycaffe import drawing
 from minicaffe.trace import kernels
-
-FORMAT = 1
+from minicaffe.trace.model import FORMAT
 
 
 class Memory(NamedTuple):
