@@ -8,9 +8,11 @@ cdef int refuse() except -1
 cdef class Primitive:
     cdef readonly str engine
     cdef readonly bint fuses            # forward computes epilogues (ops/epilogue.py)
+    cdef bint both                      # there is a backward_both, which takes less time than the two one after the other
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
+    cdef int backward_both(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
 
 
 cdef class Operation:
@@ -34,6 +36,7 @@ cdef class Operation:
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
     cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
     cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=*) except -1
+    cdef int backward_both(self, const Context& on, Blob x, Blob y, Blob p, Blob q) except -1
     cdef int ask(self, const Context& on, Blob x) except -1
     cdef void* scratch(self, const Context& on, long long count) except? NULL
     cdef Blob keep(self, shape)

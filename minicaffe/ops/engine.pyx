@@ -67,6 +67,10 @@ cdef class Primitive:
         """Add to dp and dq; None for one whose gradient nobody wants."""
         raise Refusal("no gradients of parameters")
 
+    cdef int backward_both(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        """dx from dy, and add to dp, and to dq unless it is None; refuses nothing."""
+        raise Refusal("no gradients at once")
+
 
 cdef class Operation:
     """What is to be computed, and who does.
@@ -136,6 +140,17 @@ cdef class Operation:
         finally:
             end_scratch(self)
         return self.backward_params(on, x, y, p, q)
+
+    cdef int backward_both(self, const Context& on, Blob x, Blob y, Blob p, Blob q) except -1:
+        """dx from dy, and add to dp, and to dq unless it is None."""
+        self.ask(on, x)
+        if self.back is not self.learn or not self.back.both:
+            self.backward(on, x, y, p)      # first, as a consumer of gradients may change the parameters
+            return self.backward_params(on, x, y, p, q)
+        try:
+            return self.back.backward_both(on, self, x, y, p, q)
+        finally:
+            end_scratch(self)
 
     cdef int ask(self, const Context& on, Blob x) except -1:
         """Ask the engines, unless it is known who computes here; what has run forward goes backward as it ran."""

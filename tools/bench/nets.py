@@ -51,6 +51,7 @@ COMPILED = ("lenet", "cifar10_quick", "squeezenet")     # torch.compile takes mi
 STEPS = 32      # of a sequence of lstm_text
 SQUARE = 2048   # size of the matrices that measure the peak
 TURN = 0.1      # seconds of a turn, at least
+REST = 0.05     # seconds before a turn, in which the threads of the turn before stop looking out for work
 CLOSE = {"float32": (1e-3, 5e-6), "bf16": (5e-2, 2 ** -8)}  # of the range and the greatest of our outputs: what others may differ
 _converted = {} # the last net that OpenVINO made of PyTorch's
 
@@ -268,7 +269,7 @@ def alone(case):
 
 def seconds_of(run, calls):
     """What so many calls take."""
-    if isinstance(run, Alone):
+    if hasattr(run, "seconds"):     # in processes of its own
         return run.seconds(calls)
     start = time.perf_counter()
     for _ in range(calls):
@@ -287,6 +288,7 @@ def by_turns(made, seconds):
     found = {name: [] for name in made}
     for turn in range(rounds):
         for name in list(made)[:: -1 if turn % 2 else 1]:
+            time.sleep(REST)
             if calls[name] > 1:
                 seconds_of(made[name], 1)       # what others left in the caches is another's
             found[name].append(seconds_of(made[name], calls[name]) / calls[name] * 1e3)

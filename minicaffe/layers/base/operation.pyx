@@ -24,7 +24,10 @@ cdef class OperationLayer(DeviceLayer):
         cdef Blob p = self.blobs[0] if params and self.learns(0) else None
         cdef Blob q = self.blobs[1] if params > 1 and self.learns(1) else None
         for i in range(len(bottom)):
-            if propagate_down[i]:   # first, as a consumer of gradients may change the parameters
+            if propagate_down[i] and p is not None:
+                self.op.backward_both(on, bottom[i], top[i], p, q)
+                continue
+            if propagate_down[i]:
                 self.op.backward(on, bottom[i], top[i], self.blobs[0] if params else None)
             if p is not None or q is not None:
                 self.op.backward_params(on, bottom[i], top[i], p, q)

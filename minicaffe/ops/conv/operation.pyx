@@ -59,10 +59,8 @@ cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd"
     void winograd_forward "mc::cpu::winograd::forward"(Threads, const ConvShape&, bint lanes, const void* x, const void* w,
                                                        const float* scale, const float* shift, const float* slopes, void* y,
                                                        void* scratch)
-    void winograd_backward_data "mc::cpu::winograd::backward_data"(Threads, const ConvShape&, bint lanes, const void* dy,
-                                                                   const void* w, void* dx, void* scratch)
-    void winograd_backward_weights "mc::cpu::winograd::backward_weights"(Threads, const ConvShape&, bint lanes, const void* x,
-                                                                         const void* dy, void* dw, void* db, void* scratch)
+    void winograd_backward "mc::cpu::winograd::backward"(Threads, const ConvShape&, bint lanes, const void* x, const void* dy,
+                                                         const void* w, void* dx, void* dw, void* db, void* scratch)
 
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     bint pays(const ConvShape&, bint transposed)
@@ -212,7 +210,7 @@ cdef class WinogradConvolution(Primitive):
             raise Refusal((<bytes> reason).decode())
         if not preferred() and not winograd_pays(op.shape):
             raise Refusal("too few channels or pixels; MINICAFFE_ENGINE=winograd computes them all the same")
-        self.fuses = True
+        self.fuses = self.both = True
         cdef int lanes = winograd_lanes(op.shape)
         cdef Window window = op.shape.window
         if lanes and pays(op.shape, False):
@@ -243,22 +241,28 @@ cdef class WinogradConvolution(Primitive):
                              y.overwrite_data_in(on, self.y), scratch)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef Convolution op = operation
-        cdef const void* w = weight.data_on(on)
-        cdef object kept = weight.data_memory.host
-        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
-        with nogil:
-            winograd_backward_data(on.threads, op.shape, self.lanes, y.diff_in(on, self.y), w, x.overwrite_diff_in(on, self.x),
-                                   scratch)
+        return self.gradients(on, operation, x, y, weight, True, None, None)
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef Convolution op = operation
         if weight is None:
-            return backward_bias(on, op, y, bias)
+            return backward_bias(on, operation, y, bias)
+        return self.gradients(on, operation, x, y, weight, False, weight, bias)
+
+    cdef int backward_both(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        return self.gradients(on, operation, x, y, weight, True, weight, bias)
+
+    cdef int gradients(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight, bint of_x, Blob p, Blob q) except -1:
+        """Compute that of x, and add to those of p, the weight or None, and q, the bias or None."""
+        cdef const void* w = weight.data_on(on) if of_x else NULL
+        cdef object kept = weight.data_memory.host
+        cdef const void* dy = y.diff_in(on, self.y)
+        cdef const void* values = x.data_in(on, self.x) if p is not None else NULL
+        cdef void* dx = x.overwrite_diff_in(on, self.x) if of_x else NULL
+        cdef void* dw = p.mutable_diff_on(on) if p is not None else NULL
+        cdef void* db = q.mutable_diff_on(on) if q is not None else NULL
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
-            winograd_backward_weights(on.threads, op.shape, self.lanes, x.data_in(on, self.x), y.diff_in(on, self.y),
-                                      weight.mutable_diff_on(on), bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
+            winograd_backward(on.threads, op.shape, self.lanes, values, dy, w, dx, dw, db, scratch)
 
     def finish(self, epilogue, outputs, Blob bias):
         """Return the epilogue's scale, shift with the bias, and slopes, a number for each output, or None."""

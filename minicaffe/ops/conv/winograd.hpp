@@ -167,6 +167,38 @@ MC_HD void turn(const float* from, index_t row, Four* to) {
   pick<0, 1, 4, 5>(halves[1], halves[3], &to[2]), pick<2, 3, 6, 7>(halves[1], halves[3], &to[3]);
 }
 
+/// Evaluate a square of vectors, whose rows are `row` apart; the values at each point are `point` floats behind those at the one before.
+template <class M, int points, int kLanes, class Number>
+MC_HD void evaluate_square(const Number* from, index_t row, float* to, index_t point) {
+  constexpr int size = M::kSize;
+  typename Lane<kLanes>::Vector half[points * size];
+#pragma GCC unroll 8
+  for (int j = 0; j < size; ++j) evaluate<M, points>(from + j, row, half + j, size);
+  for (int k = 0; k < points; ++k) {
+    typename Lane<kLanes>::Vector result[points];
+    evaluate<M, points>(half + k * size, 1, result, 1);
+#pragma GCC unroll 8
+    for (int i = 0; i < points; ++i)
+      *reinterpret_cast<typename Lane<kLanes>::Unaligned*>(to + (k * points + i) * point) = result[i];
+  }
+}
+
+/// A square of vectors from its values at all points.
+template <class M, int points, int kLanes, class Vector>
+MC_HD void interpolate_square(const float* from, index_t point, Vector* to) {
+  constexpr int size = M::kSize;
+  Vector half[size * points];
+  for (int k = 0; k < points; ++k) {
+    Vector numbers[points];
+#pragma GCC unroll 8
+    for (int i = 0; i < points; ++i)
+      numbers[i] = *reinterpret_cast<const typename Lane<kLanes>::Unaligned*>(from + (i * points + k) * point);
+    interpolate<M, points>(numbers, 1, half + k, points);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < size; ++i) interpolate<M, points>(half + i * points, 1, to + i * size, 1);
+}
+
 /// Evaluate tiles of images: index = tile * blocks + block of channels.
 template <class M, int points, int kLanes> struct Evaluate {
   typedef typename Lane<kLanes>::Vector Vector;
@@ -209,24 +241,15 @@ template <class M, int points, int kLanes> struct Evaluate {
     const index_t block = index % blocks;
     const Part part(images, first_tile + index / blocks, (first_block + block) * kLanes, size, kLanes);
     const float* const plane = x + part.plane;
-    Vector half[points * size];
+    float* const at = to + values.template at<kLanes>(index / blocks, block);
     const bool whole = part.bottom - part.top == size && part.right - part.left == size;
     if (whole && images.lanes) {
       const Unaligned* const pixels = reinterpret_cast<const Unaligned*>(plane) + part.y * images.width + part.x;
-#pragma GCC unroll 8
-      for (int j = 0; j < size; ++j) evaluate<M, points>(pixels + j, images.width, half + j, size);
+      evaluate_square<M, points, kLanes>(pixels, images.width, at, values.point);
     } else {
       Vector pixels[size * size];
       collect(plane, part, whole && part.lanes == kLanes, pixels);
-#pragma GCC unroll 8
-      for (int j = 0; j < size; ++j) evaluate<M, points>(pixels + j, size, half + j, size);
-    }
-    float* const at = to + values.template at<kLanes>(index / blocks, block);
-    for (int k = 0; k < points; ++k) {
-      Vector result[points];
-      evaluate<M, points>(half + k * size, 1, result, 1);
-#pragma GCC unroll 8
-      for (int i = 0; i < points; ++i) *reinterpret_cast<Unaligned*>(at + (k * points + i) * values.point) = result[i];
+      evaluate_square<M, points, kLanes>(pixels, size, at, values.point);
     }
   }
 };
@@ -267,16 +290,8 @@ template <class M, int points, int kLanes> struct Interpolate {
     constexpr int size = M::kSize;
     const index_t c = (first_block + block) * kLanes;
     const Part part(images, tile, c, size, kLanes);
-    Vector half[size * points], out[size * size];
-    const float* const at = from + values.template at<kLanes>(tile - first_tile, block);
-    for (int k = 0; k < points; ++k) {
-      Vector numbers[points];
-#pragma GCC unroll 8
-      for (int i = 0; i < points; ++i) numbers[i] = *reinterpret_cast<const Unaligned*>(at + (i * points + k) * values.point);
-      interpolate<M, points>(numbers, 1, half + k, points);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < size; ++i) interpolate<M, points>(half + i * points, 1, out + i * size, 1);
+    Vector out[size * size];
+    interpolate_square<M, points, kLanes>(from + values.template at<kLanes>(tile - first_tile, block), values.point, out);
     if constexpr (!kOverlap) finish_tile(out, c, part.lanes);
     // What tiles above and to the left have written.
     const int above = kOverlap && part.row ? size - kOut : 0, before = kOverlap && part.column ? size - kOut : 0;
@@ -337,7 +352,6 @@ struct Kernels {
 /// Evaluate kernels: index = block of columns * rows + row.
 template <int r, int kLanes> struct EvaluateKernels {
   typedef typename Lane<kLanes>::Vector Vector;
-  typedef typename Lane<kLanes>::Unaligned Unaligned;
   Kernels kernels;
   Values values;
   index_t first_block;
@@ -345,32 +359,21 @@ template <int r, int kLanes> struct EvaluateKernels {
   float* to;
 
   MC_HD void operator()(index_t index) const {
-    typedef OfKernel<r> M;
-    constexpr int points = r + kOut - 1;
     const index_t row = index % kernels.rows, block = index / kernels.rows, column = (first_block + block) * kLanes;
-    Vector taps[r * r] = {}, half[points * r];
+    Vector taps[r * r] = {};
     const int lanes = int(min_(index_t(kLanes), kernels.columns - column));
     const float* const from = w + row * kernels.row + column * kernels.column;
     float* const tap = reinterpret_cast<float*>(taps);
     for (int lane = 0; lane < lanes; ++lane)
 #pragma GCC unroll 32
       for (int i = 0; i < r * r; ++i) tap[i * kLanes + lane] = from[lane * kernels.column + i];
-#pragma GCC unroll 8
-    for (int j = 0; j < r; ++j) evaluate<M, points>(taps + j, r, half + j, r);
-    float* const at = to + values.template at<kLanes>(row, block);
-    for (int k = 0; k < points; ++k) {
-      Vector result[points];
-      evaluate<M, points>(half + k * r, 1, result, 1);
-#pragma GCC unroll 8
-      for (int i = 0; i < points; ++i) *reinterpret_cast<Unaligned*>(at + (k * points + i) * values.point) = result[i];
-    }
+    evaluate_square<OfKernel<r>, r + kOut - 1, kLanes>(taps, r, to + values.template at<kLanes>(row, block), values.point);
   }
 };
 
 /// Interpolate kernels, and add them to the gradient of the weights: index = block of columns * rows + row.
 template <int r, int kLanes> struct InterpolateKernels {
   typedef typename Lane<kLanes>::Vector Vector;
-  typedef typename Lane<kLanes>::Unaligned Unaligned;
   Kernels kernels;
   Values values;
   index_t first_block;
@@ -378,19 +381,9 @@ template <int r, int kLanes> struct InterpolateKernels {
   float* dw;
 
   MC_HD void operator()(index_t index) const {
-    typedef OfKernel<r> M;
-    constexpr int points = r + kOut - 1;
     const index_t row = index % kernels.rows, block = index / kernels.rows, column = (first_block + block) * kLanes;
-    const float* const at = from + values.template at<kLanes>(row, block);
-    Vector half[r * points], taps[r * r];
-    for (int k = 0; k < points; ++k) {
-      Vector numbers[points];
-#pragma GCC unroll 8
-      for (int i = 0; i < points; ++i) numbers[i] = *reinterpret_cast<const Unaligned*>(at + (i * points + k) * values.point);
-      interpolate<M, points>(numbers, 1, half + k, points);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < r; ++i) interpolate<M, points>(half + i * points, 1, taps + i * r, 1);
+    Vector taps[r * r];
+    interpolate_square<OfKernel<r>, r + kOut - 1, kLanes>(from + values.template at<kLanes>(row, block), values.point, taps);
     const int lanes = int(min_(index_t(kLanes), kernels.columns - column));
     const float* const tap = reinterpret_cast<const float*>(taps);
     float* const to = dw + row * kernels.row + column * kernels.column;
@@ -405,60 +398,33 @@ template <int r, int kLanes> class Convolution {
   /// `lanes`: channels of the images lie in blocks of `kLanes`.
   Convolution(Threads threads, const ConvShape& shape, bool lanes) : threads_(threads), s_(shape), lanes_(lanes) {}
 
-  /// Floats of scratch memory that each of the three needs at most.
+  /// Floats of scratch memory that forward or backward needs at most.
   index_t scratch() const {
-    return std::max(Room(image(0), s_.m).floats(), Room(columns(0), s_.group_channels).floats());
+    const Room back(columns(0), s_.group_channels);
+    return std::max(Room(image(0), s_.m).floats(), back.floats() + back.kernels());
   }
 
   void forward(const float* x, const float* w, const Finish& finish, float* y, float* scratch) const {
-    for (index_t g = 0; g < s_.groups; ++g)
-      convolve<OfTile<r>, OfOut<r>>(image(g), columns(g), kernels(true), x,
-                                    w + g * s_.m * s_.group_channels * taps, finish, y, scratch);
-  }
-  void backward_data(const float* dy, const float* w, float* dx, float* scratch) const {
-    for (index_t g = 0; g < s_.groups; ++g)
-      convolve<OfOut<r>, OfTile<r>>(columns(g), image(g), kernels(false), dy,
-                                    w + g * s_.m * s_.group_channels * taps, Finish{}, dx, scratch);
-  }
-  /// Add to the gradients of the weights and of the bias, which may be null.
-  void backward_weights(const float* x, const float* dy, float* dw, float* db, float* scratch) const {
-    const Tile<float> tile = tile_for<float>(s_.group_channels);
     for (index_t g = 0; g < s_.groups; ++g) {
       const Images from = image(g), to = columns(g);
       const Room room(from, to.count);
-      float *const v = room.v(scratch), *const m = room.m(scratch), *const u = room.u(scratch);
-      float* const weights = dw + g * to.count * from.count * taps;
-      std::vector<float> sums(db ? size_t(room.panels * kPanel) : 0);
-      room.each_part([&](index_t begin, index_t count, index_t panel, index_t panels) {
-        const index_t first = panel * 2, blocks = std::min(panels * 2, ceil_div(to.count, kLanes) - first);
-        if (!panel) each<Evaluate<OfTile<r>, points, kLanes>>(count * room.blocks, {from, room.v_at, begin, 0, room.blocks, x, v});
-        if (blocks % 2) fill(threads_, kAll * room.m_at.point, 0.f, m);  // half a panel without outputs
-        each<Evaluate<OfOut<r>, points, kLanes>>(count * blocks, {to, room.m_at, begin, first, blocks, dy, m});
-        each_product(panels, [&](index_t k, index_t p) {
-          const float* const top = m + k * room.m_at.point + p * room.m_at.panel;
-          float sum[kMaxTileRows * kPanel], total[kPanel] = {};
-          // Sums of few tiles are added: one sum over all would lose digits.
-          for (index_t t = 0; t < count; t += kSummed) {
-            const index_t summed = std::min(kSummed, count - t);
-            for (index_t c = 0; c < from.count; c += tile.rows) {
-              const int rows = int(std::min<index_t>(tile.rows, from.count - c));
-              float* const to = u + k * room.u_at.point + p * room.u_at.panel + c * kPanel;
-              const bool first = !begin && !t;
-              tile.product(summed, v + k * room.v_at.point + t * room.v_at.row + c, 1, room.v_at.row, top + t * kPanel, kZeros,
-                           first ? to : sum, kPanel, rows);
-              for (int i = 0; !first && i < rows * kPanel; ++i) to[i] += sum[i];
-            }
-          }
-          if (db && k == points + 1) {  // the value of a polynomial at 1 is the sum of its coefficients
-            for (index_t t = 0; t < count; ++t)
-              for (int i = 0; i < kPanel; ++i) total[i] += top[t * kPanel + i];
-            for (int i = 0; i < kPanel; ++i) sums[size_t((panel + p) * kPanel + i)] += total[i];
-          }
-        });
-        if (begin + count == room.tiles)
-          each<InterpolateKernels<r, kLanes>>(blocks * from.count, {kernels(true), room.u_at, first, u, weights});
+      room.each_part([&](const Chunk& part) {
+        evaluate_images<OfTile<r>>(room, part, from, x, scratch);
+        convolve<OfOut<r>>(room, part, from, to, kernels(true), w + g * s_.m * s_.group_channels * taps, finish, y, scratch);
       });
-      for (index_t i = 0; db && i < to.count; ++i) db[to.first + i] += sums[size_t(i)];
+    }
+  }
+  /// dx, and what is added to the gradients of the weights and of the bias; each may be null, the last is only with the weights'.
+  void backward(const float* x, const float* dy, const float* w, float* dx, float* dw, float* db, float* scratch) const {
+    for (index_t g = 0; g < s_.groups; ++g) {
+      const Images from = columns(g), to = image(g);
+      const Room room(from, to.count);
+      const index_t weights = g * s_.m * s_.group_channels * taps;
+      room.each_part([&](const Chunk& part) {
+        evaluate_images<OfOut<r>>(room, part, from, dy, scratch);
+        if (dw) learn(room, part, from, to, x, dw + weights, db, scratch);
+        if (dx) convolve<OfTile<r>>(room, part, from, to, kernels(false), w + weights, Finish{}, dx, scratch);
+      });
     }
   }
 
@@ -470,15 +436,20 @@ template <int r, int kLanes> class Convolution {
   // four tiles of a product.
   static constexpr index_t kTiles = 1 << 18, kKernels = 1 << 19, kSummed = 64;
 
+  /// What is computed at a time: tiles from `tile` on, and panels of what they become; which blocks of channels these are.
+  struct Chunk {
+    index_t tile, tiles, panel, panels, first_block, blocks;
+  };
+
   /// What is computed at a time, so that it stays in the caches, and where it is in scratch memory: values of tiles (v), of outputs
   /// (m) and of kernels (u). Some tiles and all outputs; or all tiles and some outputs, where kernels are more than both.
   struct Room {
-    index_t tiles, length, blocks, panels, group;  // length: tiles at a time; group: panels of outputs at a time
+    index_t tiles, length, blocks, outputs, panels, group;  // length: tiles at a time; group: panels of outputs at a time
     Values v_at, m_at, u_at;
 
-    Room(const Images& from, index_t outputs) {
+    Room(const Images& from, index_t channels) {
       tiles = from.tiles_n * from.tiles();
-      blocks = ceil_div(from.count, kLanes), panels = group = ceil_div(outputs, kPanel);
+      blocks = ceil_div(from.count, kLanes), outputs = ceil_div(channels, kLanes), panels = group = ceil_div(outputs, 2);
       const index_t width = blocks * kLanes, rows = tile_for<float>(tiles).rows;
       index_t most = std::max<index_t>(4 * rows, kTiles / (kAll * (width + panels * kPanel)));
       if (tiles * (width + panels * kPanel) <= width * panels * kPanel)
@@ -493,13 +464,17 @@ template <int r, int kLanes> class Convolution {
     float* v(float* scratch) const { return scratch; }
     float* m(float* scratch) const { return v(scratch) + kAll * v_at.point + kMaxTileRows * v_at.row; }  // products read some more
     float* u(float* scratch) const { return m(scratch) + kAll * m_at.point; }
-    index_t floats() const { return u(nullptr) + kAll * u_at.point - v(nullptr); }
+    float* du(float* scratch) const { return u(scratch) + kernels(); }
+    index_t kernels() const { return kAll * u_at.point; }
+    index_t floats() const { return du(nullptr) - v(nullptr); }
 
-    /// part(first tile, tiles, first panel, panels) for each.
+    /// part(Chunk) for each.
     template <class Part> void each_part(const Part& part) const {
       for (index_t panel = 0; panel < panels; panel += group)
-        for (index_t tile = 0; tile < tiles; tile += length)
-          part(tile, std::min(length, tiles - tile), panel, std::min(group, panels - panel));
+        for (index_t tile = 0; tile < tiles; tile += length) {
+          const index_t many = std::min(group, panels - panel);
+          part(Chunk{tile, std::min(length, tiles - tile), panel, many, panel * 2, std::min(many * 2, outputs - panel * 2)});
+        }
     }
   };
 
@@ -520,26 +495,64 @@ template <int r, int kLanes> class Convolution {
     return images;
   }
 
-  template <class From, class To>
-  void convolve(const Images& from, const Images& to, const Kernels& kernels, const float* x, const float* w, const Finish& finish,
-                float* y, float* scratch) const {
-    const Room room(from, to.count);
+  /// The values of all channels of the tiles in v.
+  template <class M> void evaluate_images(const Room& room, const Chunk& part, const Images& from, const float* x, float* scratch) const {
+    if (!part.panel)    // later ones find them there, as they have all tiles
+      each<Evaluate<M, points, kLanes>>(part.tiles * room.blocks, {from, room.v_at, part.tile, 0, room.blocks, x, room.v(scratch)});
+  }
+
+  /// y from the values in v.
+  template <class To>
+  void convolve(const Room& room, const Chunk& part, const Images& from, const Images& to, const Kernels& kernels, const float* w,
+                const Finish& finish, float* y, float* scratch) const {
     float *const v = room.v(scratch), *const m = room.m(scratch), *const u = room.u(scratch);
     const Tile<float> tile = tile_for<float>(room.tiles);
-    room.each_part([&](index_t begin, index_t count, index_t panel, index_t panels) {
-      const index_t first = panel * 2, blocks = std::min(panels * 2, ceil_div(to.count, kLanes) - first);
-      if (!begin) each<EvaluateKernels<r, kLanes>>(2 * panels * from.count, {kernels, room.u_at, first, w, u});
-      if (!panel) each<Evaluate<From, points, kLanes>>(count * room.blocks, {from, room.v_at, begin, 0, room.blocks, x, v});
-      each_product(panels, [&](index_t k, index_t p) {
-        for (index_t t = 0; t < count; t += tile.rows)
-          tile.product(from.count, v + k * room.v_at.point + t * room.v_at.row, room.v_at.row, 1,
-                       u + k * room.u_at.point + p * room.u_at.panel, kZeros,
-                       m + k * room.m_at.point + p * room.m_at.panel + t * kPanel, kPanel,
-                       int(std::min<index_t>(tile.rows, count - t)));
-      });
-      const Interpolate<To, points, kLanes> interpolation{to, room.m_at, begin, begin + count, first, blocks, m, finish, y};
-      each(interpolation.count(), interpolation);
+    if (!part.tile)
+      each<EvaluateKernels<r, kLanes>>(2 * part.panels * from.count, {kernels, room.u_at, part.first_block, w, u});
+    each_product(part.panels, [&](index_t k, index_t p) {
+      for (index_t t = 0; t < part.tiles; t += tile.rows)
+        tile.product(from.count, v + k * room.v_at.point + t * room.v_at.row, room.v_at.row, 1,
+                     u + k * room.u_at.point + p * room.u_at.panel, kZeros,
+                     m + k * room.m_at.point + p * room.m_at.panel + t * kPanel, kPanel,
+                     int(std::min<index_t>(tile.rows, part.tiles - t)));
     });
+    const Interpolate<To, points, kLanes> interpolation{to, room.m_at, part.tile, part.tile + part.tiles, part.first_block,
+                                                        part.blocks, m, finish, y};
+    each(interpolation.count(), interpolation);
+  }
+
+  /// Add to the gradients of weights and bias, from the values of outputs (`from`) in v and the image x.
+  void learn(const Room& room, const Chunk& part, const Images& from, const Images& to, const float* x, float* dw, float* db,
+             float* scratch) const {
+    float *const v = room.v(scratch), *const m = room.m(scratch), *const u = room.du(scratch);
+    const Tile<float> tile = tile_for<float>(from.count);
+    if (part.blocks % 2) fill(threads_, kAll * room.m_at.point, 0.f, m);  // half a panel without channels
+    each<Evaluate<OfTile<r>, points, kLanes>>(part.tiles * part.blocks,
+                                              {to, room.m_at, part.tile, part.first_block, part.blocks, x, m});
+    each_product(part.panels, [&](index_t k, index_t p) {
+      const float *const values = v + k * room.v_at.point, *const pixels = m + k * room.m_at.point + p * room.m_at.panel;
+      float sum[kMaxTileRows * kPanel];
+      // Sums of few tiles are added: one sum over all would lose digits.
+      for (index_t t = 0; t < part.tiles; t += kSummed) {
+        const index_t summed = std::min(kSummed, part.tiles - t);
+        for (index_t c = 0; c < from.count; c += tile.rows) {
+          const int rows = int(std::min<index_t>(tile.rows, from.count - c));
+          float* const to = u + k * room.u_at.point + p * room.u_at.panel + c * kPanel;
+          const bool first = !part.tile && !t;
+          tile.product(summed, values + t * room.v_at.row + c, 1, room.v_at.row, pixels + t * kPanel, kZeros, first ? to : sum, kPanel,
+                       rows);
+          for (int i = 0; !first && i < rows * kPanel; ++i) to[i] += sum[i];
+        }
+      }
+      if (db && !part.panel && !p && k == points + 1) {  // the value of a polynomial at 1 is the sum of its coefficients
+        std::vector<float> total(size_t(from.count));
+        for (index_t t = 0; t < part.tiles; ++t)
+          for (index_t c = 0; c < from.count; ++c) total[size_t(c)] += values[t * room.v_at.row + c];
+        for (index_t c = 0; c < from.count; ++c) db[from.first + c] += total[size_t(c)];
+      }
+    });
+    if (part.tile + part.tiles == room.tiles)
+      each<InterpolateKernels<r, kLanes>>(part.blocks * from.count, {kernels(false), room.u_at, part.first_block, u, dw});
   }
 
   /// functor(i) for 0 <= i < n.
@@ -610,17 +623,11 @@ inline void forward(Threads threads, const ConvShape& s, bool lanes, const void*
                         static_cast<float*>(y), static_cast<float*>(scratch));
   });
 }
-inline void backward_data(Threads threads, const ConvShape& s, bool lanes, const void* dy, const void* w, void* dx, void* scratch) {
+inline void backward(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* dy, const void* w, void* dx, void* dw,
+                     void* db, void* scratch) {
   with(threads, s, lanes, [&](const auto& convolution) {
-    convolution.backward_data(static_cast<const float*>(dy), static_cast<const float*>(w), static_cast<float*>(dx),
-                              static_cast<float*>(scratch));
-  });
-}
-inline void backward_weights(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* dy, void* dw, void* db,
-                             void* scratch) {
-  with(threads, s, lanes, [&](const auto& convolution) {
-    convolution.backward_weights(static_cast<const float*>(x), static_cast<const float*>(dy), static_cast<float*>(dw),
-                                 static_cast<float*>(db), static_cast<float*>(scratch));
+    convolution.backward(static_cast<const float*>(x), static_cast<const float*>(dy), static_cast<const float*>(w),
+                         static_cast<float*>(dx), static_cast<float*>(dw), static_cast<float*>(db), static_cast<float*>(scratch));
   });
 }
 
