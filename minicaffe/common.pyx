@@ -9,6 +9,7 @@ from minicaffe.device.context cimport on_device
 import contextlib
 import os
 import threading
+import weakref
 
 from minicaffe.errors import ConfigError
 from minicaffe.proto.files import REMEDY, is_below, working_directory
@@ -41,6 +42,7 @@ class Caffe:
         self.solver_count = 1
         self.solver_rank = 0
         self.multiprocess = False
+        self._group = None  # a weak reference, see `group`
         # Which modules a model file's Python layers may import: True any, False none, None the program's own
         # (layers/python.py).
         self.allow_python_layers = None
@@ -50,6 +52,20 @@ class Caffe:
     def mode(self):
         """``"cpu"`` or ``"gpu"``: where nets compute (minicaffe.cuda.use_gpu)."""
         return "gpu" if on_device() else "cpu"
+
+    @property
+    def group(self):
+        """The processes that train together with this one (minicaffe.parallel.group.Group), as `join` has it; None: it trains alone."""
+        return self._group and self._group()
+
+    def join(self, group):
+        """Be one of the processes of `group` as long as somebody, its solver, keeps that object."""
+        self.solver_count, self.solver_rank, self.multiprocess = group.size, group.rank, True
+        self._group = weakref.ref(group, self.leave)
+
+    def leave(self, _=None):
+        """Train alone again."""
+        self.solver_count, self.solver_rank, self.multiprocess, self._group = 1, 0, False, None
 
     @property
     def generator(self):

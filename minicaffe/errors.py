@@ -50,6 +50,10 @@ class Error(Exception):
         self.field = self.field if self.field is not None else field
         return self
 
+    def __reduce__(self):
+        """What another process makes it anew from (minicaffe/parallel); `__init__` of subclasses has arguments of its own."""
+        return _again, (type(self), self.args, self.__dict__)
+
     def __str__(self):
         parts = []
         if self.file is not None:
@@ -63,6 +67,12 @@ class Error(Exception):
             parts.append(_shortened(self.field))
         # A compiler's log stays whole.
         return ": ".join([*parts, self.message if isinstance(self, DeviceError) else _shortened(self.message)])
+
+
+def _again(kind, arguments, parts):
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(parts)
+    return error
 
 
 class ConfigError(Error, ValueError):

@@ -16,6 +16,7 @@ os.environ["PYTHONSAFEPATH"] = "1"
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", choices=["cpu", "sim", "gpu"], help="where nets compute")
     parser.addoption("--plan", choices=["memory"], help="a plan for every net that asks for none; what reads a recycled blob is skipped")
+    parser.addoption("--ranks", default="2", metavar="N,N", help="with how many processes those train together that tests compare with one")
     parser.addoption("--all-architectures", action="store_true", help="compile every kernel for every supported GPU (minutes)")
 
 
@@ -67,7 +68,11 @@ def pytest_report_header(config):
 
 
 def pytest_generate_tests(metafunc):
-    """One architecture by default, since there are hundreds of kernels; all with ``--all-architectures``, as in CI."""
+    """One architecture by default, since there are hundreds of kernels; all with ``--all-architectures``, as in CI. As many
+    processes that train together as ``--ranks`` says.
+    """
+    if "group_size" in metafunc.fixturenames:
+        metafunc.parametrize("group_size", list(map(int, metafunc.config.getoption("--ranks").split(","))))
     if "architecture" in metafunc.fixturenames:
         every = metafunc.config.getoption("--all-architectures")
         metafunc.parametrize("architecture", ARCHITECTURES if every else ["sm_90"])

@@ -9,6 +9,7 @@ import pytest
 from minicaffe.device import threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools" / "bench"))
+import distributed  # noqa: E402
 import nets  # noqa: E402
 import report  # noqa: E402
 
@@ -42,3 +43,12 @@ def test_a_report_says_where_its_rows_come_from():
     row = {"commit": "abc1234", "processor": "A"}
     assert report.measured([row, row]) == "Measured: commit abc1234 on A.\n"
     assert report.measured([row, {**row, "commit": None}]).startswith("Measured in several places")
+
+
+def test_the_table_of_ranks_has_the_better_of_the_peers_kinds():
+    ours = {distributed.ONE: [9, 10, 11], distributed.OURS: [7, 8, 9]}
+    row = {"net": "lenet", "batch": 64, "ms": {**ours, "PyTorch DDP NCHW": [1, 20, 30], "PyTorch DDP channels-last": [1, 16, 17]}}
+    without = {**row, "net": "googlenet", "ms": ours}
+    assert distributed.table([row, without]).splitlines()[2:] == [
+        "| LeNet, 64 | 10.00 (9.00 to 11.00) | 8.00 (7.00 to 9.00) | 1.25x | 16.00 | 0.50x |",
+        "| GoogLeNet, 64 | 10.00 (9.00 to 11.00) | 8.00 (7.00 to 9.00) | 1.25x |  |  |"]

@@ -18,7 +18,7 @@ FLOORS = {
     "minicaffe.ops.lanes": 3, "minicaffe.ops.sums": 3, "minicaffe.ops.engine": 3,
     "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
     "minicaffe.tensor": 4, "minicaffe.elements": 4,
-    "minicaffe.serialization": 4, "minicaffe.plan": 4, "minicaffe.data": 4,
+    "minicaffe.serialization": 4, "minicaffe.plan": 4, "minicaffe.data": 4, "minicaffe.parallel": 4,
     "minicaffe.layers": 5, "minicaffe.net": 5,
     "minicaffe.solver": 6, "minicaffe.gradient_check": 6,
     "minicaffe": 7, "minicaffe.pycaffe": 7, "minicaffe.opencv": 7, "minicaffe.alias": 7, "minicaffe.checkout": 7,

@@ -36,6 +36,9 @@ Written by `tools/layers_table.py` from the registry and the sources; do not edi
 - *float64*: every type is written for both types; "tested" where a test of `tests/` runs it in float64, mostly as gradient check.
 - *cases*: conformance cases with numbers of BVLC Caffe in which the type occurs.
 
+BatchNorm: in training of several processes mean and variance are those of each process's batch, or of all batches
+([clusters.md](clusters.md#batchnorm)).
+
 RNN and LSTM, as in Caffe: a NaN in the state that is carried on stays beyond the start of a sequence, as 0 NaN is NaN.
 
 | type | source | forward | backward | CPU | GPU | fast engine | float64 | cases |

@@ -10,5 +10,8 @@ def main(args=None):
     0: done, also when stopped by Ctrl-C; 1: the run failed; 2: the command line or a prototxt is wrong;
     143: a training was stopped by SIGTERM.
     """
-    from minicaffe.cli import app
+    try:
+        from minicaffe.cli import app
+    except KeyboardInterrupt:   # Ctrl-C before anything was begun: no traceback of each process that mpiexec started
+        return 130
     return app.run(args)

@@ -13,6 +13,7 @@ import warnings
 
 import click
 
+from minicaffe.cli import ranks
 from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 
 # Command: module that defines it, and the line that `minicaffe --help` shows without importing that module.
@@ -79,6 +80,12 @@ def command_first(args):
     return [args[at], *args[:at], *args[at + 1 :]]
 
 
+def command_of(args):
+    """Return the name of the command that `args` call, None if they call none that there is."""
+    name = command_first(args)[0].replace("-", "_") if args else None
+    return name if name in COMMANDS else None
+
+
 @click.group(cls=Commands, invoke_without_command=True,
              context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": lambda s: s.replace("_", "-")})
 @click.version_option(package_name="minicaffe", prog_name="minicaffe")
@@ -94,6 +101,7 @@ def run(args=None):
     args = list(sys.argv[1:] if args is None else args)
     _open_streams()
     try:
+        ranks.join(command_of(args))
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConfigWarning)
             status = minicaffe.main(args, prog_name="minicaffe", standalone_mode=False)
@@ -105,11 +113,11 @@ def run(args=None):
         _forget_stdout()
         return 1
     except (click.Abort, KeyboardInterrupt):
-        return _report("interrupted", 130)
+        return ranks.fail("interrupted", 130)
     except Exception as error:
         if "--debug" in args or "-debug" in args:
             traceback.print_exc()
-        return _report(*explain(error))
+        return ranks.fail(*explain(error))
 
 
 def explain(error):
@@ -128,13 +136,6 @@ def explain(error):
     frame = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text} (at {frame.filename}:{frame.lineno}; --debug shows the traceback)", 1
-
-
-def _report(line, status):
-    with contextlib.suppress(OSError):  # standard error may be closed; the status still tells
-        sys.stderr.write(f"minicaffe: {line}\n")
-        sys.stderr.flush()
-    return status
 
 
 def _open_streams():

@@ -95,6 +95,7 @@ def open_net(kind, given, images_dim=None, windows=False):
     net = kind(param, weights, file=model, positions=positions, **about)
     with caffe.trusting(about["trusted"]):
         set_up(net, training, why, given, images_dim, windows)
+    options.tell_ranks()
     return net, training
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from minicaffe.cli import bars, options
+from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.as_trained import Numbers, load_npy, load_picture, open_net, picture_net
 from minicaffe.common import caffe
 from minicaffe.errors import DataError, FileError
@@ -38,32 +38,46 @@ def save_npy(path, array):
 @click.option("--center_only", "--center-only", is_flag=True, help="The centre crop alone, where --images_dim asks for ten.")
 @click.option("--images_dim", "--images-dim", type=Numbers(2), help="Height and width that pictures get before ten crops are "
               "averaged, as in Caffe's tool; by default pictures are made as in training.")
+@click.option("--list", "listed", is_flag=True, help="INPUT is a text file with the path of a picture on each line.")
 @click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures, if INPUT is a folder.")
 @options.precision
 @options.threads
 @options.plan
 @options.model_file
 @options.common
-def classify(input_file, output_file, labels, center_only, images_dim, ext, **given):
-    """Classify INPUT, a picture, a folder of pictures or a .npy array of them: print the best classes, and with OUTPUT, a .npy,
-    write all scores (N x classes)."""
+def classify(input_file, output_file, labels, center_only, images_dim, listed, ext, **given):
+    """Classify INPUT, a picture, a folder of pictures, a list or a .npy array of them: print the best classes, and with OUTPUT, a
+    .npy, write all scores (N x classes).
+
+    Processes that mpiexec started divide the pictures.
+    """
     net, training = open_net(Classifier, given, images_dim)
     if input_file.endswith(".npy"):
         names, pictures, load = None, list(load_npy(input_file)), np.asarray
     else:
-        pictures = [input_file] if not Path(input_file).is_dir() else sorted(map(str, Path(input_file).glob(f"*.{ext}")))
+        if listed:
+            pictures = [line.strip() for line in os.fsdecode(read_bytes(input_file)).splitlines() if line.strip()]
+        else:
+            pictures = [input_file] if not Path(input_file).is_dir() else sorted(map(str, Path(input_file).glob(f"*.{ext}")))
         names = pictures
         load = io.load_image if net.ten_crops else functools.partial(load_picture, net=net)
         if not pictures:
-            raise FileError(f"holds no *.{ext}; --ext names another extension", file=input_file)
+            why = "names no picture; give a path on each line" if listed else f"holds no *.{ext}; --ext names another extension"
+            raise FileError(why, file=input_file)
     if output_file:
         click.echo(f"Classifying {len(pictures)} inputs.")
+
+    def predict(chunk):
+        inputs = [load(picture) for picture in pictures[chunk * CHUNK:(chunk + 1) * CHUNK]]
+        return net.predict(inputs, net.ten_crops and not center_only)
+
     begin, scores = time.perf_counter(), []
     with bars.progress() as report:
-        for first in range(0, len(pictures), CHUNK):
-            chunk = [load(picture) for picture in pictures[first:first + CHUNK]]
-            scores.append(net.predict(chunk, net.ten_crops and not center_only))
-            report("pictures", first + len(chunk), len(pictures))
+        for part in ranks.divided(-(-len(pictures) // CHUNK), predict):
+            scores.append(part)
+            report("pictures", sum(map(len, scores)), len(pictures))
+    if not ranks.first():
+        return
     scores = np.concatenate(scores)
     if output_file:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")

@@ -10,7 +10,7 @@ import time
 import click
 import numpy as np
 
-from minicaffe.cli import bars, options
+from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.as_trained import open_net, picture_net
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto.atomic import hdf5_in_memory, replacing
@@ -35,7 +35,8 @@ COORDINATES = ("ymin", "xmin", "ymax", "xmax")
 def detect(input_file, output_file, crop_mode, context_pad, **given):
     """Score windows of pictures; write them to OUTPUT, .csv or .h5.
 
-    INPUT is a .csv with the header filename,xmin,ymin,xmax,ymax (with --crop_mode list), or a .txt with a picture a line.
+    INPUT is a .csv with the header filename,xmin,ymin,xmax,ymax (with --crop_mode list), or a .txt with a picture a line. Processes
+    that mpiexec started divide the pictures of a .csv.
     """
     if not output_file.lower().endswith((".csv", ".h5")):
         raise ConfigError(f"must end in .csv or .h5, got {output_file}", field="OUTPUT")
@@ -44,13 +45,15 @@ def detect(input_file, output_file, crop_mode, context_pad, **given):
     net.configure_crop(context_pad)
     begin = time.perf_counter()
     if crop_mode == "selective_search":
-        found = net.detect_selective_search(windows)
+        found = net.detect_selective_search(windows) if ranks.first() else []
     else:
-        found = []
+        items, found = list(windows.items()), []
         with bars.progress() as report:
-            for number, item in enumerate(windows.items(), 1):
-                found += net.detect_windows([item])
+            for number, one in enumerate(ranks.divided(len(items), lambda i: net.detect_windows([items[i]])), 1):
+                found += one
                 report("pictures", number, len(windows))
+    if not ranks.first():
+        return
     click.echo(f"Processed {len(found)} windows in {time.perf_counter() - begin:.3f} s.")
     with replacing(output_file) as file:
         (write_csv if output_file.lower().endswith(".csv") else write_hdf5)(file, found)

@@ -17,7 +17,7 @@ from minicaffe import memory
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.common import caffe
 from minicaffe.memory.sizes import size_text
-from minicaffe.solver.report import batch_size
+from minicaffe.solver.report import images_together
 
 REDRAWS = 5  # a second
 SPEED_OVER = 3.0  # seconds over which speed is measured
@@ -45,7 +45,7 @@ class LiveDisplay:
     # ---- what the solver tells
 
     def on_start(self, solver):
-        self.images = (batch_size(solver.net) or 0) * solver.param.iter_size
+        self.images = images_together(solver) or 0
         self.marks[0] = time.perf_counter(), solver.iter
         self.size = self.console.size
         self._start(solver)

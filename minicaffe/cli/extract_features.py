@@ -5,10 +5,11 @@ import logging
 
 import click
 
-from minicaffe.cli import bars, options
+from minicaffe.cli import bars, options, ranks
 from minicaffe.data.db import new_database
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
+from minicaffe.solver.report import run_batches
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -31,29 +32,31 @@ logger = logging.getLogger("minicaffe.cli")
 def extract_features(weights, net_file, blobs, databases, batches, backend, mode, device_id, force, level, stage):
     """Run BATCHES batches of NET, which has its own data layer, and write each BLOB to a DB of its own.
 
-    A record has the picture's number, ten digits, as key, and a Datum with float_data and no label.
+    A record has the picture's number, ten digits, as key, and a Datum with float_data and no label. Processes that mpiexec started
+    divide the batches.
     """
     blobs, databases = blobs.split(","), databases.split(",")
     if len(blobs) != len(databases) or len(set(databases)) != len(databases):
         raise click.UsageError(f"give one database for each blob, got {len(blobs)} blobs and {len(set(databases))} databases",
                                click.get_current_context())
     if mode == "GPU":
-        from minicaffe import cuda
-        cuda.use_gpu(device_id or 0)
+        ranks.use_gpu(begin=device_id or 0)
     options.tell_mode(logger)
     param, positions = read_net(net_file, caffe_pb2.TEST, level, stage, options.net_options()["skip_unknown_fields"])
     net = Net(param, file=net_file, positions=positions, **options.net_options())
     net.copy_from(weights)
     sources = [net.blob_by_name(name) for name in blobs]
+    for blob in sources:
+        _ = blob.num    # a Datum has no place for more than four axes: ShapeError
     counts = [0] * len(blobs)
     with contextlib.ExitStack() as stack:
-        targets = [stack.enter_context(new_database(path, backend, force=force)) for path in databases]
+        targets = [stack.enter_context(new_database(path, backend, force=force)) for path in databases if ranks.first()]
         report = stack.enter_context(bars.progress())
-        for batch in range(batches):
-            net.forward_from_to(0, len(net.layers) - 1)
-            for i, (blob, target) in enumerate(zip(sources, targets, strict=True)):
-                for features in blob.cpu_data.reshape(blob.num, -1):
-                    datum = caffe_pb2.Datum(channels=blob.channels, height=blob.height, width=blob.width)
+        for batch, (_, arrays) in enumerate(run_batches(net, batches, ranks.group(), blobs=sources)):
+            for i, (array, target) in enumerate(zip(arrays, targets)):  # ranks but the first have no targets
+                num, channels, height, width = (*array.shape, 1, 1, 1, 1)[:4]
+                for features in array.reshape(num, -1):
+                    datum = caffe_pb2.Datum(channels=channels, height=height, width=width)
                     datum.float_data.extend(features.tolist())
                     target.put(b"%010d" % counts[i], datum.SerializeToString())
                     counts[i] += 1

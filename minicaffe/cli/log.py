@@ -82,12 +82,12 @@ def is_terminal(stream):
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
 
 
-def start(quiet=False, verbose=False):
-    """Send the log of all of minicaffe to standard error from now on; called again, the new choice counts."""
+def start(quiet=False, verbose=False, prefix=""):
+    """Send the log of all of minicaffe to standard error from now on, with a prefix; called again, the new choice counts."""
     logger = logging.getLogger("minicaffe")
     handler = StderrHandler()
     show_all = verbose or not is_terminal(sys.stderr)
-    handler.setFormatter(GlogFormatter() if show_all else logging.Formatter("%(message)s"))
+    handler.setFormatter(GlogFormatter() if show_all and not prefix else logging.Formatter(prefix + "%(message)s"))
     logger.handlers[:] = [handler]
     logger.setLevel(logging.WARNING if quiet or not show_all else logging.DEBUG if verbose else logging.INFO)
     logger.propagate = False

@@ -5,7 +5,7 @@ import re
 
 import click
 
-from minicaffe.cli import log
+from minicaffe.cli import log, ranks
 
 TRUTH = ("true", "True", "t", "1", "false", "False", "f", "0")
 
@@ -66,7 +66,8 @@ def common(command):
                      help=(
                          "Allocator of the memory that the net computes in: buddy, caching (default on a GPU) or plain (on the "
                          "CPU); of one kind of memory: cuda=plain, cpu=buddy, pinned=plain.")),
-        click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID", help="Compute on this GPU, counted from 0."),
+        click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID[,ID...]|all", help=(
+            "Compute on this GPU, counted from 0; on several with a process for each, which mpiexec starts.")),
         click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",
                      help="Where to compute; sim is a simulated GPU, for computers without one."),
     ):
@@ -181,8 +182,8 @@ def _note_verbose(ctx, param, verbose):
 
 
 def _start_log(ctx, param, quiet):
-    ctx.meta["quiet"] = quiet
-    log.start(quiet=quiet, verbose=ctx.meta.get("verbose", False))
+    ctx.meta["quiet"] = quiet = quiet or not ranks.first()
+    log.start(quiet=quiet, verbose=ctx.meta.get("verbose", False), prefix="" if ranks.first() else f"[rank {ranks.group().rank}] ")
 
 
 def _use_device(ctx, param, device):
@@ -194,21 +195,23 @@ def _use_device(ctx, param, device):
     if device is not None:
         os.environ["MINICAFFE_DEVICE"] = device
     if device in ("gpu", "sim"):
-        from minicaffe import cuda
-        cuda.use_gpu()
+        ranks.use_gpu()
 
 
 def _use_gpu(ctx, param, gpu):
+    ctx.meta["gpus"] = 0
     if gpu is None:
         return
     from minicaffe import cuda
-    ids = [str(i) for i in range(cuda.count())] if gpu == "all" else gpu.split(",")
-    if len(ids) > 1:
-        raise click.UsageError(f"--gpu: one GPU trains a net so far, {gpu} names {len(ids)}", ctx)
-    if not ids[0].isdecimal():
-        raise click.UsageError(f"--gpu: must be the number of a GPU, got '{gpu}'; minicaffe device_query lists them", ctx)
-    ctx.meta["device"] = "gpu"
-    cuda.use_gpu(int(ids[0]))
+    names = [str(i) for i in range(cuda.count())] if gpu == "all" else gpu.split(",")
+    if not all(name.isdecimal() for name in names) or len(set(names)) < len(names):
+        raise click.UsageError(f"--gpu: must be the number of a GPU, got '{gpu}'; several have commas between them, all takes "
+                               "every one, minicaffe device_query lists them", ctx)
+    ids = list(map(int, names))
+    if len(ids) > 1 and ranks.group() is None:
+        ranks.start_on_gpus(ids, ctx.info_name.replace("-", "_"), ctx.meta.get("arguments"))
+    ctx.meta["device"], ctx.meta["gpus"] = "gpu", len(ids)
+    ranks.use_gpu(ids)
 
 
 def _choose_allocators(ctx, param, names):
@@ -248,9 +251,16 @@ def tell(line):
         click.echo(line, err=True)
 
 
+def tell_ranks():
+    """Say where the ranks run, if there are several; all must call this."""
+    for line in ranks.lines() if ranks.group() is not None else ():
+        tell(line)
+
+
 def tell_mode(logger):
-    """Log where the command computes, in Caffe's words."""
+    """Log where the command computes, in Caffe's words; of several ranks say where they run."""
     from minicaffe.common import caffe
+    tell_ranks()
     if caffe.mode == "cpu":
         logger.info("Use CPU.")
         return

@@ -7,7 +7,7 @@ import time
 
 from minicaffe.cli.options import output_text
 from minicaffe.errors import FileError
-from minicaffe.solver.report import batch_size
+from minicaffe.solver.report import images_together
 
 log = logging.getLogger("minicaffe.cli")
 
@@ -97,8 +97,8 @@ class Result:
     def lines(self, solver, resume_command):
         """Return the result as lines of text; `resume_command` gives for a solver state the command that goes on from there."""
         done = solver.iter - self.first_iter
-        images = batch_size(solver.net)
-        rate = f", {images * solver.param.iter_size * done / self.seconds:,.0f} images/s" if images and self.seconds else ""
+        images = images_together(solver)
+        rate = f", {images * done / self.seconds:,.0f} images/s" if images and self.seconds else ""
         yield f"{'Stopped' if self.stopped else 'Finished'} at iteration {solver.iter} of {solver.param.max_iter}"
         yield f"time: {self.seconds:.1f} s for {done} iterations{rate} (with tests and snapshots)"
         if self.display:

@@ -1,30 +1,44 @@
-"""Ctrl-C, SIGTERM and SIGHUP during a training: the handlers only note the signal, the solver asks.
+"""Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP during a training: the handlers only note the signal, the solver asks.
 
-Different from Caffe (signal_handler.cpp): SIGTERM, with which systemd, Docker and SLURM end a process, stops like Ctrl-C.
+Different from Caffe (signal_handler.cpp): SIGTERM, with which systemd, Docker and SLURM end a process, stops like Ctrl-C; so does
+SIGUSR1, which every mpiexec passes on without ending its processes soon after.
 """
 
 import signal
+import time
 
 EFFECTS = ("stop", "snapshot", "none")
 
 
-class Signals:
-    """A context in which SIGINT, SIGHUP and SIGTERM become actions of a solver: "stop", "snapshot" or "none".
+PATIENCE = 1.0      # seconds: a terminal and mpiexec may both pass the same Ctrl-C on
 
-    SIGTERM stops; `terminated` tells whether it did.
+
+class Signals:
+    """A context in which SIGINT, SIGHUP, SIGTERM and SIGUSR1 become actions of a solver: "stop", "snapshot" or "none".
+
+    SIGTERM and SIGUSR1 stop; `terminated` tells whether it did. Where Ctrl-C stops, a second one raises KeyboardInterrupt at once.
     """
 
     def __init__(self, sigint_effect="stop", sighup_effect="snapshot"):
         # In the order in which they are asked.
-        self.effects = {signal.SIGTERM: "stop", signal.SIGHUP: sighup_effect, signal.SIGINT: sigint_effect}
+        self.effects = {signal.SIGTERM: "stop", signal.SIGUSR1: "stop", signal.SIGHUP: sighup_effect, signal.SIGINT: sigint_effect}
         self.terminated = False
         self.pending = set()
+        self.asked = None       # when Ctrl-C came first
         self.before = {}
 
     def __enter__(self):
         for number in self.effects:
-            self.before[number] = signal.signal(number, lambda number, frame: self.pending.add(number))
+            self.before[number] = signal.signal(number, self._note)
         return self
+
+    def _note(self, number, frame):
+        self.pending.add(number)
+        if number == signal.SIGINT and self.effects[number] == "stop":
+            if self.asked is None:
+                self.asked = time.monotonic()
+            elif time.monotonic() - self.asked > PATIENCE:
+                raise KeyboardInterrupt
 
     def __exit__(self, *_):
         for number, handler in self.before.items():

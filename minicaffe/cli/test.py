@@ -6,12 +6,12 @@ import sys
 
 import click
 
-from minicaffe.cli import log, options
+from minicaffe.cli import log, options, ranks
 from minicaffe.errors import Error
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver.detection import VERSIONS, DetectionOutputs
-from minicaffe.solver.report import OutputMeans, output_records
+from minicaffe.solver.report import OutputMeans, output_records, run_batches
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -30,7 +30,10 @@ logger = logging.getLogger("minicaffe.cli")
 @options.model_file
 @options.common
 def test(file, model, weights, iterations, ap_version, level, stage):
-    """Run the net of FILE with its test data and print the means of its outputs, or mean average precisions of detections."""
+    """Run the net of FILE with its test data and print the means of its outputs, or mean average precisions of detections.
+
+    Processes that mpiexec started divide the batches, and get what one gets.
+    """
     file = options.one_file(file, model, "--model", "net")
     param, positions = read_net(file, caffe_pb2.TEST, level, stage,
                                 options.net_options()["skip_unknown_fields"])
@@ -49,10 +52,10 @@ def test(file, model, weights, iterations, ap_version, level, stage):
         means = DetectionOutputs(net, caffe_pb2.SolverParameter(ap_version=ap_version, show_per_class_result=True))
     loss = 0.0
     with progress(iterations) as advance:
-        for i in range(iterations):
-            loss += net.forward_from_to(0, len(net.layers) - 1)
-            means.add()
-            for record in output_records(net) if logger.isEnabledFor(logging.INFO) and not finds else ():
+        for i, (batch_loss, values) in enumerate(run_batches(net, iterations, ranks.group())):
+            loss += batch_loss
+            means.add(values)
+            for record in output_records(net, values) if logger.isEnabledFor(logging.INFO) and not finds else ():
                 logger.info("Batch %d, %s = %g", i, record["name"], record["value"])
             advance()
     for line in (f"Loss: {loss / iterations:g}", *map(options.output_text, means.records())):

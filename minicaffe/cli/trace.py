@@ -4,7 +4,7 @@ import logging
 
 import click
 
-from minicaffe.cli import options, training_file
+from minicaffe.cli import options, ranks, training_file
 from minicaffe.common import caffe
 from minicaffe.errors import DependencyError, Error
 from minicaffe.net.net import Net, read_net
@@ -40,7 +40,8 @@ def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths)
     """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
 
     For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
-    and given back, kernels. A run that fails shows what it did until then.
+    and given back, kernels. A run that fails shows what it did until then. Of several processes, started by mpiexec, it is rank 0's
+    run, with the ways of the gradients.
     """
     options.tell_mode(logger)
     for option in WRITERS:
@@ -51,6 +52,10 @@ def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths)
             target = make_net(file, level, stage, batch_size)
         else:
             target = make_solver(file, level, stage, batch_size)
+            if ranks.group() is not None:
+                target.distribute(ranks.group().comm)
+                target.step(1)
+                options.tell("the record begins with the second iteration: in the first ranks agree on the order of gradients")
         recorder = Recorder(target)
         recorder.start()
         try:
@@ -60,7 +65,8 @@ def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths)
             made = recorder.trace()
             if ptx:
                 add_ptx(made)
-            show(made, paths, walk)
+            if ranks.first():
+                show(made, paths, walk)
     except Error as error:
         options.name_data_command(error)
         raise

@@ -10,19 +10,22 @@ import signal
 import sys
 
 import click
+from click.core import ParameterSource
 
-from minicaffe import cuda
-from minicaffe.cli import log, options, solver_options, training_file, watch_table
+from minicaffe.cli import log, options, ranks, solver_options, training_file, watch_table
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
 from minicaffe.errors import DependencyError, Error, NotFiniteError
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite
+from minicaffe.solver.report import batch_size
+from minicaffe.solver.solver import CARRIERS, RATE_SCALES, WIRES
 from minicaffe.solver.watch import Watch
 
 logger = logging.getLogger("minicaffe.cli")
 
+OF_RANKS = ("global_batch", "scale_lr", "warmup", "wire", "carrier", "sync_batch_norm", "timeout")
 WATCHED = 100   # iterations between those that --watch measures, where there are no displays
 
 effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
@@ -38,6 +41,20 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @click.option("--snapshot", "state", metavar="STATE", help="Resume from this .solverstate.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Pictures in a batch of the train net's data layers.")
 @click.option("--test-batch-size", type=click.IntRange(min=1), help="The same of the test nets.")
+@click.option("--global-batch", is_flag=True, help=(
+    "Of several processes: divide the batch among them; otherwise each has one of that size."))
+@click.option("--scale-lr", type=click.Choice(list(RATE_SCALES)), help=(
+    "Of n processes: multiply the learning rate by n (linear) or its square root (sqrt)."))
+@click.option("--warmup", type=click.IntRange(min=1), metavar="N", help=(
+    "With --scale-lr: raise the rate to that in the first N iterations."))
+@click.option("--wire", type=click.Choice(WIRES), default=WIRES[0], show_default=True, help=(
+    "Type in which gradients travel between processes; bf16 halves the bytes and rounds."))
+@click.option("--carrier", type=click.Choice(CARRIERS), help=(
+    "What brings gradients to other processes; NCCL by default where each has a GPU of its own and nccl4py, otherwise MPI."))
+@click.option("--sync-batch-norm", is_flag=True, help=(
+    "BatchNorm takes mean and variance of the batches of all processes; otherwise each those of its own."))
+@click.option("--timeout", type=click.FloatRange(min=0), default=600, show_default=True, metavar="SECONDS", help=(
+    "Of several processes: how long one may make no progress before it is named and all end; 0: for ever."))
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
 @click.option("--watch", is_flag=False, flag_value=0, type=click.IntRange(min=0), metavar="[N]", help=(
     "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
@@ -66,6 +83,14 @@ def train(ctx, **params):
     file = options.one_file(given["file"], given["solver"], "--solver", "solver or net")
     if given["state"] and "weights" in fields:
         raise click.UsageError("give --snapshot to resume or --weights to fine-tune, not both", ctx)
+    if given["scale_lr"] and given["global_batch"]:
+        raise click.UsageError("--global-batch keeps the batch of all processes together, so --scale-lr has no reason", ctx)
+    if given["warmup"] and not given["scale_lr"]:
+        raise click.UsageError("--warmup leads to the rate of --scale-lr, which is not given", ctx)
+    unused = [f"--{name.replace('_', '-')}" for name in OF_RANKS if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if unused and ranks.group() is None:
+        logger.warning("%s: for several processes, and this one was started alone; mpiexec -n 4 minicaffe train starts four",
+                       ", ".join(unused))
     try:
         solver = prepare(ctx, file, fields, given)
     except Error as error:
@@ -105,24 +130,40 @@ def prepare(ctx, file, fields, given):
     options.tell_mode(logger)
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if source is None else fields
+    divide_by = ranks.group().size if ranks.group() is not None and given["global_batch"] else 1
     return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size},
-                                      own_fields=own, net_files=net_files, **options.net_options())
+                                      own_fields=own, net_files=net_files, divide_by=divide_by, **options.net_options())
 
 
 def try_gpu(file, device):
     """Compute on the GPU that the solver file asks for; without a driver the CPU trains, and says so."""
     try:
-        cuda.use_gpu(device)
+        ranks.use_gpu(begin=device)
     except DependencyError as error:
         logger.warning("%s: solver_mode: GPU: %s; the CPU trains", file, error)
 
 
+def distribute(solver, given):
+    """Let the ranks train together, and say what that means."""
+    size = ranks.group().size
+    solver.distribute(ranks.group().comm, carrier=given["carrier"], wire=given["wire"], sync_batch_norm=given["sync_batch_norm"],
+                      scale_lr=given["scale_lr"], warmup=given["warmup"] or 0, timeout=given["timeout"])
+    images = batch_size(solver.net)
+    batch = f"batches of {images}, {images * size} together; " if images else ""
+    scale = f"times {solver.rate_scale:g}" if given["scale_lr"] else "not scaled"
+    warmup = f" after {given['warmup']} iterations" if given["warmup"] else ""
+    carrier = f"; gradients travel by {solver.carrier}" if caffe.mode == "gpu" else ""
+    options.tell(f"{batch}learning rate {scale}{warmup}{carrier}")
+
+
 def run(ctx, solver, given):
     """Train with display, signals and records, print the result, and return the exit status."""
+    if ranks.group() is not None:
+        distribute(solver, given)
     result = Result()
     solver.listeners.append(result)
     records = display = kept = watch = trouble = None
-    if given["json_path"]:
+    if given["json_path"] and ranks.first():
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
     if log.is_terminal(sys.stderr) and not (ctx.meta["quiet"] or ctx.meta["verbose"]):
@@ -136,7 +177,7 @@ def run(ctx, solver, given):
         watch = Watch(solver, given["watch"] or solver.param.display or WATCHED, functools.partial(tell_samples, told), keep=False)
     if given["trouble_path"]:
         from minicaffe.trace.trouble import Trouble
-        trouble = Trouble(solver, given["trouble_path"])
+        trouble = Trouble(solver, ranks.own_path(given["trouble_path"]))
     with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
         def action():
             if display is not None:
@@ -189,7 +230,8 @@ def tell_samples(told, solver, iteration, samples):
 
 def again(ctx, state, *options):
     """Return the command that goes on from a solver state, or begins anew if that is None, with `options` besides its own."""
+    start = ranks.starter(ctx.meta["gpus"])
     gone = ("--snapshot=", "--weights=") if state else ()
     gone += tuple(option.partition("=")[0] + "=" for option in options)
     arguments = [word for word in ctx.meta["arguments"] if not word.startswith(gone)]
-    return shlex.join(["minicaffe", "train", *arguments, *options, *([f"--snapshot={state}"] if state else [])])
+    return shlex.join([*start, "minicaffe", "train", *arguments, *options, *([f"--snapshot={state}"] if state else [])])

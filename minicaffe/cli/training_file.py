@@ -83,17 +83,19 @@ def complete_prefix(param, path):
         param.snapshot_prefix = os.path.join(param.snapshot_prefix, os.path.splitext(os.path.basename(path))[0])
 
 
-def build_solver(param, file=None, positions=None, batch_sizes=None, **options):
+def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1, **options):
     """Return the solver of `param`, with the options of `minicaffe.solver.solver.Solver`; `batch_sizes` has by phase what its data
-    layers get.
+    layers get. The batches of the train net are divided by `divide_by`.
     """
     base = solver_types().get(param.type)
-    if base is None or not batch_sizes:
+    if base is None or not batch_sizes and divide_by == 1:
         return create_solver(param, file=file, positions=positions, **options)
 
     def make_net(self, net_param, **net_options):
         if net_param.state.phase in batch_sizes:
             set_batch_size(net_param, batch_sizes[net_param.state.phase])
+        if net_param.state.phase == caffe_pb2.TRAIN and divide_by > 1:
+            divide_batch_size(net_param, divide_by, net_options.get("file"), net_options.get("positions"))
         return base.make_net(self, net_param, **net_options)
 
     # The name goes into solver states, so it stays.
@@ -102,11 +104,36 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, **options):
 
 def set_batch_size(net_param, size):
     """Set `batch_size` of all data layers of a net. Raises ConfigError if no layer has one."""
-    found = False
-    for layer in net_param.layer:
-        for field, value in layer.ListFields():
-            if field.name.endswith("_param") and hasattr(value, "DESCRIPTOR") and "batch_size" in value.DESCRIPTOR.fields_by_name:
-                value.batch_size = size
-                found = True
+    found = [param for layer in net_param.layer for _, param in with_batch_size(layer)]
+    for param in found:
+        param.batch_size = size
     if not found:
         raise ConfigError(f"cannot be {size}: no layer of the net has a batch_size", field="--batch-size")
+
+
+def divide_batch_size(net_param, count, file=None, positions=None):
+    """Divide `batch_size` by `count`, of the data layers that a train net has; those of other phases are left as they are.
+
+    Raises ConfigError if no layer has one, or it does not divide.
+    """
+    state = caffe_pb2.NetState()
+    state.CopyFrom(net_param.state)
+    state.phase = caffe_pb2.TRAIN
+    found = [(definition, field, param) for definition in filter_layers(net_param.layer, state, file, positions)
+             for field, param in with_batch_size(definition.param)]
+    for definition, field, param in found:
+        size, rest = divmod(param.batch_size, count)
+        if rest:
+            raise ConfigError(f"must be a multiple of {count}, the number of processes among which --global-batch divides it, got "
+                              f"{param.batch_size}", layer=definition.param.name, layer_type=definition.param.type,
+                              field=f"{field}.batch_size", file=file, line=definition.line)
+        param.batch_size = size
+    if not found:
+        raise ConfigError("divides a batch_size, and no layer of the net has one; give each process its part, without this option",
+                          field="--global-batch")
+
+
+def with_batch_size(layer):
+    """Return name and value of the fields of a layer that have a `batch_size`."""
+    return [(field.name, value) for field, value in layer.ListFields()
+            if field.name.endswith("_param") and hasattr(value, "DESCRIPTOR") and "batch_size" in value.DESCRIPTOR.fields_by_name]

@@ -189,6 +189,13 @@ cdef class Device:
         self.synchronize()
 
     @property
+    def bus_id(self):
+        """str: its place in the machine, such as ``0000:3b:00.0``, whatever CUDA_VISIBLE_DEVICES shows of the GPUs."""
+        cdef char name[32]
+        check(cydriver.cuDeviceGetPCIBusId(name, 32, self.index), "cuDeviceGetPCIBusId", (self.index,))
+        return (<bytes> name).decode()
+
+    @property
     def architecture(self):
         """str: what NVRTC calls it, such as ``sm_90``."""
         return f"sm_{self.capability[0]}{self.capability[1]}"

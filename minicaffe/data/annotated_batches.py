@@ -16,30 +16,28 @@ class AnnotatedBatches(RecordBatches):
     With `boxes` the labels are boxes, else the class of each picture. `names` has the labels that exist; others are errors.
     """
 
-    def __init__(self, source, backend, batch_size, transformer, augmenter, *, boxes, names=None, colours=(False, False),
-                 solver_count=1, solver_rank=0):
-        super().__init__(source, backend, batch_size, transformer, augmenter=augmenter, colours=colours,
-                         solver_count=solver_count, solver_rank=solver_rank)
+    def __init__(self, source, backend, transformer, augmenter, *, boxes, names=None, colours=(False, False)):
+        super().__init__(source, backend, transformer, augmenter=augmenter, colours=colours)
         self.boxes, self.names = boxes, names
 
     def shapes(self, value):
         """Return the shapes of the data, without its axis 0, and of the labels that one record gives as first of a batch."""
-        batch, labels = self._labelled([value], 0)
+        batch, labels = self._labelled([value], range(1))
         return batch.shape[1:], labels.shape
 
-    def _fill(self, values, first, buffer):
-        batch, labels = self._labelled(values, first)
+    def _fill(self, values, numbers, buffer):
+        batch, labels = self._labelled(values, numbers)
         data, room = buffer.room(batch.shape, labels.shape)
-        batch.write(data, None, first, self.solver_count)
+        batch.write(data, None, numbers.start, numbers.step)
         if room is not None:
             room[...] = labels
 
-    def _labelled(self, values, first):
+    def _labelled(self, values, numbers):
         """Return the pictures as a Batch, and the labels: (1, 1, B, 8) boxes or (N, 1, 1, 1) classes."""
         pictures, classes, rows = [], [], []
-        for i, value in enumerate(values):
+        for i, (value, number) in enumerate(zip(values, numbers, strict=True)):
             try:
-                picture, label, objects = self._one(bytes(value), first + i * self.solver_count)
+                picture, label, objects = self._one(bytes(value), number)
             except Error as error:
                 raise at_record(error, i)
             pictures.append(picture)

@@ -43,8 +43,12 @@ class Database(ABC):
         """Return the number of records."""
 
     @abstractmethod
-    def records(self, skip=0):
-        """Return an iterator over (key, value) from record `skip` to the last; the values live as long as it does."""
+    def steps(self, skip=0):
+        """Return an iterator that steps from record `skip` to the last, and gives for each a function that reads it.
+
+        The function is called before the next step, or not at all; it returns (key, value), and the value lives as long as the
+        iterator does.
+        """
 
     @abstractmethod
     def _write(self, records):
@@ -53,6 +57,10 @@ class Database(ABC):
     @abstractmethod
     def close(self):
         """Write what is pending and let go of the files."""
+
+    def records(self):
+        """Return an iterator over (key, value); the values live as long as it does."""
+        return (read() for read in self.steps())
 
     def cursor(self):
         """Return a new Cursor at record 0."""
@@ -92,30 +100,33 @@ class Cursor:
 
     def __init__(self, db):
         self._db = db
-        self._records = db.records()
+        self._records = _round_and_round(db, 0)
 
     def __len__(self):
         return len(self._db)
 
     def seek(self, index):
         """Go to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
-        self._records = self._db.records(index % len(self._db))
+        self._records = _round_and_round(self._db, index % len(self._db))
 
     def next(self):
         """Return (key, value) and step on; after the last record comes the first."""
-        return self.take(1)[0]
+        return next(self._records)()
 
-    def take(self, count):
-        """Return a list of the next `count` (key, value)."""
-        taken = list(itertools.islice(self._records, count))
-        while len(taken) < count:
-            self._records = self._db.records()
-            taken += itertools.islice(self._records, count - len(taken))
-        return taken
+    def take(self, count, skip=0, gap=1):
+        """Pass over `skip` records, then return a list of `count` (key, value), of every `gap`-th record; no others are read."""
+        return [read() for read in itertools.islice(self._records, skip, skip + (count - 1) * gap + 1, gap)]
 
     def close(self):
         """Let go of the records taken: their values must not be used any more."""
         self._records = iter(())
+
+
+def _round_and_round(db, index):
+    """Step from record `index` on, for ever."""
+    while True:
+        yield from db.steps(index)
+        index = 0
 
 
 class Handle:

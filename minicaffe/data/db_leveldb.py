@@ -68,10 +68,11 @@ class LevelDB(Database):
                 self._count = sum(1 for _ in keys)
         return self._count
 
-    def records(self, skip=0):
+    def steps(self, skip=0):
         try:
             with self._handle.iterator(verify_checksums=True) as iterator:
-                yield from itertools.islice(iterator, skip, None)
+                for record in itertools.islice(iterator, skip, None):
+                    yield lambda record=record: record
         except (_plyvel().Error, OSError) as error:
             raise damaged(self.source, error) from error
 

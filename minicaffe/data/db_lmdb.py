@@ -62,14 +62,19 @@ class LMDB(Database):
     def __len__(self):
         return self._env.stat()["entries"]
 
-    def records(self, skip=0):
+    def steps(self, skip=0):
+        def read():
+            try:
+                return cursor.item()
+            except lmdb.Error as error:
+                raise damaged(self.source, error) from error
+
         try:
             with self._env.begin(buffers=True) as transaction:
                 cursor = transaction.cursor()
-                # Keys alone stay on the leaf pages; the values passed over are never read from the disk.
-                for _ in itertools.islice(cursor.iternext(keys=True, values=False), skip):
-                    pass
-                yield from cursor.iternext() if skip == 0 or cursor.next() else ()
+                # Keys alone stay on the leaf pages; lmdb reads the pages of each value that it is asked for from the disk.
+                for _ in itertools.islice(cursor.iternext(keys=True, values=False), skip, None):
+                    yield read
         except lmdb.Error as error:
             raise damaged(self.source, error) from error
 

@@ -19,7 +19,6 @@ class ImageBatches:
     images : ImageList
     root : str
         Put before each path unchanged.
-    batch_size : int
     transformer : Transformer
     seed : int
         Of the order; the lower 64 bits count.
@@ -35,9 +34,8 @@ class ImageBatches:
         The folder that pictures must lie in (`minicaffe.proto.files.check_below`).
     """
 
-    def __init__(self, images, root, batch_size, transformer, seed, *, shuffle=False, size=None, color=True,
-                 augmenter=None, within=None):
-        self.images, self.root, self.step, self.transformer, self.within = images, root, batch_size, transformer, within
+    def __init__(self, images, root, transformer, seed, *, shuffle=False, size=None, color=True, augmenter=None, within=None):
+        self.images, self.root, self.transformer, self.within = images, root, transformer, within
         self.source = images.path
         self.shuffle, self.size, self.color, self.augmenter = shuffle, size, color, augmenter
         self._seed = seed & 0xFFFFFFFFFFFFFFFF
@@ -45,15 +43,15 @@ class ImageBatches:
 
     def infer_shape(self, number):
         """Return (C, height, width) of what record `number` gives, counted from the start of training."""
-        return self._load(number, 1).shape[1:]
+        return self._load(range(number, number + 1)).shape[1:]
 
     def open(self, number):
         """Nothing to open: each picture is a file."""
 
-    def fill(self, number, buffer):
-        """Put the batch that begins at record `number` into `buffer`."""
-        batch = self._load(number, self.step)
-        batch.write(*buffer.room(batch.shape), number)
+    def fill(self, numbers, buffer):
+        """Put the records `numbers` into `buffer`."""
+        batch = self._load(numbers)
+        batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
 
     def close(self):
         """Nothing to close."""
@@ -68,13 +66,13 @@ class ImageBatches:
             self._epoch, self._order = epoch, np.random.Generator(counter_based).permutation(len(self.images.entries))
         return int(self._order[place])
 
-    def _load(self, number, count):
-        """Read the pictures of `count` records; return them as a Batch."""
-        pictures, indices, held = [], [self._index(number + i) for i in range(count)], 0
-        for i, index in enumerate(indices):
+    def _load(self, numbers):
+        """Read the pictures of the records `numbers`; return them as a Batch."""
+        pictures, indices, held = [], [self._index(number) for number in numbers], 0
+        for number, index in zip(numbers, indices, strict=True):
             try:
                 image = self._read(self.root + self.images.entries[index][0])
-                pictures.append(image if self.augmenter is None else self.augmenter.picture(image, number + i))
+                pictures.append(image if self.augmenter is None else self.augmenter.picture(image, number))
                 held += pictures[-1].nbytes
                 check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # crop_size makes them small later
             except (DataError, FileError, ShapeError) as error:

@@ -11,10 +11,10 @@ What is in a batch is the business of a maker: records of a database (record_bat
 (image_batches.py), windows of pictures (window_batches.py). A maker has
 
     source           the file or database, for names and errors
-    step             records from one batch to the next
     open(number)     called by the thread first: batches begin at record `number`, counted from the start of training
-    fill(number, buffer)
-                     puts the batch that begins at record `number` into the arrays that ``buffer.room(...)`` gives
+    fill(numbers, buffer)
+                     puts the records of the range `numbers` into the arrays that ``buffer.room(...)`` gives, and decodes no others;
+                     each batch begins behind the end of the one before
     close()          called by the thread last
 
 Differs from Caffe: the place in the stream can be read and restored; errors of the thread are raised in `next`.
@@ -41,10 +41,12 @@ class Prefetcher:
     ----------
     maker
         As above; the Prefetcher closes it.
+    numbers : range
+        The records of the first batch, by their numbers since the start of training.
+    step : int
+        From each record of a batch to that of the next batch.
     depth : int
         Batches made ready ahead; the thread goes on when half of them were taken.
-    start_record : int
-        Running number to start at; to resume, the `position` saved earlier.
     dtype : float32 or float64
     labels : bool
         False: `next` gives None for the labels.
@@ -56,43 +58,33 @@ class Prefetcher:
 
     Attributes
     ----------
-    batches : int
-        Handed out by `next` so far.
-    position : int
-        Running number of the first record that `next` has not handed out: what to save.
+    numbers, upcoming : range
+        The records of the batch that `next` handed out last, None before; and of the one after it.
     step : int
-        Records from one batch to the next.
+        As given.
 
     Raises
     ------
     ConfigError
-        `depth` or `start_record` out of range.
+        `depth` out of range.
     """
 
-    def __init__(self, maker, depth=4, start_record=0, dtype=np.float32, *, labels=True, allocate=np.empty, hold=1):
+    def __init__(self, maker, numbers, step, depth=4, dtype=np.float32, *, labels=True, allocate=np.empty, hold=1):
         if depth < 1:
             raise ConfigError(f"must be at least 1, got {depth}", field="prefetch")
-        if start_record < 0:
-            raise ConfigError(f"must be at least 0, got {start_record}", field="start_record")
-        self.batches = 0
-        self.step = maker.step
-        self._start = start_record
+        self.numbers, self.upcoming, self.step = None, numbers, step
         self._held = deque()
         # Buffers go back several at a time: each time that the thread wakes it takes the GIL and a processor from the consumer.
         self._hold, self._most_held = hold, hold + depth // 2
         self._error = None
         self._pid = os.getpid()
-        self._work = work = _Work(maker, start_record)
+        self._work = work = _Work(maker, numbers, step)
         for _ in range(depth + hold):
             work.free.put(Buffer(np.dtype(dtype), labels, allocate))
         thread = threading.Thread(target=work.run, name=f"prefetch {maker.source}", daemon=True)
         # Also called at interpreter exit, while threads can still be joined.
         self._finish = weakref.finalize(self, _finish, work, thread)
         thread.start()
-
-    @property
-    def position(self):
-        return self._start + self.batches * self.step
 
     def next(self):
         """Return the next (data, labels) and take back the former ones.
@@ -121,7 +113,7 @@ class Prefetcher:
             made = self._work.full.get()
             if isinstance(made, Buffer):
                 self._held.append(made)
-                self.batches += 1
+                self.numbers, self.upcoming = self.upcoming, _after(self.upcoming, self.step)
                 return made.data, made.labels
             self._error = made
         raise self._error
@@ -175,8 +167,8 @@ class _Memory:
 class _Work:
     """What the thread needs, and all it keeps alive."""
 
-    def __init__(self, maker, first):
-        self.maker, self.first = maker, first
+    def __init__(self, maker, numbers, step):
+        self.maker, self.numbers, self.step = maker, numbers, step
         self.free, self.full = queue.SimpleQueue(), queue.SimpleQueue()
         self.stop = False
 
@@ -187,11 +179,11 @@ class _Work:
         """
         failed = None
         try:
-            number = self.first
-            self.maker.open(number)
+            numbers = self.numbers
+            self.maker.open(numbers.start)
             while (buffer := self.free.get()) is not None and not self.stop:
-                self.maker.fill(number, buffer)
-                number += self.maker.step
+                self.maker.fill(numbers, buffer)
+                numbers = _after(numbers, self.step)
                 self.full.put(buffer)
         except Error as error:
             failed = error.with_traceback(None)  # its frames hold values of the cursor
@@ -202,6 +194,10 @@ class _Work:
         finally:
             if failed is not None:
                 self.full.put(failed)
+
+
+def _after(numbers, step):
+    return range(numbers.start + step, numbers.stop + step, numbers.step)
 
 
 def _finish(work, thread):

@@ -13,8 +13,8 @@ class VideoBatches:
     left out between two that are used.
     """
 
-    def __init__(self, video, batch_size, transformer, augmenter, skip=0):
-        self.video, self.step, self.transformer, self.augmenter, self.skip = video, batch_size, transformer, augmenter, skip
+    def __init__(self, video, transformer, augmenter, skip=0):
+        self.video, self.transformer, self.augmenter, self.skip = video, transformer, augmenter, skip
         self.source = video if isinstance(video, str) else f"camera {video}"
         self._capture = None
 
@@ -22,7 +22,7 @@ class VideoBatches:
         """Return (C, height, width) of what the first frame gives."""
         self.open(0)
         try:
-            return self._load([self._next()], 0).shape[1:]
+            return self._load(range(1)).shape[1:]
         finally:
             self.close()
 
@@ -30,14 +30,13 @@ class VideoBatches:
         """Open the video and step to frame number x (skip + 1); a camera is just opened."""
         self._capture = self._opened()
         self._fresh = True
-        if isinstance(self.video, str):
-            for _ in range(number):
-                self._next(decode=False)
+        self._place = 0 if isinstance(self.video, str) else number
+        self._go_to(number)
 
-    def fill(self, number, buffer):
-        """Put the next frames into `buffer`; they are records `number` and following for what is drawn."""
-        batch = self._load([self._next() for _ in range(self.step)], number)
-        batch.write(*buffer.room(batch.shape), number)
+    def fill(self, numbers, buffer):
+        """Put the frames `numbers` into `buffer`; of a camera the next ones, which are these records for what is drawn."""
+        batch = self._load(numbers)
+        batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
 
     def close(self):
         """Let go of the video."""
@@ -53,6 +52,12 @@ class VideoBatches:
             remedy = "check its format" if isinstance(self.video, str) else "check device_id, and whether another program has it"
             raise FileError(f"OpenCV cannot open it; {remedy}", file=self.source)
         return capture
+
+    def _go_to(self, number):
+        """Step over the frames of a file before record `number`; OpenCV has no surer way."""
+        for _ in range(number - self._place if isinstance(self.video, str) else 0):
+            self._next(decode=False)
+        self._place = number
 
     def _next(self, decode=True):
         """Go on to the next frame that is used; return it unless told otherwise."""
@@ -77,6 +82,10 @@ class VideoBatches:
         if not self._capture.grab():
             raise DataError("holds no frame that OpenCV can read; check its format", file=self.source)
 
-    def _load(self, frames, number):
-        pictures = [self.augmenter.picture(frame, number + i) for i, frame in enumerate(frames)]
+    def _load(self, numbers):
+        pictures = []
+        for number in numbers:
+            self._go_to(number)
+            pictures.append(self.augmenter.picture(self._next(), number))
+            self._place = number + 1
         return self.transformer.load_images(pictures)

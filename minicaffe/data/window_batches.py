@@ -143,8 +143,10 @@ class WindowBatches:
     Parameters
     ----------
     windows : WindowList
-    batch_size, objects : int
-        How many windows, and how many of them show objects.
+    fraction : float
+        How many windows of a batch show objects (fg_fraction); processes that share records have one batch together.
+    start : int
+        A record with which such a batch begins.
     crop_size : int
         Height and width of what comes out.
     seed : int
@@ -163,9 +165,9 @@ class WindowBatches:
         The folder that pictures must lie in (`minicaffe.proto.files.check_below`).
     """
 
-    def __init__(self, windows, batch_size, objects, crop_size, seed, *, context=0, square=False, mirror=False, mean=None,
+    def __init__(self, windows, fraction, start, crop_size, seed, *, context=0, square=False, mirror=False, mean=None,
                  scale=1.0, cache=False, within=None):
-        self.windows, self.step, self.objects, self.crop = windows, batch_size, objects, crop_size
+        self.windows, self.fraction, self.start, self.crop = windows, fraction, start, crop_size
         self.source = windows.path
         self.context, self.square, self.mirror, self.scale, self.seed = context, square, mirror, scale, seed
         self.mean, self.within = mean, within
@@ -174,18 +176,23 @@ class WindowBatches:
     def open(self, number):
         """Nothing to open: each picture is a file."""
 
-    def fill(self, number, buffer):
-        """Put the batch that begins at window `number` into `buffer`."""
-        data, labels = buffer.room((self.step, 3, self.crop, self.crop))
+    def fill(self, numbers, buffer):
+        """Put the windows `numbers` into `buffer`."""
+        data, labels = buffer.room((len(numbers), 3, self.crop, self.crop))
         data.fill(0)
-        for i in range(self.step):
-            table = self.windows.background if i < self.step - self.objects else self.windows.foreground
-            row = table[draw(self.seed, number + i, WINDOW, len(table))]
-            flip = self.mirror and draw(self.seed, number + i, MIRROR, 2) == 1
+        size = len(numbers) * numbers.step  # of the batch of all processes
+        background = size - objects_of(size, self.fraction)
+        for i, number in enumerate(numbers):
+            table = self.windows.background if (number - self.start) % size < background else self.windows.foreground
+            if not len(table):
+                raise DataError(f"has {len(self.windows.background)} windows of background and {len(self.windows.foreground)} of "
+                                f"objects, and the batches of {numbers.step} processes need both", file=self.source)
+            row = table[draw(self.seed, number, WINDOW, len(table))]
+            flip = self.mirror and draw(self.seed, number, MIRROR, 2) == 1
             try:
                 self._put(row, flip, data[i])
             except (DataError, FileError) as error:
-                error.field = f"record {number + i}"
+                error.field = f"record {number}"
                 raise error.at(file=self.source, line=int(row[LINE]))
             if labels is not None:
                 labels[i] = row[LABEL]
@@ -249,6 +256,11 @@ class WindowBatches:
         if index not in self._files:
             self._files[index] = read_content(path, self.within)
         return decode_picture(self._files[index], path)
+
+
+def objects_of(size, fraction):
+    """Return how many windows of a batch show objects; Caffe multiplies in single precision and rounds down."""
+    return int(np.float32(size) * np.float32(fraction))
 
 
 def _round(value):

@@ -29,7 +29,8 @@ cdef class BatchNormLayer(DeviceLayer):
     Three blobs hold running sums: of means [C], of variances [C], and of their weights [1], each multiplied by
     ``moving_average_fraction`` before the batch is added. The stored variance is unbiased, the one that normalises biased.
     With ``use_global_stats``, the default in phase TEST, mean and variance are the sums over the weight. A learned scale
-    and shift are a Scale layer's. Engine CUDNN computes with the batch's own statistics, and not in place.
+    and shift are a Scale layer's. Engine CUDNN computes with the batch's own statistics, and not in place. Of processes that train
+    together each uses its own batch's mean and variance, unless `synchronise` is called.
     """
 
     exact_num_bottom_blobs = 1
@@ -86,11 +87,30 @@ cdef class BatchNormLayer(DeviceLayer):
             self.divide(on, means, self.norm.mean)
             self.divide(on, variances, self.norm.variance)
         self.norm.forward(on, bottom[0], top[0])
-        if not self.again and not self.norm.given and self.norm.shape.outer * self.norm.shape.inner:
+        if not self.again and not self.norm.given and self.norm.unbiased:   # 0 of no values
             self.accumulate(on, means, self.norm.mean, 1)
             self.accumulate(on, variances, self.norm.variance, self.norm.unbiased)
             weight = weights.mutable_data_on(on)
             affine(on, self.dtype, 1, weight, weight, self.fraction, 1)
+
+    def synchronise(self, group):
+        """Use the mean and variance of all ranks' batches from now on, where those of the own batch were used; return whether.
+
+        Forward and backward must then be run by all ranks together.
+
+        Parameters
+        ----------
+        group : minicaffe.parallel.group.Group
+            On whose communicator nothing else is sent while the net runs.
+        """
+        if self.norm.given:
+            return False
+        self.norm.group = group
+        self.norm.changed()
+        return True
+
+    def capture_obstacle(self):
+        return None if self.norm.group is None else "it uses the mean and variance of all ranks' batches"
 
     def join(self, epilogue, list bottom, bint backward):
         if backward or not self.norm.given:

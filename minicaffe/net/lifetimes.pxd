@@ -19,3 +19,6 @@ cdef class Lifetimes:
     cdef int let_go(self, int index) except -1
     cdef int end_update(self, list which) except -1
     cdef int end(self, list ends, int index, Node node) except -1
+
+cdef list heads(list nodes)
+cdef tuple completion(list nodes, list learnable, list head)

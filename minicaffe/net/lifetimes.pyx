@@ -66,6 +66,37 @@ cdef Life life_of(dict lives, SyncedMemory memory):
     return lives[id(memory)]
 
 
+cdef list heads(list nodes):
+    """For each node the first that may compute its backward: itself, or one before that it follows."""
+    cdef Node node
+    head = list(range(len(nodes)))
+    for i, node in enumerate(nodes):
+        in_place = node.bottoms == node.tops
+        for operation in node.layer.operations():
+            if operation.carries if in_place else operation.carries_own_top:
+                for follower in range(i + 1, i + 1 + len(node.followers)):
+                    head[follower] = min(head[follower], i)
+    return head
+
+
+cdef tuple completion(list nodes, list learnable, list head):
+    """For each node the list of the learnable parameters, by number, whose gradients its backward completes; those of no node.
+
+    Neither are their data read afterwards.
+    """
+    last = {}       # by the id of a parameter's memory: the node whose backward uses it last, adds to a gradient or reads data
+    for i in reversed(range(len(nodes))):
+        if nodes[i].needs_backward:
+            last.update((id(memory), head[i]) for blob in nodes[i].blobs for memory in (blob.data_memory, blob.diff_memory))
+    learned, unlearned = [[] for _ in nodes], []
+    for i, blob in enumerate(learnable):
+        if id(blob.diff_memory) in last:
+            learned[min(last[id(blob.diff_memory)], last.get(id(blob.data_memory), len(nodes)))].append(i)
+        else:
+            unlearned.append(i)
+    return learned, unlearned
+
+
 cdef class Lifetimes:
     """When the memories of a net's blobs end.
 
@@ -108,13 +139,7 @@ cdef class Lifetimes:
                 life_of(lives, blob.data_memory).touch(i)
             for blob in node.tops:
                 life_of(lives, blob.data_memory).touch(i, True)
-        head = list(range(count))       # a node before may compute the backward of those that follow it
-        in_place = [node.bottoms == node.tops for node in nodes]    # such a one reads what it kept, and none of their data
-        for i, node in enumerate(nodes):
-            for operation in self.operations[i]:
-                if operation.carries if in_place[i] else operation.carries_own_top:
-                    for follower in range(i + 1, i + 1 + len(node.followers)):
-                        head[follower] = min(head[follower], i)
+        head = heads(nodes)
         for i in reversed(range(count)) if training else ():
             node = nodes[i]
             if not node.needs_backward:
@@ -127,22 +152,13 @@ cdef class Lifetimes:
             for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()),
                          *(node.tops if node.layer.backward_reads_tops else ())):
                 life = life_of(lives, blob.data_memory)
-                if head[i] != i and in_place[head[i]]:
+                if head[i] != i and nodes[head[i]].bottoms == nodes[head[i]].tops:    # such a one reads what it kept, and none of their data
                     life.unless = 2 * count - 1 - head[i]
                     life.followers.append(node)
                 else:
                     life.touch(2 * count - 1 - head[i])
         self.pool = registry.host_pool()
-        last = {}       # by the id of a parameter's memory: the node whose backward uses it last, adds to a gradient or reads data
-        for i in reversed(range(count)):
-            if nodes[i].needs_backward:
-                last.update((id(memory), head[i]) for blob in nodes[i].blobs for memory in (blob.data_memory, blob.diff_memory))
-        self.learned, self.unlearned = [[] for _ in nodes], []
-        for i, blob in enumerate(learnable):
-            if id(blob.diff_memory) in last:
-                self.learned[min(last[id(blob.diff_memory)], last.get(id(blob.data_memory), count))].append(i)
-            else:
-                self.unlearned.append(i)
+        self.learned, self.unlearned = completion(nodes, learnable, head)
         users = Counter(id(memory) for node in nodes for blob in node.blobs for memory in (blob.data_memory, blob.diff_memory))
         self.parts = [None] * count
         for node, operations, which, i in zip(nodes, self.operations, self.learned, range(count)):

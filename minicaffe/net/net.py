@@ -101,6 +101,12 @@ class Net(Runner):
         self.parameters.add_net(self)
         log.info("Network initialization done.")
 
+    def learned(self):
+        """Return for each of `learnable_params` whether a layer computes its gradient, which does not depend on its rate."""
+        wanted = {id(blob.diff_memory) for layer in self.layers
+                  for blob, wants in zip(layer.blobs, layer.param_propagate_down) if wants}
+        return [id(blob.diff_memory) in wanted for blob in self.learnable_params]
+
     # ---- views of the nodes
 
     @made_once

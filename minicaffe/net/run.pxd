@@ -18,7 +18,10 @@ cdef class Runner:
     cdef set kept                   # blobs that are read after a run
     cdef bint training              # a run forward is followed by one backward
     cdef Lifetimes lifetimes        # None until they are needed
-    cdef public object updater      # takes the learnable parameters, by number, whose gradients are complete; None again when it has had all
+    cdef public object updater      # updater(which, part, last) takes the learnable parameters, by number, whose gradients are complete, and
+                                    # returns those that it has used; None again when it has had all
+    cdef public bint in_parts       # whether it takes parts of a large gradient
+    cdef tuple complete_by          # the stamp and what `completion` returned, without lifetimes
     cdef list complete              # those of them that it has not had yet, and
     cdef long long waiting          # how many elements they have
     cdef bint whole(self, int start, int end) except -1
@@ -33,4 +36,5 @@ cdef class Runner:
     cpdef double forward_from_to(self, int start, int end) except? -1
     cpdef backward_from_to(self, int start, int end)
     cdef list backward_in_parts(self, int index, Lifetimes lifetimes)
-    cdef int update_at_once(self, Lifetimes lifetimes, list which, bint last=*) except -1
+    cdef int offer(self, Lifetimes lifetimes, list which, bint last=*) except -1
+    cdef tuple completion(self, Lifetimes lifetimes)

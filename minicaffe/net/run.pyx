@@ -8,7 +8,7 @@ import functools
 from collections import Counter
 
 from minicaffe.blob cimport Blob
-from minicaffe.net.lifetimes cimport Lifetimes
+from minicaffe.net.lifetimes cimport Lifetimes, completion, heads
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.net.lock cimport NetLock
@@ -59,7 +59,7 @@ cdef class Runner:
         self.param_counts = [blob.count for blob in param_table.params]
         link_followers(nodes)
         self.lock = NetLock([*self.blob_list, *param_table.params])
-        self.recycles = True
+        self.recycles = self.in_parts = True
 
     def set_plan(self, plan, kept, bint training):
         """Compute by a plan wherever the net runs as a whole and nobody looks in between.
@@ -114,11 +114,16 @@ cdef class Runner:
         cdef Lifetimes lifetimes
         cdef Node node
         cdef int i
+        cdef bint offers
+        cdef list complete
         self.check_range(end, start)
         with self.lock:
             self.check_ready()
             self.complete, self.waiting = [], 0
             lifetimes = self.lifetimes_of(end, start)
+            offers = self.updater is not None and self.whole(end, start)
+            if offers:
+                learned, unlearned = self.completion(lifetimes)
             if start >= end and (<Node> self.nodes[end]).ran == CARRIED:
                 self.separate(end)
             for i in range(end, start + 1):
@@ -127,7 +132,7 @@ cdef class Runner:
                     node.separate()
             for i in range(start, end - 1, -1):
                 node = <Node> self.nodes[i]
-                learned = lifetimes.learned[i] if lifetimes is not None else None
+                complete = learned[i] if offers else None
                 if self.hooks[2]:
                     self._call_hooks(BEFORE_BACKWARD, i)
                 if node.needs_backward:
@@ -136,8 +141,8 @@ cdef class Runner:
                     try:
                         if node.ran != CARRIED:
                             node.renew_bottoms()
-                            if self.updater is not None and lifetimes is not None and lifetimes.parts[i] is not None:
-                                learned = self.backward_in_parts(i, lifetimes)
+                            if offers and self.in_parts and lifetimes is not None and lifetimes.parts[i] is not None:
+                                complete = self.backward_in_parts(i, lifetimes)
                             else:
                                 node.backward()
                         if lifetimes is not None:
@@ -147,12 +152,12 @@ cdef class Runner:
                             self.tell("end", i, "backward")
                     if self.debug_info:
                         log_backward(node)
-                if lifetimes is not None:       # of followers, too, where the node itself needs no backward
-                    self.update_at_once(lifetimes, learned)
+                if offers:      # of followers, too, where the node itself needs no backward
+                    self.offer(lifetimes, complete)
                 if self.hooks[3]:
                     self._call_hooks(AFTER_BACKWARD, i)
-            if lifetimes is not None:
-                self.update_at_once(lifetimes, lifetimes.unlearned, True)
+            if offers:
+                self.offer(lifetimes, unlearned, True)
                 self.updater = None
 
     cdef list backward_in_parts(self, int index, Lifetimes lifetimes):
@@ -173,18 +178,26 @@ cdef class Runner:
         lifetimes.end_update([large])
         return [i for i in lifetimes.learned[index] if i != large]
 
-    cdef int update_at_once(self, Lifetimes lifetimes, list which, bint last=False) except -1:
-        """Let the updater, if there is one, have the gradients of these parameters, which end then; small ones wait for others."""
-        if self.updater is None:
-            return 0
+    cdef int offer(self, Lifetimes lifetimes, list which, bint last=False) except -1:
+        """Let the updater have the gradients of these parameters; to be updated small ones wait for others. Those that it has used end."""
         for i in which:
             self.complete.append(i)
             self.waiting += (<Blob> self.learnable_params[i]).count
-        if self.complete and (last or self.waiting >= TOGETHER):
-            self.updater(self.complete)
-            lifetimes.end_update(self.complete)
+        if last or self.waiting >= (TOGETHER if self.in_parts else 1):
+            used = self.updater(self.complete, None, last)
+            if lifetimes is not None:
+                lifetimes.end_update(used)
             self.complete, self.waiting = [], 0
         return 0
+
+    cdef tuple completion(self, Lifetimes lifetimes):
+        """For each node the list of the learnable parameters whose gradients its backward completes, and those of no node."""
+        if lifetimes is not None:
+            return lifetimes.learned, lifetimes.unlearned
+        stamp = self.stamp()
+        if self.complete_by is None or self.complete_by[0] != stamp:
+            self.complete_by = stamp, completion(self.nodes, self.learnable_params, heads(self.nodes))
+        return self.complete_by[1]
 
     def backward_layer(self, int index):
         """Run the backward of one layer, whether the net needs it or not."""
@@ -200,7 +213,7 @@ cdef class Runner:
                 if _reporter.recording:
                     self.tell("end", index, "backward")
 
-    def forward_backward(self, bint run_sources=True, bint read_loss=True):
+    def forward_backward(self, bint run_sources=True, bint read_loss=True, on_loss=None):
         """Run the whole net forward and backward.
 
         Parameters
@@ -209,6 +222,8 @@ cdef class Runner:
             False: `run_sources` was called already for this batch.
         read_loss : bool
             False: return 0, as while a CUDA graph is recorded, when there is no loss yet.
+        on_loss : callable, optional
+            Gets the loss before backward begins.
 
         Returns
         -------
@@ -221,6 +236,8 @@ cdef class Runner:
             loss = self.compute(run_sources, 0, last)
             if read_loss:
                 loss += self.losses(0, last)
+            if on_loss is not None:
+                on_loss(loss)
             self.backward_from_to(last, 0)
             if self.debug_info:
                 log_norms(self.learnable_params)

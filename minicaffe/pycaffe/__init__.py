@@ -5,6 +5,7 @@ from minicaffe.layers.python import Layer
 from minicaffe.pycaffe import io
 from minicaffe.pycaffe.classifier import Classifier
 from minicaffe.pycaffe.detector import Detector
+from minicaffe.pycaffe.nccl import NCCL, has_nccl
 from minicaffe.pycaffe.net import Net
 from minicaffe.pycaffe.net_spec import NetSpec, layers, params, to_proto
 from minicaffe.pycaffe.settings import (
@@ -23,7 +24,6 @@ from minicaffe.pycaffe.settings import (
     solver_rank,
 )
 from minicaffe.pycaffe.solvers import (
-    NCCL,
     AdaDeltaSolver,
     AdaGradSolver,
     AdamSolver,
@@ -32,7 +32,6 @@ from minicaffe.pycaffe.solvers import (
     SGDSolver,
     get_solver,
     get_solver_from_file,
-    has_nccl,
 )
 
 __all__ = [

@@ -1,8 +1,9 @@
-"""pycaffe's solver classes, made from solver files, and NCCL, which is not there yet."""
+"""pycaffe's solver classes, made from solver files."""
 
 from minicaffe import solver as solver_room
-from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.errors import ConfigError
 from minicaffe.proto import upgrade
+from minicaffe.pycaffe.nccl import NCCL
 from minicaffe.pycaffe.net import Net
 
 
@@ -25,14 +26,17 @@ class _FromFile:
     def add_callback(self, on_start, on_gradients_ready=None):
         """Call both, without arguments, in every iteration: before the forward, and before the update.
 
+        An `NCCL` in place of both averages the gradients of all processes.
+
         Raises
         ------
         ConfigError
-            If only one is given: pycaffe takes an NCCL object there.
+            If only one is given that is no NCCL.
         """
-        if on_gradients_ready is None:
-            raise ConfigError("add_callback takes two callables, on_start and on_gradients_ready" if callable(on_start) else
-                              "add_callback(nccl): this version trains on one device and has no NCCL")
+        if isinstance(on_start, NCCL) and on_gradients_ready is None:
+            on_start, on_gradients_ready = on_start.on_start, on_start.on_gradients_ready
+        elif on_gradients_ready is None:
+            raise ConfigError("add_callback takes two callables, on_start and on_gradients_ready, or one NCCL")
         super().add_callback(on_start, on_gradients_ready)
 
     @property
@@ -79,29 +83,3 @@ def get_solver(solver_file, *, skip_unknown_fields=False, trusted=True):
 
 
 get_solver_from_file = get_solver
-
-
-class NCCL:
-    """Joins processes that train together; this version trains on one device, so making one raises.
-
-    Raises
-    ------
-    DependencyError
-        Always. `has_nccl` tells beforehand.
-    """
-
-    def __init__(self, solver, uid):
-        raise DependencyError(_NO_NCCL)
-
-    @staticmethod
-    def new_uid():
-        """Raise DependencyError: there is no communicator to name."""
-        raise DependencyError(_NO_NCCL)
-
-
-def has_nccl():
-    """Return False: this version trains on one device."""
-    return False
-
-
-_NO_NCCL = "minicaffe trains on one device so far and has no NCCL; ask caffe.has_nccl() first, and leave NCCL out where it is False"

@@ -97,10 +97,10 @@ class DetectionOutputs:
                 raise ConfigError(f"eval_type: \"detection\" needs outputs of DetectionEvaluate, rows of 5 numbers; '{name}' has "
                                   f"shape {list(blob.shape)}", field="eval_type")
 
-    def add(self):
-        """Take the outputs as they are now."""
-        for _, blob, precision in self.outputs:
-            precision.add(blob.cpu_data)
+    def add(self, values=None):
+        """Take the outputs of a pass, by default as they are now."""
+        for (_, _, precision), rows in zip(self.outputs, values or [blob.cpu_data for _, blob, _ in self.outputs], strict=True):
+            precision.add(rows)
 
     def records(self):
         """Return dicts as `OutputMeans.records` does: first the mean, then on request ``<name>[<label>]``."""

@@ -36,17 +36,31 @@ class FiniteWatch:
         self.begin = begin
         self.first = None   # since the first loss that was not finite: its iteration, and the remedy
         self.lost = None    # what `parameters` has told
+        self.where = ""     # of processes that train together, whose loss it was
 
     def loss(self, solver, loss, rate):
         """Look at the loss of the iteration that `solver` has just finished with the learning rate `rate`."""
         if math.isfinite(loss):
             return
         if self.first is None:
-            place, from_data = first_blob(solver.net)
+            place, from_data = self._first_blob(solver)
             iteration = solver.iter - 1
             self.first = iteration, MEND_DATA if from_data else self._remedy(iteration)
-            log.warning("Iteration %d: the loss is %g, with learning rate %g; %s; %s", iteration, loss, rate, place, self.first[1])
+            tell = log.warning if solver.group is None or solver.group.rank == 0 else log.info
+            tell("Iteration %d: the loss is %g, with learning rate %g; %s; %s", iteration, loss, rate, place, self.first[1])
         self.parameters(solver)
+
+    def _first_blob(self, solver):
+        """As `first_blob`, of the first rank whose own loss is not finite; the mean of the losses is the same on all ranks."""
+        if solver.group is None:
+            return first_blob(solver.net)
+        group, mine = solver.group, solver._exchange.losses[solver.group.rank]
+        found = group.gather(None if math.isfinite(mine) else first_blob(solver.net))
+        ranks = [rank for rank, there in enumerate(found) if there is not None]
+        if not ranks:   # only the sum of the losses is not finite
+            return first_blob(solver.net)
+        self.where = f", after the loss of {', '.join(map(group.name, ranks[:8]))}"
+        return f"on {group.name(ranks[0])} {found[ranks[0]][0]}", found[ranks[0]][1]
 
     def parameters(self, solver, effect=None):
         """Return whether all parameters and their history are finite.
@@ -56,7 +70,7 @@ class FiniteWatch:
         lost = first_parameter(solver)
         if lost is not None:
             since, remedy = self.first or (solver.iter - 1, self._remedy(solver.iter))
-            error = NotFiniteError(f"iteration {solver.iter}: {lost}", remedy=remedy, since=since, file=solver.file)
+            error = NotFiniteError(f"iteration {solver.iter}: {lost}{self.where}", remedy=remedy, since=since, file=solver.file)
             if (effect or self.effect) == "stop":
                 raise error
             if self.lost is None:

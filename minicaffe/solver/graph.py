@@ -1,5 +1,7 @@
 """A whole training iteration as one CUDA graph: forward, backward and update, recorded once and replayed.
 
+Of processes that train together the sums of their gradients are in it, too, where NCCL carries them.
+
 Data sources run on the host before each replay. Where an iteration cannot be recorded, or something changed since, the
 solver goes on with single launches, and the log says why at level debug (``--verbose``).
 """
@@ -28,7 +30,7 @@ class TrainingGraph:
     def obstacle(self):
         """Return why the solver's iteration cannot be recorded now, or None."""
         solver, net = self.solver, self.solver.net
-        reason = solver.update_obstacle()
+        reason = solver.update_obstacle() or solver.capture_obstacle()
         if reason is None and cuda.current().recording:
             reason = "launches are being recorded one by one"
         if reason is not None:
@@ -47,10 +49,10 @@ class TrainingGraph:
         net.recycles = False  # a graph knows the addresses of all blobs
         net.run_sources()
         generator = net.layers[0].generator
-        stamp = net.stamp(), generator.seed
+        stamp = net.stamp(), generator.seed, self.solver.carrier
         if stamp != self.stamp:
             if self.graph is not None:
-                log.debug("CUDA graph: shapes, memory or the random seed changed; back to single launches")
+                log.debug("CUDA graph: shapes, memory, the random seed or the other ranks changed; back to single launches")
             self.graph, self.stamp, self.seen = None, stamp, 0
         if self.graph is None:
             self.seen += 1
@@ -68,7 +70,7 @@ class TrainingGraph:
     def _by_launches(self, rate):
         net = self.solver.net
         net.clear_param_diffs()
-        loss = net.forward_backward(run_sources=False)
+        loss = self.solver.last_pass(run_sources=False)
         self.solver.update(rate)
         return loss
 
@@ -82,7 +84,7 @@ class TrainingGraph:
             graph = cuda.Graph(cuda.current())
             with device_lock, graph:
                 net.clear_param_diffs()
-                net.forward_backward(run_sources=False, read_loss=False)
+                solver.last_pass(run_sources=False, read_loss=False)
                 solver.update(1.0)
         except (DeviceError, OutOfMemoryError) as error:
             generator.offset = self.first_draw

@@ -1,10 +1,65 @@
-"""What a solver tells about the outputs of a net: as records for listeners and in Caffe's words for its log."""
+"""What a solver tells about the outputs of a net: as records for listeners and in Caffe's words for its log.
+
+`run_batches` gives the outputs of a test's batches, which processes that test together divide.
+"""
 
 import logging
 
 from minicaffe.errors import ShapeError
+from minicaffe.layers.data.sources import Turns, share_sources, undivided
 
 log = logging.getLogger("minicaffe.solver")
+
+
+def run_batches(net, batches, group=None, proceed=lambda: True, blobs=None):
+    """Run a net over the next batches of its data; yield for each, in order, its loss and its outputs as a list of arrays.
+
+    In a group all ranks must call this, and each gets all results: they compute the batches by turns (layers/data/sources.py), and
+    after each round of `size` batches they tell each other. A net whose batches depend on those before is not divided: each rank
+    computes all batches.
+
+    Parameters
+    ----------
+    net : Net
+    batches : int
+    group : Group, optional
+        Of minicaffe.parallel.
+    blobs : list of Blob, optional
+        What is yielded in place of the outputs, and to rank 0 alone: other ranks get no arrays.
+    proceed : callable
+        Asked before each round, or alone before each batch; False, which all ranks must return alike, ends the test.
+
+    Notes
+    -----
+    The arrays are good until the next batch.
+    """
+    size, rank = (group.size, group.rank) if group is not None else (1, 0)
+    if size > 1:
+        share_sources(net, group)
+        if reason := undivided(net):
+            log.info("This test is not divided over the ranks: %s", reason)
+            size, rank = 1, 0
+    turns, done = Turns(net, size, rank), 0
+    try:
+        for first in range(0, batches, size):
+            if not proceed():
+                break
+            mine, owners = None, [turns.owner(batch) for batch in range(first, min(first + size, batches))]
+            if rank in owners:
+                turns.go_to(first + owners.index(rank))
+                loss = net.forward_from_to(0, len(net.nodes) - 1)
+                mine = loss, [blob.cpu_data for blob in (net.output_blobs if blobs is None else blobs)]
+            if size == 1:
+                results = [mine]
+            elif blobs is None:     # before a source overwrites an output
+                results = group.gather(mine)
+            else:
+                results = group.to_first(mine) or [(0.0, [])] * size
+            for owner in owners:
+                done += 1
+                yield results[owner]
+    finally:
+        turns.end(done)
 
 
 class OutputMeans:
@@ -18,9 +73,9 @@ class OutputMeans:
         self.passes = 0
         self.sums = []
 
-    def add(self):
-        """Add the outputs as they are now. Raises ShapeError if an output has another size than in the first pass."""
-        values = [blob.cpu_data.ravel() for blob in self.net.output_blobs]
+    def add(self, values=None):
+        """Add the outputs of a pass, by default as they are now; ShapeError if one has another size than in the first pass."""
+        values = [value.ravel() for value in values or [blob.cpu_data for blob in self.net.output_blobs]]
         if not self.passes:
             self.sums = [v.astype("float64") for v in values]
         else:
@@ -41,10 +96,10 @@ class OutputMeans:
         return records
 
 
-def output_records(net):
-    """Return the outputs of the last forward pass as records, see `OutputMeans.records`."""
+def output_records(net, values=None):
+    """Return the outputs of one forward pass, by default the last, as records, see `OutputMeans.records`."""
     means = OutputMeans(net)
-    means.add()
+    means.add(values)
     return means.records()
 
 
@@ -62,3 +117,10 @@ def batch_size(net):
         if not node.bottoms and node.tops and node.type != "Parameter":
             return node.tops[0].shape[0] if node.tops[0].num_axes else None
     return None
+
+
+def images_together(solver):
+    """Return how many pictures an iteration takes, of a solver and those that train with it; None if no layer reads data."""
+    images = batch_size(solver.net)
+    ranks = solver.group.size if solver.group is not None else 1
+    return images * solver.param.iter_size * ranks if images is not None else None

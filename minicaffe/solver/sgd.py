@@ -11,7 +11,7 @@ import numpy as np
 
 from minicaffe.blob import Blob
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, Error
 from minicaffe.solver import policy
 from minicaffe.solver.graph import TrainingGraph
 from minicaffe.solver.solver import Solver
@@ -46,7 +46,7 @@ class SGDSolver(Solver):
             self.current_step = step
             if self.param.lr_policy == "multistep":
                 log.info("MultiStep Status: Iteration %d, step = %d", self.iter, step)
-        return policy.rate(self.param, self.iter, step)
+        return policy.rate(self.param, self.iter, step) * self.rate_factor()
 
     def constants(self, rate):
         """Return the rate that the rule multiplies with, and its momentum, momentum2 and delta (ops/update/kernel.hpp)."""
@@ -68,8 +68,17 @@ class SGDSolver(Solver):
         """Update every learnable parameter from its diff, count the iteration, and return the learning rate.
 
         Each diff holds afterwards what was subtracted from the data, unless it was recycled by a plan.
+
+        Raises
+        ------
+        Error
+            If this process trains together with others, and the gradients are not those of all of them.
         """
         param = self.param
+        if self.group is not None and not self._summed:
+            raise Error(f"apply_update() on {self.group.name()} needs the gradients of all ranks, and these are its own; call "
+                        "gradients() before it, or step(1) in place of both")
+        self._summed = False
         if param.lr_policy == "plateau":
             self._watch_plateau()
         rate = self.learning_rate()
@@ -88,9 +97,9 @@ class SGDSolver(Solver):
         `which` has the numbers of those that are updated; of a single one `part` may be all (`update_params`).
         """
         param, net = self.param, self.net
-        scale = 1 / param.iter_size
+        scale = 1 / (param.iter_size * (self.group.size if self.group is not None else 1))
         if param.clip_gradients >= 0:
-            scale *= self._clip_factor(param.clip_gradients)
+            scale *= self._clip_factor(param.clip_gradients * (self.group.size if self.group is not None else 1))
         _, momentum, momentum2, delta = self.constants(rate)
         count = len(net.learnable_params)
         which = range(count) if which is None else which
@@ -105,9 +114,10 @@ class SGDSolver(Solver):
         self._updated = False       # an error may have come between the update and `apply_update`
         if (type(self).apply_update, type(self).update) != (SGDSolver.apply_update, SGDSolver.update):
             return super().gradients()
-        if caffe.mode == "cpu" and self.update_obstacle() is None and not self.param.snapshot_diff:
-            net, rate = self.net, self.constants(self.learning_rate())[0]
-            net.updater = functools.partial(self._update_along, rate)
+        obstacle = self.update_obstacle()
+        net = self.net
+        if caffe.mode == "cpu" and self.group is None and net.plan and obstacle is None and not self.param.snapshot_diff:
+            net.updater = functools.partial(self._update_along, self.constants(self.learning_rate())[0])
             try:
                 loss = super().gradients()
                 self._updated = net.updater is None
@@ -121,17 +131,33 @@ class SGDSolver(Solver):
                 loss = self._graph.step(self.constants(self.learning_rate())[0])
             if loss is not None:
                 self._updated = True
-                return loss
-        return super().gradients()
+                if self.group is None:
+                    return loss
+                self._exchange.tell(loss, self._poll())
+                return self._told()
+        return super().gradients() if self.group is None else self._gradients_of_all(obstacle)
 
-    def _update_along(self, rate, *which):
+    def _gradients_of_all(self, obstacle):
+        """The same of processes that train together: what has come from all is updated while the rest is on its way."""
+        if obstacle is None and not self.param.snapshot_diff:
+            self._exchange.update = functools.partial(self._update_along, self.constants(self.learning_rate())[0])
+        try:
+            loss = super().gradients()
+            self._updated = self._exchange.update is not None
+        finally:
+            self._exchange.update = None
+        return loss
+
+    def _update_along(self, rate, which, part=None, last=False):
         self._torn = True       # until the iteration is counted
-        self.update(rate, *which)
+        if which:
+            self.update(rate, which, part)
+        return which
 
     def update_obstacle(self):
         """Return why the update cannot begin before the whole iteration was computed, or follow it unseen; None if it can."""
         for there, reason in (
-            (self.param.iter_size > 1, "iter_size is more than 1"),
+            (self.param.iter_size > 1 and self.group is None, "iter_size is more than 1"),
             (self.param.clip_gradients >= 0, "clip_gradients needs the gradients' norm on the host"),
             (self.param.lr_policy == "plateau", "the rate of policy plateau follows from the loss of the same iteration"),
             (bool(self.callbacks), "callbacks run in the middle of an iteration"),
@@ -140,9 +166,22 @@ class SGDSolver(Solver):
                 return reason
         return None
 
+    def capture_obstacle(self):
+        """Return why what comes from other processes cannot be part of a CUDA graph; None if it can, or nothing comes."""
+        for there, reason in (() if self.group is None else (
+            (not self._exchange.carrier.on_device, "MPI carries the gradients, by way of the host"),
+            (self._one_batch, "BatchNorm asks the other ranks by MPI"),
+            (self.param.iter_size > 1, "iter_size is more than 1"),
+        )):
+            if there:
+                return reason
+        return None
+
     def _clip_factor(self, limit):
         """Return what scales all gradients together to an L2 norm of at most `limit`."""
         norm = math.sqrt(sum(blob.sumsq_diff() for blob in self.net.learnable_params))
+        if self.group is not None:      # which others may round in another way
+            norm = self.group.from_first(norm)
         if not norm > limit:
             return 1.0
         factor = limit / norm

@@ -3,11 +3,15 @@
 Binary files are those of Caffe; minicaffe adds the field ``resume_state``, JSON with what Caffe forgets: random numbers
 and data positions. With it a resumed training computes the same bits as one that never stopped (on the same number of
 threads). Each file appears whole under its name or not at all (proto/atomic.py), the model before the state that names it.
+
+Of processes that train together rank 0 writes and reads. Its states are the file's, and `ranks` in ``resume_state`` has for each
+rank what differs; parameters and history are the same on all.
 """
 
 import json
 import logging
 import os
+import re
 
 import numpy as np
 
@@ -22,6 +26,8 @@ from minicaffe.proto.hdf5 import find, read_array, reading
 
 log = logging.getLogger("minicaffe.solver")
 MAX_RESUME_STATE = 16 << 20  # characters; a few of them become an object of a hundred bytes
+ARRAY = re.compile('"[A-Za-z0-9+/=]{100,}"')    # what recurrent layers keep: a single object, however long, so it does not count
+POLICY_STATE = ("iter", "current_step", "minimum_loss", "iter_last_event")     # of a solver: what its rate depends on
 NO_LOSS = caffe_pb2.SolverState().minimum_loss  # the SSD fork's default: higher than any loss
 
 
@@ -47,10 +53,15 @@ def check_prefix(param):
 
 
 def write(solver):
-    """Write model and state of `solver`; return their paths."""
-    param = solver.param
-    if not param.snapshot_prefix:
+    """Write model and state of `solver`; return their paths. All ranks of its group call this, and rank 0 writes."""
+    if not solver.param.snapshot_prefix:
         raise ConfigError("is not set, and a snapshot needs it", field="snapshot_prefix", file=solver.file)
+    resume = json.dumps(resume_state(solver))
+    return _write(solver, resume) if solver.group is None else solver.group.at_first(_write, solver, resume)
+
+
+def _write(solver, resume):
+    param = solver.param
     hdf5 = param.snapshot_format == caffe_pb2.SolverParameter.HDF5
     extension, kind = (".h5", "HDF5") if hdf5 else ("", "binary proto")
     stem = f"{param.snapshot_prefix}_iter_{solver.iter}"
@@ -67,11 +78,11 @@ def write(solver):
         log.info("Snapshotting solver state to %s file %s", kind, state_path)
         with replacing(state_path) as file:
             if hdf5:
-                _write_hdf5_state(solver, file, model_path)
+                _write_hdf5_state(solver, file, model_path, resume)
             else:
                 binary.write_solver_state(file, solver.iter, model_path, solver.current_step,
                                           [binary.StoredBlob(blob.shape, blob.cpu_data) for blob in solver.history],
-                                          json.dumps(resume_state(solver)), **_plateau_state(solver))
+                                          resume, **_plateau_state(solver))
     except Error as error:
         error.file = path  # not the temporary file or the memory that was written to
         error.message += f". The solver is at iteration {solver.iter} and can go on"
@@ -79,12 +90,12 @@ def write(solver):
     return model_path, state_path
 
 
-def _write_hdf5_state(solver, file, model_path):
+def _write_hdf5_state(solver, file, model_path, resume):
     import h5py
     with hdf5_in_memory(file) as hdf5:
         hdf5.create_dataset("iter", data=np.array([solver.iter], np.int32))
         hdf5.create_dataset("current_step", data=np.array([solver.current_step], np.int32))
-        for name, text in (("learned_net", model_path), ("resume_state", json.dumps(resume_state(solver)))):
+        for name, text in (("learned_net", model_path), ("resume_state", resume)):
             # As H5LTmake_dataset_string does it: Caffe reads up to the closing zero.
             content = os.fsencode(text) + b"\0"
             string = h5py.h5t.C_S1.copy()
@@ -106,7 +117,15 @@ def _plateau_state(solver):
 
 
 def resume_state(solver):
-    """Return what a state file keeps beyond Caffe's fields, as a dict for JSON."""
+    """Return what a state file keeps beyond Caffe's fields, as a dict for JSON; of a group only rank 0 has `ranks`."""
+    state = own_state(solver)
+    if solver.group is not None and (everyone := solver.group.to_first(state)) is not None:
+        state["ranks"] = [_difference(other, state) for other in everyone]
+    return state
+
+
+def own_state(solver):
+    """Return the part of `resume_state` that this process has."""
     return {"solver": type(solver).__name__,
             "generator": {"seed": solver.generator.seed, "offset": solver.generator.offset},
             "train": _layer_states(solver.net),
@@ -118,25 +137,112 @@ def _layer_states(net):
     return {key: state for key, state in states.items() if state is not None}
 
 
+def _difference(state, first):
+    """Return what a rank's state has in place of rank 0's, a dict of the same form: layers that agree are left out."""
+    train, *test = [{key: value for key, value in mine.items() if value != theirs.get(key)}
+                    for mine, theirs in zip([state["train"], *state["test"]], [first["train"], *first["test"]], strict=True)]
+    parts = {"generator": state["generator"] if state["generator"] != first["generator"] else None,
+             "train": train, "test": test if any(test) else None}
+    return {name: part for name, part in parts.items() if part}
+
+
+def _combined(first, difference):
+    """Undo `_difference`."""
+    return {**first, "generator": difference.get("generator", first["generator"]),
+            "train": {**first["train"], **difference.get("train", {})},
+            "test": [{**theirs, **mine} for theirs, mine in zip(first["test"], difference.get("test") or [{}] * len(first["test"]),
+                                                                strict=True)]}
+
+
+# ---- ranks that begin together
+
+def share(solver, resume=None):
+    """Let all ranks of a solver's group begin with what rank 0 has: parameters, history, iteration, and where layers stand.
+
+    Random numbers differ: the seed of a rank is that of rank 0 plus its number.
+
+    Parameters
+    ----------
+    resume : dict, optional
+        On rank 0 the `resume_state` that it has just taken; if it has `ranks`, and as many as there are, each takes its own.
+
+    Raises
+    ------
+    DataError, ShapeError
+        On all ranks, if a layer of one refuses its state; everything else is shared by then.
+    """
+    group, policy = solver.group, {name: getattr(solver, name) for name in POLICY_STATE}
+    nets = (solver.net, *solver.test_nets)
+    for blob in [*dict.fromkeys(blob for net in nets for blob in net.param_table.params), *solver.history]:
+        group.comm.Bcast(blob.data)
+    first, policy = group.from_first((own_state(solver), policy))
+    differences = None
+    if group.rank == 0:
+        differences = (resume or {}).get("ranks", ())
+        if len(differences) != group.size:
+            seed, offset = first["generator"]["seed"], first["generator"]["offset"]
+            differences = [{"generator": {"seed": (seed + rank) % 2**64, "offset": offset}} for rank in range(group.size)]
+    state = _combined(first, group.comm.scatter(differences))
+    for name, value in policy.items():
+        setattr(solver, name, value)
+    _set_generator(solver, state)
+    failed = None
+    try:
+        _set_layer_states(solver, state, lambda: None)
+    except Error as error:
+        failed = error
+    for error in filter(None, group.gather(failed)):
+        raise error
+
+
 # ---- the way back
 
 def restore(solver, path):
-    """Take everything from a state file; it is checked first, so that `solver` stays as it was if something does not fit."""
+    """Take everything from a state file; it is checked first, so that `solver` stays as it was if something does not fit.
+
+    In a group rank 0 calls this, and then all `share`. Returns the file's `resume_state`, None if there is none or it is not used.
+    """
     try:
         state = _read_hdf5_state(path) if is_hdf5(path) else binary.read_solver_state(path)
         _check(solver, state)
         resume = _parse_resume_state(state.resume_state) if solver.exact_resume else None
         model = _find_model(state.learned_net, path)
+        anew = _compare_ranks(solver, resume, path) if resume is not None else []
         _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
     except Error as error:
         raise error.at(file=path)
     for blob, stored in zip(solver.history, state.history, strict=True):
         blob.data.reshape(-1)[:] = stored.data.reshape(-1)
+    for layer in anew:
+        layer.reset()
     if resume is not None:
-        solver.generator.seed, solver.generator.offset = resume["generator"]["seed"], resume["generator"]["offset"]
+        _set_generator(solver, resume)
     solver.iter = state.iter
     solver.current_step = state.current_step
     solver.minimum_loss, solver.iter_last_event = state.minimum_loss, state.iter_last_event
+    return resume
+
+
+def _set_generator(solver, state):
+    solver.generator.seed, solver.generator.offset = state["generator"]["seed"], state["generator"]["offset"]
+
+
+def _compare_ranks(solver, resume, path):
+    """Say what differs if the state was written by another number of ranks; return the layers that begin anew.
+
+    What recurrent layers carry from batch to batch belongs to records that come next in the same rank: it is left out of `resume`.
+    """
+    written, size = len(resume.get("ranks", [{}])), solver.group.size if solver.group is not None else 1
+    if written == size:
+        return []
+    anew = [layer for layer in solver.net.layers if layer.type in ("LSTM", "RNN") and layer.key in resume["train"]]
+    for layer in anew:
+        del resume["train"][layer.key]
+    log.warning("%s was written by %s, and %s: weights, history and place in the data are kept, but batches have other records and "
+                "random layers draw other numbers than they would have%s", path,
+                "1 process" if written == 1 else f"{written} ranks", "1 process goes on" if size == 1 else f"{size} ranks go on",
+                "".join(f"; layer '{layer.name}' ({layer.type}) begins with states of zero" for layer in anew))
+    return anew
 
 
 def _read_hdf5_state(path):
@@ -206,15 +312,20 @@ def _parse_resume_state(text):
     """Return the checked content of `resume_state`, None for a file of Caffe."""
     if not text:
         return None
-    if len(text) > MAX_RESUME_STATE:
-        raise DataError(f"has {len(text)} characters, at most {MAX_RESUME_STATE} are read; fetch the file again",
+    length = len(ARRAY.sub("", text)) if len(text) > MAX_RESUME_STATE else len(text)
+    if length > MAX_RESUME_STATE:
+        raise DataError(f"has {length} characters, at most {MAX_RESUME_STATE} are read besides arrays; fetch the file again",
                         field="resume_state")
     try:
         resume = json.loads(text)
-        generator = resume["generator"]
-        numbers = [generator["seed"], generator["offset"]]
-        maps = [resume["train"], *resume["test"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as cause:  # RecursionError: lists nested thousands deep
+        generators, maps = [resume["generator"]], [resume["train"], *resume["test"]]
+        for difference in resume.get("ranks", ()):
+            generators.append(difference.get("generator", resume["generator"]))
+            maps += difference.get("train", {}), *difference.get("test", [])
+            if len(difference.get("test", resume["test"])) != len(resume["test"]):
+                raise ValueError("test of a rank")
+        numbers = [generator[name] for generator in generators for name in ("seed", "offset")]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:  # of lists nested thousands deep
         raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again",
                         field="resume_state") from cause
     if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps):
@@ -241,7 +352,7 @@ def _find_model(learned_net, state_path):
 
 
 def _set_layer_states(solver, resume, finish):
-    """Give layers their states, then call `finish`; if anything fails, give back the states that they had."""
+    """Give layers their states, None to begin anew, then call `finish`; if anything fails, give back the states that they had."""
     plan = []
     for net, states in zip([solver.net, *solver.test_nets], [resume["train"], *resume["test"]] if resume else []):
         layers = {layer.key: (layer, layer.get_state()) for layer in net.layers}
@@ -255,7 +366,10 @@ def _set_layer_states(solver, resume, finish):
         for layer, before, state in plan:
             done.append((layer, before))
             try:
-                layer.set_state(state)
+                if state is None and hasattr(layer, "reset"):   # a file may have None for any
+                    layer.reset()
+                else:
+                    layer.set_state(state)
             except Error as error:
                 raise error.at(layer=layer.name, layer_type=layer.type)
         finish()

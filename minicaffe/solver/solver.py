@@ -10,9 +10,12 @@ import logging
 import math
 import time
 
+import numpy as np
+
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
+from minicaffe.layers.data.sources import log_own_data
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.proto.atomic import interrupts_held
@@ -20,10 +23,13 @@ from minicaffe.solver import nets, snapshot
 from minicaffe.solver.detection import DetectionOutputs
 from minicaffe.solver.finite import FiniteWatch
 from minicaffe.solver.policy import check_policy
-from minicaffe.solver.report import OutputMeans, batch_size, log_outputs, output_records
+from minicaffe.solver.report import OutputMeans, images_together, log_outputs, output_records, run_batches
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.solver")
+WIRES = ("float32", "bf16")     # types in which gradients travel between processes
+CARRIERS = ("mpi", "nccl")      # what brings them
+RATE_SCALES = {"linear": float, "sqrt": math.sqrt}  # what n processes with the batches of one each may multiply the rate by
 
 
 class Solver:
@@ -72,7 +78,12 @@ class Solver:
         Called without arguments in every iteration, before the forward pass and before the update.
     listeners : list of object
         Each may have the methods on_start(solver) and on_end(solver, stopped) around `solve`, on_iteration(solver) after
-        each update, on_display(solver, record), on_test(solver, record), on_snapshot(solver, model_path, state_path).
+        each update, on_display(solver, record), on_test(solver, record), on_snapshot(solver, model_path, state_path). In a group
+        those of every rank are called; what they get is the same on all, but for the outputs and times of `on_display`.
+    group : Group or None
+        The processes that train together with this one, see `distribute`.
+    rate_scale, warmup : float, int
+        What the rate of the policy is multiplied with, and the number of iterations in which the factor rises to that from 1.
     nan : str
         What happens when parameters or their history are not finite: "warn", or "stop", which raises NotFiniteError from `step`
         and `solve`. In both cases the first loss that is not finite is reported in the log, and no snapshot is written.
@@ -104,9 +115,16 @@ class Solver:
         self.iter_last_event = 0
         self.smoothed_loss = 0.0
         self.history = []
+        self.group = None
+        self.rate_scale, self.warmup = 1.0, 0
         self.action = None
         self.callbacks = []
         self.listeners = []
+        self._exchange = None    # with the group
+        self._one_batch = []     # names of layers that use the statistics of all ranks' batches
+        self._averages = False   # whether the log has said so of statistics
+        self._action = "none"    # what all ranks of the group do after this iteration
+        self._summed = False     # the gradients are those of all ranks, and no update has used them yet
         self._watch = FiniteWatch()
         self._stop = False       # an action asked to stop
         self._torn = False       # some parameters are updated, and the iteration is not done
@@ -191,13 +209,21 @@ class Solver:
         """Return the learning rate of the current iteration."""
         raise Error(f"solver type {type(self).__name__} does not define learning_rate()")
 
+    def rate_factor(self):
+        """Return what the policy's rate is multiplied with in this iteration, see `rate_scale`."""
+        share = min(1.0, (self.iter + 1) / self.warmup) if self.warmup else 1.0
+        return 1 + share * (self.rate_scale - 1)
+
     # ---- training
 
     def solve(self, resume_file=None):
         """Train until `max_iter`, from the solver state `resume_file` if given (Caffe Solver::Solve)."""
         param, net = self.param, self.net
-        if param.snapshot_after_train:
-            snapshot.check_prefix(param)  # better now than after days of training
+        if param.snapshot_after_train:  # better now than after days of training
+            if self.group is None:
+                snapshot.check_prefix(param)
+            else:
+                self.group.at_first(snapshot.check_prefix, param)
         log.info("Solving %s", net.name)
         log.info("Learning Rate Policy: %s", param.lr_policy)
         self._stop = False
@@ -212,10 +238,11 @@ class Solver:
         if self._stop:
             log.info("Optimization stopped early.")
         else:
-            if param.display and self.iter % param.display == 0:
-                self._smooth(net.forward_from_to(0, len(net.layers) - 1))
+            due = bool(param.display) and self.iter % param.display == 0
+            if due if self.group is None else self.group.from_first(due):   # ranks may display at other iterations
+                self._smooth(self._mean(net.forward_from_to(0, len(net.layers) - 1)))
                 log.info("Iteration %d, loss = %g", self.iter, self.smoothed_loss)
-            if param.test_interval and self.iter % param.test_interval == 0:
+            if param.test_interval and self.iter % param.test_interval == 0 and self._leads:
                 self.test_all()
             log.info("Optimization Done.")
         self._tell("on_end", self._stop)
@@ -230,7 +257,7 @@ class Solver:
         self._first_iter = self.iter
         self._displayed = (self.iter, time.perf_counter())
         while self.iter < end:
-            if (param.test_interval and self.iter % param.test_interval == 0
+            if (param.test_interval and self.iter % param.test_interval == 0 and self._leads
                     and (self.iter or param.test_initialization)):
                 self.test_all()
                 if self._stop:
@@ -238,7 +265,7 @@ class Solver:
             with net.lock:  # so that no other thread sees half an iteration
                 for on_start, _ in self.callbacks:
                     on_start()
-                display = param.display and self.iter % param.display == 0
+                display = param.display and self.iter % param.display == 0 and self._leads
                 net.debug_info = bool(display and param.debug_info)
                 loss = self.gradients() / param.iter_size
                 self._smooth(loss)
@@ -253,17 +280,156 @@ class Solver:
             self._watch.loss(self, loss, rate)
             if record:
                 self._watch.parameters(self)
-            action = self.action() if self.action is not None else "none"
+            action = self._poll() if self.group is None else self._action
             if action == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
                 self._snapshot_if_finite()
             if action == "stop":
                 self._stop = True
                 break
 
+    def distribute(self, comm=None, *, carrier=None, wire="float32", overlap=True, sync_batch_norm=False, scale_lr=None,
+                   warmup=0, timeout=600):
+        """Train together with other processes from now on (Caffe parallel.cpp); each of them must call this at the same iteration.
+
+        All ranks begin with the parameters, the history, the iteration, the data positions and the random seed of rank 0. Then
+        each reads its own records (`batch_size` is each rank's), draws random numbers of its own, and the gradients of all
+        ranks are averaged before the update, which every rank does in the same way. The rate is not scaled unless asked. A loop
+        of one's own calls `step(1)`, or `gradients` and `apply_update`; `net.backward` alone computes this rank's gradients.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Intracomm, optional
+            By default all processes that mpiexec has started.
+        carrier : str, optional
+            What carries the gradients: "mpi" or "nccl". By default NCCL, where each rank computes on a GPU of its own and nccl4py
+            is installed, and otherwise MPI; the log says which, and why.
+        wire : str
+            The type in which gradients travel: "float32", or "bf16", which halves the bytes and rounds, by MPI. (float64 stays so.)
+        overlap : bool
+            False: gradients begin their way while backward runs, too, but MPI gets no thread of its own, and makes progress when
+            more of them are complete.
+        sync_batch_norm : bool
+            BatchNorm uses the mean and variance of all ranks' batches together, not of each rank's batch: what one process
+            with a batch of that size would compute.
+        scale_lr : str, optional
+            Multiply the learning rate by the number of ranks, "linear", or its square root, "sqrt".
+        warmup : int
+            With `scale_lr`: let that factor rise from 1 in so many iterations, counted from the first of all, not of this run
+            (Goyal et al., Accurate, Large Minibatch SGD, 2017).
+        timeout : float
+            Seconds that a rank may take without progress before it is named and all end; 0: for ever. A rank that gives no sign of
+            life for 10 seconds, or ends by an exception, ends all in any case.
+
+        Raises
+        ------
+        DependencyError
+            If there is no MPI: the message says what to install.
+        ConfigError
+            If `carrier`, `wire` or `scale_lr` is unknown, a `warmup` leads nowhere, NCCL was asked for and cannot be used, a group
+            was joined before, or versions, solvers, nets, numbers of records or weights files differ between the ranks; the message
+            names what differs, rank and machine.
+        """
+        from minicaffe.parallel.carrier import make_carrier  # here, so that who trains alone does without them
+        from minicaffe.parallel.exchange import Exchange
+        from minicaffe.parallel.group import Group
+        from minicaffe.parallel.signs import Signs
+        from minicaffe.solver import agreement
+        for field, value, known in (("wire", wire, WIRES), ("carrier", carrier, (*CARRIERS, None)),
+                                    ("scale_lr", scale_lr, (*RATE_SCALES, None))):
+            if value not in known:
+                raise ConfigError(f"must be one of {', '.join(filter(None, known))}, got '{value}'", field=field)
+        if warmup < 0 or warmup and scale_lr is None:
+            raise ConfigError(f"must be a number of iterations, with scale_lr, got {warmup}", field="warmup")
+        if caffe.group is not None:
+            raise ConfigError("a solver of this process trains together with others already, and only one can; delete it first")
+        group = Group(comm)
+        Signs(group, timeout)
+        agreement.check(self, group)
+        group.agree({"the carrier of gradients": carrier, "their type": wire, "sync_batch_norm": sync_batch_norm,
+                     "scale_lr": scale_lr, "warmup": warmup})
+        exchange = Exchange(group, self.net.learnable_params, self.net.learned(),
+                            make_carrier(group, carrier, wire == "bf16", overlap), wire == "bf16")
+        caffe.join(group)
+        self.group, self._exchange = group, exchange
+        if scale_lr is not None:
+            self.rate_scale, self.warmup = RATE_SCALES[scale_lr](group.size), warmup
+        with self.net.lock:
+            snapshot.share(self)
+        log_own_data(self.net)
+        if sync_batch_norm:
+            apart = Group(group.comm)   # a communicator of its own: gradients travel meanwhile
+            self._one_batch = [layer.name for layer in self.net.layers if layer.type == "BatchNorm" and layer.synchronise(apart)]
+            if not self._one_batch and group.rank == 0:
+                log.warning("sync_batch_norm changes nothing: the net has no BatchNorm layer that uses the statistics of its batch")
+
+    @property
+    def carrier(self):
+        """str: what brings gradients to other processes, "MPI" or "NCCL"; None for a process that trains alone."""
+        return self._exchange.carrier.name if self._exchange is not None else None
+
     def gradients(self):
-        """Compute the gradients of `iter_size` batches into the parameters' diffs; return the sum of their losses."""
-        self.net.clear_param_diffs()
-        return sum(self.net.forward_backward() for _ in range(self.param.iter_size))
+        """Compute the gradients of `iter_size` batches into the parameters' diffs; return the sum of their losses.
+
+        Of processes that train together each gets the sums of all ranks' gradients, and the mean of their losses.
+        """
+        net, passes = self.net, self.param.iter_size
+        net.clear_param_diffs()
+        if self.group is None:
+            return sum(net.forward_backward() for _ in range(passes))
+        before = sum(net.forward_backward() for _ in range(passes - 1))
+        self.last_pass(on_loss=lambda loss: self._exchange.tell(before + loss, self._poll()))
+        return self._told()
+
+    def last_pass(self, **options):
+        """Run the net forward and backward; the gradients of processes that train together become the sums of all ranks'.
+
+        The options and what is returned are those of `Net.forward_backward`.
+        """
+        net, exchange = self.net, self._exchange
+        if exchange is None:
+            return net.forward_backward(**options)
+        exchange.begin()
+        net.updater, net.in_parts = exchange.offer, False
+        try:
+            loss = net.forward_backward(**options)
+            if net.updater is not None:     # somebody looks into each layer's run
+                exchange.finish()
+            return loss
+        finally:
+            net.updater, net.in_parts = None, True
+
+    def _told(self):
+        loss, self._action = self._exchange.told()
+        self._summed = True
+        return loss
+
+    def _poll(self):
+        return self.action() if self.action is not None else "none"
+
+    def _next_action(self):
+        """Ask for an action; of a group all ranks get the same."""
+        action = self._poll()
+        return action if self.group is None else max(self.group.gather(action), key=("none", "snapshot", "stop").index)
+
+    def _mean(self, loss):
+        return loss if self.group is None else sum(self.group.gather(loss)) / self.group.size
+
+    def _average_statistics(self):
+        """Give all ranks the mean of their running statistics of BatchNorm, which no gradient makes equal.
+
+        They are sums (layers/batch_norm.pyx): with their means what they stand for is that of the batches of all ranks.
+        """
+        blobs = list(dict.fromkeys(blob for layer in self.net.layers if layer.type == "BatchNorm" for blob in layer.blobs))
+        if self.group is None or self.group.size == 1 or not blobs or self._one_batch:
+            return
+        if not self._averages:
+            log.info("BatchNorm's running statistics are each rank's own; before tests and snapshots all take their mean.")
+            self._averages = True
+        # In double: the mean of equal floats is the same float.
+        mine = np.concatenate([blob.data.ravel().astype(np.float64) for blob in blobs])
+        ends = np.cumsum([blob.count for blob in blobs])
+        for blob, mean in zip(blobs, np.split(self.group.sum(mine) / self.group.size, ends[:-1]), strict=True):
+            blob.data[...] = mean.reshape(blob.shape)
 
     def _smooth(self, loss):
         """Take the loss of iteration `iter` into the mean of the last `average_loss` losses."""
@@ -285,9 +451,9 @@ class Solver:
         iterations, seconds = self.iter - self._displayed[0], now - self._displayed[1]
         self._displayed = (self.iter, now)
         per_second = iterations / seconds if seconds > 0 else 0.0
-        images = batch_size(self.net)
+        images = images_together(self)
         record = {"iteration": self.iter, "loss": self.smoothed_loss, "seconds": seconds, "iters_per_second": per_second,
-                  "images_per_second": images * self.param.iter_size * per_second if images is not None else None,
+                  "images_per_second": images * per_second if images is not None else None,
                   "outputs": output_records(self.net)}
         log.info("Iteration %d (%g iter/s, %gs/%d iters), loss = %g", self.iter, per_second, seconds, self.param.display,
                  self.smoothed_loss)
@@ -307,6 +473,8 @@ class Solver:
     def test(self, i):
         """Run ``test_iter[i]`` batches through test net `i`; report the means of its outputs, and of the loss on request.
 
+        The ranks of a group divide the batches; all get the record that one process gets.
+
         Returns
         -------
         dict or None
@@ -315,19 +483,18 @@ class Solver:
         """
         net, batches = self.test_nets[i], self.param.test_iter[i]
         log.info("Iteration %d, Testing net (#%d)", self.iter, i)
+        self._average_statistics()
         for blob, source in self._unshared[i]:
             blob.share_data(source)
         means = DetectionOutputs(net, self.param) if self.param.eval_type == "detection" else OutputMeans(net)
-        loss = 0.0
-        for _ in range(batches):
-            while (action := self.action() if self.action is not None else "none") == "snapshot":
-                self._snapshot_if_finite()
-            if action == "stop":
-                self._stop = True
-                log.info("Test interrupted.")
-                return None
-            loss += net.forward_from_to(0, len(net.layers) - 1)
-            means.add()
+        loss, passes = 0.0, 0
+        for batch_loss, values in run_batches(net, batches, self.group, self._may_test):
+            loss += batch_loss
+            means.add(values)
+            passes += 1
+        if passes < batches:
+            log.info("Test interrupted.")
+            return None
         record = {"iteration": self.iter, "net": i, "loss": None, "outputs": means.records()}
         if self.param.test_compute_loss and batches:
             record["loss"] = loss / batches
@@ -336,10 +503,19 @@ class Solver:
         self._tell("on_test", record)
         return record
 
+    def _may_test(self):
+        """Take snapshots that are asked for; return whether the test goes on."""
+        while (action := self._next_action()) == "snapshot":
+            self._snapshot_if_finite()
+        self._stop = self._stop or action == "stop"
+        return action != "stop"
+
     # ---- the rest
 
     def snapshot(self):
         """Write the model and the solver state, each whole or not at all; return their paths.
+
+        In a group rank 0 writes, all ranks must call this, and return or raise when it is done.
 
         Raises
         ------
@@ -354,26 +530,44 @@ class Solver:
         """
         with self.net.lock:
             self._check_whole()
+            self._average_statistics()
             self._watch.parameters(self, "stop")
             with interrupts_held():  # Ctrl-C leaves no model without its state
                 paths = snapshot.write(self)
         self._tell("on_snapshot", *paths)
         return paths
 
+    @property
+    def _leads(self):
+        """Whether tests, displays and snapshots are made here: of processes that NCCL alone joins only by the first."""
+        return self.group is not None or caffe.solver_rank == 0
+
     def _snapshot_if_finite(self):
+        if not self._leads:
+            return
+        self._average_statistics()  # so that all ranks find the same
         if self._watch.parameters(self):
             self.snapshot()
 
     def restore(self, path):
         """Take iteration, weights and history from a solver state, with `exact_resume` random numbers and data positions too.
 
+        In a group all ranks must call this, and rank 0 reads. As many ranks as have written the state go on where each of them
+        stood; others, one process, and ranks that are joined by `distribute` after this, begin together where rank 0 stood.
+
         Raises
         ------
         FileError, DataError, ShapeError, ConfigError
-            If the state cannot be read or does not fit; the solver is as it was.
+            If the state cannot be read or does not fit; the solver is as it was, unless only the part of another rank than 0 is
+            damaged: then all ranks begin together where rank 0 stood.
         """
         with self.net.lock, caffe.trusting(self.trusted):
-            snapshot.restore(self, str(path))
+            if self.group is None:
+                snapshot.restore(self, str(path))
+            else:
+                resume = []     # on rank 0
+                self.group.at_first(lambda: resume.append(snapshot.restore(self, str(path))))
+                snapshot.share(self, *resume)
         self._watch, self._torn = FiniteWatch(self.nan, self.iter), False
 
     def _check_whole(self):

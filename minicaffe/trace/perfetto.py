@@ -1,7 +1,8 @@
 """A trace in Chrome's trace format, which ui.perfetto.dev, chrome://tracing and Speedscope read.
 
-Steps are slices of one track, kernels and copies of two more; bytes in use are counters by place and role; what the allocator did
-are instants. Times are microseconds since the start of the trace (Trace Event Format, "JSON Object Format").
+Steps are slices of one track, kernels and copies of two more; gradients on their way between processes begin and end, several at
+once; bytes in use are counters by place and role; what the allocator did are instants. Times are microseconds since the start of
+the trace (Trace Event Format, "JSON Object Format").
 """
 
 import json
@@ -9,8 +10,9 @@ import json
 from minicaffe.proto.atomic import replacing
 from minicaffe.trace.model import Replay, launch_of
 
-STEPS, KERNELS, COPIES, ALLOCATOR = range(1, 5)
-TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators"}
+STEPS, KERNELS, COPIES, ALLOCATOR, TRAVELS = range(1, 6)
+TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
+          TRAVELS: "gradients on their way"}
 PROCESS = 1
 
 
@@ -30,7 +32,7 @@ def events(trace):
     usage = _Usage(trace)
     timed += [usage.row(place, 0) for place in usage.live]
     for event in trace.events:
-        timed += [row for row in (_slice(event), usage.take(event)) if row is not None]
+        timed += [row for row in (_slice(event), usage.take(event), *_travel(event)) if row is not None]
     return rows + sorted(timed, key=lambda row: (row["ts"], -row.get("dur", 0)))
 
 
@@ -80,6 +82,14 @@ def _slice(event):
         args = {"bytes": event.nbytes, "place": event.place, "address": hex(event.address), "detail": event.detail}
         return {**row, "ph": "i", "tid": ALLOCATOR, "name": event.kind, "s": "t", "args": args}
     return None
+
+
+def _travel(event):
+    """Return the begin and the end of gradients on their way."""
+    if event.kind != "travel":
+        return []
+    row = {"pid": PROCESS, "tid": TRAVELS, "cat": "travel", "id": event.time, "name": event.name, "args": {"bytes": event.nbytes}}
+    return [{**row, "ph": "b", "ts": (event.time - event.took) / 1000}, {**row, "ph": "e", "ts": event.time / 1000}]
 
 
 class _Usage:

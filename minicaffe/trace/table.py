@@ -246,12 +246,32 @@ def summary(trace):
     lines = [f"{len(trace.steps)} steps in {iterations} iteration{'s' if iterations != 1 else ''}, {len(events)} events",
              *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} ms"
                for what, those in (("copies", copies), ("reorders", reorders)) if those or what == "copies"),
-             *([f"kernels: {len(launches)}, {sum(e.took for e in launches) / 1e6:.3f} ms"] if launches else [])]
+             *([f"kernels: {len(launches)}, {sum(e.took for e in launches) / 1e6:.3f} ms"] if launches else []), *travels(trace)]
     for place, (total, roles) in peaks(trace).items():
         parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)
         where = PLACES.get(place) or place.replace("CUDAPlace(", "on device ").rstrip(")")
         lines.append(f"peak {where}: {size_text(total)} ({parts})")
     return lines
+
+
+def travels(trace):
+    """Return the line about gradients on their way to and from other processes, and what of it backward hid; none of one process.
+
+    Parameters
+    ----------
+    trace : Trace
+    """
+    there = [event for event in trace.events if event.kind == "travel"]
+    if not there:
+        return []
+    total, hidden, end = 0, 0, 0
+    backward = [(step["begin"], step["end"]) for step in trace.steps if step["kind"] == "backward"]
+    for begin, arrived in sorted((event.time - event.took, event.time) for event in there):
+        begin, end = max(begin, end), max(arrived, end)     # what was under way at once counts once
+        total += max(0, end - begin)
+        hidden += sum(max(0, min(end, last) - max(begin, first)) for first, last in backward)
+    return [f"gradients on their way between processes: {len(there)}, {size_text(sum(e.nbytes for e in there))}, "
+            f"{total / 1e6:.3f} ms, {hidden / 1e6:.3f} of them while layers ran backward"]
 
 
 def peaks(trace):

@@ -78,7 +78,7 @@ def test_unknown_option_names_near_ones(capsys):
 
 
 @pytest.mark.parametrize("options, words", [
-    (["--gpu", "0,1"], "one GPU trains a net so far"), (["--gpu", "first"], "must be the number of a GPU, got 'first'"),
+    (["--gpu", "0,0"], "must be the number of a GPU, got '0,0'; several have commas"), (["--gpu", "first"], "must be the number of a GPU, got 'first'"),
     (["--device", "tpu"], "must be cpu, gpu or sim, got 'tpu'")])
 def test_a_wrong_device_is_refused_in_one_line(options, words, capsys):
     err = failed(capsys, ["device_query", *options], 2, words)

@@ -71,7 +71,7 @@ def test_extract_features(minicaffe, there):
     assert [key for key, _ in rows] == [b"%010d" % i for i in range(12)]
     datum = caffe_pb2.Datum.FromString(rows[5][1])
     weight, bias = (blob.data for blob in caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel").params["ip"])
-    np.testing.assert_allclose(datum.float_data, weight.sum(axis=1) * 2 + bias, rtol=1e-4)
+    np.testing.assert_allclose(datum.float_data, weight.sum(axis=1) * 2 + bias, rtol=1e-4, atol=1e-6)
     assert (datum.channels, datum.height, datum.width, datum.HasField("label")) == (5, 1, 1, False)
     assert caffe_pb2.Datum.FromString(records("f2")[0][1]).height == 8
     assert "exists already" in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "ip", "f1", 1, "lmdb", status=1)

@@ -13,6 +13,13 @@ from minicaffe.data.db import new_database, open_db
 from minicaffe.errors import ConfigError, DataError, DependencyError, FileError
 
 
+def test_every_nth_record(make_db, backend):
+    with open_db(make_db([b"%d" % i for i in range(7)], backend), backend) as db:
+        cursor = db.cursor()
+        assert [bytes(value) for _, value in cursor.take(3, skip=2, gap=4)] == [b"2", b"6", b"3"]
+        assert [bytes(value) for _, value in cursor.take(2, skip=8)] == [b"5", b"6"]
+
+
 def test_cursor_goes_in_key_order_and_round(make_db, backend):
     path = make_db([b"a", b"b", b"c"], backend)
     with open_db(path, backend) as db:

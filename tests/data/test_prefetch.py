@@ -1,4 +1,4 @@
-"""The prefetch thread: order, wrap-around, restart, several solvers, errors, and that it always ends."""
+"""The prefetch thread: order, wrap-around, restart, every n-th record, errors, and that it always ends."""
 
 import gc
 import os
@@ -21,10 +21,10 @@ from minicaffe.errors import ConfigError, DataError, Error, FileError, OutOfMemo
 from minicaffe.proto import caffe_pb2
 
 
-def over(path, backend, batch_size, transformer, *, solver_count=1, solver_rank=0, **options):
-    """Return a Prefetcher over the records of a database."""
-    maker = RecordBatches(path, backend, batch_size, transformer, solver_count=solver_count, solver_rank=solver_rank)
-    return Prefetcher(maker, **options)
+def over(path, backend, batch_size, transformer, *, start=0, gap=1, step=None, **options):
+    """Return a Prefetcher over the records of a database, `gap` apart, from record `start` on."""
+    maker = RecordBatches(path, backend, transformer)
+    return Prefetcher(maker, range(start, start + batch_size * gap, gap), step or batch_size * gap, **options)
 
 
 def transformer(phase=caffe_pb2.TEST, **fields):
@@ -63,12 +63,12 @@ def open_prefetcher(make_db, backend):
 def test_records_in_order_round_and_round(open_prefetcher, batch_size, depth):
     prefetcher = open_prefetcher(batch_size, depth=depth)
     assert labels_of(prefetcher, 9) == [i % 10 for i in range(9 * batch_size)]
-    assert (prefetcher.batches, prefetcher.position) == (9, 9 * batch_size)
+    assert (prefetcher.numbers.stop, prefetcher.upcoming.start) == (9 * batch_size, 9 * batch_size)
 
 
 @pytest.mark.parametrize("start", [0, 4, 9, 10, 1_000_003])
 def test_starts_at_any_record(open_prefetcher, start):
-    assert labels_of(open_prefetcher(3, start_record=start), 5) == [(start + i) % 10 for i in range(15)]
+    assert labels_of(open_prefetcher(3, start=start), 5) == [(start + i) % 10 for i in range(15)]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -77,28 +77,23 @@ def test_a_resumed_run_sees_the_same_pixels(make_db, pixels, dtype):
     rule = transformer(caffe_pb2.TRAIN, crop_size=3, mirror=True)
     straight = over(path, "LMDB", 4, rule, dtype=dtype)
     seen = [straight.next()[0].copy() for _ in range(4)]
-    resumed = over(path, "LMDB", 4, rule, dtype=dtype, start_record=straight.position)
+    resumed = over(path, "LMDB", 4, rule, dtype=dtype, start=straight.upcoming.start)
     for _ in range(4):
         assert (straight.next()[0] == resumed.next()[0]).all()
     assert seen[0].dtype == dtype
 
 
-@pytest.mark.parametrize("start", [0, 7])  # 7 is where a run with another number of solvers may have stopped
-@pytest.mark.parametrize("count", [2, 3])
-def test_solvers_share_the_stream_across_the_wrap(open_prefetcher, count, start):
-    solvers = [open_prefetcher(2, solver_count=count, solver_rank=rank, start_record=start) for rank in range(count)]
-    for rank, solver in enumerate(solvers):
-        assert labels_of(solver, 12) == [i % 10 for i in range(start, start + 24 * count) if i % count == rank]
-    resumed = open_prefetcher(2, solver_count=count, solver_rank=1, start_record=solvers[1].position)
-    assert labels_of(resumed, 3) == labels_of(solvers[1], 3)
+@pytest.mark.parametrize("start", [0, 1, 7])
+@pytest.mark.parametrize("gap", [2, 3, 12])
+def test_every_nth_record_across_the_wrap(open_prefetcher, gap, start):
+    assert labels_of(open_prefetcher(2, start=start, gap=gap), 12) == [(start + i * gap) % 10 for i in range(24)]
 
 
-@pytest.mark.parametrize("start", range(7))
-def test_solvers_share_the_stream_from_any_number(open_prefetcher, start):
-    """A run may be resumed with another number of solvers: each gets the numbers that are its rank modulo their count."""
-    for rank in range(3):
-        taken = labels_of(open_prefetcher(2, solver_count=3, solver_rank=rank, start_record=start), 4)
-        assert taken == [number % 10 for number in range(start, start + 24) if number % 3 == rank]
+def test_every_nth_batch_of_which_the_others_are_not_decoded(make_db):
+    values = numbered(12)
+    for i in (2, 5, 8, 11):
+        values[i] = b"\x08"
+    assert labels_of(over(make_db(values), "LMDB", 2, transformer(), step=6), 6) == [0, 1, 6, 7] * 3
 
 
 def test_the_former_batch_stays_until_the_next_call(open_prefetcher):
@@ -135,7 +130,7 @@ def test_each_batch_has_the_shape_of_its_first_record(make_db):
 def test_a_bad_record_is_named_and_the_good_batches_come_first(make_db, backend):
     values = numbered(6)
     values[4] = b"\x08"
-    prefetcher = over(make_db(values, backend), backend, 2, transformer(), start_record=6)
+    prefetcher = over(make_db(values, backend), backend, 2, transformer(), start=6)
     assert labels_of(prefetcher, 2) == [0, 1, 2, 3]
     for _ in range(2):
         with pytest.raises(DataError, match=r"db: record 4 \(key '00000004'\): is no Datum"):
@@ -162,10 +157,7 @@ def test_a_fault_of_the_allocator_reaches_the_caller(make_db):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size: must be at least 1, got 0"),
         ({"depth": 0}, "prefetch: must"),
-        ({"solver_count": 2, "solver_rank": 2}, "solver_rank: must be from 0 to 1"),
-        ({"start_record": -1}, "start_record"),
     ],
 )
 def test_wrong_arguments(make_db, options, message):
@@ -247,7 +239,7 @@ def test_interpreter_exit_does_not_hang(make_db):
     from minicaffe.data.record_batches import RecordBatches
     from minicaffe.data.transform import Transformer
     from minicaffe.proto import caffe_pb2
-    kept = Prefetcher(RecordBatches(sys.argv[1], "LMDB", 2, Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST)))
+    kept = Prefetcher(RecordBatches(sys.argv[1], "LMDB", Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST)), range(2), 2)
     kept.next()
     print("end")
     """

@@ -51,7 +51,7 @@ CASE(batch_norm) {
                     shifts(channels), diff(n), dscale(gamma_before), dshift(beta_before), scratch(4 * channels);
                 T* top = in_place ? from.data : to.data;
                 const mc::Channels shape{s.outer, s.channels, s.inner};
-                const mc::Standardization how{rule, given, eps, slope, means.data, variances.data, factors.data, scales.data,
+                const mc::Standardization how{rule, given, eps, slope, 0, means.data, variances.data, factors.data, scales.data,
                                               shifts.data, fused ? gamma.data : nullptr, fused ? beta.data : nullptr};
                 mc::standardize_forward(on, dtype<T>(), shape, how, from.data, top, in_place ? kept.data : nullptr);
                 expect("y", top, y, 4 * tolerance<T>());
@@ -59,8 +59,8 @@ CASE(batch_norm) {
                 expect("factor", factors.data, factor, 4 * tolerance<T>());
                 if (!mean_only) expect("variance", variances.data, variance, tolerance<T>());
                 if (in_place) expect("kept", kept.data, std::vector<double>(x.data, x.data + n), 0);
-                mc::standardize_backward(on, dtype<T>(), shape, how, in_place ? kept.data : from.data, dy.data, diff.data,
-                                         fused ? dscale.data : nullptr, fused ? dshift.data : nullptr, scratch.data);
+                mc::standardize_backward(on, dtype<T>(), shape, how, mc::Part::kWhole, in_place ? kept.data : from.data, dy.data,
+                                         diff.data, fused ? dscale.data : nullptr, fused ? dshift.data : nullptr, scratch.data);
                 expect("dx", diff.data, dx, 20 * tolerance<T>());
                 expect("gradient of the shift", dshift.data, dbeta, 2 * tolerance<T>() * std::sqrt(1 / per));
                 expect("gradient of the scale", dscale.data, dgamma, 8 * tolerance<T>() * std::sqrt(1 / per));

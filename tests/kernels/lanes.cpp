@@ -63,9 +63,9 @@ CASE(lanes) {
           Array<float> lane_mean(mean), lane_variance(variance), lane_factor(k), lane_scales(k), lane_shifts(k);
           Array<float> lane_dscale(dscale), lane_dshift(dshift);
           const bool fused = slope != 1;
-          const mc::Standardization how{rule, given, 0.01, slope, mean.data, variance.data, factor.data, scales.data, shifts.data,
+          const mc::Standardization how{rule, given, 0.01, slope, 0, mean.data, variance.data, factor.data, scales.data, shifts.data,
                                         fused ? a : nullptr, fused ? b : nullptr};
-          const mc::Standardization lane_how{rule, given, 0.01, slope, lane_mean.data, lane_variance.data, lane_factor.data,
+          const mc::Standardization lane_how{rule, given, 0.01, slope, 0, lane_mean.data, lane_variance.data, lane_factor.data,
                                              lane_scales.data, lane_shifts.data, fused ? a : nullptr, fused ? b : nullptr};
           mc::standardize_forward(on, mc::FLOAT, plain, how, x.data, y.data, kept.data);
           mc::standardize_forward(on, mc::FLOAT, c, lane_how, lx, to.data, copy.data);
@@ -76,10 +76,10 @@ CASE(lanes) {
           };
           same("mean", lane_mean, mean, tolerance<float>());
           same("factor", lane_factor, factor, 8 * tolerance<float>());
-          mc::standardize_backward(on, mc::FLOAT, plain, how, x.data, pdy, dx.data, fused ? dscale.data : nullptr,
-                                   fused ? dshift.data : nullptr, scratch.data);
-          mc::standardize_backward(on, mc::FLOAT, c, lane_how, lx, ldy, lane_dx.data, fused ? lane_dscale.data : nullptr,
-                                   fused ? lane_dshift.data : nullptr, scratch.data);
+          mc::standardize_backward(on, mc::FLOAT, plain, how, mc::Part::kWhole, x.data, pdy, dx.data,
+                                   fused ? dscale.data : nullptr, fused ? dshift.data : nullptr, scratch.data);
+          mc::standardize_backward(on, mc::FLOAT, c, lane_how, mc::Part::kWhole, lx, ldy, lane_dx.data,
+                                   fused ? lane_dscale.data : nullptr, fused ? lane_dshift.data : nullptr, scratch.data);
           expect_lanes("dx", c, lane_dx, dx, 40 * tolerance<float>());
           same("gradient of the scale", lane_dscale, dscale, 1e-5 * std::sqrt(double(n / k) + 1));
           same("gradient of the shift", lane_dshift, dshift, 1e-5 * std::sqrt(double(n / k) + 1));

@@ -135,7 +135,7 @@ def test_small_parameters_are_updated_in_one_call(on_cpu, monkeypatch, name):
     """A plan lets the update follow each gradient, but small ones wait for each other."""
     solver, calls = solver_of(name, plan="memory"), []
     update = solver.update
-    monkeypatch.setattr(solver, "update", lambda rate, which: (calls.append(sorted(which)), update(rate, which)))
+    monkeypatch.setattr(solver, "update", lambda rate, which, part: (calls.append(sorted(which)), update(rate, which, part)))
     solver.step(1)
     assert calls == [list(range(len(solver.net.learnable_params)))]
 

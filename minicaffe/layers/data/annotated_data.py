@@ -4,7 +4,7 @@ Different from Caffe: draws depend on the seed and the record's number only, so 
 `label_map_file` checks the labels; crops need no `mirror` to be random; a mean file has the size of the uncropped picture.
 """
 
-from minicaffe.common import TRAIN, caffe
+from minicaffe.common import caffe
 from minicaffe.data.annotated_batches import AnnotatedBatches, parse
 from minicaffe.data.augment import Augmenter
 from minicaffe.data.label_map import read_label_map
@@ -13,7 +13,7 @@ from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
 from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
-from minicaffe.layers.data.data import check_database, first_record
+from minicaffe.layers.data.data import check_database, count_records, first_record
 from minicaffe.proto import caffe_pb2
 
 
@@ -54,6 +54,9 @@ class AnnotatedDataLayer(PrefetchingLayer):
         shape, self.label_shape = self._first_shapes(annotated)
         return param.batch_size, *shape
 
+    def count_records(self):
+        return count_records(self.param.data_param)
+
     def _first_shapes(self, annotated):
         """Read the first record: whether it has boxes, and the shapes that it gives."""
         self.boxes = annotated.HasField("anno_type")
@@ -77,11 +80,10 @@ class AnnotatedDataLayer(PrefetchingLayer):
     def make_batches(self):
         param, transform = self.param.data_param, self.param.transform_param
         samplers = Samplers(self.param.annotated_data_param.batch_sampler, "annotated_data_param.batch_sampler")
-        count, rank = (caffe.solver_count, caffe.solver_rank) if self.phase == TRAIN else (1, 0)
         return AnnotatedBatches(
-            param.source, param.backend, param.batch_size, Transformer(transform, self.phase, self.seed),
+            param.source, param.backend, Transformer(transform, self.phase, self.seed),
             Augmenter(transform, samplers, self.seed), boxes=self.boxes, names=self.names,
-            colours=(transform.force_color, transform.force_gray), solver_count=count, solver_rank=rank)
+            colours=(transform.force_color, transform.force_gray))
 
 
 register_layer("AnnotatedData", AnnotatedDataLayer)

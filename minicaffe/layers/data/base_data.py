@@ -11,8 +11,8 @@ from minicaffe.common import caffe
 from minicaffe.data.ahead import Ahead, pinned_array
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.errors import ConfigError, Error
-from minicaffe.layer import Layer
 from minicaffe.layers.base.checks import state_numbers
+from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.memory.budget import check_bytes
 
 # What the thread holds beside the values themselves, at least: the place of a record and of a batch.
@@ -20,7 +20,7 @@ RECORD_BYTES, BUFFER_BYTES = 512, 4096
 DEFAULT_DEPTH = 4  # of data_param.prefetch; as many batches are held whatever the budget
 
 
-class PrefetchingLayer(Layer):
+class PrefetchingLayer(NumberedSource):
     """Tops: data (batch, channels, height, width), and label (batch,) where the type has it.
 
     A type defines `prepare`, which reads the layer's parameters and gives the shape of the data, and `make_batches`.
@@ -33,9 +33,6 @@ class PrefetchingLayer(Layer):
         The folder that files must lie in, if the net is not trusted.
     """
 
-    host_only = True
-    flops_per_value = 0, 0
-    exact_num_bottom_blobs = 0
     batch_field = None  # the field that says the batch's size, for errors
 
     def check_files(self):
@@ -56,12 +53,13 @@ class PrefetchingLayer(Layer):
         if depth < 1:
             raise ConfigError(f"must be at least 1, got {depth}", field="data_param.prefetch")
         self.seed = self.generator.seed ^ self.generator.take() << 32
-        self.start = 0
         self.ahead = None  # in GPU mode: the next batch, under way to the device
         self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
+        self.position = 0
         self.within = caffe.within
         self.check_files()
         shape = self.prepare()
+        self.batch_size = shape[0]
         try:
             top[0].reshape(*shape)
             check_bytes(shape[0] * RECORD_BYTES, f"the records of a batch of {shape[0]}")
@@ -79,6 +77,7 @@ class PrefetchingLayer(Layer):
         """Nothing to do: each batch brings its shape."""
 
     def forward_cpu(self, bottom, top):
+        step = self._aim()
         if self.ahead is not None:  # the mode changed: what is under way is this batch
             arrays, self.ahead = self.ahead.arrays, None
         else:
@@ -87,11 +86,30 @@ class PrefetchingLayer(Layer):
             if blob.shape != array.shape:
                 blob.reshape(*array.shape)
             blob.set_cpu_data(array)
+        self.position += step
 
     def forward_gpu(self, bottom, top):
+        step = self._aim()
         if self.ahead is None:
             self.ahead = Ahead(lambda: self.next_batch(pinned_array, 2))
         self.ahead.give(top)
+        self.position += step
+
+    def _aim(self):
+        """End the thread if what comes next is not the batch that is wanted; return the step from that to the one after it."""
+        numbers, step = self.records()
+        if self.prefetcher is not None:
+            coming = self.prefetcher.upcoming if self.ahead is None else self.prefetcher.numbers
+            if (coming, self.prefetcher.step) != (numbers, step):
+                self._drop()
+        return step
+
+    def _drop(self):
+        """End the thread, and forget what it has made ready."""
+        self.ahead = None
+        if self.prefetcher is not None:
+            self.prefetcher.close()
+            self.prefetcher = None
 
     def next_batch(self, allocate, hold):
         """Return data, and labels if they are wanted, of the next batch; start the thread if there is none."""
@@ -100,7 +118,7 @@ class PrefetchingLayer(Layer):
                 self.check_files()
                 maker = self.make_batches()
             self.prefetcher = Prefetcher(
-                maker, self.param.data_param.prefetch, self.start, (np.float32, np.float64)[self.dtype],
+                maker, *self.records(), self.param.data_param.prefetch, (np.float32, np.float64)[self.dtype],
                 labels=len(self.param.top) > 1, allocate=allocate, hold=hold)
         data, labels = self.prefetcher.next()
         return (data,) if labels is None else (data, labels)
@@ -109,17 +127,11 @@ class PrefetchingLayer(Layer):
         """Data have no gradient."""
 
     def get_state(self):
-        position = self.start
-        if self.prefetcher is not None:
-            position = self.prefetcher.position - (self.prefetcher.step if self.ahead is not None else 0)
-        return {"seed": self.seed, "position": position}
+        return {"seed": self.seed, "position": self.position}
 
     def set_state(self, state):
-        self.seed, self.start = state_numbers(state, {"seed": 1 << 128, "position": 1 << 63})
-        self.ahead = None
-        if self.prefetcher is not None:
-            self.prefetcher.close()
-            self.prefetcher = None
+        self.seed, self.position = state_numbers(state, {"seed": 1 << 128, "position": 1 << 63})
+        self._drop()
 
 
 def in_field(error, field):

@@ -2,7 +2,7 @@
 
 import os
 
-from minicaffe.common import TRAIN, caffe
+from minicaffe.common import caffe
 from minicaffe.data.augment import Augmenter
 from minicaffe.data.db import open_db
 from minicaffe.data.record_batches import RecordBatches
@@ -42,17 +42,24 @@ class DataLayer(PrefetchingLayer):
     def _first_shape(self, record):
         maker = self.make_batches()
         try:
-            return maker.load([record], 0).shape[1:]
+            return maker.load([record], range(1)).shape[1:]
         finally:
             maker.close()
 
     def make_batches(self):
         param, transform = self.param.data_param, self.param.transform_param
         augmenter = Augmenter(transform, seed=self.seed)
-        count, rank = (caffe.solver_count, caffe.solver_rank) if self.phase == TRAIN else (1, 0)
-        return RecordBatches(param.source, param.backend, param.batch_size, self.transformer(),
-                             augmenter=augmenter if augmenter.active else None,
-                             colours=(transform.force_color, transform.force_gray), solver_count=count, solver_rank=rank)
+        return RecordBatches(param.source, param.backend, self.transformer(), augmenter=augmenter if augmenter.active else None,
+                             colours=(transform.force_color, transform.force_gray))
+
+    def count_records(self):
+        return count_records(self.param.data_param)
+
+
+def count_records(param):
+    """Return the number of records of a DataParameter's database."""
+    with open_db(param.source, param.backend) as db:
+        return len(db)
 
 
 def first_record(param, look):

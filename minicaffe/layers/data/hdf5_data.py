@@ -9,21 +9,19 @@ import os
 
 import numpy as np
 
-from minicaffe.common import TRAIN, caffe
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError
-from minicaffe.layer import Layer, register_layer
+from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.base_data import in_field
+from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 
 
-class HDF5DataLayer(Layer):
+class HDF5DataLayer(NumberedSource):
     """Tops: (batch, rest of the dataset's shape), one or more."""
 
-    host_only = True
-    flops_per_value = 0, 0
-    exact_num_bottom_blobs = 0
     min_top_blobs = 1
 
     def layer_setup(self, bottom, top):
@@ -40,9 +38,12 @@ class HDF5DataLayer(Layer):
         caffe.check_listed(self.files, param.source, "hdf5_data_param.source")
         self.seed = self.generator.take() ^ self.generator.seed
         self.names = list(self.param.top)
-        self.epoch = self.place = self.row = self.offset = 0
+        self.epoch = self.place = self.row = self.offset = 0    # row number `offset` of the stream is this row of this file
         self.arrays, self.loaded = (), None  # the datasets of the file that is in memory, and its path
+        self.lengths = {}  # how many rows the files have that were opened
+        self.orders = {}   # the latest orders of files and of rows, by the seed and the place in the run that they depend on
         self._load()
+        self.position = 0
         self.reshape(bottom, top)
 
     def reshape(self, bottom, top):
@@ -52,21 +53,28 @@ class HDF5DataLayer(Layer):
             except Error as error:
                 raise error.at(field="hdf5_data_param.batch_size")
 
-    def _random(self, *path):
-        """A generator that depends on the seed and a place in the run only, so that a resumed run shuffles alike."""
-        return np.random.default_rng([self.seed, *path])
+    def count_records(self):
+        return len(self.arrays[0]) if len(self.files) == 1 else f"those of {len(self.files)} files"
+
+    def _order(self, count, *place):
+        """Return the order of `count` files or rows; as a function of seed and place in the run, a resumed run repeats it."""
+        key = self.seed, count, *(place if self.shuffle else ())
+        found = self.orders.get(len(place))
+        if found is None or found[0] != key:
+            order = np.random.default_rng([self.seed, *place]).permutation(count) if self.shuffle else np.arange(count)
+            self.orders[len(place)] = found = key, order
+        return found[1]
+
+    def _path(self):
+        """Return the path of the file at `place` of this epoch's order."""
+        return self.files[self._order(len(self.files), self.epoch)[self.place]]
 
     def _load(self):
-        """Read the file at `place` of this epoch's order into memory, unless it is there, and order its rows."""
-        order = range(len(self.files))
-        if self.shuffle:
-            order = self._random(self.epoch).permutation(len(self.files))
-        path = self.files[order[self.place]]
+        """Read that file into memory, unless it is there; return the order of its rows."""
+        path = self._path()
         if path != self.loaded:
             self._read(path)
-        self.rows = np.arange(len(self.arrays[0]))
-        if self.shuffle:
-            self.rows = self._random(self.epoch, self.place + 1).permutation(len(self.rows))
+        return self._order(len(self.arrays[0]), self.epoch, self.place + 1)
 
     def _read(self, path):
         try:
@@ -77,44 +85,57 @@ class HDF5DataLayer(Layer):
             if array.shape[1:] != before.shape[1:]:
                 raise in_field(DataError(f"rows have shape {array.shape[1:]}, those of the file before {before.shape[1:]}",
                                          file=path), "hdf5_data_param.source")
-        self.arrays, self.loaded = arrays, path
+        self.arrays, self.loaded, self.lengths[path] = arrays, path, len(arrays[0])
 
     def forward_cpu(self, bottom, top):
         filled = 0
         views = [blob.data for blob in top]
-        count, rank = (caffe.solver_count, caffe.solver_rank) if self.phase == TRAIN else (1, 0)
-        while filled < self.batch_size:
-            if self.row == len(self.rows):
-                self._next_file()
-            # With several solvers this one keeps every count-th row.
-            wait = (rank - self.offset) % count
-            chosen = self.rows[self.row + wait:self.row + wait + (self.batch_size - filled - 1) * count + 1:count]
-            used = min(len(self.rows) - self.row, wait + max(0, len(chosen) - 1) * count + (1 if len(chosen) else 0))
+        numbers, step = self.records()
+        while filled < len(numbers):
+            self._go_to(numbers[filled])
+            chosen = self._load()[self.row::numbers.step][:len(numbers) - filled]
             for view, array in zip(views, self.arrays):
                 view[filled:filled + len(chosen)] = array[chosen]
             filled += len(chosen)
-            self.row += used
-            self.offset += used
+        self.position += step
 
-    def _next_file(self):
-        self.row = 0
-        self.place += 1
-        if self.place == len(self.files):
-            self.place, self.epoch = 0, self.epoch + 1
-        if len(self.files) > 1 or self.shuffle:
-            self._load()
+    def _go_to(self, number):
+        """Go to row `number` of the stream; of files that are passed over only the lengths are read."""
+        begin = self.offset - self.row
+        while not begin <= number < begin + self._length():
+            if number < begin:
+                self.epoch, self.place = divmod(self.epoch * len(self.files) + self.place - 1, len(self.files))
+                begin -= self._length()
+            else:
+                begin += self._length()
+                self.epoch, self.place = divmod(self.epoch * len(self.files) + self.place + 1, len(self.files))
+        self.row, self.offset = number - begin, number
+
+    def _length(self):
+        """Return how many rows the file at `place` has."""
+        path = self._path()
+        if path not in self.lengths:
+            try:
+                with reading(path, self.within) as file:
+                    self.lengths[path] = len(_datasets(file, self.names, self.within)[0])
+            except Error as error:
+                raise in_field(error, "hdf5_data_param.source")
+        return self.lengths[path]
 
     def backward_cpu(self, top, propagate_down, bottom):
         """Data have no gradient."""
 
     def get_state(self):
+        if self.position != self.offset:    # behind the last row of a file rather than in the next, which nobody has opened yet
+            self._go_to(self.position - 1)
+            self.row, self.offset = self.row + 1, self.offset + 1
         return {name: getattr(self, name) for name in ("seed", "epoch", "place", "row", "offset")}
 
     def set_state(self, state):
         self.seed, self.epoch, self.place, self.offset = state_numbers(
             state, {"seed": 1 << 64, "epoch": 1 << 63, "place": len(self.files), "offset": 1 << 63})
-        self._load()
-        self.row, = state_numbers(state, {"row": len(self.rows) + 1})
+        self.row, = state_numbers(state, {"row": self._length() + 1})
+        self.position = self.offset
 
 
 def _read_list(source):
@@ -128,21 +149,26 @@ def _read_list(source):
     return files
 
 
-def _read_file(path, names, within):
-    """The datasets `names` of an HDF5 file, which must lie below `within`, as arrays with equal first dimensions."""
-    with reading(path, within) as file:
-        arrays = []
-        for name in names:
-            dataset = find(file, name, within is None)
-            if dataset is None:
-                raise DataError(f"has no dataset '{name}' for the top of that name; it has {', '.join(file)}")
-            if not is_numbers(dataset) or dataset.ndim < 1:
-                raise DataError(f"dataset '{name}' must hold numbers and have at least one axis")
-            arrays.append(read_array(dataset))
-    lengths = {name: len(array) for name, array in zip(names, arrays)}
+def _datasets(file, names, within):
+    """The datasets `names` of an open HDF5 file, whose first dimensions must be equal."""
+    datasets = []
+    for name in names:
+        dataset = find(file, name, within is None)
+        if dataset is None:
+            raise DataError(f"has no dataset '{name}' for the top of that name; it has {', '.join(file)}")
+        if not is_numbers(dataset) or dataset.ndim < 1:
+            raise DataError(f"dataset '{name}' must hold numbers and have at least one axis")
+        datasets.append(dataset)
+    lengths = {name: len(dataset) for name, dataset in zip(names, datasets)}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
-        raise DataError(f"datasets must have equally many rows and at least one, got {lengths}", file=path)
-    return arrays
+        raise DataError(f"datasets must have equally many rows and at least one, got {lengths}")
+    return datasets
+
+
+def _read_file(path, names, within):
+    """The datasets `names` of an HDF5 file, which must lie below `within`, as arrays."""
+    with reading(path, within) as file:
+        return [read_array(dataset) for dataset in _datasets(file, names, within)]
 
 
 register_layer("HDF5Data", HDF5DataLayer)

@@ -43,14 +43,14 @@ class ImageDataLayer(PrefetchingLayer):
         if param.root_folder:
             caffe.check_path(param.root_folder, "image_data_param.root_folder")
         if param.rand_skip:
-            self.start = draw(self.seed, NO_RECORD, 0, param.rand_skip)
+            self.position = draw(self.seed, NO_RECORD, 0, param.rand_skip)
         try:
             self.images = ImageList(param.source)
         except Error as error:
             raise in_field(error, "image_data_param.source")
         caffe.check_listed((param.root_folder + name for name, _ in self.images.entries), param.source, "image_data_param.source")
         try:
-            shape = self.make_batches().infer_shape(self.start)
+            shape = self.make_batches().infer_shape(self.position)
         except Error as error:
             raise in_field(error, "image_data_param.source")
         return param.batch_size, *shape
@@ -59,9 +59,12 @@ class ImageDataLayer(PrefetchingLayer):
         param, transform = self.param.image_data_param, self.param.transform_param
         augmenter = Augmenter(transform, seed=self.seed)
         return ImageBatches(
-            self.images, param.root_folder, param.batch_size, Transformer(transform, self.phase, self.seed), self.seed,
+            self.images, param.root_folder, Transformer(transform, self.phase, self.seed), self.seed,
             shuffle=param.shuffle, size=(param.new_height, param.new_width) if param.new_height else None, color=param.is_color,
             augmenter=augmenter if augmenter.active else None, within=self.within)
+
+    def count_records(self):
+        return len(self.images.entries)
 
 
 register_layer("ImageData", ImageDataLayer)

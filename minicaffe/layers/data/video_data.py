@@ -33,7 +33,8 @@ class VideoDataLayer(PrefetchingLayer):
         if size < 1:
             raise ConfigError(f"must be at least 1, got {size}", field=self.batch_field)
         self.field = "video_data_param.video_file"
-        if param.video_type == caffe_pb2.VideoDataParameter.VIDEO:
+        self.numbered = param.video_type == caffe_pb2.VideoDataParameter.VIDEO
+        if self.numbered:
             if not param.video_file:
                 raise ConfigError("must be given for video_type: VIDEO", field=self.field)
             caffe.check_path(param.video_file, "video_data_param.video_file")
@@ -53,9 +54,9 @@ class VideoDataLayer(PrefetchingLayer):
 
     def make_batches(self):
         param, transform = self.param.video_data_param, self.param.transform_param
-        video = param.video_file if param.video_type == caffe_pb2.VideoDataParameter.VIDEO else param.device_id
-        return VideoBatches(video, self.param.data_param.batch_size, Transformer(transform, self.phase, self.seed),
-                            Augmenter(transform, seed=self.seed), param.skip_frames)
+        video = param.video_file if self.numbered else param.device_id
+        return VideoBatches(video, Transformer(transform, self.phase, self.seed), Augmenter(transform, seed=self.seed),
+                            param.skip_frames)
 
 
 register_layer("VideoData", VideoDataLayer)

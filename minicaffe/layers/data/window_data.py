@@ -8,7 +8,7 @@ import numpy as np
 
 from minicaffe.common import caffe
 from minicaffe.data.mean_file import read_mean
-from minicaffe.data.window_batches import WindowBatches, WindowList
+from minicaffe.data.window_batches import WindowBatches, WindowList, objects_of
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
@@ -41,7 +41,6 @@ class WindowDataLayer(PrefetchingLayer):
         if param.root_folder:
             caffe.check_path(param.root_folder, "window_data_param.root_folder")
         self.mean = self._mean(crop)
-        self.objects = int(np.float32(param.batch_size) * np.float32(param.fg_fraction))
         try:
             self.windows = self._windows()
         except Error as error:
@@ -49,14 +48,18 @@ class WindowDataLayer(PrefetchingLayer):
         caffe.check_listed(self.windows.images, param.source, "window_data_param.source")
         return param.batch_size, 3, crop, crop
 
+    def count_records(self):
+        return len(self.windows.foreground), len(self.windows.background)
+
     def _windows(self):
         param = self.param.window_data_param
         windows = WindowList(param.source, param.root_folder, param.fg_threshold, param.bg_threshold)
         if windows.channels != 3:
             raise DataError(f"says that the last picture has {windows.channels} channels, pictures are read with 3",
                             file=param.source)
-        for count, table, rule in ((self.objects, windows.foreground, f"of at least {param.fg_threshold:g}"),
-                                   (param.batch_size - self.objects, windows.background, f"below {param.bg_threshold:g}")):
+        objects = objects_of(param.batch_size, param.fg_fraction)
+        for count, table, rule in ((objects, windows.foreground, f"of at least {param.fg_threshold:g}"),
+                                   (param.batch_size - objects, windows.background, f"below {param.bg_threshold:g}")):
             if count and not len(table):
                 raise DataError(f"has no window with an overlap {rule}, and a batch needs {count}", file=param.source)
         return windows
@@ -84,7 +87,7 @@ class WindowDataLayer(PrefetchingLayer):
     def make_batches(self):
         param = self.param.window_data_param
         return WindowBatches(
-            self.windows, param.batch_size, self.objects, self.param.transform_param.crop_size, self.seed,
+            self.windows, param.fg_fraction, self.position, self.param.transform_param.crop_size, self.seed,
             context=param.context_pad, square=param.crop_mode == "square", mirror=self.param.transform_param.mirror,
             mean=self.mean, scale=param.scale, cache=param.cache_images, within=self.within)
 

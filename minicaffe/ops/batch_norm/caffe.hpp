@@ -14,6 +14,7 @@ struct Standardization {
   int rule;  // a Deviation
   bool given;
   double eps, slope;  // of the ReLU; 1: none
+  index_t elsewhere;  // how many values of a channel other processes have, which count as well
   void *mean, *variance, *factor, *scale, *shift;
   const void *gamma, *beta;
 
@@ -47,6 +48,24 @@ struct Moments {
   }
 };
 
+template <class T> MC_HD void channel_moments(const Channels& c, index_t k, const T* x, T& mean, T& variance) {
+  Moments all;
+  for (index_t o = 0; o < c.outer; ++o)
+    for (index_t b = (o * c.channels + k) * c.inner, end = b + c.inner, e; b < end; b = e) {
+      e = min_(end, b + kSumBlock);
+      const T m = block_sum<T>(SumTerm<T>{x}, b, e) / T(e - b);
+      all.add(double(e - b), double(m), double(block_sum<T>(SquaredDifferenceTerm<T>{x, m}, b, e)));
+    }
+  all.put(mean, variance);
+}
+
+template <class T> struct ChannelMoments {
+  Channels c;
+  const T* x;
+  T *mean, *variance;
+  MC_HD void operator()(index_t k) const { channel_moments(c, k, x, mean[k], variance[k]); }
+};
+
 template <class T> struct StandardizeChannel {
   Channels c;
   bool given;
@@ -56,16 +75,7 @@ template <class T> struct StandardizeChannel {
   T *y, *kept, *mean, *variance;  // kept may be null
 
   MC_HD void operator()(index_t k) const {
-    if (!given) {
-      Moments all;
-      for (index_t o = 0; o < c.outer; ++o)
-        for (index_t b = (o * c.channels + k) * c.inner, end = b + c.inner, e; b < end; b = e) {
-          e = min_(end, b + kSumBlock);
-          const T m = block_sum<T>(SumTerm<T>{x}, b, e) / T(e - b);
-          all.add(double(e - b), double(m), double(block_sum<T>(SquaredDifferenceTerm<T>{x, m}, b, e)));
-        }
-      all.put(mean[k], variance[k]);
-    }
+    if (!given) channel_moments(c, k, x, mean[k], variance[k]);
     factors(k);
     const Standardize<T> f = by.at(k);
     for (index_t o = 0; o < c.outer; ++o) {
@@ -83,6 +93,31 @@ template <class T> struct StandardizeChannel {
   }
 };
 
+/// The sums of dz and, if it is wanted, of dz (x - mean) over a channel.
+template <class T> struct ChannelGradients {
+  double sum = 0, dot = 0;
+  MC_HD ChannelGradients(const Channels& c, index_t k, const Standardize<T>& f, const T* x, const T* dy, bool by_x) {
+    for (index_t o = 0; o < c.outer; ++o)
+      for (index_t b = (o * c.channels + k) * c.inner, end = b + c.inner, e; b < end; b = e) {
+        e = min_(end, b + kSumBlock);
+        sum += double(block_sum<T>(StandardizeTerm<T>{f, x, dy, false}, b, e));
+        if (by_x) dot += double(block_sum<T>(StandardizeTerm<T>{f, x, dy, true}, b, e));
+      }
+  }
+};
+
+/// sums[two][channel]: of dz and dz (x - mean)
+template <class T> struct ChannelGradientSums {
+  Channels c;
+  StandardizeBy<T> by;
+  const T *x, *dy;
+  T* sums;
+  MC_HD void operator()(index_t k) const {
+    const ChannelGradients<T> of(c, k, by.at(k), x, dy, true);
+    sums[k] = T(of.sum), sums[c.channels + k] = T(of.dot);
+  }
+};
+
 template <class T> struct StandardizeChannelBackward {
   Channels c;
   bool given, by_x;
@@ -93,18 +128,12 @@ template <class T> struct StandardizeChannelBackward {
   MC_HD void operator()(index_t k) const {
     StandardizeBackward<T> f{by.at(k), T(0), T(0)};
     if (!given || gamma || beta) {
-      double sum = 0, dot = 0;
-      for (index_t o = 0; o < c.outer; ++o)
-        for (index_t b = (o * c.channels + k) * c.inner, end = b + c.inner, e; b < end; b = e) {
-          e = min_(end, b + kSumBlock);
-          sum += double(block_sum<T>(StandardizeTerm<T>{f.of, x, dy, false}, b, e));
-          if (by_x || gamma) dot += double(block_sum<T>(StandardizeTerm<T>{f.of, x, dy, true}, b, e));
-        }
-      if (gamma) gamma[k] += T(dot * double(factor[k]));
-      if (beta) beta[k] += T(sum);
+      const ChannelGradients<T> of(c, k, f.of, x, dy, by_x || gamma);
+      if (gamma) gamma[k] += T(of.dot * double(factor[k]));
+      if (beta) beta[k] += T(of.sum);
       const double per = 1.0 / double(max_<index_t>(1, c.outer * c.inner));
-      if (!given) f.mean_dz = T(sum * per);
-      if (by_x) f.dot = T(dot * per) * factor[k] * factor[k];
+      if (!given) f.mean_dz = T(of.sum * per);
+      if (by_x) f.dot = T(of.dot * per) * factor[k] * factor[k];
     }
     for (index_t o = 0; o < c.outer; ++o) {
       const index_t begin = (o * c.channels + k) * c.inner;
@@ -223,6 +252,28 @@ template <class T> Channels side_by_side(const Context& on, const Channels& c) {
   return turn ? Channels(1, c.channels, c.outer, c.channels) : c;
 }
 
+/// The mean and variance of the channels of x.
+template <class T, class C> void moments(const Context& on, const Channels& c, const T* x, C* mean, C* variance) {
+  if constexpr (std::is_same_v<T, C>) {
+    const index_t count = std::max<index_t>(1, c.outer * c.inner);
+    if (on.stream) {
+      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<SumTerm<T>>{{x}}, 1.0 / count, false, mean);
+      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, SquaredDifferenceBy<T>{x, mean}, 1.0 / count, false, variance);
+      return;
+    }
+    if (c.lanes == 1) return cpu::for_each(on.threads, c.channels, cpu::ChannelMoments<T>{c, x, mean, variance}, count);
+  }
+  if constexpr (!std::is_same_v<T, double>) cpu::lane_moments(on.threads, c, x, mean, variance);
+}
+
+inline void standardize_moments(const Context& on, int dtype, const Channels& shape, const void* x, void* mean, void* variance) {
+  dispatch_layout(dtype, [&](auto type) {
+    using T = decltype(type);
+    using C = typename Element<T>::Compute;
+    moments(on, side_by_side<T>(on, shape), static_cast<const T*>(x), static_cast<C*>(mean), static_cast<C*>(variance));
+  });
+}
+
 /// y from x. `kept`, unless null, receives a copy of x.
 inline void standardize_forward(const Context& on, int dtype, const Channels& shape, const Standardization& s, const void* x,
                                 void* y, void* kept) {
@@ -241,14 +292,7 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& sh
                              cpu::StandardizeChannel<T>{c, s.given, s.factors<T>(), s.by<T>(), from, to, copy, mean, variance},
                              count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
-      if constexpr (plain)
-        if (on.stream && !s.given) {
-          cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<SumTerm<T>>{{from}}, 1.0 / count, false, mean);
-          cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, SquaredDifferenceBy<T>{from, mean}, 1.0 / count, false,
-                             variance);
-        }
-      if constexpr (!std::is_same_v<T, double>)
-        if (!on.stream && !s.given) cpu::lane_moments(on.threads, part, from + at, mean + k, variance + k);
+      if (!s.given) moments(on, part, from + at, mean + k, variance + k);
       for_each(on, part.channels, s.factors<C>().from(k));
       if constexpr (plain)
         broadcast_unary(on, part, s.by<C>().from(k), from + at, to + at, copy ? copy + at : nullptr);
@@ -259,10 +303,30 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& sh
   });
 }
 
+/// sums[two][channel]: of dz and dz (x - mean)
+template <class T, class C>
+void gradients(const Context& on, const Channels& c, const StandardizeBy<C>& by, const T* x, const T* dy, C* sums) {
+  if constexpr (std::is_same_v<T, C>) {
+    if (on.stream) {
+      for (bool by_x : {false, true})
+        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, x, dy, by_x}, 1.0, false,
+                           sums + by_x * c.channels);
+      return;
+    }
+    if (c.lanes == 1)
+      return cpu::for_each(on.threads, c.channels, cpu::ChannelGradientSums<T>{c, by, x, dy, sums},
+                           std::max<index_t>(1, c.outer * c.inner));
+  }
+  if constexpr (!std::is_same_v<T, double>) cpu::lane_gradients(on.threads, c, by, x, dy, sums);
+}
+
+/// Of backward: all of it, or only what comes before two numbers of each channel are added up over processes, or what comes after.
+enum class Part : int { kWhole, kBefore, kAfter };
+
 /// dx from dy, and what is added to the gradients of gamma and beta, unless they are null. `scratch` has room for 4 x channels
-/// values.
-inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, const void* x,
-                                 const void* dy, void* dx, void* gamma, void* beta, void* scratch) {
+/// values; the first 2 x channels are what parts kBefore and kAfter have between them.
+inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, Part which,
+                                 const void* x, const void* dy, void* dx, void* gamma, void* beta, void* scratch) {
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
     using C = typename Element<T>::Compute;
@@ -272,33 +336,32 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
     auto to = static_cast<T*>(dx);
     auto factor = static_cast<const C*>(s.factor);
     auto scale = static_cast<C*>(gamma), shift = static_cast<C*>(beta), sum = static_cast<C*>(scratch);
-    const index_t count = std::max<index_t>(1, c.outer * c.inner);
+    const index_t count = std::max<index_t>(1, c.outer * c.inner + s.elsewhere);
     const StandardizeBy<C> by = s.by<C>();
     if constexpr (plain)
-      if (!on.stream && c.lanes == 1)
+      if (!on.stream && c.lanes == 1 && which == Part::kWhole)
         return cpu::for_each(on.threads, c.channels,
                              cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
                                                                 shift}, count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
       C *dot = sum + part.channels, *own = dot + part.channels;
       const StandardizeBy<C> f = by.from(k);
-      const bool sums = !s.given || scale || shift;
-      if constexpr (plain)
-        if (on.stream && sums) {
-          cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, false}, 1.0, false, sum);
-          cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, kept, from, true}, 1.0, false, dot);
-        }
-      if constexpr (!std::is_same_v<T, double>)
-        if (!on.stream && sums) cpu::lane_gradients(on.threads, part, f, kept + at, from + at, sum);
-      for_each(on, part.channels,
-               StandardizeGradients<C>{s.given, s.by_x(), scale != nullptr, shift != nullptr, C(1.0 / count), factor + k, sum, dot,
-                                       scale ? scale + k : own, shift ? shift + k : own + part.channels});
+      if (which != Part::kAfter) {
+        if (!s.given || scale || shift) gradients(on, part, f, kept + at, from + at, sum);
+        for_each(on, part.channels,
+                 StandardizeGradients<C>{s.given, s.by_x(), scale != nullptr, shift != nullptr, C(1.0 / count), factor + k, sum, dot,
+                                         scale ? scale + k : own, shift ? shift + k : own + part.channels});
+      }
+      if (which == Part::kBefore) return;
       if constexpr (plain)
         broadcast_binary(on, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
       else
         cpu::map_lanes<T>(on.threads, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
     };
-    each_part(on, c, 2 * sizeof(T), work);
+    if (which == Part::kWhole)
+      each_part(on, c, 2 * sizeof(T), work);
+    else
+      work(c, 0, 0);
   });
 }
 

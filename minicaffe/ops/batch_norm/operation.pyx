@@ -7,6 +7,8 @@ from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout, element
 
+import numpy as np
+
 from minicaffe.errors import ShapeError
 from minicaffe.ops.engine import Refusal, offer
 from minicaffe.ops.epilogue import NormEpilogue
@@ -16,6 +18,7 @@ cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
         int rule
         bint given
         double eps, slope
+        long long elsewhere
         void *mean
         void *variance
         void *factor
@@ -23,9 +26,14 @@ cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
         void *shift
         const void *gamma
         const void *beta
+    enum Part "mc::Part":
+        WHOLE "mc::Part::kWhole"
+        BEFORE "mc::Part::kBefore"
+        AFTER "mc::Part::kAfter"
+    void standardize_moments(const Context&, int dtype, const Channels&, const void* x, void* mean, void* variance)
     void standardize_forward(const Context&, int dtype, const Channels&, const Standardization&, const void* x, void* y, void* kept)
-    void standardize_backward(const Context&, int dtype, const Channels&, const Standardization&, const void* x, const void* dy,
-                              void* dx, void* gamma, void* beta, void* scratch)
+    void standardize_backward(const Context&, int dtype, const Channels&, const Standardization&, Part, const void* x,
+                              const void* dy, void* dx, void* gamma, void* beta, void* scratch)
 
 cdef extern from "minicaffe/ops/batch_norm/cudnn.hpp" namespace "mc::cuda" nogil:
     void cudnn_standardize_forward(const Context&, int dtype, const Channels&, double eps, const void* x, const void* ones,
@@ -39,6 +47,10 @@ cdef class Standardize(Operation):
 
     With `given` mean and variance are what their blobs hold, else those of x, which forward puts there. Forward keeps x only where
     x and y are one blob and the gradient needs it.
+
+    With a `group` of processes (minicaffe.parallel.group.Group), which compute at the same time, mean and variance are those of the
+    values of all of them, and the gradient is that of the sum of their losses. What the processes tell each other, two numbers for each
+    channel in forward and in backward, goes by way of the host.
     """
 
     def __init__(self, *arguments):
@@ -59,6 +71,27 @@ cdef class Standardize(Operation):
         return self.in_place and (not self.given or self.carried is not None)
 
 
+    cdef int join_moments(self) except -1:
+        """Make the mean and variance of all processes' values of those of this one's."""
+        cdef long long count = self.shape.outer * self.shape.inner
+        theirs = self.group.gather_array(np.concatenate([[count], self.mean.data, self.variance.data], dtype=np.float64))
+        counts = theirs[:, :1]
+        means, variances = np.split(theirs[:, 1:], 2, 1)
+        total = counts.sum()
+        with np.errstate(all="ignore"):     # values that are not finite stay so
+            mean = (counts * means).sum(0) / max(total, 1)
+            self.mean.data[...] = mean
+            self.variance.data[...] = (counts * (variances + (means - mean) ** 2)).sum(0) / max(total, 1)
+        self.elsewhere = total - count
+        return 0
+
+    cdef int join_gradients(self) except -1:
+        """Add up what the gradient of x subtracts."""
+        sums = self.sums.data[:2 * self.shape.channels]
+        sums[...] = self.group.gather_array(sums.astype(np.float64)).sum(0)
+        return 0
+
+
 cdef class BatchNorm(Standardize):
     """Standardize with the rule that cuDNN knows, EPS_INSIDE; what Scale and ReLU do behind it takes no pass of its own."""
 
@@ -77,9 +110,15 @@ cdef class CaffeStandardize(Primitive):
         cdef const void* from_ = x.data_in(on, layout)
         cdef void* kept = NULL
         cdef Standardization s
+        cdef bint together = op.group is not None and not op.given
+        if together:
+            s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
+            with nogil:
+                standardize_moments(on, dtype, op.shape, from_, s.mean, s.variance)
+            op.join_moments()
         epilogue, op.epilogue = op.epilogue, None
         op.carried = epilogue if epilogue is not None and epilogue.carries else None
-        s.rule, s.given, s.eps, s.slope = op.rule, op.given, op.eps, slope_of(epilogue)
+        s.rule, s.given, s.eps, s.slope = op.rule, op.given or together, op.eps, slope_of(epilogue)
         s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
         s.factor, s.scale, s.shift = op.factor.mutable_data_on(on), op.scale.mutable_data_on(on), op.shift.mutable_data_on(on)
         s.gamma = s.beta = NULL
@@ -96,7 +135,8 @@ cdef class CaffeStandardize(Primitive):
         cdef void* to = y.overwrite_data_in(on, layout)
         with nogil:
             standardize_forward(on, dtype, op.shape, s, from_, to, kept)
-        op.unbiased = op.shape.outer * op.shape.inner / <double> max(op.shape.outer * op.shape.inner - 1, 1)
+        cdef long long count = op.shape.outer * op.shape.inner + op.elsewhere
+        op.unbiased = count / <double> max(count - 1, 1)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         """dx from dy, and what is added to the gradients of the epilogue's blobs."""
@@ -111,7 +151,7 @@ cdef class CaffeStandardize(Primitive):
         cdef void* gamma = NULL
         cdef void* beta = NULL
         cdef Standardization s
-        s.rule, s.given, s.slope = op.rule, op.given, slope_of(op.carried)
+        s.rule, s.given, s.slope, s.elsewhere = op.rule, op.given, slope_of(op.carried), op.elsewhere
         s.mean, s.factor = <void*> op.mean.data_on(on), <void*> op.factor.data_on(on)
         s.scale = <void*> (op.factor if op.carried is None else op.scale).data_on(on)
         s.shift = <void*> op.shift.data_on(on)
@@ -124,8 +164,14 @@ cdef class CaffeStandardize(Primitive):
         cdef void* dx = x.overwrite_diff_in(on, layout)
         op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
+        cdef Part part = WHOLE
+        if op.group is not None and not op.given:
+            with nogil:
+                standardize_backward(on, dtype, op.shape, s, BEFORE, v, dy, dx, gamma, beta, scratch)
+            op.join_gradients()
+            part, scratch = AFTER, op.sums.mutable_data_on(on)
         with nogil:
-            standardize_backward(on, dtype, op.shape, s, v, dy, dx, gamma, beta, scratch)
+            standardize_backward(on, dtype, op.shape, s, part, v, dy, dx, gamma, beta, scratch)
 
 
 cdef double slope_of(epilogue):
@@ -133,13 +179,15 @@ cdef double slope_of(epilogue):
 
 
 cdef class CudnnBatchNorm(Primitive):
-    """For the batch's own statistics and not in place."""
+    """For the statistics of the batch alone and not in place."""
 
     cdef Blob ones, zeros   # what cuDNN scales and shifts by
 
     def __cinit__(self, BatchNorm op):
         if op.given or op.in_place:
             raise Refusal("BatchNorm with given statistics" if op.given else "BatchNorm in place")
+        if op.group is not None:
+            raise Refusal("BatchNorm with the statistics of all processes' batches")
         self.ones, self.zeros = Blob((op.shape.channels,), op.dtype, "ones"), Blob((op.shape.channels,), op.dtype, "zeros")
         self.ones.data[...] = 1
         self.zeros.data[...] = 0

@@ -72,6 +72,7 @@ function eventWords(e) {
     case "launch": return ["launch", `${e.name}, ${launchWords(e)}`];
     case "begin": return ["begins", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
     case "end": return ["ends", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
+    case "travel": return ["travelled", `${bytesText(e.bytes)} of gradients, ${blob}, to and from other processes`];
     case "loss": return ["loss", `${e.name} ${e.detail}`];
     default: return [e.kind, [e.name, e.detail].filter(Boolean).join(": ")];
   }

@@ -1,0 +1,178 @@
+"""Commands that several processes run together: ``mpiexec -n 4 minicaffe train ...``.
+
+A process that was started alone has no group, and imports neither mpi4py nor what needs it. The others join before they read their
+arguments, so that whatever goes wrong later on any of them ends all.
+"""
+
+import collections
+import importlib.util
+import os
+import sys
+import time
+
+import click
+
+from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.parallel import launch
+
+TOGETHER = ("train", "test", "trace", "classify", "detect", "extract_features")
+HOSTS = 8   # that are named
+
+_group = None
+
+
+def join(command):
+    """Join the processes that were started together with this one, if there are any, to run `command` with them.
+
+    Each gets its share of the machine's processors as threads, and only rank 0 keeps its standard output.
+
+    Raises
+    ------
+    UsageError
+        If the command is not for several processes.
+    DependencyError
+        If there is no MPI.
+    ConfigError
+        If it is not the one that has started the processes.
+    """
+    global _group
+    if launch.launched() == 1 or _group is not None:
+        return
+    if command is not None and command not in TOGETHER:
+        raise click.UsageError(f"{command} is for one process, and {launch.launched()} were started together; start it without "
+                               f"mpiexec. For several are {', '.join(TOGETHER)}")
+    from minicaffe.parallel.group import Group
+    from minicaffe.parallel.signs import Signs
+    world = launch.mpi().COMM_WORLD
+    if world.size != launch.launched():
+        library = launch.mpi().Get_library_version().partition("\n")[0][:60].strip("\0 ")
+        raise ConfigError(f"{launch.launched()} processes were started together, and mpi4py's MPI library ({library}) knows of "
+                          f"{world.size}: the mpiexec belongs to another MPI; take the library's own, or name the other library by "
+                          "MPI4PY_LIBMPI")
+    _group = Group()
+    _group.agree({"the command": command})      # else each waits for what the other never says
+    if command not in ("train", "trace"):   # whose solver does the same, and knows its progress
+        Signs(_group, timeout=0)
+    if not os.environ.get("OMP_NUM_THREADS"):
+        from minicaffe.device.threads import set_num_threads
+        set_num_threads(_group.processors())
+    if _group.rank:
+        sys.stdout = open(os.devnull, "w")
+
+
+def group():
+    """Return the Group of the processes that run this command together; None if this one was started alone."""
+    return _group
+
+
+def first():
+    """Whether this process is the one that writes and talks: the only one, or rank 0."""
+    return launch.rank() == 0 if _group is None else _group.rank == 0
+
+
+def fail(line, status):
+    """Say why the command fails and end all processes that run it; return `status` where there are no others.
+
+    What goes wrong on all of them at once is said once: rank 0 does not wait, the others do, and are ended meanwhile.
+    """
+    if _group is None:
+        if launch.local_rank() == 0:  # nobody could be joined, which is so on the whole machine
+            say(line)
+        else:       # Open MPI ends all when the first one ends
+            time.sleep(2)
+        return status
+    from minicaffe.parallel.group import let_first_speak
+    let_first_speak(_group.rank)
+    say(f"{_group.name()}: {line}")
+    _group.abort(status)
+
+
+def say(line):
+    """Write a line on standard error, after what standard output holds; both may be closed."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.write(f"minicaffe: {line}\n")
+        sys.stderr.flush()
+    except OSError:     # the exit status still tells
+        pass
+
+
+def divided(count, compute):
+    """Yield ``compute(i)`` for each `i` below `count`, in this order; ranks compute by turns, and rank 0 alone gets the results."""
+    if _group is None:
+        yield from map(compute, range(count))
+        return
+    _group.agree({"the number of inputs": count})
+    for begin in range(0, count, _group.size):
+        mine = begin + _group.rank
+        results = _group.to_first(compute(mine) if mine < count else None)
+        yield from (results or ())[:count - begin]
+
+
+def start_on_gpus(ids, command, arguments):
+    """Become the mpiexec that runs ``minicaffe command arguments`` on one process for each of the GPUs `ids`.
+
+    Raises
+    ------
+    UsageError
+        If the command is not for several processes.
+    DependencyError
+        If there is no mpiexec or no mpi4py.
+    """
+    if command not in TOGETHER:
+        raise click.UsageError(f"--gpu: {command} computes on one GPU, got {','.join(map(str, ids))}")
+    program = launch.mpiexec()
+    if importlib.util.find_spec("mpi4py") is None:
+        raise DependencyError('mpi4py is not installed, and processes that compute together, one a GPU, need it: '
+                              'pip install "minicaffe[mpi]"')
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Open MPI would start no more processes than there are processors.
+    os.environ.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    # -P as the command `minicaffe` has it: the folder where it is called may hold a module of the same name.
+    os.execv(program, [program, "--bind-to", "none", "-n", str(len(ids)), sys.executable, "-P", "-m", "minicaffe", command,
+                       *arguments])
+
+
+def use_gpu(ids=None, begin=None):
+    """Compute on a GPU: one of `ids`, by default of all, beginning at `begin`; each rank of a machine takes the next.
+
+    Where there are more ranks than GPUs they begin anew with the first. A process alone takes the first, by default the current
+    one.
+    """
+    from minicaffe import cuda
+    ids = ids or ([] if _group is None else range(cuda.count()))
+    # None at all: use_gpu takes the current one, or says that there is none.
+    cuda.use_gpu(ids[((begin or 0) + (_group.local_rank if _group else 0)) % len(ids)] if ids else begin)
+
+
+def own_path(path):
+    """Return the path of a file that each rank writes for itself: `path` for rank 0, ``name.rank1.html`` for rank 1."""
+    stem, extension = os.path.splitext(path)
+    return path if first() else f"{stem}.rank{_group.rank}{extension}"
+
+
+def starter(gpus):
+    """Return the words before ``minicaffe`` that start as many processes again; none if its option --gpu, of `gpus`, does that."""
+    return [] if _group is None or gpus == _group.size == _group.local_size else ["mpiexec", "-n", str(_group.size)]
+
+
+def lines():
+    """Return what to say of the ranks: where they are, with how many threads, and who shares a GPU. All must call this."""
+    from minicaffe.common import caffe
+    from minicaffe.device.threads import get_num_threads
+    hosts = collections.Counter(_group.hosts)
+    shown = ", ".join(f"{count} on {host}" for host, count in list(hosts.items())[:HOSTS])
+    more = f" and {len(hosts) - HOSTS} machines more" if len(hosts) > HOSTS else ""
+    threads = sorted(set(_group.gather(get_num_threads())))
+    each = f"{' to '.join(map(str, {threads[0]: 0, threads[-1]: 0}))} thread{'s' * (threads != [1])} each"
+    told = [f"{_group.size} ranks: {shown}{more}; {each}"]
+    if caffe.mode == "gpu":
+        from minicaffe import cuda
+        index = cuda.current().index
+        # Schedulers give each rank GPUs of its own by this variable, and then each counts from 0.
+        gpus = _group.gather((_group.hosts[_group.rank], os.environ.get("CUDA_VISIBLE_DEVICES"), index))
+        shared = {gpu: [rank for rank, its in enumerate(gpus) if its == gpu] for gpu in gpus}
+        told += [f"ranks {', '.join(map(str, ranks))} share GPU {index} of {host}" for (host, _, index), ranks in shared.items()
+                 if len(ranks) > 1]
+    return told

@@ -1,0 +1,160 @@
+"""Sources of data whose records are numbered, and how processes share these: in training record by record, in tests batch by batch.
+
+A record's number counts from the start of training and goes on when the file or the database starts over. What is random about
+a record, its place in a shuffled epoch, crop, mirror, depends on the seed and that number alone. So it does not matter which
+process reads it. Different from Caffe: all sources with records share them, not only Data, and `position` is the same in all
+processes.
+"""
+
+import logging
+
+from minicaffe.common import TRAIN, caffe
+from minicaffe.errors import ConfigError
+from minicaffe.layer import Layer
+from minicaffe.layers.base.checks import state_numbers
+
+log = logging.getLogger(__name__)
+
+
+class NumberedSource(Layer):
+    """A layer that gives batches of numbered records.
+
+    In phase TRAIN process r of n (`caffe.solver_rank`, `caffe.solver_count`) gets the records whose number modulo n is r: n
+    processes with batches of b records read together what one with batches of n b reads. In other phases each gets all, but for
+    `stride`.
+
+    A type sets `batch_size` and `position` when it is set up. Its forward gives the records that `records` names, and adds the step
+    that comes with them to `position`; it must pass over the others without decoding them.
+
+    Attributes
+    ----------
+    batch_size : int
+    position : int
+        Number of the first record that no process was given.
+    """
+
+    host_only = True
+    flops_per_value = 0, 0
+    exact_num_bottom_blobs = 0
+    batch_size = 1
+    position = 0
+    numbered = True     # False: each process has records of its own, such as a camera's
+    turns = None        # of the batches: (count, rank), see `stride`
+
+    def records(self):
+        """Return the numbers of the records of the next batch, as a range, and the step to those of the batch after it.
+
+        Raises
+        ------
+        ConfigError
+            If the program gave this process a rank that is not below the count.
+        """
+        size, position = self.batch_size, self.position
+        if self.turns is None and self.phase == TRAIN:
+            count, rank = caffe.solver_count, caffe.solver_rank
+            if rank >= count:
+                raise ConfigError(f"must be from 0 to {count - 1}, got {rank}", field="solver_rank")
+            first = position + (rank - position) % count    # of a resumed run the position is any number
+            return range(first, first + size * count, count), size * count
+        count, rank = self.turns or (1, 0)
+        first = position + rank * size
+        return range(first, first + size), size * count
+
+    def get_state(self):
+        return {"position": self.position}
+
+    def set_state(self, state):
+        self.position, = state_numbers(state, {"position": 1 << 63})
+
+    def count_records(self):
+        """Return how many records there are, for processes to compare; None where that is not known without reading them."""
+        return None
+
+    def stride(self, count, rank):
+        """Give every `count`-th batch from the next forward on, beginning with the `rank`-th from here; `rejoin` ends it."""
+        self.turns, self._began = (count, rank), self.position
+
+    def rejoin(self, batches):
+        """Give every batch again, beginning with the one that is `batches` after the place where `stride` was called."""
+        self.turns, self.position = None, self._began + batches * self.batch_size
+
+
+class Turns:
+    """The next batches of a net, which processes compute by turns.
+
+    Sources with numbered records pass over the others' batches without reading them; all other sources run for every batch. ::
+
+        turns = Turns(net, count, rank)
+        for batch in range(batches):
+            if turns.owner(batch) == rank:
+                turns.go_to(batch)
+                net.forward_from_to(0, len(net.layers) - 1)
+        turns.end(batches)
+
+    Whose turn comes first depends on the place of the first source: threads that read ahead go on from one test to the next.
+
+    Parameters
+    ----------
+    net : Net
+        Whose sources have the same state in all processes (`share_sources`), and which may be divided (`undivided`).
+    count, rank : int
+    """
+
+    def __init__(self, net, count, rank):
+        self.net, self.count = net, count
+        self.batch = 0      # the next one of the sources that run for every batch
+        sources = {i: node.layer for i, node in enumerate(net.nodes) if not node.bottoms}
+        self.numbered = [layer for layer in sources.values() if isinstance(layer, NumberedSource)]
+        self.others = [i for i, layer in sources.items() if layer not in self.numbered]
+        self.first = next((layer.position // layer.batch_size for layer in self.numbered), 0) % count
+        for layer in self.numbered:
+            layer.stride(count, (rank - self.first) % count)
+
+    def owner(self, batch):
+        """Return the rank of the process that computes batch number `batch`, counted from where the turns began."""
+        return (self.first + batch) % self.count
+
+    def go_to(self, batch):
+        """Let the net's next run be of batch number `batch`, a later one than before."""
+        for _ in range(self.batch, batch):
+            for i in self.others:
+                self.net.forward_from_to(i, i)
+        self.batch = batch + 1
+
+    def end(self, batches):
+        """Let all sources be where they would be if this process had computed `batches` batches."""
+        self.go_to(batches)
+        for layer in self.numbered:
+            layer.rejoin(batches)
+
+
+def share_sources(net, group):
+    """Let the numbered sources of a net be where those of rank 0 are, with the same seed; all ranks of the Group must call it."""
+    layers = [layer for layer in net.layers if isinstance(layer, NumberedSource)]
+    states = [layer.get_state() for layer in layers]
+    for layer, mine, first in zip(layers, states, group.from_first(states), strict=True):
+        if mine != first:
+            layer.set_state(first)
+
+
+def undivided(net):
+    """Return why processes cannot compute the batches of a net by turns, or None.
+
+    A layer that keeps something from one batch to the next, such as an LSTM, must see them all, and so must one that writes files.
+    """
+    for node in net.nodes:
+        if node.bottoms and node.layer.get_state() is not None:
+            return f"layer '{node.name}' ({node.type}) keeps something from one batch to the next"
+        if node.type == "HDF5Output" or node.param.detection_output_param.HasField("save_output_param"):
+            return f"layer '{node.name}' ({node.type}) writes files"
+    return None
+
+
+def log_own_data(net):
+    """Say in the log which sources of a net do not share records among the processes that train together."""
+    for node in net.nodes:
+        layer = node.layer
+        numbered = isinstance(layer, NumberedSource) and layer.numbered
+        constant = node.type == "DummyData" and not layer.varying
+        if node.tops and not (node.bottoms or node.blobs or numbered or constant):
+            log.info("layer '%s' (%s) gives each rank what it is given", node.name, node.type)

@@ -1,0 +1,114 @@
+"""Bucket: gradients that travel between processes together, as one array (Caffe parallel.cpp has all of a net in one)."""
+
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.string cimport memcpy
+
+from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.device.context cimport Context, context
+from minicaffe.device.threads cimport Threads, num_threads
+from minicaffe.kernels.types cimport BF16, item_size
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.layouts cimport stored
+
+import numpy as np
+
+from minicaffe.memory.synced import device_lock
+
+cdef extern from "minicaffe/parallel/wire.hpp" namespace "mc" nogil:
+    void to_bf16(Threads threads, long long n, const void* x, void* y)
+    void from_bf16(Threads threads, long long n, const void* x, void* y)
+    void add_bf16_ "mc::add_bf16"(long long n, const void* x, void* y)
+
+
+cdef class Bucket:
+    """Gradients that travel together, each in a layout that all processes agreed on.
+
+    One alone travels from and to its own memory. Several, or those that travel in bf16, are copied to an array and back. On a
+    device they go by way of the host's side of their memory, which is page-locked there.
+
+    Parameters
+    ----------
+    which : list of int
+        The numbers of the parameters.
+    blobs : list of Blob
+        The parameters, all of one type.
+    layouts : list of Layout or None
+        Of their gradients.
+    bf16 : bool
+        Round them to bf16 on their way; of float32 only.
+
+    Attributes
+    ----------
+    count : int
+        Elements, with the padding of the layouts.
+    nbytes : int
+        That travel.
+    array : memoryview of bytes
+        What travels, between `pack` and `unpack`.
+    """
+
+    def __init__(self, list which not None, list blobs not None, list layouts not None, bint bf16=False):
+        cdef Blob blob
+        self.which, self.blobs, self.layouts = which, blobs, layouts
+        self.dtype = (<Blob> blobs[0]).dtype
+        self.bf16 = bf16 and self.dtype == FLOAT
+        self.counts = [stored(layout, blob) for blob, layout in zip(blobs, layouts)]
+        self.count = sum(self.counts)
+        self.nbytes = self.count * item_size(BF16 if self.bf16 else self.dtype)
+        self.own = np.empty(self.nbytes, np.uint8) if self.bf16 or len(blobs) > 1 else None
+
+    cdef void* gradient(self, int index) except NULL:
+        cdef Context on = context()
+        cdef Blob blob = self.blobs[index]
+        if on.stream != NULL:
+            return blob.mutable_cpu_diff_ptr()
+        return blob.mutable_diff_in(on, self.layouts[index])
+
+    cdef int copy(self, bint out) except -1:
+        """Copy the gradients to the bucket's own array, or back."""
+        cdef unsigned char[::1] own = self.own
+        cdef char* at = <char*> &own[0]
+        cdef void* gradient
+        cdef long long n
+        cdef int i
+        cdef size_t item = item_size(BF16 if self.bf16 else self.dtype)
+        for i in range(len(self.blobs)):
+            gradient, n = self.gradient(i), self.counts[i]
+            if self.bf16 and out:
+                to_bf16(num_threads(), n, gradient, at)
+            elif self.bf16:
+                from_bf16(num_threads(), n, at, gradient)
+            elif out:
+                memcpy(at, gradient, n * item)
+            else:
+                memcpy(gradient, at, n * item)
+            at += n * item
+        return 0
+
+    def pack(self):
+        """Make `array` of the gradients as they are; until `unpack` nobody else may use them."""
+        with device_lock:
+            if self.own is None:
+                self.array = PyMemoryView_FromMemory(<char*> self.gradient(0), self.nbytes, PyBUF_WRITE)
+            else:
+                self.copy(True)
+                self.array = memoryview(self.own)
+
+    def unpack(self):
+        """Make the gradients of what `array` holds now."""
+        cdef Blob blob
+        self.array = None
+        with device_lock:
+            if self.own is not None:
+                self.copy(False)
+            for blob in self.blobs:
+                blob.wrote_diff()
+
+
+def add_bf16(const unsigned char[::1] x, unsigned char[::1] y):
+    """Add two arrays of bf16: ``y += x``, computed in float32 and rounded."""
+    cdef long long n = x.shape[0] // item_size(BF16)
+    if n:
+        with nogil:
+            add_bf16_(n, &x[0], &y[0])

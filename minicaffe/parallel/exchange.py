@@ -1,0 +1,188 @@
+"""Exchange: the gradients of all processes are added up while backward still runs, and used as they arrive.
+
+    backward -> offer(parameters whose gradients are complete) -> bucket -> carrier -> update
+
+The first iteration finds out which gradients are complete when, and in which layouts, and all ranks take the order of rank 0;
+from then on a bucket begins its way when its last gradient is complete. An array of a loss and what the rank wants to do next
+goes round before, while backward begins.
+"""
+
+import time
+import zlib
+
+import numpy as np
+
+from minicaffe.blob import NUMPY_TYPES
+from minicaffe.errors import Error
+from minicaffe.memory import reporter
+from minicaffe.parallel.bucket import Bucket
+
+ACTIONS = ("none", "snapshot", "stop")      # what a rank wants; the last that any wants counts
+ALONE = 1 << 18     # bytes of a gradient that travels alone, at least: it needs no copy, and MPI's latency is less than its way
+TOGETHER = 1 << 20  # bytes of smaller ones that travel together, at least, but for the last
+
+_unfinished = {}    # by id: what MPI may still write to, of iterations that have not ended, also when their solver is gone
+
+
+class Exchange:
+    """What a solver gives to the other processes of its group, and gets.
+
+    Parameters
+    ----------
+    group : Group
+    params : list of Blob
+        The learnable parameters.
+    learned : list of bool
+        Which of them get gradients; the others do not travel.
+    carrier
+        Brings buckets on their way: `start(bucket)`, `poll()`, `wait()`, `under_way` and `on_device` as MpiCarrier has them.
+    bf16 : bool
+        Let gradients travel in bf16.
+
+    Attributes
+    ----------
+    losses : list of float
+        Of the last iteration, by rank.
+    update : callable or None
+        Takes the numbers of parameters whose sums have come; None: all wait for the end of the iteration.
+    """
+
+    def __init__(self, group, params, learned, carrier, bf16=False):
+        self.group, self.params, self.learned, self.carrier, self.bf16 = group, params, learned, carrier, bf16
+        self.losses, self.update = [], None
+        self.buckets = None         # in the order in which they travel; None: the first iteration has not ended yet
+        self.bucket_of = {}         # by the number of a parameter
+        self.comm = group.comm.Dup()
+        self._told = None
+        self._reset()
+
+    def begin(self):
+        """Before the last backward of an iteration; what a recording of a CUDA graph left when it failed is forgotten.
+
+        Raises
+        ------
+        Error
+            If the last iteration ended between `tell` and `told`: the other ranks take what comes next for what did not come.
+        """
+        if self._told is not None:
+            raise Error("an iteration ended in the middle, when its gradients were on their way to other ranks; all ranks have to "
+                        "make their solvers anew and go on from a snapshot")
+        self.carrier.under_way.clear()
+        self._reset()
+
+    def _reset(self):
+        self.order = []     # parameters as they are offered in the first iteration
+        self.missing = [len(bucket.which) for bucket in self.buckets or ()]     # gradients of each that are not complete
+        self.started = self.arrived = 0     # buckets
+        self.come = []      # those that have arrived, and wait for others, as each call of an update costs what a small layer costs
+
+    def tell(self, loss, action):
+        """Tell the other ranks the loss of this rank's batch and what it wants to do after the iteration."""
+        given, found = np.array([loss, ACTIONS.index(action)]), np.empty((self.group.size, 2))
+        self._told = found, self.comm.Iallgather(given, found), given, self.carrier.under_way
+        _unfinished[id(self._told)] = self._told
+
+    def told(self):
+        """Return the mean of the losses of all ranks, and what all do after this iteration."""
+        found, request, *_ = self._told
+        request.Wait()
+        del _unfinished[id(self._told)]
+        self._told = None
+        self.group.steps += 1
+        self.losses = found[:, 0].tolist()
+        return sum(self.losses) / len(self.losses), ACTIONS[int(found[:, 1].max())]
+
+    def offer(self, which, part=None, last=False):
+        """Take gradients that are complete, by the numbers of their parameters; return those that were updated meanwhile.
+
+        `last`: there are no more; return when all have come.
+        """
+        if self.buckets is None:
+            self.order += which
+        if last:
+            return self.finish()
+        if self.buckets is None:
+            return []
+        for i in which:
+            if i in self.bucket_of:
+                self.missing[self.bucket_of[i]] -= 1
+        while self.started < len(self.buckets) and not self.missing[self.started]:
+            self._start()
+        self.come += self._arrived()
+        return self._use() if sum(bucket.nbytes for bucket in self.come) >= TOGETHER else []
+
+    def finish(self):
+        """Let all gradients that are left travel, and return when they have come; return the parameters that were updated."""
+        if self.buckets is None:
+            self._agree()
+        while self.started < len(self.buckets):
+            self._start()
+        used = self._use()
+        while self.arrived < len(self.buckets):
+            self.come += [self._take(self.carrier.wait()), *self._arrived()]
+            used += self._use()
+        if self.update is not None:
+            still = [i for i in range(len(self.params)) if i not in self.bucket_of]
+            self.update(still)
+            used += still
+        return used
+
+    def _start(self):
+        bucket = self.buckets[self.started]
+        self.carrier.start(bucket)
+        self.started += 1
+        bucket.began = time.perf_counter_ns()
+
+    def _arrived(self):
+        """Return the buckets that have arrived since it was asked last."""
+        found = []
+        while self.arrived < self.started and (bucket := self.carrier.poll()) is not None:
+            found.append(self._take(bucket))
+        return found
+
+    def _take(self, bucket):
+        self.arrived += 1
+        reporter.event("travel", nbytes=bucket.nbytes, name=", ".join(f"{blob.name} diff" for blob in bucket.blobs),
+                       took=time.perf_counter_ns() - bucket.began)
+        return bucket
+
+    def _use(self):
+        """Update the parameters of the buckets that have come, if that need not wait, and return them."""
+        which = [i for bucket in self.come for i in bucket.which]
+        self.come = []
+        if self.update is None or not which:
+            return []
+        self.update(which)
+        return which
+
+    def _agree(self):
+        """Make the buckets, by the order in which gradients were complete on rank 0 and the layouts that all ranks have."""
+        rest = [i for i in reversed(range(len(self.params))) if i not in set(self.order)]
+        order = self.group.from_first([i for i in self.order + rest if self.learned[i] and self.params[i].count])
+        layouts = {i: self.params[i].layout_of_diff() for i in order}
+        for i, same in zip(order, zip(*self.group.gather([_signature(layouts[i], self.params[i]) for i in order]))):
+            if same[0] is None or len(set(same)) > 1:
+                layouts[i] = None
+        small, parts = [], []       # those that wait for others; the parts that travel together
+        for i in order:
+            if self.params[i].diff_memory.size >= ALONE:
+                parts.append([i])
+                continue
+            small.append(i)
+            if sum(self.params[k].diff_memory.size for k in small) >= TOGETHER:
+                parts.append(small)
+                small = []
+        self.buckets = [Bucket(which, [self.params[i] for i in which], [layouts[i] for i in which], self.bf16)
+                        for which in [*parts, small] if which]
+        self.bucket_of = {i: number for number, bucket in enumerate(self.buckets) for i in bucket.which}
+        self._reset()
+
+
+def _signature(layout, blob):
+    """What tells the layout of a gradient to other processes: where it puts each element. None: plain order, or of another type."""
+    if layout is None or layout.dtype != blob.dtype:
+        return None
+    plain, private = np.arange(blob.count) % 2 ** 24, np.empty(layout.nbytes, np.uint8)
+    plain = plain.astype(NUMPY_TYPES[blob.dtype])
+    layout.from_plain(private.ctypes.data, plain.ctypes.data)
+    return zlib.crc32(private), layout.nbytes

@@ -1,0 +1,174 @@
+"""Group: the processes that compute together, on an MPI communicator."""
+
+import collections
+import contextlib
+import hashlib
+import os
+import time
+
+import numpy as np
+
+from minicaffe.device.threads import usable_processors
+from minicaffe.errors import ConfigError, Error
+from minicaffe.parallel.launch import mpi
+
+
+class Group:
+    """All ranks of an MPI communicator. Every method but `name` and `abort` must be called by all of them, in the same order.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm, optional
+        Duplicated; all processes that were started together by default.
+
+    Attributes
+    ----------
+    rank, size : int
+    hosts : list of str
+        The machine of each rank.
+    local_rank, local_size : int
+        The place among the ranks of the same machine, and how many they are.
+    comm : mpi4py.MPI.Intracomm
+        The group's own, for whom `gather` is not enough. Not `allreduce` and its kin in small letters: mpi4py makes a communicator
+        for each first, and keeps all other threads from running until all ranks have come.
+    steps : int
+        How often this rank has heard of the others, by which others see that it goes on (signs.py).
+
+    Raises
+    ------
+    DependencyError
+        If there is no MPI.
+    """
+
+    def __init__(self, comm=None):
+        MPI = mpi()
+        self.comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
+        self.rank, self.size, self.steps = self.comm.rank, self.comm.size, 0
+        self.hosts = self.gather(MPI.Get_processor_name())
+        local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank, self.local_size = local.rank, local.size
+        local.Free()
+
+    def name(self, rank=None):
+        """Return how messages call a rank, by default this one: ``rank 2 of 4 (host)``."""
+        rank = self.rank if rank is None else rank
+        return f"rank {rank} of {self.size} ({self.hosts[rank]})"
+
+    def gather(self, value):
+        """Return the values that all ranks give, anything that can be pickled, in the order of the ranks."""
+        everyone = self.comm.allgather(value)
+        self.steps += 1
+        return everyone
+
+    def gather_array(self, values):
+        """Return the arrays that all ranks give, of one shape and type, stacked in the order of the ranks."""
+        everyone = np.empty((self.size, *values.shape), values.dtype)
+        self.comm.Allgather(values, everyone)
+        self.steps += 1
+        return everyone
+
+    def to_first(self, value):
+        """Give a value to rank 0; return there the values of all ranks, in their order, and None on the others."""
+        everyone = self.comm.gather(value)
+        self.steps += 1
+        return everyone
+
+    def sum(self, values):
+        """Return the sum of the arrays that all ranks give, of one shape and type; all get the same."""
+        total = np.empty_like(values)
+        self.comm.Allreduce(values, total)
+        self.steps += 1
+        return total
+
+    def from_first(self, value=None):
+        """Return the value that rank 0 gives."""
+        value = self.comm.bcast(value)
+        self.steps += 1
+        return value
+
+    def at_first(self, function, *arguments):
+        """Call a function on rank 0 alone, for what is done once, such as a file; all get what it returns.
+
+        Raises
+        ------
+        Error
+            On all ranks, if it fails on rank 0: what it raised, if that is an Error.
+        """
+        told = failed = None
+        if self.rank == 0:
+            try:
+                told = function(*arguments), None
+            except Exception as error:
+                failed = error
+                told = None, error if isinstance(error, Error) else Error(f"{self.name(0)} failed: {error!r}")
+        result, error = self.from_first(told)
+        if failed is not None:
+            raise failed
+        if error is not None:
+            raise error
+        return result
+
+    def agree(self, facts):
+        """Make sure that all ranks have the same.
+
+        Parameters
+        ----------
+        facts : dict
+            What is compared, by what messages call it.
+
+        Raises
+        ------
+        ConfigError
+            Names what differs, the ranks that are not of the majority, and both values.
+        """
+        differences = self.differences(facts)
+        if differences:
+            raise ConfigError(f"{differences[0]}; all ranks must compute the same")
+
+    def differences(self, facts):
+        """Return what differs of `facts`, as `agree` takes them: a sentence for each."""
+        if len(set(self.gather(hashlib.sha256(repr(facts).encode()).digest()))) == 1:
+            return []
+        everyone, found = self.gather(facts), []
+        for what in dict.fromkeys(what for facts in everyone for what in facts):
+            values = [repr(theirs[what]) if what in theirs else "nothing" for theirs in everyone]
+            usual = collections.Counter(values).most_common(1)[0][0]
+            others = [rank for rank, value in enumerate(values) if value != usual]
+            if others:
+                names = ", ".join(map(self.name, others[:8]))
+                other = values[others[0]]
+                found.append(f"{what} differs: {_around(other, usual)} on {names}, {_around(usual, other)} on the others")
+        return found
+
+    def processors(self):
+        """Return how many processors this rank has for itself: those that it may use, divided by the ranks that may use them, too.
+
+        mpiexec or a scheduler may give each rank some of the machine's processors; otherwise each may use all of them.
+        """
+        mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+        theirs = self.gather(mine)
+        sharing = sum(host == self.hosts[self.rank] and bool(mine & use) for host, use in zip(self.hosts, theirs, strict=True))
+        return max(1, usable_processors() // sharing)
+
+    def abort(self, status=1):
+        """End all processes of the group at once; nothing after this call runs. Who calls it has said why."""
+        abort(self.comm, status)
+
+
+def _around(value, other):
+    """Return what messages show of a value, from a little before the place where the other begins to differ if it is long."""
+    begin = len(os.path.commonprefix([value, other])) - 40 if len(value) > 100 else 0
+    return f"...{value[begin:][:100]}" if begin > 0 else value[:100]
+
+
+def abort(comm, status):
+    """End all processes of an MPI communicator at once, without a word."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    comm.Abort(status)
+
+
+def let_first_speak(rank):
+    """Wait until rank 0 has said what is wrong, if it is wrong there, too, and has ended this process: Open MPI takes a second."""
+    if rank:
+        time.sleep(1 + 0.3 * min(rank, 5))

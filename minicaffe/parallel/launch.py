@@ -1,0 +1,93 @@
+"""How the present process was started: alone, or as one of several by mpiexec, srun and the like; and MPI itself."""
+
+import faulthandler
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from minicaffe.errors import DependencyError
+
+# What tells a process its number among those that were started together: MPICH and its kin (PMI), Open MPI and Slurm (PMIx).
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+SETTINGS = {        # of MPI libraries, unless the environment has them
+    "MPIR_CVAR_SUPPRESS_ABORT_MESSAGE": "1",            # MPICH would say less after our own line than that does
+    "OMPI_MCA_coll_libnbc_iallreduce_algorithm": "3",   # Open MPI: a ring; its tree sends all gradients 2 log2(ranks) times
+}
+PATIENCE = 120      # seconds that MPI may take to start
+LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+
+
+def launched():
+    """Return how many processes were started together with this one, as the environment says: 1 if it was started alone."""
+    if (size := _number(SIZES)) is not None:
+        return max(1, size)
+    # srun gives its numbers to every program; only one that PMI or PMIx serves, too, can join the others.
+    if os.environ.keys() & {"PMIX_RANK", "PMI_RANK", "PMI_FD"} and os.environ.get("SLURM_NTASKS", "").isdecimal():
+        return int(os.environ["SLURM_NTASKS"])
+    return 1
+
+
+def rank():
+    """Return the number of this process among those that were started together, as the environment says."""
+    return _number(RANKS) or 0 if launched() > 1 else 0
+
+
+def local_rank():
+    """Return its number among those of the same machine; `rank` where the environment does not tell."""
+    local = _number(LOCAL_RANKS)
+    return rank() if local is None or launched() == 1 else local
+
+
+def _number(names):
+    """Return what the first of some variables says that is set to a number, or None."""
+    return next((int(os.environ[name]) for name in names if re.fullmatch("[0-9]{1,9}", os.environ.get(name, ""))), None)
+
+
+def mpiexec():
+    """Return the path of the mpiexec that fits the MPI library which mpi4py opens.
+
+    That is the one of MPI4PY_LIBMPI if this is a path, else the one of this Python's environment, else that of PATH.
+
+    Raises
+    ------
+    DependencyError
+        If there is none.
+    """
+    library = Path(os.environ.get("MPI4PY_LIBMPI") or "")
+    places = [str(library.parent.parent / "bin")] if library.is_absolute() else []
+    found = shutil.which("mpiexec", path=os.pathsep.join([*places, str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")]))
+    if found is None:
+        raise DependencyError('there is no mpiexec, which starts processes that compute together: pip install "minicaffe[mpi]", or '
+                              "load the MPI of the cluster")
+    return found
+
+
+def mpi():
+    """Return the module ``mpi4py.MPI``, which starts MPI with the first call.
+
+    MPICH waits for ever for a process that ended before it came here. One that waits longer than PATIENCE ends, and so all do.
+
+    Raises
+    ------
+    DependencyError
+        If mpi4py or an MPI library is missing; the message says what to install.
+    """
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    waits = launched() > 1 and "mpi4py.MPI" not in sys.modules
+    try:
+        if waits:       # by a thread of C, as MPI starts with the GIL held
+            faulthandler.dump_traceback_later(PATIENCE, exit=True)
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as cause:    # RuntimeError: mpi4py finds no MPI library
+        missing = isinstance(cause, ModuleNotFoundError)
+        what = "is not installed" if missing else f"cannot be used ({str(cause).splitlines()[0][:200]})"
+        raise DependencyError(f'mpi4py {what}, and processes that compute together need it and an MPI library: '
+                              'pip install "minicaffe[mpi]", or mpi4py alone where the cluster has an MPI of its own') from None
+    finally:
+        if waits:
+            faulthandler.cancel_dump_traceback_later()
+    return MPI

@@ -1,0 +1,198 @@
+"""NCCL: gradients of processes with a GPU each are added up on the GPUs, by nccl4py (Caffe parallel.cpp).
+
+    computing stream: backward -- ready --> NCCL's stream: all-reduce -- arrived --> computing stream: update
+
+The sums take the place of the gradients. The host waits for nothing of this, it puts all on the two streams, or into a CUDA graph
+(solver/graph.py).
+"""
+
+import contextlib
+import itertools
+from collections import deque
+
+from minicaffe import cuda, sim
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError, DependencyError, DeviceError
+from minicaffe.memory.synced import device_lock
+
+
+def library():
+    """Return the module ``nccl.core``, with NCCL itself loaded; the GPU is not touched.
+
+    Raises
+    ------
+    DependencyError
+        If nccl4py or NCCL is missing; the message says what to install.
+    """
+    try:
+        import nccl.core as nccl
+        nccl.get_error_string(0)    # the first call loads libnccl.so.2
+    except (ImportError, RuntimeError) as cause:    # RuntimeError: cuda-pathfinder's DynamicLibNotFoundError
+        missing = isinstance(cause, ModuleNotFoundError)
+        why = "is not installed" if missing else f"cannot be used ({' '.join(str(cause).split())[:200]})"
+        raise DependencyError(f'nccl4py {why}, which adds up gradients on GPUs: pip install "minicaffe[nccl]"') from None
+    return nccl
+
+
+def new_uid():
+    """Return the bytes by which the ranks of one new communicator find each other; one rank makes them and tells the others.
+
+    NCCL listens in this process until all have come, so it must not end before. No GPU is touched: other processes may be
+    forked afterwards.
+
+    Raises
+    ------
+    DependencyError, DeviceError
+        If there is no NCCL, or it finds no network.
+    """
+    nccl = library()
+    with _explained("a unique id"):
+        return bytes(nccl.get_unique_id())
+
+
+class Communicator:
+    """Ranks with a GPU each; all of them make one, and call its methods in the same order with arrays of the same sizes.
+
+    Parameters
+    ----------
+    size, rank : int
+    uid : bytes
+        What `new_uid` gave one of the ranks.
+
+    Raises
+    ------
+    DependencyError
+        If nccl4py or NCCL is missing.
+    ConfigError
+        If nets compute on the CPU.
+    DeviceError
+        If NCCL refuses: two ranks with the same GPU, ranks that cannot reach each other.
+    """
+
+    def __init__(self, size, rank, uid):
+        self.nccl, self.device = library(), cuda.current()
+        if self.device is None:
+            raise ConfigError("NCCL adds up gradients on GPUs, and nets compute on the CPU: call minicaffe.set_mode_gpu() first")
+        self.computing, self.stream = cuda.computing(self.device), cuda.Stream(self.device)
+        self.ready = cuda.Event(self.device)    # which makes the GPU that of this thread, and so NCCL's
+        with _explained(f"rank {rank} of {size}"):
+            self.comm = self.nccl.Communicator.init(size, rank, self.nccl.UniqueId.from_bytes(uid))
+
+    def sum(self, arrays, mean=False):
+        """Begin to replace arrays by their sums over all ranks; return the Event to `wait` for before anything reads them.
+
+        Parameters
+        ----------
+        arrays : list of DeviceArray
+            Contiguous float32 or float64; NCCL works on all of them at once.
+        mean : bool
+            Divide the sums by the number of ranks.
+        """
+        op = self.nccl.AVG if mean else self.nccl.SUM
+        return self._begin("all-reduce", arrays, lambda array, stream: self.comm.allreduce(array, array, op, stream=stream))
+
+    def broadcast(self, arrays):
+        """Begin to replace arrays by those of rank 0, as `sum`."""
+        return self._begin("broadcast", arrays, lambda array, stream: self.comm.broadcast(array, array, 0, stream=stream))
+
+    def _begin(self, what, arrays, call):
+        with device_lock:
+            self.ready.record(self.computing)
+            self.stream.wait(self.ready)
+            with _explained(what), self.nccl.group():
+                for array in arrays:
+                    call(array, self.stream.address)
+            arrived = cuda.Event(self.device)
+            arrived.record(self.stream)
+        return arrived
+
+    def wait(self, arrived):
+        """Let all later computing wait for what `sum` or `broadcast` began."""
+        self.computing.wait(arrived)
+
+    def close(self):
+        """Give NCCL's memory back when its work is done; all ranks call it, or none."""
+        self.stream.synchronize()
+        self.comm.finalize()
+        self.comm.destroy()
+
+
+class NcclCarrier:
+    """Adds buckets on the GPUs; the interface is MpiCarrier's."""
+
+    name, on_device = "NCCL", True
+
+    def __init__(self, group):
+        self.communicator = Communicator(group.size, group.rank, group.from_first(new_uid() if group.rank == 0 else None))
+        self.under_way = deque()        # (bucket, Event)
+
+    def start(self, bucket):
+        """Let a bucket begin its way."""
+        self.under_way.append((bucket, self.communicator.sum([blob.mutable_gpu_diff for blob in bucket.blobs])))
+
+    def poll(self):
+        """Return the first bucket if it has arrived and a trace wants to know when, otherwise None.
+
+        Whoever asks for no trace gets each in `wait`: an update put on the computing stream now would hold up backward there.
+        """
+        watched = self.communicator.device.recording and self.under_way
+        return self._first() if watched and self.under_way[0][1].done() else None
+
+    def wait(self):
+        """Return the first bucket, and let computing wait until it has arrived."""
+        if self.communicator.device.recording:
+            self.under_way[0][1].synchronize()
+        return self._first()
+
+    def _first(self):
+        bucket, arrived = self.under_way.popleft()
+        self.communicator.wait(arrived)
+        return bucket
+
+
+def obstacle(group, asked, bf16):
+    """Return why NCCL cannot carry the gradients of a group, the same on all ranks; None if it can.
+
+    Parameters
+    ----------
+    group : Group
+    asked : bool
+        Whether NCCL was asked for; otherwise it is not looked for on the simulated device, which it would not find.
+    bf16 : bool
+        Whether gradients are to travel in bf16.
+    """
+    everyone = group.gather(_own_obstacle(asked, bf16))
+    for rank, (reason, _) in enumerate(everyone):
+        if reason is not None:
+            return f"{reason} ({group.name(rank)})"
+    for (first, (_, one)), (second, (_, other)) in itertools.combinations(enumerate(everyone), 2):
+        if (group.hosts[first], one) == (group.hosts[second], other):
+            return f"{group.name(first)} and {group.name(second)} compute on the same GPU, {one}, and NCCL needs one for each"
+    return None
+
+
+def _own_obstacle(asked, bf16):
+    """Return why this process cannot use NCCL, or None; and which GPU of its machine it computes on."""
+    if caffe.mode != "gpu":
+        return "nets compute on the CPU", None
+    if bf16:
+        return "gradients travel in bf16, which only MPI does here", None
+    if sim.selected() and not asked:
+        return "NCCL finds no simulated device", None
+    try:
+        library()
+    except DependencyError as error:
+        return str(error), None
+    return None, cuda.current().bus_id
+
+
+@contextlib.contextmanager
+def _explained(what):
+    """Turn what NCCL and nccl4py raise into a DeviceError."""
+    try:
+        yield
+    except (DeviceError, ConfigError):
+        raise
+    except Exception as cause:      # NCCLError and NcclInvalid have no common base, and one no public name
+        raise DeviceError(f"NCCL: {what}: {' '.join(str(cause).split())}; all ranks must call the same, each with a GPU of its "
+                          "own; NCCL_DEBUG=INFO shows why") from cause

@@ -1,0 +1,166 @@
+"""Signs of life: a rank that dies or hangs is named, and all end, rather than wait for it for ever.
+
+A thread of each rank sends a message to the next rank, round a ring, every second, and looks for those of the rank before. It
+needs the GIL, but not the main thread, which may well wait for other ranks inside MPI.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+
+import numpy as np
+
+from minicaffe.errors import Error
+from minicaffe.parallel.group import abort, let_first_speak
+from minicaffe.parallel.launch import mpi
+
+INTERVAL, SILENCE, TIMEOUT = 1.0, 10.0, 600.0   # seconds
+SIGN, FAREWELL = 0, 1   # tags of messages
+
+log = logging.getLogger(__name__)
+
+
+class Signs:
+    """Ends all ranks of a group when one gives no sign of life, makes no progress, leaves or raises while others need it.
+
+    One that makes no progress names itself: it is in minicaffe, and waits for no other rank. Where all wait for each other, whoever
+    finds out says so. What a program does between two calls of minicaffe takes as long as it likes, unless other ranks wait.
+
+    Ends with the group, or with the process; a process that ends by an exception ends all.
+
+    Parameters
+    ----------
+    group : Group
+        All of its ranks must do this together.
+    timeout : float
+        Seconds without progress: an iteration, or a round of a test. 0: for ever.
+    silence, interval : float
+        Seconds without a sign, and between two.
+    """
+
+    def __init__(self, group, timeout=TIMEOUT, silence=SILENCE, interval=INTERVAL):
+        MPI = mpi()
+        self.group, self.timeout, self.silence, self.interval = weakref.ref(group), timeout, silence, interval
+        self.rank, self.size, self.name = group.rank, group.size, group.name()
+        self.before, self.after = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+        self.name_before = group.name(self.before)
+        self.comm, self.any_tag, self.status = group.comm.Dup(), MPI.ANY_TAG, MPI.Status()
+        self.thread_watched = threading.get_ident()
+        self.ended = threading.Event()
+        self.thread, self.hook = None, None
+        if self.size == 1:
+            return
+        self.hook, sys.excepthook = sys.excepthook, self._raised
+        weakref.finalize(group, self.end)   # also when the process ends, before MPI does
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+            self.thread = threading.Thread(target=self._watch, name="signs of life", daemon=True)
+            self.thread.start()
+        elif self.rank == 0:
+            log.warning("this MPI takes calls of one thread only, so ranks give no signs of life: one that hangs is not noticed")
+
+    def end(self):
+        """Say farewell to the next rank: from now on nobody misses this one, unless it waits for it."""
+        if self.ended.is_set():
+            return
+        self.ended.set()
+        if self.thread is not None and self.thread is not threading.current_thread():
+            self.thread.join(self.silence)
+        if sys.excepthook == self._raised:
+            sys.excepthook = self.hook
+
+    # ---- what the thread does
+
+    def _watch(self):
+        now = time.monotonic()
+        self.heard = self.progress = self.youngest = now    # of the rank before; this rank's last; the last of any rank
+        self.steps, self.left, self.sent = None, None, None
+        while not self.ended.wait(self.interval):
+            slept = time.monotonic() - now - self.interval
+            now = time.monotonic()
+            if slept > self.interval:   # this rank was stopped, perhaps all were, by Ctrl-Z: nobody is accused of that time
+                self.heard, self.progress, self.youngest = self.heard + slept, self.progress + slept, self.youngest + slept
+            try:
+                self._exchange(now)
+            except Exception as error:      # what MPI says of a rank that is gone; it will be missed
+                log.debug("signs of life: %s", error)
+            if (trouble := self._trouble(now)) is not None:
+                self._end_all(trouble)
+        try:
+            self._send(FAREWELL, time.monotonic())
+        except Exception as error:
+            log.debug("signs of life: %s", error)
+
+    def _exchange(self, now):
+        inside, self.waits, self.place = _place(self.thread_watched)
+        group = self.group()
+        steps = group.steps if group is not None else None
+        if steps != self.steps or not inside:
+            self.steps, self.progress = steps, now
+        if inside:      # what the program does by itself tells others nothing
+            self.youngest = max(self.youngest, self.progress)
+        if self.sent is None or self.sent[0].Test():
+            self._send(SIGN, now)
+        age = np.empty(1)
+        while self.comm.Iprobe(self.before, self.any_tag, self.status):
+            self.comm.Recv(age, self.before, self.any_tag, self.status)
+            self.heard, self.youngest = now, max(self.youngest, now - age[0])
+            if self.status.tag == FAREWELL:
+                self.left = now
+
+    def _send(self, tag, now):
+        age = np.array([now - self.youngest])       # clocks of machines differ, ages do not
+        self.sent = self.comm.Isend(age, self.after, tag), age
+
+    def _trouble(self, now):
+        """Return what is wrong, as a sentence; None if nothing is."""
+        if self.left is None and now - self.heard > self.silence:
+            return (f"{self.name_before} has given no sign of life for {self.silence:g} s: it, its machine or the network "
+                    "hangs, or it was killed")
+        if self.left is not None and self.waits and now - max(self.left, self.progress) > self.silence:
+            return f"{self.name_before} has ended or left the group, and {self.name} waits for it at {self.place}"
+        if self.timeout and not self.waits and now - self.progress > self.timeout:
+            return f"{self.name} has made no progress for {self.timeout:g} s; it is at {self.place} (--timeout is how long it may)"
+        # News of the others' progress takes an interval for each rank on its way.
+        if self.timeout and self.waits and now - max(self.youngest, self.progress) > self.timeout + self.size * self.interval:
+            return (f"no rank has made progress for {self.timeout:g} s; {self.name} waits for others at {self.place} (--timeout "
+                    "is how long it may)")
+        return None
+
+    # ---- the end of all
+
+    def _raised(self, kind, error, trace):
+        """What Python calls for an exception that ends the program: show it, and end the others, who wait for this rank."""
+        if hasattr(sys, "ps1") or self.ended.is_set():      # at a prompt an exception ends nothing
+            self.hook(kind, error, trace)
+            return
+        let_first_speak(self.rank)      # what goes wrong on all ranks is shown once
+        self.hook(kind, error, trace)
+        line = str(error) if isinstance(error, Error) else traceback.format_exception_only(kind, error)[-1].strip()
+        self._end_all(f"{self.name}: {line}", 130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    def _end_all(self, line, status=1):
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):   # closed, or none
+                pass
+        try:
+            os.write(2, f"minicaffe: {line}; all ranks end\n".encode())    # not by way of what the main thread may have locked
+        except OSError:
+            pass
+        abort(self.comm, status)
+
+
+def _place(thread):
+    """Return whether a thread is in minicaffe, whether it waits for other ranks there, and where, as text."""
+    frame = innermost = sys._current_frames().get(thread)
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("minicaffe."):
+        frame = frame.f_back
+    if frame is None:
+        return False, False, "the program"
+    name = innermost.f_globals.get("__name__", "")
+    return True, name.startswith("minicaffe.parallel."), f"{innermost.f_code.co_filename}:{innermost.f_lineno}"

@@ -1,0 +1,32 @@
+// What travels between processes in bf16: rounding gradients, adding two that came, and back.
+#pragma once
+#include "minicaffe/device/apply.hpp"
+
+namespace mc {
+
+template <class From, class To> struct Converted {
+  const From* x;
+  To* y;
+  void operator()(index_t i) const { y[i] = To(float(x[i])); }
+};
+
+template <class T> struct Added {
+  const T* x;
+  T* y;
+  void operator()(index_t i) const { y[i] = T(float(x[i]) + float(y[i])); }
+};
+
+inline void to_bf16(cpu::Threads threads, index_t n, const void* x, void* y) {
+  cpu::for_each(threads, n, Converted<float, Bf16>{static_cast<const float*>(x), static_cast<Bf16*>(y)});
+}
+
+inline void from_bf16(cpu::Threads threads, index_t n, const void* x, void* y) {
+  cpu::for_each(threads, n, Converted<Bf16, float>{static_cast<const Bf16*>(x), static_cast<float*>(y)});
+}
+
+/// y += x, on the calling thread, which is MPI's.
+inline void add_bf16(index_t n, const void* x, void* y) {
+  cpu::range(Added<Bf16>{static_cast<const Bf16*>(x), static_cast<Bf16*>(y)}, 0, n);
+}
+
+}  // namespace mc

@@ -1,0 +1,313 @@
+"""What sources with numbered records have in common: processes share them, record by record in training, by turns in tests."""
+
+import logging
+
+import numpy as np
+import pytest
+
+cv2 = pytest.importorskip("cv2")
+h5py = pytest.importorskip("h5py")
+
+from annotated import annotated, rectangle, write_annotated  # noqa: E402
+from pictures import source_net, write_pictures  # noqa: E402
+from test_window_data import OBJECT, windows_of  # noqa: E402
+
+from minicaffe.common import TEST, TRAIN, caffe  # noqa: E402
+from minicaffe.errors import ConfigError, DataError, FileError  # noqa: E402
+from minicaffe.layer import register_layer  # noqa: E402
+from minicaffe.layers.data import hdf5_data  # noqa: E402
+from minicaffe.layers.data.sources import NumberedSource, Turns, log_own_data, undivided  # noqa: E402
+from minicaffe.proto import caffe_pb2  # noqa: E402
+
+RECORDS, SIZE = 7, 32
+RANDOM = "transform_param { crop_size: 24 mirror: true }"
+SOURCES = {
+    "Data": f'data_param {{ source: "db" backend: LMDB batch_size: %d }} {RANDOM}',
+    "AnnotatedData": 'data_param { source: "boxes" backend: LMDB batch_size: %d } transform_param { mirror: true resize_param { '
+                     'height: 24 width: 24 } } annotated_data_param { batch_sampler { max_sample: 1 max_trials: 5 sampler { '
+                     'min_scale: 0.3 } } }',
+    "ImageData": f'image_data_param {{ source: "list.txt" shuffle: true rand_skip: 4 batch_size: %d }} {RANDOM}',
+    "WindowData": 'window_data_param { source: "windows.txt" fg_fraction: 0.4 batch_size: %d } transform_param { crop_size: 8 mirror: true }',
+    "VideoData": f'video_data_param {{ video_type: VIDEO video_file: "film.avi" skip_frames: 1 }} data_param {{ batch_size: %d }} {RANDOM}',
+    "HDF5Data": 'hdf5_data_param { source: "files.txt" shuffle: true batch_size: %d }',
+}
+every_source = pytest.mark.parametrize("kind", SOURCES)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A folder with seven records for each source, numbered by their labels."""
+    folder = tmp_path_factory.mktemp("sources")
+    pictures, random = write_pictures(folder, RECORDS, SIZE, SIZE), np.random.default_rng(1)
+    write_annotated(folder / "db", [datum(picture, i) for i, picture in enumerate(pictures)])
+    write_annotated(folder / "boxes", [annotated(image, [(i, *box)]) for i in range(RECORDS) for image, box in [rectangle(random)]])
+    (folder / "list.txt").write_text("".join(f"{folder}/{i}.png {i}\n" for i in range(RECORDS)))
+    (folder / "windows.txt").write_text("".join(
+        windows_of(f"{folder}/{i}.png", (i + 1, 0.9, *OBJECT), (1, 0.1, i, i, i + 9, i + 8), number=i) for i in range(RECORDS)))
+    video = cv2.VideoWriter(str(folder / "film.avi"), cv2.VideoWriter_fourcc(*"MJPG"), 10.0, (SIZE, SIZE))
+    for picture in pictures:
+        video.write(picture)
+    video.release()
+    for name, first, last in (("a", 0, 3), ("b", 3, 4), ("c", 4, RECORDS)):
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            file["data"], file["label"] = random.random((last - first, 2), np.float32), np.arange(first, last, dtype=np.float32)
+    (folder / "files.txt").write_text(" ".join(f"{folder}/{name}.h5" for name in "abc"))
+    return folder
+
+
+def datum(picture, label):
+    return caffe_pb2.Datum(label=label, encoded=True, data=cv2.imencode(".png", picture)[1].tobytes()).SerializeToString()
+
+
+@pytest.fixture
+def folder(filled, monkeypatch):
+    monkeypatch.chdir(filled)
+    return filled
+
+
+def text(kind, batch):
+    return f'layer {{ name: "d" type: "{kind}" top: "data" top: "label" {SOURCES[kind] % batch} }}'
+
+
+class Processes:
+    """`count` nets in the place of as many processes, each with batches of two records."""
+
+    def __init__(self, monkeypatch, kind, count, state=None):
+        self.monkeypatch, self.count = monkeypatch, count
+        self.nets = [source_net(text(kind, 2)) for _ in range(count)]
+        for net in self.nets if state is not None else ():
+            net.layers[0].set_state(state)
+
+    @property
+    def position(self):
+        position, = {net.layers[0].position for net in self.nets}
+        return position
+
+    def run(self):
+        """Return the records of the next batches of all in the order of their numbers."""
+        first = self.position
+        batches = []
+        with self.monkeypatch.context() as patch:
+            for rank in range(self.count):
+                patch.setattr(caffe, "solver_count", self.count)
+                patch.setattr(caffe, "solver_rank", rank)
+                batches.append(records_of(self.nets[rank]))
+        return [batches[(first + i) % self.count][i // self.count] for i in range(2 * self.count)]
+
+
+def records_of(net):
+    """Run a net; return its records, each as a list of numbers."""
+    net.forward_from_to(0, len(net.layers) - 1)
+    data, label = (blob.cpu_data for blob in net.tops[0])
+    if label.ndim == 4:     # rows of boxes, each with the place of its picture
+        label = [label[0, 0][label[0, 0, :, 0] == i][:, 1:] for i in range(len(data))]
+    return [[*data[i].ravel().tolist(), *np.ravel(label[i]).tolist()] for i in range(len(data))]
+
+
+def state_of(net):
+    return net.layers[0].get_state()
+
+
+@every_source
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_processes_read_what_one_with_all_of_their_batches_reads(folder, monkeypatch, kind, count):
+    together, alone = Processes(monkeypatch, kind, count), source_net(text(kind, 2 * count))
+    for _ in range(9):
+        assert together.run() == records_of(alone)
+    assert [state_of(net) for net in together.nets] == [state_of(alone)] * count
+
+
+@every_source
+def test_a_run_resumed_with_another_number_of_processes_goes_on_where_it_was(folder, monkeypatch, kind):
+    before = Processes(monkeypatch, kind, 2)
+    for _ in range(4):
+        before.run()
+    state = state_of(before.nets[0])
+    after, alone = Processes(monkeypatch, kind, 3, state), source_net(text(kind, 6))
+    alone.layers[0].set_state(state)
+    for _ in range(4):
+        assert after.run() == records_of(alone)
+
+
+@pytest.mark.parametrize("kind", ["Data", "ImageData", "HDF5Data"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_record_once_an_epoch(folder, monkeypatch, kind, count):
+    together = Processes(monkeypatch, kind, count)
+    before_epoch = -together.position % RECORDS
+    labels = [int(one[-1]) for _ in range(3 * RECORDS) for one in together.run()][before_epoch:]
+    epochs = [labels[i:i + RECORDS] for i in range(0, len(labels) - RECORDS + 1, RECORDS)]
+    assert len(epochs) >= 5 and all(sorted(epoch) == list(range(RECORDS)) for epoch in epochs)
+
+
+class Counted(NumberedSource):
+    """Gives the numbers of its records."""
+
+    batch_size, exact_num_top_blobs = 2, 1
+
+    def reshape(self, bottom, top):
+        top[0].reshape(self.batch_size)
+
+    def forward_cpu(self, bottom, top):
+        numbers, step = self.records()
+        top[0].data[...] = numbers
+        self.position += step
+
+
+def test_a_source_of_your_own_shares_its_records(monkeypatch):
+    register_layer("Counted", Counted)
+    net = source_net('layer { name: "n" type: "Counted" top: "n" }')
+    monkeypatch.setattr(caffe, "solver_count", 3)
+    monkeypatch.setattr(caffe, "solver_rank", 1)
+    given = [(net.forward_from_to(0, 0), *net.blobs["n"].data)[1:] for _ in range(3)]
+    assert given == [(1, 4), (7, 10), (13, 16)] and state_of(net) == {"position": 18}
+    net.layers[0].set_state({"position": 7})
+    turns = Turns(net, 3, 0)        # 3 batches lie before: it is the turn of rank 0
+    turns.go_to(0)
+    assert (net.forward_from_to(0, 0), *net.blobs["n"].data) == (0, 7, 8)
+    turns.end(2)
+    assert state_of(net) == {"position": 11}
+
+
+def test_a_rank_that_does_not_exist(folder, monkeypatch):
+    monkeypatch.setattr(caffe, "solver_rank", 1)
+    with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): solver_rank: must be from 0 to 0, got 1"):
+        source_net(text("Data", 1)).forward_from_to(0, 0)
+
+
+def test_a_window_file_without_what_the_batches_of_all_processes_need(folder, monkeypatch):
+    net = source_net(text("WindowData", 1).replace("fg_fraction", "fg_threshold: 0.95 fg_fraction"))    # of one window 0.4 are none
+    monkeypatch.setattr(caffe, "solver_count", 3)
+    monkeypatch.setattr(caffe, "solver_rank", 2)
+    with pytest.raises(DataError, match=r"windows.txt: layer 'd' .*has 7 windows of background and 0 of objects, and .* 3 processes"):
+        net.forward_from_to(0, 0)
+
+
+# ---- by turns
+
+BATCHES = 5     # no multiple of 2 or 3
+
+
+def scored(net, count, rank, batches=BATCHES):
+    """Return the records of the process's batches of a test, by the batch's number."""
+    turns, found = Turns(net, count, rank), {}
+    for batch in range(batches):
+        if turns.owner(batch) == rank:
+            turns.go_to(batch)
+            found[batch] = records_of(net)
+    turns.end(batches)
+    return found
+
+
+@every_source
+@pytest.mark.parametrize("phase", [TRAIN, TEST])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_turns_give_the_batches_of_one_process_in_test_after_test(folder, kind, count, phase):
+    alone = source_net(text(kind, 2), phase=phase)
+    nets = [source_net(text(kind, 2), phase=phase) for _ in range(count)]
+    for _ in range(3):
+        wanted = dict(enumerate(records_of(alone) for _ in range(BATCHES)))
+        found = {}
+        for rank, net in enumerate(nets):
+            found |= scored(net, count, rank)
+        assert found == wanted
+        assert [state_of(net) for net in nets] == [state_of(alone)] * count
+    assert records_of(nets[-1]) == records_of(alone)
+
+
+def test_turns_that_end_early_leave_the_sources_where_one_process_would_be(folder):
+    for kind in SOURCES:
+        net, alone = (source_net(text(kind, 2).replace("rand_skip: 4", ""), phase=TEST) for _ in range(2))
+        turns = Turns(net, 2, 1)
+        for batch in (1, 3):
+            turns.go_to(batch)
+            records_of(net)
+        turns.end(1)
+        records_of(alone)
+        assert records_of(net) == records_of(alone)
+
+
+def test_threads_go_on_from_test_to_test(folder):
+    net = source_net(text("Data", 2), phase=TEST)
+    assert list(scored(net, 3, 1)) == [1, 4]
+    first = net.layers[0].prefetcher
+    assert list(scored(net, 3, 1)) == [2]           # batches 7 of 5 to 9
+    assert net.layers[0].prefetcher is first
+    assert list(scored(net, 2, 1)) == [1, 3]
+    assert net.layers[0].prefetcher is not first
+
+
+def test_what_others_read_is_not_decoded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good = datum(np.zeros((SIZE, SIZE, 3), np.uint8), 0)
+    write_annotated("db", [good, good, b"\x08", b"\x08"])
+    net = source_net(text("Data", 2), phase=TEST)
+    assert list(scored(net, 2, 0, 8)) == [0, 2, 4, 6]
+    with pytest.raises(DataError, match=r"layer 'd' \(Data\): record 2 \(key '00000002'\): is no Datum"):
+        scored(net, 2, 1, 8)
+
+
+def test_an_hdf5_file_that_others_read_is_only_measured(folder, monkeypatch):
+    net, read = source_net(text("HDF5Data", 1).replace("shuffle: true", ""), phase=TEST), []
+    monkeypatch.setattr(hdf5_data, "read_array", lambda dataset: read.append(dataset.name) or dataset[...])
+    assert [one[0][-1] for one in scored(net, RECORDS, 4, 2 * RECORDS).values()] == [4, 4]
+    assert read == ["/data", "/label"]
+
+
+def test_other_sources_run_for_the_batches_of_all(folder):
+    more = ('layer { name: "m" type: "MemoryData" top: "memory" top: "number" memory_data_param { batch_size: 1 channels: 1 height: 1 '
+            'width: 1 } }')
+    net = source_net(text("Data", 2) + more, phase=TEST)
+    net.layers[1].reset(np.arange(10, dtype=np.float32).reshape(10, 1, 1, 1), np.zeros(10, np.float32))
+    turns, seen = Turns(net, 3, 2), []
+    for batch in (2, 5):
+        turns.go_to(batch)
+        net.forward_from_to(0, 1)
+        seen.append((net.blobs["memory"].cpu_data.item(), *net.blobs["label"].cpu_data))
+    turns.end(8)
+    net.forward_from_to(0, 1)
+    assert seen == [(2, 4, 5), (5, 10 % RECORDS, 11 % RECORDS)]
+    assert (net.blobs["memory"].cpu_data.item(), *net.blobs["label"].cpu_data) == (8, 16 % RECORDS, 17 % RECORDS)
+
+
+def test_nets_that_keep_something_from_batch_to_batch_are_not_divided(folder):
+    lstm = ('layer { name: "r" type: "LSTM" bottom: "data" bottom: "label" top: "r" recurrent_param { num_output: 1 '
+            'weight_filler { type: "constant" } } }')
+    source = text("HDF5Data", 4) + 'layer { name: "s" type: "Reshape" bottom: "label" top: "cont" reshape_param { shape { dim: 2 dim: 2 } } }'
+    steps = 'layer { name: "t" type: "Reshape" bottom: "data" top: "steps" reshape_param { shape { dim: 2 dim: 2 dim: 2 } } }'
+    assert undivided(source_net(source)) is None
+    net = source_net(source + steps + lstm.replace('"data"', '"steps"').replace('"label"', '"cont"'))
+    assert undivided(net) == "layer 'r' (LSTM) keeps something from one batch to the next"
+
+
+def test_sources_that_share_no_records_are_named_in_the_log(folder, caplog):
+    blob = 'input_param { shape { dim: 1 } }'
+    filler = 'dummy_data_param { shape { dim: 1 } data_filler { type: "%s" } }'
+    net = source_net(text("Data", 2) + f'layer {{ name: "given" type: "Input" top: "a" {blob} }}'
+                     f'layer {{ name: "noise" type: "DummyData" top: "b" {filler % "gaussian"} }}'
+                     f'layer {{ name: "zero" type: "DummyData" top: "c" {filler % "constant"} }}'
+                     'layer { name: "learned" type: "Parameter" top: "d" parameter_param { shape { dim: 1 } } }')
+    with caplog.at_level(logging.INFO, "minicaffe.layers.data.sources"):
+        log_own_data(net)
+    assert [r.getMessage() for r in caplog.records if r.name.endswith("sources")] == ["layer 'given' (Input) gives each rank what it is given",
+                                                        "layer 'noise' (DummyData) gives each rank what it is given"]
+
+
+@pytest.mark.parametrize("kind, wrong", [("Data", r"record 3 \(key '00000003'\)"), ("ImageData", "list.txt:4: .*record 3")])
+def test_a_bad_record_is_named_as_one_process_names_it(tmp_path, monkeypatch, kind, wrong):
+    monkeypatch.chdir(tmp_path)
+    pictures = write_pictures(tmp_path, 4, SIZE, SIZE)
+    write_annotated("db", [*(datum(picture, 0) for picture in pictures[:3]), b"\x08"])
+    (tmp_path / "list.txt").write_text("".join(f"{i}.png {i}\n" for i in range(4)))
+    (tmp_path / "3.png").unlink()
+    plain = text(kind, 2).replace("shuffle: true rand_skip: 4", "")
+    messages = []
+    for count in (1, 2):
+        net = source_net(plain)
+        monkeypatch.setattr(caffe, "solver_count", count)
+        monkeypatch.setattr(caffe, "solver_rank", count - 1)
+        with pytest.raises((DataError, FileError), match=wrong) as error:
+            for _ in range(3):
+                net.forward_from_to(0, 0)
+        messages.append(str(error.value))
+        monkeypatch.setattr(caffe, "solver_rank", 0)
+    assert messages[0] == messages[1]

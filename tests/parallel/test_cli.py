@@ -1,0 +1,364 @@
+"""Commands that mpiexec starts several times: what one process writes, once; and what goes wrong, in one line."""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import types
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+import ranks
+
+from minicaffe import cuda
+from minicaffe.cli import app, training_file
+from minicaffe.cli import ranks as cli_ranks
+from minicaffe.device.threads import get_num_threads, set_num_threads, usable_processors
+from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.parallel import launch
+from minicaffe.parallel.group import Group
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
+
+NET = """
+layer { name: "data" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "list.txt" batch_size: 12 } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" include { phase: TEST } }
+"""
+DEPLOY = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+SOLVER = """net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" momentum: 0.9 max_iter: 12 display: 3 random_seed: 3
+test_iter: 5 test_interval: 6 snapshot_prefix: "weights" """
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("commands")
+    random = np.random.default_rng(0)
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file["data"] = random.random((40, 3, 4, 4), np.float32)
+        file["label"] = random.integers(0, 3, 40).astype(np.float32)
+    (folder / "list.txt").write_text(str(folder / "rows.h5"))
+    for name, text in (("net.prototxt", NET), ("solver.prototxt", SOLVER), ("deploy.prototxt", DEPLOY)):
+        (folder / name).write_text(text)
+    (folder / "pictures").mkdir()
+    paths = [str(folder / f"pictures/{i}.png") for i in range(7)]
+    for path in paths:
+        cv2.imwrite(path, random.integers(0, 256, (4, 4, 3)).astype(np.uint8))
+    (folder / "pictures.txt").write_text("\n".join(paths))
+    (folder / "windows.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"{path},0,0,4,4\n{path},1,1,4,3\n" for path in paths))
+    return folder
+
+
+def run_commands(folder, *commands):
+    """Run commands in `folder`, one after the other; return what each wrote on standard output, and its status."""
+    from minicaffe.cli import classify
+    classify.CHUNK = 2      # pictures that a rank takes at once: more than one turn of them
+    results = []
+    with contextlib.chdir(folder):
+        for words in commands:
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                status = app.run(words)
+            results.append([re.sub(r"in [0-9.]+ s|[0-9.]+ s for.*", "", output.getvalue()), status])
+    return results
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    """The displays and tests of one process, and its weights in the folder."""
+    with log_kept():
+        assert run_commands(folder, ["train", "solver.prototxt", "--json", "one.json"])[0][1] == 0
+    return records(folder / "one.json")
+
+
+@contextlib.contextmanager
+def log_kept():
+    """Give the log back, which commands of this process direct to standard error."""
+    log = logging.getLogger("minicaffe")
+    before = log.level, log.propagate, list(log.handlers)
+    yield
+    log.setLevel(before[0])
+    log.propagate, log.handlers[:] = before[1:]
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_ranks_train_as_one_process_and_only_the_first_writes(folder, trained, group_size):
+    status, output, errors = ranks.command(group_size, "train", "solver.prototxt", "--global-batch", "--json", "two.json", "--snapshot-prefix",
+                                           "two", "--watch", folder=folder, OMP_NUM_THREADS="")
+    assert status == 0, errors
+    assert output.count("Finished at iteration 12 of 12") == output.count("wrote two_iter_12.caffemodel") == 1
+    assert re.search(rf"^{group_size} ranks: {group_size} on .*; {max(1, usable_processors() // group_size)} threads? each$", errors, re.M)
+    assert f"\nbatches of {12 // group_size}, 12 together; learning rate not scaled" in errors
+    assert len(set(re.findall(r"^I\d+ [\d:.]+ +(\d+) ", errors, re.M))) == 1     # one process logs
+    together = records(folder / "two.json")
+    assert [r["iteration"] for r in together if r["event"] == "watch"] == [0, 3, 6, 9]
+    together = [r for r in together if r["event"] != "watch"]
+    assert [(r["event"], r["iteration"]) for r in together] == [(r["event"], r["iteration"]) for r in trained]
+    for ours, theirs in zip(together, trained, strict=True):
+        if ours["event"] == "train":
+            assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        else:
+            assert [o["value"] for o in ours["outputs"]] == pytest.approx([o["value"] for o in theirs["outputs"]], rel=1e-5)
+
+
+def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size):
+    def commands(name):
+        weights = ["--weights", "weights_iter_12.caffemodel"]
+        net = ["--model", "deploy.prototxt", "--mean_file", "", *weights]
+        return [["test", "net.prototxt", *weights, "--iterations", "5"],
+                ["extract_features", "weights_iter_12.caffemodel", "net.prototxt", "ip,loss", f"{name}_ip,{name}_loss", "5", "--force"],
+                ["classify", "pictures.txt", f"{name}.npy", "--list", *net],
+                ["classify", "pictures", "--ext", "png", *net],
+                ["detect", "windows.csv", f"{name}.csv", "--crop_mode", "list", "--context_pad", "0", *net]]
+
+    with log_kept():
+        alone = run_commands(folder, *commands("one"))
+    first, *others = ranks.run(group_size, __file__, "run_commands", str(folder), *commands("all"))
+    assert [[output.replace("all", "one"), status] for output, status in first] == alone
+    assert all(status == 0 for _, status in alone)
+    assert all(status == 0 for rank in others for _, status in rank)
+    for name in ("{}_ip/data.mdb", "{}_loss/data.mdb", "{}.npy", "{}.csv"):
+        assert (folder / name.format("one")).read_bytes() == (folder / name.format("all")).read_bytes(), name
+
+
+def test_a_trace_of_ranks_is_that_of_the_first_and_shows_the_ways_of_gradients(folder, tmp_path):
+    status, output, errors = ranks.command(2, "trace", "solver.prototxt", "--perfetto", tmp_path / "p.json", folder=folder)
+    assert status == 0, errors
+    assert output.count("gradients on their way between processes: 1, ") == 1 and output.count("wrote ") == 1
+    assert [row["ph"] for row in json.loads((tmp_path / "p.json").read_text())["traceEvents"] if row.get("cat") == "travel"] == ["b", "e"]
+
+
+def test_what_is_wrong_on_all_ranks_is_said_once(folder):
+    status, _, errors = ranks.command(3, "train", "missing.prototxt", folder=folder)
+    assert status != 0
+    said, = ranks.said(errors)
+    assert re.match(r"rank 0 of 3 \(.*\): missing.prototxt: no such file", said)
+    assert "Abort(" not in errors
+
+
+def test_what_is_wrong_on_one_rank_ends_all(folder):
+    """Before it has a net: the others wait for it in distribute."""
+    program = ("import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel.launch import rank\n"
+               "sys.exit(main(['train', 'solver.prototxt', '--quiet', *['--max-iter=x'] * rank()]))")
+    process = ranks.start(2, "-c", program, folder=folder)
+    _, errors = ranks.finish(process)
+    assert process.returncode != 0
+    assert ranks.said(errors)[0].startswith(f"{Group.name(fake_group(1, 2))}: "), errors
+    assert "max-iter" in errors
+
+
+def test_scoring_says_who_takes_part(folder, trained):
+    status, _, errors = ranks.command(2, "classify", "pictures.txt", "--list", "--model", "deploy.prototxt", "--mean_file", "",
+                                      "--weights", "weights_iter_12.caffemodel", folder=folder)
+    assert status == 0, errors
+    assert errors.count("2 ranks: 2 on ") == 1
+
+
+def test_ranks_with_different_commands_end(folder):
+    program = "import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel.launch import rank\nsys.exit(main([['train', 'test'][rank()], 'x']))"
+    process = ranks.start(2, "-c", program, folder=folder)
+    _, errors = ranks.finish(process)
+    assert process.returncode != 0
+    said, = ranks.said(errors)
+    assert "the command differs: 'test' on rank 1 of 2" in said
+
+
+def test_a_command_for_one_process_is_refused(folder):
+    status, output, errors = ranks.command(2, "draw", "net.prototxt", "net.svg", folder=folder)
+    assert (status != 0, output, errors.count("minicaffe: ")) == (True, "", 1)
+    assert "draw is for one process, and 2 were started together; start it without mpiexec. For several are train, test" in errors
+    assert not (folder / "net.svg").exists()
+
+
+def test_several_gpus_get_a_process_each(folder, trained):
+    ranks.mpiexec()
+    done = subprocess.run([sys.executable, "-m", "minicaffe", "train", "solver.prototxt", "--gpu", "all", "--global-batch", "--max-iter",
+                           "6", "--snapshot-prefix", "gpus"], cwd=folder, capture_output=True, text=True, timeout=ranks.SECONDS,
+                          env={**os.environ, **ranks.ENVIRONMENT, "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": "devices=2"})
+    assert done.returncode == 0, done.stderr
+    assert "\n2 ranks: " in f"\n{done.stderr}" and "share GPU" not in done.stderr
+    loss = float(re.search("^test loss = ([0-9.]+)", done.stdout, re.M)[1])
+    assert loss == pytest.approx(next(r["outputs"][1]["value"] for r in trained if r["event"] == "test" and r["iteration"] == 6), rel=1e-4)
+
+
+def scale(folder, kind, warmup):
+    solver = create_solver(parse_text(SOLVER.replace("fixed", "step") + "gamma: 0.5 stepsize: 4", caffe_pb2.SolverParameter)[0])
+    solver.distribute(scale_lr=kind, warmup=warmup)
+    rates = []
+    for solver.iter in range(6):
+        rates.append(solver.learning_rate())
+    return rates
+
+
+def test_the_rate_rises_to_that_of_the_scale(folder, monkeypatch):
+    rates, *others = ranks.run(3, __file__, "scale_in", str(folder), "linear", 4)
+    assert others == [rates, rates]
+    assert rates == pytest.approx([0.15, 0.2, 0.25, 0.3, 0.15, 0.15])
+    monkeypatch.chdir(folder)
+    solver = create_solver(parse_text(SOLVER, caffe_pb2.SolverParameter)[0])
+    assert solver.learning_rate() == pytest.approx(0.1)
+    for wrong in ({"scale_lr": "cube"}, {"warmup": 5}, {"scale_lr": "sqrt", "warmup": -1}):
+        with pytest.raises(ConfigError, match="scale_lr|warmup"):
+            solver.distribute(**wrong)
+
+
+def scale_in(folder, kind, warmup):
+    with contextlib.chdir(folder):
+        return scale(folder, kind, warmup)
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--warmup", "5"], "--warmup leads to the rate of --scale-lr"),
+    (["--scale-lr", "sqrt", "--global-batch"], "--global-batch keeps the batch"),
+    (["--scale-lr", "cube"], "'cube' is not one of 'linear', 'sqrt'"),
+    (["--gpu", "0,0"], "must be the number of a GPU, got '0,0'; several have commas"),
+])
+def test_options_that_say_nothing_are_refused(folder, capsys, monkeypatch, words, message):
+    monkeypatch.chdir(folder)
+    with log_kept():
+        assert app.run(["train", "solver.prototxt", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_options_for_several_processes_are_not_silently_ignored_by_one(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    with log_kept():
+        assert app.run(["train", "solver.prototxt", "--wire", "bf16", "--scale_lr=linear", "--max-iter", "0"]) == 0
+    assert "--scale-lr, --wire: for several processes, and this one was started alone" in capsys.readouterr().err
+
+
+# ---- without other processes
+
+def fake_group(rank, size, gathered=None, **more):
+    import socket
+    group = types.SimpleNamespace(rank=rank, size=size, hosts=[socket.gethostname()] * size, local_rank=rank, local_size=size, **more)
+    group.gather = lambda value: gathered if gathered is not None else [value] * size
+    group.agree = lambda facts: None
+    return group
+
+
+def test_a_batch_is_divided_where_it_can_be():
+    tested = 'layer { name: "tested" type: "HDF5Data" top: "x" include { phase: TEST } hdf5_data_param { batch_size: 5 } }'
+    net, positions = parse_text(NET + tested, caffe_pb2.NetParameter)
+    training_file.divide_batch_size(net, 3)
+    assert [net.layer[i].hdf5_data_param.batch_size for i in (0, -1)] == [4, 5]
+    with pytest.raises(ConfigError, match=r"^net.prototxt:2: layer 'data' \(HDF5Data\): hdf5_data_param.batch_size: must be a multiple "
+                                          "of 3.* got 4"):
+        training_file.divide_batch_size(net, 3, "net.prototxt", positions)
+    with pytest.raises(ConfigError, match="--global-batch: divides a batch_size, and no layer"):
+        training_file.divide_batch_size(parse_text(DEPLOY, caffe_pb2.NetParameter)[0], 2)
+
+
+@pytest.mark.parametrize("ids, begin, rank, count, used", [
+    (None, None, 3, 2, 1), (None, 1, 3, 8, 4), ([2, 5], None, 1, 8, 5), ([2, 5], None, 2, 8, 2), ([3], None, 1, 8, 3), (None, None, 1, 0, None)])
+def test_a_rank_takes_the_gpu_of_its_place_on_the_machine(monkeypatch, ids, begin, rank, count, used):
+    taken = []
+    monkeypatch.setattr(cuda, "count", lambda: count, raising=False)
+    monkeypatch.setattr(cuda, "use_gpu", taken.append, raising=False)
+    monkeypatch.setattr(cli_ranks, "_group", fake_group(rank, 8))
+    cli_ranks.use_gpu(ids, begin)
+    monkeypatch.setattr(cli_ranks, "_group", None)
+    cli_ranks.use_gpu([4, 5])
+    cli_ranks.use_gpu()
+    assert taken == [used, 4, None]
+
+
+def test_who_shares_a_gpu_is_said(monkeypatch):
+    replies = [[2, 2, 1, 2], [("a", None, 0), ("a", None, 0), ("b", "0", 0), ("b", "1", 0)]]
+    group = fake_group(0, 4)
+    group.hosts, group.gather = ["a", "a", "b", "b"], lambda value: replies.pop(0)
+    monkeypatch.setattr(cli_ranks, "_group", group)
+    monkeypatch.setattr("minicaffe.common.Caffe.mode", "gpu", raising=False)
+    monkeypatch.setattr(cuda, "current", lambda: types.SimpleNamespace(index=0), raising=False)
+    assert cli_ranks.lines() == ["4 ranks: 2 on a, 2 on b; 1 to 2 threads each", "ranks 0, 1 share GPU 0 of a"]
+
+
+@pytest.mark.parametrize("mine, theirs, share", [
+    ({0, 1, 2, 3}, {0, 1, 2, 3}, 2),      # nobody is bound: two ranks for all processors
+    ({0, 1}, {2, 3}, 1),                  # each has its own
+])
+def test_processors_are_divided_among_the_ranks_that_may_use_them(monkeypatch, mine, theirs, share):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: mine)
+    monkeypatch.setattr("minicaffe.parallel.group.usable_processors", lambda: len(mine))
+    assert Group.processors(fake_group(0, 2, [mine, theirs])) == len(mine) // share
+    other_host = fake_group(0, 2, [mine, mine])
+    other_host.hosts = ["a", "b"]
+    assert Group.processors(other_host) == len(mine)
+
+
+def test_the_command_that_goes_on_starts_as_many_processes(monkeypatch):
+    assert cli_ranks.starter(0) == []
+    monkeypatch.setattr(cli_ranks, "_group", fake_group(0, 4))
+    assert cli_ranks.starter(1) == ["mpiexec", "-n", "4"]
+    assert cli_ranks.starter(4) == []     # --gpu 0,1,2,3 starts them
+    assert cli_ranks.own_path("a/trouble.html") == "a/trouble.html"
+    monkeypatch.setattr(cli_ranks, "_group", fake_group(2, 4))
+    assert cli_ranks.own_path("a/trouble.html") == "a/trouble.rank2.html"
+
+
+def test_several_gpus_need_mpiexec_and_a_command_for_ranks(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(launch.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(DependencyError, match=r'no mpiexec.*pip install "minicaffe\[mpi\]"'):
+        cli_ranks.start_on_gpus([0, 1], "train", [])
+    with pytest.raises(Exception, match="--gpu: time computes on one GPU, got 0,1"):
+        cli_ranks.start_on_gpus([0, 1], "time", [])
+
+
+def test_mpiexec_is_that_of_the_library(monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/mpiexec"
+    program.write_text("")
+    program.chmod(0o755)
+    monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "lib/libmpi.so.40"))
+    assert launch.mpiexec() == str(program)
+    monkeypatch.setenv("MPI4PY_LIBMPI", "libmpi.so.40")
+    assert launch.mpiexec() != str(program)
+
+
+def test_without_mpi4py_the_error_names_the_extra_once_a_machine(tmp_path):
+    """Two processes as mpiexec would start them, of which the one with local rank 0 talks."""
+    (tmp_path / "mpi4py.py").write_text("raise ModuleNotFoundError('mpi4py')")
+    for local, told in (("0", 1), ("1", 0)):
+        done = subprocess.run([sys.executable, "-m", "minicaffe", "train", "x"], capture_output=True, text=True, env={
+            **os.environ, "PYTHONPATH": str(tmp_path), "PMI_SIZE": "2", "PMI_RANK": local, "MPI_LOCALRANKID": local})
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.count('pip install "minicaffe[mpi]"') == told, done.stderr
+
+
+def test_threads_stay_where_the_environment_says(monkeypatch):
+    """`join` with a group of two that share the processors."""
+    before = get_num_threads()
+    monkeypatch.setattr(cli_ranks.launch, "launched", lambda: 2)
+    monkeypatch.setattr(cli_ranks.launch, "mpi", lambda: types.SimpleNamespace(COMM_WORLD=types.SimpleNamespace(size=2)))
+    monkeypatch.setattr("minicaffe.parallel.group.Group", lambda: fake_group(0, 2, processors=lambda: 7))
+    try:
+        for threads, expected in (("3", before), ("", 7)):
+            monkeypatch.setenv("OMP_NUM_THREADS", threads)
+            monkeypatch.setattr(cli_ranks, "_group", None)
+            cli_ranks.join("train")
+            assert get_num_threads() == expected
+    finally:
+        set_num_threads(before)
+
+
+def test_an_mpiexec_of_another_mpi_is_noticed(monkeypatch):
+    world = types.SimpleNamespace(COMM_WORLD=types.SimpleNamespace(size=1), Get_library_version=lambda: "MPICH Version: 5.0\nand more")
+    monkeypatch.setattr(cli_ranks.launch, "launched", lambda: 4)
+    monkeypatch.setattr(cli_ranks.launch, "mpi", lambda: world)
+    with pytest.raises(ConfigError, match=r"4 processes were started together, and mpi4py's MPI library \(MPICH Version: 5.0\) knows of 1"):
+        cli_ranks.join("train")

@@ -1,0 +1,294 @@
+"""Ranks that train together: the parameters that one process gets with the batches of all of them."""
+
+import re
+
+import h5py
+import numpy as np
+import pytest
+import ranks
+
+from minicaffe.errors import ConfigError, Error
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
+
+NET = """
+layer { name: "data" type: "HDF5Data" top: "data" top: "label" include { phase: TRAIN }
+  hdf5_data_param { source: "%(folder)s/list.txt" batch_size: %(batch)d } }
+"""
+SHARED = """
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" param { name: "w" } param { lr_mult: 2 }
+  convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "again" type: "Convolution" bottom: "data" top: "again" param { name: "w" } param { lr_mult: 0 }
+  convolution_param { num_output: 4 kernel_size: 3 } }
+layer { name: "sum" type: "Eltwise" bottom: "conv" bottom: "again" top: "sum" }
+layer { name: "ip" type: "InnerProduct" bottom: "sum" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    random = np.random.default_rng(0)
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file["data"] = random.random((56, 1, 6, 6), np.float32)
+        file["label"] = random.integers(0, 3, 56).astype(np.float32)
+    (folder / "list.txt").write_text(f"{folder}/rows.h5")
+    return str(folder)
+
+
+LAST = """
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+MLP = """
+layer { name: "hidden" type: "InnerProduct" bottom: "data" top: "hidden" param { lr_mult: 0 } param { lr_mult: 0 }
+  inner_product_param { num_output: 8 weight_filler { type: "xavier" } } }
+layer { name: "sigmoid" type: "Sigmoid" bottom: "hidden" top: "hidden" }
+layer { name: "second" type: "InnerProduct" bottom: "hidden" top: "second" inner_product_param { num_output: 8 weight_filler { type: "xavier" } } }
+layer { name: "tanh" type: "TanH" bottom: "second" top: "second" }
+layer { name: "ip" type: "InnerProduct" bottom: "second" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+"""
+LENET = """
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param { num_output: 20 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1" pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "conv2" type: "Convolution" bottom: "pool1" top: "conv2" convolution_param { num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "relu2" type: "ReLU" bottom: "conv2" top: "conv2" }
+layer { name: "conv3" type: "Convolution" bottom: "conv2" top: "conv3" convolution_param { num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "ip1" type: "InnerProduct" bottom: "conv3" top: "ip1" inner_product_param { num_output: 2000 weight_filler { type: "xavier" } } }
+layer { name: "relu1" type: "ReLU" bottom: "ip1" top: "ip1" }
+layer { name: "ip" type: "InnerProduct" bottom: "ip1" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+"""
+LSTM = """
+layer { name: "frames" type: "Reshape" bottom: "data" top: "frames" reshape_param { shape { dim: 0 dim: 6 dim: 6 } } }
+layer { name: "turned" type: "Permute" bottom: "frames" top: "turned" permute_param { order: 1 order: 0 order: 2 } }
+layer { name: "cont" type: "DummyData" top: "cont" dummy_data_param { shape { dim: 6 dim: %(batch)d } data_filler { value: 1 } } }
+layer { name: "lstm" type: "LSTM" bottom: "turned" bottom: "cont" top: "lstm" recurrent_param { num_output: 7
+  weight_filler { type: "xavier" } } }
+layer { name: "slice" type: "Slice" bottom: "lstm" top: "before" top: "end" slice_param { axis: 0 slice_point: 5 } }
+layer { name: "silence" type: "Silence" bottom: "before" }
+layer { name: "last" type: "Reshape" bottom: "end" top: "last" reshape_param { shape { dim: -1 dim: 7 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "last" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+"""
+def make(folder, batch, solver, net, **options):
+    param = parse_text(f'base_lr: 0.1 lr_policy: "fixed" max_iter: 20 random_seed: 3 weight_decay: 0.001 {solver}', caffe_pb2.SolverParameter)[0]
+    param.net_param.CopyFrom(parse_text((NET + net + LAST) % {"folder": folder, "batch": batch}, caffe_pb2.NetParameter)[0])
+    return create_solver(param, **options)
+
+
+def train(folder, batch, solver, net, steps, together=True, options=None, how=None):
+    """The parameters after some steps, and the mean of the losses."""
+    from minicaffe.common import caffe
+    solver = make(folder, batch, solver, net, **(options or {}))
+    if together:
+        from mpi4py import MPI
+        rank = MPI.COMM_WORLD.rank
+        solver.net.learnable_params[0].data[...] += rank       # only rank 0's count
+        solver.distribute(**(how or {}))
+        assert (caffe.solver_rank, caffe.group) == (rank, solver.group)
+    solver.step(steps)
+    return [*(blob.data.tolist() for blob in solver.net.learnable_params), solver.smoothed_loss]
+
+
+def assert_same(together, alone, rtol=1e-5, atol=5e-6):
+    *alone, loss = alone
+    for *params, mean in together:
+        for ours, theirs in zip(params, alone, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
+        assert mean == pytest.approx(loss, rel=rtol)
+    assert all(rank == together[0] for rank in together)
+
+
+@pytest.mark.parametrize("solver", ['type: "SGD" momentum: 0.9', 'type: "Nesterov" momentum: 0.9', 'type: "AdaGrad"', 'type: "RMSProp" delta: 1e-2',
+                                    'type: "AdaDelta" momentum: 0.95 delta: 1e-6', 'type: "Adam" momentum: 0.9',
+                                    'type: "SGD" iter_size: 2', 'type: "SGD" clip_gradients: 0.5'])
+def test_ranks_give_what_one_process_with_all_of_their_batches_gives(folder, solver, group_size):
+    alone = train(folder, 4 * group_size, solver, SHARED, 20, together=False)
+    assert_same(ranks.run(group_size, __file__, "train", folder, 4, solver, SHARED, 20), alone)
+
+
+def each(folder, batch, together):
+    """Results of several nets, by plans and with gradients that wait, one after the other in the same processes."""
+    found = []
+    for net in (MLP, LENET, LSTM):
+        for plan in (None, "memory"):
+                    found.append(train(folder, batch, 'type: "SGD" momentum: 0.9 iter_size: 2', net, 20, together, {"plan": plan}, {"overlap": plan is None} if together else {}))
+    return found
+
+
+def test_nets_of_all_kinds_by_a_plan_and_without_with_a_thread_of_mpi_and_without(folder):
+    alone = each(folder, 12, False)
+    for result, *together in zip(alone, *ranks.run(3, __file__, "each", folder, 4, True), strict=True):
+        assert_same(together, result)
+
+
+def round_numbers(folder):
+    """Parameters after gradients that travelled in bf16: how far from the others at most, and the loss."""
+    exact = train(folder, 4, 'type: "SGD"', LENET, 5)
+    rounded = train(folder, 4, 'type: "SGD"', LENET, 5, how={"wire": "bf16"})
+    return [max(float(abs(np.array(a) - np.array(b)).max()) for a, b in zip(exact[:-1], rounded[:-1])), rounded[-1]]
+
+
+def test_gradients_that_travel_in_bf16_are_rounded_and_no_more(folder):
+    first, second = ranks.run(2, __file__, "round_numbers", folder)
+    assert first == second and 0 < first[0] < 2e-3
+
+
+def watched(folder):
+    """A hook looks into each layer's run, and a callback at the gradients."""
+    unseen = train(folder, 4, 'type: "SGD"', SHARED, 3)
+    solver, layers, sums = make(folder, 4, 'type: "SGD"', SHARED), [], []
+    solver.distribute()
+    solver.net.add_hook(3, layers.append)
+    solver.add_callback(lambda: None, lambda: sums.append(float(solver.net.learnable_params[0].diff.sum())))
+    solver.step(3)
+    return [unseen[:-1] == [blob.data.tolist() for blob in solver.net.learnable_params], len(layers) // len(solver.net.layers),
+            len(sums), solver.group.gather(sums[-1])]
+
+
+def test_who_looks_in_between_sees_the_sums_of_all_ranks(folder):
+    for same, runs, count, sums in ranks.run(2, __file__, "watched", folder):
+        assert same and runs == count == 3 and sums[0] == sums[1] != 0
+
+
+def frozen(folder):
+    solver = make(folder, 4, 'type: "SGD"', MLP)
+    solver.distribute()
+    solver.step(2)
+    return [bucket.which for bucket in solver._exchange.buckets]
+
+
+def test_parameters_without_gradients_do_not_travel(folder):
+    assert ranks.run(2, __file__, "frozen", folder) == 2 * [[[4, 5, 2, 3]]]
+
+
+def wanted(folder):
+    """What all ranks do after each iteration when one of them wants something."""
+    solver, wishes = make(folder, 4, 'type: "SGD"', MLP), {(1, 2): "snapshot", (0, 4): "stop"}
+    solver.distribute()
+    solver.action = lambda: wishes.get((solver.group.rank, solver.iter), "none")
+    done = []
+    solver.snapshot = lambda: done.append(solver.iter)
+    solver.step(10)
+    return [done, solver.iter]
+
+
+def test_all_ranks_do_what_one_wants_after_the_same_iteration(folder):
+    assert ranks.run(2, __file__, "wanted", folder) == 2 * [[[3], 5]]
+
+
+def traced(folder):
+    """The ways of the gradients in the record of an iteration: as events, in a line, and in Chrome's format."""
+    from minicaffe import trace
+    from minicaffe.trace import perfetto, table
+    solver = make(folder, 4, 'type: "SGD"', LENET)
+    solver.distribute()
+    solver.step(1)
+    with trace.record(solver) as made:
+        solver.step(1)
+    ways = [event for event in made.events if event.kind == "travel"]
+    rows = [row for row in perfetto.events(made) if row.get("cat") == "travel"]
+    return [[[event.name, event.nbytes, event.took > 0] for event in ways], table.travels(made), [row["ph"] for row in rows]]
+
+
+def test_a_trace_shows_the_ways_of_gradients(folder):
+    for ways, line, rows in ranks.run(2, __file__, "traced", folder):
+        assert ways[0] == ["ip1[0] diff", 4 * 2000 * 576, True] and len(ways) == 2 and ways[1][0].count(" diff") == 9
+        assert re.fullmatch(r"gradients on their way between processes: 2, 4.5 MiB, [0-9.]+ ms, [0-9.]+ of them while layers ran backward", *line)
+        assert sorted(rows) == ["b", "b", "e", "e"]
+
+
+def left(folder):
+    """What is left when a solver is gone, and whether a second one can join before."""
+    from minicaffe.common import caffe
+    solver = make(folder, 4, 'type: "SGD"', MLP)
+    solver.distribute()
+    try:
+        make(folder, 4, 'type: "SGD"', MLP).distribute()
+    except ConfigError as error:
+        refused = str(error)
+    during = caffe.solver_count
+    del solver
+    return [refused, during, caffe.solver_count, caffe.group]
+
+
+def test_one_solver_of_a_process_at_a_time(folder):
+    first, second = ranks.run(2, __file__, "left", folder)
+    assert first == second and first[1:] == [2, 1, None]
+    assert first[0] == "a solver of this process trains together with others already, and only one can; delete it first"
+
+
+def alike(solver):
+    """Whether all ranks have the same bits in their parameters."""
+    everyone = solver.group.gather([blob.data.tobytes() for blob in solver.net.learnable_params])
+    return all(theirs == everyone[0] for theirs in everyone)
+
+
+def corners(folder):
+    """Trainings in which ranks could part, or wait for each other."""
+    from mpi4py import MPI
+
+    from minicaffe.common import caffe
+    from minicaffe.parallel.carrier import MpiCarrier
+    from minicaffe.parallel.group import Group
+    rank, found = MPI.COMM_WORLD.rank, {}
+
+    forced = make(folder, 4, 'type: "SGD" clip_gradients: 0.05', 'force_backward: true ' + MLP)
+    forced.distribute()
+    forced.step(3)
+    found["clip_gradients with gradients of frozen layers"] = alike(forced)
+    del forced
+
+    display = make(folder, 4, f'type: "SGD" snapshot_after_train: false display: {2 if rank else 0} debug_info: true', MLP)
+    display.distribute()
+    display.solve()
+    found["display on one rank"] = alike(display) and display.iter == 20
+    del display
+
+    refused = make(folder, 4, 'type: "SGD"', MLP)
+    refused.param.base_lr = 0.1 + rank
+    with pytest.raises(ConfigError, match="base_lr of the solver differs"):
+        refused.distribute()
+    found["alone after it was refused"] = refused.group is None and caffe.solver_count == 1
+    refused.step(1)
+    refused.param.base_lr = 0.1
+    refused.distribute()
+    refused.step(1)
+    found["together after it was refused"] = alike(refused)
+
+    refused.net.forward_backward()
+    with pytest.raises(Error, match=rf"apply_update\(\) on rank {rank} of 2 .* needs the gradients of all ranks, .* call gradients"):
+        refused.apply_update()
+    refused.gradients()
+    refused.apply_update()
+    found["a loop of one's own"] = alike(refused) and refused.iter == 3
+
+    def fails(layer):
+        raise RuntimeError("in the middle")
+    refused.net.add_hook(2, fails)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        refused.step(1)
+    refused.net.remove_hook(2, fails)
+    with pytest.raises(Error, match="an iteration ended in the middle, when its gradients were on their way"):
+        refused.step(1)
+    del refused
+
+    group = Group()
+    for _ in range(33):     # mpi4py has room for 32 operations
+        MpiCarrier(group, threaded=False)
+    own = make(folder, 4, 'type: "SGD" momentum: 0.9', SHARED)
+    own.distribute(MPI.COMM_WORLD.Split(rank, 0))
+    own.step(2 + rank)
+    found["two groups in one job"] = own.group.size == 1 and own.iter == 2 + rank
+    return found
+
+
+def test_ranks_neither_part_nor_wait_for_each_other(folder):
+    first, second = ranks.run(2, __file__, "corners", folder)
+    assert first == second and all(first.values()), (first, second)
+
+
+def test_what_cannot_be(folder):
+    solver = make(folder, 4, 'type: "SGD"', MLP)
+    with pytest.raises(ConfigError, match="wire: must be one of float32, bf16, got 'int8'"):
+        solver.distribute(wire="int8")

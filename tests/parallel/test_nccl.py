@@ -1,0 +1,241 @@
+"""NCCL: what nccl4py is told, on simulated GPUs, with a library of our own in NCCL's place (fake_nccl.cpp)."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ranks
+from test_distribute import LAST, MLP, NET, SHARED, assert_same, folder, make, train  # noqa: F401 (a fixture)
+
+import minicaffe
+from minicaffe.errors import DependencyError
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory):
+    """The environment in which nccl4py finds the fake NCCL, and each process two simulated GPUs."""
+    pytest.importorskip("nccl.core", reason="nccl4py is not installed: pip install nccl4py")
+    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    path = tmp_path_factory.mktemp("fake") / "libnccl.so.2"
+    subprocess.run([compiler, "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", str(HERE / "fake_nccl.cpp"), "-o", str(path)], check=True)
+    return {"LD_PRELOAD": str(path), "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": "devices=2,race=1", "FAKE_NCCL_SECONDS": "10"}
+
+
+def own_gpu(together=True):
+    """Let each rank compute on a GPU of its own; return its rank."""
+    from mpi4py import MPI
+    rank = MPI.COMM_WORLD.rank
+    minicaffe.set_device(rank if together else 0)
+    return rank
+
+
+@pytest.mark.parametrize("solver, graph", [('type: "SGD" momentum: 0.9', True), ('type: "Adam" momentum: 0.9 iter_size: 2 clip_gradients: 0.5', False)])
+def test_a_training_with_nccl_gives_what_one_process_with_all_batches_gives(fake, folder, tmp_path, solver, graph):  # noqa: F811
+    alone = train(folder, 8, solver, SHARED, 12, together=False)
+    together = ranks.run(2, __file__, "train_on_gpus", folder, solver, FAKE_NCCL_LOG=str(tmp_path / "calls"), **fake)
+    assert_same([found for found, _ in together], alone)
+    calls = (tmp_path / "calls").read_text().split("\n")[:-1]
+    # By two ranks, in each iteration or until one is recorded: all parameters but the second bias, which learns nothing, in one group.
+    assert len(calls) == 2 * (3 if graph else 12) * 4 and all(call.startswith("allreduce ") and call.endswith(" of 4") for call in calls)
+    for _, said in together:
+        assert ("an iteration is recorded" in said) == graph and "recording failed" not in said
+
+
+def train_on_gpus(folder, solver):  # noqa: F811
+    said = heard("minicaffe.solver.graph", "DEBUG")
+    own_gpu()
+    return train(folder, 4, solver, SHARED, 12, how={"carrier": "nccl"}), "\n".join(said)
+
+
+def test_the_command_trains_by_nccl_where_it_is_asked_to(fake, folder, tmp_path):  # noqa: F811
+    net = (NET + MLP + LAST) % {"folder": folder, "batch": 4}
+    (tmp_path / "solver.prototxt").write_text(f'base_lr: 0.1 lr_policy: "fixed" max_iter: 4 display: 4 snapshot_prefix: "{tmp_path}/m" net_param {{ {net} }}')
+    status, output, errors = ranks.command(2, "train", "solver.prototxt", "--carrier", "nccl", "--gpu", "0,1", folder=tmp_path, **fake)
+    assert status == 0 and "learning rate not scaled; gradients travel by NCCL" in output + errors, errors[-3000:]
+    status, output, errors = ranks.command(2, "train", "solver.prototxt", "--carrier", "nccl", "--gpu", "1", folder=tmp_path, **fake)
+    assert status == 2 and "carrier: NCCL cannot carry the gradients: rank 0 of 2" in errors and "on the same GPU" in errors, errors[-3000:]
+
+
+def test_a_rank_that_cannot_record_trains_along_with_one_that_replays(fake, folder):  # noqa: F811
+    alone = train(folder, 8, 'type: "SGD" momentum: 0.9', MLP, 6, together=False)
+    together = ranks.run(2, __file__, "one_records", folder, **fake)
+    assert_same([found for found, _ in together], alone)
+    assert "an iteration is recorded" in together[0][1] and "recording failed: cuGraphInstantiate" in together[1][1]
+
+
+def one_records(folder):  # noqa: F811
+    import ctypes
+
+    from minicaffe import sim
+    said = heard("minicaffe.solver.graph", "DEBUG")
+    if own_gpu() == 1:
+        ctypes.CDLL(sim.library()).mcsim_configure(b"fail=cuGraphInstantiateWithFlags:1")
+    return train(folder, 4, 'type: "SGD" momentum: 0.9', MLP, 6, how={"carrier": "nccl"}), "\n".join(said)
+
+
+def test_a_graph_of_a_training_alone_is_not_replayed_together(fake, folder):  # noqa: F811
+    first, second = ranks.run(2, __file__, "joins_late", folder, **fake)
+    assert first == second
+
+
+def joins_late(folder):  # noqa: F811
+    own_gpu()
+    solver = make(folder, 4, 'type: "SGD"', MLP)
+    solver.step(4)
+    assert solver._graph.graph is not None
+    solver.distribute(carrier="nccl")
+    solver.step(4)
+    assert solver._graph.graph is not None
+    return [blob.data.tolist() for blob in solver.net.learnable_params]
+
+
+def heard(name, level):
+    """What a logger says from now on, as a list that grows."""
+    import logging
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger(name).addHandler(handler)
+    logging.getLogger(name).setLevel(level)
+    return said
+
+
+def test_what_carries_the_gradients_is_chosen_alike_on_all_ranks_and_seen_in_a_trace(fake, folder):  # noqa: F811
+    for said in ranks.run(2, __file__, "choose", folder, **fake):
+        assert said["default"].startswith("Gradients travel by MPI: NCCL finds no simulated device (rank 0 of 2")
+        assert said["nccl"] == "Gradients travel by NCCL"
+        assert "and rank 1 of 2" in said["one GPU"] and "compute on the same GPU, 0000:01:00.0," in said["one GPU"]
+        assert "gradients travel in bf16" in said["bf16"] and "one of mpi, nccl" in said["unknown"]
+        assert "nets compute on the CPU (rank 1 of 2" in said["cpu on rank 1"]
+        assert said["trace"] == [["ip[0] diff, ip[1] diff, second[0] diff, second[1] diff", True]]
+
+
+def choose(folder):  # noqa: F811
+    from minicaffe import trace
+    from minicaffe.errors import ConfigError
+    from minicaffe.parallel import carrier
+    from minicaffe.parallel.group import Group
+    said = heard("minicaffe.parallel.carrier", "INFO")
+    rank, group = own_gpu(), Group()
+
+    def attempt(*arguments):
+        try:
+            carrier.make_carrier(group, *arguments)
+        except ConfigError as error:
+            return str(error)
+        return said[-1]
+
+    found = {"default": attempt(), "nccl": attempt("nccl"), "bf16": attempt("nccl", True)}
+    try:
+        make(folder, 4, 'type: "SGD"', MLP).distribute(carrier="gloo")
+    except ConfigError as error:
+        found["unknown"] = str(error)
+    solver = make(folder, 4, 'type: "SGD"', MLP)
+    solver.distribute(carrier="nccl")
+    solver.step(1)
+    with trace.record(solver) as made:
+        solver.step(1)
+    found["trace"] = [[event.name, event.took > 0] for event in made.events if event.kind == "travel"]
+    own_gpu(together=False)
+    found["one GPU"] = attempt("nccl")
+    if rank == 1:
+        minicaffe.set_mode_cpu()
+    found["cpu on rank 1"] = attempt("nccl")
+    return found
+
+
+def test_a_communicator_adds_broadcasts_and_says_what_nccl_refuses(fake):
+    found = ranks.run(2, __file__, "communicate", **{**fake, "FAKE_NCCL_SECONDS": "2"})
+    for one in found:
+        assert one["sum"] == [1.0, 5.0] and one["mean"] == [0.5, 2.5] and one["broadcast"] == [0.0, 2.0]
+        assert "invalid usage" in one["same GPU"]
+        assert "a GPU of its own" in one["same GPU"] and "NCCL: " in one["alone"] and "on device -1" in one["host memory"]
+        assert "nets compute on the CPU" in one["cpu"] and "invalid argument" in one["uid"] and one["bytes"] == 128
+
+
+def communicate():
+    from minicaffe.blob import Blob
+    from minicaffe.errors import ConfigError, DeviceError
+    from minicaffe.parallel import nccl
+    from minicaffe.parallel.group import Group
+    rank, group = own_gpu(), Group()
+
+    def uid():
+        return group.from_first(nccl.new_uid() if rank == 0 else None)
+
+    def refused(call):
+        try:
+            call()
+        except (ConfigError, DeviceError) as error:
+            return str(error)
+
+    communicator, found = nccl.Communicator(2, rank, uid()), {"bytes": len(uid())}
+    for name, kind, begin in (("sum", 0, communicator.sum), ("mean", 1, lambda arrays: communicator.sum(arrays, mean=True)),
+                              ("broadcast", 0, communicator.broadcast)):
+        blobs = [Blob((3,)), Blob((5,), kind)]    # float32 and float64
+        for i, blob in enumerate(blobs):
+            blob.data[...] = 2 * i + rank
+            blob.scale_data(1)      # on the GPU
+        communicator.wait(begin([blob.mutable_gpu_data for blob in blobs]))
+        for blob in blobs:
+            blob.scale_data(1)      # reads it there
+        found[name] = [float(blob.cpu_data[-1]) for blob in blobs]
+    found["host memory"] = refused(lambda: communicator.sum([Blob((3,)).data]))
+    communicator.close()
+    found["uid"] = refused(lambda: nccl.Communicator(2, rank, b"\x01" * 128))
+    found["alone"] = refused(lambda: nccl.Communicator(2, 0, nccl.new_uid()))
+    own_gpu(together=False)
+    found["same GPU"] = refused(lambda: nccl.Communicator(2, rank, uid()))
+    minicaffe.set_mode_cpu()
+    found["cpu"] = refused(lambda: nccl.Communicator(1, 0, nccl.new_uid()))
+    return found
+
+
+@pytest.mark.parametrize("fields, options", [("", ["--timing"]), ("iter_size: 2", []), ("layer_wise_reduce: false", [])])
+def test_a_script_of_pycaffe_trains_on_several_gpus(fake, folder, tmp_path, fields, options):  # noqa: F811
+    *alone, _ = train(folder, 8, f'type: "SGD" momentum: 0.9 {fields}', SHARED, 4, together=False)
+    net = (NET.replace("include { phase: TRAIN }", "") + SHARED + LAST) % {"folder": folder, "batch": 4}
+    (tmp_path / "solver.prototxt").write_text(f'''base_lr: 0.1 lr_policy: "fixed" random_seed: 3 weight_decay: 0.001 momentum: 0.9 {fields} max_iter: 4
+        display: 2 test_iter: 1 test_interval: 2 snapshot: 4 snapshot_prefix: "{tmp_path}/model" net_param {{ {net} }}''')
+    done = subprocess.run([sys.executable, HERE / "train.py", "--solver", "solver.prototxt", "--gpus", "0", "1", *options],
+                          cwd=tmp_path, env={**os.environ, **ranks.ENVIRONMENT, **fake}, capture_output=True, text=True, timeout=ranks.SECONDS)
+    assert done.returncode == 0, done.stderr[-4000:]
+    for rank in range(2):
+        params = pickle.loads((tmp_path / f"params.{rank}").read_bytes())
+        for ours, theirs in zip(params, alone, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=5e-6)
+    assert done.stderr.count("Testing net (#0)") == 2 and done.stderr.count("Snapshotting to") == 1     # by the first process alone
+    assert ("allreduce : " in done.stderr) == ("--timing" in options)
+
+
+def test_what_a_machine_can_try_is_tried(fake):
+    done = subprocess.run([sys.executable, ROOT / "tools/nccl_check.py", "--iterations", "1", "--batch", "1"], capture_output=True, text=True,
+                          env={**os.environ, **ranks.ENVIRONMENT, **fake}, timeout=ranks.SECONDS)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0 and [len(found[kind]) for kind in ("tried", "failed", "not_tried")] == [3, 0, 0], done.stdout
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    from minicaffe.parallel import nccl
+    monkeypatch.setitem(sys.modules, "nccl.core", None)
+    with pytest.raises(DependencyError, match=r'nccl4py is not installed, .*pip install "minicaffe\[nccl\]"'):
+        nccl.library()
+
+    def fails(code):
+        raise RuntimeError('Failure finding "libnccl.so.2":\n none')
+    monkeypatch.setitem(sys.modules, "nccl", types.ModuleType("nccl"))
+    monkeypatch.setitem(sys.modules, "nccl.core", types.SimpleNamespace(get_error_string=fails))
+    with pytest.raises(DependencyError, match=r'nccl4py cannot be used \(Failure finding "libnccl.so.2": none\), '):
+        nccl.library()
+    assert not minicaffe.has_nccl()

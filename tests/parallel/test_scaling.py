@@ -1,0 +1,141 @@
+"""What tools/scaling.py predicts, against cases worked out by hand, and the form of its tables and picture."""
+
+import re
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+import ranks
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import scaling  # noqa: E402
+
+# 10 s of a process alone: 3 forward, 6 backward, 1 update. Two buckets, complete after 2 and 6 seconds of backward.
+STEP = scaling.Step(single=10, forward=3, backward=6, rest=1, buckets=((2, 100), (6, 300)))
+
+
+def nothing(size):
+    return 0
+
+
+def test_an_all_reduce_takes_the_faster_of_two_algorithms():
+    # 8 ranks, 100 B/s, 1 s: 3 (1 + 8/100) or 6 + 14/100; of 8,000 bytes 3 (1 + 80) or 6 + 7/4 80
+    assert scaling.allreduce(8, 8, bandwidth=100, latency=1) == pytest.approx(3.24)
+    assert scaling.allreduce(8000, 8, bandwidth=100, latency=1) == pytest.approx(146)
+    assert scaling.allreduce(8000, 2, bandwidth=100, latency=1) == pytest.approx(81)
+    assert scaling.allreduce(8000, 1, bandwidth=100, latency=1) == 0
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_the_fit_finds_the_latency_and_bandwidth_that_times_were_made_of(n):
+    times = [[size, scaling.allreduce(size, n, bandwidth=3e9, latency=4e-6)] for size in (4 ** k for k in range(1, 14))]
+    assert scaling.fit(times, n) == pytest.approx((3e9, 4e-6), rel=1e-6)
+
+
+def test_a_step_whose_buckets_take_no_time_is_that_of_one_process():
+    assert scaling.predict(STEP, nothing, nothing) == scaling.predict(STEP, nothing, nothing, overlap=False) == 10
+
+
+def test_what_travels_while_backward_runs_costs_nothing_but_the_last_bucket():
+    def travel(size):
+        return size / 100       # 1 and 3 seconds
+    # The first is there after 3 seconds, and updated (1/4 s) at the end of backward at 6; the second at 6 + 3, and its update takes 3/4.
+    assert scaling.predict(STEP, travel, nothing) == pytest.approx(3 + 6 + 3 + 0.75)
+    assert scaling.predict(STEP, travel, nothing, overlap=False) == pytest.approx(3 + 6 + 1 + 3 + 0.75)
+
+
+def test_a_bucket_waits_for_the_one_before_it():
+    def travel(size):
+        return 10
+    # The first travels from 2 to 12, the second from 12 to 22.
+    assert scaling.predict(STEP, travel, nothing) == pytest.approx(3 + 22 + 0.75)
+
+
+def test_an_update_before_the_end_of_backward_delays_what_follows():
+    step = STEP._replace(buckets=((1, 100), (2, 100), (6, 200)))
+
+    def add(size):
+        return size / 100       # 1, 1 and 2 seconds, with the updates 1.25, 1.25 and 2.5
+    # The second is complete at 2, as the first arrives at 1.5; from then its work delays: 3.25. The third: 6 + 1.25, and 1.25 more.
+    travel = {100: 0.5, 200: 4}.get
+    assert scaling.predict(step, travel, add) == pytest.approx(3 + 6 + 1.25 + 4 + 2.5)
+
+
+def test_a_machine_that_is_faster_waits_longer_for_the_network():
+    known = measured()
+    for network in scaling.NETWORKS:
+        slow, fast = (scaling.predicted(known, "lenet", "float32", network, 64, faster=factor) for factor in (1, 1e4))
+        assert slow[0] > fast[0] and slow[1] > fast[1]
+    factor = scaling.most(known, "lenet", "float32", 10, 64)
+    assert scaling.predicted(known, "lenet", "float32", 10, 64, faster=factor)[1] == pytest.approx(scaling.ENOUGH, rel=1e-6)
+
+
+def test_the_parts_of_a_step_sum_up_to_it():
+    known = measured()
+    known["lenet 1"] = {**known["lenet 1"], "alone": 0.08}
+    step = scaling.step_of(known, "lenet", "bf16")
+    assert step[:4] == pytest.approx((0.08, 0.024, 0.048, 0.008 + 0.002))
+    assert step.buckets == (pytest.approx((0.016, 1 << 20)), pytest.approx((0.048, 1 << 19)))
+
+
+def measured():
+    """What a run has measured: two nets of which all is known, one of which something is missing."""
+    host = {"commit": "abc1234", "processor": "A"}
+    times = [[size, scaling.allreduce(size, 2, 1e9, 1e-5)] for size in (4, 4096, 1 << 22)]
+    known = {f"allreduce {n} {wire}": {**host, "times": times, "adding": 1e-10, "library": "B"} for n in (2, 4) for wire in scaling.WIRES}
+    single = {**host, "alone": 0.1, "forward": 0.03, "backward": 0.06, "update": 0.01, "copies": {"float32": 0.001, "bf16": 0.002},
+              "buckets": [[0.02, 2 << 20], [0.06, 1 << 20]]}
+    for net in ("lenet", "resnet50", "vgg16"):
+        known |= {f"{net} 1": single, f"{net} 2": {**host, "alone": 0.12, "together": 0.15}}
+    for net in ("lenet", "resnet50"):
+        known[f"{net} 4"] = {**host, "alone": 0.2, "together": 0.3}
+    return known
+
+
+def test_the_tables_have_a_row_for_each_net_of_which_all_is_known():
+    made = scaling.tables(measured())
+    assert made["scaling measured"] == "Measured: commit abc1234 on A.\n"
+    for name, count in (("all-reduce", 4), ("here", 2 * 2), ("machines", 2 * 3 * 2), ("faster", 2 * 3)):
+        head, line, *rows = (line for line in made[f"scaling {name}"].splitlines() if line.startswith("|"))
+        assert len(rows) == count and {row.count("|") for row in (head, line, *rows)} == {head.count("|")}
+        assert name == "all-reduce" or all(row.startswith(("| LeNet, 64 |", "| ResNet-50, 4 |")) for row in rows)
+    page = (scaling.report.DOCS / "clusters.md").read_text()
+    for name, text in made.items():
+        assert text in scaling.report.written(page, name, text)
+
+
+def test_the_predictions_and_the_picture_have_every_case():
+    known = measured()
+    rows = scaling.predictions(known)
+    assert len(rows) == 2 * 3 * 2 * 2 * len(scaling.MACHINES)
+    assert all(row["ms"] >= 100 and 0 < row["efficiency"] <= 1 for row in rows)
+    picture = xml.etree.ElementTree.fromstring(scaling.svg(known))
+    assert len(picture.findall("{*}polyline")) == 2 * 3 * 2 * 2
+
+
+def test_the_plan_names_ranks_threads_and_batches():
+    made = scaling.measurements(8)
+    assert made["vgg16 4"] == (4, "steps", ["vgg16", 1, 2]) and made["lenet 1"] == (1, "steps", ["lenet", 64, 8])
+    assert made["allreduce 2 bf16"] == (2, "allreduce", ["bf16"])
+
+
+def added():
+    """What part of an array that is summed in bf16 this rank adds up itself."""
+    import numpy as np
+
+    from minicaffe.parallel.carrier import MpiCarrier
+    from minicaffe.parallel.group import Group
+    from minicaffe.parallel.launch import mpi
+    carrier, counts = MpiCarrier(Group()), []
+    op = mpi().Op.Create(lambda x, y, _: counts.append(len(x)), commute=True)
+    array = np.zeros(1 << 16, np.uint16)
+    carrier.comm.Iallreduce(carrier.in_place, [array, array.size, carrier.types[True]], op).Wait()
+    return sum(counts) / array.nbytes
+
+
+def test_with_the_settings_of_the_page_no_rank_adds_more_than_its_part():
+    page = (scaling.report.DOCS / "clusters.md").read_text()
+    settings = dict(re.findall(r"^export ((?:OMPI|MPIR)_\w+)=(\w+)", page, re.M))
+    assert list(settings) == ["MPIR_CVAR_IALLREDUCE_INTRA_ALGORITHM"]
+    assert ranks.run(4, __file__, "added", **settings) == [0.75] * 4

@@ -1,0 +1,246 @@
+"""Snapshots of ranks: one file of all, the same bits after a resume, other numbers of ranks, failures that all ranks hear of."""
+
+import json
+import logging
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import ranks
+from test_testing import together
+
+from minicaffe.data.db import open_db
+from minicaffe.errors import DataError, Error
+from minicaffe.proto import binary, caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver, snapshot
+
+# Everything that has a state: shuffled rows, crops and mirrors, masks, sequences that go on in the next batch, running statistics.
+NET = """
+layer { name: "rows" type: "HDF5Data" top: "data" top: "label" top: "cont"
+  hdf5_data_param { source: "FOLDER/list.txt" batch_size: 4 shuffle: true } }
+layer { name: "stored" type: "Data" top: "pictures" data_param { source: "FOLDER/db" batch_size: 4 backend: LMDB }
+  transform_param { crop_size: 2 mirror: true scale: 0.01 } }
+layer { name: "norm" type: "BatchNorm" bottom: "data" top: "norm" }
+layer { name: "drop" type: "Dropout" bottom: "norm" top: "norm" }
+layer { name: "steps" type: "Reshape" bottom: "norm" top: "steps" reshape_param { shape { dim: 2 dim: 2 dim: -1 } } }
+layer { name: "marks" type: "Reshape" bottom: "cont" top: "marks" reshape_param { shape { dim: 2 dim: 2 } } }
+layer { name: "lstm" type: "LSTM" bottom: "steps" bottom: "marks" top: "lstm"
+  recurrent_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "flat" type: "Reshape" bottom: "lstm" top: "flat" reshape_param { shape { dim: 4 dim: 3 } } }
+layer { name: "ip1" type: "InnerProduct" bottom: "flat" top: "ip1" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "ip2" type: "InnerProduct" bottom: "pictures" top: "ip2" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "sum" type: "Eltwise" bottom: "ip1" bottom: "ip2" top: "sum" }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "sum" bottom: "label" top: "loss" }
+"""
+SOLVERS = {
+    "SGD": "momentum: 0.9 lr_policy: 'multistep' gamma: 0.5 stepvalue: 3 stepvalue: 6",
+    "Nesterov": "momentum: 0.9 lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 2 plateau_winsize: 2 snapshot_format: HDF5",
+    "AdaGrad": "iter_size: 2", "RMSProp": "clip_gradients: 0.5", "AdaDelta": "momentum: 0.95 delta: 1e-6", "Adam": "momentum: 0.9"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept")
+    random = np.random.default_rng(0)
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file["data"] = random.random((37, 2, 3, 3), np.float32)
+        file["label"] = random.integers(0, 3, 37).astype(np.float32)
+        file["cont"] = (np.arange(37) % 5 != 0).astype(np.float32)
+    (folder / "list.txt").write_text(f"{folder}/rows.h5")
+    with open_db(folder / "db", "LMDB", "w") as db:
+        for i in range(11):
+            db.put(b"%03d" % i, caffe_pb2.Datum(channels=2, height=3, width=3, label=i % 3, data=random.bytes(18)).SerializeToString())
+    return str(folder)
+
+
+def make(folder, kind, fields="", prefix="s", seed=3):
+    net = NET.replace("FOLDER", folder)
+    policy = "" if "lr_policy" in SOLVERS[kind] else "lr_policy: 'fixed'"
+    param = parse_text(f"type: '{kind}' {SOLVERS[kind]} {policy} base_lr: 0.1 random_seed: {seed} snapshot_prefix: '{folder}/{prefix}' "
+                       f"{fields or 'test_interval: 3'} test_iter: 3 test_initialization: false net_param {{ {net} }}",
+                       caffe_pb2.SolverParameter)[0]
+    return create_solver(param)
+
+
+def everything(solver):
+    """What two trainings that are the same have in common, as bytes and numbers."""
+    return [*(blob.cpu_data.tobytes() for blob in (*solver.net.param_table.params, *solver.history)), snapshot.own_state(solver),
+            solver.iter, solver.current_step, snapshot._plateau_state(solver)]
+
+
+def record(solver):
+    """Collect the records of tests, and what is written, from now on."""
+    tests, files = [], []
+    solver.listeners.append(type("L", (), {"on_test": lambda self, solver, record: tests.append(record),
+                                           "on_snapshot": lambda self, solver, *paths: files.append(paths)})())
+    return tests, files
+
+
+def resume(folder, kinds):
+    """Train, take a snapshot and go on; resume and do the same. Returns by kind what is equal, and each rank's loss at the end."""
+    results = {}
+    for kind in kinds:
+        solver = together(make(folder, kind, prefix=kind))
+        tests, files = record(solver)
+        solver.step(4)
+        model, state = solver.snapshot()
+        tests.clear()
+        solver.step(5)
+        again = make(folder, kind, prefix=kind, seed=77)
+        again.step(1)       # what it does before is forgotten
+        together(again)
+        retests, _ = record(again)
+        again.restore(state)
+        restored = again.iter
+        again.step(5)
+        results[kind] = [files == [(model, state)], restored, len(tests), tests == retests,
+                         [a == b for a, b in zip(everything(solver), everything(again), strict=True)], solver.smoothed_loss]
+    return results
+
+
+@pytest.fixture(scope="module")
+def resumed(folder):
+    return ranks.run(2, __file__, "resume", folder, list(SOLVERS))
+
+
+def test_as_many_ranks_go_on_with_the_same_bits(folder, resumed):
+    for rank in resumed:
+        assert rank == resumed[0]
+        for kind, (written_once, restored, tests, same_tests, same, loss) in rank.items():
+            assert written_once and restored == 4 and tests == 1 and same_tests, kind
+            assert all(same) and np.isfinite(loss), (kind, same)
+    assert not [path for path in Path(folder).iterdir() if path.name.startswith(".")]
+    # Of rank 1 the state has only what is not rank 0's.
+    stored = json.loads(binary.read_solver_state(f"{folder}/SGD_iter_4.solverstate").resume_state)
+    first, second = stored["ranks"]
+    assert first == {} and second["generator"]["seed"] == stored["generator"]["seed"] + 1 == 4
+    assert list(second["train"]) == ["lstm"] and second["train"]["lstm"] != stored["train"]["lstm"]
+
+
+def test_one_process_goes_on(folder, resumed, caplog):
+    alone = make(folder, "SGD")
+    alone.step(1)
+    caplog.clear()
+    alone.restore(f"{folder}/SGD_iter_4.solverstate")
+    warning, = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
+    assert warning.startswith(f"{folder}/SGD_iter_4.solverstate was written by 2 ranks, and 1 process goes on: weights, ")
+    assert warning.endswith("; layer 'lstm' (LSTM) begins with states of zero")
+    assert alone.iter == 4 and alone.generator.seed == 3
+    assert alone.net.layer_dict["lstm"].get_state() == make(folder, "SGD").net.layer_dict["lstm"].get_state()
+    alone.step(1)
+
+
+def go_on(folder, state):
+    """Three ranks go on from the states of two and of one, after `distribute` and before it; then everything that may fail."""
+    told = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda entry: told.append(entry.getMessage())
+    logging.getLogger("minicaffe").addHandler(handler)
+    results = []
+    for path in (f"{folder}/SGD_iter_4.solverstate", state):
+        for before in (False, True):
+            solver = make(folder, "SGD", prefix="three")
+            if before:
+                solver.restore(path)
+            together(solver)
+            if not before:
+                solver.restore(path)
+            results.append([solver.iter, solver.generator.seed, solver.generator.offset, len(told),
+                            [float(blob.cpu_data.sum()) for blob in (*solver.net.param_table.params, *solver.history)],
+                            solver.net.layer_dict["lstm"].get_state(), solver.net.layer_dict["stored"].get_state()["position"]])
+            solver.step(1)
+    failures, loss = [], solver.smoothed_loss
+    solver.param.snapshot_prefix = f"{folder}/gone/s"
+    for fails in (solver.snapshot, lambda: solver.restore(f"{folder}/no.solverstate"), lambda: solver.restore(f"{folder}/bad.solverstate")):
+        before = everything(solver)
+        try:
+            fails()
+        except Error as error:
+            failures.append([type(error).__name__, str(error), everything(solver) == before])
+    solver.step(1)
+    return [results, failures, told, solver.group.gather(loss), solver.iter]
+
+
+def test_other_numbers_of_ranks_go_on(folder, resumed, tmp_path):
+    alone = make(folder, "SGD", prefix="alone")
+    alone.step(4)
+    model, state = alone.snapshot()
+    with open(state, "rb") as file:
+        bad = caffe_pb2.SolverState.FromString(file.read())
+    resume = json.loads(bad.resume_state)
+    lstm = {**resume["train"]["lstm"], "h": {"shape": [1], "data": ""}}
+    bad.resume_state = json.dumps({**resume, "ranks": [{}, {}, {"train": {"lstm": lstm}}]})
+    Path(folder, "bad.solverstate").write_bytes(bad.SerializeToString())
+    expected = [[float(blob.cpu_data.sum()) for blob in (*solver.net.param_table.params, *solver.history)]
+                for solver in [restored(folder, f"{folder}/SGD_iter_4.solverstate"), alone]]
+    found = ranks.run(3, __file__, "go_on", folder, state)
+    for rank, (results, failures, _, losses, iteration) in enumerate(found):
+        for k, (iteration_then, seed, offset, _, sums, lstm, position) in enumerate(results):
+            assert (iteration_then, seed) == (4, 3 + rank) and sums == expected[k // 2]
+            assert position == (32, 16)[k // 2]     # after 4 iterations of 2 batches of 4, or of one
+            assert offset == found[0][0][k][2] and lstm == found[0][0][k][5]
+        assert len(set(losses)) == 1 and iteration == 5
+        assert [failure[:2] for failure in failures] == [failure[:2] for failure in found[0][1]]
+        assert [failure[0] for failure in failures] == ["FileError", "FileError", "ShapeError"] and failures[1][2]
+        assert "gone does not exist" in failures[0][1] and "no.solverstate" in failures[1][1]
+        assert "layer 'lstm' (LSTM): the state 'h' was stored for shape [1]" in failures[2][1]
+    # Rank 0 warns; of ranks that restore before they join each does.
+    assert [len(rank[2]) for rank in found] == [3, 1, 1]
+    assert [re.search("was written by (.*):", text)[1] for text in found[0][2]] == [
+        "2 ranks, and 3 ranks go on", "2 ranks, and 1 process goes on", "1 process, and 3 ranks go on"]
+
+
+def restored(folder, state):
+    solver = make(folder, "SGD")
+    solver.restore(state)
+    return solver
+
+
+def test_states_of_a_thousand_ranks(folder):
+    state = {"solver": "SGDSolver", "generator": {"seed": 2**64 - 1, "offset": 2**60}, "train": {}, "test": []}
+    rows = {"seed": 2**63, "epoch": 2**60, "place": 2**60, "row": 2**60, "offset": 2**60}
+    differ = {**state, "generator": {"seed": 5, "offset": 2**60}, "train": {f"data{i}": rows for i in range(20)}}
+    text = json.dumps({**state, "ranks": [snapshot._difference(differ, state)] * 1024})
+    assert len(text) < snapshot.MAX_RESUME_STATE / 4
+    assert snapshot._combined(state, snapshot._parse_resume_state(text)["ranks"][7]) == differ
+    # Arrays of recurrent layers do not count, however large.
+    array = {"h": {"shape": [1, 64, 4096], "data": "A" * (1 << 20)}}
+    large = json.dumps({**state, "ranks": [{"train": {"lstm": array}}] * 20})
+    assert len(large) > snapshot.MAX_RESUME_STATE and len(snapshot._parse_resume_state(large)["ranks"]) == 20
+
+
+@pytest.mark.parametrize("text", ['[{}, 3]', '5', '[{"train": []}]', '[{"test": [{}, {}]}]', '[{"generator": {"seed": -1, "offset": 0}}]',
+                                  '[{"generator": {"seed": 1}}]'])
+def test_damaged_states_of_ranks(text):
+    with pytest.raises(DataError, match="resume_state: is not what minicaffe writes there"):
+        snapshot._parse_resume_state('{"generator": {"seed": 1, "offset": 1}, "train": {}, "test": [], "ranks": ' + text + "}")
+
+
+def endless(folder):
+    solver = together(make(folder, "Adam", "snapshot: 1 test_interval: 1000", prefix="killed"))
+    Path(folder, f"pid{solver.group.rank}").write_text(str(os.getpid()))
+    solver.step(100_000)
+
+
+def test_a_killed_rank_leaves_whole_files(folder, tmp_path):
+    process = ranks.start(2, ranks.__file__, __file__, "endless", json.dumps([folder]), tmp_path)
+    states = Path(folder).glob
+    while len(list(states("killed_iter_*.solverstate"))) < 5:
+        assert process.poll() is None, ranks.finish(process)
+        time.sleep(0.01)
+    victim = int(Path(folder, "pid1").read_text())
+    os.kill(victim, signal.SIGKILL)
+    ranks.finish(process)
+    assert process.returncode != 0
+    solver = make(folder, "Adam", prefix="after")
+    for state in sorted(states("killed_iter_*.solverstate"))[-3:]:
+        solver.restore(state)
+        solver.step(1)
+    for model in sorted(states("killed_iter_*.caffemodel"))[-3:]:
+        solver.net.copy_from(str(model))
