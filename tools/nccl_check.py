@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from minicaffe.errors import DependencyError
+from minicaffe.parallel import launch
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 150       # for each part
@@ -192,7 +194,7 @@ def distance(ours, theirs):
 def by_mpiexec(count, options, expected):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "params")
-        command = ["mpiexec", "-n", count, sys.executable, __file__, "--as-rank", path, "--batch", options.batch]
+        command = [launch.mpiexec(), "-n", count, sys.executable, __file__, "--as-rank", path, "--batch", options.batch]
         done = subprocess.run([*map(str, command), "--iterations", str(options.iterations)], capture_output=True, text=True,
                               timeout=SECONDS)
         if done.returncode:
@@ -239,12 +241,12 @@ def main():
 
         report.attempt(several[0], trained)
         try:
+            if not expected:
+                raise RuntimeError("the part before gave nothing to compare with")
+            launch.mpiexec()
             import mpi4py  # noqa: F401
-            missing = None if shutil.which("mpiexec") else "no mpiexec"
-        except ImportError:
-            missing = "no mpi4py"
-        if missing or not expected:
-            report.add("not_tried", several[1], missing or "the part before gave nothing to compare with")
+        except (RuntimeError, DependencyError, ImportError) as missing:
+            report.add("not_tried", several[1], str(missing))
         else:
             report.attempt(several[1], lambda: by_mpiexec(count, options, expected))
     print(json.dumps(report.found))

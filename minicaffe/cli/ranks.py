@@ -12,7 +12,7 @@ import time
 
 import click
 
-from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.errors import DependencyError
 from minicaffe.parallel import launch
 
 TOGETHER = ("train", "test", "trace", "classify", "detect", "extract_features")
@@ -33,7 +33,7 @@ def join(command):
     DependencyError
         If there is no MPI.
     ConfigError
-        If it is not the one that has started the processes.
+        If the mpiexec that has started the processes belongs to another MPI.
     """
     global _group
     if launch.launched() == 1 or _group is not None:
@@ -43,12 +43,6 @@ def join(command):
                                f"mpiexec. For several are {', '.join(TOGETHER)}")
     from minicaffe.parallel.group import Group
     from minicaffe.parallel.signs import Signs
-    world = launch.mpi().COMM_WORLD
-    if world.size != launch.launched():
-        library = launch.mpi().Get_library_version().partition("\n")[0][:60].strip("\0 ")
-        raise ConfigError(f"{launch.launched()} processes were started together, and mpi4py's MPI library ({library}) knows of "
-                          f"{world.size}: the mpiexec belongs to another MPI; take the library's own, or name the other library by "
-                          "MPI4PY_LIBMPI")
     _group = Group()
     _group.agree({"the command": command})      # else each waits for what the other never says
     if command not in ("train", "trace"):   # whose solver does the same, and knows its progress

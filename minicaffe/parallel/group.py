@@ -10,7 +10,7 @@ import numpy as np
 
 from minicaffe.device.threads import usable_processors
 from minicaffe.errors import ConfigError, Error
-from minicaffe.parallel.launch import mpi
+from minicaffe.parallel.launch import mpi, world
 
 
 class Group:
@@ -38,11 +38,13 @@ class Group:
     ------
     DependencyError
         If there is no MPI.
+    ConfigError
+        If the mpiexec that has started the processes belongs to another MPI.
     """
 
     def __init__(self, comm=None):
         MPI = mpi()
-        self.comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
+        self.comm = (world() if comm is None else comm).Dup()
         self.rank, self.size, self.steps = self.comm.rank, self.comm.size, 0
         self.hosts = self.gather(MPI.Get_processor_name())
         local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from minicaffe.errors import DependencyError
+from minicaffe.errors import ConfigError, DependencyError
 
 # What tells a process its number among those that were started together: MPICH and its kin (PMI), Open MPI and Slurm (PMIx).
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -91,3 +91,19 @@ def mpi():
         if waits:
             faulthandler.cancel_dump_traceback_later()
     return MPI
+
+
+def world():
+    """Return MPI's communicator of all processes that were started together.
+
+    Raises
+    ------
+    ConfigError
+        If MPI does not know of them: each of them would compute alone, as rank 0.
+    """
+    comm = mpi().COMM_WORLD
+    if launched() not in (1, comm.size):
+        library = mpi().Get_library_version().partition("\n")[0][:60].strip("\0 ")
+        raise ConfigError(f"{launched()} processes were started together, and mpi4py's MPI library ({library}) knows of {comm.size}: "
+                          "the mpiexec belongs to another MPI; take the library's own, or name the other library by MPI4PY_LIBMPI")
+    return comm

@@ -55,8 +55,11 @@ def finish(process):
 
 
 def said(errors):
-    """Return what minicaffe says in `errors`, a list of lines without ``minicaffe: ``; Open MPI's own lines may come before on the same."""
-    return re.findall("^ ?minicaffe: (.*)", errors, re.M)
+    """Return what minicaffe says in `errors`, a list of lines without ``minicaffe: ``.
+
+    It may begin within a line: Open MPI's mpiexec writes characters of its own, of which some are not printable.
+    """
+    return re.findall(r"\bminicaffe: (.*)", errors)
 
 
 def run(n, file, function, *arguments, **environment):

@@ -344,7 +344,6 @@ def test_threads_stay_where_the_environment_says(monkeypatch):
     """`join` with a group of two that share the processors."""
     before = get_num_threads()
     monkeypatch.setattr(cli_ranks.launch, "launched", lambda: 2)
-    monkeypatch.setattr(cli_ranks.launch, "mpi", lambda: types.SimpleNamespace(COMM_WORLD=types.SimpleNamespace(size=2)))
     monkeypatch.setattr("minicaffe.parallel.group.Group", lambda: fake_group(0, 2, processors=lambda: 7))
     try:
         for threads, expected in (("3", before), ("", 7)):
@@ -358,7 +357,8 @@ def test_threads_stay_where_the_environment_says(monkeypatch):
 
 def test_an_mpiexec_of_another_mpi_is_noticed(monkeypatch):
     world = types.SimpleNamespace(COMM_WORLD=types.SimpleNamespace(size=1), Get_library_version=lambda: "MPICH Version: 5.0\nand more")
-    monkeypatch.setattr(cli_ranks.launch, "launched", lambda: 4)
-    monkeypatch.setattr(cli_ranks.launch, "mpi", lambda: world)
+    monkeypatch.setattr(launch, "launched", lambda: 4)
+    monkeypatch.setattr(launch, "mpi", lambda: world)
+    monkeypatch.setattr("minicaffe.parallel.group.mpi", lambda: world)
     with pytest.raises(ConfigError, match=r"4 processes were started together, and mpi4py's MPI library \(MPICH Version: 5.0\) knows of 1"):
         cli_ranks.join("train")

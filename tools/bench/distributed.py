@@ -12,7 +12,6 @@ docs/benchmarks.md.
 import argparse
 import json
 import os
-import shutil
 import socket
 import statistics
 import subprocess
@@ -28,6 +27,8 @@ import bench  # noqa: E402
 import nets  # noqa: E402
 import report  # noqa: E402
 
+from minicaffe.parallel import launch  # noqa: E402
+
 BATCHES = {"googlenet": 8, "resnet50": 8, "lenet": 64, "cifar10_quick": 100}    # of all ranks together
 RANKS = 2
 ONE, OURS, THEIRS = "one process, 2 threads", "2 ranks of 1 thread", ("PyTorch DDP NCHW", "PyTorch DDP channels-last")
@@ -38,11 +39,8 @@ ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 
 
 
 def mpiexec(n, *words):
-    """The command that starts `n` processes of Python, by this environment's mpiexec."""
-    found = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")]))
-    if found is None:
-        sys.exit('no mpiexec is installed: pip install "minicaffe[mpi]"')
-    return [found, "-n", str(n), sys.executable, *map(str, words)]
+    """The command that starts `n` processes of Python, by the mpiexec that fits mpi4py."""
+    return [launch.mpiexec(), "-n", str(n), sys.executable, *map(str, words)]
 
 
 class Together:
