@@ -31,12 +31,17 @@ constexpr int kMaxThreads = 1024;
 
 class ThreadPool : public Pool {
  public:
-  ThreadPool() : Pool{[](Pool* self, int parts, Part work, const void* argument) {
-    static_cast<ThreadPool*>(self)->share(parts, work, argument);
-  }} {}
+  ThreadPool()
+      : Pool{[](Pool* self, int parts, Work work, const void* argument) {
+               static_cast<ThreadPool*>(self)->share(parts, work, argument);
+             },
+             [](Pool* self, int threads) { return static_cast<ThreadPool*>(self)->start(threads - 1); },
+             [](Pool* self, int parts, Work work, const void* argument) {
+               static_cast<ThreadPool*>(self)->begin_together(parts, work, argument);
+             },
+             [](Pool* self) { static_cast<ThreadPool*>(self)->end_together(); }} {}
 
  private:
-  using Part = void (*)(const void*, int);
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
 
@@ -45,7 +50,7 @@ class ThreadPool : public Pool {
   static constexpr std::chrono::milliseconds kFirstPause{4}, kLastPause{256};
   static constexpr std::chrono::milliseconds kCredit{4};      // what workers may cost after they saved as much
 
-  void share(int parts, Part work, const void* argument) {
+  void share(int parts, Work work, const void* argument) {
     if (busy_.exchange(true, std::memory_order_acquire)) return alone(parts, work, argument);
     const Time start = Clock::now();
     if (start < alone_until_)
@@ -55,14 +60,9 @@ class ThreadPool : public Pool {
     busy_.store(false, std::memory_order_release);
   }
 
-  void share_now(Time start, int parts, Part work, const void* argument) {
+  void share_now(Time start, int parts, Work work, const void* argument) {
     start_workers(parts - 1);
-    work_ = work, argument_ = argument;
-    pending_.store(parts, std::memory_order_relaxed);
-    const uint64_t loop = ++loops_ << kPartBits | uint64_t(parts);
-    loop_.store(loop);
-    wake(parts - 1);
-    const bool helped = take_parts(loop, 0) < parts;
+    const bool helped = take_parts(publish(parts, parts, work, argument), 0) < parts;
     const Time own = Clock::now();
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
     const Time end = helped ? Clock::now() : own;
@@ -71,7 +71,42 @@ class ThreadPool : public Pool {
     if (balance_ < -kStopped) leave_out_workers(end);
   }
 
-  static void alone(int parts, Part work, const void* argument) {
+  /// Let workers take parts of a loop, of which so many are to be waited for; return its number.
+  uint64_t publish(int parts, int pending, Work work, const void* argument) {
+    work_ = work, argument_ = argument;
+    pending_.store(pending, std::memory_order_relaxed);
+    const uint64_t loop = ++loops_ << kPartBits | uint64_t(parts);
+    loop_.store(loop);
+    wake(parts - 1);
+    return loop;
+  }
+
+  bool start(int workers) {
+    if (workers_.load() < workers) {
+      wait_for_others();
+      start_workers(workers);
+      busy_.store(false, std::memory_order_release);
+    }
+    return workers_.load() >= workers;
+  }
+
+  /// Parts that may wait for each other: a worker for each, none left out, and part 0 is of the caller alone.
+  void begin_together(int parts, Work work, const void* argument) {
+    wait_for_others();
+    taken_[0].store(loops_ + 1, std::memory_order_relaxed);
+    publish(parts, parts - 1, work, argument);
+  }
+
+  void end_together() {
+    if (pending_.load(std::memory_order_acquire)) wait_for_parts();
+    busy_.store(false, std::memory_order_release);
+  }
+
+  void wait_for_others() {
+    while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+  }
+
+  static void alone(int parts, Work work, const void* argument) {
     for (int part = 0; part < parts; ++part) work(argument, part);
   }
 
@@ -180,7 +215,7 @@ class ThreadPool : public Pool {
   // The loop that is shared now: its number and how many parts it has, in one word. What it does may be read by whoever has
   // taken one of its parts, because it cannot end before that part.
   std::atomic<uint64_t> loop_{0};
-  Part work_ = nullptr;
+  Work work_ = nullptr;
   const void* argument_ = nullptr;
   std::atomic<int> pending_{0};                     // parts that have not ended
   std::atomic<uint64_t> taken_[kMaxThreads] = {};   // of each part: the number of the last loop in which somebody took it
@@ -189,9 +224,9 @@ class ThreadPool : public Pool {
   int calls_ = 0;                                   // sleepers who were woken and have not noticed yet
   std::atomic<int> sleepers_{0};                    // the others
   std::atomic<bool> caller_sleeps_{false};
-  // Only for the thread that holds busy_:
+  std::atomic<int> workers_{0};                     // changed only by the thread that holds busy_
+  // Only for that thread:
   uint64_t loops_ = 0;
-  int workers_ = 0;
   Time alone_until_{};
   Clock::duration pause_{kFirstPause};
   Clock::duration balance_{0};                     // what workers saved and cost since the last pause, kCredit at most

@@ -6,9 +6,13 @@
 namespace mc {
 namespace cpu {
 
-/// What other modules see of the pool: run work(argument, part) once for each 0 <= part < parts, return when all have ended.
+/// What other modules see of the pool.
 struct Pool {
-  void (*run)(Pool*, int parts, void (*work)(const void* argument, int part), const void* argument);
+  using Work = void (*)(const void* argument, int part);
+  void (*run)(Pool*, int parts, Work, const void* argument);    // work(argument, part) once for each 0 <= part < parts
+  bool (*start)(Pool*, int threads);                            // tell whether there are so many, with the one that calls
+  void (*begin)(Pool*, int parts, Work, const void* argument);  // all but part 0, at the same time, by so many threads; then end
+  void (*end)(Pool*);
 };
 
 /// How many threads of which pool; without a pool, loops run on the calling thread.

@@ -132,8 +132,7 @@ struct Library {
   Functions call;
   void* engine;
   void* stream;
-  void (*set_threads)(int);  // omp_set_num_threads of the OpenMP that it runs on; null: it has no threads
-  bool forked;               // off a process that used it: its threads are not here, and OpenMP would wait for them
+  void (*set_threads)(int);  // null: it has none
 
   void set_function(int i, void* address) {
     std::memcpy(reinterpret_cast<char*>(&call) + size_t(i) * sizeof(void*), &address, sizeof address);
@@ -143,7 +142,6 @@ struct Library {
     check(call.stream_create(&stream, engine, kInOrder), "stream_create");
   }
   void use_threads(int threads) const {
-    if (forked && threads > 1) throw std::runtime_error("oneDNN has no threads in a process that was forked off one that used it");
     if (set_threads) set_threads(threads);
   }
   static void check(int status, const char* what) {

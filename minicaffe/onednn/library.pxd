@@ -12,7 +12,6 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
         int (*get_effective_cpu_isa "call.get_effective_cpu_isa")()
         const DnnlVersion* (*version "call.version")()
         void (*set_threads)(int) noexcept nogil
-        bint forked
     cppclass DnnlVersion:
         int major, minor, patch
         unsigned cpu_runtime

@@ -1,8 +1,7 @@
 """oneDNN opened at run time, and its layouts: where it is missing, engine CAFFE computes (onednn/dnnl.hpp).
 
 It is looked for under MINICAFFE_ONEDNN, where the wheel `onednn-cpu-gomp` and conda put it (``lib`` of the environment), and where
-the system looks. Its OpenMP threads wait for work on the processors that our own loops use (device/pool.hpp); so they are told to
-sleep at once, unless the user has said how they wait.
+the system looks. It computes on the threads of our own loops (onednn/openmp.hpp).
 """
 
 import ctypes
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from libc.stdint cimport uintptr_t
 
-from minicaffe.device.threads cimport num_threads
+from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.kernels.types cimport BF16, FLOAT
 from minicaffe.memory.layout cimport Layout
 
@@ -29,6 +28,10 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     const int kFunctions
     const unsigned kSequential, kOpenMp
     const int kBlocksOf16, kBlocksOf8, kBf16, kFloat
+
+cdef extern from "minicaffe/onednn/openmp.hpp" namespace "mc::onednn::openmp" nogil:
+    void serve(void* handle, Threads) except +
+    void set_threads(int) noexcept
 
 TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # of layouts with so many lanes
 OLDEST, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a bit for each instruction set that it implies
@@ -99,19 +102,12 @@ def _open():
     if wish.lower() == "off":
         raise DependencyError("oneDNN is switched off by MINICAFFE_ONEDNN=off")
     handle, reason = None, None
-    quiet = "GOMP_SPINCOUNT" not in os.environ and "OMP_WAIT_POLICY" not in os.environ
-    if quiet:
-        os.environ["GOMP_SPINCOUNT"] = "0"      # read while libgomp loads
-    try:
-        for path in candidates(wish):
-            try:
-                handle = ctypes.CDLL(path)
-                break
-            except OSError as error:
-                reason = error
-    finally:
-        if quiet:
-            del os.environ["GOMP_SPINCOUNT"]
+    for path in candidates(wish):
+        try:
+            handle = ctypes.CDLL(path)
+            break
+        except OSError as error:
+            reason = error
     if handle is None:
         raise DependencyError(f"oneDNN cannot be loaded ({reason}); pip install onednn-cpu-gomp, or name libdnnl.so.3 in "
                               "MINICAFFE_ONEDNN")
@@ -131,29 +127,27 @@ def _open():
     if _library.get_effective_cpu_isa() & AVX2 != AVX2:
         raise DependencyError("oneDNN is slow on a processor without AVX2; engine CAFFE is used")
     if found.cpu_runtime == kOpenMp:
-        # Of the OpenMP that the library runs on; there may be several in the process.
-        address = ctypes.cast(handle.omp_set_num_threads, ctypes.c_void_p).value
-        _library.set_threads = <void (*)(int) noexcept nogil> <uintptr_t> address
+        serve_openmp(handle, path)
+        _library.set_threads = set_threads
     _library.start()
-    os.register_at_fork(after_in_child=_in_child)
     log.info("oneDNN %d.%d.%d: %s", found.major, found.minor, found.patch, path)
     return path
 
 
-def _in_child():
-    """OpenMP's threads do not survive a fork, and it would wait for them."""
-    global _trouble
-    _library.forked = True
-    _trouble = "oneDNN cannot be used in a process that was forked off one that used it; start it by spawn"
+def serve_openmp(handle, path):
+    """Let a library that was opened by ctypes, whose file is `path`, run its parallel regions on the threads of our loops.
+
+    Raises DependencyError if it was built for an OpenMP other than GCC's.
+    """
+    try:
+        serve(<void*> <uintptr_t> handle._handle, num_threads())
+    except RuntimeError as error:
+        raise DependencyError(f"{path} cannot use the threads of minicaffe ({error}); pip install onednn-cpu-gomp, or name another in "
+                              "MINICAFFE_ONEDNN") from None
 
 
 def _dotted(numbers):
     return ".".join(map(str, numbers))
-
-
-cdef int threads() noexcept:
-    """How many threads a reorder uses; in a forked child it still runs, for arrays that are in a private layout."""
-    return 1 if _library.forked else num_threads().count
 
 
 cdef class PrivateLayout(Layout):
@@ -161,22 +155,22 @@ cdef class PrivateLayout(Layout):
 
     cpdef to_plain(self, size_t plain, size_t private):
         if not self.back.made():
-            self.back.make(&_library, threads(), self.array, self.plain, False)
-        self.back.run(threads(), <const void*> private, <void*> plain)
+            self.back.make(&_library, num_threads().count, self.array, self.plain, False)
+        self.back.run(num_threads().count, <const void*> private, <void*> plain)
 
     cpdef from_plain(self, size_t private, size_t plain):
         if not self.forth.made():
-            self.forth.make(&_library, threads(), self.plain, self.array, False)
-        self.forth.run(threads(), <const void*> plain, <void*> private)
+            self.forth.make(&_library, num_threads().count, self.plain, self.array, False)
+        self.forth.run(num_threads().count, <const void*> plain, <void*> private)
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
         # Of numbers that would be rounded the plain array is to stay: by way of that.
         if not isinstance(source, PrivateLayout) or source.dtype != self.dtype or not (<PrivateLayout> source).plain == self.plain:
             return False
         if self.source is not source:
-            self.direct.make(&_library, threads(), (<PrivateLayout> source).array, self.array, False)
+            self.direct.make(&_library, num_threads().count, (<PrivateLayout> source).array, self.array, False)
             self.source = source
-        self.direct.run(threads(), <const void*> other, <void*> private)
+        self.direct.run(num_threads().count, <const void*> other, <void*> private)
         return True
 
     def with_shape(self, shape):

@@ -333,10 +333,3 @@ def _checked(name, field):
                               "them", field=field)
         check_bf16()
     return name
-
-
-def _in_child():
-    prefer(_preferred)      # what a library made may wait for threads that do not survive a fork: choose anew
-
-
-os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,212 @@
+// OpenMP's run time for oneDNN: its parallel regions on the threads of our own loops (device/pool.hpp).
+//
+// Two sets of threads want the same processors, oneDNN's and ours, by turns, thousands of times a second. Those that look out for
+// work take the processors from the others; those that sleep are late each time. So the entries of the library through which it calls
+// OpenMP are made to point here. What its compiler expects of them is described in "The libgomp ABI" (GNU libgomp manual) and in
+// OpenMP's definition of the omp_ functions.
+#pragma once
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include "minicaffe/device/threads.hpp"
+
+namespace mc {
+namespace onednn {
+namespace openmp {
+
+/// The threads that run a parallel region; one of each calling thread, which is its number 0.
+struct Team {
+  int size;
+  void (*region)(void*);
+  void* data;
+  std::atomic<int> arrived;  // at the barrier
+  std::atomic<unsigned> barriers;
+};
+
+/// A loop `for (i = begin; i < end; i += step)` that a team shares, as a member sees it.
+struct Loop {
+  long begin, end, step, chunk, round;
+};
+
+/// What a thread is in a region; in a region within one it is alone.
+struct Member {
+  Team* team;
+  int number, inner;
+  Loop loop;
+  bool together() const { return team && !inner; }
+};
+
+inline cpu::Pool* pool;
+inline int threads_of_all;                // of calling threads that have not said how many
+inline thread_local int threads_wanted;   // by this one; 0: it has not
+inline thread_local Team own_team;
+inline thread_local Member me;
+
+inline void set_threads(int threads) {
+  if (!pool->start(pool, threads)) throw std::runtime_error("the system has no more threads");
+  threads_wanted = threads;
+}
+
+inline int omp_get_max_threads() { return threads_wanted ? threads_wanted : threads_of_all; }
+inline int omp_get_num_threads() { return me.together() ? me.team->size : 1; }
+inline int omp_get_thread_num() { return me.together() ? me.number : 0; }
+inline int omp_in_parallel() { return me.team && me.team->size > 1; }
+
+inline void parallel_start(void (*region)(void*), void* data, unsigned threads) {
+  if (me.team) {
+    ++me.inner;
+    return;
+  }
+  own_team.size = threads ? int(threads) : omp_get_max_threads();
+  own_team.region = region, own_team.data = data;
+  if (own_team.size > 1)
+    pool->begin(pool, own_team.size, [](const void* argument, int part) {
+      Team* team = static_cast<Team*>(const_cast<void*>(argument));
+      me = Member{team, part, 0, {}};
+      team->region(team->data);
+      me = Member{};
+    }, &own_team);
+  me = Member{&own_team, 0, 0, {}};
+}
+
+inline void parallel_end() {
+  if (me.inner) {
+    --me.inner;
+    return;
+  }
+  if (own_team.size > 1) pool->end(pool);
+  me = Member{};
+}
+
+inline void parallel(void (*region)(void*), void* data, unsigned threads, unsigned) {
+  parallel_start(region, data, threads);
+  region(data);
+  parallel_end();
+}
+
+inline void barrier() {
+  if (omp_get_num_threads() == 1) return;
+  Team& team = *me.team;
+  const unsigned before = team.barriers.load();
+  if (team.arrived.fetch_add(1) + 1 == team.size) {
+    team.arrived.store(0);
+    team.barriers.store(before + 1);
+  } else {
+    for (int i = 0; team.barriers.load(std::memory_order_acquire) == before; ++i)
+      if (i > 1000) std::this_thread::yield();
+  }
+}
+
+/// The next part of this member's loop: one of equal parts if `chunk` is 0, else each so many in turn.
+inline bool loop_next(long* begin, long* end) {
+  Loop& loop = me.loop;
+  const long members = omp_get_num_threads(), number = omp_get_thread_num();
+  const long count = std::max(0L, (loop.end - loop.begin + loop.step - (loop.step > 0 ? 1 : -1)) / loop.step);
+  const long chunk = loop.chunk ? loop.chunk : count / members + (number < count % members);
+  const long first = loop.chunk ? (loop.round * members + number) * chunk : chunk * number + (number < count % members ? 0 : count % members);
+  if (first >= count || !chunk || (!loop.chunk && loop.round)) return false;
+  ++loop.round;
+  *begin = loop.begin + first * loop.step;
+  *end = loop.begin + std::min(first + chunk, count) * loop.step;
+  return true;
+}
+
+inline bool loop_start(long begin, long end, long step, long chunk, long* first, long* last) {
+  me.loop = Loop{begin, end, step, chunk, 0};
+  return loop_next(first, last);
+}
+
+inline void nothing() {}
+
+/// Our function in place of OpenMP's of that name; null if there is none.
+inline void* function(const char* name) {
+  static const struct {
+    const char* name;
+    void* ours;
+  } kFunctions[] = {{"GOMP_parallel", reinterpret_cast<void*>(parallel)},
+                    {"GOMP_parallel_start", reinterpret_cast<void*>(parallel_start)},
+                    {"GOMP_parallel_end", reinterpret_cast<void*>(parallel_end)},
+                    {"GOMP_barrier", reinterpret_cast<void*>(barrier)},
+                    {"GOMP_loop_static_start", reinterpret_cast<void*>(loop_start)},
+                    {"GOMP_loop_static_next", reinterpret_cast<void*>(loop_next)},
+                    {"GOMP_loop_end", reinterpret_cast<void*>(barrier)},
+                    {"GOMP_loop_end_nowait", reinterpret_cast<void*>(nothing)},
+                    {"omp_get_max_threads", reinterpret_cast<void*>(omp_get_max_threads)},
+                    {"omp_get_num_threads", reinterpret_cast<void*>(omp_get_num_threads)},
+                    {"omp_get_thread_num", reinterpret_cast<void*>(omp_get_thread_num)},
+                    {"omp_in_parallel", reinterpret_cast<void*>(omp_in_parallel)}};
+  for (const auto& one : kFunctions)
+    if (!std::strcmp(one.name, name)) return one.ours;
+  return nullptr;
+}
+
+/// What is written where in a library that is loaded: its dynamic section (ELF-64 with explicit addends, as on x86-64 and AArch64).
+class Imports {
+ public:
+  explicit Imports(void* handle) {
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &map_)) throw std::runtime_error(dlerror());
+    for (const ElfW(Dyn)* entry = map_->l_ld; entry->d_tag != DT_NULL; ++entry) {
+      if (entry->d_tag == DT_SYMTAB) symbols_ = at<ElfW(Sym)>(entry);
+      if (entry->d_tag == DT_STRTAB) names_ = at<char>(entry);
+      if (entry->d_tag == DT_JMPREL) places_[0] = at<ElfW(Rela)>(entry);
+      if (entry->d_tag == DT_PLTRELSZ) counts_[0] = entry->d_un.d_val / sizeof(ElfW(Rela));
+      if (entry->d_tag == DT_RELA) places_[1] = at<ElfW(Rela)>(entry);
+      if (entry->d_tag == DT_RELASZ) counts_[1] = entry->d_un.d_val / sizeof(ElfW(Rela));
+    }
+  }
+
+  /// visit(name, place) for each place that holds the address of a function of another library.
+  template <class Visit> void each(const Visit& visit) const {
+    for (int table = 0; table < 2; ++table)
+      for (size_t i = 0; places_[table] && i < counts_[table]; ++i) {
+        const ElfW(Rela)& place = places_[table][i];
+        const ElfW(Sym)& symbol = symbols_[ELF64_R_SYM(place.r_info)];
+        if (ELF64_R_SYM(place.r_info) && symbol.st_shndx == SHN_UNDEF)
+          visit(names_ + symbol.st_name, reinterpret_cast<void**>(map_->l_addr + place.r_offset));
+      }
+  }
+
+ private:
+  template <class T> const T* at(const ElfW(Dyn)* entry) const {
+    const uintptr_t address = entry->d_un.d_ptr;    // some C libraries have added where the library begins, some have not
+    return reinterpret_cast<const T*>(address < map_->l_addr ? address + map_->l_addr : address);
+  }
+
+  link_map* map_;
+  const ElfW(Sym)* symbols_ = nullptr;
+  const char* names_ = nullptr;
+  const ElfW(Rela)* places_[2] = {};
+  size_t counts_[2] = {};
+};
+
+/// Let an open library call the functions above in place of OpenMP's. Throws, and changes nothing, if it calls others, too.
+inline void serve(void* handle, cpu::Threads threads) {
+  const Imports imports(handle);
+  imports.each([](const char* name, void**) {
+    const bool of_openmp = !std::strncmp(name, "GOMP_", 5) || !std::strncmp(name, "omp_", 4) || !std::strncmp(name, "__kmpc_", 7);
+    if (of_openmp && !function(name)) throw std::runtime_error(std::string("calls ") + name);
+  });
+  pool = threads.pool, threads_of_all = threads.count;
+  const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
+  imports.each([page](const char* name, void** place) {
+    void* ours = function(name);
+    if (!ours || *place == ours) return;
+    // The loader has made it read-only, of some libraries.
+    if (mprotect(reinterpret_cast<void*>(uintptr_t(place) / page * page), page, PROT_READ | PROT_WRITE))
+      throw std::runtime_error("its table of functions cannot be written");
+    *place = ours;
+  });
+}
+
+}  // namespace openmp
+}  // namespace onednn
+}  // namespace mc

@@ -1,0 +1,175 @@
+"""oneDNN's parallel regions on the threads of our own loops (onednn/openmp.hpp), by a small library that calls OpenMP as it does."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+from test_engine_onednn import conv, engines, input_layer, make, numbers, step
+
+from minicaffe.device.threads import get_num_threads, set_num_threads
+from minicaffe.errors import DependencyError
+from minicaffe.onednn import library
+from minicaffe.ops import engine
+
+REGIONS = """
+#include <omp.h>
+#include <stdbool.h>
+void GOMP_parallel_start(void (*)(void*), void*, unsigned);
+void GOMP_parallel_end(void);
+bool GOMP_loop_static_start(long, long, long, long, long*, long*);
+bool GOMP_loop_static_next(long*, long*);
+void GOMP_loop_end_nowait(void);
+
+// Each member writes who it is, waits for the others, and counts those who have written.
+int meet(int threads, int* size, int* seen, int* inner) {
+  #pragma omp parallel num_threads(threads)
+  {
+    const int i = omp_get_thread_num();
+    size[i] = omp_get_num_threads();
+    for (int round = 0; round < 100; ++round) {
+      #pragma omp barrier
+    }
+    for (int k = 0; k < threads; ++k) seen[i] += size[k] == threads;
+    #pragma omp parallel num_threads(3)
+    { inner[i] += 10 * omp_get_num_threads() + omp_get_thread_num() + 100 * omp_in_parallel(); }
+  }
+  return 10 * omp_get_num_threads() + omp_get_thread_num() + 100 * omp_in_parallel();
+}
+int most(void) { return omp_get_max_threads(); }
+
+struct loop { long begin, end, step, chunk; int *who; };
+static void share(void* data) {
+  struct loop* loop = data;
+  long first, last;
+  if (GOMP_loop_static_start(loop->begin, loop->end, loop->step, loop->chunk, &first, &last))
+    do {
+      for (long i = first; loop->step > 0 ? i < last : i > last; i += loop->step) loop->who[i] += 1 + omp_get_thread_num();
+    } while (GOMP_loop_static_next(&first, &last));
+  GOMP_loop_end_nowait();
+}
+void loop(int threads, long begin, long end, long step, long chunk, int* who) {
+  struct loop made = {begin, end, step, chunk, who};
+  GOMP_parallel_start(share, &made, threads);
+  share(&made);
+  GOMP_parallel_end();
+}
+"""
+UNKNOWN = """
+int count(void) {
+  int n = 0;
+  #pragma omp parallel
+  #pragma omp critical
+  ++n;
+  return n;
+}
+"""
+
+
+def compiled(folder, name, source):
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (folder / f"{name}.c").write_text(source)
+    done = subprocess.run([compiler, "-O1", "-fopenmp", "-shared", "-fPIC", folder / f"{name}.c", "-o", folder / f"{name}.so"],
+                          capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"the C compiler has no OpenMP: {done.stderr[:200]}")
+    return ctypes.CDLL(folder / f"{name}.so"), str(folder / f"{name}.so")
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """A library whose regions run on our threads, as those of oneDNN do."""
+    handle, path = compiled(tmp_path_factory.mktemp("regions"), "regions", REGIONS)
+    library.serve_openmp(handle, path)
+    return handle
+
+
+@pytest.fixture
+def regions(onednn, loaded):
+    before = get_num_threads()
+    yield loaded
+    set_num_threads(before)
+
+
+def make_net(threads):
+    """A net that oneDNN computes, by so many threads."""
+    set_num_threads(threads)
+    return make(input_layer((8, 32, 20, 20)) + conv("a", "x", "y", "num_output: 32 kernel_size: 1")
+                + conv("b", "y", "z", "num_output: 32 kernel_size: 1 stride: 2"))
+
+
+def tasks():
+    return len(os.listdir("/proc/self/task"))
+
+
+def integers(count):
+    return (ctypes.c_int * count)()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_members_of_a_region_run_at_the_same_time_on_the_threads_of_our_loops(regions, threads):
+    engine.prefer("CAFFE")
+    step(make_net(threads))     # starts the threads
+    there = tasks()
+    engine.prefer("ONEDNN")
+    net = make_net(threads)
+    step(net)
+    assert set(engines(net)) == {"ONEDNN"}
+    for _ in range(50):
+        size, seen, inner = integers(threads), integers(threads), integers(threads)
+        assert regions.meet(threads, size, seen, inner) == 10
+        assert list(size) == list(seen) == [threads] * threads
+        # Alone in a region of its own, which is one of several threads outside.
+        assert list(inner) == ([110] * threads if threads > 1 else [10])
+    assert regions.most() == threads and tasks() == there
+
+
+@pytest.mark.parametrize("begin, end, by", [(0, 17, 1), (0, 3, 1), (2, 17, 3), (16, -1, -1), (15, 2, -4), (5, 5, 1)])
+@pytest.mark.parametrize("chunk", [0, 1, 3])
+def test_members_share_a_loop(regions, begin, end, by, chunk):
+    step(make_net(4))
+    who = integers(17)
+    regions.loop(4, begin, end, by, chunk, who)
+    mine = range(begin, end, by)
+    expected = [0] * 17
+    parts = [mine[k:k + chunk] for k in range(0, len(mine), chunk)] if chunk else [list(part) for part in np.array_split(mine, 4)]
+    for k, part in enumerate(parts):
+        for i in part:
+            expected[i] = 1 + k % 4
+    assert list(who) == expected
+
+
+def test_a_library_that_calls_what_we_do_not_have_is_left_as_it_was(onednn, tmp_path):
+    handle, path = compiled(tmp_path, "unknown", UNKNOWN)
+    with pytest.raises(DependencyError, match=r"unknown.so cannot use the threads of minicaffe \(calls GOMP_critical_start\); pip install onednn"):
+        library.serve_openmp(handle, path)
+    assert handle.count() >= 1
+
+
+def test_two_threads_of_python_compute_at_once(regions):
+    nets = [make_net(2) for _ in range(3)]
+    expected = step(nets[2]), numbers(nets[2])
+    found, failed = [None, None], []
+
+    def compute(which):
+        try:
+            for _ in range(200):
+                nets[which].clear_param_diffs()
+                step(nets[which])
+            found[which] = numbers(nets[which])
+        except BaseException as error:
+            failed.append(error)
+    started = [threading.Thread(target=compute, args=(which,)) for which in (0, 1)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join(60)
+    assert not failed and not any(thread.is_alive() for thread in started)
+    for one in found:
+        for name, values in expected[1].items():
+            np.testing.assert_array_equal(one[name], values, err_msg=name)
