@@ -99,6 +99,8 @@ class DetectionFiles:
             self._write_file(".json", json.dumps(results))
 
     def _write_file(self, end, content):
+        if caffe.solver_rank:   # of processes that train together the first one writes
+            return
         with replacing(os.path.join(self.directory, self.prefix + end)) as file:
             file.write(content.encode("utf-8", "surrogateescape"))
 

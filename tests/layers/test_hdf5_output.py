@@ -8,6 +8,7 @@ import pytest
 from gradient import layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, FileError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -48,6 +49,12 @@ def test_a_second_forward_is_refused_and_the_first_batch_stays(tmp_path):
         run_forward(net)
     with h5py.File(tmp_path / "out.h5") as file:
         assert (file["data"][()] == 1).all()
+
+
+def test_of_processes_that_train_together_the_first_one_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr(caffe, "solver_rank", 1)
+    run_forward(layer_net(text(tmp_path / "out.h5"), [np.ones((2, 1)), np.zeros(2)]))
+    assert not (tmp_path / "out.h5").exists()
 
 
 def test_no_graph_can_hold_it(tmp_path):

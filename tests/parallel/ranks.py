@@ -31,6 +31,11 @@ def mpiexec():
         pytest.skip(str(error))
 
 
+def open_mpi():
+    """Whether `mpiexec` is Open MPI's."""
+    return "Open MPI" in subprocess.run([mpiexec(), "--version"], capture_output=True, text=True).stdout
+
+
 def start(n, *words, folder=None, **environment):
     """Start `n` processes of ``python *words``; return the Popen of mpiexec, its output as text in pipes."""
     return subprocess.Popen([mpiexec(), "-n", str(n), sys.executable, *map(str, words)], text=True, cwd=folder,

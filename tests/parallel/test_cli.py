@@ -6,8 +6,10 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import types
 
 import cv2
@@ -140,6 +142,27 @@ def test_a_trace_of_ranks_is_that_of_the_first_and_shows_the_ways_of_gradients(f
     assert status == 0, errors
     assert output.count("gradients on their way between processes: 1, ") == 1 and output.count("wrote ") == 1
     assert [row["ph"] for row in json.loads((tmp_path / "p.json").read_text())["traceEvents"] if row.get("cat") == "travel"] == ["b", "e"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_mpiexec_stops_all_with_one_snapshot(folder, number):
+    if number != signal.SIGUSR1 and ranks.open_mpi():
+        pytest.skip("Open MPI's mpiexec kills its processes half a second after this signal")
+    prefix = f"stopped{number}"
+    process = ranks.start(2, "-m", "minicaffe", "train", "solver.prototxt", "--max-iter", 10 ** 8, "--snapshot-prefix", prefix,
+                          "--json", f"{prefix}.json", folder=folder)
+    end = time.monotonic() + ranks.SECONDS
+    while not ((folder / f"{prefix}.json").exists() and len(records(folder / f"{prefix}.json")) > 3):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.1)
+    process.send_signal(number)
+    output, errors = ranks.finish(process)
+    states = [path.name for path in folder.glob(f"{prefix}_iter_*.solverstate")]
+    assert len(states) == 1 and output.count("Stopped at iteration") == output.count("wrote ") == 1, output + errors
+    assert process.returncode == (128 + number if number == signal.SIGTERM else 0)
+    status, output, errors = ranks.command(2, "train", "solver.prototxt", "--max-iter", int(re.search("[0-9]+(?=[.]s)", states[0])[0]) + 3,
+                                           "--snapshot", states[0], "--snapshot-prefix", prefix, folder=folder)
+    assert status == 0 and output.count("Finished at iteration") == 1, errors
 
 
 def test_what_is_wrong_on_all_ranks_is_said_once(folder):

@@ -1,7 +1,8 @@
 """HDF5Output: write two blobs to an HDF5 file (Caffe hdf5_output_layer.cpp).
 
 Different from Caffe: the file is whole on the disk when forward ends, not when the net goes away, and it is replaced at
-once, so that a full disk leaves what was there. A net that came with ``trusted=False`` may not write.
+once, so that a full disk leaves what was there. Of processes that train together the first one writes. A net that came with
+``trusted=False`` may not write.
 """
 
 from minicaffe.common import caffe
@@ -50,6 +51,8 @@ class HDF5OutputLayer(Layer):
         self.written = True
 
     def _write(self, datasets):
+        if caffe.solver_rank:
+            return
         try:
             with replacing(self.path) as file, hdf5_in_memory(file) as hdf5:
                 for name, array in datasets.items():
