@@ -208,7 +208,7 @@ def _use_gpu(ctx, param, gpu):
         raise click.UsageError(f"--gpu: must be the number of a GPU, got '{gpu}'; several have commas between them, all takes "
                                "every one, minicaffe device_query lists them", ctx)
     ids = list(map(int, names))
-    if len(ids) > 1 and ranks.group() is None:
+    if len(ids) > 1 and ranks.group().size == 1:
         ranks.start_on_gpus(ids, ctx.info_name.replace("-", "_"), ctx.meta.get("arguments"))
     ctx.meta["device"], ctx.meta["gpus"] = "gpu", len(ids)
     ranks.use_gpu(ids)
@@ -253,7 +253,7 @@ def tell(line):
 
 def tell_ranks():
     """Say where the ranks run, if there are several; all must call this."""
-    for line in ranks.lines() if ranks.group() is not None else ():
+    for line in ranks.lines() if ranks.group().size > 1 else ():
         tell(line)
 
 

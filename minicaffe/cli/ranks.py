@@ -14,11 +14,12 @@ import click
 
 from minicaffe.errors import DependencyError
 from minicaffe.parallel import launch
+from minicaffe.parallel.alone import ALONE
 
 TOGETHER = ("train", "test", "trace", "classify", "detect", "extract_features")
 HOSTS = 8   # that are named
 
-_group = None
+_group = ALONE
 
 
 def join(command):
@@ -36,7 +37,7 @@ def join(command):
         If the mpiexec that has started the processes belongs to another MPI.
     """
     global _group
-    if launch.launched() == 1 or _group is not None:
+    if launch.launched() == 1 or _group is not ALONE:
         return
     if command is not None and command not in TOGETHER:
         raise click.UsageError(f"{command} is for one process, and {launch.launched()} were started together; start it without "
@@ -55,13 +56,13 @@ def join(command):
 
 
 def group():
-    """Return the Group of the processes that run this command together; None if this one was started alone."""
+    """Return the Group of the processes that run this command together."""
     return _group
 
 
 def first():
     """Whether this process is the one that writes and talks: the only one, or rank 0."""
-    return launch.rank() == 0 if _group is None else _group.rank == 0
+    return (launch.rank() if _group is ALONE else _group.rank) == 0
 
 
 def fail(line, status):
@@ -69,7 +70,7 @@ def fail(line, status):
 
     What goes wrong on all of them at once is said once: rank 0 does not wait, the others do, and are ended meanwhile.
     """
-    if _group is None:
+    if _group is ALONE:
         if launch.local_rank() == 0:  # nobody could be joined, which is so on the whole machine
             say(line)
         else:       # Open MPI ends all when the first one ends
@@ -93,7 +94,7 @@ def say(line):
 
 def divided(count, compute):
     """Yield ``compute(i)`` for each `i` below `count`, in this order; ranks compute by turns, and rank 0 alone gets the results."""
-    if _group is None:
+    if _group is ALONE:
         yield from map(compute, range(count))
         return
     _group.agree({"the number of inputs": count})
@@ -135,9 +136,9 @@ def use_gpu(ids=None, begin=None):
     one.
     """
     from minicaffe import cuda
-    ids = ids or ([] if _group is None else range(cuda.count()))
+    ids = ids or ([] if _group is ALONE else range(cuda.count()))
     # None at all: use_gpu takes the current one, or says that there is none.
-    cuda.use_gpu(ids[((begin or 0) + (_group.local_rank if _group else 0)) % len(ids)] if ids else begin)
+    cuda.use_gpu(ids[((begin or 0) + _group.local_rank) % len(ids)] if ids else begin)
 
 
 def own_path(path):
@@ -148,7 +149,7 @@ def own_path(path):
 
 def starter(gpus):
     """Return the words before ``minicaffe`` that start as many processes again; none if its option --gpu, of `gpus`, does that."""
-    return [] if _group is None or gpus == _group.size == _group.local_size else ["mpiexec", "-n", str(_group.size)]
+    return [] if _group is ALONE or gpus == _group.size == _group.local_size else ["mpiexec", "-n", str(_group.size)]
 
 
 def lines():

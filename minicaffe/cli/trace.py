@@ -52,7 +52,7 @@ def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths)
             target = make_net(file, level, stage, batch_size)
         else:
             target = make_solver(file, level, stage, batch_size)
-            if ranks.group() is not None:
+            if ranks.group().size > 1:
                 target.distribute(ranks.group().comm)
                 target.step(1)
                 options.tell("the record begins with the second iteration: in the first ranks agree on the order of gradients")

@@ -88,7 +88,7 @@ def train(ctx, **params):
     if given["warmup"] and not given["scale_lr"]:
         raise click.UsageError("--warmup leads to the rate of --scale-lr, which is not given", ctx)
     unused = [f"--{name.replace('_', '-')}" for name in OF_RANKS if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if unused and ranks.group() is None:
+    if unused and ranks.group().size == 1:
         logger.warning("%s: for several processes, and this one was started alone; mpiexec -n 4 minicaffe train starts four",
                        ", ".join(unused))
     try:
@@ -130,7 +130,7 @@ def prepare(ctx, file, fields, given):
     options.tell_mode(logger)
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if source is None else fields
-    divide_by = ranks.group().size if ranks.group() is not None and given["global_batch"] else 1
+    divide_by = ranks.group().size if given["global_batch"] else 1
     return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size},
                                       own_fields=own, net_files=net_files, divide_by=divide_by, **options.net_options())
 
@@ -158,7 +158,7 @@ def distribute(solver, given):
 
 def run(ctx, solver, given):
     """Train with display, signals and records, print the result, and return the exit status."""
-    if ranks.group() is not None:
+    if ranks.group().size > 1:
         distribute(solver, given)
     result = Result()
     solver.listeners.append(result)

@@ -46,13 +46,13 @@ class FiniteWatch:
             place, from_data = self._first_blob(solver)
             iteration = solver.iter - 1
             self.first = iteration, MEND_DATA if from_data else self._remedy(iteration)
-            tell = log.warning if solver.group is None or solver.group.rank == 0 else log.info
+            tell = log.warning if solver.group.rank == 0 else log.info
             tell("Iteration %d: the loss is %g, with learning rate %g; %s; %s", iteration, loss, rate, place, self.first[1])
         self.parameters(solver)
 
     def _first_blob(self, solver):
         """As `first_blob`, of the first rank whose own loss is not finite; the mean of the losses is the same on all ranks."""
-        if solver.group is None:
+        if solver.group.size == 1:
             return first_blob(solver.net)
         group, mine = solver.group, solver._exchange.losses[solver.group.rank]
         found = group.gather(None if math.isfinite(mine) else first_blob(solver.net))

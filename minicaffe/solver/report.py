@@ -7,11 +7,12 @@ import logging
 
 from minicaffe.errors import ShapeError
 from minicaffe.layers.data.sources import Turns, share_sources, undivided
+from minicaffe.parallel.alone import ALONE
 
 log = logging.getLogger("minicaffe.solver")
 
 
-def run_batches(net, batches, group=None, proceed=lambda: True, blobs=None):
+def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None):
     """Run a net over the next batches of its data; yield for each, in order, its loss and its outputs as a list of arrays.
 
     In a group all ranks must call this, and each gets all results: they compute the batches by turns (layers/data/sources.py), and
@@ -22,7 +23,7 @@ def run_batches(net, batches, group=None, proceed=lambda: True, blobs=None):
     ----------
     net : Net
     batches : int
-    group : Group, optional
+    group : Group or Alone
         Of minicaffe.parallel.
     blobs : list of Blob, optional
         What is yielded in place of the outputs, and to rank 0 alone: other ranks get no arrays.
@@ -33,7 +34,7 @@ def run_batches(net, batches, group=None, proceed=lambda: True, blobs=None):
     -----
     The arrays are good until the next batch.
     """
-    size, rank = (group.size, group.rank) if group is not None else (1, 0)
+    size, rank = group.size, group.rank
     if size > 1:
         share_sources(net, group)
         if reason := undivided(net):
@@ -122,5 +123,4 @@ def batch_size(net):
 def images_together(solver):
     """Return how many pictures an iteration takes, of a solver and those that train with it; None if no layer reads data."""
     images = batch_size(solver.net)
-    ranks = solver.group.size if solver.group is not None else 1
-    return images * solver.param.iter_size * ranks if images is not None else None
+    return images * solver.param.iter_size * solver.group.size if images is not None else None

@@ -75,7 +75,7 @@ class SGDSolver(Solver):
             If this process trains together with others, and the gradients are not those of all of them.
         """
         param = self.param
-        if self.group is not None and not self._summed:
+        if self._exchange is not None and not self._summed:
             raise Error(f"apply_update() on {self.group.name()} needs the gradients of all ranks, and these are its own; call "
                         "gradients() before it, or step(1) in place of both")
         self._summed = False
@@ -97,9 +97,9 @@ class SGDSolver(Solver):
         `which` has the numbers of those that are updated; of a single one `part` may be all (`update_params`).
         """
         param, net = self.param, self.net
-        scale = 1 / (param.iter_size * (self.group.size if self.group is not None else 1))
+        scale = 1 / (param.iter_size * self.group.size)
         if param.clip_gradients >= 0:
-            scale *= self._clip_factor(param.clip_gradients * (self.group.size if self.group is not None else 1))
+            scale *= self._clip_factor(param.clip_gradients * self.group.size)
         _, momentum, momentum2, delta = self.constants(rate)
         count = len(net.learnable_params)
         which = range(count) if which is None else which
@@ -116,7 +116,7 @@ class SGDSolver(Solver):
             return super().gradients()
         obstacle = self.update_obstacle()
         net = self.net
-        if caffe.mode == "cpu" and self.group is None and net.plan and obstacle is None and not self.param.snapshot_diff:
+        if caffe.mode == "cpu" and self._exchange is None and net.plan and obstacle is None and not self.param.snapshot_diff:
             net.updater = functools.partial(self._update_along, self.constants(self.learning_rate())[0])
             try:
                 loss = super().gradients()
@@ -131,11 +131,11 @@ class SGDSolver(Solver):
                 loss = self._graph.step(self.constants(self.learning_rate())[0])
             if loss is not None:
                 self._updated = True
-                if self.group is None:
+                if self._exchange is None:
                     return loss
                 self._exchange.tell(loss, self._poll())
                 return self._told()
-        return super().gradients() if self.group is None else self._gradients_of_all(obstacle)
+        return super().gradients() if self._exchange is None else self._gradients_of_all(obstacle)
 
     def _gradients_of_all(self, obstacle):
         """The same of processes that train together: what has come from all is updated while the rest is on its way."""
@@ -157,7 +157,7 @@ class SGDSolver(Solver):
     def update_obstacle(self):
         """Return why the update cannot begin before the whole iteration was computed, or follow it unseen; None if it can."""
         for there, reason in (
-            (self.param.iter_size > 1 and self.group is None, "iter_size is more than 1"),
+            (self.param.iter_size > 1 and self._exchange is None, "iter_size is more than 1"),
             (self.param.clip_gradients >= 0, "clip_gradients needs the gradients' norm on the host"),
             (self.param.lr_policy == "plateau", "the rate of policy plateau follows from the loss of the same iteration"),
             (bool(self.callbacks), "callbacks run in the middle of an iteration"),
@@ -168,7 +168,7 @@ class SGDSolver(Solver):
 
     def capture_obstacle(self):
         """Return why what comes from other processes cannot be part of a CUDA graph; None if it can, or nothing comes."""
-        for there, reason in (() if self.group is None else (
+        for there, reason in (() if self._exchange is None else (
             (not self._exchange.carrier.on_device, "MPI carries the gradients, by way of the host"),
             (self._one_batch, "BatchNorm asks the other ranks by MPI"),
             (self.param.iter_size > 1, "iter_size is more than 1"),
@@ -179,9 +179,8 @@ class SGDSolver(Solver):
 
     def _clip_factor(self, limit):
         """Return what scales all gradients together to an L2 norm of at most `limit`."""
-        norm = math.sqrt(sum(blob.sumsq_diff() for blob in self.net.learnable_params))
-        if self.group is not None:      # which others may round in another way
-            norm = self.group.from_first(norm)
+        # Of rank 0, as the others may round in another way.
+        norm = self.group.from_first(math.sqrt(sum(blob.sumsq_diff() for blob in self.net.learnable_params)))
         if not norm > limit:
             return 1.0
         factor = limit / norm

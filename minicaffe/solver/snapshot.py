@@ -56,8 +56,7 @@ def write(solver):
     """Write model and state of `solver`; return their paths. All ranks of its group call this, and rank 0 writes."""
     if not solver.param.snapshot_prefix:
         raise ConfigError("is not set, and a snapshot needs it", field="snapshot_prefix", file=solver.file)
-    resume = json.dumps(resume_state(solver))
-    return _write(solver, resume) if solver.group is None else solver.group.at_first(_write, solver, resume)
+    return solver.group.at_first(_write, solver, json.dumps(resume_state(solver)))
 
 
 def _write(solver, resume):
@@ -119,7 +118,7 @@ def _plateau_state(solver):
 def resume_state(solver):
     """Return what a state file keeps beyond Caffe's fields, as a dict for JSON; of a group only rank 0 has `ranks`."""
     state = own_state(solver)
-    if solver.group is not None and (everyone := solver.group.to_first(state)) is not None:
+    if solver.group.size > 1 and (everyone := solver.group.to_first(state)) is not None:
         state["ranks"] = [_difference(other, state) for other in everyone]
     return state
 
@@ -232,7 +231,7 @@ def _compare_ranks(solver, resume, path):
 
     What recurrent layers carry from batch to batch belongs to records that come next in the same rank: it is left out of `resume`.
     """
-    written, size = len(resume.get("ranks", [{}])), solver.group.size if solver.group is not None else 1
+    written, size = len(resume.get("ranks", [{}])), solver.group.size
     if written == size:
         return []
     anew = [layer for layer in solver.net.layers if layer.type in ("LSTM", "RNN") and layer.key in resume["train"]]

@@ -17,6 +17,7 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.data.sources import log_own_data
 from minicaffe.net.net import Net
+from minicaffe.parallel.alone import ALONE
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.proto.atomic import interrupts_held
 from minicaffe.solver import nets, snapshot
@@ -80,8 +81,8 @@ class Solver:
         Each may have the methods on_start(solver) and on_end(solver, stopped) around `solve`, on_iteration(solver) after
         each update, on_display(solver, record), on_test(solver, record), on_snapshot(solver, model_path, state_path). In a group
         those of every rank are called; what they get is the same on all, but for the outputs and times of `on_display`.
-    group : Group or None
-        The processes that train together with this one, see `distribute`.
+    group : Group or Alone
+        The processes that train together with this one, see `distribute`; `group.size` is 1 for one that trains alone.
     rate_scale, warmup : float, int
         What the rate of the policy is multiplied with, and the number of iterations in which the factor rises to that from 1.
     nan : str
@@ -115,12 +116,12 @@ class Solver:
         self.iter_last_event = 0
         self.smoothed_loss = 0.0
         self.history = []
-        self.group = None
+        self.group = ALONE
         self.rate_scale, self.warmup = 1.0, 0
         self.action = None
         self.callbacks = []
         self.listeners = []
-        self._exchange = None    # with the group
+        self._exchange = None    # with the group; None: alone
         self._one_batch = []     # names of layers that use the statistics of all ranks' batches
         self._averages = False   # whether the log has said so of statistics
         self._action = "none"    # what all ranks of the group do after this iteration
@@ -220,10 +221,7 @@ class Solver:
         """Train until `max_iter`, from the solver state `resume_file` if given (Caffe Solver::Solve)."""
         param, net = self.param, self.net
         if param.snapshot_after_train:  # better now than after days of training
-            if self.group is None:
-                snapshot.check_prefix(param)
-            else:
-                self.group.at_first(snapshot.check_prefix, param)
+            self.group.at_first(snapshot.check_prefix, param)
         log.info("Solving %s", net.name)
         log.info("Learning Rate Policy: %s", param.lr_policy)
         self._stop = False
@@ -238,9 +236,9 @@ class Solver:
         if self._stop:
             log.info("Optimization stopped early.")
         else:
-            due = bool(param.display) and self.iter % param.display == 0
-            if due if self.group is None else self.group.from_first(due):   # ranks may display at other iterations
-                self._smooth(self._mean(net.forward_from_to(0, len(net.layers) - 1)))
+            if self.group.from_first(bool(param.display) and self.iter % param.display == 0):   # ranks may have other displays
+                losses = self.group.gather(net.forward_from_to(0, len(net.layers) - 1))
+                self._smooth(sum(losses) / len(losses))
                 log.info("Iteration %d, loss = %g", self.iter, self.smoothed_loss)
             if param.test_interval and self.iter % param.test_interval == 0 and self._leads:
                 self.test_all()
@@ -280,7 +278,7 @@ class Solver:
             self._watch.loss(self, loss, rate)
             if record:
                 self._watch.parameters(self)
-            action = self._poll() if self.group is None else self._action
+            action = self._poll() if self._exchange is None else self._action
             if action == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
                 self._snapshot_if_finite()
             if action == "stop":
@@ -374,7 +372,7 @@ class Solver:
         """
         net, passes = self.net, self.param.iter_size
         net.clear_param_diffs()
-        if self.group is None:
+        if self._exchange is None:
             return sum(net.forward_backward() for _ in range(passes))
         before = sum(net.forward_backward() for _ in range(passes - 1))
         self.last_pass(on_loss=lambda loss: self._exchange.tell(before + loss, self._poll()))
@@ -408,11 +406,8 @@ class Solver:
 
     def _next_action(self):
         """Ask for an action; of a group all ranks get the same."""
-        action = self._poll()
-        return action if self.group is None else max(self.group.gather(action), key=("none", "snapshot", "stop").index)
-
-    def _mean(self, loss):
-        return loss if self.group is None else sum(self.group.gather(loss)) / self.group.size
+        actions = self.group.gather(self._poll())
+        return next((action for action in ("stop", "snapshot") if action in actions), "none")
 
     def _average_statistics(self):
         """Give all ranks the mean of their running statistics of BatchNorm, which no gradient makes equal.
@@ -420,7 +415,7 @@ class Solver:
         They are sums (layers/batch_norm.pyx): with their means what they stand for is that of the batches of all ranks.
         """
         blobs = list(dict.fromkeys(blob for layer in self.net.layers if layer.type == "BatchNorm" for blob in layer.blobs))
-        if self.group is None or self.group.size == 1 or not blobs or self._one_batch:
+        if self.group.size == 1 or not blobs or self._one_batch:
             return
         if not self._averages:
             log.info("BatchNorm's running statistics are each rank's own; before tests and snapshots all take their mean.")
@@ -540,7 +535,7 @@ class Solver:
     @property
     def _leads(self):
         """Whether tests, displays and snapshots are made here: of processes that NCCL alone joins only by the first."""
-        return self.group is not None or caffe.solver_rank == 0
+        return self._exchange is not None or caffe.solver_rank == 0
 
     def _snapshot_if_finite(self):
         if not self._leads:
@@ -562,11 +557,9 @@ class Solver:
             damaged: then all ranks begin together where rank 0 stood.
         """
         with self.net.lock, caffe.trusting(self.trusted):
-            if self.group is None:
-                snapshot.restore(self, str(path))
-            else:
-                resume = []     # on rank 0
-                self.group.at_first(lambda: resume.append(snapshot.restore(self, str(path))))
+            resume = []     # on rank 0
+            self.group.at_first(lambda: resume.append(snapshot.restore(self, str(path))))
+            if self._exchange is not None:
                 snapshot.share(self, *resume)
         self._watch, self._torn = FiniteWatch(self.nan, self.iter), False
 

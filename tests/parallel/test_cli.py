@@ -294,7 +294,7 @@ def test_a_rank_takes_the_gpu_of_its_place_on_the_machine(monkeypatch, ids, begi
     monkeypatch.setattr(cuda, "use_gpu", taken.append, raising=False)
     monkeypatch.setattr(cli_ranks, "_group", fake_group(rank, 8))
     cli_ranks.use_gpu(ids, begin)
-    monkeypatch.setattr(cli_ranks, "_group", None)
+    monkeypatch.setattr(cli_ranks, "_group", cli_ranks.ALONE)
     cli_ranks.use_gpu([4, 5])
     cli_ranks.use_gpu()
     assert taken == [used, 4, None]
@@ -371,7 +371,7 @@ def test_threads_stay_where_the_environment_says(monkeypatch):
     try:
         for threads, expected in (("3", before), ("", 7)):
             monkeypatch.setenv("OMP_NUM_THREADS", threads)
-            monkeypatch.setattr(cli_ranks, "_group", None)
+            monkeypatch.setattr(cli_ranks, "_group", cli_ranks.ALONE)
             cli_ranks.join("train")
             assert get_num_threads() == expected
     finally:

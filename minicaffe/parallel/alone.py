@@ -1,0 +1,28 @@
+"""Alone: a process that computes with no others is a group of one, so that nobody has to ask whether there is a group."""
+
+
+class Alone:
+    """What `Group` (group.py) is to several processes, without MPI: what one gives, it gets."""
+
+    rank, size, local_rank = 0, 1, 0
+
+    def gather(self, value):
+        """Return the values of all: [`value`]."""
+        return [value]
+
+    to_first = gather
+
+    def from_first(self, value=None):
+        """Return `value`."""
+        return value
+
+    def at_first(self, function, *arguments):
+        """Return what the function returns."""
+        return function(*arguments)
+
+    def sum(self, values):
+        """Return the array itself."""
+        return values
+
+
+ALONE = Alone()
