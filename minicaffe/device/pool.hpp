@@ -90,14 +90,16 @@ class ThreadPool : public Pool {
     return workers_.load() >= workers;
   }
 
-  /// Parts that may wait for each other: a worker for each, none left out, and part 0 is of the caller alone.
+  /// Parts that may wait for each other: a worker for each, none left out. Part 0 is of the caller alone.
   void begin_together(int parts, Work work, const void* argument) {
     wait_for_others();
+    start_workers(parts - 1);
     taken_[0].store(loops_ + 1, std::memory_order_relaxed);
     publish(parts, parts - 1, work, argument);
   }
 
   void end_together() {
+    take_parts(loop_.load(), 0);    // what these wait for is begun, or will be: there is a worker for each
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
     busy_.store(false, std::memory_order_release);
   }
