@@ -81,7 +81,7 @@ class MpiCarrier:
         bf16 = bucket.bf16
         kind = self.types[True] if bf16 else self.types[False][bucket.nbytes // bucket.count]
         with self.lock:
-            request = self.comm.Iallreduce(self.in_place, [bucket.array, bucket.count, kind], _sum_of_bf16() if bf16 else self.sum)
+            request = self.comm.Iallreduce(self.in_place, [bucket.array, bucket.count, kind], sum_of_bf16() if bf16 else self.sum)
             self.under_way.append((bucket, request))
         if self.work is not None:
             self.work.set()
@@ -108,7 +108,7 @@ class MpiCarrier:
 
 
 @functools.cache
-def _sum_of_bf16():
+def sum_of_bf16():
     """Return MPI's operation that adds bf16: one for all, as mpi4py has room for 32 in a process."""
     return mpi().Op.Create(lambda x, y, _: add_bf16(x.cast("B"), y.cast("B")), commute=True)
 

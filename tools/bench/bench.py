@@ -10,6 +10,7 @@ and channels-last, its optimiser fused and not; the best counts. Without PyTorch
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,10 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.solver import create_solver
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+for name in [name for name in os.environ if name.startswith("OPENBLAS_")]:     # which is read when a library loads
+    print(f"{name}={os.environ.pop(name)} is left out: it would slow down matrix products of minicaffe, and not those of its peers",
+          file=sys.stderr)
 
 
 def without_data(path, batch):

@@ -14,7 +14,7 @@ import nets  # noqa: E402
 
 from minicaffe.blob import Blob  # noqa: E402
 from minicaffe.parallel.bucket import Bucket  # noqa: E402
-from minicaffe.parallel.carrier import MpiCarrier  # noqa: E402
+from minicaffe.parallel.carrier import MpiCarrier, sum_of_bf16  # noqa: E402
 from minicaffe.parallel.group import Group  # noqa: E402
 
 WORLD = MPI.COMM_WORLD
@@ -124,7 +124,7 @@ def allreduce(wire, seconds):
             carrier.wait()
 
         found.append([size, medians_of({size: run}, seconds / len(SIZES))[size]])
-    kind, add = (carrier.types[True], carrier.add_bf16) if wire == "bf16" else (MPI.FLOAT, MPI.SUM)
+    kind, add = (carrier.types[True], sum_of_bf16()) if wire == "bf16" else (MPI.FLOAT, MPI.SUM)
     one, two = bytearray(1 << 22), bytearray(1 << 22)
     adding = medians_of({"add": lambda: add.Reduce_local([one, kind], [two, kind])}, seconds / len(SIZES))["add"]
     return {"times": found, "adding": adding / len(one), "library": MPI.Get_library_version().splitlines()[0].strip("\0 ")}
