@@ -63,6 +63,13 @@ def test_convolution(bf16, case):
         assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
 
 
+def test_the_gradient_of_weights_for_one_channel_is_engine_caffes(bf16):
+    (net, ours), (_, exact) = both(input_layer((3, 1, 9, 7)) + conv("conv", "x", "y", "num_output: 20 kernel_size: 3"))
+    assert engines(net) == ["ONEDNN/CAFFE"]
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
 def test_a_stack_rounds_between_layers(bf16):
     (net, ours), (_, exact) = both(STACK)
     a, b, c, d, e = (ours[f"{name} data"] for name in "abcde")

@@ -158,7 +158,7 @@ def test_a_signal_to_mpiexec_stops_all_with_one_snapshot(folder, number):
     process.send_signal(number)
     output, errors = ranks.finish(process)
     states = [path.name for path in folder.glob(f"{prefix}_iter_*.solverstate")]
-    assert len(states) == 1 and output.count("Stopped at iteration") == output.count("wrote ") == 1, output + errors
+    assert len(states) == 1 and output.count("Stopped at iteration") == len(re.findall(f"wrote {prefix}_iter_[0-9]+.caffemodel", output)) == 1, output + errors
     assert process.returncode == (128 + number if number == signal.SIGTERM else 0)
     status, output, errors = ranks.command(2, "train", "solver.prototxt", "--max-iter", int(re.search("[0-9]+(?=[.]s)", states[0])[0]) + 3,
                                            "--snapshot", states[0], "--snapshot-prefix", prefix, folder=folder)

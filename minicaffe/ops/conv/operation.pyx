@@ -315,8 +315,11 @@ cdef class OnednnConvolution(OnednnWeighted):
         return True
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
         if weight is None:
-            return backward_bias(on, operation, y, bias)
+            return backward_bias(on, op, y, bias)
+        if op.shape.channels == 1 and get_precision() == "bf16":
+            raise Refusal("the gradient of weights for one channel in bf16, which takes oneDNN several times as long")
         return OnednnWeighted.backward_params(self, on, operation, x, y, weight, bias)
 
 

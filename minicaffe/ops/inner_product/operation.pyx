@@ -5,13 +5,11 @@ Engine ONEDNN (ops/inner_product/onednn.hpp) computes in bf16 only.
 
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
-from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
-from minicaffe.kernels.types cimport BF16, item_size
-from minicaffe.memory.layout cimport Layout
-from minicaffe.onednn.library cimport Array, Library, PrivateLayout, library
+from minicaffe.kernels.types cimport item_size
+from minicaffe.onednn.library cimport Library, library
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
@@ -27,7 +25,7 @@ cdef extern from "minicaffe/ops/inner_product/caffe.hpp" namespace "mc" nogil:
 
 cdef extern from "minicaffe/ops/inner_product/onednn.hpp" namespace "mc::onednn" nogil:
     cppclass OnednnInner "mc::onednn::Inner"(Weighted):
-        void make(const Library*, const vector[int64_t]& dims, const Array* image, int64_t outputs, int threads) except +refuse
+        void make(const Library*, int64_t rows, int64_t inputs, int64_t outputs, int threads) except +refuse
 
 
 cdef enum:
@@ -39,9 +37,6 @@ cdef class InnerProduct(Operation):
     """y = x W^T + bias: x (m, k), weight (n, k), or (k, n) if `transpose`, y (m, n); bias (n,) or None."""
 
     learns_in_parts = True
-
-    def __cinit__(self, *_):
-        self.by_layout = True
 
 
 cdef class CaffeInnerProduct(Primitive):
@@ -98,13 +93,7 @@ cdef class OnednnInnerProduct(OnednnWeighted):
             raise Refusal("an inner product in float32, in which engine CAFFE's BLAS is as fast")
         if op.transpose:
             raise Refusal("an inner product with transpose: true")
-        cdef tuple dims = (op.m, op.k)
-        cdef const Array* image = NULL
-        cdef Layout layout = op.layout
-        if layout is not None and layout.dtype == BF16 and layout.dims[0] == op.m and layout.plain_nbytes == 4 * op.m * op.k:
-            dims = layout.dims
-            image = &(<PrivateLayout> layout).array
-        self.inner.make(library(), dims, image, op.n, op.threads)
+        self.inner.make(library(), op.m, op.k, op.n, op.threads)
         self.see(&self.inner)
 
 
