@@ -104,6 +104,7 @@ def world():
     comm = mpi().COMM_WORLD
     if launched() not in (1, comm.size):
         library = mpi().Get_library_version().partition("\n")[0][:60].strip("\0 ")
-        raise ConfigError(f"{launched()} processes were started together, and mpi4py's MPI library ({library}) knows of {comm.size}: "
-                          "the mpiexec belongs to another MPI; take the library's own, or name the other library by MPI4PY_LIBMPI")
+        raise ConfigError(f"{launched()} processes were started together, and mpi4py's MPI library ({library}) knows of "
+                          f"{comm.size}: the mpiexec belongs to another MPI; take the library's own, or name the other library by "
+                          "MPI4PY_LIBMPI")
     return comm
