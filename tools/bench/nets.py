@@ -240,11 +240,7 @@ def peak(case, repeats=7):
 
 
 class Alone:
-    """minicaffe in a process of its own.
-
-    In one with PyTorch, oneDNN would find PyTorch's OpenMP loaded, whose threads look out for work all the time and keep the
-    processors from minicaffe's.
-    """
+    """minicaffe in a process of its own, as its users run it: without PyTorch's libraries and threads."""
 
     def __init__(self, case):
         self.process = subprocess.Popen([sys.executable, __file__, "--alone", json.dumps(case)], text=True, stdin=subprocess.PIPE,
