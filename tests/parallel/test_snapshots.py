@@ -128,7 +128,7 @@ def test_one_process_goes_on(folder, resumed, caplog):
     alone.step(1)
     caplog.clear()
     alone.restore(f"{folder}/SGD_iter_4.solverstate")
-    warning, = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
+    warning, = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING and entry.name == "minicaffe.solver"]
     assert warning.startswith(f"{folder}/SGD_iter_4.solverstate was written by 2 ranks, and 1 process goes on: weights, ")
     assert warning.endswith("; layer 'lstm' (LSTM) begins with states of zero")
     assert alone.iter == 4 and alone.generator.seed == 3
@@ -141,7 +141,7 @@ def go_on(folder, state):
     told = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda entry: told.append(entry.getMessage())
-    logging.getLogger("minicaffe").addHandler(handler)
+    logging.getLogger("minicaffe.solver").addHandler(handler)
     results = []
     for path in (f"{folder}/SGD_iter_4.solverstate", state):
         for before in (False, True):
