@@ -12,6 +12,7 @@ from training import losses, make_solver
 
 import minicaffe
 from minicaffe.net.net import read_net
+from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto import text as prototxt
 
@@ -50,12 +51,15 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: 
 
 
 def on_both(make, iterations):
-    """Return the losses on the device and on the CPU, and the solvers."""
+    """Return the losses on the device and on the CPU, there by engine CAFFE, and the solvers."""
     device_solver = make()
     device = losses(device_solver, iterations)
     minicaffe.set_mode_cpu()
+    before = engine.preferred()
+    engine.prefer("CAFFE")
     cpu_solver = make()
     cpu = losses(cpu_solver, iterations)
+    engine.prefer(before)
     minicaffe.set_mode_gpu()
     return np.array(device), np.array(cpu), device_solver, cpu_solver
 

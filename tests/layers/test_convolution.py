@@ -90,7 +90,7 @@ def test_forward(name, shape, fields, stride, pad, dilation, group, out, dtype):
     run_forward(net)
     w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
     expected = image_to_columns(x, w, b, stride, pad, dilation, group, out)
-    np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, atol=1e-5 if dtype == FLOAT else 1e-12)
+    np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, atol=3e-5 if dtype == FLOAT else 1e-12)   # of WINOGRAD
 
 
 @pytest.mark.parametrize("name, shape, fields, stride, pad, dilation, group, out", FITTING, ids=[c[0] for c in FITTING])
