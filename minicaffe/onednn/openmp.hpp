@@ -5,11 +5,13 @@
 // OpenMP are made to point here. What its compiler expects of them is described in "The libgomp ABI" (GNU libgomp manual) and in
 // OpenMP's definition of the omp_ functions.
 #pragma once
+#ifdef __linux__
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#endif
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -149,6 +151,7 @@ inline void* function(const char* name) {
   return nullptr;
 }
 
+#ifdef __linux__
 /// What is written where in a library that is loaded: its dynamic section (ELF-64 with explicit addends, as on x86-64 and AArch64).
 class Imports {
  public:
@@ -206,6 +209,9 @@ inline void serve(void* handle, cpu::Threads threads) {
     *place = ours;
   });
 }
+#else
+inline void serve(void*, cpu::Threads) { throw std::runtime_error("this system's format of libraries is not known"); }
+#endif
 
 }  // namespace openmp
 }  // namespace onednn
