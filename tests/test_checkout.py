@@ -114,3 +114,13 @@ def test_the_wheel_takes_every_source():
     suffixes = re.search(r"foreach source : run_command\(py, 'tools/sources.py', ('\.py', .*?), check", (ROOT / "meson.build").read_text())[1]
     kinds = {p.suffix for p in (ROOT / "minicaffe").rglob("*.*") if "__pycache__" not in p.parts} - {".pyc", ".typed", ".cpp", ".so"}
     assert kinds == {part.strip(" '") for part in suffixes.split(",")} - {"py.typed"}
+
+
+def test_nothing_large_is_kept_but_the_pictures_of_fashion():
+    """A wheel that lay in the folder of a benchmark was once committed with it: every clone carries its 190 MB since."""
+    git = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    if not shutil.which("git") or not (ROOT / ".git").exists():
+        pytest.skip("this is not a git checkout, or there is no git: it is not known which files are kept")
+    kept = [ROOT / name for name in subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\0") if name]
+    large = {str(path.relative_to(ROOT)) for path in kept if path.is_file() and path.stat().st_size > 500_000}
+    assert large == {f"models/data/fashion_mnist_{phase}_lmdb/data.mdb" for phase in ("train", "test")}
