@@ -92,13 +92,15 @@ def try_net(make_net, sources, wanted=None):
 
 def needs(events, nets, history, sources):
     """Find the peak of each place in a record, and what lived there then; see `try_training`."""
-    roles = roles_of(nets, history, sources)
+    roles = roles_of(nets, history)
+    made_up = made_up_blocks(nets, sources)
+    events = [event for event in events if (event.kind, event.place, event.name, event.nbytes) not in made_up]
     found, live, running, peaks, layer, when = {}, {}, Counter(), {}, "", "setup"
     for i, event in enumerate(events):
         key = event.place, event.address
         if event.kind == "begin":
             layer, when = event.name, f"{event.name} {event.detail}" if event.detail != "update" else "update"
-        elif event.kind == "alloc" and roles.get(event.name, "") is not None:
+        elif event.kind == "alloc":
             live[key] = event.nbytes
             running[event.place] += event.nbytes
             need = found.setdefault(event.place, Needs(event.place))
@@ -118,17 +120,23 @@ def needs(events, nets, history, sources):
     return sorted(found.values(), key=lambda need: -need.peak)
 
 
-def roles_of(nets, history, sources):
-    """Return what blocks serve by their names; None: what only stands in."""
+def made_up_blocks(nets, sources):
+    """Return kind, place, name and bytes of the events that give data a block which a source's own batches do without.
+
+    Blocks of other sizes are of engines that keep the data in a layout of their own.
+    """
+    return {("alloc", registry.host_place, f"{blob.name} data", blob.data_memory.size)
+            for net in nets for node in net.nodes if any(node.name in some for some in sources) for blob in node.tops}
+
+
+def roles_of(nets, history):
+    """Return what blocks serve by their names."""
     roles = {f"{blob.name} data": "history" for blob in history}
     for net in nets:
         for blob in net.blob_list:
             roles[f"{blob.name} data"], roles[f"{blob.name} diff"] = "activations", "gradients of activations"
         for blob in net.param_table.params:
             roles[f"{blob.name} data"], roles[f"{blob.name} diff"] = "parameters", "gradients of parameters"
-        for node in net.nodes:
-            if any(node.name in some for some in sources):
-                roles.update((f"{blob.name} data", None) for blob in node.tops)
     return {**roles, "scratch data": "scratch", "[kept for backward] data": "kept for backward"}
 
 
@@ -141,7 +149,5 @@ def _parts(events, place, roles):
             live.pop(event.address, None)
     parts = Counter()
     for event in live.values():
-        role = roles.get(event.name, "layers' own")
-        if role is not None:
-            parts[role] += event.nbytes
+        parts[roles.get(event.name, "layers' own")] += event.nbytes
     return dict(parts.most_common())
