@@ -43,6 +43,29 @@ def test_a_report_says_where_its_rows_come_from():
     row = {"commit": "abc1234", "processor": "A"}
     assert report.measured([row, row]) == "Measured: commit abc1234 on A.\n"
     assert report.measured([row, {**row, "commit": None}]).startswith("Measured in several places")
+    assert report.measured([{**row, "again": 2}, {**row, "again": 3, "shared": 1}]) == (
+        "Measured: commit abc1234 on A. 5 turns were taken again, as the processors gave less than before; 1 such turns count.\n")
+
+
+@pytest.mark.parametrize("looks, patience, taken, count", [
+    ("ww", 60, "1", (0, 0)), ("w-ww", 60, "2", (1, 0)), ("--ww", 60, "1", (0, 0)), ("w-", 0, "1", (0, 1)), ("-", 0, "1", (0, 1))])
+def test_a_turn_counts_if_all_processors_are_there_before_and_after_it(monkeypatch, looks, patience, taken, count):
+    processors = nets.Processors(2, patience)
+    looks, turns = iter(looks), iter("123")
+    monkeypatch.setattr(processors, "whole", lambda: next(looks) == "w")
+    assert processors.turn(lambda: next(turns)) == taken
+    assert (processors.count["again"], processors.count["shared"]) == count and next(looks, None) is None
+
+
+def test_a_look_at_processors_is_compared_with_the_fastest(monkeypatch):
+    times = iter([1.0] * 6 + [1.2] * 6 + [1.3] * 6 + [0.9] * 6)
+    monkeypatch.setattr(nets, "seconds_of", lambda run, calls: next(times))
+    monkeypatch.setattr(nets.Processors, "fastest", {})
+    before = threads.get_num_threads()
+    processors = nets.Processors(2, 60)
+    assert [processors.whole() for _ in range(4)] == [True, True, False, True] and next(times, None) is None
+    assert nets.Processors(1, 60).whole()
+    threads.set_num_threads(before)
 
 
 def test_the_table_of_ranks_has_the_better_of_the_peers_kinds():

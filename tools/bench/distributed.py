@@ -154,12 +154,13 @@ def measure(net, batch, seconds):
                 if who in (ONE, OURS):
                     raise
                 missing[who] = str(error)
-        times = nets.by_turns(made, seconds)
+        processors = nets.Processors(RANKS, nets.PATIENCE * seconds)
+        times = nets.by_turns(made, seconds, processors)
     finally:
         for side in made.values():
             side.close()
     quartiles = {who: statistics.quantiles(ms, n=4, method="inclusive") for who, ms in times.items()}
-    return {"net": net, "batch": batch, **nets.host(), "missing": missing, "rounds": len(times[ONE]),
+    return {"net": net, "batch": batch, **nets.host(), "missing": missing, "rounds": len(times[ONE]), **processors.count,
             "ms": {who: [round(ms, 4) for ms in found] for who, found in quartiles.items()}}
 
 

@@ -83,9 +83,13 @@ def written(page, name, text):
 
 
 def measured(rows):
-    """The line that says which commit and processor the rows come from, or that they come from several."""
+    """The line that says which commit and processor the rows come from, or that they come from several; and which turns count."""
     hosts = sorted({f"commit {row.get('commit') or 'unknown'} on {row.get('processor') or 'unknown'}" for row in rows})
-    return ("Measured in several places, which cannot be compared: " if len(hosts) > 1 else "Measured: ") + "; ".join(hosts) + ".\n"
+    line = ("Measured in several places, which cannot be compared: " if len(hosts) > 1 else "Measured: ") + "; ".join(hosts) + "."
+    again, shared = (sum(row.get(which, 0) for row in rows) for which in ("again", "shared"))
+    if again + shared:
+        line += f" {again} turns were taken again, as the processors gave less than before; {shared} such turns count."
+    return line + "\n"
 
 
 def main():
