@@ -6,6 +6,7 @@ from minicaffe.ops.inner_product.operation cimport InnerProduct
 
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import register_layer
+from minicaffe.proto import caffe_pb2
 
 
 cdef class InnerProductLayer(OperationLayer):
@@ -28,6 +29,7 @@ cdef class InnerProductLayer(OperationLayer):
         cdef InnerProduct op = InnerProduct(self.dtype)
         self.op = op
         op.n, op.transpose = param.num_output, param.transpose
+        op.learned = self.phase == caffe_pb2.TRAIN and (not self.param.param or self.param.param[0].lr_mult != 0)
         op.k = (<Blob> bottom[0]).count_range(self.first_axis(bottom[0]), bottom[0].num_axes)
         try:
             self.add_param((op.k, op.n) if op.transpose else (op.n, op.k), param.weight_filler, "inner_product_param.weight_filler")

@@ -165,12 +165,11 @@ cdef class Operation:
     def _choose(self, bint device):
         cdef Primitive made
         makers, wish = _makers[type(self)], preferred()
-        if self.dtype == FLOAT and get_precision() == "bf16":
-            if device:
-                raise ConfigError("devices compute in float32, bf16 is for the CPU so far; leave it out, or compute on the CPU",
-                                  field="precision")
-            wish = "ONEDNN"
-        for name in ENGINES:
+        cdef bint rounded = self.dtype == FLOAT and get_precision() == "bf16"
+        if rounded and device:
+            raise ConfigError("devices compute in float32, bf16 is for the CPU so far; leave it out, or compute on the CPU",
+                              field="precision")
+        for name in sorted(ENGINES, key="ONEDNN".__ne__) if rounded else ENGINES:   # the others have no bf16
             field = ENGINES[name]
             if name not in makers or name in self.refusals or device not in ON_DEVICE[name]:
                 continue
@@ -197,10 +196,12 @@ cdef class Operation:
         """Remember that `engine` does not compute this; the log says so once for each reason."""
         self.refusals[engine] = reason
         asked = self.engine != DEFAULT or preferred()
-        level = logging.WARNING if asked else logging.DEBUG
+        rounded = engine == "ONEDNN" and not self.by_layout and self.dtype == FLOAT and get_precision() == "bf16"
+        level = logging.WARNING if asked or rounded else logging.DEBUG
         if (engine, reason, level) not in _told:
             _told.add((engine, reason, level))
-            log.log(level, "engine %s refuses: %s; %s", engine, reason, "engine CAFFE computes instead" if asked else "the next is asked")
+            log.log(level, "engine %s refuses: %s; %s", engine, reason,
+                    "engine CAFFE computes instead" if asked else "float32 instead" if rounded else "the next is asked")
 
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
         """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined.

@@ -1,5 +1,6 @@
 """Precision bf16: what is rounded, what stays float32, and how near the results are to those of float32."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from test_library import run
 
 import minicaffe as caffe
 from minicaffe import cli, errors
+from minicaffe.net.net import Net
 from minicaffe.onednn import library
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
@@ -68,6 +70,46 @@ def test_the_gradient_of_weights_for_one_channel_is_engine_caffes(bf16):
     assert engines(net) == ["ONEDNN/CAFFE"]
     for name, values in exact.items():
         assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+@pytest.mark.parametrize("rows, phase, param, expected", [
+    (128, caffe.TRAIN, "", "CAFFE"), (129, caffe.TRAIN, "", "ONEDNN"), (1, caffe.TEST, "", "ONEDNN"),
+    (1, caffe.TRAIN, "param { lr_mult: 0 }", "ONEDNN"), (1, caffe.TRAIN, "param { decay_mult: 0 }", "CAFFE")])
+def test_few_rows_by_weights_that_learn_are_multiplied_in_float32(bf16, caplog, monkeypatch, rows, phase, param, expected):
+    """Unless the engine was named: rounding the weights after each update takes longer than bf16 saves."""
+    monkeypatch.setattr(engine, "_told", set())
+    text = input_layer((rows, 64)) + layer("InnerProduct", "x", "y", param + " inner_product_param { num_output: 32 }")
+
+    def computed():
+        definition = parse_text(text, caffe_pb2.NetParameter, "test.prototxt")[0]
+        definition.state.phase = phase
+        net = Net(definition)
+        net.forward_from_to(0, 1)
+        return engines(net)
+    assert computed() == ["ONEDNN"]
+    engine.prefer("")
+    with caplog.at_level(logging.WARNING, engine.log.name):
+        assert computed() == computed() == [expected]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (expected == "CAFFE")
+    assert all(f"inner product of {rows} rows" in line and "float32 instead" in line for line in told)
+
+
+def test_channels_that_do_not_fill_blocks_are_convolved_in_float32(bf16, caplog, monkeypatch):
+    """By WINOGRAD where that pays; a layer that has an engine of its own keeps it."""
+    monkeypatch.setattr(engine, "_told", set())
+    monkeypatch.setattr(engine, "_preferred", "")
+    fields = "num_output: 50 kernel_size: 5"
+    text = input_layer((8, 20, 24, 24)) + conv("a", "x", "a", fields) + conv("b", "x", "b", f"{fields} engine: CAFFE") + conv(
+        "c", "x", "c", "num_output: 20 kernel_size: 1") + conv("d", "c", "d", fields) + conv(
+        "e", "x", "e", "num_output: 32 kernel_size: 3 group: 4")
+    net = make(text)
+    with caplog.at_level(logging.WARNING, engine.log.name):
+        step(net)
+    assert engines(net) == ["WINOGRAD", "CAFFE", "CAFFE", "WINOGRAD", "CAFFE"]
+    (record,) = caplog.records
+    assert record.getMessage() == ("engine ONEDNN refuses: channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes "
+                                   "them all the same; float32 instead")
 
 
 def test_a_stack_rounds_between_layers(bf16):

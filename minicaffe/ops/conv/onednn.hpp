@@ -52,9 +52,8 @@ class Conv : public Weighted {
     const Description made(on_, description);
     if (made.slow()) return false;
     fused_step_ = forward_step(made);
-    int i = 0;
-    if (affine) fused_step_.takes(kPostOp * ++i | kOperand, of_channels).takes(kPostOp * ++i | kOperand, of_channels);
-    if (slopes) fused_step_.takes(kPostOp * ++i | kWeights, of_slopes);
+    if (affine) fused_step_.takes(kPostOp * 1 | kOperand, of_channels).takes(kPostOp * 2 | kOperand, of_channels);
+    if (slopes) fused_step_.takes(kPostOp * (affine ? 3 : 1) | kWeights, of_slopes);
     affine_ = affine, slopes_ = slopes;
     return true;
   }

@@ -281,10 +281,9 @@ cdef class OnednnConvolution(OnednnWeighted):
         if op.shape.window.num_axes > 3:
             raise Refusal("more than 3 spatial axes")
         self.fuses = True
-        bf16 = get_precision() == "bf16"
-        if not preferred() and not bf16 and not pays(op.shape, op.transposed):
+        if not preferred() and not pays(op.shape, op.transposed):
             raise Refusal("channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes them all the same")
-        self.conv.make(library(), op.shape, op.transposed, op.threads, bf16)
+        self.conv.make(library(), op.shape, op.transposed, op.threads, get_precision() == "bf16")
         self.see(&self.conv)
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:

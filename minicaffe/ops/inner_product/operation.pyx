@@ -14,7 +14,7 @@ from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 
-from minicaffe.ops.engine import Refusal, get_precision, offer
+from minicaffe.ops.engine import Refusal, get_precision, offer, preferred
 
 cdef extern from "minicaffe/ops/inner_product/caffe.hpp" namespace "mc" nogil:
     void inner_product_forward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
@@ -31,6 +31,7 @@ cdef extern from "minicaffe/ops/inner_product/onednn.hpp" namespace "mc::onednn"
 cdef enum:
     ROWS = 48           # parts of a gradient are whole blocks of ops/inner_product/few_rows.hpp
     PART = 1 << 19      # elements, some 2 MiB
+    FEW = 128           # rows, up to which to round the weights in each step takes longer than bf16 saves (measured)
 
 
 cdef class InnerProduct(Operation):
@@ -93,6 +94,9 @@ cdef class OnednnInnerProduct(OnednnWeighted):
             raise Refusal("an inner product in float32, in which engine CAFFE's BLAS is as fast")
         if op.transpose:
             raise Refusal("an inner product with transpose: true")
+        if op.learned and op.m <= FEW and not preferred():
+            raise Refusal(f"an inner product of {op.m} rows, for up to {FEW} of which rounding the weights in each step takes longer "
+                          "than bf16 saves; MINICAFFE_ENGINE=onednn computes them all the same")
         self.inner.make(library(), op.m, op.k, op.n, op.threads)
         self.see(&self.inner)
 
