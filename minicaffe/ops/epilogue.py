@@ -17,8 +17,8 @@ class Epilogue:
 
     Attributes
     ----------
-    scale, shift : array, or None
-        A value for each channel.
+    scale, shift : array or number, or None
+        A value for each channel, or one for all.
     slopes : array of float32, or None
         A value for each channel, or one for all.
     """
@@ -34,8 +34,7 @@ class Epilogue:
         scale, shift = (values.data if isinstance(values, Blob) else values for values in (scale, shift))
         scale, shift = 1 if scale is None else scale, 0 if shift is None else shift
         first = self.scale is None
-        self.scale, self.shift = np.broadcast_arrays(scale if first else self.scale * scale,
-                                                     shift if first else self.shift * scale + shift)
+        self.scale, self.shift = (scale, shift) if first else (self.scale * scale, self.shift * scale + shift)
         return True
 
     def rectify(self, slopes):
@@ -44,6 +43,15 @@ class Epilogue:
             return False
         self.slopes = np.array(slopes.data if isinstance(slopes, Blob) else slopes, np.float32, ndmin=1)
         return True
+
+
+def for_each(channels, values):
+    """Return `values`, one for each channel or one for all, as an array of float32 with one for each; None as it is."""
+    if values is None:
+        return None
+    filled = np.empty(channels, np.float32)
+    filled[...] = values
+    return filled
 
 
 class ReluEpilogue(Epilogue):

@@ -17,11 +17,10 @@ from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 
-import numpy as np
 
 from minicaffe.errors import DependencyError
 from minicaffe.ops.engine import Refusal, get_precision, offer, preferred
-from minicaffe.ops.epilogue import Epilogue
+from minicaffe.ops.epilogue import Epilogue, for_each
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     long long conv_scratch(const Context&, int dtype, const ConvShape& shape)
@@ -266,12 +265,10 @@ cdef class WinogradConvolution(Primitive):
 
     def finish(self, epilogue, outputs, Blob bias):
         """Return the epilogue's scale, shift with the bias, and slopes, a number for each output, or None."""
-        def of_outputs(values):
-            return np.ascontiguousarray(np.broadcast_to(values, outputs), np.float32)
         scale, shift = epilogue.scale, epilogue.shift
         if bias is not None:
             shift = bias.data.reshape(-1) if scale is None else scale * bias.data.reshape(-1) + shift
-        return [None if values is None else of_outputs(values) for values in (scale, shift, epilogue.slopes)]
+        return [for_each(outputs, values) for values in (scale, shift, epilogue.slopes)]
 
 
 cdef class OnednnConvolution(OnednnWeighted):
@@ -301,7 +298,7 @@ cdef class OnednnConvolution(OnednnWeighted):
         if not self.fuses:
             return False
         if affine:
-            scale, shift = epilogue.scale.astype(np.float32), epilogue.shift.astype(np.float32)
+            scale, shift = for_each(op.outputs, epilogue.scale), for_each(op.outputs, epilogue.shift)
         if count:
             slopes = epilogue.slopes
         cdef const void* w = weight.data_in(on, self.w)
