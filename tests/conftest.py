@@ -3,6 +3,7 @@ files of tests side by side, on up to eight processes.
 """
 
 import gc
+import logging
 import os
 import signal
 
@@ -61,6 +62,17 @@ def pytest_xdist_make_scheduler(config, log):
     """A file stays in one process: what a module's fixtures made serves all of its tests."""
     from xdist.scheduler import LoadFileScheduling
     return LoadFileScheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Give the log back, which commands that run in this process, also in fixtures of a module, direct to standard error."""
+    log = logging.getLogger("minicaffe")
+    level, propagate, handlers = log.level, log.propagate, list(log.handlers)
+    done = yield
+    log.setLevel(level)
+    log.propagate, log.handlers[:] = propagate, handlers
+    return done
 
 
 def pytest_report_header(config):

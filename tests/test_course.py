@@ -162,6 +162,7 @@ def failing(number, answers, tmp_path, monkeypatch):
     return failed, set(tests)
 
 
+@pytest.mark.no_plan("an exercise goes backward in phase TEST, in which a plan has forward alone")
 @pytest.mark.parametrize("number", range(1, 9))
 def test_exercises(number, tmp_path, monkeypatch):
     needs_compiler(str(number))

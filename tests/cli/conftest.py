@@ -1,6 +1,5 @@
 """A folder with the tiny net and its solver; commands run in this process."""
 
-import logging
 import os
 import re
 import signal
@@ -29,10 +28,6 @@ def minicaffe(tmp_path, monkeypatch, capsys):
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(caffe, "allow_python_layers", None)
-    log = logging.getLogger("minicaffe")
-    for name in ("propagate", "level"):
-        monkeypatch.setattr(log, name, getattr(log, name))
-    monkeypatch.setattr(log, "handlers", list(log.handlers))
 
     def run(*arguments, status=0):
         capsys.readouterr()

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import logging
 import os
 import re
 import signal
@@ -79,19 +78,8 @@ def run_commands(folder, *commands):
 @pytest.fixture(scope="module")
 def trained(folder):
     """The displays and tests of one process, and its weights in the folder."""
-    with log_kept():
-        assert run_commands(folder, ["train", "solver.prototxt", "--json", "one.json"])[0][1] == 0
+    assert run_commands(folder, ["train", "solver.prototxt", "--json", "one.json"])[0][1] == 0
     return records(folder / "one.json")
-
-
-@contextlib.contextmanager
-def log_kept():
-    """Give the log back, which commands of this process direct to standard error."""
-    log = logging.getLogger("minicaffe")
-    before = log.level, log.propagate, list(log.handlers)
-    yield
-    log.setLevel(before[0])
-    log.propagate, log.handlers[:] = before[1:]
 
 
 def records(path):
@@ -117,6 +105,7 @@ def test_ranks_train_as_one_process_and_only_the_first_writes(folder, trained, g
             assert [o["value"] for o in ours["outputs"]] == pytest.approx([o["value"] for o in theirs["outputs"]], rel=1e-5)
 
 
+@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
 def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size):
     def commands(name):
         weights = ["--weights", "weights_iter_12.caffemodel"]
@@ -127,8 +116,7 @@ def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size
                 ["classify", "pictures", "--ext", "png", *net],
                 ["detect", "windows.csv", f"{name}.csv", "--crop_mode", "list", "--context_pad", "0", *net]]
 
-    with log_kept():
-        alone = run_commands(folder, *commands("one"))
+    alone = run_commands(folder, *commands("one"))
     first, *others = ranks.run(group_size, __file__, "run_commands", str(folder), *commands("all"))
     assert [[output.replace("all", "one"), status] for output, status in first] == alone
     assert all(status == 0 for _, status in alone)
@@ -252,15 +240,13 @@ def scale_in(folder, kind, warmup):
 ])
 def test_options_that_say_nothing_are_refused(folder, capsys, monkeypatch, words, message):
     monkeypatch.chdir(folder)
-    with log_kept():
-        assert app.run(["train", "solver.prototxt", *words]) == 2
+    assert app.run(["train", "solver.prototxt", *words]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_options_for_several_processes_are_not_silently_ignored_by_one(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
-    with log_kept():
-        assert app.run(["train", "solver.prototxt", "--wire", "bf16", "--scale_lr=linear", "--max-iter", "0"]) == 0
+    assert app.run(["train", "solver.prototxt", "--wire", "bf16", "--scale_lr=linear", "--max-iter", "0"]) == 0
     assert "--scale-lr, --wire: for several processes, and this one was started alone" in capsys.readouterr().err
 
 

@@ -174,6 +174,7 @@ def test_a_net_alone_counts_iterations(where, make_solver):
     assert kinds(made, 2) == kinds(made)
 
 
+@pytest.mark.no_plan("adds to gradients that an update has used")
 def test_the_last_iterations(where, make_solver):
     """A recorder that keeps two iterations has these and the one that runs, however long it is there."""
     solver = make_solver()
@@ -268,6 +269,7 @@ def test_nested_records_of_launches(where, make_solver):
     assert launches[0] == 2 * launches[1] > 0 and not cuda.current().recording
 
 
+@pytest.mark.no_plan("a plan gives and takes blocks in another order")
 def test_nothing_happens(where, make_solver):
     """A trace of nothing still says what is there."""
     solver = make_solver()
@@ -306,6 +308,7 @@ def test_a_loss_that_is_not_finite(where, make_solver):
     json.loads(made.to_json(), parse_constant=lambda name: pytest.fail(name))
 
 
+@pytest.mark.no_plan("a plan gives and takes blocks in another order")
 @pytest.mark.parametrize("name", ["a, b", "a; b", "x (3 bytes)", "line\\nline", "</script>", "a -> b by c", "a with b"])
 def test_any_name_will_do(where, make_solver, name):
     """Names with what parts texts of events: of kernels' arrays, of an update's parameters, of heads."""
