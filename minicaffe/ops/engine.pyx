@@ -312,6 +312,8 @@ def set_precision(name):
     name : str
         "float32", or "bf16": engine ONEDNN takes and gives data and diffs rounded to bfloat16, adds up in float32, and computes
         from a rounded copy of the weights. Parameters, their diffs and history, and all that other engines compute stay float32.
+        What bf16 would slow down, inner products of few rows by weights that learn and channels that do not fill blocks, is
+        computed in float32, and a warning says so.
 
     Raises
     ------
