@@ -325,13 +325,13 @@ def seconds_of(run, calls):
     return time.perf_counter() - start
 
 
-def by_turns(made, seconds, processors):
-    """Lists of milliseconds of a call by name; all take turns, three at least, for some `seconds` in all."""
+def by_turns(made, seconds, processors, turn=TURN):
+    """Lists of milliseconds of a call by name; all take turns of `turn` seconds, three at least, for some `seconds` in all."""
     once = {}
     for name, run in made.items():
         seconds_of(run, 2)
         once[name] = max(1e-6, seconds_of(run, 1))
-    calls = {name: max(1, int(TURN / time_)) for name, time_ in once.items()}
+    calls = {name: max(1, int(turn / time_)) for name, time_ in once.items()}
     rounds = max(3, min(25, int(seconds / sum(calls[name] * once[name] for name in made))))
     found = {name: [] for name in made}
 
@@ -339,8 +339,8 @@ def by_turns(made, seconds, processors):
         if calls[name] > 1:
             seconds_of(made[name], 1)       # what others left in the caches is another's
         return seconds_of(made[name], calls[name]) / calls[name] * 1e3
-    for turn in range(rounds):
-        for name in list(made)[:: -1 if turn % 2 else 1]:
+    for number in range(rounds):
+        for name in list(made)[:: -1 if number % 2 else 1]:
             found[name].append(processors.turn(lambda name=name: take(name)))
     return found
 
