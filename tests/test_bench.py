@@ -44,7 +44,7 @@ def test_a_report_says_where_its_rows_come_from():
     assert report.measured([row, row]) == "Measured: commit abc1234 on A.\n"
     assert report.measured([row, {**row, "commit": None}]).startswith("Measured in several places")
     assert report.measured([{**row, "again": 2}, {**row, "again": 3, "shared": 1}]) == (
-        "Measured: commit abc1234 on A. 5 turns were taken again, as the processors gave less than before; 1 such turns count.\n")
+        "Measured: commit abc1234 on A. 5 turns were taken again, as the processors gave less than before; 1 count although they did.\n")
 
 
 @pytest.mark.parametrize("looks, patience, taken, count", [

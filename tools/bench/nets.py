@@ -265,7 +265,7 @@ class Processors:
     def __init__(self, threads, patience):
         self.threads, self.end = threads, time.monotonic() + patience
         self.count = {"again": 0, "shared": 0}  # turns that were taken again; that count all the same
-        minicaffe.set_precision("float32")
+        minicaffe.set_precision("float32")      # of this process, which runs the peers alone from now on
         self.product = our_product(LOOK)
 
     def whole(self):

@@ -88,7 +88,7 @@ def measured(rows):
     line = ("Measured in several places, which cannot be compared: " if len(hosts) > 1 else "Measured: ") + "; ".join(hosts) + "."
     again, shared = (sum(row.get(which, 0) for row in rows) for which in ("again", "shared"))
     if again + shared:
-        line += f" {again} turns were taken again, as the processors gave less than before; {shared} such turns count."
+        line += f" {again} turns were taken again, as the processors gave less than before; {shared} count although they did."
     return line + "\n"
 
 
