@@ -54,6 +54,7 @@ WRONG = {
     8: {"convolution_cost": ("2 * weights", "weights"), "attainable": ("min(", "max("), "lane_index": ("-(-channels // lanes)", "channels // lanes"),
         "reorders": ('("plain", private)', '("plain",)')},
 }
+BACKWARD_IN_TEST = pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
 
 
 @pytest.fixture(autouse=True)
@@ -162,8 +163,7 @@ def failing(number, answers, tmp_path, monkeypatch):
     return failed, set(tests)
 
 
-@pytest.mark.no_plan("an exercise goes backward in phase TEST, in which a plan has forward alone")
-@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, pytest.param(6, marks=BACKWARD_IN_TEST), 7, 8])
 def test_exercises(number, tmp_path, monkeypatch):
     needs_compiler(str(number))
     blanks, solutions = (folder / f"chapter{number}.py" for folder in (EXERCISES, EXERCISES / "solutions"))

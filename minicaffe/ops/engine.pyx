@@ -162,10 +162,14 @@ cdef class Operation:
             self.forth = self.back = self.learn = self._choose(self.device)
         return 0
 
+    def rounded(self):
+        """Whether it is to compute in bf16."""
+        return self.dtype == FLOAT and get_precision() == "bf16"
+
     def _choose(self, bint device):
         cdef Primitive made
         makers, wish = _makers[type(self)], preferred()
-        cdef bint rounded = self.dtype == FLOAT and get_precision() == "bf16"
+        cdef bint rounded = self.rounded()
         if rounded and device:
             raise ConfigError("devices compute in float32, bf16 is for the CPU so far; leave it out, or compute on the CPU",
                               field="precision")
@@ -196,7 +200,7 @@ cdef class Operation:
         """Remember that `engine` does not compute this; the log says so once for each reason."""
         self.refusals[engine] = reason
         asked = self.engine != DEFAULT or preferred()
-        rounded = engine == "ONEDNN" and not self.by_layout and self.dtype == FLOAT and get_precision() == "bf16"
+        rounded = engine == "ONEDNN" and not self.by_layout and self.rounded()
         level = logging.WARNING if asked or rounded else logging.DEBUG
         if (engine, reason, level) not in _told:
             _told.add((engine, reason, level))

@@ -269,7 +269,7 @@ def test_nested_records_of_launches(where, make_solver):
     assert launches[0] == 2 * launches[1] > 0 and not cuda.current().recording
 
 
-@pytest.mark.no_plan("a plan gives and takes blocks in another order")
+@pytest.mark.no_plan("a plan gives up gradients that an update has used")
 def test_nothing_happens(where, make_solver):
     """A trace of nothing still says what is there."""
     solver = make_solver()

@@ -17,7 +17,6 @@ from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 
-
 from minicaffe.errors import DependencyError
 from minicaffe.ops.engine import Refusal, get_precision, offer, preferred
 from minicaffe.ops.epilogue import Epilogue, for_each
