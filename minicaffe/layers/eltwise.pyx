@@ -86,6 +86,11 @@ cdef class EltwiseLayer(DeviceLayer):
     def operations(self):
         return [self.sum] if self.operation == SUM else []
 
+    def join(self, epilogue, list bottom, bint backward):
+        if backward or self.operation != SUM or len(bottom) != 2 or self.coefficients != vector[double](2, 1.0):
+            return False
+        return epilogue.add(bottom[1] if bottom[0] is epilogue.top else bottom[0])
+
     def separate(self, list bottom, list top):
         """Leave its gradient to the ReLU, which needs the top alone; compute that anew if it is gone."""
         self.sum.carried = False

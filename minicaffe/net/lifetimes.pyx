@@ -51,9 +51,12 @@ cdef class Life:
                 return True
         return False
 
+    cdef bint others_hold(self) noexcept:
+        """Whether somebody took the memory for a blob outside of the net, such as a layer for a net inside: he reads it at any time."""
+        return Py_REFCNT(<PyObject*> self.memory) > self.holders + 1
+
     cdef int end(self) except -1:
-        # Whoever took the memory for a blob outside of the net, such as a layer for a net inside, reads it at any time.
-        if Py_REFCNT(<PyObject*> self.memory) <= self.holders + 1:
+        if not self.others_hold():
             self.memory.recycle()
         return 0
 
@@ -183,6 +186,16 @@ cdef class Lifetimes:
                     self.forward[life.last].append(life)
                 if last >= count:
                     self.backward[2 * count - 1 - last].append(life)
+
+    cdef bint only_reader(self, int index, Blob blob) except -1:
+        """Whether nobody but node `index`, forward, will read the data of `blob`, so that they need not be there if it has no need."""
+        cdef Life life
+        if self.training or self.stale or blob.data_memory.shown():
+            return False
+        for life in <list> self.forward[index]:
+            if life.memory is blob.data_memory:
+                return not life.others_hold()
+        return False
 
     cdef int end_forward(self, int index, Node node) except -1:
         """Recycle what was needed last by the forward of a node, and plain copies of parameters that engines keep otherwise."""

@@ -15,6 +15,7 @@ class Node:
     bottoms: list[Blob]
     tops: list[Blob]
     followers: list[Node]
+    in_place: int
     fused: int
     ran: int
     file: str | None

@@ -47,7 +47,8 @@ cdef class Node:
     cdef int forward_with(self, int most, bint lasting) except -1:
         """Compute the tops, and of the followers those that the layer's operation can compute, too, `most` at most; return how many.
 
-        `lasting` says that backward may be run after it.
+        `lasting` says that backward may be run after it. Of a follower with a top of its own the bottom is not computed: nobody may
+        read that.
         """
         cdef Operation operation
         cdef Node node
@@ -56,7 +57,7 @@ cdef class Node:
             for node in self.followers[:self.fused]:
                 node.ran = LOST
         self.fused = 0
-        if not most or not self.followers:
+        if not most:
             return self.forward()
         operation = self.layer.operations()[0]
         if not operation.fuses():
@@ -65,12 +66,17 @@ cdef class Node:
         # Not every operation leaves in the diff of a top of its own what the followers' backward leaves there.
         carries = operation.carries if self.bottoms == self.tops else operation.carries_own_top
         epilogue = operation.takes_epilogue(carries and lasting and self.needs_backward and any(self.bottom_needs))
+        epilogue.top = self.tops[0]
+        if not operation.adds():
+            most = min(most, self.in_place)
         for node in self.followers[:most]:
             node.reshape()
             if epilogue.carries and not node.bottom_needs[0]:
                 break
             if not node.layer.join(epilogue, node.bottoms, node.needs_backward and lasting and not epilogue.carries):
                 break
+            node.renew_tops()
+            epilogue.top = node.tops[0]
             joined += 1
         operation.epilogue = epilogue if joined else None
         try:
@@ -79,6 +85,8 @@ cdef class Node:
                 self.fused = joined
                 for node in self.followers[:joined]:
                     node.ran = CARRIED if epilogue.carries else JOINED if node.needs_backward and lasting else LOST
+                if joined > self.in_place:
+                    (<Blob> self.tops[0]).data_memory.recycle()
         finally:
             operation.epilogue = None
         return self.fused
@@ -192,13 +200,26 @@ cdef class Node:
 
 
 def link_followers(nodes):
-    """Find the followers of each node: those that come next, work in place on its only top, and are no user's."""
+    """Find the followers of each node: those that come next, are no user's, and work in place on its only top.
+
+    Behind them may be one that reads this top and writes another, with its own in place, where epilogues have an addend.
+    """
+    cdef Node node
     for i, node in enumerate(nodes):
-        if not _may_fuse(node) or not any(operation.takes_epilogue is not None for operation in node.layer.operations()):
+        if not _may_fuse(node):
             continue
-        for follower in nodes[i + 1:]:
-            if not _may_fuse(follower) or follower.bottoms != node.tops or follower.tops != node.tops:
+        kinds = [operation.takes_epilogue for operation in node.layer.operations() if operation.takes_epilogue is not None]
+        adds = any(kind.adds for kind in kinds)
+        top = node.tops
+        for follower in nodes[i + 1:] if kinds else ():
+            if not _may_fuse(follower):
                 break
+            if follower.bottoms != top or follower.tops != top:
+                if not adds or top is not node.tops or top[0] not in follower.bottoms or top == follower.tops:
+                    break
+                top = follower.tops
+            elif top is node.tops:
+                node.in_place += 1
             node.followers.append(follower)
 
 

@@ -259,7 +259,7 @@ cdef class Runner:
         cdef double loss = 0
         cdef Lifetimes lifetimes = self.lifetimes_of(start, end)
         cdef Node node
-        cdef int i, done = -1       # the last of the layers that another has computed, too
+        cdef int i, most, done = -1     # the last of the layers that another has computed, too
         cdef bint unseen = self.watcher() is None
         self.check_ready()
         if end >= start and (<Node> self.nodes[start]).ran == CARRIED:
@@ -275,7 +275,10 @@ cdef class Runner:
             try:
                 node.renew_tops()
                 if i > done:
-                    done = i + node.forward_with(end - i if unseen else 0, lifetimes is None or self.training)
+                    most = min(end - i, <int> len(node.followers)) if unseen else 0
+                    if most > node.in_place and (lifetimes is None or not lifetimes.only_reader(i + node.in_place + 1, node.tops[0])):
+                        most = node.in_place
+                    done = i + node.forward_with(most, lifetimes is None or self.training)
                 if self.loss_at_once:
                     loss += self.loss_at(i)
                 if lifetimes is not None:

@@ -8,6 +8,7 @@ cdef int refuse() except -1
 cdef class Primitive:
     cdef readonly str engine
     cdef readonly bint fuses            # forward computes epilogues (ops/epilogue.py)
+    cdef readonly bint adds             # ... also with an addend
     cdef bint both                      # there is a backward_both, which takes less time than the two one after the other
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
@@ -33,6 +34,7 @@ cdef class Operation:
     cdef object consumer                # takes the gradient of p part by part; who gives it so takes this away
     cdef int changed(self) except -1
     cdef bint fuses(self)
+    cdef bint adds(self)
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
     cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
     cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=*) except -1

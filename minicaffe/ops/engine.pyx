@@ -101,6 +101,10 @@ cdef class Operation:
         """Whether the next forward may compute an epilogue, too."""
         return self.forth is None or self.forth.fuses
 
+    cdef bint adds(self):
+        """The same of an epilogue with an addend."""
+        return self.forth is None or self.forth.adds
+
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
         """y from x"""
         cdef Layout layout = x.data_memory.layout() if self.by_layout else None

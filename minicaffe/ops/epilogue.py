@@ -6,7 +6,7 @@ from minicaffe.blob import Blob
 
 
 class Epilogue:
-    """``z = scale y + shift``, then ``max(z, 0) + slopes min(z, 0)``, each where it is asked for.
+    """``z = scale y + shift + addend``, then ``max(z, 0) + slopes min(z, 0)``, each where it is asked for.
 
     Layers that follow an operation join it, in their order (`Layer.join`); one that does not fit behind those before it is refused.
 
@@ -17,24 +17,37 @@ class Epilogue:
 
     Attributes
     ----------
+    top : Blob
+        Where the result goes: the top of the last layer that joined.
     scale, shift : array or number, or None
         A value for each channel, or one for all.
+    addend : Blob, or None
+        Of the shape of the result.
     slopes : array of float32, or None
         A value for each channel, or one for all.
     """
 
+    adds = True     # whether a layer may join that adds a blob, and has a top of its own
+
     def __init__(self, carries=False):
         self.carries = carries
-        self.scale = self.shift = self.slopes = None
+        self.top = self.scale = self.shift = self.addend = self.slopes = None
 
     def affine(self, scale, shift, learned=(False, False)):
         """Multiply by `scale` and add `shift`, blobs or arrays or None, perhaps `learned`; return whether that fits here."""
-        if self.slopes is not None:
+        if self.addend is not None or self.slopes is not None:
             return False
         scale, shift = (values.data if isinstance(values, Blob) else values for values in (scale, shift))
         scale, shift = 1 if scale is None else scale, 0 if shift is None else shift
         first = self.scale is None
         self.scale, self.shift = (scale, shift) if first else (self.scale * scale, self.shift * scale + shift)
+        return True
+
+    def add(self, addend):
+        """Add a blob, value by value; return whether that fits here."""
+        if self.addend is not None or self.slopes is not None:
+            return False
+        self.addend = addend
         return True
 
     def rectify(self, slopes):
@@ -57,6 +70,8 @@ def for_each(channels, values):
 class ReluEpilogue(Epilogue):
     """One ReLU of slope 0."""
 
+    adds = False
+
     def affine(self, scale, shift, learned=(False, False)):
         return False
 
@@ -75,7 +90,7 @@ class NormEpilogue(Epilogue):
     slopes : float, or None
     """
 
-    learned = (False, False)
+    adds, learned = False, (False, False)
 
     def affine(self, scale, shift, learned=(False, False)):
         if any(values is not None for values in (self.scale, self.shift, self.slopes)):

@@ -36,9 +36,9 @@ class Conv : public Weighted {
           Array::any(on, y_dims, type));
   }
 
-  /// Whether forward can go on to compute `slopes(scale y + shift)`, each for what is asked; `slopes` is how many there are.
-  bool fuse(bool affine, int64_t slopes) {
-    if (fused_step_ && affine == affine_ && slopes == slopes_) return true;
+  /// Whether forward can go on to compute `slopes(scale y + shift + addend)`, each for what is asked; `slopes` is how many there are.
+  bool fuse(bool affine, bool adds, int64_t slopes) {
+    if (fused_step_ && affine == affine_ && adds == adds_ && slopes == slopes_) return true;
     on_->use_threads(threads_);
     const std::vector<int64_t> dims = y.dims();
     std::vector<int64_t> one(dims.size(), 1), channels = one;
@@ -46,23 +46,28 @@ class Conv : public Weighted {
     const Array of_channels = Array::plain(on_, channels), of_slopes = Array::plain(on_, slopes > 1 ? channels : one);
     PostOps after(on_);
     if (affine) after.with(kMultiply, of_channels), after.with(kAdd, of_channels);
+    if (adds) after.with(kAdd, y);
     if (slopes) after.rectify(slopes > 1);
     void* description = nullptr;
     if (create_forward(&description, x.get(), w.get(), bias().get(), y.get(), after.attributes()) != kSuccess) return false;
     const Description made(on_, description);
     if (made.slow()) return false;
     fused_step_ = forward_step(made);
-    if (affine) fused_step_.takes(kPostOp * 1 | kOperand, of_channels).takes(kPostOp * 2 | kOperand, of_channels);
-    if (slopes) fused_step_.takes(kPostOp * (affine ? 3 : 1) | kWeights, of_slopes);
-    affine_ = affine, slopes_ = slopes;
+    int count = 0;
+    const auto takes = [&](int which, const Array& array) { fused_step_.takes(kPostOp * ++count | which, array); };
+    if (affine) takes(kOperand, of_channels), takes(kOperand, of_channels);
+    if (adds) takes(kOperand, y);
+    if (slopes) takes(kWeights, of_slopes);
+    affine_ = affine, adds_ = adds, slopes_ = slopes;
     return true;
   }
   /// Forward as `fuse` was asked last.
   void forward_fused(const void* x_at, const void* w_at, const void* b_at, void* y_at, const float* scale, const float* shift,
-                     const float* slopes) {
-    const void* addresses[7] = {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at};
+                     const void* addend, const float* slopes) {
+    const void* addresses[8] = {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at};
     int i = 4;
     if (affine_) addresses[i++] = scale, addresses[i++] = shift;
+    if (adds_) addresses[i++] = addend;
     if (slopes_) addresses[i++] = slopes;
     fused_step_.run(threads_, addresses);
   }
@@ -89,7 +94,7 @@ class Conv : public Weighted {
   int algorithm_ = kDirect;
   Dims strides_, dilates_, pads_;
   Step fused_step_;
-  bool affine_ = false;  // what the fused step does
+  bool affine_ = false, adds_ = false;  // what the fused step does
   int64_t slopes_ = 0;
 };
 

@@ -64,9 +64,9 @@ cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     bint pays(const ConvShape&, bint transposed)
     cppclass OnednnConv "mc::onednn::Conv"(Weighted):
         void make(const Library*, const ConvShape&, bint transposed, int threads, bint bf16) except +refuse
-        bint fuse(bint affine, int64_t slopes) except +refuse
+        bint fuse(bint affine, bint adds, int64_t slopes) except +refuse
         void forward_fused(const void* x, const void* w, const void* b, void* y, const float* scale, const float* shift,
-                           const float* slopes) except +refuse
+                           const void* addend, const float* slopes) except +refuse
 
 
 cdef class Convolution(Operation):
@@ -223,6 +223,8 @@ cdef class WinogradConvolution(Primitive):
         cdef Convolution op = operation
         cdef const float[::1] scale, shift, slopes
         epilogue = operation.epilogue if op.by_axis_1(y) else None
+        if epilogue is not None and epilogue.addend is not None:
+            epilogue = None
         if epilogue is not None:
             scale, shift, slopes = self.finish(epilogue, op.outputs, bias)
             operation.epilogue = None
@@ -276,7 +278,7 @@ cdef class OnednnConvolution(OnednnWeighted):
     def __cinit__(self, Convolution op):
         if op.shape.window.num_axes > 3:
             raise Refusal("more than 3 spatial axes")
-        self.fuses = True
+        self.fuses = self.adds = True
         if not preferred() and not pays(op.shape, op.transposed):
             raise Refusal("channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes them all the same")
         self.conv.make(library(), op.shape, op.transposed, op.threads, get_precision() == "bf16")
@@ -293,8 +295,10 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef bint affine = epilogue.scale is not None
         cdef int64_t count = 0 if epilogue.slopes is None else epilogue.slopes.size
         cdef Convolution op = operation
-        self.fuses = op.by_axis_1(y) and self.conv.fuse(affine, count)
-        if not self.fuses:
+        cdef Blob addend = epilogue.addend, top = epilogue.top
+        cdef bint can = op.by_axis_1(y) and self.conv.fuse(affine, addend is not None, count)
+        if not can:
+            self.adds, self.fuses = False, self.fuses and addend is not None
             return False
         if affine:
             scale, shift = for_each(op.outputs, epilogue.scale), for_each(op.outputs, epilogue.shift)
@@ -304,7 +308,8 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef object kept = weight.data_memory.private_side
         with nogil:
             self.conv.forward_fused(x.data_in(on, self.x), w, bias.data_on(on) if bias is not None else NULL,
-                                    y.overwrite_data_in(on, self.y), &scale[0] if affine else NULL, &shift[0] if affine else NULL,
+                                    top.overwrite_data_in(on, self.y), &scale[0] if affine else NULL,
+                                    &shift[0] if affine else NULL, addend.data_in(on, self.y) if addend is not None else NULL,
                                     &slopes[0] if count else NULL)
         operation.epilogue = None
         return True

@@ -1,0 +1,171 @@
+"""By a plan a convolution adds the other bottom of an Eltwise that alone reads its top, which is then never there."""
+
+import numpy as np
+import pytest
+from watched import fused, with_one_watched
+
+import minicaffe as caffe
+from minicaffe.blob import Blob
+from minicaffe.errors import DependencyError, RecycledError
+
+pytestmark = pytest.mark.usefixtures("onednn")
+
+INPUT = 'layer { name: "data" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }'
+FILLED = 'filler { type: "uniform" min: -1 max: 2 }'
+NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" }'
+SCALE = f'layer {{ name: "scale" type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {FILLED} bias_{FILLED} }} }}'
+LEAKY = 'layer { name: "leaky" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.25 } }'
+SUM = 'layer { name: "sum" type: "Eltwise" bottom: "first" bottom: "y" top: "s" }'
+RELU = 'layer { name: "relu" type: "ReLU" bottom: "s" top: "s" }'
+PRELU = f'layer {{ name: "prelu" type: "PReLU" bottom: "s" top: "s" prelu_param {{ {FILLED} }} }}'
+SCALED = SCALE.replace('"y"', '"s"').replace('name: "scale"', 'name: "scaled"')
+
+
+def conv(bottom, top, outputs=20, kind="Convolution", more=""):
+    return (f'layer {{ name: "{top}" type: "{kind}" bottom: "{bottom}" top: "{top}" convolution_param {{ '
+            f'num_output: {outputs} kernel_size: 3 pad: 1 {more} weight_filler {{ type: "xavier" }} }} }}')
+
+
+FIRST = conv("x", "first")
+
+
+@pytest.fixture
+def net_of(tmp_path):
+    def make(text, phase=caffe.TEST, **how):
+        (tmp_path / "net.prototxt").write_text(INPUT + text)
+        return caffe.Net(str(tmp_path / "net.prototxt"), phase, **{"plan": "memory", **how})
+    return make
+
+
+def two_nets(net_of, text, **how):
+    return with_one_watched([net_of(text, **how), net_of(text)])
+
+
+def assert_same_output(net, watched):
+    (name, mine), = net.forward().items()
+    wanted = watched.forward()[name]
+    np.testing.assert_allclose(mine, wanted, 1e-4, 1e-4 * np.abs(wanted).max())
+    assert np.abs(wanted).max() > 0.1 and not fused(watched)
+
+
+@pytest.mark.parametrize(("layers", "names"), [
+    (SUM, ["sum"]),
+    (SUM.replace('"first" bottom: "y"', '"y" bottom: "first"'), ["sum"]),
+    (SUM + RELU, ["sum", "relu"]),
+    (NORM + SCALE + SUM + RELU, ["norm", "scale", "sum", "relu"]),
+    (NORM + SUM + PRELU, ["norm", "sum", "prelu"]),
+    (SUM + SCALED, ["sum"]),                    # an affine map after a sum is another matter
+    (LEAKY + SUM + RELU, ["leaky"]),            # as is a sum after a slope
+    (SUM.replace('"s"', '"s" eltwise_param { coeff: 1 coeff: 1 }'), ["sum"]),
+    (SUM.replace('"s"', '"s" eltwise_param { coeff: 1 coeff: -1 }'), []),
+    (SUM.replace('"s"', '"s" eltwise_param { operation: MAX }'), []),
+    (SUM.replace('"s"', '"s" eltwise_param { operation: PROD }'), []),
+    (SUM.replace('bottom: "y"', 'bottom: "y" bottom: "x1"'), []),
+    (SUM.replace('bottom: "first"', 'bottom: "y"'), []),
+    (conv("y", "other") + SUM, []),             # somebody else reads y
+])
+def test_what_a_convolution_adds_gives_the_same_numbers(net_of, layers, names):
+    text = FIRST + (conv("x", "x1") if '"x1"' in layers else "") + conv("first", "y") + layers
+    net, watched = two_nets(net_of, text + ("" if '"other"' not in layers else 'layer { type: "Silence" name: "no" bottom: "other" }'))
+    for _ in range(3):
+        assert_same_output(net, watched)
+        assert fused(net).get("y", []) == names
+        for each in (net, watched):
+            each.blobs["x"].data[...] *= 1.5
+
+
+@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+@pytest.mark.parametrize("outputs", [1, 7, 16, 20, 33])
+def test_channels_that_do_not_fill_blocks(net_of, kind, outputs):
+    text = conv("x", "first", outputs) + conv("first", "y", outputs, kind) + SUM + RELU + conv("s", "z")
+    net, watched = two_nets(net_of, text)
+    for _ in range(2):
+        assert_same_output(net, watched)
+        assert fused(net)["y"] == ["sum", "relu"]
+
+
+def test_an_addend_in_plain_order(net_of):
+    net, watched = two_nets(net_of, conv("x", "y", 3) + SUM.replace("first", "x") + RELU)
+    for _ in range(2):
+        assert_same_output(net, watched)
+        assert fused(net) == {"y": ["sum", "relu"]}
+
+
+def test_what_is_not_there_cannot_be_read(net_of):
+    net = net_of(FIRST + conv("first", "y") + SUM)
+    for _ in range(2):
+        net.forward()
+        with pytest.raises(RecycledError, match=r"y.*keep"):
+            _ = net.blobs["y"].data
+
+
+@pytest.mark.parametrize("how", [{"keep": ["y"]}, {"plan": None}])
+def test_who_may_read_the_convolution_finds_it(net_of, how):
+    net, watched = two_nets(net_of, FIRST + conv("first", "y") + NORM + SUM + RELU, **how)
+    for _ in range(2):
+        assert_same_output(net, watched)
+        assert fused(net)["y"] == ["norm"]
+        np.testing.assert_allclose(net.blobs["y"].data, watched.blobs["y"].data, 1e-4, 1e-4)
+
+
+def test_who_holds_an_array_or_a_memory_finds_it(net_of):
+    net, watched = two_nets(net_of, FIRST + conv("first", "y") + SUM)
+    net.forward()
+    assert fused(net)["y"] == ["sum"]
+    net.forward(end="y")        # layer by layer
+    view = net.blobs["y"].data
+    assert_same_output(net, watched)
+    assert "y" not in fused(net)
+    np.testing.assert_allclose(view, watched.blobs["y"].data, 1e-4, 1e-4)
+    del view
+    assert_same_output(net, watched)
+    assert fused(net)["y"] == ["sum"]
+    other = Blob(net.blobs["y"].shape)
+    other.share_data(net.blobs["y"])
+    assert_same_output(net, watched)
+    assert "y" not in fused(net)
+    np.testing.assert_allclose(other.data, watched.blobs["y"].data, 1e-4, 1e-4)
+
+
+def test_in_training_the_sum_runs_by_itself(net_of):
+    loss = 'layer { name: "loss" type: "Reduction" bottom: "s" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
+    net = net_of(FIRST + conv("first", "y") + SUM + loss, phase=caffe.TRAIN)
+    net.forward()
+    assert "y" not in fused(net)
+    net.backward()
+
+
+def test_winograd_leaves_the_sum_alone(net_of):
+    from minicaffe.ops import engine
+    engine.prefer("WINOGRAD")
+    net, watched = two_nets(net_of, FIRST + conv("first", "y", 20) + NORM + SUM + RELU)
+    for _ in range(2):
+        assert_same_output(net, watched)
+    assert fused(net) == {"y": ["norm"], "sum": ["relu"]}
+
+
+def test_another_shape(net_of):
+    net, watched = two_nets(net_of, FIRST + conv("first", "y") + NORM + SUM + RELU)
+    for shape in ((2, 3, 9, 8), (3, 3, 12, 7), (1, 3, 5, 5)):
+        for each in (net, watched):
+            each.blobs["x"].reshape(*shape)
+            each.blobs["x"].data[...] = np.random.default_rng(1).standard_normal(shape)
+        assert_same_output(net, watched)    # which finds the new shapes
+        assert_same_output(net, watched)
+        assert fused(net)["y"] == ["norm", "sum", "relu"]
+
+
+def test_in_bf16(net_of):
+    text = FIRST + conv("first", "y", 32) + NORM + SUM.replace("first", "wide") + RELU
+    text = text.replace(FIRST, FIRST + conv("x", "wide", 32))
+    try:
+        caffe.set_precision("bf16")
+    except DependencyError as error:
+        pytest.skip(str(error))
+    try:
+        net, watched = two_nets(net_of, text)
+        (mine,), (wanted,) = net.forward().values(), watched.forward().values()
+        assert fused(net)["y"] == ["norm", "sum", "relu"]
+        np.testing.assert_allclose(mine, wanted, 0.02, 0.02 * np.abs(wanted).max())
+    finally:
+        caffe.set_precision("float32")
