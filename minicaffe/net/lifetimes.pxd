@@ -15,6 +15,7 @@ cdef class Lifetimes:
     cdef bint training
     cdef list parts             # for each node None, or the operation and learnable parameter of a gradient that is used part by part
     cdef list backward          # the same with its backward
+    cdef int unread(self, int index, Node node, int most) except -1
     cdef bint only_reader(self, int index, Blob blob) except -1
     cdef int end_forward(self, int index, Node node) except -1
     cdef int end_backward(self, int index, Node node) except -1

@@ -187,8 +187,19 @@ cdef class Lifetimes:
                 if last >= count:
                     self.backward[2 * count - 1 - last].append(life)
 
+    cdef int unread(self, int index, Node node, int most) except -1:
+        """How many followers of node `index`, `most` at most, may be computed along with it: nobody else will read what lies between."""
+        cdef Node before = node, follower
+        cdef int i
+        for i in range(most):
+            follower = node.followers[i]
+            if follower.bottoms != follower.tops and not self.only_reader(index + i + 1, before.tops[0]):
+                return i
+            before = follower
+        return most
+
     cdef bint only_reader(self, int index, Blob blob) except -1:
-        """Whether nobody but node `index`, forward, will read the data of `blob`, so that they need not be there if it has no need."""
+        """Whether nobody but node `index`, forward, will read these data, so that they need not be there if it can do without."""
         cdef Life life
         if self.training or self.stale or blob.data_memory.shown():
             return False

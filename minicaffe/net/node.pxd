@@ -17,8 +17,8 @@ cdef class Node:
     cdef public bint needs_backward
     cdef readonly object file        # where the layer is defined, for errors
     cdef readonly object line
-    cdef readonly list followers     # nodes that its operation may compute, too: in place on its only top, in their order,
-    cdef readonly int in_place       # ... so many; perhaps then one that reads it and has a top of its own; in place on that
+    cdef readonly list followers     # nodes that its operation may compute, too: each reads what the one before it wrote
+    cdef readonly int in_place       # so many of them, the first, work in place on its only top
     cdef readonly int fused          # how many of them it computed when it ran last
     cdef readonly int ran            # how it ran last itself: ALONE to LOST
     cpdef bint carries(self) noexcept

@@ -47,8 +47,7 @@ cdef class Node:
     cdef int forward_with(self, int most, bint lasting) except -1:
         """Compute the tops, and of the followers those that the layer's operation can compute, too, `most` at most; return how many.
 
-        `lasting` says that backward may be run after it. Of a follower with a top of its own the bottom is not computed: nobody may
-        read that.
+        `lasting` says that backward may be run after it. What a follower with a top of its own reads is not computed, and recycled.
         """
         cdef Operation operation
         cdef Node node
@@ -65,10 +64,8 @@ cdef class Node:
         self.reshape()
         # Not every operation leaves in the diff of a top of its own what the followers' backward leaves there.
         carries = operation.carries if self.bottoms == self.tops else operation.carries_own_top
-        epilogue = operation.takes_epilogue(carries and lasting and self.needs_backward and any(self.bottom_needs))
-        epilogue.top = self.tops[0]
-        if not operation.adds():
-            most = min(most, self.in_place)
+        epilogue = operation.takes_epilogue(self.tops[0], carries and lasting and self.needs_backward and any(self.bottom_needs),
+                                            operation.adds())
         for node in self.followers[:most]:
             node.reshape()
             if epilogue.carries and not node.bottom_needs[0]:
@@ -86,7 +83,9 @@ cdef class Node:
                 for node in self.followers[:joined]:
                     node.ran = CARRIED if epilogue.carries else JOINED if node.needs_backward and lasting else LOST
                 if joined > self.in_place:
-                    (<Blob> self.tops[0]).data_memory.recycle()
+                    for node in (self, *self.followers[:joined]):
+                        if node.tops[0] is not epilogue.top:
+                            (<Blob> node.tops[0]).data_memory.recycle()
         finally:
             operation.epilogue = None
         return self.fused
@@ -202,24 +201,21 @@ cdef class Node:
 def link_followers(nodes):
     """Find the followers of each node: those that come next, are no user's, and work in place on its only top.
 
-    Behind them may be one that reads this top and writes another, with its own in place, where epilogues have an addend.
+    Of an operation whose epilogues may end elsewhere they may also have tops of their own.
     """
     cdef Node node
     for i, node in enumerate(nodes):
-        if not _may_fuse(node):
+        kinds = [kind for operation in node.layer.operations() if (kind := operation.takes_epilogue) is not None]
+        if not kinds or not _may_fuse(node):
             continue
-        kinds = [operation.takes_epilogue for operation in node.layer.operations() if operation.takes_epilogue is not None]
-        adds = any(kind.adds for kind in kinds)
+        moves = any(kind.moves for kind in kinds)
         top = node.tops
-        for follower in nodes[i + 1:] if kinds else ():
-            if not _may_fuse(follower):
+        for follower in nodes[i + 1:]:
+            in_place = follower.bottoms == follower.tops == top
+            if not _may_fuse(follower) or not (in_place or (moves and top[0] in follower.bottoms and top[0] not in follower.tops)):
                 break
-            if follower.bottoms != top or follower.tops != top:
-                if not adds or top is not node.tops or top[0] not in follower.bottoms or top == follower.tops:
-                    break
-                top = follower.tops
-            elif top is node.tops:
-                node.in_place += 1
+            node.in_place += top == node.tops and in_place
+            top = follower.tops
             node.followers.append(follower)
 
 

@@ -276,8 +276,8 @@ cdef class Runner:
                 node.renew_tops()
                 if i > done:
                     most = min(end - i, <int> len(node.followers)) if unseen else 0
-                    if most > node.in_place and (lifetimes is None or not lifetimes.only_reader(i + node.in_place + 1, node.tops[0])):
-                        most = node.in_place
+                    if most > node.in_place:
+                        most = lifetimes.unread(i, node, most) if lifetimes is not None else node.in_place
                     done = i + node.forward_with(most, lifetimes is None or self.training)
                 if self.loss_at_once:
                     loss += self.loss_at(i)

@@ -12,8 +12,12 @@ class Epilogue:
 
     Parameters
     ----------
+    top : Blob
+        The operation's.
     carries : bool
         The operation computes the gradients of the layers that join, too, by its own backward.
+    adds : bool
+        It can add another blob.
 
     Attributes
     ----------
@@ -27,11 +31,11 @@ class Epilogue:
         A value for each channel, or one for all.
     """
 
-    adds = True     # whether a layer may join that adds a blob, and has a top of its own
+    moves = True    # whether the result may go to another blob than the operation's own top
 
-    def __init__(self, carries=False):
-        self.carries = carries
-        self.top = self.scale = self.shift = self.addend = self.slopes = None
+    def __init__(self, top, carries=False, adds=False):
+        self.top, self.carries, self.adds = top, carries, adds
+        self.scale = self.shift = self.addend = self.slopes = None
 
     def affine(self, scale, shift, learned=(False, False)):
         """Multiply by `scale` and add `shift`, blobs or arrays or None, perhaps `learned`; return whether that fits here."""
@@ -45,7 +49,7 @@ class Epilogue:
 
     def add(self, addend):
         """Add a blob, value by value; return whether that fits here."""
-        if self.addend is not None or self.slopes is not None:
+        if not self.adds or self.addend is not None or self.slopes is not None:
             return False
         self.addend = addend
         return True
@@ -70,7 +74,7 @@ def for_each(channels, values):
 class ReluEpilogue(Epilogue):
     """One ReLU of slope 0."""
 
-    adds = False
+    moves = False
 
     def affine(self, scale, shift, learned=(False, False)):
         return False
@@ -90,7 +94,7 @@ class NormEpilogue(Epilogue):
     slopes : float, or None
     """
 
-    adds, learned = False, (False, False)
+    moves, learned = False, (False, False)
 
     def affine(self, scale, shift, learned=(False, False)):
         if any(values is not None for values in (self.scale, self.shift, self.slopes)):

@@ -222,12 +222,12 @@ cdef class WinogradConvolution(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         cdef const float[::1] scale, shift, slopes
-        epilogue = operation.epilogue if op.by_axis_1(y) else None
-        if epilogue is not None and epilogue.addend is not None:
-            epilogue = None
+        epilogue = operation.epilogue
+        if epilogue is not None and (not op.by_axis_1(y) or epilogue.addend is not None):
+            epilogue = None     # left for who computes it
         if epilogue is not None:
             scale, shift, slopes = self.finish(epilogue, op.outputs, bias)
-            operation.epilogue = None
+            y, operation.epilogue = epilogue.top, None
         cdef const float* factors = &scale[0] if scale is not None else NULL
         cdef const float* sums = &shift[0] if shift is not None else NULL
         cdef const float* below = &slopes[0] if slopes is not None else NULL

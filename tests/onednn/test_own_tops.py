@@ -1,4 +1,4 @@
-"""By a plan a convolution adds the other bottom of an Eltwise that alone reads its top, which is then never there."""
+"""By a plan a convolution computes layers with tops of their own, too, sums among them; what only they read is then never there."""
 
 import numpy as np
 import pytest
@@ -89,6 +89,35 @@ def test_an_addend_in_plain_order(net_of):
     for _ in range(2):
         assert_same_output(net, watched)
         assert fused(net) == {"y": ["sum", "relu"]}
+
+
+@pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
+@pytest.mark.parametrize(("own", "names"), [
+    ("nsr", ["norm", "scale", "relu"]),
+    ("n", ["norm", "scale", "relu"]),
+    ("s", ["norm", "scale", "relu"]),
+    ("r", ["norm", "scale", "relu"]),
+    ("N", []),              # what BatchNorm reads is read by another, too
+    ("S", ["norm"]),
+    ("R", ["norm", "scale"]),
+])
+def test_tops_of_their_own(net_of, own, names, engine):
+    """Small letters: the layer has one; capitals: and its bottom is read by a layer behind it, too."""
+    from minicaffe.ops import engine as engines
+    engines.prefer(engine)
+    text, bottom, also = FIRST + conv("first", "y"), "y", ""
+    for layer in (NORM, SCALE, RELU.replace('"s"', '"y"')):
+        letter = layer.split('name: "')[1][0]
+        top = letter if letter in own.lower() else bottom
+        if letter.upper() in own:
+            also = f'layer {{ name: "also" type: "Power" bottom: "{bottom}" top: "also" }}'
+        text += layer.replace('bottom: "y" top: "y"', f'bottom: "{bottom}" top: "{top}"')
+        bottom = top
+    text += also + conv(bottom, "z") + ('layer { name: "no" type: "Silence" bottom: "also" }' if also else "")
+    net, watched = two_nets(net_of, text)
+    for _ in range(2):
+        assert_same_output(net, watched)
+        assert fused(net).get("y", []) == names
 
 
 def test_what_is_not_there_cannot_be_read(net_of):
