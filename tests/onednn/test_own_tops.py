@@ -128,7 +128,9 @@ def test_what_is_not_there_cannot_be_read(net_of):
             _ = net.blobs["y"].data
 
 
-@pytest.mark.parametrize("how", [{"keep": ["y"]}, {"plan": None}])
+@pytest.mark.parametrize("how", [
+    {"keep": ["y"]},
+    pytest.param({"plan": None}, marks=pytest.mark.no_plan("without one"))])
 def test_who_may_read_the_convolution_finds_it(net_of, how):
     net, watched = two_nets(net_of, FIRST + conv("first", "y") + NORM + SUM + RELU, **how)
     for _ in range(2):
