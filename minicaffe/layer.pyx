@@ -112,7 +112,7 @@ cdef class Layer:
         return []
 
     def join(self, epilogue, list bottom, bint backward):
-        """Let the layer below compute this one, too: add to its Epilogue (ops/epilogue.py) what this layer does, and return True.
+        """Let the layer below compute this one, too: add to its Epilogue (ops/epilogue.pyx) what this layer does, and return True.
 
         False, the default, leaves the layer to run by itself; so must one that works otherwise, or keeps something for its
         backward, if `backward` says that it has one.

@@ -7,9 +7,8 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_INSIDE, BatchNorm
+from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.lanes.caffe cimport Channels
-
-import numpy as np
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
@@ -112,13 +111,11 @@ cdef class BatchNormLayer(DeviceLayer):
     def capture_obstacle(self):
         return None if self.norm.group is None else "it uses the mean and variance of all ranks' batches"
 
-    def join(self, epilogue, list bottom, bint backward):
+    def join(self, Epilogue epilogue, list bottom, bint backward):
         if backward or not self.norm.given:
             return False
-        means, variances, weights = [np.float64(blob.data) for blob in self.blobs]
-        part = 1 / weights[0] if weights[0] else 0
-        scale = 1 / np.sqrt(variances * part + self.norm.eps)
-        return epilogue.affine(scale, means * -part * scale)
+        mean, variance, factor = self.blobs
+        return epilogue.standardize(mean, variance, factor, self.norm.eps)
 
     def separate(self, list bottom, list top):
         """Compute the top once more, without an epilogue; the running sums stay."""

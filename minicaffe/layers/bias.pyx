@@ -5,6 +5,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.broadcast cimport AxesLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport copy_typed, shift_by
+from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.layouts cimport by_channels, diff_layout, stored
 
 from minicaffe.layer import register_layer
@@ -32,7 +33,7 @@ cdef class BiasLayer(AxesLayer):
         with nogil:
             shift_by(on, self.dtype, self.axes, x, y, NULL, b)
 
-    def join(self, epilogue, list bottom, bint backward):
+    def join(self, Epilogue epilogue, list bottom, bint backward):
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
             return False    # not a parameter for each channel
         return epilogue.affine(None, self.blobs[0], (False, self.learns(0)))

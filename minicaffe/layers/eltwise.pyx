@@ -14,12 +14,12 @@ from minicaffe.memory.synced cimport UNINITIALIZED
 from minicaffe.ops.eltwise.caffe cimport (kMaxInputs, kMostInputs, largest, largest_backward, product, quotient_gradient,
                                           rectified_sum, spread, weighted_sum)
 from minicaffe.ops.engine cimport Operation
+from minicaffe.ops.epilogue cimport Epilogue, ReluEpilogue
 from minicaffe.ops.layouts cimport data_layout, diff_layout, element, stored
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import refuse_in_place
-from minicaffe.ops.epilogue import ReluEpilogue
 
 cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp
     PROD = 0
@@ -86,7 +86,7 @@ cdef class EltwiseLayer(DeviceLayer):
     def operations(self):
         return [self.sum] if self.operation == SUM else []
 
-    def join(self, epilogue, list bottom, bint backward):
+    def join(self, Epilogue epilogue, list bottom, bint backward):
         if backward or self.operation != SUM or len(bottom) != 2 or self.coefficients != vector[double](2, 1.0):
             return False
         return epilogue.add(bottom[1] if bottom[0] is epilogue.top else bottom[0])

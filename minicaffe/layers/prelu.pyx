@@ -5,6 +5,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.broadcast cimport BroadcastLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport prelu_backward, prelu_forward
+from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.sums.caffe cimport channel_prelu_sums
 
 from minicaffe.errors import ShapeError
@@ -46,7 +47,7 @@ cdef class PReLULayer(BroadcastLayer):
         with nogil:
             prelu_forward(on, self.dtype, self.axes, x.data_in(on, layout), y.overwrite_data_in(on, layout), kept, a)
 
-    def join(self, epilogue, list bottom, bint backward):
+    def join(self, Epilogue epilogue, list bottom, bint backward):
         return not backward and epilogue.rectify(self.blobs[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:

@@ -9,6 +9,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.broadcast cimport AxesLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport scale_by, scale_shift
+from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.sums.caffe cimport channel_dots
 
 from minicaffe.errors import ShapeError
@@ -61,7 +62,7 @@ cdef class ScaleLayer(AxesLayer):
             else:
                 scale_by(on, self.dtype, self.axes, x, y, kept, s)
 
-    def join(self, epilogue, list bottom, bint backward):
+    def join(self, Epilogue epilogue, list bottom, bint backward):
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
             return False    # not a parameter for each channel
         if self.bias < 0:

@@ -8,6 +8,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Layer
 from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.ops.engine cimport Operation
+from minicaffe.ops.epilogue cimport Epilogue
 
 from minicaffe.errors import Error
 from minicaffe.layer import DeviceLayer
@@ -64,7 +65,7 @@ cdef class Node:
         self.reshape()
         # Not every operation leaves in the diff of a top of its own what the followers' backward leaves there.
         carries = operation.carries if self.bottoms == self.tops else operation.carries_own_top
-        epilogue = operation.takes_epilogue(self.tops[0], carries and lasting and self.needs_backward and any(self.bottom_needs),
+        cdef Epilogue epilogue = operation.takes_epilogue(self.tops[0], carries and lasting and self.needs_backward and any(self.bottom_needs),
                                             operation.adds())
         for node in self.followers[:most]:
             node.reshape()

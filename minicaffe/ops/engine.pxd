@@ -1,13 +1,14 @@
 from minicaffe.blob cimport Blob, Dtype
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.epilogue cimport Epilogue
 
 cdef int refuse() except -1
 
 
 cdef class Primitive:
     cdef readonly str engine
-    cdef readonly bint fuses            # forward computes epilogues (ops/epilogue.py)
+    cdef readonly bint fuses            # forward computes epilogues (ops/epilogue.pyx)
     cdef readonly bint adds             # ... also with an addend
     cdef bint both                      # there is a backward_both, which takes less time than the two one after the other
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
@@ -24,7 +25,7 @@ cdef class Operation:
     cdef bint keeps                     # backward needs what the primitive kept of forward
     cdef bint by_layout                 # engines answer for the layout in which the bottom is
     cdef Layout layout                  # which is this
-    cdef object epilogue                # an Epilogue for the next forward; who computes it, too, takes it away
+    cdef Epilogue epilogue              # for the next forward; who computes it, too, takes it away
     cdef dict refusals                  # engine -> reason
     cdef unsigned epoch                 # of the settings, and what else the engines were asked for
     cdef int threads

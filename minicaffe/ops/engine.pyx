@@ -83,7 +83,7 @@ cdef class Operation:
         The layer's field: DEFAULT, CAFFE or CUDNN.
     """
 
-    takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.py)
+    takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.pyx)
     carries = False             # whether backward can compute the gradients of an epilogue, too, in place
     carries_own_top = False     # the same with a top of its own, in whose diff it leaves what the layers one by one would
     learns_in_parts = False     # whether some engine gives the gradient of p to a consumer, part by part

@@ -1,5 +1,6 @@
 from minicaffe.blob cimport Blob
 from minicaffe.ops.engine cimport Operation
+from minicaffe.ops.epilogue cimport NormEpilogue
 from minicaffe.ops.lanes.caffe cimport Channels
 
 cdef enum Deviation:        # ops/batch_norm/kernel.hpp
@@ -18,7 +19,7 @@ cdef class Standardize(Operation):
     cdef double unbiased                # what makes the variance of the last forward that of a sample
     cdef Blob mean, variance, factor, scale, shift      # one value a channel
     cdef Blob sums                      # four for each channel, of backward
-    cdef object carried                 # the epilogue that the last forward computed and of which backward is due, or None
+    cdef NormEpilogue carried           # the epilogue that the last forward computed and of which backward is due, or None
     cdef bint keeps_x(self)
     cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1
     cdef int join_moments(self) except -1

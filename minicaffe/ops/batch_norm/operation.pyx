@@ -11,7 +11,6 @@ import numpy as np
 
 from minicaffe.errors import ShapeError
 from minicaffe.ops.engine import Refusal, offer
-from minicaffe.ops.epilogue import NormEpilogue
 
 cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
     cppclass Standardization:
@@ -116,7 +115,8 @@ cdef class CaffeStandardize(Primitive):
             with nogil:
                 standardize_moments(on, dtype, op.shape, from_, s.mean, s.variance)
             op.join_moments()
-        epilogue, op.epilogue = op.epilogue, None
+        cdef NormEpilogue epilogue = op.epilogue
+        op.epilogue = None
         op.carried = epilogue if epilogue is not None and epilogue.carries else None
         s.rule, s.given, s.eps, s.slope = op.rule, op.given or together, op.eps, slope_of(epilogue)
         s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
@@ -124,9 +124,9 @@ cdef class CaffeStandardize(Primitive):
         s.gamma = s.beta = NULL
         if epilogue is not None:
             if epilogue.scale is not None:
-                s.gamma = (<Blob?> epilogue.scale).data_on(on)
+                s.gamma = epilogue.scale.data_on(on)
             if epilogue.shift is not None:
-                s.beta = (<Blob?> epilogue.shift).data_on(on)
+                s.beta = epilogue.shift.data_on(on)
         if op.keeps_x():
             kept = op.keep(x.shape).overwrite_data_in(on, layout)
             if layout is not None:      # no copy: y goes to another block in place of x
@@ -156,11 +156,10 @@ cdef class CaffeStandardize(Primitive):
         s.scale = <void*> (op.factor if op.carried is None else op.scale).data_on(on)
         s.shift = <void*> op.shift.data_on(on)
         if op.carried is not None:
-            learned = op.carried.learned
-            if learned[0]:
-                gamma = (<Blob?> op.carried.scale).mutable_diff_on(on)
-            if learned[1]:
-                beta = (<Blob?> op.carried.shift).mutable_diff_on(on)
+            if op.carried.scale_learned:
+                gamma = op.carried.scale.mutable_diff_on(on)
+            if op.carried.shift_learned:
+                beta = op.carried.shift.mutable_diff_on(on)
         cdef void* dx = x.overwrite_diff_in(on, layout)
         op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
@@ -174,8 +173,8 @@ cdef class CaffeStandardize(Primitive):
             standardize_backward(on, dtype, op.shape, s, part, v, dy, dx, gamma, beta, scratch)
 
 
-cdef double slope_of(epilogue):
-    return 1 if epilogue is None or epilogue.slopes is None else epilogue.slopes
+cdef double slope_of(NormEpilogue epilogue):
+    return 1 if epilogue is None else epilogue.slope
 
 
 cdef class CudnnBatchNorm(Primitive):

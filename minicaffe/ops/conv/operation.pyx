@@ -13,13 +13,13 @@ from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.memory.layout cimport Layout
 from minicaffe.onednn.library cimport Library, lanes_layout, library
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
+from minicaffe.ops.epilogue cimport ChannelEpilogue
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 
 from minicaffe.errors import DependencyError
 from minicaffe.ops.engine import Refusal, get_precision, offer, preferred
-from minicaffe.ops.epilogue import Epilogue, for_each
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     long long conv_scratch(const Context&, int dtype, const ConvShape& shape)
@@ -75,7 +75,7 @@ cdef class Convolution(Operation):
     x is the bottom, y the top: the image and the columns, or the other way round if `transposed`.
     """
 
-    takes_epilogue = Epilogue
+    takes_epilogue = ChannelEpilogue
 
     cdef int describe_shape(self, long long images, long long channels, long long outputs, long long groups, const Window& window,
                             long long plane) except -1:
@@ -221,23 +221,23 @@ cdef class WinogradConvolution(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
-        cdef const float[::1] scale, shift, slopes
-        epilogue = operation.epilogue
-        if epilogue is not None and (not op.by_axis_1(y) or epilogue.addend is not None):
-            epilogue = None     # left for who computes it
-        if epilogue is not None:
-            scale, shift, slopes = self.finish(epilogue, op.outputs, bias)
+        cdef ChannelEpilogue epilogue = operation.epilogue
+        cdef const float* factors = NULL
+        cdef const float* terms = <const float*> bias.data_on(on) if bias is not None else NULL
+        cdef const float* slopes = NULL
+        if epilogue is not None and epilogue.addend is None and op.by_axis_1(y):
+            if epilogue.scale.size():
+                epilogue.round(bias)
+                factors, terms = epilogue.factors.data(), epilogue.terms.data()
+            if epilogue.slopes.size():
+                epilogue.slopes.resize(op.outputs, epilogue.slopes[0])      # one for all
+                slopes = epilogue.slopes.data()
             y, operation.epilogue = epilogue.top, None
-        cdef const float* factors = &scale[0] if scale is not None else NULL
-        cdef const float* sums = &shift[0] if shift is not None else NULL
-        cdef const float* below = &slopes[0] if slopes is not None else NULL
-        if epilogue is None and bias is not None:
-            sums = <const float*> bias.data_on(on)
         cdef const void* w = weight.data_on(on)
         cdef object kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
-            winograd_forward(on.threads, op.shape, self.lanes, x.data_in(on, self.x), w, factors, sums, below,
+            winograd_forward(on.threads, op.shape, self.lanes, x.data_in(on, self.x), w, factors, terms, slopes,
                              y.overwrite_data_in(on, self.y), scratch)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
@@ -264,13 +264,6 @@ cdef class WinogradConvolution(Primitive):
         with nogil:
             winograd_backward(on.threads, op.shape, self.lanes, values, dy, w, dx, dw, db, scratch)
 
-    def finish(self, epilogue, outputs, Blob bias):
-        """Return the epilogue's scale, shift with the bias, and slopes, a number for each output, or None."""
-        scale, shift = epilogue.scale, epilogue.shift
-        if bias is not None:
-            shift = bias.data.reshape(-1) if scale is None else scale * bias.data.reshape(-1) + shift
-        return [for_each(outputs, values) for values in (scale, shift, epilogue.slopes)]
-
 
 cdef class OnednnConvolution(OnednnWeighted):
     cdef OnednnConv conv
@@ -290,27 +283,22 @@ cdef class OnednnConvolution(OnednnWeighted):
 
     cdef bint finish(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         """Forward with the epilogue, which is taken; false if oneDNN has none."""
-        epilogue = operation.epilogue
-        cdef const float[::1] scale, shift, slopes
-        cdef bint affine = epilogue.scale is not None
-        cdef int64_t count = 0 if epilogue.slopes is None else epilogue.slopes.size
         cdef Convolution op = operation
+        cdef ChannelEpilogue epilogue = operation.epilogue
         cdef Blob addend = epilogue.addend, top = epilogue.top
+        cdef bint affine = not epilogue.scale.empty()
+        cdef int64_t count = epilogue.slopes.size()
         cdef bint can = op.by_axis_1(y) and self.conv.fuse(affine, addend is not None, count)
         if not can:
             self.adds, self.fuses = False, self.fuses and addend is not None
             return False
-        if affine:
-            scale, shift = for_each(op.outputs, epilogue.scale), for_each(op.outputs, epilogue.shift)
-        if count:
-            slopes = epilogue.slopes
+        epilogue.round(None)
         cdef const void* w = weight.data_in(on, self.w)
         cdef object kept = weight.data_memory.private_side
         with nogil:
             self.conv.forward_fused(x.data_in(on, self.x), w, bias.data_on(on) if bias is not None else NULL,
-                                    top.overwrite_data_in(on, self.y), &scale[0] if affine else NULL,
-                                    &shift[0] if affine else NULL, addend.data_in(on, self.y) if addend is not None else NULL,
-                                    &slopes[0] if count else NULL)
+                                    top.overwrite_data_in(on, self.y), epilogue.factors.data(), epilogue.terms.data(),
+                                    addend.data_in(on, self.y) if addend is not None else NULL, epilogue.slopes.data())
         operation.epilogue = None
         return True
 

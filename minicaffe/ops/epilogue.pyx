@@ -1,0 +1,143 @@
+"""What an operation does to each element of its result before it is stored, in place of the layers that follow it."""
+
+from libc.math cimport sqrt
+from libcpp.vector cimport vector
+
+from minicaffe.blob cimport FLOAT, Blob
+
+
+cdef class Epilogue:
+    """Layers that follow an operation join its epilogue, in their order (`Layer.join`); one that does not fit here is refused.
+
+    Parameters
+    ----------
+    top : Blob
+        The operation's.
+    carries, adds : bool
+        As the attributes of these names (epilogue.pxd).
+    """
+
+    moves = False   # whether the result may go to another blob than the operation's own top
+
+    def __init__(self, Blob top not None, bint carries=False, bint adds=False):
+        self.top, self.carries, self.adds = top, carries, adds
+
+    cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1:
+        """Subtract a mean and divide by a standard deviation, of sums as BatchNorm has them; return whether that fits here."""
+        return False
+
+    cpdef bint affine(self, Blob scale, Blob shift, learned) except -1:
+        """Multiply by `scale` and add `shift`, each with a value for each channel or None, and `learned` or not."""
+        return False
+
+    cpdef bint add(self, Blob addend) except -1:
+        """Add a blob, value by value."""
+        return False
+
+    cpdef bint rectify(self, slopes) except -1:
+        """Multiply what is below 0 by `slopes`, a number or a blob with a value for each channel or one for all."""
+        return False
+
+
+cdef class ChannelEpilogue(Epilogue):
+    """``z = scale y + shift + addend``, then ``max(z, 0) + slopes min(z, 0)``, each where it is asked for."""
+
+    moves = True
+
+    cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1:
+        if self.addend is not None or self.slopes.size():
+            return False
+        cdef vector[double] means = values_of(mean), scales = values_of(variance)
+        cdef double weight = values_of(factor)[0]
+        cdef double part = 1 / weight if weight else 0
+        cdef size_t i
+        for i in range(scales.size()):
+            scales[i] = 1 / sqrt(scales[i] * part + eps)
+            means[i] *= -part * scales[i]
+        self.then(scales, means)
+        return True
+
+    cpdef bint affine(self, Blob scale, Blob shift, learned) except -1:
+        if self.addend is not None or self.slopes.size():
+            return False
+        cdef size_t count = (scale if scale is not None else shift).count
+        self.then(values_of(scale) if scale is not None else vector[double](count, 1.0),
+                  values_of(shift) if shift is not None else vector[double](count, 0.0))
+        return True
+
+    cdef void then(self, const vector[double]& scale, const vector[double]& shift) noexcept:
+        cdef size_t i
+        if self.scale.empty():
+            self.scale, self.shift = scale, shift
+            return
+        for i in range(scale.size()):
+            self.scale[i] *= scale[i]
+            self.shift[i] = self.shift[i] * scale[i] + shift[i]
+
+    cpdef bint add(self, Blob addend) except -1:
+        if not self.adds or self.addend is not None or self.slopes.size():
+            return False
+        self.addend = addend
+        return True
+
+    cpdef bint rectify(self, slopes) except -1:
+        if self.slopes.size():
+            return False
+        if isinstance(slopes, Blob):
+            for slope in values_of(slopes):
+                self.slopes.push_back(<float> slope)
+        else:
+            self.slopes.push_back(<float> slopes)
+        return True
+
+    cdef int round(self, Blob bias) except -1:
+        """Make `factors` and `terms`, in which a bias that comes before may be, too."""
+        cdef vector[double] before
+        cdef size_t i
+        if bias is not None:
+            before = values_of(bias)
+        self.factors.resize(self.scale.size())
+        self.terms.resize(self.scale.size())
+        for i in range(self.scale.size()):
+            self.factors[i] = <float> self.scale[i]
+            self.terms[i] = <float> (self.shift[i] + (self.scale[i] * before[i] if before.size() else 0))
+        return 0
+
+
+cdef vector[double] values_of(Blob blob) except *:
+    cdef const void* values = blob.cpu_data_ptr()
+    cdef vector[double] found = vector[double](<size_t> blob.count)
+    cdef size_t i
+    for i in range(found.size()):
+        found[i] = (<const float*> values)[i] if blob.dtype == FLOAT else (<const double*> values)[i]
+    return found
+
+
+cdef class ReluEpilogue(Epilogue):
+    """One ReLU of slope 0."""
+
+    cpdef bint rectify(self, slopes) except -1:
+        if self.rectifies or isinstance(slopes, Blob) or slopes != 0:
+            return False
+        self.rectifies = True
+        return True
+
+
+cdef class NormEpilogue(Epilogue):
+    """One affine map by blobs, and one slope that is not learned: what a normalisation computes, forward and backward."""
+
+    def __cinit__(self):
+        self.slope = 1
+
+    cpdef bint affine(self, Blob scale, Blob shift, learned) except -1:
+        if self.scale is not None or self.shift is not None or self.rectifies:
+            return False
+        self.scale, self.shift = scale, shift
+        self.scale_learned, self.shift_learned = learned
+        return True
+
+    cpdef bint rectify(self, slopes) except -1:
+        if self.rectifies or isinstance(slopes, Blob) or slopes < 0:
+            return False
+        self.slope, self.rectifies = slopes, True
+        return True
