@@ -166,13 +166,21 @@ def test_in_training_the_sum_runs_by_itself(net_of):
     net.backward()
 
 
-def test_winograd_leaves_the_sum_alone(net_of):
+@pytest.mark.parametrize(("outputs", "height", "width"), [(3, 9, 8), (16, 9, 8), (20, 4, 4), (32, 13, 17), (37, 1, 1)])
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_winograd_adds(net_of, outputs, height, width, kernel):
+    """In plain order and in lanes, whose last are empty; tiles reach beyond the images."""
     from minicaffe.ops import engine
     engine.prefer("WINOGRAD")
-    net, watched = two_nets(net_of, FIRST + conv("first", "y", 20) + NORM + SUM + RELU)
-    for _ in range(2):
+    last = conv("first", "y", outputs).replace("kernel_size: 3 pad: 1", f"kernel_size: {kernel} pad: {kernel // 2}")
+    net, watched = two_nets(net_of, conv("x", "first", outputs) + last + NORM + SUM + PRELU)
+    for each in (net, watched):
+        each.blobs["x"].reshape(2, 3, height, width)
+        each.blobs["x"].data[...] = np.random.default_rng(1).standard_normal((2, 3, height, width))
+    for _ in range(3):
         assert_same_output(net, watched)
-    assert fused(net) == {"y": ["norm"], "sum": ["relu"]}
+    assert fused(net)["y"] == ["norm", "sum", "prelu"]
+    assert {row["engine"] for row in net.engines() if row["operation"] == "Convolution"} == {"WINOGRAD"}
 
 
 def test_another_shape(net_of):

@@ -55,8 +55,8 @@ cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd"
     bint winograd_pays "mc::cpu::winograd::pays"(const ConvShape&)
     long long winograd_scratch "mc::cpu::winograd::scratch"(Threads, const ConvShape&, bint lanes)
     void winograd_forward "mc::cpu::winograd::forward"(Threads, const ConvShape&, bint lanes, const void* x, const void* w,
-                                                       const float* scale, const float* shift, const float* slopes, void* y,
-                                                       void* scratch)
+                                                       const float* scale, const float* shift, const void* addend,
+                                                       const float* slopes, void* y, void* scratch)
     void winograd_backward "mc::cpu::winograd::backward"(Threads, const ConvShape&, bint lanes, const void* x, const void* dy,
                                                          const void* w, void* dx, void* dw, void* db, void* scratch)
 
@@ -208,7 +208,7 @@ cdef class WinogradConvolution(Primitive):
             raise Refusal((<bytes> reason).decode())
         if not preferred() and not winograd_pays(op.shape):
             raise Refusal("too few channels or pixels; MINICAFFE_ENGINE=winograd computes them all the same")
-        self.fuses = self.both = True
+        self.fuses = self.adds = self.both = True
         cdef int lanes = winograd_lanes(op.shape)
         cdef Window window = op.shape.window
         if lanes and pays(op.shape, False):
@@ -225,19 +225,22 @@ cdef class WinogradConvolution(Primitive):
         cdef const float* factors = NULL
         cdef const float* terms = <const float*> bias.data_on(on) if bias is not None else NULL
         cdef const float* slopes = NULL
-        if epilogue is not None and epilogue.addend is None and op.by_axis_1(y):
+        cdef const void* addend = NULL
+        if epilogue is not None and op.by_axis_1(y):
             if epilogue.scale.size():
                 epilogue.round(bias)
                 factors, terms = epilogue.factors.data(), epilogue.terms.data()
             if epilogue.slopes.size():
                 epilogue.slopes.resize(op.outputs, epilogue.slopes[0])      # one for all
                 slopes = epilogue.slopes.data()
+            if epilogue.addend is not None:
+                addend = epilogue.addend.data_in(on, self.y)
             y, operation.epilogue = epilogue.top, None
         cdef const void* w = weight.data_on(on)
         cdef object kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
-            winograd_forward(on.threads, op.shape, self.lanes, x.data_in(on, self.x), w, factors, terms, slopes,
+            winograd_forward(on.threads, op.shape, self.lanes, x.data_in(on, self.x), w, factors, terms, addend, slopes,
                              y.overwrite_data_in(on, self.y), scratch)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:

@@ -199,6 +199,36 @@ MC_HD void interpolate_square(const float* from, index_t point, Vector* to) {
   for (int i = 0; i < size; ++i) interpolate<M, points>(half + i * points, 1, to + i * size, 1);
 }
 
+/// The pixels of a part, zeros where there are none; `all`: there are all.
+template <int size, int kLanes>
+MC_HD void collect(const Images& images, const float* plane, const Part& part, bool all, typename Lane<kLanes>::Vector* pixels) {
+  typedef typename Lane<kLanes>::Vector Vector;
+  typedef typename Lane<kLanes>::Unaligned Unaligned;
+  for (int i = 0; !all && i < size * size; ++i) pixels[i] = Vector{};
+  if (images.lanes) {
+    for (int i = part.top; i < part.bottom; ++i) {
+      const float* const from = plane + ((part.y + i) * images.width + part.x) * kLanes;
+      for (int j = part.left; j < part.right; ++j) pixels[i * size + j] = *reinterpret_cast<const Unaligned*>(from + j * kLanes);
+    }
+    return;
+  }
+  float* const pixel = reinterpret_cast<float*>(pixels);
+  const index_t next = images.height * images.width;
+  const int turned = part.right - part.left == size ? part.lanes / 4 * 4 : 0;
+  for (int lane = 0; lane < turned; lane += 4)
+    for (int i = part.top; i < part.bottom; ++i)
+      for (int j : {0, size - 4}) {
+        Four columns[4];
+        turn(plane + lane * next + (part.y + i) * images.width + part.x + j, next, columns);
+        for (int k = 0; k < 4; ++k) *reinterpret_cast<UnalignedFour*>(pixel + (i * size + j + k) * kLanes + lane) = columns[k];
+      }
+  for (int lane = turned; lane < part.lanes; ++lane) {
+    const float* const from = plane + lane * next + part.y * images.width + part.x;
+    for (int i = part.top; i < part.bottom; ++i)
+      for (int j = part.left; j < part.right; ++j) pixel[(i * size + j) * kLanes + lane] = from[i * images.width + j];
+  }
+}
+
 /// Evaluate tiles of images: index = tile * blocks + block of channels.
 template <class M, int points, int kLanes> struct Evaluate {
   typedef typename Lane<kLanes>::Vector Vector;
@@ -209,33 +239,6 @@ template <class M, int points, int kLanes> struct Evaluate {
   const float* x;
   float* to;
 
-  /// The pixels of a part, zeros where there are none; `all`: there are all.
-  MC_HD void collect(const float* plane, const Part& part, bool all, Vector* pixels) const {
-    constexpr int size = M::kSize;
-    for (int i = 0; !all && i < size * size; ++i) pixels[i] = Vector{};
-    if (images.lanes) {
-      for (int i = part.top; i < part.bottom; ++i) {
-        const float* const from = plane + ((part.y + i) * images.width + part.x) * kLanes;
-        for (int j = part.left; j < part.right; ++j) pixels[i * size + j] = *reinterpret_cast<const Unaligned*>(from + j * kLanes);
-      }
-      return;
-    }
-    float* const pixel = reinterpret_cast<float*>(pixels);
-    const index_t next = images.height * images.width;
-    const int turned = part.right - part.left == size ? part.lanes / 4 * 4 : 0;
-    for (int lane = 0; lane < turned; lane += 4)
-      for (int i = part.top; i < part.bottom; ++i)
-        for (int j : {0, size - 4}) {
-          Four columns[4];
-          turn(plane + lane * next + (part.y + i) * images.width + part.x + j, next, columns);
-          for (int k = 0; k < 4; ++k) *reinterpret_cast<UnalignedFour*>(pixel + (i * size + j + k) * kLanes + lane) = columns[k];
-        }
-    for (int lane = turned; lane < part.lanes; ++lane) {
-      const float* const from = plane + lane * next + part.y * images.width + part.x;
-      for (int i = part.top; i < part.bottom; ++i)
-        for (int j = part.left; j < part.right; ++j) pixel[(i * size + j) * kLanes + lane] = from[i * images.width + j];
-    }
-  }
   MC_HD void operator()(index_t index) const {
     constexpr int size = M::kSize;
     const index_t block = index % blocks;
@@ -248,15 +251,16 @@ template <class M, int points, int kLanes> struct Evaluate {
       evaluate_square<M, points, kLanes>(pixels, images.width, at, values.point);
     } else {
       Vector pixels[size * size];
-      collect(plane, part, whole && part.lanes == kLanes, pixels);
+      collect<size, kLanes>(images, plane, part, whole && part.lanes == kLanes, pixels);
       evaluate_square<M, points, kLanes>(pixels, size, at, values.point);
     }
   }
 };
 
-/// What follows a convolution: y = f(scale y + shift), where f multiplies negative numbers by the channel's slope. Null: not that.
+/// What follows a convolution: y = f(scale y + shift + addend), where f multiplies negative numbers by the channel's slope; the addend
+/// is arranged as y. Null: not that.
 struct Finish {
-  const float *scale, *shift, *slopes;
+  const float *scale, *shift, *addend, *slopes;
 };
 
 /// Interpolate outputs (OfOut), or tiles (OfTile), which are added where they overlap.
@@ -292,7 +296,7 @@ template <class M, int points, int kLanes> struct Interpolate {
     const Part part(images, tile, c, size, kLanes);
     Vector out[size * size];
     interpolate_square<M, points, kLanes>(from + values.template at<kLanes>(tile - first_tile, block), values.point, out);
-    if constexpr (!kOverlap) finish_tile(out, c, part.lanes);
+    if constexpr (!kOverlap) finish_tile(out, c, part);
     // What tiles above and to the left have written.
     const int above = kOverlap && part.row ? size - kOut : 0, before = kOverlap && part.column ? size - kOut : 0;
     float* const plane = y + part.plane;
@@ -327,17 +331,18 @@ template <class M, int points, int kLanes> struct Interpolate {
           }
     }
   }
-  /// out = f(scale out + shift) for the `lanes` channels from c on.
-  MC_HD void finish_tile(Vector* out, index_t c, int lanes) const {
-    if (!finish.scale && !finish.shift && !finish.slopes) return;
-    Vector scale = Vector{} + 1.f, shift{}, slopes = Vector{} + 1.f;
-    for (int lane = 0; lane < lanes; ++lane) {
+  /// out = f(scale out + shift + addend) for the channels of a part, which begin with c.
+  MC_HD void finish_tile(Vector* out, index_t c, const Part& part) const {
+    if (!finish.scale && !finish.shift && !finish.addend && !finish.slopes) return;
+    Vector scale = Vector{} + 1.f, shift{}, slopes = Vector{} + 1.f, addends[kOut * kOut] = {};
+    for (int lane = 0; lane < part.lanes; ++lane) {
       if (finish.scale) scale[lane] = finish.scale[images.first + c + lane];
       if (finish.shift) shift[lane] = finish.shift[images.first + c + lane];
       if (finish.slopes) slopes[lane] = finish.slopes[images.first + c + lane];
     }
+    if (finish.addend) collect<kOut, kLanes>(images, finish.addend + part.plane, part, false, addends);
     for (int i = 0; i < kOut * kOut; ++i) {
-      out[i] = scale * out[i] + shift;
+      out[i] = scale * out[i] + shift + addends[i];
       if (finish.slopes) out[i] = out[i] > 0 ? out[i] : out[i] * slopes + Vector{};  // a sum, so that 0 is not -0
     }
   }
@@ -617,10 +622,11 @@ inline index_t scratch(Threads threads, const ConvShape& s, bool lanes) {
   return with(threads, s, lanes, [](const auto& convolution) { return convolution.scratch(); });
 }
 inline void forward(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* w, const float* scale,
-                    const float* shift, const float* slopes, void* y, void* scratch) {
+                    const float* shift, const void* addend, const float* slopes, void* y, void* scratch) {
   with(threads, s, lanes, [&](const auto& convolution) {
-    convolution.forward(static_cast<const float*>(x), static_cast<const float*>(w), Finish{scale, shift, slopes},
-                        static_cast<float*>(y), static_cast<float*>(scratch));
+    convolution.forward(static_cast<const float*>(x), static_cast<const float*>(w),
+                        Finish{scale, shift, static_cast<const float*>(addend), slopes}, static_cast<float*>(y),
+                        static_cast<float*>(scratch));
   });
 }
 inline void backward(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* dy, const void* w, void* dx, void* dw,
