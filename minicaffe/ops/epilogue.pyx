@@ -1,6 +1,6 @@
 """What an operation does to each element of its result before it is stored, in place of the layers that follow it."""
 
-from libc.math cimport sqrt
+from libc.math cimport isfinite, sqrt
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport FLOAT, Blob
@@ -91,11 +91,9 @@ cdef class ChannelEpilogue(Epilogue):
         return True
 
     cdef int round(self, Blob bias) except -1:
-        """Make `factors` and `terms`, in which a bias that comes before may be, too."""
-        cdef vector[double] before
+        """Make `factors` and `terms` for ``factors y + terms``, in which a bias of the operation may be, too."""
+        cdef vector[double] before = values_of(bias)
         cdef size_t i
-        if bias is not None:
-            before = values_of(bias)
         self.factors.resize(self.scale.size())
         self.terms.resize(self.scale.size())
         for i in range(self.scale.size()):
@@ -103,11 +101,28 @@ cdef class ChannelEpilogue(Epilogue):
             self.terms[i] = <float> (self.shift[i] + (self.scale[i] * before[i] if before.size() else 0))
         return 0
 
+    cdef bint round_ahead(self, Blob bias) except -1:
+        """The same for ``factors (y + terms)``, which is as exact; false if a factor is 0, or nearly."""
+        cdef vector[double] before = values_of(bias)
+        cdef size_t i
+        self.factors.resize(self.scale.size())
+        self.terms.resize(self.scale.size())
+        for i in range(self.scale.size()):
+            self.factors[i] = <float> self.scale[i]
+            self.terms[i] = <float> (self.shift[i] / self.scale[i] + (before[i] if before.size() else 0))
+            if not isfinite(self.terms[i]):
+                return False
+        return True
+
 
 cdef vector[double] values_of(Blob blob) except *:
+    """The values of a blob, or none."""
+    cdef vector[double] found
+    if blob is None:
+        return found
     cdef const void* values = blob.cpu_data_ptr()
-    cdef vector[double] found = vector[double](<size_t> blob.count)
     cdef size_t i
+    found.resize(blob.count)
     for i in range(found.size()):
         found[i] = (<const float*> values)[i] if blob.dtype == FLOAT else (<const double*> values)[i]
     return found

@@ -73,6 +73,20 @@ def test_what_a_convolution_computes_too_has_the_same_numbers(net_of, layers, na
             blob.data[...] *= 1.5
 
 
+@pytest.mark.parametrize("factor", [0, 1e-30, 1e-44, -1e-12])
+@pytest.mark.parametrize("bias", ["true", "false"])
+def test_factors_that_are_next_to_nothing(net_of, factor, bias):
+    """A shift cannot be divided by them: it is added behind the multiplication, then."""
+    net, watched = two_nets(net_of, conv().replace("num_output", f"bias_term: {bias} num_output") + SCALE + RELU)
+    for each in (net, watched):
+        each.params["scale"][0].data[3:8] = factor
+        each.params["scale"][1].data[5:9] = 0
+    for _ in range(2):
+        net.forward(), watched.forward()
+        assert fused(net)
+        assert_same(net, watched)
+
+
 @pytest.mark.parametrize("rows", [3, 16])      # beside 16 outputs
 def test_a_convolution_of_another_axis_computes_its_own(net_of, rows):
     """Whose channels are axis 2, while Bias adds along axis 1."""

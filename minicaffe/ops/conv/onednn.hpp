@@ -37,15 +37,16 @@ class Conv : public Weighted {
   }
 
   /// Whether forward can go on to compute `slopes(scale y + shift + addend)`, each for what is asked; `slopes` is how many there are.
-  bool fuse(bool affine, bool adds, int64_t slopes) {
-    if (fused_step_ && affine == affine_ && adds == adds_ && slopes == slopes_) return true;
+  bool fuse(bool scales, bool shifts, bool adds, int64_t slopes) {
+    if (fused_step_ && scales == scales_ && shifts == shifts_ && adds == adds_ && slopes == slopes_) return true;
     on_->use_threads(threads_);
     const std::vector<int64_t> dims = y.dims();
     std::vector<int64_t> one(dims.size(), 1), channels = one;
     channels[1] = dims[1];
     const Array of_channels = Array::plain(on_, channels), of_slopes = Array::plain(on_, slopes > 1 ? channels : one);
     PostOps after(on_);
-    if (affine) after.with(kMultiply, of_channels), after.with(kAdd, of_channels);
+    if (scales) after.with(kMultiply, of_channels);
+    if (shifts) after.with(kAdd, of_channels);
     if (adds) after.with(kAdd, y);
     if (slopes) after.rectify(slopes > 1);
     void* description = nullptr;
@@ -55,10 +56,11 @@ class Conv : public Weighted {
     fused_step_ = forward_step(made);
     int count = 0;
     const auto takes = [&](int which, const Array& array) { fused_step_.takes(kPostOp * ++count | which, array); };
-    if (affine) takes(kOperand, of_channels), takes(kOperand, of_channels);
+    if (scales) takes(kOperand, of_channels);
+    if (shifts) takes(kOperand, of_channels);
     if (adds) takes(kOperand, y);
     if (slopes) takes(kWeights, of_slopes);
-    affine_ = affine, adds_ = adds, slopes_ = slopes;
+    scales_ = scales, shifts_ = shifts, adds_ = adds, slopes_ = slopes;
     return true;
   }
   /// Forward as `fuse` was asked last.
@@ -66,7 +68,8 @@ class Conv : public Weighted {
                      const void* addend, const float* slopes) {
     const void* addresses[8] = {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at};
     int i = 4;
-    if (affine_) addresses[i++] = scale, addresses[i++] = shift;
+    if (scales_) addresses[i++] = scale;
+    if (shifts_) addresses[i++] = shift;
     if (adds_) addresses[i++] = addend;
     if (slopes_) addresses[i++] = slopes;
     fused_step_.run(threads_, addresses);
@@ -94,7 +97,7 @@ class Conv : public Weighted {
   int algorithm_ = kDirect;
   Dims strides_, dilates_, pads_;
   Step fused_step_;
-  bool affine_ = false, adds_ = false;  // what the fused step does
+  bool scales_ = false, shifts_ = false, adds_ = false;  // what the fused step does
   int64_t slopes_ = 0;
 };
 

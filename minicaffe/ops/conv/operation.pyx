@@ -64,7 +64,7 @@ cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     bint pays(const ConvShape&, bint transposed)
     cppclass OnednnConv "mc::onednn::Conv"(Weighted):
         void make(const Library*, const ConvShape&, bint transposed, int threads, bint bf16) except +refuse
-        bint fuse(bint affine, bint adds, int64_t slopes) except +refuse
+        bint fuse(bint scales, bint shifts, bint adds, int64_t slopes) except +refuse
         void forward_fused(const void* x, const void* w, const void* b, void* y, const float* scale, const float* shift,
                            const void* addend, const float* slopes) except +refuse
 
@@ -290,18 +290,20 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef ChannelEpilogue epilogue = operation.epilogue
         cdef Blob addend = epilogue.addend, top = epilogue.top
         cdef bint affine = not epilogue.scale.empty()
-        cdef int64_t count = epilogue.slopes.size()
-        cdef bint can = op.by_axis_1(y) and self.conv.fuse(affine, addend is not None, count)
+        cdef bint ahead = affine and epilogue.round_ahead(bias)     # a pass of oneDNN less over what it has in registers
+        cdef bint can = op.by_axis_1(y) and self.conv.fuse(affine, affine and not ahead, addend is not None, epilogue.slopes.size())
         if not can:
             self.adds, self.fuses = False, self.fuses and addend is not None
             return False
-        epilogue.round(None)
+        if not ahead:
+            epilogue.round(None)
+        cdef const void* b = epilogue.terms.data() if ahead else bias.data_on(on) if bias is not None else NULL
         cdef const void* w = weight.data_in(on, self.w)
         cdef object kept = weight.data_memory.private_side
         with nogil:
-            self.conv.forward_fused(x.data_in(on, self.x), w, bias.data_on(on) if bias is not None else NULL,
-                                    top.overwrite_data_in(on, self.y), epilogue.factors.data(), epilogue.terms.data(),
-                                    addend.data_in(on, self.y) if addend is not None else NULL, epilogue.slopes.data())
+            self.conv.forward_fused(x.data_in(on, self.x), w, b, top.overwrite_data_in(on, self.y), epilogue.factors.data(),
+                                    epilogue.terms.data(), addend.data_in(on, self.y) if addend is not None else NULL,
+                                    epilogue.slopes.data())
         operation.epilogue = None
         return True
 
