@@ -65,8 +65,8 @@ cdef class Node:
         self.reshape()
         # Not every operation leaves in the diff of a top of its own what the followers' backward leaves there.
         carries = operation.carries if self.bottoms == self.tops else operation.carries_own_top
-        cdef Epilogue epilogue = operation.takes_epilogue(self.tops[0], carries and lasting and self.needs_backward and any(self.bottom_needs),
-                                            operation.adds())
+        carries = carries and lasting and self.needs_backward and any(self.bottom_needs)
+        cdef Epilogue epilogue = operation.takes_epilogue(self.tops[0], carries, operation.adds())
         for node in self.followers[:most]:
             node.reshape()
             if epilogue.carries and not node.bottom_needs[0]:

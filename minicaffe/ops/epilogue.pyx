@@ -1,6 +1,7 @@
 """What an operation does to each element of its result before it is stored, in place of the layers that follow it."""
 
-from libc.math cimport isfinite, sqrt
+from libc.float cimport FLT_MIN
+from libc.math cimport fabs, isfinite, sqrt
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport FLOAT, Blob
@@ -109,7 +110,9 @@ cdef class ChannelEpilogue(Epilogue):
         self.terms.resize(self.scale.size())
         for i in range(self.scale.size()):
             self.factors[i] = <float> self.scale[i]
-            self.terms[i] = <float> (self.shift[i] / self.scale[i] + (before[i] if before.size() else 0))
+            if fabs(self.factors[i]) < FLT_MIN:
+                return False
+            self.terms[i] = <float> (self.shift[i] / self.factors[i] + (before[i] if before.size() else 0))
             if not isfinite(self.terms[i]):
                 return False
         return True

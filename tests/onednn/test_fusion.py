@@ -73,7 +73,7 @@ def test_what_a_convolution_computes_too_has_the_same_numbers(net_of, layers, na
             blob.data[...] *= 1.5
 
 
-@pytest.mark.parametrize("factor", [0, 1e-30, 1e-44, -1e-12])
+@pytest.mark.parametrize("factor", [0, 1e-30, 1e-39, 1e-44, -1e-12])
 @pytest.mark.parametrize("bias", ["true", "false"])
 def test_factors_that_are_next_to_nothing(net_of, factor, bias):
     """A shift cannot be divided by them: it is added behind the multiplication, then."""

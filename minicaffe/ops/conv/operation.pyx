@@ -290,9 +290,9 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef ChannelEpilogue epilogue = operation.epilogue
         cdef Blob addend = epilogue.addend, top = epilogue.top
         cdef bint affine = not epilogue.scale.empty()
-        cdef bint ahead = affine and epilogue.round_ahead(bias)     # a pass of oneDNN less over what it has in registers
-        cdef bint can = op.by_axis_1(y) and self.conv.fuse(affine, affine and not ahead, addend is not None, epilogue.slopes.size())
-        if not can:
+        cdef bint can = op.by_axis_1(y)
+        cdef bint ahead = can and affine and epilogue.round_ahead(bias)     # one operation of oneDNN less on each value
+        if not can or not self.conv.fuse(affine, affine and not ahead, addend is not None, epilogue.slopes.size()):
             self.adds, self.fuses = False, self.fuses and addend is not None
             return False
         if not ahead:
