@@ -15,8 +15,9 @@ convolutions, inner products and LSTMs as they are defined, three times for a st
 have shares above 1.
 
 A virtual machine's two processors may be two threads of one core for seconds at a time, and then give what one does. So a turn of
-two threads counts only if a product of matrices just before and just after it was about as fast as ever; else it is taken again,
-while there is time, and the file has how many turns were taken again and how many count all the same.
+two threads counts only if a product of matrices just before and just after it was about as fast as ever, and took little more
+than half of one thread's time; else it is taken again, while there is time, and the file has how many turns were taken again and
+how many count all the same.
 
 A case counts only if minicaffe's results are finite, a peer only if its forward gives the same; what does not is said and left out.
 """
@@ -56,6 +57,7 @@ STEPS = 32      # of a sequence of lstm_text
 SQUARE = 2048   # size of the matrices that measure the peak
 LOOK = 512      # and of those that tell whether the processors are all there
 WHOLE = 0.8     # of the fastest look: less is too little
+SHARE = 1.1     # what of a processor's part of one thread's time a look of all takes, at least
 PATIENCE = 8    # times the seconds of a case may go by with waiting for that
 TURN = 0.1      # seconds of a turn, at least
 REST = 0.05     # seconds before a turn, in which the threads of the turn before stop looking out for work
@@ -272,10 +274,15 @@ class Processors:
         """Look, and tell whether they are there; one thread always has its processor."""
         if self.threads == 1:
             return True
-        minicaffe.set_num_threads(self.threads)
-        look = min(seconds_of(self.product, 1) for _ in range(6))
-        self.fastest[self.threads] = least = min(look, self.fastest.get(self.threads, look))
+        if self.threads not in self.fastest:    # a run may begin while they are not there
+            self.fastest[self.threads] = SHARE * self._look(1) / self.threads
+        look = self._look(self.threads)
+        self.fastest[self.threads] = least = min(look, self.fastest[self.threads])
         return least >= WHOLE * look
+
+    def _look(self, threads):
+        minicaffe.set_num_threads(threads)
+        return min(seconds_of(self.product, 1) for _ in range(6))
 
     def turn(self, take):
         """Return what `take` returns, of a turn with all processors, or of the last if there is no more time to wait for it."""
