@@ -19,8 +19,7 @@ cdef class ChannelEpilogue(Epilogue):
     cdef vector[float] slopes           # a value for each channel, or one for all; empty: none
     cdef vector[float] factors, terms   # rounded: ``factors y + terms``, or ``factors (y + terms)``
     cdef void then(self, const vector[double]& scale, const vector[double]& shift) noexcept
-    cdef int round(self, Blob bias) except -1
-    cdef bint round_ahead(self, Blob bias) except -1
+    cdef bint round(self, Blob bias, bint ahead) except -1
 
 
 cdef class ReluEpilogue(Epilogue):

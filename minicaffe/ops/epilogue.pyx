@@ -91,29 +91,24 @@ cdef class ChannelEpilogue(Epilogue):
             self.slopes.push_back(<float> slopes)
         return True
 
-    cdef int round(self, Blob bias) except -1:
-        """Make `factors` and `terms` for ``factors y + terms``, in which a bias of the operation may be, too."""
-        cdef vector[double] before = values_of(bias)
-        cdef size_t i
-        self.factors.resize(self.scale.size())
-        self.terms.resize(self.scale.size())
-        for i in range(self.scale.size()):
-            self.factors[i] = <float> self.scale[i]
-            self.terms[i] = <float> (self.shift[i] + (self.scale[i] * before[i] if before.size() else 0))
-        return 0
+    cdef bint round(self, Blob bias, bint ahead) except -1:
+        """Make `factors` and `terms` for ``factors y + terms``, or `ahead` for ``factors (y + terms)``, which is as exact.
 
-    cdef bint round_ahead(self, Blob bias) except -1:
-        """The same for ``factors (y + terms)``, which is as exact; false if a factor is 0, or nearly."""
+        A `bias` that the operation adds to y is in them, unless it is None. False: a factor is 0, or nearly, and nothing can be ahead.
+        """
         cdef vector[double] before = values_of(bias)
+        cdef double term
         cdef size_t i
+        before.resize(self.scale.size())
         self.factors.resize(self.scale.size())
         self.terms.resize(self.scale.size())
         for i in range(self.scale.size()):
             self.factors[i] = <float> self.scale[i]
-            if fabs(self.factors[i]) < FLT_MIN:
+            if ahead and fabs(self.factors[i]) < FLT_MIN:
                 return False
-            self.terms[i] = <float> (self.shift[i] / self.factors[i] + (before[i] if before.size() else 0))
-            if not isfinite(self.terms[i]):
+            term = self.shift[i] / self.factors[i] + before[i] if ahead else self.shift[i] + self.scale[i] * before[i]
+            self.terms[i] = <float> term
+            if ahead and not isfinite(self.terms[i]):
                 return False
         return True
 

@@ -228,7 +228,7 @@ cdef class WinogradConvolution(Primitive):
         cdef const void* addend = NULL
         if epilogue is not None and op.by_axis_1(y):
             if epilogue.scale.size():
-                epilogue.round(bias)
+                epilogue.round(bias, False)
                 factors, terms = epilogue.factors.data(), epilogue.terms.data()
             if epilogue.slopes.size():
                 epilogue.slopes.resize(op.outputs, epilogue.slopes[0])      # one for all
@@ -291,12 +291,12 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef Blob addend = epilogue.addend, top = epilogue.top
         cdef bint affine = not epilogue.scale.empty()
         cdef bint can = op.by_axis_1(y)
-        cdef bint ahead = can and affine and epilogue.round_ahead(bias)     # one operation of oneDNN less on each value
+        cdef bint ahead = can and affine and epilogue.round(bias, True)     # one operation of oneDNN less on each value
         if not can or not self.conv.fuse(affine, affine and not ahead, addend is not None, epilogue.slopes.size()):
             self.adds, self.fuses = False, self.fuses and addend is not None
             return False
         if not ahead:
-            epilogue.round(None)
+            epilogue.round(None, False)
         cdef const void* b = epilogue.terms.data() if ahead else bias.data_on(on) if bias is not None else NULL
         cdef const void* w = weight.data_in(on, self.w)
         cdef object kept = weight.data_memory.private_side
