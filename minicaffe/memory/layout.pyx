@@ -26,15 +26,19 @@ cdef class Layout:
         Of how many channels, axis 1, elements are neighbours, in blocks of which zeros fill the last; 0: not of channels.
     dtype : int
         The type of its elements, a number of kernels/types.hpp; it may be another than the plain array's.
+    scaled : bool
+        Its elements are the plain array's, each times something: who computes with the array as it is cannot take them.
     """
 
-    def __init__(self, size_t nbytes, size_t plain_nbytes, str name, tuple dims=None, int lanes=0, int dtype=FLOAT):
+    def __init__(self, size_t nbytes, size_t plain_nbytes, str name, tuple dims=None, int lanes=0, int dtype=FLOAT,
+                 bint scaled=False):
         self.nbytes = nbytes
         self.plain_nbytes = plain_nbytes
         self.name = name
         self.dims = dims
         self.lanes = lanes
         self.dtype = dtype
+        self.scaled = scaled
 
     cpdef to_plain(self, size_t plain, size_t private):
         """Write the array at address `private` to address `plain`."""

@@ -332,8 +332,9 @@ cdef class SyncedMemory:
             self.become(UNINITIALIZED, "renew")
 
     cpdef Layout layout(self):
-        """Give the layout of the private side if that is valid, else None: plain."""
-        return self.arrangement if self.head == HEAD_AT_PRIVATE or self.head == SYNCED_PRIVATE else None
+        """Give the layout of the private side if that is valid and holds the array as it is, else None: plain."""
+        cdef bint valid = self.head == HEAD_AT_PRIVATE or self.head == SYNCED_PRIVATE
+        return self.arrangement if valid and not self.arrangement.scaled else None
 
     cdef bint shown(self) noexcept:
         """Whether somebody else has a hold on the host side, and may read or write there without asking."""

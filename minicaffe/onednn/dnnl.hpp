@@ -29,7 +29,7 @@ struct DnnlArgument {
 enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTag = 1, kRowMajor = 3 };
 enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: channels in blocks, which are the last axis
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
-enum : int { kAdd = 0x1fff0, kMultiply = 0x1fff1 };  // of two arrays
+constexpr int kAdd = 0x1fff0;  // of two arrays
 enum : int { kTraining = 64, kDirect = 1, kDirectTransposed = 10, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
 // What a primitive descriptor is asked for.
@@ -39,6 +39,7 @@ enum : int { kAskImplementation = 8, kAskSource = 129, kAskSourceDiff, kAskWeigh
 enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kSourceDiff = 129, kTopDiff = 145,
              kWeightsDiff = 161, kBiasDiff = 169 };
 enum : int { kPostOp = 32768, kOperand = 2 };  // of operation i after the primitive: kPostOp (i + 1) | kOperand or kWeights
+enum : int { kScales = 4096 };                  // of an argument: kScales | argument
 
 using Dims = int64_t[kMaxAxes];
 
@@ -60,6 +61,7 @@ using Dims = int64_t[kMaxAxes];
   X(memory_destroy, int, (void* memory)) \
   X(primitive_attr_create, int, (void** attributes)) \
   X(primitive_attr_set_post_ops, int, (void* attributes, const void* operations)) \
+  X(primitive_attr_set_scales_mask, int, (void* attributes, int argument, int mask)) \
   X(primitive_attr_destroy, int, (void* attributes)) \
   X(post_ops_create, int, (void** operations)) \
   X(post_ops_append_sum, int, (void* operations, float scale, int32_t zero, int type)) \
@@ -280,26 +282,31 @@ class Step {
   std::vector<DnnlArgument> arguments_;
 };
 
-/// What a primitive does to each element before it stores it, one operation after the other.
-class PostOps {
+/// What a primitive does besides: it scales an argument, and each element of the result before it is stored, one operation after the
+/// other.
+class Attributes {
  public:
-  explicit PostOps(const Library* on) : on_(on) {
+  explicit Attributes(const Library* on) : on_(on) {
     on->check(on->call.post_ops_create(&operations_), "post_ops_create");
     on->check(on->call.primitive_attr_create(&attributes_), "primitive_attr_create");
   }
-  PostOps(const PostOps&) = delete;
-  PostOps& operator=(const PostOps&) = delete;
-  ~PostOps() { on_->call.post_ops_destroy(operations_), on_->call.primitive_attr_destroy(attributes_); }
+  Attributes(const Attributes&) = delete;
+  Attributes& operator=(const Attributes&) = delete;
+  ~Attributes() { on_->call.post_ops_destroy(operations_), on_->call.primitive_attr_destroy(attributes_); }
 
   /// Add what the memory of the result held before.
   void sum() { on_->check(on_->call.post_ops_append_sum(operations_, 1.f, 0, 0), "post_ops_append_sum"); }
-  /// kAdd or kMultiply with another array, which may have size 1 along some axes.
-  void with(int algorithm, const Array& operand) {
-    on_->check(on_->call.post_ops_append_binary(operations_, algorithm, operand.get()), "post_ops_append_binary");
+  /// Add another array.
+  void add(const Array& operand) {
+    on_->check(on_->call.post_ops_append_binary(operations_, kAdd, operand.get()), "post_ops_append_binary");
   }
   /// Multiply what is below 0 by a slope for each channel, or by one for all.
   void rectify(bool channels) { on_->check(on_->call.post_ops_append_prelu(operations_, channels ? 2 : 0), "post_ops_append_prelu"); }
-  const void* attributes() {
+  /// Multiply an argument by a value for each element of the axes whose bits `mask` has.
+  void scale(int argument, int mask) {
+    on_->check(on_->call.primitive_attr_set_scales_mask(attributes_, argument, mask), "primitive_attr_set_scales_mask");
+  }
+  const void* get() {
     on_->check(on_->call.primitive_attr_set_post_ops(attributes_, operations_), "primitive_attr_set_post_ops");
     return attributes_;
   }
@@ -309,24 +316,28 @@ class PostOps {
   void *operations_ = nullptr, *attributes_ = nullptr;
 };
 
-/// y = x in another arrangement, or with `add` y += x.
+/// y = x in another arrangement, or with `add` y += x; with `scales` x is multiplied by so many, one for each element of its first axes.
 class Reorder {
  public:
-  void make(const Library* on, int threads, const Array& from, const Array& to, bool add = false) {
-    on_ = on, threads_ = threads, from_ = from, to_ = to, add_ = add;
+  void make(const Library* on, int threads, const Array& from, const Array& to, bool add = false, int64_t scales = 0) {
+    on_ = on, threads_ = threads, from_ = from, to_ = to, add_ = add, scales_ = scales;
     on->use_threads(threads);
     void* description = nullptr;
-    PostOps after(on);
-    if (add) after.sum();
-    on->check(on->call.reorder_primitive_desc_create(&description, from.get(), on->engine, to.get(), on->engine,
-                                                     after.attributes()), "reorder_primitive_desc_create");
+    Attributes attributes(on);
+    if (add) attributes.sum();
+    int axes = 0;
+    for (int64_t count = 1; count < scales; ++axes) count *= from.dims()[size_t(axes)];
+    if (scales) attributes.scale(kSource, (1 << axes) - 1);
+    on->check(on->call.reorder_primitive_desc_create(&description, from.get(), on->engine, to.get(), on->engine, attributes.get()),
+              "reorder_primitive_desc_create");
     step_ = Step(on, Description(on, description));
     step_.takes(kSource, from).takes(kTop, to);
+    if (scales) step_.takes(kScales | kSource, Array::plain(on, {scales}));
   }
   explicit operator bool() const { return bool(step_); }
-  void run(int threads, const void* x, void* y) {
-    if (threads != threads_) make(on_, threads, Array(from_), Array(to_), add_);  // it would start as many as it was made for
-    step_.run(threads, {x, y});
+  void run(int threads, const void* x, void* y, const float* scales = nullptr) {
+    if (threads != threads_) make(on_, threads, Array(from_), Array(to_), add_, scales_);  // it would start as many as it was made for
+    step_.run(threads, {x, y, scales});
   }
 
  private:
@@ -334,6 +345,7 @@ class Reorder {
   int threads_ = 0;
   Array from_, to_;
   bool add_ = false;
+  int64_t scales_ = 0;
   Step step_;
 };
 

@@ -25,9 +25,9 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     Array plain_array "mc::onednn::Array::plain"(const Library*, const vector[int64_t]& dims) except +fail
     Array tagged_array "mc::onednn::Array::any"(const Library*, const vector[int64_t]& dims, int type, int tag) except +fail
     cppclass Reorder:
-        void make(const Library*, int threads, const Array& from_, const Array& to, bint add) except +fail
+        void make(const Library*, int threads, const Array& from_, const Array& to, bint add, int64_t scales) except +fail
         bint made "operator bool"()
-        void run(int threads, const void* x, void* y) except +fail
+        void run(int threads, const void* x, void* y, const float* scales) except +fail
 
 cdef const Library* library() except NULL
 
@@ -36,6 +36,8 @@ cdef class PrivateLayout(Layout):
     cdef Array array, plain
     cdef Reorder forth, back, direct
     cdef PrivateLayout source       # of `direct`
+    cdef vector[float] factors      # of the elements along the first axes; empty: the elements are as they are
 
 cdef Layout layout_of(const Array& array, const Array* plain=*)
 cdef Layout lanes_layout(tuple dims, int lanes)
+cdef PrivateLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors)

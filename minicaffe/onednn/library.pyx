@@ -155,22 +155,22 @@ cdef class PrivateLayout(Layout):
 
     cpdef to_plain(self, size_t plain, size_t private):
         if not self.back.made():
-            self.back.make(&_library, num_threads().count, self.array, self.plain, False)
-        self.back.run(num_threads().count, <const void*> private, <void*> plain)
+            self.back.make(&_library, num_threads().count, self.array, self.plain, False, 0)
+        self.back.run(num_threads().count, <const void*> private, <void*> plain, NULL)
 
     cpdef from_plain(self, size_t private, size_t plain):
         if not self.forth.made():
-            self.forth.make(&_library, num_threads().count, self.plain, self.array, False)
-        self.forth.run(num_threads().count, <const void*> plain, <void*> private)
+            self.forth.make(&_library, num_threads().count, self.plain, self.array, False, self.factors.size())
+        self.forth.run(num_threads().count, <const void*> plain, <void*> private, self.factors.data())
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
-        # Of numbers that would be rounded the plain array is to stay: by way of that.
-        if not isinstance(source, PrivateLayout) or source.dtype != self.dtype or not (<PrivateLayout> source).plain == self.plain:
+        # Of numbers that would be rounded or scaled the plain array is to stay: by way of that.
+        if not isinstance(source, PrivateLayout) or source.dtype != self.dtype or self.scaled or not (<PrivateLayout> source).plain == self.plain:
             return False
         if self.source is not source:
-            self.direct.make(&_library, num_threads().count, (<PrivateLayout> source).array, self.array, False)
+            self.direct.make(&_library, num_threads().count, (<PrivateLayout> source).array, self.array, False, 0)
             self.source = source
-        self.direct.run(num_threads().count, <const void*> other, <void*> private)
+        self.direct.run(num_threads().count, <const void*> other, <void*> private, NULL)
         return True
 
     def with_shape(self, shape):
@@ -206,4 +206,14 @@ cdef Layout layout_of(const Array& array, const Array* plain=NULL):
                            dtype)
     layout.array, layout.plain = array, flat
     known.append(layout)
+    return layout
+
+
+cdef PrivateLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors):
+    """Return a new layout of weights that are multiplied, by a factor for each output."""
+    cdef PrivateLayout layout
+    cdef tuple dims = tuple(array.dims())
+    layout = PrivateLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN scaled {'x'.join(map(str, dims))}", dims, 0,
+                           BF16 if array.type() == kBf16 else FLOAT, True)
+    layout.array, layout.plain, layout.factors = array, plain, factors
     return layout

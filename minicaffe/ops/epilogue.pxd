@@ -17,9 +17,9 @@ cdef class ChannelEpilogue(Epilogue):
     cdef vector[double] scale, shift    # a value for each channel; both empty: there is none of them
     cdef Blob addend                    # of the shape of the result, or None
     cdef vector[float] slopes           # a value for each channel, or one for all; empty: none
-    cdef vector[float] factors, terms   # rounded: ``factors y + terms``, or ``factors (y + terms)``
+    cdef vector[float] factors, terms   # rounded: ``factors y + terms``
     cdef void then(self, const vector[double]& scale, const vector[double]& shift) noexcept
-    cdef bint round(self, Blob bias, bint ahead) except -1
+    cdef int round(self, Blob bias) except -1
 
 
 cdef class ReluEpilogue(Epilogue):

@@ -1,7 +1,6 @@
 """What an operation does to each element of its result before it is stored, in place of the layers that follow it."""
 
-from libc.float cimport FLT_MIN
-from libc.math cimport fabs, isfinite, sqrt
+from libc.math cimport sqrt
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport FLOAT, Blob
@@ -91,26 +90,15 @@ cdef class ChannelEpilogue(Epilogue):
             self.slopes.push_back(<float> slopes)
         return True
 
-    cdef bint round(self, Blob bias, bint ahead) except -1:
-        """Make `factors` and `terms` for ``factors y + terms``, or `ahead` for ``factors (y + terms)``, which is as exact.
-
-        A `bias` that the operation adds to y is in them, unless it is None. False: a factor is 0, or nearly, and nothing can be ahead.
-        """
+    cdef int round(self, Blob bias) except -1:
+        """Make `factors` and `terms` for ``factors y + terms``, with a `bias` that the operation adds to y in them, unless it is None."""
         cdef vector[double] before = values_of(bias)
-        cdef double term
         cdef size_t i
         before.resize(self.scale.size())
         self.factors.resize(self.scale.size())
         self.terms.resize(self.scale.size())
         for i in range(self.scale.size()):
-            self.factors[i] = <float> self.scale[i]
-            if ahead and fabs(self.factors[i]) < FLT_MIN:
-                return False
-            term = self.shift[i] / self.factors[i] + before[i] if ahead else self.shift[i] + self.scale[i] * before[i]
-            self.terms[i] = <float> term
-            if ahead and not isfinite(self.terms[i]):
-                return False
-        return True
+            self.factors[i], self.terms[i] = <float> self.scale[i], <float> (self.shift[i] + self.scale[i] * before[i])
 
 
 cdef vector[double] values_of(Blob blob) except *:

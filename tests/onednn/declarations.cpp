@@ -28,7 +28,7 @@ static_assert(kBlocksOf16 == dnnl_nChw16c && kBlocksOf8 == dnnl_nChw8c, "");
 static_assert(kSequential == DNNL_RUNTIME_SEQ && kOpenMp == DNNL_RUNTIME_OMP, "");
 static_assert(kTraining == dnnl_forward_training && kDirect == dnnl_convolution_direct, "");
 static_assert(kDirectTransposed == dnnl_deconvolution_direct, "");
-static_assert(kAdd == dnnl_binary_add && kMultiply == dnnl_binary_mul, "");
+static_assert(kAdd == dnnl_binary_add && kScales == DNNL_ARG_ATTR_SCALES, "");
 static_assert(kPostOp == DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE && kOperand == DNNL_ARG_SRC_1, "");
 static_assert(kMaxPooling == dnnl_pooling_max && kMeanWithPadding == dnnl_pooling_avg_include_padding, "");
 static_assert(kMeanWithoutPadding == dnnl_pooling_avg_exclude_padding && kLrnAcross == dnnl_lrn_across_channels, "");

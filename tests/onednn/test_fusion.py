@@ -5,10 +5,14 @@ import pytest
 from watched import fused, with_one_watched
 
 import minicaffe as caffe
+from minicaffe import memory
 from minicaffe.errors import Error
 from minicaffe.layer import layer_types, register_layer
 from minicaffe.layers.relu import ReLULayer
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
 
 pytestmark = pytest.mark.usefixtures("onednn")
 
@@ -76,7 +80,7 @@ def test_what_a_convolution_computes_too_has_the_same_numbers(net_of, layers, na
 @pytest.mark.parametrize("factor", [0, 1e-30, 1e-39, 1e-44, -1e-12])
 @pytest.mark.parametrize("bias", ["true", "false"])
 def test_factors_that_are_next_to_nothing(net_of, factor, bias):
-    """A shift cannot be divided by them: it is added behind the multiplication, then."""
+    """Weights times them are next to nothing, too, and the shift stays."""
     net, watched = two_nets(net_of, conv().replace("num_output", f"bias_term: {bias} num_output") + SCALE + RELU)
     for each in (net, watched):
         each.params["scale"][0].data[3:8] = factor
@@ -85,6 +89,78 @@ def test_factors_that_are_next_to_nothing(net_of, factor, bias):
         net.forward(), watched.forward()
         assert fused(net)
         assert_same(net, watched)
+
+
+def test_factors_go_into_an_engines_copy_of_the_weights(net_of):
+    """Made anew for new factors or weights, and for nothing else; the weights themselves stay as they are."""
+    net, watched = two_nets(net_of, conv() + NORM + SCALE + RELU)
+    weight = net.params["conv_y"][0]
+    before = weight.data.copy()
+
+    def reordered():
+        with memory.record() as events:
+            net.forward()
+        watched.forward()
+        assert fused(net) == {"conv_y": ["norm", "scale", "relu"]}
+        assert_same(net, watched, 1e-4)
+        return [event.name for event in events if event.kind == "reorder" and event.name == weight.data_memory.name]
+    once = reordered()
+    assert len(once) == 1 and not reordered()
+    np.testing.assert_array_equal(weight.cpu_data, before)
+    assert weight.layout_of_data() is None      # nobody else computes with the copy
+    for name in ("scale", "norm"):
+        for each in (net, watched):
+            each.params[name][0].data[...] += 0.5
+        assert reordered() == (once if name == "scale" else [])     # a mean is in the shift alone
+    for each in (net, watched):
+        each.params["conv_y"][0].data[...] *= -2
+    assert reordered() == once and not reordered()
+
+
+@pytest.mark.parametrize("group", [1, 2, 16])
+@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+def test_each_output_gets_its_own_factor(net_of, kind, group):
+    first = conv(outputs=16)
+    second = conv("y", "z", 32).replace("num_output", f"group: {group} num_output").replace("Convolution", kind)
+    net, watched = two_nets(net_of, first + second + SCALE.replace('"y"', '"z"'))
+    for _ in range(2):
+        net.forward(), watched.forward()
+        assert fused(net) == {"conv_z": ["scale"]}
+        assert_same(net, watched, 1e-4)
+
+
+def test_one_weight_with_two_factors(net_of):
+    shared = conv().replace('top: "y"', 'top: "y" param { name: "w" } param { name: "b" }')
+    text = shared + SCALE + (shared + SCALE).replace('"y"', '"z"').replace('"scale"', '"another"').replace("conv_y", "conv_z")
+    net, watched = two_nets(net_of, text)
+    for _ in range(2):
+        net.forward(), watched.forward()
+        assert fused(net) == {"conv_y": ["scale"], "conv_z": ["another"]}
+        assert_same(net, watched)
+
+
+def test_a_training_computes_with_the_weights_as_they_are(net_of, onednn):
+    """While a net of phase TEST has them times factors in its copy."""
+    ends = []
+    for use in (True, False):
+        onednn(use)
+        net_text = INPUT + conv().replace("num_output", "bias_term: false num_output") + NORM + SCALE + RELU + LOSS
+        text = f"base_lr: 1e-3 momentum: 0.9 lr_policy: 'fixed' random_seed: 3 net_param {{ {net_text} }}"
+        solver = create_solver(parse_text(text, caffe_pb2.SolverParameter, "solver.prototxt", keep_layer_fields=True)[0])
+        test = net_of(net_text.replace(LOSS, ""))
+        test.share_with(solver.net)
+        for net in (solver.net, test):
+            net.blob_by_name("x").data[...] = np.random.default_rng(5).standard_normal((2, 3, 9, 8))
+        found = []
+        for _ in range(3):
+            solver.step(2)
+            test.forward()
+            assert ("conv_y" in fused(test)) == use
+            found.append(test.blobs["y"].data.copy())
+        ends.append([*found, *(blob.cpu_data.copy() for blob in solver.net.learnable_params)])
+    for ours, expected in zip(*ends, strict=True):
+        np.testing.assert_allclose(ours, expected, 1e-3, 1e-4 * np.abs(expected).max())
+        assert np.abs(expected).max() > 1e-3
 
 
 @pytest.mark.parametrize("rows", [3, 16])      # beside 16 outputs

@@ -36,43 +36,29 @@ class Conv : public Weighted {
           Array::any(on, y_dims, type));
   }
 
-  /// Whether forward can go on to compute `slopes(scale y + shift + addend)`, each for what is asked; `slopes` is how many there are.
-  bool fuse(bool scales, bool shifts, bool adds, int64_t slopes) {
-    if (fused_step_ && scales == scales_ && shifts == shifts_ && adds == adds_ && slopes == slopes_) return true;
+  /// Whether forward can go on to compute `slopes(y + addend)`, each for what is asked; `slopes` is how many there are.
+  bool fuse(bool adds, int64_t slopes) {
+    if (fused_step_ && adds == adds_ && slopes == slopes_) return true;
     on_->use_threads(threads_);
     const std::vector<int64_t> dims = y.dims();
-    std::vector<int64_t> one(dims.size(), 1), channels = one;
-    channels[1] = dims[1];
-    const Array of_channels = Array::plain(on_, channels), of_slopes = Array::plain(on_, slopes > 1 ? channels : one);
-    PostOps after(on_);
-    if (scales) after.with(kMultiply, of_channels);
-    if (shifts) after.with(kAdd, of_channels);
-    if (adds) after.with(kAdd, y);
+    std::vector<int64_t> of_slopes(dims.size(), 1);
+    if (slopes > 1) of_slopes[1] = dims[1];
+    Attributes after(on_);
+    if (adds) after.add(y);
     if (slopes) after.rectify(slopes > 1);
     void* description = nullptr;
-    if (create_forward(&description, x.get(), w.get(), bias().get(), y.get(), after.attributes()) != kSuccess) return false;
+    if (create_forward(&description, x.get(), w.get(), bias().get(), y.get(), after.get()) != kSuccess) return false;
     const Description made(on_, description);
     if (made.slow()) return false;
     fused_step_ = forward_step(made);
-    int count = 0;
-    const auto takes = [&](int which, const Array& array) { fused_step_.takes(kPostOp * ++count | which, array); };
-    if (scales) takes(kOperand, of_channels);
-    if (shifts) takes(kOperand, of_channels);
-    if (adds) takes(kOperand, y);
-    if (slopes) takes(kWeights, of_slopes);
-    scales_ = scales, shifts_ = shifts, adds_ = adds, slopes_ = slopes;
+    if (adds) fused_step_.takes(kPostOp | kOperand, y);
+    if (slopes) fused_step_.takes(kPostOp * (adds ? 2 : 1) | kWeights, Array::plain(on_, of_slopes));
+    adds_ = adds, slopes_ = slopes;
     return true;
   }
   /// Forward as `fuse` was asked last.
-  void forward_fused(const void* x_at, const void* w_at, const void* b_at, void* y_at, const float* scale, const float* shift,
-                     const void* addend, const float* slopes) {
-    const void* addresses[8] = {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at};
-    int i = 4;
-    if (scales_) addresses[i++] = scale;
-    if (shifts_) addresses[i++] = shift;
-    if (adds_) addresses[i++] = addend;
-    if (slopes_) addresses[i++] = slopes;
-    fused_step_.run(threads_, addresses);
+  void forward_fused(const void* x_at, const void* w_at, const void* b_at, void* y_at, const void* addend, const float* slopes) {
+    fused_step_.run(threads_, {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at, adds_ ? addend : slopes, slopes});
   }
 
  private:
@@ -97,7 +83,7 @@ class Conv : public Weighted {
   int algorithm_ = kDirect;
   Dims strides_, dilates_, pads_;
   Step fused_step_;
-  bool scales_ = false, shifts_ = false, adds_ = false;  // what the fused step does
+  bool adds_ = false;  // what the fused step does
   int64_t slopes_ = 0;
 };
 

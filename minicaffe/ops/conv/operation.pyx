@@ -11,7 +11,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.device.threads cimport Threads
 from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.memory.layout cimport Layout
-from minicaffe.onednn.library cimport Library, lanes_layout, library
+from minicaffe.onednn.library cimport Library, PrivateLayout, lanes_layout, library, scaled_layout
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.epilogue cimport ChannelEpilogue
 from minicaffe.ops.gemm.blas cimport Blas, blas
@@ -64,9 +64,8 @@ cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     bint pays(const ConvShape&, bint transposed)
     cppclass OnednnConv "mc::onednn::Conv"(Weighted):
         void make(const Library*, const ConvShape&, bint transposed, int threads, bint bf16) except +refuse
-        bint fuse(bint scales, bint shifts, bint adds, int64_t slopes) except +refuse
-        void forward_fused(const void* x, const void* w, const void* b, void* y, const float* scale, const float* shift,
-                           const void* addend, const float* slopes) except +refuse
+        bint fuse(bint adds, int64_t slopes) except +refuse
+        void forward_fused(const void* x, const void* w, const void* b, void* y, const void* addend, const float* slopes) except +refuse
 
 
 cdef class Convolution(Operation):
@@ -228,7 +227,7 @@ cdef class WinogradConvolution(Primitive):
         cdef const void* addend = NULL
         if epilogue is not None and op.by_axis_1(y):
             if epilogue.scale.size():
-                epilogue.round(bias, False)
+                epilogue.round(bias)
                 factors, terms = epilogue.factors.data(), epilogue.terms.data()
             if epilogue.slopes.size():
                 epilogue.slopes.resize(op.outputs, epilogue.slopes[0])      # one for all
@@ -270,6 +269,7 @@ cdef class WinogradConvolution(Primitive):
 
 cdef class OnednnConvolution(OnednnWeighted):
     cdef OnednnConv conv
+    cdef PrivateLayout scaled       # of the weights times the factors of the last epilogue; None: it had none
 
     def __cinit__(self, Convolution op):
         if op.shape.window.num_axes > 3:
@@ -289,21 +289,21 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef Convolution op = operation
         cdef ChannelEpilogue epilogue = operation.epilogue
         cdef Blob addend = epilogue.addend, top = epilogue.top
-        cdef bint affine = not epilogue.scale.empty()
-        cdef bint can = op.by_axis_1(y)
-        cdef bint ahead = can and affine and epilogue.round(bias, True)     # one operation of oneDNN less on each value
-        if not can or not self.conv.fuse(affine, affine and not ahead, addend is not None, epilogue.slopes.size()):
+        if not op.by_axis_1(y) or not self.conv.fuse(addend is not None, epilogue.slopes.size()):
             self.adds, self.fuses = False, self.fuses and addend is not None
             return False
-        if not ahead:
-            epilogue.round(None, False)
-        cdef const void* b = epilogue.terms.data() if ahead else bias.data_on(on) if bias is not None else NULL
-        cdef const void* w = weight.data_in(on, self.w)
+        cdef Layout layout = self.w
+        cdef const void* b = bias.data_on(on) if bias is not None else NULL
+        if epilogue.scale.size():
+            epilogue.round(bias)
+            if self.scaled is None or self.scaled.factors != epilogue.factors:
+                self.scaled = scaled_layout(self.conv.w, self.conv.plain_w, epilogue.factors)
+            layout, b = self.scaled, epilogue.terms.data()
+        cdef const void* w = weight.data_in(on, layout)
         cdef object kept = weight.data_memory.private_side
         with nogil:
-            self.conv.forward_fused(x.data_in(on, self.x), w, b, top.overwrite_data_in(on, self.y), epilogue.factors.data(),
-                                    epilogue.terms.data(), addend.data_in(on, self.y) if addend is not None else NULL,
-                                    epilogue.slopes.data())
+            self.conv.forward_fused(x.data_in(on, self.x), w, b, top.overwrite_data_in(on, self.y),
+                                    addend.data_in(on, self.y) if addend is not None else NULL, epilogue.slopes.data())
         operation.epilogue = None
         return True
 
