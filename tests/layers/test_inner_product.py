@@ -44,7 +44,8 @@ def keep_threads():
     threads.set_num_threads(kept)
 
 
-@pytest.mark.parametrize("rows, inputs, outputs", [(1, 40, 7), (2, 31, 50), (5, 530, 6), (32, 65, 100), (33, 65, 100)])
+@pytest.mark.parametrize("rows, inputs, outputs", [(1, 40, 7), (1, 15, 9), (2, 35, 50), (2, 31, 50), (5, 530, 6), (32, 65, 100), (32, 517, 100),
+                                                   (33, 65, 100)])
 @pytest.mark.parametrize("number", [1, 2])
 def test_few_rows_and_many(rows, inputs, outputs, number, keep_threads):
     # Gradients of small integers are exact in float32, forward's sums but for rounding.

@@ -424,9 +424,10 @@ def gradients(kind, params, x, cont, seed, static):
 
 @both
 @pytest.mark.parametrize("dtype, tolerance", [(Dtype.FLOAT, 3e-5), (Dtype.DOUBLE, 1e-11)])
-@pytest.mark.parametrize("t, n, d, count", [(3, 1, 64, 1), (6, 19, 65, 3), (3, 33, 16, 2), (2, 40, 100, 3)])
+@pytest.mark.parametrize("t, n, d, count", [(3, 1, 64, 1), (6, 19, 65, 3), (3, 33, 16, 2), (2, 40, 100, 3), (3, 1, 401, 2), (3, 2, 256, 4)])
 def test_each_type_in_whole_tiles_on_several_threads(kind, dtype, tolerance, t, n, d, count):
-    """Whole panels of columns, tiles of 8 rows, a static input of many sequences, and marks between 0 and 1."""
+    """Whole panels of columns, tiles of 8 rows, a static input of many sequences, marks between 0 and 1, and fewer sequences than
+    threads, which share each step's product then."""
     random = np.random.default_rng(n)
     x, cont, static = random.standard_normal((t, n, 6)), random.choice([0, 1, 1, 0.5], (t, n)), random.standard_normal((n, 5))
     seed, before = random.standard_normal((t, n, d)), minicaffe.get_num_threads()

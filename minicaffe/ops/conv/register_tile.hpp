@@ -108,7 +108,7 @@ template <class T, int n> MC_HD T sum_vector(const T* x) {
 }
 
 /// sum[r][c] += the sum over j < depth of a[r][j] * b[c][j], for the first `rows` rows of a and `columns` of b, which have their
-/// rows `ld` apart. The depth is a multiple of 16.
+/// rows `ld` apart. The depth is a multiple of the lanes of a vector.
 template <class T, int kBytes, int kRows, int kColumns>
 MC_HD void tile_dots(index_t depth, const T* a, int rows, const T* b, int columns, index_t ld, T* sum, index_t ld_sum) {
   typedef T Vector __attribute__((vector_size(kBytes)));

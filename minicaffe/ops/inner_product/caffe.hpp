@@ -36,7 +36,7 @@ inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int 
     using T = decltype(type);
     auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), bias = static_cast<const T*>(bias_);
     auto y = static_cast<T*>(y_);
-    if (!on.stream && m <= cpu::kFewRows && !transpose)
+    if (!on.stream && m <= cpu::kFewRows && k >= cpu::kLongRows * m && !transpose)
       return cpu::for_few_rows<cpu::FewDots, T>(on.threads, k, n, m, x, weight, bias, y);
     const bool ahead = bias && !on.stream;  // the CPU's product is added to the bias
     if (ahead)

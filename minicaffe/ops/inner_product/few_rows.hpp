@@ -10,13 +10,13 @@ namespace cpu {
 
 // Up to here a BLAS is slower: by half at 16 rows, hardly at 48 (measured).
 constexpr int kFewRows = 32;
+// Of so many products for each row at least: to add up a dot product's vector takes as long as some 100 of them (measured).
+constexpr int kLongRows = 16;
 // The bottom's gradient goes through rows of tiles, which fewer would leave empty.
 constexpr int kFewestRows = 4;
 
 /// y[i][j] = bias[j] + x[i] . weight[j] for kWeights neighbouring j and all i; `bias` may be null.
 template <class T, int kBytes> struct FewDots {
-  typedef T Vector __attribute__((vector_size(kBytes)));
-  typedef T Unaligned __attribute__((vector_size(kBytes), aligned(alignof(T)), may_alias));
   static constexpr int kLanes = kBytes / sizeof(T), kWeights = kBytes == 64 ? 6 : 3, kRows = 4;
   index_t k, n, m;
   const T *x, *weight, *bias;
@@ -33,28 +33,16 @@ template <class T, int kBytes> struct FewDots {
 
   template <int kTogether> MC_HD void rows(index_t i, index_t j) const {
     const index_t whole = k - k % kLanes;
-    const T *row[kTogether], *of[kWeights];
-    for (int r = 0; r < kTogether; ++r) row[r] = x + min_(i + r, m - 1) * k;
-    for (int c = 0; c < kWeights; ++c) of[c] = weight + min_(j + c, n - 1) * k;
-    Vector sum[kTogether][kWeights] = {};
-    for (index_t d = 0; d < whole; d += kLanes) {
-      Vector along[kTogether];
-#pragma GCC unroll 8
-      for (int r = 0; r < kTogether; ++r) along[r] = *reinterpret_cast<const Unaligned*>(row[r] + d);
-#pragma GCC unroll 8
-      for (int c = 0; c < kWeights; ++c) {
-        const Vector factor = *reinterpret_cast<const Unaligned*>(of[c] + d);
-#pragma GCC unroll 8
-        for (int r = 0; r < kTogether; ++r) sum[r][c] += along[r] * factor;
+    const int high = int(min_(m - i, index_t(kTogether))), wide = int(min_(n - j, index_t(kWeights)));
+    const T *row = x + i * k, *of = weight + j * k;
+    T* const to = y + i * n + j;
+    for (int r = 0; r < high; ++r)
+      for (int c = 0; c < wide; ++c) {
+        T rest = bias ? bias[j + c] : T(0);
+        for (index_t d = whole; d < k; ++d) rest += row[r * k + d] * of[c * k + d];
+        to[r * n + c] = rest;
       }
-    }
-    for (int r = 0; r < min_(m - i, index_t(kTogether)); ++r)
-      for (int c = 0; c < min_(n - j, index_t(kWeights)); ++c) {
-        T total = T(0);
-        for (int l = 0; l < kLanes; ++l) total += sum[r][c][l];
-        for (index_t d = whole; d < k; ++d) total += row[r][d] * of[c][d];
-        y[(i + r) * n + j + c] = total + (bias ? bias[j + c] : T(0));
-      }
+    tile_dots<T, kBytes, kTogether, kWeights>(whole, row, high, of, wide, k, to, n);
   }
 };
 

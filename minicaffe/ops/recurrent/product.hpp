@@ -11,6 +11,7 @@ namespace cpu {
 /// d - 1, and missing columns are 0. w is (n, k) if `transpose`. m is how many rows will be multiplied by it.
 template <class T, int kBytes> struct PackPanels {
   static constexpr index_t kWide = 2 * kBytes / sizeof(T);
+  static constexpr index_t kLong = 16;  // rows at a time: the cache lines that they share stay near
   index_t k, n, m;
   const T* w;
   bool transpose;
@@ -20,11 +21,13 @@ template <class T, int kBytes> struct PackPanels {
 
   MC_HD void operator()(index_t block) const {
     T* to = packed + block * kWide * k;
-    const index_t left = block * kWide, wide = min_(n - left, kWide);
-    for (index_t j = 0; j < kWide; ++j) {
-      const T* from = w + (transpose ? (left + j) * k : left + j);
-      const index_t step = transpose ? 1 : n;
-      for (index_t d = 0; d < k; ++d) to[d * kWide + j] = j < wide ? from[d * step] : T(0);
+    const index_t left = block * kWide, wide = min_(n - left, kWide), step = transpose ? 1 : n;
+    for (index_t first = 0; first < k; first += kLong) {
+      const index_t end = min_(first + kLong, k);
+      for (index_t j = 0; j < kWide; ++j) {
+        const T* from = w + (transpose ? (left + j) * k : left + j);
+        for (index_t d = first; d < end; ++d) to[d * kWide + j] = j < wide ? from[d * step] : T(0);
+      }
     }
   }
 };
