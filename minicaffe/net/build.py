@@ -8,6 +8,7 @@ from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.layer import layer_class
 from minicaffe.net.node import Node
 from minicaffe.net.share import ParamTable
+from minicaffe.ops.activation.operation import Activation
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger("minicaffe.net")
@@ -111,6 +112,23 @@ class Builder:
                 node.layer.param_propagate_down = [True] * len(node.blobs)
                 node.bottom_needs = [needs or node.layer.allow_force_backward(i) for i, needs in enumerate(node.bottom_needs)]
             log.info("%s %s backward computation.", node.name, "needs" if node.needs_backward else "does not need")
+        if self.net.phase == caffe_pb2.TRAIN:
+            warn_of_overwritten(self.nodes)
+
+
+def warn_of_overwritten(nodes):
+    """Say of which activation the gradient may be wrong, as in Caffe: a later layer in place overwrites what it reads."""
+    for i, node in enumerate(nodes):
+        reads_top = any(isinstance(operation, Activation) for operation in node.layer.operations())
+        if not node.needs_backward or not reads_top or (node.type == "ReLU" and node.bottoms != node.tops):
+            continue
+        harmless = ("ReLU", "Dropout") if node.type == "ReLU" else ()   # a ReLU's gradient needs to know where its top is 0
+        for later in nodes[i + 1:]:
+            if node.tops[0] in later.bottoms and node.tops[0] in later.tops and later.type not in harmless:
+                log.warning("layer '%s' (%s): its gradient is made from its top '%s', which layer '%s' (%s) overwrites, and may be "
+                            "wrong, as in Caffe; give the top of '%s' a name of its own",
+                            node.name, node.type, node.tops[0].name, later.name, later.type, later.name)
+                break
 
 
 def cut_backward(nodes):

@@ -84,6 +84,7 @@ cdef class Node:
                 for node in self.followers[:joined]:
                     node.ran = CARRIED if epilogue.carries else JOINED if node.needs_backward and lasting else LOST
                 if joined > self.in_place:
+                    epilogue.top.data_memory.show_private()
                     for node in (self, *self.followers[:joined]):
                         if node.tops[0] is not epilogue.top:
                             (<Blob> node.tops[0]).data_memory.recycle()

@@ -273,8 +273,8 @@ cdef class Runner:
             if _reporter.recording:
                 self.tell("begin", i, "forward")
             try:
-                node.renew_tops()
                 if i > done:
+                    node.renew_tops()
                     most = min(end - i, <int> len(node.followers)) if unseen else 0
                     if most > node.in_place:
                         most = lifetimes.unread(i, node, most) if lifetimes is not None else node.in_place

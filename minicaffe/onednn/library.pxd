@@ -33,6 +33,7 @@ cdef const Library* library() except NULL
 
 
 cdef class PrivateLayout(Layout):
+    cdef object __weakref__
     cdef Array array, plain
     cdef Reorder forth, back, direct
     cdef PrivateLayout source       # of `direct`

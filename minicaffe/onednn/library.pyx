@@ -5,10 +5,13 @@ the system looks. It computes on the threads of our own loops (onednn/openmp.hpp
 """
 
 import ctypes
+import functools
+import itertools
 import logging
 import math
 import os
 import sys
+import weakref
 from pathlib import Path
 
 from libc.stdint cimport uintptr_t
@@ -38,7 +41,8 @@ OLDEST, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a 
 log = logging.getLogger(__name__)
 _path = None            # of the open library
 _trouble = None         # why there is none, once that is known
-_layouts = {}           # shape -> the layouts of such arrays; equal ones are one object
+_layouts = {}           # shape -> references to the layouts of such arrays that somebody has; equal ones are one object
+_numbers = itertools.count()     # of layouts, for their names
 cdef Library _library
 
 
@@ -191,9 +195,9 @@ cdef Layout layout_of(const Array& array, const Array* plain=NULL):
     cdef Array flat = plain_array(&_library, dims) if plain == NULL else plain[0]
     if flat == array:
         return None
-    known = _layouts.setdefault(dims, [])
-    for layout in known:
-        if layout.array == array and layout.plain == flat:
+    for reference in list(_layouts.get(dims, ())):
+        layout = reference()
+        if layout is not None and layout.array == array and layout.plain == flat:
             return layout
     cdef int lanes = 0
     for width, tag in TAGS.items():
@@ -202,11 +206,20 @@ cdef Layout layout_of(const Array& array, const Array* plain=NULL):
     cdef int dtype = BF16 if array.type() == kBf16 else FLOAT
     if dtype == FLOAT and lanes and not dims[1] % lanes and dims[2] == dims[3] == 1 and plain == NULL:
         return None     # blocks that are one after the other
-    layout = PrivateLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN {len(known)} of {'x'.join(map(str, dims))}", dims, lanes,
+    layout = PrivateLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN {next(_numbers)} of {'x'.join(map(str, dims))}", dims, lanes,
                            dtype)
     layout.array, layout.plain = array, flat
-    known.append(layout)
+    reference = weakref.ref(layout, functools.partial(_forget, dims))
+    _layouts.setdefault(dims, []).append(reference)
     return layout
+
+
+def _forget(dims, reference):
+    """Take a layout that is gone from those that are known."""
+    known = _layouts[dims]
+    known.remove(reference)
+    if not known:
+        del _layouts[dims]
 
 
 cdef PrivateLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors):

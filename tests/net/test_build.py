@@ -1,5 +1,7 @@
 """Rules, splits and the backward sweeps: what a net does before it runs."""
 
+import logging
+
 import pytest
 
 from minicaffe.errors import ConfigError
@@ -139,3 +141,35 @@ def test_a_loss_that_a_later_layer_overwrites_in_place_counts_as_it_was():
         layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "x" top: "loss" }
         layer { name: "shift" type: "Power" bottom: "loss" top: "loss" power_param { shift: 5 } }""", caffe_pb2.NetParameter)[0])
     assert net.forward_from_to(0, len(net.nodes) - 1) == 0 and net.blob_by_name("loss").cpu_data == 5
+
+
+def activated(kind, later, place="a", phase=0):
+    """A net in which `later`, in place, comes behind an activation whose top is "a"."""
+    definition, _ = text.parse_text(f"""
+        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 dim: 4 dim: 4 }} }} }}
+        layer {{ name: "conv" type: "Convolution" bottom: "x" top: "{place}" convolution_param {{ num_output: 3 kernel_size: 1 }} }}
+        layer {{ name: "first" type: "{kind}" bottom: "{place}" top: "a" }}
+        layer {{ name: "later" type: "{later}" bottom: "a" top: "a" }}
+        layer {{ name: "loss" type: "Reduction" bottom: "a" top: "loss" loss_weight: 1 }}""", caffe_pb2.NetParameter)
+    definition.state.phase = phase
+    return Net(definition)
+
+
+@pytest.mark.parametrize("kind, later, place, phase, warns", [
+    ("ReLU", "BatchNorm", "a", 0, True),
+    ("ReLU", "Scale", "a", 0, True),
+    ("Sigmoid", "Scale", "a", 0, True),
+    ("Sigmoid", "Dropout", "other", 0, True),
+    ("TanH", "ReLU", "a", 0, True),
+    ("ReLU", "BatchNorm", "other", 0, False),   # the gradient is made from its bottom
+    ("ReLU", "BatchNorm", "a", 1, False),       # nothing goes backward
+    ("ReLU", "ReLU", "a", 0, False),
+    ("ReLU", "Dropout", "a", 0, False),
+    ("BatchNorm", "ReLU", "a", 0, False),       # keeps what it needs
+    ("Scale", "ReLU", "a", 0, False),
+])
+def test_what_overwrites_an_activation_is_told(caplog, kind, later, place, phase, warns):
+    with caplog.at_level(logging.WARNING):
+        activated(kind, later, place, phase)
+    told = [record.getMessage() for record in caplog.records if "overwrites" in record.getMessage()]
+    assert [f"layer 'first' ({kind})" in line and f"layer 'later' ({later})" in line for line in told] == [True] * warns

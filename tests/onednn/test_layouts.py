@@ -1,5 +1,6 @@
 """Layers between convolutions keep the layouts of engine ONEDNN, forward and backward, with the numbers of engine CAFFE."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from test_engine_onednn import compare, conv, input_layer, layer, make, step
 from minicaffe import memory
 from minicaffe.common import TRAIN
 from minicaffe.net.net import Net
+from minicaffe.onednn import library
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import read_text
 
@@ -85,3 +87,23 @@ def test_a_training_step_makes_no_reorder_in_the_stack(onednn, model):
     net = Net(param)
     # At its ends: what softmax reads, the gradients from outside and of the picture.
     assert set(reorders(net)) <= {"pool5 diff", "fc7 data", "fc7 diff", "conv1 diff"}
+
+
+def test_layouts_end_with_those_who_use_them(onednn):
+    """A net that sees pictures of many sizes has the layouts of the last ones."""
+    onednn(True)
+    net = make(input_layer((1, 16, 8, 8)) + conv("conv", "x", "y", "num_output: 32 kernel_size: 3 pad: 1")
+               + conv("again", "y", "z", "num_output: 32 kernel_size: 3 pad: 1"))
+
+    def live():
+        gc.collect()
+        return sum(map(len, library._layouts.values()))
+    counts = []
+    for size in range(4, 24):
+        net.blob_by_name("x").reshape((1, 16, size, size))
+        net.forward_from_to(0, len(net.layers) - 1)
+        counts.append(live())
+    assert counts[-1] <= counts[2] + 2
+    before = live()
+    del net
+    assert live() < before

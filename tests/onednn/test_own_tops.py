@@ -208,3 +208,43 @@ def test_in_bf16(net_of):
         np.testing.assert_allclose(mine, wanted, 0.02, 0.02 * np.abs(wanted).max())
     finally:
         caffe.set_precision("float32")
+
+
+def test_what_is_added_may_be_the_convolutions_bottom_in_another_shape(tmp_path):
+    """One memory, of which the convolution wants two layouts at once."""
+    text = (INPUT.replace("dim: 3 dim: 9 dim: 8", "dim: 16 dim: 16 dim: 16")
+            + 'layer { name: "reshape" type: "Reshape" bottom: "x" top: "s" reshape_param { shape { dim: 0 dim: 64 dim: 8 dim: 8 } } }'
+            'layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 64 kernel_size: 2 '
+            'stride: 2 weight_filler { type: "xavier" } } } layer { name: "sum" type: "Eltwise" bottom: "y" bottom: "s" top: "z" }')
+    (tmp_path / "net.prototxt").write_text(text)
+    net, watched = with_one_watched([caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, plan="memory") for _ in range(2)])
+    for _ in range(3):
+        assert_same_output(net, watched)
+        assert fused(net) == {"conv": ["sum"]}
+
+
+def test_a_view_of_the_last_top_shows_what_is_computed(net_of):
+    text = conv("x", "y", 32) + SCALE.replace('top: "y"', 'top: "b"') + RELU.replace('"s"', '"b"').replace('top: "b"', 'top: "c"') \
+        + conv("c", "z", 16)
+    net, watched = two_nets(net_of, text, keep=["c"])
+    for sign in (1, -1, 0.5):
+        for each in (net, watched):
+            each.blobs["x"].data[...] *= sign
+        assert_same_output(net, watched)
+        if sign == 1:
+            view = net.blobs["c"].data
+        np.testing.assert_allclose(view, watched.blobs["c"].data, 1e-4, 1e-4)
+        assert fused(net)
+
+
+def test_what_was_never_there_raises_after_a_reshape_too(net_of):
+    net = net_of(conv("x", "y", 32) + SCALE.replace('top: "y"', 'top: "b"') + RELU.replace('"s"', '"b"').replace('top: "b"', 'top: "c"')
+                 + conv("c", "z", 16))
+    for shape in ((2, 3, 9, 8), (2, 3, 14, 14), (2, 3, 9, 8)):
+        net.blobs["x"].reshape(*shape)
+        net.blobs["x"].data[...] = 1
+        net.forward()
+        assert fused(net)["y"] == ["scale", "relu"]
+        for name in ("y", "b"):
+            with pytest.raises(RecycledError):
+                net.blobs[name].data  # noqa: B018

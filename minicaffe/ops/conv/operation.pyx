@@ -225,6 +225,7 @@ cdef class WinogradConvolution(Primitive):
         cdef const float* terms = <const float*> bias.data_on(on) if bias is not None else NULL
         cdef const float* slopes = NULL
         cdef const void* addend = NULL
+        cdef object held
         if epilogue is not None and op.by_axis_1(y):
             if epilogue.scale.size():
                 epilogue.round(bias)
@@ -234,12 +235,14 @@ cdef class WinogradConvolution(Primitive):
                 slopes = epilogue.slopes.data()
             if epilogue.addend is not None:
                 addend = epilogue.addend.data_in(on, self.y)
+                held = epilogue.addend.data_memory.private_side     # x, in another shape, may be the same memory in another layout
             y, operation.epilogue = epilogue.top, None
+        cdef const void* values = x.data_in(on, self.x)
         cdef const void* w = weight.data_on(on)
         cdef object kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
-            winograd_forward(on.threads, op.shape, self.lanes, x.data_in(on, self.x), w, factors, terms, addend, slopes,
+            winograd_forward(on.threads, op.shape, self.lanes, values, w, factors, terms, addend, slopes,
                              y.overwrite_data_in(on, self.y), scratch)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
@@ -301,9 +304,10 @@ cdef class OnednnConvolution(OnednnWeighted):
             layout, b = self.scaled, epilogue.terms.data()
         cdef const void* w = weight.data_in(on, layout)
         cdef object kept = weight.data_memory.private_side
+        cdef const void* added = addend.data_in(on, self.y) if addend is not None else NULL
+        cdef object held = addend.data_memory.private_side if addend is not None else None  # x may be the same memory in another layout
         with nogil:
-            self.conv.forward_fused(x.data_in(on, self.x), w, b, top.overwrite_data_in(on, self.y),
-                                    addend.data_in(on, self.y) if addend is not None else NULL, epilogue.slopes.data())
+            self.conv.forward_fused(x.data_in(on, self.x), w, b, top.overwrite_data_in(on, self.y), added, epilogue.slopes.data())
         operation.epilogue = None
         return True
 
