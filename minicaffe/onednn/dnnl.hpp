@@ -282,8 +282,8 @@ class Step {
   std::vector<DnnlArgument> arguments_;
 };
 
-/// What a primitive does besides: it scales an argument, and each element of the result before it is stored, one operation after the
-/// other.
+/// What a primitive does besides: it multiplies an argument by scales, and does to each element of its result, before it stores it, one
+/// operation after the other.
 class Attributes {
  public:
   explicit Attributes(const Library* on) : on_(on) {
