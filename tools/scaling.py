@@ -7,7 +7,8 @@ stopped goes on where it was; prints the tables, and with `--write` puts them an
 
 Measured here, by ranks that mpiexec starts (tools/bench/exchanged.py): a training step of one process and its parts (forward,
 backward, when each bucket of gradients is complete, updates, copies); the same step of 2 and 4 processes at once, each on its own
-and as ranks, by turns; the all-reduce of 4 bytes to 64 MiB with 2 and 4 ranks, to which latency and bandwidth are fitted; how fast
+and as ranks, by turns, whose gradients travel during backward, or after it; the all-reduce of 4 bytes to 64 MiB with 2 and 4 ranks by
+the carriers of both, to which latency and bandwidth are fitted; how fast
 a processor adds.
 
 The model. An all-reduce of s bytes of n ranks takes the lesser of
@@ -24,6 +25,7 @@ do for a bucket, copies, update and (n-1)/n s additions, is never hidden.
 import argparse
 import collections
 import functools
+import itertools
 import json
 import math
 import os
@@ -44,6 +46,7 @@ import report  # noqa: E402
 BATCHES = {"lenet": 64, "googlenet": 8, "resnet50": 4, "vgg16": 1}      # of each rank
 HERE = (2, 4)       # ranks
 MACHINES = tuple(2 ** k for k in range(1, 11))
+WHEN = {"during": True, "after": False}      # gradients travel during backward, or after it
 WIRES = {"float32": 1, "bf16": 2}       # by how much what travels is smaller
 # Gbit/s: bandwidth in bytes a second, and latency in seconds. A tenth of the bandwidth is taken as lost to headers and gaps. The
 # latency is that of a message from program to program through one or two switches: 25 us by TCP over Ethernet, 2 us by RDMA.
@@ -135,16 +138,16 @@ def step_of(known, net, wire="float32"):
 
 def predicted(known, net, wire, network, n, overlap=True, faster=1.0):
     """(seconds of a step, efficiency) on `n` machines that are `faster` times as fast as this one."""
-    step, adding = step_of(known, net, wire).scaled(1 / faster), known[f"allreduce 2 {wire}"]["adding"] / faster
+    step, adding = step_of(known, net, wire).scaled(1 / faster), known[f"allreduce 2 {wire} during"]["adding"] / faster
     seconds = predict(step, lambda size: allreduce(size, n, *NETWORKS[network]), lambda size: adding * (n - 1) / n * size, overlap)
     return seconds, step_of(known, net).single / faster / seconds
 
 
-def predicted_here(known, net, n, overlap=True):
+def predicted_here(known, net, n, when):
     """Seconds of a step of `n` ranks of this machine: processors that other ranks use, and the all-reduce as fitted."""
-    step, busy = step_of(known, net), known[f"{net} {n}"]["alone"]
-    travel = functools.partial(_fitted, n=n, constants=fit(known[f"allreduce {n} float32"]["times"], n))
-    return predict(step.scaled(busy / step.single), travel, lambda size: 0.0, overlap)      # the all-reduce adds, too
+    step, busy = step_of(known, net), known[f"{net} {n} {when}"]["alone"]
+    travel = functools.partial(_fitted, n=n, constants=fit(known[f"allreduce {n} float32 {when}"]["times"], n))
+    return predict(step.scaled(busy / step.single), travel, lambda size: 0.0, WHEN[when])   # the all-reduce adds, too
 
 
 def _fitted(size, n, constants):
@@ -164,9 +167,12 @@ def most(known, net, wire, network, n):
 
 def measurements(processors):
     """{name: (ranks, what, arguments without the seconds)} of all there is to measure."""
-    made = {f"allreduce {n} {wire}": (n, "allreduce", [wire]) for n in HERE for wire in WIRES}
+    made = {f"allreduce {n} {wire} {when}": (n, "allreduce", [wire, overlap])
+            for n in HERE for wire in WIRES for when, overlap in WHEN.items()}
     for net, batch in BATCHES.items():
-        made |= {f"{net} {n}": (n, "steps", [net, batch, max(1, processors // n)]) for n in (1, *HERE)}
+        made[f"{net} 1"] = 1, "parts", [net, batch, processors]
+        made |= {f"{net} {n} {when}": (n, "steps", [net, batch, max(1, processors // n), overlap])
+                 for n in HERE for when, overlap in WHEN.items()}
     return made
 
 
@@ -216,28 +222,26 @@ def _label(net):
 
 def _allreduce_table(known):
     rows = []
-    for n in HERE:
-        for wire in WIRES:
-            found = known[f"allreduce {n} {wire}"]
-            bandwidth, latency = fit(found["times"], n)
-            off = max(max(t / s, s / t) for t, s in ((allreduce(size, n, bandwidth, latency), s) for size, s in found["times"]))
-            size, seconds = min(found["times"], key=lambda row: abs(row[0] - 2 ** 22))
-            rows.append([n, wire, f"{1e6 * latency:.0f}", f"{bandwidth / 1e9:.2f}", f"{off:.1f}x", f"{1e3 * seconds:.2f}",
-                         f"{1e-9 / found['adding']:.1f}"])
-    head = ["ranks", "wire", "latency, us", "bandwidth, GB/s", "the fit is off by at most", "4 MiB, ms", "additions, GB/s"]
+    for n, wire, when in itertools.product(HERE, WIRES, WHEN):
+        found = known[f"allreduce {n} {wire} {when}"]
+        bandwidth, latency = fit(found["times"], n)
+        off = max(max(t / s, s / t) for t, s in ((allreduce(size, n, bandwidth, latency), s) for size, s in found["times"]))
+        size, seconds = min(found["times"], key=lambda row: abs(row[0] - 2 ** 22))
+        rows.append([n, wire, f"{when} backward", f"{1e6 * latency:.0f}", f"{bandwidth / 1e9:.2f}", f"{off:.1f}x", f"{1e3 * seconds:.2f}",
+                     f"{1e-9 / found['adding']:.1f}"])
+    head = ["ranks", "wire", "gradients travel", "latency, us", "bandwidth, GB/s", "the fit is off by at most", "4 MiB, ms", "additions, GB/s"]
     return _markdown(head, rows)
 
 
 def _here_table(known):
     rows = []
     for net in shown(known):
-        for n in HERE:
-            busy, real = (known[f"{net} {n}"][what] for what in ("alone", "together"))
-            hidden, plain = (predicted_here(known, net, n, overlap) for overlap in (True, False))
-            rows.append([_label(net), n, *(f"{1e3 * value:.1f}" for value in (busy, hidden, plain, real)),
-                         f"{real / hidden:.2f}x, {real / plain:.2f}x"])
-    return _markdown(["net, batch of each rank", "ranks", "processes that do not exchange, ms", "predicted with overlap, ms",
-                      "predicted without, ms", "measured, ms", "measured by predicted"], rows)
+        for n, when in itertools.product(HERE, WHEN):
+            busy, real = (known[f"{net} {n} {when}"][what] for what in ("alone", "together"))
+            told = predicted_here(known, net, n, when)
+            rows.append([_label(net), n, f"{when} backward", *(f"{1e3 * value:.1f}" for value in (busy, told, real)), f"{real / told:.2f}x"])
+    return _markdown(["net, batch of each rank", "ranks", "gradients travel", "processes that do not exchange, ms", "predicted, ms",
+                      "measured, ms", "measured by predicted"], rows)
 
 
 def _machines_table(known):

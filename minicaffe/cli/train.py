@@ -25,7 +25,7 @@ from minicaffe.solver.watch import Watch
 
 logger = logging.getLogger("minicaffe.cli")
 
-OF_RANKS = ("global_batch", "scale_lr", "warmup", "wire", "carrier", "sync_batch_norm", "timeout")
+OF_RANKS = ("global_batch", "scale_lr", "warmup", "wire", "overlap", "carrier", "sync_batch_norm", "timeout")
 WATCHED = 100   # iterations between those that --watch measures, where there are no displays
 
 effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
@@ -49,6 +49,8 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
     "With --scale-lr: raise the rate to that in the first N iterations."))
 @click.option("--wire", type=click.Choice(WIRES), default=WIRES[0], show_default=True, help=(
     "Type in which gradients travel between processes; bf16 halves the bytes and rounds."))
+@click.option("--overlap/--no-overlap", default=None, help=(
+    "Gradients travel by MPI during backward or after it; by default after it where all processes compute on the CPU of one machine."))
 @click.option("--carrier", type=click.Choice(CARRIERS), help=(
     "What brings gradients to other processes; NCCL by default where each has a GPU of its own and nccl4py, otherwise MPI."))
 @click.option("--sync-batch-norm", is_flag=True, help=(
@@ -146,8 +148,8 @@ def try_gpu(file, device):
 def distribute(solver, given):
     """Let the ranks train together, and say what that means."""
     size = ranks.group().size
-    solver.distribute(ranks.group().comm, carrier=given["carrier"], wire=given["wire"], sync_batch_norm=given["sync_batch_norm"],
-                      scale_lr=given["scale_lr"], warmup=given["warmup"] or 0, timeout=given["timeout"])
+    solver.distribute(ranks.group().comm, carrier=given["carrier"], wire=given["wire"], overlap=given["overlap"],
+                      sync_batch_norm=given["sync_batch_norm"], scale_lr=given["scale_lr"], warmup=given["warmup"] or 0, timeout=given["timeout"])
     images = batch_size(solver.net)
     batch = f"batches of {images}, {images * size} together; " if images else ""
     scale = f"times {solver.rate_scale:g}" if given["scale_lr"] else "not scaled"

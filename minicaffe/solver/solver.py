@@ -285,7 +285,7 @@ class Solver:
                 self._stop = True
                 break
 
-    def distribute(self, comm=None, *, carrier=None, wire="float32", overlap=True, sync_batch_norm=False, scale_lr=None,
+    def distribute(self, comm=None, *, carrier=None, wire="float32", overlap=None, sync_batch_norm=False, scale_lr=None,
                    warmup=0, timeout=600):
         """Train together with other processes from now on (Caffe parallel.cpp); each of them must call this at the same iteration.
 
@@ -303,9 +303,9 @@ class Solver:
             is installed, and otherwise MPI; the log says which, and why.
         wire : str
             The type in which gradients travel: "float32", or "bf16", which halves the bytes and rounds, by MPI. (float64 stays so.)
-        overlap : bool
-            False: gradients begin their way while backward runs, too, but MPI gets no thread of its own, and makes progress when
-            more of them are complete.
+        overlap : bool, optional
+            Whether MPI carries gradients while backward still runs, by a thread of its own, or when it has ended. By default
+            only where that can gain something: not where all ranks compute on the processors of one machine. (NCCL always does.)
         sync_batch_norm : bool
             BatchNorm uses the mean and variance of all ranks' batches together, not of each rank's batch: what one process
             with a batch of that size would compute.
@@ -343,8 +343,8 @@ class Solver:
         group = Group(comm)
         Signs(group, timeout)
         agreement.check(self, group)
-        group.agree({"the carrier of gradients": carrier, "their type": wire, "sync_batch_norm": sync_batch_norm,
-                     "scale_lr": scale_lr, "warmup": warmup})
+        group.agree({"the carrier of gradients": carrier, "their type": wire, "overlap": overlap,
+                     "sync_batch_norm": sync_batch_norm, "scale_lr": scale_lr, "warmup": warmup})
         exchange = Exchange(group, self.net.learnable_params, self.net.learned(),
                             make_carrier(group, carrier, wire == "bf16", overlap), wire == "bf16")
         caffe.join(group)

@@ -246,8 +246,8 @@ def test_options_that_say_nothing_are_refused(folder, capsys, monkeypatch, words
 
 def test_options_for_several_processes_are_not_silently_ignored_by_one(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
-    assert app.run(["train", "solver.prototxt", "--wire", "bf16", "--scale_lr=linear", "--max-iter", "0"]) == 0
-    assert "--scale-lr, --wire: for several processes, and this one was started alone" in capsys.readouterr().err
+    assert app.run(["train", "solver.prototxt", "--wire", "bf16", "--overlap", "--scale_lr=linear", "--max-iter", "0"]) == 0
+    assert "--scale-lr, --wire, --overlap: for several processes, and this one was started alone" in capsys.readouterr().err
 
 
 # ---- without other processes

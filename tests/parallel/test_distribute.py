@@ -108,16 +108,13 @@ def test_ranks_give_what_one_process_with_all_of_their_batches_gives(folder, sol
 
 
 def each(folder, batch, together):
-    """Results of several nets, by plans and with gradients that wait, one after the other in the same processes."""
-    found = []
-    for net in (MLP, LENET, LSTM):
-        for plan in (None, "memory"):
-                    found.append(train(folder, batch, 'type: "SGD" momentum: 0.9 iter_size: 2', net, 20, together, {"plan": plan}, {"overlap": plan is None} if together else {}))
-    return found
+    """Results of several nets, by plans and with gradients that travel at all times, one after the other in the same processes."""
+    return [train(folder, batch, 'type: "SGD" momentum: 0.9 iter_size: 2', net, 20, together, {"plan": plan}, {"overlap": overlap})
+            for net in (MLP, LENET, LSTM) for plan in (None, "memory") for overlap in ((True, False) if together else (None,))]
 
 
-def test_nets_of_all_kinds_by_a_plan_and_without_with_a_thread_of_mpi_and_without(folder):
-    alone = each(folder, 12, False)
+def test_nets_of_all_kinds_by_a_plan_and_without_with_gradients_that_travel_during_backward_and_after(folder):
+    alone = [result for result in each(folder, 12, False) for _ in range(2)]
     for result, *together in zip(alone, *ranks.run(3, __file__, "each", folder, 4, True), strict=True):
         assert_same(together, result)
 
@@ -229,7 +226,7 @@ def corners(folder):
     from mpi4py import MPI
 
     from minicaffe.common import caffe
-    from minicaffe.parallel.carrier import MpiCarrier
+    from minicaffe.parallel.carrier import LateMpiCarrier
     from minicaffe.parallel.group import Group
     rank, found = MPI.COMM_WORLD.rank, {}
 
@@ -275,7 +272,7 @@ def corners(folder):
 
     group = Group()
     for _ in range(33):     # mpi4py has room for 32 operations
-        MpiCarrier(group, threaded=False)
+        LateMpiCarrier(group)
     own = make(folder, 4, 'type: "SGD" momentum: 0.9', SHARED)
     own.distribute(MPI.COMM_WORLD.Split(rank, 0))
     own.step(2 + rank)

@@ -83,20 +83,21 @@ def measured():
     """What a run has measured: two nets of which all is known, one of which something is missing."""
     host = {"commit": "abc1234", "processor": "A"}
     times = [[size, scaling.allreduce(size, 2, 1e9, 1e-5)] for size in (4, 4096, 1 << 22)]
-    known = {f"allreduce {n} {wire}": {**host, "times": times, "adding": 1e-10, "library": "B"} for n in (2, 4) for wire in scaling.WIRES}
+    known = {f"allreduce {n} {wire} {when}": {**host, "times": times, "adding": 1e-10, "library": "B"}
+             for n in (2, 4) for wire in scaling.WIRES for when in scaling.WHEN}
     single = {**host, "alone": 0.1, "forward": 0.03, "backward": 0.06, "update": 0.01, "copies": {"float32": 0.001, "bf16": 0.002},
               "buckets": [[0.02, 2 << 20], [0.06, 1 << 20]]}
     for net in ("lenet", "resnet50", "vgg16"):
-        known |= {f"{net} 1": single, f"{net} 2": {**host, "alone": 0.12, "together": 0.15}}
+        known |= {f"{net} 1": single} | {f"{net} 2 {when}": {**host, "alone": 0.12, "together": 0.15} for when in scaling.WHEN}
     for net in ("lenet", "resnet50"):
-        known[f"{net} 4"] = {**host, "alone": 0.2, "together": 0.3}
+        known |= {f"{net} 4 {when}": {**host, "alone": 0.2, "together": 0.3} for when in scaling.WHEN}
     return known
 
 
 def test_the_tables_have_a_row_for_each_net_of_which_all_is_known():
     made = scaling.tables(measured())
     assert made["scaling measured"] == "Measured: commit abc1234 on A.\n"
-    for name, count in (("all-reduce", 4), ("here", 2 * 2), ("machines", 2 * 3 * 2), ("faster", 2 * 3)):
+    for name, count in (("all-reduce", 8), ("here", 2 * 2 * 2), ("machines", 2 * 3 * 2), ("faster", 2 * 3)):
         head, line, *rows = (line for line in made[f"scaling {name}"].splitlines() if line.startswith("|"))
         assert len(rows) == count and {row.count("|") for row in (head, line, *rows)} == {head.count("|")}
         assert name == "all-reduce" or all(row.startswith(("| LeNet, 64 |", "| ResNet-50, 4 |")) for row in rows)
@@ -116,8 +117,8 @@ def test_the_predictions_and_the_picture_have_every_case():
 
 def test_the_plan_names_ranks_threads_and_batches():
     made = scaling.measurements(8)
-    assert made["vgg16 4"] == (4, "steps", ["vgg16", 1, 2]) and made["lenet 1"] == (1, "steps", ["lenet", 64, 8])
-    assert made["allreduce 2 bf16"] == (2, "allreduce", ["bf16"])
+    assert made["vgg16 4 after"] == (4, "steps", ["vgg16", 1, 2, False]) and made["lenet 1"] == (1, "parts", ["lenet", 64, 8])
+    assert made["allreduce 2 bf16 during"] == (2, "allreduce", ["bf16", True])
 
 
 def added():

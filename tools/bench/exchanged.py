@@ -14,7 +14,7 @@ import nets  # noqa: E402
 
 from minicaffe.blob import Blob  # noqa: E402
 from minicaffe.parallel.bucket import Bucket  # noqa: E402
-from minicaffe.parallel.carrier import MpiCarrier, sum_of_bf16  # noqa: E402
+from minicaffe.parallel.carrier import make_carrier, sum_of_bf16  # noqa: E402
 from minicaffe.parallel.group import Group  # noqa: E402
 
 WORLD = MPI.COMM_WORLD
@@ -48,13 +48,10 @@ def _meet():
         time.sleep(2e-4)
 
 
-def steps(net, batch, threads, seconds):
-    """Seconds of a step of these processes, each on its own, and as ranks; of a single one what it consists of."""
-    ours = _solver(net, batch, threads)
-    if WORLD.size == 1:
-        return parts(ours, seconds)
-    ranks = _solver(net, batch, threads)
-    ranks.solver.distribute()
+def steps(net, batch, threads, overlap, seconds):
+    """Seconds of a step of these processes, each on its own, and as ranks."""
+    ours, ranks = (_solver(net, batch, threads) for _ in range(2))
+    ranks.solver.distribute(overlap=overlap)
     return medians_of({"alone": ours.step, "together": ranks.step}, seconds)
 
 
@@ -64,12 +61,13 @@ def _solver(net, batch, threads):
     return ours
 
 
-def parts(ours, seconds):
-    """Seconds of a step and of its parts.
+def parts(net, batch, threads, seconds):
+    """Seconds of a step of one process and of its parts.
 
     `backward`, and for each of the `buckets` the time of backward until it is complete, are without the updates in between;
     `update` is that of all parameters, `copies` of all gradients to and from buckets, by wire.
     """
+    ours = _solver(net, batch, threads)
     net, solver, rounds = ours.net, ours.solver, []
     rate = solver.constants(solver.learning_rate())[0]
 
@@ -110,11 +108,9 @@ def parts(ours, seconds):
             "buckets": [[max(median[i] for i in bucket.which), bucket.nbytes] for bucket in buckets]}
 
 
-def allreduce(wire, seconds):
+def allreduce(wire, overlap, seconds):
     """[[bytes, seconds of the sum of so many bytes of all ranks], ...], and seconds a byte of adding two arrays."""
-    group = Group()
-    carrier = MpiCarrier(group)
-    found = []
+    carrier, found = make_carrier(Group(), overlap=overlap), []
     for size in SIZES:
         bucket = Bucket([0], [Blob((size // (2 if wire == "bf16" else 4),))], [None], wire == "bf16")
         bucket.pack()
@@ -132,6 +128,6 @@ def allreduce(wire, seconds):
 
 if __name__ == "__main__":
     what, arguments = json.loads(sys.argv[1])
-    result = {"steps": steps, "allreduce": allreduce}[what](*arguments)
+    result = {"steps": steps, "parts": parts, "allreduce": allreduce}[what](*arguments)
     if WORLD.rank == 0:
         print(json.dumps(result), flush=True)
