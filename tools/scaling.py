@@ -7,9 +7,8 @@ stopped goes on where it was; prints the tables, and with `--write` puts them an
 
 Measured here, by ranks that mpiexec starts (tools/bench/exchanged.py): a training step of one process and its parts (forward,
 backward, when each bucket of gradients is complete, updates, copies); the same step of 2 and 4 processes at once, each on its own
-and as ranks, by turns, whose gradients travel during backward, or after it; the all-reduce of 4 bytes to 64 MiB with 2 and 4 ranks by
-the carriers of both, to which latency and bandwidth are fitted; how fast
-a processor adds.
+and as ranks, by turns, whose gradients travel during backward, or after it; the all-reduce of 4 bytes to 64 MiB with 2 and 4 ranks
+by the carriers of both, to which latency and bandwidth are fitted; how fast a processor adds.
 
 The model. An all-reduce of s bytes of n ranks takes the lesser of
 
@@ -227,9 +226,10 @@ def _allreduce_table(known):
         bandwidth, latency = fit(found["times"], n)
         off = max(max(t / s, s / t) for t, s in ((allreduce(size, n, bandwidth, latency), s) for size, s in found["times"]))
         size, seconds = min(found["times"], key=lambda row: abs(row[0] - 2 ** 22))
-        rows.append([n, wire, f"{when} backward", f"{1e6 * latency:.0f}", f"{bandwidth / 1e9:.2f}", f"{off:.1f}x", f"{1e3 * seconds:.2f}",
-                     f"{1e-9 / found['adding']:.1f}"])
-    head = ["ranks", "wire", "gradients travel", "latency, us", "bandwidth, GB/s", "the fit is off by at most", "4 MiB, ms", "additions, GB/s"]
+        rows.append([n, wire, f"{when} backward", f"{1e6 * latency:.0f}", f"{bandwidth / 1e9:.2f}", f"{off:.1f}x",
+                     f"{1e3 * seconds:.2f}", f"{1e-9 / found['adding']:.1f}"])
+    head = ["ranks", "wire", "gradients travel", "latency, us", "bandwidth, GB/s", "the fit is off by at most", "4 MiB, ms",
+            "additions, GB/s"]
     return _markdown(head, rows)
 
 
@@ -239,7 +239,8 @@ def _here_table(known):
         for n, when in itertools.product(HERE, WHEN):
             busy, real = (known[f"{net} {n} {when}"][what] for what in ("alone", "together"))
             told = predicted_here(known, net, n, when)
-            rows.append([_label(net), n, f"{when} backward", *(f"{1e3 * value:.1f}" for value in (busy, told, real)), f"{real / told:.2f}x"])
+            rows.append([_label(net), n, f"{when} backward", *(f"{1e3 * value:.1f}" for value in (busy, told, real)),
+                         f"{real / told:.2f}x"])
     return _markdown(["net, batch of each rank", "ranks", "gradients travel", "processes that do not exchange, ms", "predicted, ms",
                       "measured, ms", "measured by predicted"], rows)
 

@@ -50,7 +50,7 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @click.option("--wire", type=click.Choice(WIRES), default=WIRES[0], show_default=True, help=(
     "Type in which gradients travel between processes; bf16 halves the bytes and rounds."))
 @click.option("--overlap/--no-overlap", default=None, help=(
-    "Gradients travel by MPI during backward or after it; by default after it where all processes compute on the CPU of one machine."))
+    "Gradients travel by MPI during backward or after it; by default after it where all processes compute on one machine's CPU."))
 @click.option("--carrier", type=click.Choice(CARRIERS), help=(
     "What brings gradients to other processes; NCCL by default where each has a GPU of its own and nccl4py, otherwise MPI."))
 @click.option("--sync-batch-norm", is_flag=True, help=(
@@ -149,7 +149,8 @@ def distribute(solver, given):
     """Let the ranks train together, and say what that means."""
     size = ranks.group().size
     solver.distribute(ranks.group().comm, carrier=given["carrier"], wire=given["wire"], overlap=given["overlap"],
-                      sync_batch_norm=given["sync_batch_norm"], scale_lr=given["scale_lr"], warmup=given["warmup"] or 0, timeout=given["timeout"])
+                      sync_batch_norm=given["sync_batch_norm"], scale_lr=given["scale_lr"], warmup=given["warmup"] or 0,
+                      timeout=given["timeout"])
     images = batch_size(solver.net)
     batch = f"batches of {images}, {images * size} together; " if images else ""
     scale = f"times {solver.rate_scale:g}" if given["scale_lr"] else "not scaled"
