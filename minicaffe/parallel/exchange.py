@@ -88,7 +88,7 @@ class Exchange:
         request.Wait()
         del _unfinished[id(self._told)]
         self._told = None
-        self.group.steps += 1
+        self.group.steps.count += 1
         self.losses = found[:, 0].tolist()
         return sum(self.losses) / len(self.losses), ACTIONS[int(found[:, 1].max())]
 

@@ -13,6 +13,14 @@ from minicaffe.errors import ConfigError, Error
 from minicaffe.parallel.launch import mpi, world
 
 
+class Steps:
+    """Counts how often a rank has heard of the others, by which they see that it goes on: all that their watch (signs.py) has of a
+    group, which ends with its last owner, and not when a thread is done with it.
+    """
+
+    count = 0
+
+
 class Group:
     """All ranks of an MPI communicator. Every method but `name` and `abort` must be called by all of them, in the same order.
 
@@ -31,8 +39,7 @@ class Group:
     comm : mpi4py.MPI.Intracomm
         The group's own, for whom `gather` is not enough. Not `allreduce` and its kin in small letters: mpi4py makes a communicator
         for each first, and keeps all other threads from running until all ranks have come.
-    steps : int
-        How often this rank has heard of the others, by which others see that it goes on (signs.py).
+    steps : Steps
 
     Raises
     ------
@@ -45,7 +52,7 @@ class Group:
     def __init__(self, comm=None):
         MPI = mpi()
         self.comm = (world() if comm is None else comm).Dup()
-        self.rank, self.size, self.steps = self.comm.rank, self.comm.size, 0
+        self.rank, self.size, self.steps = self.comm.rank, self.comm.size, Steps()
         self.hosts = self.gather(MPI.Get_processor_name())
         local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = local.rank, local.size
@@ -59,33 +66,33 @@ class Group:
     def gather(self, value):
         """Return the values that all ranks give, anything that can be pickled, in the order of the ranks."""
         everyone = self.comm.allgather(value)
-        self.steps += 1
+        self.steps.count += 1
         return everyone
 
     def gather_array(self, values):
         """Return the arrays that all ranks give, of one shape and type, stacked in the order of the ranks."""
         everyone = np.empty((self.size, *values.shape), values.dtype)
         self.comm.Allgather(values, everyone)
-        self.steps += 1
+        self.steps.count += 1
         return everyone
 
     def to_first(self, value):
         """Give a value to rank 0; return there the values of all ranks, in their order, and None on the others."""
         everyone = self.comm.gather(value)
-        self.steps += 1
+        self.steps.count += 1
         return everyone
 
     def sum(self, values):
         """Return the sum of the arrays that all ranks give, of one shape and type; all get the same."""
         total = np.empty_like(values)
         self.comm.Allreduce(values, total)
-        self.steps += 1
+        self.steps.count += 1
         return total
 
     def from_first(self, value=None):
         """Return the value that rank 0 gives."""
         value = self.comm.bcast(value)
-        self.steps += 1
+        self.steps.count += 1
         return value
 
     def at_first(self, function, *arguments):

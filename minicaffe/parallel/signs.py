@@ -44,7 +44,7 @@ class Signs:
 
     def __init__(self, group, timeout=TIMEOUT, silence=SILENCE, interval=INTERVAL):
         MPI = mpi()
-        self.group, self.timeout, self.silence, self.interval = weakref.ref(group), timeout, silence, interval
+        self.steps, self.timeout, self.silence, self.interval = group.steps, timeout, silence, interval
         self.rank, self.size, self.name = group.rank, group.size, group.name()
         self.before, self.after = (group.rank - 1) % group.size, (group.rank + 1) % group.size
         self.name_before = group.name(self.before)
@@ -77,7 +77,7 @@ class Signs:
     def _watch(self):
         now = time.monotonic()
         self.heard = self.progress = self.youngest = now    # of the rank before; this rank's last; the last of any rank
-        self.steps, self.left, self.sent = None, None, None
+        self.counted, self.left, self.sent = None, None, None
         while not self.ended.wait(self.interval):
             slept = time.monotonic() - now - self.interval
             now = time.monotonic()
@@ -96,10 +96,9 @@ class Signs:
 
     def _exchange(self, now):
         inside, self.waits, self.place = _place(self.thread_watched)
-        group = self.group()
-        steps = group.steps if group is not None else None
-        if steps != self.steps or not inside:
-            self.steps, self.progress = steps, now
+        count = self.steps.count
+        if count != self.counted or not inside:
+            self.counted, self.progress = count, now
         if inside:      # what the program does by itself tells others nothing
             self.youngest = max(self.youngest, self.progress)
         if self.sent is None or self.sent[0].Test():

@@ -1,6 +1,8 @@
 """Ranks that train together: the parameters that one process gets with the batches of all of them."""
 
 import re
+import threading
+import time
 
 import h5py
 import numpy as np
@@ -196,8 +198,17 @@ def test_a_trace_shows_the_ways_of_gradients(folder):
 
 
 def left(folder):
-    """What is left when a solver is gone, and whether a second one can join before."""
+    """What is left when a solver is gone while its thread sends a sign of life, and whether a second one can join before."""
     from minicaffe.common import caffe
+    from minicaffe.parallel.signs import Signs
+    sends, send = threading.Event(), Signs._send
+
+    def send_slowly(*arguments):
+        sends.set()
+        time.sleep(0.3)
+        send(*arguments)
+
+    Signs._send = send_slowly
     solver = make(folder, 4, 'type: "SGD"', MLP)
     solver.distribute()
     try:
@@ -205,6 +216,8 @@ def left(folder):
     except ConfigError as error:
         refused = str(error)
     during = caffe.solver_count
+    sends.clear()
+    assert sends.wait(30)
     del solver
     return [refused, during, caffe.solver_count, caffe.group]
 
