@@ -405,17 +405,19 @@ template <int r, int kLanes> class Convolution {
 
   /// Floats of scratch memory that forward or backward needs at most.
   index_t scratch() const {
-    const Room back(columns(0), s_.group_channels);
-    return std::max(Room(image(0), s_.m).floats(), back.floats() + back.kernels());
+    return std::max(Room(threads_, image(0), s_.m, true).floats(false),
+                    Room(threads_, columns(0), s_.group_channels, false).floats(true));
   }
 
   void forward(const float* x, const float* w, const Finish& finish, float* y, float* scratch) const {
     for (index_t g = 0; g < s_.groups; ++g) {
       const Images from = image(g), to = columns(g);
-      const Room room(from, to.count);
-      room.each_part([&](const Chunk& part) {
-        evaluate_images<OfTile<r>>(room, part, from, x, scratch);
-        convolve<OfOut<r>>(room, part, from, to, kernels(true), w + g * s_.m * s_.group_channels * taps, finish, y, scratch);
+      const Room room(threads_, from, to.count, true);
+      const float* const weights = w + g * s_.m * s_.group_channels * taps;
+      begin<OfTile<r>>(room, from, x, kernels(true), weights, scratch);
+      room.each_part(threads_, scratch, [&](const Chunk& part, const Memory& at) {
+        evaluate<OfTile<r>>(room, part, from, x, kernels(true), weights, at);
+        convolve<OfOut<r>>(room, part, from, to, finish, y, at);
       });
     }
   }
@@ -423,12 +425,14 @@ template <int r, int kLanes> class Convolution {
   void backward(const float* x, const float* dy, const float* w, float* dx, float* dw, float* db, float* scratch) const {
     for (index_t g = 0; g < s_.groups; ++g) {
       const Images from = columns(g), to = image(g);
-      const Room room(from, to.count);
-      const index_t weights = g * s_.m * s_.group_channels * taps;
-      room.each_part([&](const Chunk& part) {
-        evaluate_images<OfOut<r>>(room, part, from, dy, scratch);
-        if (dw) learn(room, part, from, to, x, dw + weights, db, scratch);
-        if (dx) convolve<OfTile<r>>(room, part, from, to, kernels(false), w + weights, Finish{}, dx, scratch);
+      const Room room(threads_, from, to.count, false);
+      const index_t first = g * s_.m * s_.group_channels * taps;
+      const float* const weights = dx ? w + first : nullptr;
+      begin<OfOut<r>>(room, from, dy, kernels(false), weights, scratch);
+      room.each_part(threads_, scratch, [&](const Chunk& part, const Memory& at) {
+        evaluate<OfOut<r>>(room, part, from, dy, kernels(false), weights, at);
+        if (dw) learn(room, part, from, to, x, dw + first, db, at);
+        if (dx) convolve<OfTile<r>>(room, part, from, to, Finish{}, dx, at);
       });
     }
   }
@@ -446,40 +450,73 @@ template <int r, int kLanes> class Convolution {
     index_t tile, tiles, panel, panels, first_block, blocks;
   };
 
-  /// What is computed at a time, so that it stays in the caches, and where it is in scratch memory: values of tiles (v), of outputs
-  /// (m) and of kernels (u). Some tiles and all outputs; or all tiles and some outputs, where kernels are more than both.
+  /// Scratch memory: values of tiles, of outputs and of kernels, and the gradient of the latter.
+  struct Memory {
+    float *v, *m, *u, *du;
+  };
+
+  /// What is computed at a time, so that it stays in the caches. Either some tiles and all outputs, or, where kernels are more than
+  /// both, all tiles and some outputs. What all need, kernels or tiles, is evaluated first. Then each thread goes its own way with
+  /// memory of its own, as long as that shares out the work evenly, so that it finds in its caches what it has written itself; or
+  /// all threads share each loop: where tiles overlap in the result or are added up, since the order of sums must not depend on
+  /// the number of threads.
   struct Room {
-    index_t tiles, length, blocks, outputs, panels, group;  // length: tiles at a time; group: panels of outputs at a time
+    index_t tiles, rows, blocks, outputs, panels;
+    bool whole;         // all tiles at a time
+    int parts;          // threads that go their own way
+    index_t step;       // at a time: panels of outputs, or rows of tiles of a product
     Values v_at, m_at, u_at;
 
-    Room(const Images& from, index_t channels) {
-      tiles = from.tiles_n * from.tiles();
-      blocks = ceil_div(from.count, kLanes), outputs = ceil_div(channels, kLanes), panels = group = ceil_div(outputs, 2);
-      const index_t width = blocks * kLanes, rows = tile_for<float>(tiles).rows;
-      index_t most = std::max<index_t>(4 * rows, kTiles / (kAll * (width + panels * kPanel)));
-      if (tiles * (width + panels * kPanel) <= width * panels * kPanel)
-        most = tiles, group = std::max<index_t>(1, kKernels / (kAll * kPanel * from.count));
-      group = ceil_div(panels, ceil_div(panels, group));
-      length = round_up(ceil_div(tiles, ceil_div(tiles, most)), rows);
+    /// `apart`: tiles can be computed apart from each other.
+    Room(Threads threads, const Images& from, index_t channels, bool apart) {
+      tiles = from.tiles_n * from.tiles(), rows = tile_for<float>(tiles).rows;
+      blocks = ceil_div(from.count, kLanes), outputs = ceil_div(channels, kLanes), panels = ceil_div(outputs, 2);
+      const index_t width = blocks * kLanes;
+      whole = tiles * (width + panels * kPanel) <= width * panels * kPanel;
+      step = whole ? kKernels / (kAll * kPanel * from.count)
+                   : std::max<index_t>(4, kTiles / (kAll * (width + panels * kPanel) * rows));
+      const index_t share = ceil_div(units(), threads.count);
+      parts = (whole || apart) && share * threads.count * 10 <= units() * 11 ? threads.count : 1;
+      step = at_a_time(parts > 1 ? share : units());
+      const index_t length = (whole ? units_of_tiles() : step) * rows, group = whole ? step : panels;
       // A vector more from point to point: else all may fall into one set of the cache.
       v_at = {width, kPanel, length * width + kLanes};
       m_at = {kPanel, length * kPanel, group * length * kPanel + kLanes};
       u_at = {kPanel, from.count * kPanel, group * from.count * kPanel + kLanes};
     }
-    float* v(float* scratch) const { return scratch; }
-    float* m(float* scratch) const { return v(scratch) + kAll * v_at.point + kMaxTileRows * v_at.row; }  // products read some more
-    float* u(float* scratch) const { return m(scratch) + kAll * m_at.point; }
-    float* du(float* scratch) const { return u(scratch) + kernels(); }
-    index_t kernels() const { return kAll * u_at.point; }
-    index_t floats() const { return du(nullptr) - v(nullptr); }
+    index_t units_of_tiles() const { return ceil_div(tiles, rows); }
+    index_t units() const { return whole ? panels : units_of_tiles(); }
+    index_t at_a_time(index_t count) const { return ceil_div(count, ceil_div(count, std::max<index_t>(1, step))); }
 
-    /// part(Chunk) for each.
-    template <class Part> void each_part(const Part& part) const {
-      for (index_t panel = 0; panel < panels; panel += group)
-        for (index_t tile = 0; tile < tiles; tile += length) {
-          const index_t many = std::min(group, panels - panel);
-          part(Chunk{tile, std::min(length, tiles - tile), panel, many, panel * 2, std::min(many * 2, outputs - panel * 2)});
+    index_t tile_floats() const { return kAll * v_at.point + kMaxTileRows * v_at.row; }     // products read some more
+    index_t output_floats() const { return kAll * m_at.point; }
+    index_t kernel_floats() const { return kAll * u_at.point; }
+    index_t floats(bool learns) const {
+      return (whole ? 1 : parts) * tile_floats() + parts * output_floats() + (whole ? parts : 1) * (1 + learns) * kernel_floats();
+    }
+    Memory memory(float* scratch, int part) const {
+      float* const m = scratch + (whole ? 1 : parts) * tile_floats();
+      float* const u = m + parts * output_floats();
+      const index_t kernels = (whole ? parts : 1) * kernel_floats();
+      return {scratch + (whole ? 0 : part) * tile_floats(), m + part * output_floats(), u + (whole ? part : 0) * kernel_floats(),
+              u + kernels + (whole ? part : 0) * kernel_floats()};
+    }
+    Chunk all() const { return {0, tiles, 0, panels, 0, outputs}; }
+
+    /// work(Chunk, Memory) for each.
+    template <class Work> void each_part(Threads threads, float* scratch, const Work& work) const {
+      const auto walk = [&](int part, index_t first, index_t last) {
+        for (index_t at = first, n = at_a_time(last - first); at < last; at += n) {
+          const index_t many = std::min(n, last - at);
+          work(whole ? Chunk{0, tiles, at, many, at * 2, std::min(many * 2, outputs - at * 2)}
+                     : Chunk{at * rows, std::min(many * rows, tiles - at * rows), 0, panels, 0, outputs},
+               memory(scratch, part));
         }
+      };
+      if (parts > 1)
+        parallel(threads, units(), 1, walk);
+      else
+        walk(0, 0, units());
     }
   };
 
@@ -500,20 +537,37 @@ template <int r, int kLanes> class Convolution {
     return images;
   }
 
-  /// The values of all channels of the tiles in v.
-  template <class M> void evaluate_images(const Room& room, const Chunk& part, const Images& from, const float* x, float* scratch) const {
-    if (!part.panel)    // later ones find them there, as they have all tiles
-      each<Evaluate<M, points, kLanes>>(part.tiles * room.blocks, {from, room.v_at, part.tile, 0, room.blocks, x, room.v(scratch)});
+  /// Evaluate what all parts need: all tiles, or all kernels, unless `w` is null.
+  template <class M>
+  void begin(const Room& room, const Images& from, const float* x, const Kernels& kernels, const float* w, float* scratch) const {
+    const Memory at = room.memory(scratch, 0);
+    if (room.whole)
+      evaluate_tiles<M>(room, room.all(), from, x, at.v);
+    else if (w)
+      evaluate_kernels(room, room.all(), kernels, w, at.u);
+  }
+  /// Evaluate what this part alone needs.
+  template <class M>
+  void evaluate(const Room& room, const Chunk& part, const Images& from, const float* x, const Kernels& kernels, const float* w,
+                const Memory& at) const {
+    if (!room.whole)
+      evaluate_tiles<M>(room, part, from, x, at.v);
+    else if (w)
+      evaluate_kernels(room, part, kernels, w, at.u);
+  }
+  template <class M> void evaluate_tiles(const Room& room, const Chunk& part, const Images& from, const float* x, float* v) const {
+    each<Evaluate<M, points, kLanes>>(part.tiles * room.blocks, {from, room.v_at, part.tile, 0, room.blocks, x, v});
+  }
+  void evaluate_kernels(const Room& room, const Chunk& part, const Kernels& kernels, const float* w, float* u) const {
+    each<EvaluateKernels<r, kLanes>>(2 * part.panels * kernels.rows, {kernels, room.u_at, part.first_block, w, u});
   }
 
   /// y from the values in v.
   template <class To>
-  void convolve(const Room& room, const Chunk& part, const Images& from, const Images& to, const Kernels& kernels, const float* w,
-                const Finish& finish, float* y, float* scratch) const {
-    float *const v = room.v(scratch), *const m = room.m(scratch), *const u = room.u(scratch);
+  void convolve(const Room& room, const Chunk& part, const Images& from, const Images& to, const Finish& finish, float* y,
+                const Memory& at) const {
+    float *const v = at.v, *const m = at.m, *const u = at.u;
     const Tile<float> tile = tile_for<float>(room.tiles);
-    if (!part.tile)
-      each<EvaluateKernels<r, kLanes>>(2 * part.panels * from.count, {kernels, room.u_at, part.first_block, w, u});
     each_product(part.panels, [&](index_t k, index_t p) {
       for (index_t t = 0; t < part.tiles; t += tile.rows)
         tile.product(from.count, v + k * room.v_at.point + t * room.v_at.row, room.v_at.row, 1,
@@ -528,8 +582,8 @@ template <int r, int kLanes> class Convolution {
 
   /// Add to the gradients of weights and bias, from the values of outputs (`from`) in v and the image x.
   void learn(const Room& room, const Chunk& part, const Images& from, const Images& to, const float* x, float* dw, float* db,
-             float* scratch) const {
-    float *const v = room.v(scratch), *const m = room.m(scratch), *const u = room.du(scratch);
+             const Memory& at) const {
+    float *const v = at.v, *const m = at.m, *const u = at.du;
     const Tile<float> tile = tile_for<float>(from.count);
     if (part.blocks % 2) fill(threads_, kAll * room.m_at.point, 0.f, m);  // half a panel without channels
     each<Evaluate<OfTile<r>, points, kLanes>>(part.tiles * part.blocks,
