@@ -34,6 +34,7 @@ SHAPES = {
     "odd groups": ((2, 9, 8, 8), "num_output: 6 kernel_size: 5 group: 3 pad: 1"),
     "blocks of tiles": ((2, 16, 121, 70), "num_output: 16 kernel_size: 3 pad: 1"),
     "blocks of outputs": ((1, 256, 5, 5), "num_output: 160 kernel_size: 3 pad: 1"),
+    "outputs for each thread": ((1, 256, 5, 5), "num_output: 384 kernel_size: 3 pad: 1"),
 }
 IN_LANES = {"3x3", "5x5", "groups", "lanes that a block does not fill", "other padding", "blocks of tiles", "blocks of outputs"}
 
@@ -239,7 +240,7 @@ def test_float64_and_deconvolution_are_refused(use):
 
 @pytest.mark.parametrize(("shape", "fields", "expected"), [
     ((64, 20, 12, 12), "num_output: 50 kernel_size: 5", True), ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", True),
-    ((8, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", True), ((1, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", False),
+    ((32, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", True), ((8, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", False),
     ((8, 3, 32, 32), "num_output: 32 kernel_size: 5 pad: 2", False), ((8, 16, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", False)])
 def test_where_it_pays(use, shape, fields, expected):
     use("")

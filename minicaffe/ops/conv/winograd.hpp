@@ -652,12 +652,13 @@ inline const char* refusal(const ConvShape& s) {
 }
 
 /// Whether it takes less time than the multiplications of the convolution itself, by what was measured: to evaluate and interpolate a
-/// tile takes as long as its product with 36 more channels or outputs, and to evaluate a kernel as 26 more tiles.
+/// tile takes as long as its product with 36 more channels or outputs, and to evaluate a kernel as 52 more tiles; a product of many
+/// tiles takes a fifth longer than direct convolution takes for as many multiplications.
 inline bool pays(const ConvShape& s) {
   const double points = double(s.window.kernel[0] + kOut - 1) * (s.window.kernel[0] + kOut - 1);
   const double tiles = double(s.images * ceil_div(s.window.out[0], kOut) * ceil_div(s.window.out[1], kOut));
-  const double products = points * (tiles * (1 + 36. / double(s.group_channels) + 36. / double(s.m)) + 26);
-  return 1.1 * products < double(s.images * s.positions * s.taps);
+  const double products = points * (tiles * (1 + 36. / double(s.group_channels) + 36. / double(s.m)) + 52);
+  return 1.2 * products < double(s.images * s.positions * s.taps);
 }
 
 /// compute(the Convolution for this shape and processor)
