@@ -36,7 +36,8 @@ SHAPES = {
     "blocks of outputs": ((1, 256, 5, 5), "num_output: 160 kernel_size: 3 pad: 1"),
     "outputs for each thread": ((1, 256, 5, 5), "num_output: 384 kernel_size: 3 pad: 1"),
 }
-IN_LANES = {"3x3", "5x5", "groups", "lanes that a block does not fill", "other padding", "blocks of tiles", "blocks of outputs"}
+IN_LANES = {"3x3", "5x5", "groups", "lanes that a block does not fill", "other padding", "blocks of tiles", "blocks of outputs",
+            "outputs for each thread"}
 
 
 def has_onednn():
@@ -129,7 +130,7 @@ for case in t.SHAPES:
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "MINICAFFE_ISA": isa, "MINICAFFE_DEVICE": "cpu"})
 
 
-@pytest.mark.parametrize("case", ["no padding", "groups", "blocks of tiles", "blocks of outputs"])
+@pytest.mark.parametrize("case", ["no padding", "groups", "blocks of tiles", "blocks of outputs", "outputs for each thread"])
 def test_the_number_of_threads_changes_nothing(use, case):
     use("WINOGRAD")
     before, results = threads.get_num_threads(), []
