@@ -103,6 +103,29 @@ def test_without_a_compiler(tmp_path):
     assert done.returncode == 1 and "no C++ compiler was found: install g++ or clang++" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(("lines", "bindings", "said"), [
+    (["#define CUDA_VERSION 13040"], "13.5.0", "is of CUDA 13.4, and cuda-bindings 13.5.0 needs 13.5 or later: pip install "
+                                               "'nvidia-cuda-runtime>=13.5', or 'cuda-bindings==13.4.*'"),
+    (["#define CUDA_VERSION 13050"], "13.5.0", None), (["#define CUDA_VERSION 13060"], "13.5.1", None),
+    (["#define CUDA_VERSION 13000", "#define CUDA_VERSION 13050"], "13.5.0", None), ([], "13.5.0", None)])
+def test_the_cuda_header_is_as_new_as_the_bindings(tmp_path, monkeypatch, capsys, lines, bindings, said):
+    """PyTorch's wheels bring an older one along, with which the compiler found types missing."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    cuda_headers = importlib.import_module("cuda_headers")
+    folders = [tmp_path / str(number) for number in range(len(lines))]
+    for folder, line in zip(folders, lines):
+        folder.mkdir()
+        (folder / "cuda.h").write_text(f"#pragma once\n{line}\n")
+    monkeypatch.setattr(cuda_headers, "candidates", lambda: folders)
+    monkeypatch.setattr(cuda_headers.metadata, "version", lambda _: bindings)
+    if said is None:
+        cuda_headers.main()
+        assert capsys.readouterr().out.strip() == str(folders[-1] if folders else "")
+        return
+    with pytest.raises(SystemExit, match=re.escape(said)):
+        cuda_headers.main()
+
+
 def test_the_version_has_one_place():
     version = re.search(r"version: '([\d.]+)'", (ROOT / "meson.build").read_text())[1]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -1,7 +1,13 @@
-"""Print the folder of cuda.h that the build uses: of the wheel nvidia-cuda-runtime, CUDA_HOME, or /usr/local/cuda; else nothing."""
+"""Print the folder of cuda.h that the build uses: of the wheel nvidia-cuda-runtime, CUDA_HOME, or /usr/local/cuda; else nothing.
+
+A cuda.h older than cuda-bindings lacks types that these declare; where there is no other, this fails and says what to install.
+"""
 
 import importlib.util
 import os
+import re
+import sys
+from importlib import metadata
 from pathlib import Path
 
 
@@ -16,5 +22,26 @@ def candidates():
     yield Path("/usr/local/cuda/include")
 
 
-if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
-    print(next((folder for folder in candidates() if (folder / "cuda.h").is_file()), ""))
+def version_of(header):
+    """The CUDA version of a cuda.h, as (major, minor); (0, 0) if it does not say."""
+    said = re.search(r"^#define CUDA_VERSION (\d+)", header.read_text(errors="replace"), re.MULTILINE)
+    number = int(said[1]) if said else 0
+    return number // 1000, number % 1000 // 10
+
+
+def main():
+    if not importlib.util.find_spec("cuda") or not importlib.util.find_spec("cuda.bindings"):
+        return
+    bindings = metadata.version("cuda-bindings")
+    wanted = tuple(map(int, bindings.split(".")[:2]))
+    found = {folder: version_of(folder / "cuda.h") for folder in candidates() if (folder / "cuda.h").is_file()}
+    new = [folder for folder, version in found.items() if version >= wanted]
+    if found and not new:
+        folder, (major, minor) = next(iter(found.items()))
+        sys.exit(f"{folder}/cuda.h is of CUDA {major}.{minor}, and cuda-bindings {bindings} needs {wanted[0]}.{wanted[1]} or "
+                 f"later: pip install 'nvidia-cuda-runtime>={wanted[0]}.{wanted[1]}', or 'cuda-bindings=={major}.{minor}.*'")
+    print(new[0] if new else "")
+
+
+if __name__ == "__main__":
+    main()
