@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 
 import click
 
@@ -167,10 +168,15 @@ def output_text(record):
 
 
 def name_data_command(error):
-    """Add to the error of a missing database the command that makes it, where its name is that of a known data set."""
+    """Add to the error of a missing database from where its name leads to it, or the command that makes a known data set."""
     source, found, _ = error.message.partition(": no such database")
-    match = found and re.fullmatch(r"(?:(.*)/)?(fashion_mnist|mnist|cifar10)_(?:train|test)_(?:lmdb|leveldb)/*", source)
-    if match:
+    if not found:
+        return
+    for folder in Path(error.file).resolve().parents if error.file and not os.path.isabs(source) else ():
+        if (folder / source).is_dir():
+            error.message += f"; it is there from {folder}: run the command in that folder"
+            return
+    if match := re.fullmatch(r"(?:(.*)/)?(fashion_mnist|mnist|cifar10)_(?:train|test)_(?:lmdb|leveldb)/*", source):
         import shlex
         name = match[2].replace("_", "-")
         folder = match[1] or ("/" if source[0] == "/" else ".")

@@ -59,10 +59,10 @@ def read_net(path):
         parts, places = _split_net(data)
         net = parse_message(caffe_pb2.NetParameter, b"".join(parts))
     except DataError as error:
-        error.message += _what_else(data)
+        error.message = _what_else(data) or error.message
         raise error.at(file=path)
     if not places[NET_LAYER] and not places[NET_LAYERS]:
-        raise DataError("holds no layer, so it is no caffemodel" + _what_else(data), file=path)
+        raise DataError(_what_else(data) or "holds no layer, so it is no caffemodel", file=path)
     layers = []
     for layer, blobs in zip([*net.layer, *net.layers], places[NET_LAYER] + places[NET_LAYERS], strict=True):
         layers.append(_layer_blobs(layer))
@@ -149,7 +149,7 @@ def read_blob(path):
             raise DataError("is empty; fetch it again")
         return parse_blob(data)
     except DataError as error:
-        error.message += _what_else(data)
+        error.message = _what_else(data) or error.message
         raise error.at(file=path)
 
 
@@ -162,7 +162,7 @@ def read_solver_state(path):
         if STATE_ITER not in varints:
             raise DataError("holds no iteration count, so it is no solver state; was a .caffemodel given instead?")
     except DataError as error:
-        error.message += _what_else(data)
+        error.message = _what_else(data) or error.message
         raise error.at(file=path)
     history = []
     for number, wire, first, _, count in fields:
@@ -298,16 +298,16 @@ def _mend_strings(message):
 
 
 def _what_else(data):
-    """Tell what a file that was read in vain looks like; the empty string if it looks like nothing known."""
+    """Tell what a file that was read in vain is, and what to do; the empty string if it looks like nothing known."""
     head = bytes(data[:512])
     if not head:
-        return " (the file is empty)"
+        return "the file is empty; fetch it again"
     if head.startswith(HDF5_SIGNATURE):
-        return " (it is an HDF5 file)"
+        return "is an HDF5 file, where a message of protobuf is expected; name another file"
     if head.startswith(b"version https://git-lfs"):
-        return " (it is a Git LFS pointer: run 'git lfs pull')"
+        return "is a Git LFS pointer: run 'git lfs pull'"
     if head.lstrip().startswith(b"<"):
-        return " (it is a web page: the download went wrong)"
-    if head.isascii() and b"\0" not in head:
-        return " (it is text: a prototxt defines a net, it holds no weights)"
+        return "is a web page: the download went wrong; fetch the file again"
+    if head.isascii() and all(byte >= 32 or byte in b"\t\n\r" for byte in head):
+        return "it is text, not binary numbers; a prototxt defines a net and holds no weights, a caffemodel holds them"
     return ""

@@ -194,6 +194,14 @@ def test_a_missing_well_known_database_comes_with_its_command(source, command):
     assert error.message.endswith(command)
 
 
+def test_a_database_that_is_there_from_another_folder(tmp_path):
+    (tmp_path / "models" / "lenet").mkdir(parents=True)
+    (tmp_path / "data" / "mnist_train_lmdb").mkdir(parents=True)
+    error = FileError("data/mnist_train_lmdb: no such database; check the path", file=str(tmp_path / "models" / "lenet" / "net.prototxt"))
+    name_data_command(error)
+    assert error.message.endswith(f"; it is there from {tmp_path}: run the command in that folder")
+
+
 def test_other_errors_are_left_alone():
     error = FileError("ilsvrc12_train_lmdb: no such database; check the path")
     name_data_command(error)
