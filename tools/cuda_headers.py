@@ -39,7 +39,7 @@ def main():
     if found and not new:
         folder, (major, minor) = next(iter(found.items()))
         sys.exit(f"{folder}/cuda.h is of CUDA {major}.{minor}, and cuda-bindings {bindings} needs {wanted[0]}.{wanted[1]} or "
-                 f"later: pip install 'nvidia-cuda-runtime>={wanted[0]}.{wanted[1]}', or 'cuda-bindings=={major}.{minor}.*'")
+                 f"later: pip install 'nvidia-cuda-runtime>={wanted[0]}.{wanted[1]}'")
     print(new[0] if new else "")
 
 
