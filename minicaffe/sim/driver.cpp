@@ -46,9 +46,8 @@ Context& enter_context(const char* call) {
 }
 
 Context& context_of(CUcontext handle) {
-  uint64_t value = reinterpret_cast<uint64_t>(handle), number = value & 0xffffffffffff;
-  if (value >> 48 != handle_of(Kind::Context, 0) >> 48 || !number || number > state().devices.size())
-    bad_handle(Kind::Context, value, 0);
+  const uint64_t number = number_of(Kind::Context, handle);
+  if (!number || number > state().devices.size()) bad_handle(Kind::Context, reinterpret_cast<uint64_t>(handle), 0);
   return state().devices[number - 1]->context;
 }
 

@@ -127,21 +127,20 @@ void launch(Exec& exec, Stream& stream) {
   exec.last = submit(stream, {"graph", CU_GRAPH_NODE_TYPE_GRAPH, stream.context, nullptr}, last);
 }
 
-CUgraphNode node_handle(const Graph& graph, int node) {
-  for (auto& entry : state().graphs.all())
-    if (entry.second.get() == &graph)
-      return reinterpret_cast<CUgraphNode>(mcsim::handle_of(Kind::Node, entry.first << 20 | unsigned(node)));
-  return nullptr;
-}
-
-void list_nodes(const Graph& graph, const std::set<int>& wanted, CUgraphNode* nodes, size_t* count) {
-  size_t room = nodes ? *count : 0, n = 0;
-  for (int node : wanted) {
-    if (n < room) nodes[n] = node_handle(graph, node);
-    ++n;
-  }
-  for (size_t i = n; i < room; ++i) nodes[i] = nullptr;
-  *count = nodes ? std::min(n, room) : n;
+CUresult list_nodes(const char* call, CUgraph handle, bool roots_only, CUgraphNode* nodes, size_t* count) {
+  return on_driver(call, [&] {
+    need(count, call, "the number's place");
+    auto graph = state().graphs.find(handle);
+    const uint64_t first = number_of(Kind::Graph, handle) << 20;
+    size_t room = nodes ? *count : 0, n = 0;
+    for (size_t i = 0; i < graph->nodes.size(); ++i) {
+      if (roots_only && !graph->nodes[i].after.empty()) continue;
+      if (n < room) nodes[n] = reinterpret_cast<CUgraphNode>(mcsim::handle_of(Kind::Node, first | i));
+      ++n;
+    }
+    for (size_t i = n; i < room; ++i) nodes[i] = nullptr;
+    *count = nodes ? std::min(n, room) : n;
+  });
 }
 
 }  // namespace
@@ -239,34 +238,21 @@ CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
 }
 
 CUresult CUDAAPI cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
-  return on_driver("cuGraphGetNodes", [&] {
-    need(count, "cuGraphGetNodes", "the number's place");
-    auto graph = state().graphs.find(handle);
-    std::set<int> all;
-    for (size_t i = 0; i < graph->nodes.size(); ++i) all.insert(int(i));
-    list_nodes(*graph, all, nodes, count);
-  });
+  return list_nodes("cuGraphGetNodes", handle, false, nodes, count);
 }
 
 CUresult CUDAAPI cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
-  return on_driver("cuGraphGetRootNodes", [&] {
-    need(count, "cuGraphGetRootNodes", "the number's place");
-    auto graph = state().graphs.find(handle);
-    std::set<int> roots;
-    for (size_t i = 0; i < graph->nodes.size(); ++i)
-      if (graph->nodes[i].after.empty()) roots.insert(int(i));
-    list_nodes(*graph, roots, nodes, count);
-  });
+  return list_nodes("cuGraphGetRootNodes", handle, true, nodes, count);
 }
 
 CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
   return on_driver("cuGraphNodeGetType", [&] {
     need(type, "cuGraphNodeGetType", "the type's place");
-    uint64_t value = reinterpret_cast<uint64_t>(handle), number = value & 0xffffffffffff;
+    const uint64_t number = number_of(Kind::Node, handle);
     auto found = state().graphs.all().find(number >> 20);
-    if (value >> 48 != mcsim::handle_of(Kind::Node, 0) >> 48 || found == state().graphs.all().end() ||
-        (number & 0xfffff) >= found->second->nodes.size())
-      fail(CUDA_ERROR_INVALID_VALUE, "cuGraphNodeGetType: 0x%llx is no node of a living graph", (unsigned long long)value);
+    if (found == state().graphs.all().end() || (number & 0xfffff) >= found->second->nodes.size())
+      fail(CUDA_ERROR_INVALID_VALUE, "cuGraphNodeGetType: 0x%llx is no node of a living graph",
+           reinterpret_cast<unsigned long long>(handle));
     *type = found->second->nodes[number & 0xfffff].work.type;
   });
 }

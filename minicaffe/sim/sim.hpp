@@ -49,6 +49,11 @@ enum class Kind : uint64_t { Context = 1, Stream, Event, Module, Function, Graph
 const char* noun(Kind kind);
 
 inline uint64_t handle_of(Kind kind, uint64_t number) { return ((0x5000 + uint64_t(kind)) << 48) | number; }
+/// The number in a handle; 0, which no handle has, if it is of another kind.
+inline uint64_t number_of(Kind kind, const void* handle) {
+  uint64_t value = reinterpret_cast<uint64_t>(handle);
+  return value >> 48 == 0x5000 + uint64_t(kind) ? value & 0xffffffffffff : 0;
+}
 [[noreturn]] void bad_handle(Kind wanted, uint64_t handle, uint64_t given_out);
 
 template <class T, Kind kind> class Handles {
@@ -58,21 +63,17 @@ template <class T, Kind kind> class Handles {
     return reinterpret_cast<H>(handle_of(kind, last_));
   }
   std::shared_ptr<T> find(const void* handle) const {
-    auto found = objects_.find(number(handle));
+    auto found = objects_.find(number_of(kind, handle));
     if (found == objects_.end()) bad_handle(kind, reinterpret_cast<uint64_t>(handle), last_);
     return found->second;
   }
-  void remove(const void* handle) { objects_.erase(number(handle)); }
+  void remove(const void* handle) { objects_.erase(number_of(kind, handle)); }
   template <class P> void remove_if(P leaves) {
     for (auto it = objects_.begin(); it != objects_.end();) it = leaves(*it->second) ? objects_.erase(it) : std::next(it);
   }
   const std::map<uint64_t, std::shared_ptr<T>>& all() const { return objects_; }
 
  private:
-  static uint64_t number(const void* handle) {
-    uint64_t value = reinterpret_cast<uint64_t>(handle);
-    return value >> 48 == 0x5000 + uint64_t(kind) ? value & 0xffffffffffff : 0;
-  }
   std::map<uint64_t, std::shared_ptr<T>> objects_;
   uint64_t last_ = 0;
 };
