@@ -153,7 +153,6 @@ bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* faul
   g.fault = fault;
   g.opened = opened;
   g.read_unwritten = read_unwritten;
-  bool whole = false;
   struct Close {  // also when the launch fails for another reason
     std::vector<std::shared_ptr<Allocation>>* opened;
     ~Close() {
@@ -161,13 +160,10 @@ bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* faul
       for (auto& a : *opened) mprotect(a->device->base + a->start, a->pages, PROT_NONE);
     }
   } close{opened};
-  if (sigsetjmp(g.escape, 1) == 0) {
-    guard = &g;
-    f(launch);
-    guard = nullptr;
-    whole = true;
-  }
-  return whole;
+  if (sigsetjmp(g.escape, 1)) return false;
+  guard = &g;
+  f(launch);
+  return true;
 }
 
 }  // namespace mcsim
