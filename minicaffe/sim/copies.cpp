@@ -77,6 +77,17 @@ void refuse_unwritten(const char* call, const Span& from, size_t size) {
            from.allocation->text().c_str());
 }
 
+/// Note that `op`, a copy or fill called `what` in the report, wrote `size` bytes.
+void wrote(Operation& op, const Span& to, size_t size, const char* what) {
+  if (to.allocation) {
+    to.allocation->written = true;
+    op.touches.push_back({to.allocation, to.offset, to.offset + size, true});
+  }
+  auto& counter = state().counters.copies[what];
+  ++counter.count;
+  counter.bytes += size;
+}
+
 void move(Operation& op, const std::string& call, const End& to_end, const End& from_end, size_t size) {
   Span to = resolve(call.c_str(), "destination", to_end, size), from = resolve(call.c_str(), "source", from_end, size);
   const char* direction = !to.allocation ? (from.allocation ? "device to host" : "host to host")
@@ -84,19 +95,13 @@ void move(Operation& op, const std::string& call, const End& to_end, const End& 
                           : to.allocation->device == from.allocation->device ? "device to device" : "device to peer";
   if (!to.allocation && from.allocation && state().settings.uninitialized) refuse_unwritten(call.c_str(), from, size);
   memmove(to.memory, from.memory, size);
-  if (to.allocation) {
-    to.allocation->written = true;
-    op.touches.push_back({to.allocation, to.offset, to.offset + size, true});
-  }
+  wrote(op, to, size, direction);
   if (from.allocation) op.touches.push_back({from.allocation, from.offset, from.offset + size, false});
-  auto& counter = state().counters.copies[direction];
-  ++counter.count;
-  counter.bytes += size;
 }
 
 enum class Wait { Always, IfPageable, Never };  // whether the call returns only when the copy is done
 
-void copy(const char* call, Context& context, End to, End from, size_t size, CUstream handle, Wait wait) {
+void copy_in(const char* call, Context& context, End to, End from, size_t size, CUstream handle, Wait wait) {
   auto stream = stream_of(context, handle);
   if (wait == Wait::Always) forbid_in_capture(call);
   if (!size) return;
@@ -119,35 +124,37 @@ void copy(const char* call, Context& context, End to, End from, size_t size, CUs
   if (op && (wait == Wait::Always || (wait == Wait::IfPageable && pageable_target))) synchronize(op);
 }
 
-template <class T> void fill(const char* call, Context& context, CUdeviceptr p, T value, size_t count, CUstream handle) {
-  auto stream = stream_of(context, handle);
-  if (p % sizeof(T)) fail(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx is not aligned to %zu bytes", call, p, sizeof(T));
-  if (!count) return;
-  if (count > SIZE_MAX / sizeof(T)) fail(CUDA_ERROR_INVALID_VALUE, "%s: too many elements", call);
-  const size_t size = count * sizeof(T);
-  std::string name = call;
-  need_access(call, *stream, resolve(call, "destination", {Side::Device, p}, size));
-  submit(*stream, {name, CU_GRAPH_NODE_TYPE_MEMSET, &context, [=](Operation& op) {
-                     Span to = resolve(name.c_str(), "destination", {Side::Device, p}, size);
-                     for (size_t i = 0; i < count; ++i) memcpy(to.memory + i * sizeof(T), &value, sizeof(T));
-                     if (to.allocation) {
-                       to.allocation->written = true;
-                       op.touches.push_back({to.allocation, to.offset, to.offset + size, true});
-                     }
-                     auto& counter = state().counters.copies["fill"];
-                     ++counter.count;
-                     counter.bytes += size;
-                   }});
+CUresult copy(const char* call, End to, End from, size_t size, CUstream stream, Wait wait) {
+  return on_context(call, [&](Context& context) { copy_in(call, context, to, from, size, stream, wait); });
+}
+
+template <class T> CUresult fill(const char* call, CUdeviceptr p, T value, size_t count, CUstream handle) {
+  return on_context(call, [&](Context& context) {
+    auto stream = stream_of(context, handle);
+    if (p % sizeof(T)) fail(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx is not aligned to %zu bytes", call, p, sizeof(T));
+    if (!count) return;
+    if (count > SIZE_MAX / sizeof(T)) fail(CUDA_ERROR_INVALID_VALUE, "%s: too many elements", call);
+    const size_t size = count * sizeof(T);
+    std::string name = call;
+    need_access(call, *stream, resolve(call, "destination", {Side::Device, p}, size));
+    submit(*stream, {name, CU_GRAPH_NODE_TYPE_MEMSET, &context, [=](Operation& op) {
+                       Span to = resolve(name.c_str(), "destination", {Side::Device, p}, size);
+                       for (size_t i = 0; i < count; ++i) memcpy(to.memory + i * sizeof(T), &value, sizeof(T));
+                       wrote(op, to, size, "fill");
+                     }});
+  });
 }
 
 End host(const void* p) { return {Side::Host, reinterpret_cast<uint64_t>(p)}; }
 End device(CUdeviceptr p) { return {Side::Device, p}; }
 End any(CUdeviceptr p) { return {Side::Any, p}; }
 
-void copy_peer(const char* call, Context& context, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
-               CUcontext from_context, size_t size, CUstream stream) {
-  Device *target = context_of(to_context).device, *source = context_of(from_context).device;
-  copy(call, context, {Side::Device, to, target}, {Side::Device, from, source}, size, stream, Wait::Never);
+CUresult copy_peer(const char* call, CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
+                   CUstream stream) {
+  return on_context(call, [&](Context& context) {
+    Device *target = context_of(to_context).device, *source = context_of(from_context).device;
+    copy_in(call, context, {Side::Device, to, target}, {Side::Device, from, source}, size, stream, Wait::Never);
+  });
 }
 
 }  // namespace
@@ -155,67 +162,58 @@ void copy_peer(const char* call, Context& context, CUdeviceptr to, CUcontext to_
 extern "C" {
 
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size) {
-  const char* call = "cuMemcpyHtoD";
-  return on_context(call, [&](Context& c) { copy(call, c, device(to), host(from), size, nullptr, Wait::Always); });
+  return copy("cuMemcpyHtoD", device(to), host(from), size, nullptr, Wait::Always);
 }
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t size, CUstream stream) {
-  const char* call = "cuMemcpyHtoDAsync";
-  return on_context(call, [&](Context& c) { copy(call, c, device(to), host(from), size, stream, Wait::Never); });
+  return copy("cuMemcpyHtoDAsync", device(to), host(from), size, stream, Wait::Never);
 }
 CUresult CUDAAPI cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size) {
-  const char* call = "cuMemcpyDtoH";
-  return on_context(call, [&](Context& c) { copy(call, c, host(to), device(from), size, nullptr, Wait::Always); });
+  return copy("cuMemcpyDtoH", host(to), device(from), size, nullptr, Wait::Always);
 }
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t size, CUstream stream) {
-  const char* call = "cuMemcpyDtoHAsync";
-  return on_context(call, [&](Context& c) { copy(call, c, host(to), device(from), size, stream, Wait::IfPageable); });
+  return copy("cuMemcpyDtoHAsync", host(to), device(from), size, stream, Wait::IfPageable);
 }
 CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) {
-  const char* call = "cuMemcpyDtoD";
-  return on_context(call, [&](Context& c) { copy(call, c, device(to), device(from), size, nullptr, Wait::Never); });
+  return copy("cuMemcpyDtoD", device(to), device(from), size, nullptr, Wait::Never);
 }
 CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
-  const char* call = "cuMemcpyDtoDAsync";
-  return on_context(call, [&](Context& c) { copy(call, c, device(to), device(from), size, stream, Wait::Never); });
+  return copy("cuMemcpyDtoDAsync", device(to), device(from), size, stream, Wait::Never);
 }
 CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size) {
-  const char* call = "cuMemcpy";
   // Between two device addresses the real call does not wait for the host either.
-  return on_context(call, [&](Context& c) {
-    copy(call, c, any(to), any(from), size, nullptr, device_of(to) && device_of(from) ? Wait::Never : Wait::Always);
+  return on_context("cuMemcpy", [&](Context& c) {
+    const Wait wait = device_of(to) && device_of(from) ? Wait::Never : Wait::Always;
+    copy_in("cuMemcpy", c, any(to), any(from), size, nullptr, wait);
   });
 }
 CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
-  const char* call = "cuMemcpyAsync";
-  return on_context(call, [&](Context& c) { copy(call, c, any(to), any(from), size, stream, Wait::IfPageable); });
+  return copy("cuMemcpyAsync", any(to), any(from), size, stream, Wait::IfPageable);
 }
 CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size) {
-  const char* call = "cuMemcpyPeer";
-  return on_context(call, [&](Context& c) { copy_peer(call, c, to, to_context, from, from_context, size, nullptr); });
+  return copy_peer("cuMemcpyPeer", to, to_context, from, from_context, size, nullptr);
 }
 CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
                                    CUstream stream) {
-  const char* call = "cuMemcpyPeerAsync";
-  return on_context(call, [&](Context& c) { copy_peer(call, c, to, to_context, from, from_context, size, stream); });
+  return copy_peer("cuMemcpyPeerAsync", to, to_context, from, from_context, size, stream);
 }
 
 CUresult CUDAAPI cuMemsetD8(CUdeviceptr p, unsigned char value, size_t count) {
-  return on_context("cuMemsetD8", [&](Context& c) { fill("cuMemsetD8", c, p, value, count, nullptr); });
+  return fill("cuMemsetD8", p, value, count, nullptr);
 }
 CUresult CUDAAPI cuMemsetD16(CUdeviceptr p, unsigned short value, size_t count) {
-  return on_context("cuMemsetD16", [&](Context& c) { fill("cuMemsetD16", c, p, value, count, nullptr); });
+  return fill("cuMemsetD16", p, value, count, nullptr);
 }
 CUresult CUDAAPI cuMemsetD32(CUdeviceptr p, unsigned value, size_t count) {
-  return on_context("cuMemsetD32", [&](Context& c) { fill("cuMemsetD32", c, p, value, count, nullptr); });
+  return fill("cuMemsetD32", p, value, count, nullptr);
 }
 CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t count, CUstream stream) {
-  return on_context("cuMemsetD8Async", [&](Context& c) { fill("cuMemsetD8Async", c, p, value, count, stream); });
+  return fill("cuMemsetD8Async", p, value, count, stream);
 }
 CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr p, unsigned short value, size_t count, CUstream stream) {
-  return on_context("cuMemsetD16Async", [&](Context& c) { fill("cuMemsetD16Async", c, p, value, count, stream); });
+  return fill("cuMemsetD16Async", p, value, count, stream);
 }
 CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr p, unsigned value, size_t count, CUstream stream) {
-  return on_context("cuMemsetD32Async", [&](Context& c) { fill("cuMemsetD32Async", c, p, value, count, stream); });
+  return fill("cuMemsetD32Async", p, value, count, stream);
 }
 
 }  // extern "C"
