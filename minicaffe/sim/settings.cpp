@@ -22,6 +22,10 @@
 namespace mcsim {
 namespace {
 
+constexpr std::pair<const char*, bool Settings::*> kFlags[] = {
+    {"race", &Settings::race}, {"uninitialized", &Settings::uninitialized}, {"leak", &Settings::leak},
+    {"deferred", &Settings::deferred}, {"report", &Settings::report}};
+
 [[noreturn]] void ill_formed(const std::string& setting, const char* rule) {
   fail(CUDA_ERROR_INVALID_VALUE, "MINICAFFE_SIM: '%s': %s", setting.c_str(), rule);
 }
@@ -49,11 +53,6 @@ size_t parse_size(const std::string& setting, const std::string& text) {
   if (shift < 0 || !value || value > (1ull << 36 >> shift))
     ill_formed(setting, "a size is a number up to 64GiB with K, M or G (or KiB, MiB, GiB)");
   return size_t(value) << shift;
-}
-
-bool parse_flag(const std::string& setting, const std::string& text) {
-  if (text != "0" && text != "1") ill_formed(setting, "must be 0 or 1");
-  return text == "1";
 }
 
 /// CALL:N or CALL:N:CODE
@@ -103,17 +102,13 @@ void parse(Settings& settings, const std::string& setting) {
     settings.memory = size;
   } else if (key == "fail") {
     parse_failure(setting, value);
-  } else if (key == "race") {
-    settings.race = parse_flag(setting, value);
-  } else if (key == "uninitialized") {
-    settings.uninitialized = parse_flag(setting, value);
-  } else if (key == "leak") {
-    settings.leak = parse_flag(setting, value);
-  } else if (key == "deferred") {
-    settings.deferred = parse_flag(setting, value);
-  } else if (key == "report") {
-    settings.report = parse_flag(setting, value);
   } else {
+    for (auto [name, flag] : kFlags)
+      if (key == name) {
+        if (value != "0" && value != "1") ill_formed(setting, "must be 0 or 1");
+        settings.*flag = value == "1";
+        return;
+      }
     ill_formed(setting, "unknown; known are devices, peers, memory, fail, race, uninitialized, leak, deferred, report");
   }
 }
