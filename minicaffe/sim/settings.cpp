@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "sim.hpp"
 
@@ -195,10 +194,7 @@ __attribute__((visibility("default"))) CUresult mcsim_configure(const char* text
 __attribute__((visibility("default"))) size_t mcsim_report(char* out, size_t size) {
   std::lock_guard<std::recursive_mutex> hold(state().lock);
   std::string text = report();
-  if (out && size) {
-    strncpy(out, text.c_str(), size - 1);
-    out[size - 1] = 0;
-  }
+  if (out && size) snprintf(out, size, "%s", text.c_str());
   return text.size() + 1;
 }
 
