@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "sim.hpp"
 
@@ -191,17 +192,15 @@ void finish(const std::vector<Op>& wanted) {
   }
   // Work only ever comes after what was submitted earlier, so the order of submission is one that all streams allow.
   std::sort(found.begin(), found.end(), [](const Op& a, const Op& b) { return a->sequence < b->sequence; });
-  bool failed = false;
-  Failure first;
+  std::exception_ptr first;
   for (const Op& op : found) {
     try {
       run(*op);
-    } catch (const Failure& failure) {
-      if (!failed) first = failure;
-      failed = true;
+    } catch (const Failure&) {
+      if (!first) first = std::current_exception();
     }
   }
-  if (failed) throw first;
+  if (first) std::rethrow_exception(first);
 }
 
 void synchronize(const Op& op) {
