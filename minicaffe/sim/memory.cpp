@@ -99,6 +99,13 @@ std::shared_ptr<Allocation> before(Device& device, CUdeviceptr address) {
   return it == device.live.begin() ? nullptr : std::prev(it)->second;
 }
 
+/// The nearer one of what ends before `address` and what begins after it; either may be null, not both.
+std::string beside(CUdeviceptr address, const Allocation* before, const Allocation* after) {
+  size_t past = before ? address - before->address - before->size : SIZE_MAX, ahead = after ? after->address - address : SIZE_MAX;
+  return ahead < past ? print("%zu bytes before %s", ahead, after->text().c_str())
+                      : print("%zu bytes past the end of %s", past, before->text().c_str());
+}
+
 void free_device(CUdeviceptr address) {
   Device* device = device_of(address);
   std::shared_ptr<Allocation> a = device ? before(*device, address) : nullptr;
@@ -176,17 +183,6 @@ std::shared_ptr<Allocation> find_block(CUdeviceptr address) {
   auto block = std::prev(after)->second;
   return address - block->address < block->size ? block : nullptr;
 }
-
-namespace {
-
-/// The nearer one of what ends before `address` and what begins after it; either may be null, not both.
-std::string beside(CUdeviceptr address, const Allocation* before, const Allocation* after) {
-  size_t past = before ? address - before->address - before->size : SIZE_MAX, ahead = after ? after->address - address : SIZE_MAX;
-  return ahead < past ? print("%zu bytes before %s", ahead, after->text().c_str())
-                      : print("%zu bytes past the end of %s", past, before->text().c_str());
-}
-
-}  // namespace
 
 std::string describe(CUdeviceptr address) {
   Device* device = device_of(address);
