@@ -231,10 +231,7 @@ CUresult CUDAAPI cuGraphCreate(CUgraph* out, unsigned) {
 }
 
 CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
-  return on_driver("cuGraphDestroy", [&] {
-    state().graphs.find(handle);
-    state().graphs.remove(handle);
-  });
+  return on_driver("cuGraphDestroy", [&] { state().graphs.remove(handle); });
 }
 
 CUresult CUDAAPI cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
@@ -285,10 +282,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
-  return on_driver("cuGraphExecDestroy", [&] {
-    state().execs.find(handle);
-    state().execs.remove(handle);
-  });
+  return on_driver("cuGraphExecDestroy", [&] { state().execs.remove(handle); });
 }
 
 /// The new graph must have the same nodes (name and kind) in the same order; their parameters are taken over.

@@ -67,7 +67,11 @@ template <class T, Kind kind> class Handles {
     if (found == objects_.end()) bad_handle(kind, reinterpret_cast<uint64_t>(handle), last_);
     return found->second;
   }
-  void remove(const void* handle) { objects_.erase(number_of(kind, handle)); }
+  std::shared_ptr<T> remove(const void* handle) {
+    auto object = find(handle);
+    objects_.erase(number_of(kind, handle));
+    return object;
+  }
   template <class P> void remove_if(P leaves) {
     for (auto it = objects_.begin(); it != objects_.end();) it = leaves(*it->second) ? objects_.erase(it) : std::next(it);
   }

@@ -293,8 +293,7 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* out, unsigned flags, int p
 
 CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
   return on_context("cuStreamDestroy", [&](Context&) {
-    auto stream = state().streams.find(handle);
-    state().streams.remove(handle);
+    auto stream = state().streams.remove(handle);
     // Its work still gets done.
     if (stream->last && (!stream->last->done || state().settings.race)) stream->context->orphans.push_back(stream->last);
     if (auto c = stream->capture) {
@@ -368,10 +367,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned flags) {
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent handle) {
-  return on_context("cuEventDestroy", [&](Context&) {
-    state().events.find(handle);
-    state().events.remove(handle);
-  });
+  return on_context("cuEventDestroy", [&](Context&) { state().events.remove(handle); });
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) { return record("cuEventRecord", event, stream); }
