@@ -162,17 +162,11 @@ CUresult CUDAAPI cuDriverGetVersion(int* version) {
 }
 
 CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
-  return on_driver("cuDeviceGet", [&] {
-    need(device, "cuDeviceGet", "the device's place");
-    *device = device_at("cuDeviceGet", ordinal).ordinal;
-  });
+  return on_driver("cuDeviceGet", device, "the device's place", [&] { return device_at("cuDeviceGet", ordinal).ordinal; });
 }
 
 CUresult CUDAAPI cuDeviceGetCount(int* count) {
-  return on_driver("cuDeviceGetCount", [&] {
-    need(count, "cuDeviceGetCount", "the number's place");
-    *count = int(state().devices.size());
-  });
+  return on_driver("cuDeviceGetCount", count, "the number's place", [&] { return int(state().devices.size()); });
 }
 
 CUresult CUDAAPI cuDeviceGetName(char* name, int size, CUdevice device) {
@@ -192,22 +186,20 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
 }
 
 CUresult CUDAAPI cuDeviceTotalMem(size_t* bytes, CUdevice device) {
-  return on_driver("cuDeviceTotalMem", [&] {
-    need(bytes, "cuDeviceTotalMem", "the number's place");
+  return on_driver("cuDeviceTotalMem", bytes, "the number's place", [&] {
     device_at("cuDeviceTotalMem", device);
-    *bytes = state().settings.memory;
+    return state().settings.memory;
   });
 }
 
 CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute name, CUdevice device) {
-  return on_driver("cuDeviceGetAttribute", [&] {
-    need(value, "cuDeviceGetAttribute", "the value's place");
+  return on_driver("cuDeviceGetAttribute", value, "the value's place", [&] {
     device_at("cuDeviceGetAttribute", device);
     if (name < 1 || name >= CU_DEVICE_ATTRIBUTE_MAX)
       fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetAttribute: unknown attribute %d", int(name));
-    *value = name == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device + 1 : 0;  // what the table leaves out, the device has not
     for (const Attribute& attribute : kAttributes)
-      if (attribute.name == name) *value = attribute.value;
+      if (attribute.name == name) return attribute.value;
+    return name == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device + 1 : 0;  // what the table leaves out, the device has not
   });
 }
 
@@ -220,10 +212,9 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* id, int size, CUdevice device) {
 }
 
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
-  return on_driver("cuDeviceCanAccessPeer", [&] {
-    need(can, "cuDeviceCanAccessPeer", "the answer's place");
+  return on_driver("cuDeviceCanAccessPeer", can, "the answer's place", [&] {
     device_at("cuDeviceCanAccessPeer", device), device_at("cuDeviceCanAccessPeer", peer);
-    *can = int(state().settings.peers.count({device, peer}));
+    return int(state().settings.peers.count({device, peer}));
   });
 }
 
@@ -250,14 +241,13 @@ CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
-  return on_driver("cuDevicePrimaryCtxRetain", [&] {
-    need(out, "cuDevicePrimaryCtxRetain", "the context's place");
+  return on_driver("cuDevicePrimaryCtxRetain", out, "the context's place", [&] {
     Context& context = device_at("cuDevicePrimaryCtxRetain", device).context;
     if (!context.retained++) {
       context.legacy = new_stream(context, "the default stream");
       context.legacy->legacy = true;
     }
-    *out = mcsim::handle_of(context);
+    return mcsim::handle_of(context);
   });
 }
 
@@ -292,10 +282,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
 }
 
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* out) {
-  return on_driver("cuCtxGetCurrent", [&] {
-    need(out, "cuCtxGetCurrent", "the context's place");
-    *out = current_handle();
-  });
+  return on_driver("cuCtxGetCurrent", out, "the context's place", [&] { return current_handle(); });
 }
 
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
@@ -320,18 +307,12 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext* out) {
 }
 
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
-  return on_context("cuCtxGetDevice", [&](Context& context) {
-    need(device, "cuCtxGetDevice", "the device's place");
-    *device = context.device->ordinal;
-  });
+  return on_context("cuCtxGetDevice", device, "the device's place", [&](Context& context) { return context.device->ordinal; });
 }
 
 CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   if (!handle) return cuCtxGetDevice(device);
-  return on_driver("cuCtxGetDevice", [&] {
-    need(device, "cuCtxGetDevice", "the device's place");
-    *device = context_of(handle).device->ordinal;
-  });
+  return on_driver("cuCtxGetDevice", device, "the device's place", [&] { return context_of(handle).device->ordinal; });
 }
 
 CUresult CUDAAPI cuCtxSynchronize(void) {

@@ -88,12 +88,11 @@ std::set<int> leaves(const Graph& graph) {
 }
 
 CUresult instantiate(const char* call, CUgraphExec* out, CUgraph handle) {
-  return on_context(call, [&](Context&) {
-    need(out, call, "the executable graph's place");
+  return on_context(call, out, "the executable graph's place", [&](Context&) {
     auto exec = std::make_shared<Exec>();
     exec->graph = std::make_shared<Graph>(*state().graphs.find(handle));
     for (size_t i = 0; i < exec->graph->nodes.size(); ++i) exec->lanes.push_back(new_lane());
-    *out = state().execs.add<CUgraphExec>(exec);
+    return state().execs.add<CUgraphExec>(exec);
   });
 }
 
@@ -191,11 +190,10 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* out) {
 }
 
 CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-  return on_context("cuStreamIsCapturing", [&](Context& context) {
-    need(status, "cuStreamIsCapturing", "the status's place");
+  return on_context("cuStreamIsCapturing", status, "the status's place", [&](Context& context) {
     auto stream = stream_of(context, handle);
-    *status = !stream->capture ? CU_STREAM_CAPTURE_STATUS_NONE
-              : stream->capture->invalid.empty() ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    return !stream->capture ? CU_STREAM_CAPTURE_STATUS_NONE
+           : stream->capture->invalid.empty() ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   });
 }
 
@@ -224,9 +222,8 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 }
 
 CUresult CUDAAPI cuGraphCreate(CUgraph* out, unsigned) {
-  return on_driver("cuGraphCreate", [&] {
-    need(out, "cuGraphCreate", "the graph's place");
-    *out = state().graphs.add<CUgraph>(std::make_shared<Graph>());
+  return on_driver("cuGraphCreate", out, "the graph's place", [&] {
+    return state().graphs.add<CUgraph>(std::make_shared<Graph>());
   });
 }
 
@@ -243,14 +240,13 @@ CUresult CUDAAPI cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t*
 }
 
 CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
-  return on_driver("cuGraphNodeGetType", [&] {
-    need(type, "cuGraphNodeGetType", "the type's place");
+  return on_driver("cuGraphNodeGetType", type, "the type's place", [&] {
     const uint64_t number = number_of(Kind::Node, handle);
     auto found = state().graphs.all().find(number >> 20);
     if (found == state().graphs.all().end() || (number & 0xfffff) >= found->second->nodes.size())
       fail(CUDA_ERROR_INVALID_VALUE, "cuGraphNodeGetType: 0x%llx is no node of a living graph",
            reinterpret_cast<unsigned long long>(handle));
-    *type = found->second->nodes[number & 0xfffff].work.type;
+    return found->second->nodes[number & 0xfffff].work.type;
   });
 }
 

@@ -240,20 +240,22 @@ std::shared_ptr<Function> find_function(const char* call, std::shared_ptr<Module
        image.count > 8 ? ", ..." : "");
 }
 
+/// Of a block.
+int max_threads(const Function& function) {
+  return function.kernel->max_threads > 0 ? function.kernel->max_threads : int(kMaxThreads);
+}
+
 CUresult get_attribute(const char* call, int* value, CUfunction_attribute attribute, const void* handle) {
-  return on_context(call, [&](Context&) {
-    need(value, call, "the value's place");
+  return on_context(call, value, "the value's place", [&](Context&) {
     auto function = state().functions.find(handle);
     switch (attribute) {
-      case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        *value = function->kernel->max_threads > 0 ? function->kernel->max_threads : int(kMaxThreads);
-        break;
-      case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = int(function->kernel->shared_size); break;
-      case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = function->dynamic_shared_limit; break;
-      case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
+      case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return max_threads(*function);
+      case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: return int(function->kernel->shared_size);
+      case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: return function->dynamic_shared_limit;
+      case CU_FUNC_ATTRIBUTE_NUM_REGS: return 32;
       case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-      case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = 90; break;
-      default: *value = 0;
+      case CU_FUNC_ATTRIBUTE_BINARY_VERSION: return 90;
+      default: return 0;
     }
   });
 }
@@ -272,8 +274,7 @@ CUresult set_attribute(const char* call, const void* handle, CUfunction_attribut
 
 int blocks_per_processor(const Function& function, int threads, size_t dynamic_shared) {
   size_t shared = function.kernel->shared_size + dynamic_shared;
-  int limit = function.kernel->max_threads > 0 ? function.kernel->max_threads : int(kMaxThreads);
-  if (threads <= 0 || threads > limit || shared > kMaxShared) return 0;
+  if (threads <= 0 || threads > max_threads(function) || shared > kMaxShared) return 0;
   int by_threads = kThreadsPerProcessor / ((threads + 31) / 32 * 32);
   int by_shared = shared ? int(2 * kMaxShared / shared) : kBlocksPerProcessor;
   return std::min(kBlocksPerProcessor, std::min(by_threads, by_shared));
@@ -287,16 +288,14 @@ using namespace mcsim;
 extern "C" {
 
 CUresult CUDAAPI cuModuleLoadData(CUmodule* out, const void* image) {
-  return on_context("cuModuleLoadData", [&](Context& context) {
-    need(out, "cuModuleLoadData", "the module's place");
-    *out = state().modules.add<CUmodule>(load("cuModuleLoadData", &context, image));
+  return on_context("cuModuleLoadData", out, "the module's place", [&](Context& context) {
+    return state().modules.add<CUmodule>(load("cuModuleLoadData", &context, image));
   });
 }
 
 CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) {
-  return on_context("cuModuleLoadDataEx", [&](Context& context) {
-    need(out, "cuModuleLoadDataEx", "the module's place");
-    *out = state().modules.add<CUmodule>(load("cuModuleLoadDataEx", &context, image));
+  return on_context("cuModuleLoadDataEx", out, "the module's place", [&](Context& context) {
+    return state().modules.add<CUmodule>(load("cuModuleLoadDataEx", &context, image));
   });
 }
 
@@ -310,9 +309,8 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
 }
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
-  return on_context("cuModuleGetFunction", [&](Context&) {
-    need(out, "cuModuleGetFunction", "the function's place");
-    *out = state().functions.add<CUfunction>(find_function("cuModuleGetFunction", state().modules.find(handle), name));
+  return on_context("cuModuleGetFunction", out, "the function's place", [&](Context&) {
+    return state().functions.add<CUfunction>(find_function("cuModuleGetFunction", state().modules.find(handle), name));
   });
 }
 
@@ -326,16 +324,14 @@ CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr*, size_t*, CUmodule handle, const
 // Libraries are modules of no context, and their kernels are functions.
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
                                    unsigned) {
-  return on_driver("cuLibraryLoadData", [&] {
-    need(out, "cuLibraryLoadData", "the library's place");
-    *out = state().modules.add<CUlibrary>(load("cuLibraryLoadData", nullptr, code));
+  return on_driver("cuLibraryLoadData", out, "the library's place", [&] {
+    return state().modules.add<CUlibrary>(load("cuLibraryLoadData", nullptr, code));
   });
 }
 
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel* out, CUlibrary handle, const char* name) {
-  return on_driver("cuLibraryGetKernel", [&] {
-    need(out, "cuLibraryGetKernel", "the kernel's place");
-    *out = state().functions.add<CUkernel>(find_function("cuLibraryGetKernel", state().modules.find(handle), name));
+  return on_driver("cuLibraryGetKernel", out, "the kernel's place", [&] {
+    return state().functions.add<CUkernel>(find_function("cuLibraryGetKernel", state().modules.find(handle), name));
   });
 }
 
@@ -350,17 +346,15 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
 }
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* out, CUkernel kernel) {
-  return on_context("cuKernelGetFunction", [&](Context&) {
-    need(out, "cuKernelGetFunction", "the function's place");
+  return on_context("cuKernelGetFunction", out, "the function's place", [&](Context&) {
     state().functions.find(kernel);
-    *out = reinterpret_cast<CUfunction>(kernel);
+    return reinterpret_cast<CUfunction>(kernel);
   });
 }
 
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
-  return on_context("cuFuncGetName", [&](Context&) {
-    need(name, "cuFuncGetName", "the name's place");
-    *name = state().functions.find(handle)->kernel->name;
+  return on_context("cuFuncGetName", name, "the name's place", [&](Context&) {
+    return state().functions.find(handle)->kernel->name;
   });
 }
 
@@ -381,9 +375,8 @@ CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction function, CUfunc_cache) {
 }
 
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, size_t shared) {
-  return on_context("cuOccupancyMaxActiveBlocksPerMultiprocessor", [&](Context&) {
-    need(blocks, "cuOccupancyMaxActiveBlocksPerMultiprocessor", "the number's place");
-    *blocks = blocks_per_processor(*state().functions.find(function), threads, shared);
+  return on_context("cuOccupancyMaxActiveBlocksPerMultiprocessor", blocks, "the number's place", [&](Context&) {
+    return blocks_per_processor(*state().functions.find(function), threads, shared);
   });
 }
 

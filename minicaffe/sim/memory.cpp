@@ -299,11 +299,10 @@ bool pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr p)
 extern "C" {
 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr* out, size_t size) {
-  return on_context("cuMemAlloc", [&](Context& context) {
-    need(out, "cuMemAlloc", "the pointer's place");
+  return on_context("cuMemAlloc", out, "the pointer's place", [&](Context& context) {
     forbid_in_capture("cuMemAlloc");
     if (!size) fail(CUDA_ERROR_INVALID_VALUE, "cuMemAlloc: 0 bytes asked");
-    *out = allocate(*context.device, size);
+    return allocate(*context.device, size);
   });
 }
 
@@ -428,12 +427,11 @@ CUresult CUDAAPI cuMemHostUnregister(void* memory) {
 }
 
 CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* out, void* memory, unsigned) {
-  return on_context("cuMemHostGetDevicePointer", [&](Context&) {
-    need(out, "cuMemHostGetDevicePointer", "the pointer's place");
+  return on_context("cuMemHostGetDevicePointer", out, "the pointer's place", [&](Context&) {
     if (!find_pinned(uintptr_t(memory)))
       fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostGetDevicePointer: %p is not pinned: %s", memory,
            describe(uintptr_t(memory)).c_str());
-    *out = CUdeviceptr(memory);
+    return CUdeviceptr(memory);
   });
 }
 

@@ -366,6 +366,10 @@ Context& enter_context(const char* call);
 Context& context_of(CUcontext handle);
 CUcontext handle_of(const Context& context);
 
+template <class T> void need(T* pointer, const char* call, const char* name) {
+  if (!pointer) fail(CUDA_ERROR_INVALID_VALUE, "%s: %s is null", call, name);
+}
+
 template <class F> CUresult guarded(F body) {
   try {
     body();
@@ -394,8 +398,19 @@ template <class F> CUresult on_context(const char* call, F body) {
   return guarded([&] { body(enter_context(call)); });
 }
 
-template <class T> void need(T* pointer, const char* call, const char* name) {
-  if (!pointer) fail(CUDA_ERROR_INVALID_VALUE, "%s: %s is null", call, name);
+/// The same frames for a call that gives what `body` returns; `place` says what `out` is for.
+template <class T, class F> CUresult on_driver(const char* call, T* out, const char* place, F body) {
+  return on_driver(call, [&] {
+    need(out, call, place);
+    *out = body();
+  });
 }
+template <class T, class F> CUresult on_context(const char* call, T* out, const char* place, F body) {
+  return on_context(call, [&](Context& context) {
+    need(out, call, place);
+    *out = body(context);
+  });
+}
+
 
 }  // namespace mcsim

@@ -333,9 +333,8 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* out) {
-  return on_context("cuStreamGetCtx", [&](Context& context) {
-    need(out, "cuStreamGetCtx", "the context's place");
-    *out = mcsim::handle_of(*stream_of(context, handle)->context);
+  return on_context("cuStreamGetCtx", out, "the context's place", [&](Context& context) {
+    return mcsim::handle_of(*stream_of(context, handle)->context);
   });
 }
 
@@ -356,13 +355,12 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
 }
 
 CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned flags) {
-  return on_context("cuEventCreate", [&](Context& context) {
-    need(out, "cuEventCreate", "the event's place");
+  return on_context("cuEventCreate", out, "the event's place", [&](Context& context) {
     if (flags & ~7u) fail(CUDA_ERROR_INVALID_VALUE, "cuEventCreate: unknown flags 0x%x", flags);
     auto event = std::make_shared<Event>();
     event->context = &context;
     event->flags = flags;
-    *out = state().events.add<CUevent>(event);
+    return state().events.add<CUevent>(event);
   });
 }
 
@@ -396,8 +394,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
 
 /// Host time between the two, so it tells nothing about a GPU.
 CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent begin_handle, CUevent end_handle) {
-  return on_context("cuEventElapsedTime", [&](Context&) {
-    need(milliseconds, "cuEventElapsedTime", "the time's place");
+  return on_context("cuEventElapsedTime", milliseconds, "the time's place", [&](Context&) {
     auto begin = state().events.find(begin_handle), end = state().events.find(end_handle);
     for (auto& event : {begin, end}) {
       refuse_captured(*event, "cuEventElapsedTime");
@@ -407,7 +404,7 @@ CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent begin_handle, C
     }
     if (!begin->recorded->done || !end->recorded->done)
       fail(CUDA_ERROR_NOT_READY, "cuEventElapsedTime: the work before an event is not done; wait for it");
-    *milliseconds = float(end->recorded->finished_at - begin->recorded->finished_at);
+    return float(end->recorded->finished_at - begin->recorded->finished_at);
   });
 }
 
