@@ -357,9 +357,6 @@ CUresult CUDAAPI cuProfilerStop(void) {
 CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
                                            size_t*);
 
-CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags,
-                                  CUdriverProcAddressQueryResult* status);
-
 }  // extern "C"
 
 namespace {
