@@ -81,13 +81,9 @@ template <class F> void each_stream(Context& context, F f) {
     if (stream.second->context == &context) f(*stream.second);
 }
 
-bool all_done(const std::vector<Op>& operations) {
-  return std::all_of(operations.begin(), operations.end(), [](const Op& op) { return op->done; });
-}
-
 /// A query's answer. Work that waits (deferred=1) is done after a first "not ready", as a device would meanwhile.
 void answer_query(const char* call, const std::vector<Op>& operations) {
-  if (!all_done(operations)) {
+  if (!std::all_of(operations.begin(), operations.end(), [](const Op& op) { return op->done; })) {
     finish(operations);
     fail(CUDA_ERROR_NOT_READY, "%s: not ready", call);
   }
@@ -266,21 +262,6 @@ void refuse_captured(Event& event, const char* call) {
   fail(CUDA_ERROR_CAPTURED_EVENT, "%s", why.c_str());
 }
 
-CUresult launch_host(const char* call, CUstream handle, CUhostFn function, void* data) {
-  return on_context(call, [&](Context& context) {
-    if (!function) fail(CUDA_ERROR_INVALID_VALUE, "%s: the function is null", call);
-    auto stream = stream_of(context, handle);
-    submit(*stream, {"host function", CU_GRAPH_NODE_TYPE_HOST, stream->context, [=](Operation&) {
-                       // Without the lock: the function may need one (Python's) whose holder waits for ours.
-                       this_thread().in_callback = true;
-                       state().lock.unlock();
-                       function(data);
-                       state().lock.lock();
-                       this_thread().in_callback = false;
-                     }});
-  });
-}
-
 }  // namespace
 
 extern "C" {
@@ -351,7 +332,18 @@ CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
-  return launch_host("cuLaunchHostFunc", handle, function, data);
+  return on_context("cuLaunchHostFunc", [&](Context& context) {
+    need(function, "cuLaunchHostFunc", "the function");
+    auto stream = stream_of(context, handle);
+    submit(*stream, {"host function", CU_GRAPH_NODE_TYPE_HOST, stream->context, [=](Operation&) {
+                       // Without the lock: the function may need one (Python's) whose holder waits for ours.
+                       this_thread().in_callback = true;
+                       state().lock.unlock();
+                       function(data);
+                       state().lock.lock();
+                       this_thread().in_callback = false;
+                     }});
+  });
 }
 
 CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned flags) {
