@@ -87,7 +87,6 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef RedZones zones
     cdef size_t guard                       # bytes behind each block: a word on the host, a red zone on a device that has them
     cdef bint words                         # whether words are kept in the memory, as only the host can
-    cdef size_t held                        # bytes of all pools and large blocks
     cdef int shift                          # min_chunk_size is 1 << shift
     cdef int next_order                     # of the pool to be taken next
     cdef int max_order
@@ -364,9 +363,6 @@ cdef class BuddyAllocator(StreamAllocator):
                     smallest = pool
             preincrement(now)
         return smallest if count > 1 else NULL
-
-    cdef size_t reserved(self) noexcept:
-        return self.held
 
     cdef size_t largest_free(self) noexcept:
         cdef int largest = 0

@@ -133,7 +133,7 @@ cdef class CachingAllocator(StreamAllocator):
     cdef size_t small_grain, large_grain        # those of the constants, or more where red zones lie between blocks
     cdef unordered_map[size_t, Block] blocks    # address -> block, of all states; a Block stays where it is until erased
     cdef vector[FreeBlocks] cached              # by pool; a vector, as Cython runs no constructors in an array
-    cdef size_t held, peak_held, limit
+    cdef size_t peak_held, limit
     cdef size_t hits, upstream_allocations, splits, merges, retries
     cdef str refusal                            # what stood against the last segment that could not be had
 
@@ -360,9 +360,6 @@ cdef class CachingAllocator(StreamAllocator):
         if nbytes is not None and not 0 <= nbytes < ANY:
             raise ConfigError(f"must be a number of bytes, from 0 to 2^64 - 2, got {nbytes}", field="CachingAllocator.limit")
         self.limit = ANY if nbytes is None else nbytes
-
-    cdef size_t reserved(self) noexcept:
-        return self.held
 
     cdef size_t largest_free(self) noexcept:
         cdef size_t largest = 0

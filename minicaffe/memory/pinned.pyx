@@ -55,8 +55,7 @@ cdef class CachingHostAllocator(StreamAllocator):
     """
     cdef unordered_map[size_t, HostBlock] blocks    # address -> block, of all states
     cdef vector[vector[size_t]] cached              # by order: free blocks; the last one freed is the first one taken
-    cdef size_t held, peak_held
-    cdef size_t hits, upstream_allocations, retries
+    cdef size_t peak_held, hits, upstream_allocations, retries
     cdef str refusal                                # what stood against the last block that could not be had
 
     def __init__(self, Allocator upstream not None, StreamOrder streams=None):
@@ -167,9 +166,6 @@ cdef class CachingHostAllocator(StreamAllocator):
         if dereference(known).second.state != LIVE or self.waiting.size() > 0 and self.waiting.count(address) > 0:
             raise PointerError(f"CachingHostAllocator: {address:#x} is free already")
         return &dereference(known).second
-
-    cdef size_t reserved(self) noexcept:
-        return self.held
 
     cdef size_t largest_free(self) noexcept:
         cdef int order

@@ -16,6 +16,7 @@ cdef size_t NO_STREAM
 
 cdef class StreamAllocator(Allocator):
     cdef StreamOrder streams
+    cdef size_t held                                    # bytes of `upstream`, in use or not
     cdef unordered_map[size_t, vector[size_t]] users    # live block -> the streams besides its own that use it
     cdef unordered_map[size_t, size_t] waiting          # freed block -> its events that are not done
     cdef size_t chosen                                  # stream of the request that begins; NO_STREAM: the current one

@@ -77,6 +77,9 @@ cdef class StreamAllocator(Allocator):
         """Give everything without a live block back to `upstream`."""
         raise Error(f"{type(self).__name__} must override give_free")
 
+    cdef size_t reserved(self) noexcept:
+        return self.held
+
     cdef size_t next_stream(self) except? -2:
         """Give the stream that a request is for: the first thing that `alloc_ptr` does, if there are `streams`."""
         cdef size_t stream = self.chosen
