@@ -362,12 +362,18 @@ cdef class CachingAllocator(StreamAllocator):
         self.limit = ANY if nbytes is None else nbytes
 
     cdef size_t largest_free(self) noexcept:
-        cdef size_t largest = 0
+        return self.free_bytes(ANY).second
+
+    cdef pair[size_t, size_t] free_bytes(self, size_t stream) noexcept:
+        """Count all free bytes of `stream`, or of ANY, and those of the largest free block."""
+        cdef pair[size_t, size_t] found
         cdef int pool
         for pool in range(POOLS):
             for item in self.cached[pool]:
-                largest = max(largest, item.second.nbytes)
-        return largest
+                if stream == ANY or item.second.stream == stream:
+                    found.first += item.second.nbytes
+                    found.second = max(found.second, item.second.nbytes)
+        return found
 
     def stats(self):
         """Give `CachingStats`."""
@@ -394,16 +400,8 @@ cdef class CachingAllocator(StreamAllocator):
         (int, int)
             All free bytes, and those of the largest free block.
         """
-        cdef size_t total = 0
-        cdef size_t largest = 0
-        cdef size_t number = ANY if stream is None else stream_number(stream)
-        cdef int pool
-        for pool in range(POOLS):
-            for item in self.cached[pool]:
-                if number == ANY or item.second.stream == number:
-                    total += item.second.nbytes
-                    largest = max(largest, item.second.nbytes)
-        return total, largest
+        cdef pair[size_t, size_t] found = self.free_bytes(ANY if stream is None else stream_number(stream))
+        return found.first, found.second
 
     def base_allocation(self, size_t address):
         """Give where the segment begins that a live block was cut from, and its bytes (THC's getBaseAllocation).
