@@ -241,12 +241,9 @@ class Registry:
         """Give back what the allocator of `place` (None: of every place) holds, but nobody uses."""
         if place is not None:
             check_place(place, "memory.empty_cache")
-        with self._lock:
-            allocators = [a for p, a in self._allocators.items() if place is None or p == place]
-            if self._pool is not None and place in (None, CPUPlace()):
-                allocators.append(self._pool)
-        for allocator in allocators:
-            allocator.empty_cache()
+        for allocator in self.all_in_use():
+            if place in (None, allocator.place):
+                allocator.empty_cache()
 
     def used(self, place):
         """Count the bytes of all blocks that live at `place`."""
