@@ -48,7 +48,7 @@ def make_allocator(name, upstream, streams=None):
             raise ConfigError(f"unknown allocator '{kind}'{close_matches(kind, KINDS)}; known are {', '.join(KINDS)}")
         make, readers, first = KINDS[kind]
         try:
-            result = make(result, streams, **_parameters(text, readers, first, result) if colon else {})
+            result = make(result, streams=streams, **_parameters(text, readers, first, result) if colon else {})
         except ConfigError as error:
             raise error.at(field=f"allocator '{part.strip()}'")
     return result
@@ -69,10 +69,6 @@ def _parameters(text, readers, first, below):
             raise ConfigError(f"{key} is given twice")
         values[key] = readers[key](value, below)
     return values
-
-
-def _word(text, below):
-    return text
 
 
 def _size(text, below):
@@ -110,20 +106,16 @@ def _caching(below, streams, **options):
     return CachingHostAllocator(below, streams)
 
 
-def _buddy(below, streams, **options):
-    return BuddyAllocator(below, streams=streams, **options)
-
-
 def _limit(below, streams, max_bytes=None):
     if max_bytes is None:
         raise ConfigError("limit needs a size; write e.g. limit:2GiB or limit:50%")
     return LimitAllocator(below, max_bytes)
 
 
-# kind -> function(below, streams, **parameters), parameter -> function(text, below), the parameter that needs no key
+# kind -> function(below, streams=, **parameters), parameter -> function(text, below), the parameter that needs no key
 KINDS = {
     "plain": (_plain, {"alignment": _size}, None),
-    "caching": (_caching, {"constants": _word, "limit": _share}, "constants"),
-    "buddy": (_buddy, {"min_chunk_size": _size, "max_chunk_size": _size, "first_pool_size": _size}, None),
+    "caching": (_caching, {"constants": lambda text, below: text, "limit": _share}, "constants"),
+    "buddy": (BuddyAllocator, {"min_chunk_size": _size, "max_chunk_size": _size, "first_pool_size": _size}, None),
     "limit": (_limit, {"max_bytes": _share}, "max_bytes"),
 }
