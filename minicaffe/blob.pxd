@@ -51,8 +51,6 @@ cdef class Blob:
     cdef void* mutable_diff_in(self, const Context& on, Layout layout) except? NULL nogil
     cdef void* overwrite_diff_in(self, const Context& on, Layout layout) except? NULL nogil
     cdef int wrote_diff(self) except -1
-    cpdef Layout layout_of_data(self)
-    cpdef Layout layout_of_diff(self)
     cdef int fill_data_on(self, const Context& on, double value) except -1
     cdef int fill_diff_on(self, const Context& on, double value) except -1
     cdef long long dim(self, int axis) except? -1

@@ -315,11 +315,11 @@ cdef class Blob:
     cdef int wrote_diff(self) except -1:
         return self.diff_memory.show_private()
 
-    cpdef Layout layout_of_data(self):
+    def layout_of_data(self):
         """Give the Layout in which the data are kept by an engine now, None for plain order."""
         return self.data_memory.layout()
 
-    cpdef Layout layout_of_diff(self):
+    def layout_of_diff(self):
         """Give the Layout in which the gradient is kept by an engine now, None for plain order."""
         return self.diff_memory.layout()
 

@@ -61,17 +61,9 @@ cdef class SyncedMemory:
     cdef int change_layout(self, int call, Layout layout) except -1
     cpdef Buffer cpu_data(self)
     cpdef Buffer mutable_cpu_data(self)
-    cpdef Buffer private_data(self, Layout layout)
-    cpdef Buffer mutable_private_data(self, Layout layout)
-    cpdef Buffer overwrite_private_data(self, Layout layout)
     cpdef Buffer gpu_data(self)
     cpdef Buffer mutable_gpu_data(self)
-    cpdef set_cpu_data(self, source)
-    cpdef set_cpu_copy(self, source)
     cdef Buffer wrapped(self, source, str call)
-    cpdef set_gpu_data(self, size_t address, owner=*)
-    cpdef async_gpu_push(self, stream)
-    cpdef copy_on_device(self, SyncedMemory source, size_t nbytes)
     cdef int use_on_device(self, int call) except -1 with gil
     cdef int act(self, int call, argument) except -1 with gil
     cdef int become(self, SyncedHead head, str why) except -1

@@ -375,17 +375,17 @@ cdef class SyncedMemory:
         self.private_side, self.arrangement = None, layout
         return 0
 
-    cpdef Buffer private_data(self, Layout layout):
+    def private_data(self, Layout layout):
         """Give the private side in `layout`, to read."""
         self.private_data_ptr(layout)
         return self.private_side.toreadonly()
 
-    cpdef Buffer mutable_private_data(self, Layout layout):
+    def mutable_private_data(self, Layout layout):
         """Give the private side in `layout`, to read and write; the plain sides become stale."""
         self.mutable_private_data_ptr(layout)
         return self.private_side
 
-    cpdef Buffer overwrite_private_data(self, Layout layout):
+    def overwrite_private_data(self, Layout layout):
         """Give the private side in `layout`, to be overwritten; the plain sides become stale."""
         self.overwrite_private_data_ptr(layout)
         return self.private_side
@@ -410,7 +410,7 @@ cdef class SyncedMemory:
         self.mutable_gpu_data_ptr()
         return self.device
 
-    cpdef set_cpu_data(self, source):
+    def set_cpu_data(self, source):
         """Take the memory of `source` as the host side; it is kept alive and never freed.
 
         Parameters
@@ -425,7 +425,7 @@ cdef class SyncedMemory:
         """
         self.act(SET_CPU_DATA, self.wrapped(source, "set_cpu_data"))
 
-    cpdef set_cpu_copy(self, source):
+    def set_cpu_copy(self, source):
         """Take the memory of `source`, which holds what the device side holds, as the host side: both are valid then.
 
         Raises
@@ -450,7 +450,7 @@ cdef class SyncedMemory:
             raise self.wrong(call, f"needs {self.size} bytes, got {nbytes}")
         return foreign_buffer(ptr, nbytes, CPUPlace(), owner, self._name)
 
-    cpdef set_gpu_data(self, size_t address, owner=None):
+    def set_gpu_data(self, size_t address, owner=None):
         """Take `size` bytes at device `address` as the device side; `owner` is kept alive, the memory never freed."""
         if address == 0:
             raise self.wrong("set_gpu_data", "needs a device address, got 0")
@@ -467,7 +467,7 @@ cdef class SyncedMemory:
             self._place = place
             self.act(SET_GPU_DATA, foreign_buffer(<void*>address, self.size, place, owner, self._name))
 
-    cpdef async_gpu_push(self, stream):
+    def async_gpu_push(self, stream):
         """Put the copy of the host side to the device on `stream`; wait for the stream before using the device side.
 
         Dropping the memory is always safe: the allocators of both blocks know of the stream, and foreign memory is kept until
@@ -484,7 +484,7 @@ cdef class SyncedMemory:
         self.use_on_device(-1)
         self.act(ASYNC_GPU_PUSH, stream)
 
-    cpdef copy_on_device(self, SyncedMemory source, size_t nbytes):
+    def copy_on_device(self, SyncedMemory source, size_t nbytes):
         """Copy the first `nbytes` of `source`, device side to device side, also from another GPU; the host does not wait.
 
         Raises
