@@ -26,14 +26,13 @@ _told = False
 
 def short_name(spelling):
     """Return the name of a kernel without namespaces: ``Each<Fill<float>>``."""
-    inside = re.search(r"\[with K = (.*?)(?:; .*)?\]$|\[K = (.*)\]$", spelling)
-    return re.sub(r"\bmc::(cuda::)?", "", (inside[1] or inside[2]) if inside else spelling)
+    return re.sub(r"\bmc::(cuda::)?", "", kernel_type(spelling))
 
 
 def kernel_type(spelling):
-    """Return the C++ type of a kernel from what ``mc::spelling`` returned."""
+    """Return the C++ type of a kernel from what ``mc::spelling`` returned; any other name as it is."""
     inside = re.search(r"\[with K = (.*?)(?:; .*)?\]$|\[K = (.*)\]$", spelling)
-    return inside[1] or inside[2]
+    return (inside[1] or inside[2]) if inside else spelling
 
 
 def package_folder():
