@@ -5,6 +5,7 @@ the options and NVRTC's version. Files appear whole or not at all; one whose con
 compiled anew. `minicaffe cache` shows and clears the folder.
 """
 
+import functools
 import hashlib
 import importlib.resources
 import logging
@@ -202,9 +203,6 @@ def _nvrtc_version():
     return nvrtc().nvrtcVersion()[1:]
 
 
-_texts = []
-
-
 def kernel_headers():
     """Return the paths of what NVRTC compiles, by the names that includes give them: kernels/*.hpp, ops/*/kernel*.hpp."""
     root = package_folder()
@@ -212,10 +210,9 @@ def kernel_headers():
             for path in sorted([*root.glob("kernels/*.hpp"), *root.glob("ops/*/kernel*.hpp")])}
 
 
+@functools.cache
 def _kernel_texts():
-    if not _texts:
-        _texts.extend(path.read_text() for path in kernel_headers().values())
-    return _texts
+    return [path.read_text() for path in kernel_headers().values()]
 
 
 def _read(path):

@@ -64,7 +64,7 @@ def test_the_compilers_version_and_the_kernel_texts_are_in_the_key(cache, compil
     monkeypatch.setattr(compile, "_nvrtc_version", lambda: (99, 0))
     twice()
     texts = compile._kernel_texts()
-    monkeypatch.setattr(compile, "_texts", [*texts[:-1], texts[-1] + "// changed"])
+    monkeypatch.setattr(compile, "_kernel_texts", lambda: [*texts[:-1], texts[-1] + "// changed"])
     twice()
     assert len(compiled) == 3
 
