@@ -65,8 +65,7 @@ cdef error_of(cydriver.CUresult code, str call, arguments=()):
         remedy = ("the device's memory is lost to this process; start the program again, from the last snapshot if there is "
                   "one (what is saved is whole)")
     message = f"{call}({', '.join(map(str, arguments))}): {shown}: {said}" + (f"; {remedy}" if remedy else "")
-    kind = OutOfMemoryError if code == cydriver.CUDA_ERROR_OUT_OF_MEMORY else DeviceError
-    return kind(message) if kind is OutOfMemoryError else DeviceError(message, code=shown)
+    return OutOfMemoryError(message) if code == cydriver.CUDA_ERROR_OUT_OF_MEMORY else DeviceError(message, code=shown)
 
 
 cdef int check(cydriver.CUresult code, str call, arguments=()) except -1:
