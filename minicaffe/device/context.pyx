@@ -6,20 +6,16 @@ cdef extern from *:
     """
     // The stream whose device this thread has made current, so that a launch need not ask the driver.
     static thread_local mc::cuda::Stream* active_stream = nullptr;
-    static inline void activate_once(mc::cuda::Stream* stream) {
-      if (stream && active_stream != stream) stream->activate(stream);
-    }
-    static inline void set_active_stream(mc::cuda::Stream* stream) { active_stream = stream; }
     """
-    void activate_once(CudaStream* stream) noexcept nogil
-    void set_active_stream(CudaStream* stream) noexcept nogil
+    CudaStream* active_stream
 
 cdef CudaStream* _stream = NULL     # NULL: the CPU
 
 
 cdef void set_active(CudaStream* stream) noexcept nogil:
     """Say that the device of `stream` is now current in this thread."""
-    set_active_stream(stream)
+    global active_stream
+    active_stream = stream
 
 
 cdef Context cpu_context() noexcept nogil:
@@ -35,7 +31,8 @@ cdef Context context() noexcept nogil:
     cdef Context on
     on.threads = num_threads()
     on.stream = _stream
-    activate_once(_stream)
+    if on.stream != NULL and active_stream != on.stream:
+        on.stream.activate(on.stream)
     return on
 
 
