@@ -1,5 +1,5 @@
 // The functions of NVIDIA's libraries that operations call, as pointers: no header of theirs is included, nothing is linked, and
-// where the libraries are missing our own kernels run. Filled by cuda/libraries.pyx and cuda/cudnn.pyx.
+// where the libraries are missing our own kernels run. Filled by cuda/libraries.pyx.
 #pragma once
 
 namespace mc {

@@ -1,13 +1,19 @@
-"""NVIDIA's libraries, opened at run time: where they are missing, our own kernels compute (cuda/libraries.hpp).
+"""NVIDIA's libraries, opened at run time: where they are missing, our own kernels compute (cuda/libraries.hpp, cuda/cudnn.hpp).
 
-cuBLAS is opened with the device, cuDNN (cuda/cudnn.pyx) when a layer first asks for it. Functions are called through pointers,
-so that nothing links against them; cuda-pathfinder finds the libraries of the wheels nvidia-cublas and nvidia-cudnn-cu13 or of
-an installed toolkit. On the simulated device only libraries are opened that MINICAFFE_CUBLAS or MINICAFFE_CUDNN names.
+cuBLAS is opened with the device, cuDNN when a layer first asks for it: with ``engine: CUDNN``, or with engine DEFAULT after
+`use_cudnn` or under ``MINICAFFE_ENGINE=cudnn`` (ops/engine.pyx). Functions are called through pointers, so that nothing links
+against them; cuda-pathfinder finds the libraries of the wheels nvidia-cublas and nvidia-cudnn-cu13 or of an installed toolkit,
+unless ``MINICAFFE_CUBLAS`` or ``MINICAFFE_CUDNN`` names another. On the simulated device only those are opened that these name.
+
+Environment, read when cuDNN is opened: ``MINICAFFE_CUDNN_WORKSPACE`` is how much memory a convolution may ask for (``256MiB``),
+``MINICAFFE_DETERMINISTIC=1`` takes only what repeats its results.
+Not here: MAX pooling, BatchNorm in place, cuDNN's graph interface, layouts other than Caffe's.
 """
 
 import ctypes
 import logging
 import os
+import threading
 
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
@@ -15,11 +21,22 @@ from libc.stdlib cimport calloc
 from minicaffe.device.context cimport CudaStream
 
 from minicaffe import sim
-from minicaffe.cuda import cudnn
-from minicaffe.errors import DependencyError, DeviceError
+from minicaffe.errors import ConfigError, DependencyError, DeviceError
+from minicaffe.memory.sizes import parse_size
+
+cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
+    cppclass Cudnn "mc::cuda::Cudnn":
+        Cudnn() except +
+        void* handle
+        int call        # CudnnCalls; only its address is used
+        int tf32, deterministic
+        size_t workspace_limit
+        void (*fail)(CudaStream*, const char*, int) noexcept
+        const char* (*status_name)(int) noexcept
+    const char** kCudnnNames "mc::cuda::kCudnnNames"
+    const int kCudnnCalls "mc::cuda::kCudnnCalls"
 
 cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
-    struct Cudnn "mc::cuda::Cudnn"
     ctypedef void (*sgemm_function "mc::cuda::CublasGemm<float>")()
     ctypedef void (*dgemm_function "mc::cuda::CublasGemm<double>")()
     struct Libraries "mc::cuda::Libraries":
@@ -40,10 +57,14 @@ cdef extern from *:
     Libraries* libraries_of(const CudaStream* stream) nogil
 
 DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
+LEAST_CUDNN = 90000
+CUDNN_WORKSPACE = "256MiB"
 log = logging.getLogger(__name__)
-_library = None
-_keep_failure = None    # of cuda/device.pyx: lets a device's stream fail with an error
 tf32 = True     # matrix products of float32 round their factors to 10 bits of mantissa (allow_tf32)
+_cublas = None
+_cudnn = None
+_cudnn_lock = threading.Lock()
+_keep_failure = None    # of cuda/device.pyx: lets a device's stream fail with an error
 cdef bytes _no_cudnn = None     # the text of which devices have the address
 
 
@@ -56,22 +77,6 @@ def allow_tf32(allow):
     tf32 = bool(allow)
 
 
-def open_cublas():
-    """Return the library as a ctypes object, or None where there is none."""
-    global _library
-    named = os.environ.get("MINICAFFE_CUBLAS")
-    if _library is None and sim.selected() and not named:
-        return None
-    if _library is None:
-        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-        try:
-            _library = ctypes.CDLL(named or load_nvidia_dynamic_lib("cublas").abs_path)
-        except (DynamicLibNotFoundError, OSError) as error:
-            log.info("no cuBLAS (%s): our own kernel multiplies matrices; pip install nvidia-cublas", str(error).split("\n")[0])
-            _library = False
-    return _library or None
-
-
 def attach(size_t stream, keep_failure):
     """Open the libraries for the computing stream at address `stream`; the context of its device is the calling thread's.
 
@@ -82,9 +87,53 @@ def attach(size_t stream, keep_failure):
     cdef Libraries* libraries = <Libraries*> calloc(1, sizeof(Libraries))   # lives as long as the process, as the device does
     if libraries == NULL:
         raise MemoryError()
-    libraries.open_cudnn, libraries.fail = open_cudnn, fail
+    libraries.open_cudnn, libraries.fail = open_cudnn, fail_cublas
     attach_cublas(<CudaStream*> stream, libraries)
     set_libraries(<CudaStream*> stream, libraries)
+
+
+def versions(size_t stream):
+    """Return the versions (int) of cuBLAS and cuDNN by name, None for one that is not open for the stream at address `stream`."""
+    cdef Libraries* libraries = libraries_of(<CudaStream*> stream)
+    cublas = None
+    if libraries.cublas != NULL:
+        number = ctypes.c_int()
+        _checked(_cublas, _cublas_error, "cublasGetVersion_v2", ctypes.c_void_p(<uintptr_t> libraries.cublas), ctypes.byref(number))
+        cublas = number.value
+    return {"cuBLAS": cublas, "cuDNN": _cudnn.cudnnGetVersion() if libraries.cudnn != NULL else None}
+
+
+def _address(function):
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _checked(library, error_of, call, *arguments):
+    status = getattr(library, call)(*arguments)
+    if status:
+        raise error_of(call, status)
+
+
+def _status_name(function, status):
+    function.restype = ctypes.c_char_p
+    return function(status).decode()
+
+
+# ---- cuBLAS
+
+def open_cublas():
+    """Return the library as a ctypes object, or None where there is none."""
+    global _cublas
+    named = os.environ.get("MINICAFFE_CUBLAS")
+    if _cublas is None and sim.selected() and not named:
+        return None
+    if _cublas is None:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+        try:
+            _cublas = ctypes.CDLL(named or load_nvidia_dynamic_lib("cublas").abs_path)
+        except (DynamicLibNotFoundError, OSError) as error:
+            log.info("no cuBLAS (%s): our own kernel multiplies matrices; pip install nvidia-cublas", str(error).split("\n")[0])
+            _cublas = False
+    return _cublas or None
 
 
 cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
@@ -93,22 +142,35 @@ cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
     if library is None:
         return 0
     handle = ctypes.c_void_p()
-    _checked(library, "cublasCreate_v2", ctypes.byref(handle))
-    _checked(library, "cublasSetStream_v2", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
-    _checked(library, "cublasSetMathMode", handle, TF32_MATH if tf32 else DEFAULT_MATH)
+    _checked(library, _cublas_error, "cublasCreate_v2", ctypes.byref(handle))
+    _checked(library, _cublas_error, "cublasSetStream_v2", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
+    _checked(library, _cublas_error, "cublasSetMathMode", handle, TF32_MATH if tf32 else DEFAULT_MATH)
     # A workspace of ours: cuBLAS would take its own when a graph is recorded, which must not allocate.
-    _checked(library, "cublasSetWorkspace_v2", handle, ctypes.c_void_p(<uintptr_t> stream.workspace),
+    _checked(library, _cublas_error, "cublasSetWorkspace_v2", handle, ctypes.c_void_p(<uintptr_t> stream.workspace),
              ctypes.c_size_t(stream.workspace_bytes))
     libraries.cublas = <void*> <uintptr_t> handle.value
     libraries.sgemm = <sgemm_function> <uintptr_t> _address(library.cublasSgemmStridedBatched)
     libraries.dgemm = <dgemm_function> <uintptr_t> _address(library.cublasDgemmStridedBatched)
 
 
+def _cublas_error(call, status, remedy=""):
+    return DeviceError(f"{call}: {_status_name(_cublas.cublasGetStatusString, status)}{remedy}", code=str(status))
+
+
+cdef void fail_cublas(CudaStream* stream, const char* call, int status) noexcept with gil:
+    remedy = "; if it happens again, uninstall nvidia-cublas: our own kernel then multiplies"
+    _keep_failure(stream.device, _cublas_error((<bytes> call).decode(), status, remedy))
+
+
+# ---- cuDNN
+
 cdef void open_cudnn(CudaStream* stream) noexcept with gil:
     """Open cuDNN for the stream's device, or say why there is none."""
     global _no_cudnn
     try:
-        libraries_of(stream).cudnn = <Cudnn*> <uintptr_t> cudnn.open_for(<size_t> stream, tf32, _keep_failure)
+        with _cudnn_lock:
+            if libraries_of(stream).cudnn == NULL:
+                libraries_of(stream).cudnn = new_cudnn(stream)
     except DependencyError as error:
         _no_cudnn = _no_cudnn or error.message.encode()
         libraries_of(stream).no_cudnn = _no_cudnn
@@ -116,31 +178,65 @@ cdef void open_cudnn(CudaStream* stream) noexcept with gil:
         _keep_failure(stream.device, error)
 
 
-def _address(function):
-    return ctypes.cast(function, ctypes.c_void_p).value
+cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
+    """Return a new Cudnn for a computing stream.
+
+    Raises ConfigError, DependencyError or DeviceError for a wrong MINICAFFE_CUDNN_WORKSPACE; if there is no cuDNN, or one too old;
+    if it is there but does not start.
+    """
+    global _cudnn
+    try:
+        limit = parse_size(os.environ.get("MINICAFFE_CUDNN_WORKSPACE") or CUDNN_WORKSPACE)
+    except ConfigError as error:
+        raise error.at(field="MINICAFFE_CUDNN_WORKSPACE")
+    try:
+        _cudnn = _cudnn or _find_cudnn()
+        addresses = [_address(getattr(_cudnn, (<bytes> kCudnnNames[i]).decode())) for i in range(kCudnnCalls)]
+        _cudnn.cudnnGetVersion.restype = ctypes.c_size_t
+        version = _cudnn.cudnnGetVersion()
+    except (OSError, AttributeError) as error:
+        raise DependencyError(f"no cuDNN ({str(error).splitlines()[0]})") from None
+    if version < LEAST_CUDNN:
+        raise DependencyError(f"cuDNN is of version {version}, older than {LEAST_CUDNN}")
+    cdef Cudnn* cudnn = new Cudnn()     # lives as long as the process, as the device does
+    cdef void** calls = <void**> &cudnn.call
+    for i, address in enumerate(addresses):
+        calls[i] = <void*> <uintptr_t> address
+    handle = ctypes.c_void_p()
+    if stream.activate(stream):
+        stream.raise_error(stream)
+    _checked(_cudnn, _cudnn_error, "cudnnCreate", ctypes.byref(handle))
+    _checked(_cudnn, _cudnn_error, "cudnnSetStream", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
+    cudnn.handle = <void*> <uintptr_t> handle.value
+    cudnn.tf32, cudnn.deterministic = tf32, os.environ.get("MINICAFFE_DETERMINISTIC", "0") not in ("", "0")
+    cudnn.workspace_limit = limit
+    cudnn.fail = fail_cudnn
+    cudnn.status_name = <const char* (*)(int) noexcept nogil> <uintptr_t> _address(_cudnn.cudnnGetErrorString)
+    log.info("cuDNN %s", version)
+    return cudnn
 
 
-def _checked(library, call, *arguments):
-    status = getattr(library, call)(*arguments)
-    if status:
-        raise DeviceError(f"{call}: {_status_name(library, status)}", code=str(status))
+def _find_cudnn():
+    named = os.environ.get("MINICAFFE_CUDNN")
+    if named:
+        return ctypes.CDLL(named)
+    if sim.selected():
+        raise OSError("the simulated device has none")
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    try:
+        return ctypes.CDLL(load_nvidia_dynamic_lib("cudnn").abs_path)
+    except DynamicLibNotFoundError:
+        raise OSError("pip install nvidia-cudnn-cu13") from None
 
 
-def _status_name(library, status):
-    library.cublasGetStatusString.restype = ctypes.c_char_p
-    return library.cublasGetStatusString(status).decode()
+def _cudnn_error(call, status):
+    text = ctypes.create_string_buffer(512)
+    _cudnn.cudnnGetLastErrorString.restype = None
+    _cudnn.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))
+    said = text.value.decode("utf-8", "replace").strip()
+    name = _status_name(_cudnn.cudnnGetErrorString, status)
+    return DeviceError(f"{call}: {name}{': ' + said if said else ''}; engine: CAFFE does without cuDNN", code=name)
 
 
-cdef void fail(CudaStream* stream, const char* call, int status) noexcept with gil:
-    _keep_failure(stream.device, DeviceError(f"{(<bytes> call).decode()}: {_status_name(_library, status)}; if it happens again, "
-                                             "uninstall nvidia-cublas: our own kernel then multiplies", code=str(status)))
-
-
-def versions(size_t stream):
-    """Return the versions (int) of cuBLAS and cuDNN by name, None for one that is not open for the stream at address `stream`."""
-    cublas, handle = None, <uintptr_t> libraries_of(<CudaStream*> stream).cublas
-    if handle:
-        number = ctypes.c_int()
-        _checked(_library, "cublasGetVersion_v2", ctypes.c_void_p(handle), ctypes.byref(number))
-        cublas = number.value
-    return {"cuBLAS": cublas, "cuDNN": cudnn.version_for((<CudaStream*> stream).device)}
+cdef void fail_cudnn(CudaStream* stream, const char* call, int status) noexcept with gil:
+    _keep_failure(stream.device, _cudnn_error((<bytes> call).decode(), status))
