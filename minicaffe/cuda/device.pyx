@@ -35,10 +35,6 @@ from minicaffe.memory.reporter import reporter
 from minicaffe.memory.synced import current_gpu, device_lock, set_current_gpu
 
 cdef extern from *:
-    """
-    static inline void set_function(mc::cuda::Kernel* k, int device, void* f) { k->functions[device] = f; }
-    """
-    void set_function(CudaKernel* k, int device, void* f) nogil
     enum: kMaxDevices "mc::cuda::kMaxDevices"
 
 cdef enum:
@@ -338,7 +334,7 @@ cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:
         else:
             cubin, name = compile.kernel_image(spelling, kernel.host.argument_sizes[0], owner.architecture)
             function = owner.function(owner.load_module(cubin), name)
-        set_function(kernel, stream.device, <void*> function)
+        kernel.functions[stream.device] = <void*> function
         return <void*> function
     except BaseException as error:
         keep_failure(stream, error)
