@@ -35,6 +35,19 @@ const Named kCodes[] = {
     E(ERROR_EXTERNAL_DEVICE), E(ERROR_UNKNOWN)};
 #undef E
 
+/// Null for a number that is no code.
+const char* error_name(CUresult code) {
+  for (const Named& named : kCodes)
+    if (named.code == code) return named.name;
+  return nullptr;
+}
+
+const char* noun(Kind kind) {
+  const char* nouns[] = {"nothing",  "context", "stream",           "event",     "module",
+                         "function", "graph",   "executable graph", "graph node"};
+  return uint64_t(kind) <= uint64_t(Kind::Node) ? nouns[uint64_t(kind)] : "nothing";
+}
+
 std::string print_list(const char* format, va_list list) {
   va_list again;
   va_copy(again, list);
@@ -67,22 +80,10 @@ CUresult remember(const Failure& failure) {
   return failure.code;
 }
 
-const char* error_name(CUresult code) {
-  for (const Named& named : kCodes)
-    if (named.code == code) return named.name;
-  return nullptr;
-}
-
 bool error_code(const std::string& name, CUresult* code) {
   for (const Named& named : kCodes)
     if (name == named.name) return *code = named.code, true;
   return false;
-}
-
-const char* noun(Kind kind) {
-  const char* nouns[] = {"nothing",  "context", "stream",           "event",     "module",
-                         "function", "graph",   "executable graph", "graph node"};
-  return uint64_t(kind) <= uint64_t(Kind::Node) ? nouns[uint64_t(kind)] : "nothing";
 }
 
 void bad_handle(Kind wanted, uint64_t handle, uint64_t given_out) {

@@ -112,8 +112,6 @@ void parse(Settings& settings, const std::string& setting) {
   }
 }
 
-}  // namespace
-
 /// Settings not named stay as they are; after an error none has changed but planned failures.
 void configure(const std::string& text) {
   Settings settings = state().settings;
@@ -124,6 +122,8 @@ void configure(const std::string& text) {
   }
   state().settings = settings;
 }
+
+}  // namespace
 
 /// Once, so that a planned failure of cuInit is counted and not planned anew; an ill-formed setting fails each time.
 void configure_from_environment() {

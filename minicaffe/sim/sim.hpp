@@ -40,13 +40,11 @@ struct Failure {
 [[noreturn]] void fail(CUresult code, const char* format, ...) __attribute__((format(printf, 2, 3)));
 std::string print(const char* format, ...) __attribute__((format(printf, 1, 2)));
 CUresult remember(const Failure& failure);
-const char* error_name(CUresult code);         // null for a number that is no code
 bool error_code(const std::string& name, CUresult* code);
 
 // ---- handles: numbers that are no addresses, never given out twice, so that a destroyed one is known as such
 
 enum class Kind : uint64_t { Context = 1, Stream, Event, Module, Function, Graph, Exec, Node };
-const char* noun(Kind kind);
 
 inline uint64_t handle_of(Kind kind, uint64_t number) { return ((0x5000 + uint64_t(kind)) << 48) | number; }
 /// The number in a handle; 0, which no handle has, if it is of another kind.
@@ -152,7 +150,6 @@ void synchronize(const Op& operation);       // finish, and the host has waited 
 void synchronize(Context& context);
 std::shared_ptr<Stream> new_stream(Context& context, const std::string& name);
 unsigned new_lane();
-double now_ms();
 
 // ---- graphs.cpp
 
@@ -322,7 +319,6 @@ struct Counters {
   std::map<std::string, Copies> copies;
 };
 
-void configure(const std::string& text);
 void configure_from_environment();
 void strike_planned(const char* call);
 std::string report();

@@ -46,6 +46,12 @@ void check_race(const Operation& op, const Touch& touch) {
   if (!conflict.empty()) fail(CUDA_ERROR_INVALID_VALUE, "%s", conflict.c_str());
 }
 
+double now_ms() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return double(now.tv_sec) * 1e3 + double(now.tv_nsec) / 1e6;
+}
+
 void run(Operation& op) {
   if (op.started) {  // by another thread, which has let go of the lock for a host function
     while (!op.done) {
@@ -91,12 +97,6 @@ void answer_query(const char* call, const std::vector<Op>& operations) {
 }
 
 }  // namespace
-
-double now_ms() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return double(now.tv_sec) * 1e3 + double(now.tv_nsec) / 1e6;
-}
 
 unsigned new_lane() {
   static unsigned last = 0;
