@@ -18,7 +18,7 @@ import threading
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
 
-from minicaffe.device.context cimport CudaStream
+from minicaffe.device.context cimport CudaLibraries, CudaStream
 
 from minicaffe import sim
 from minicaffe.errors import ConfigError, DependencyError, DeviceError
@@ -47,14 +47,6 @@ cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
         Cudnn* cudnn
         const char* no_cudnn
         void (*open_cudnn)(CudaStream*) noexcept
-
-cdef extern from *:
-    """
-    static inline void set_libraries(mc::cuda::Stream* stream, mc::cuda::Libraries* libraries) { stream->libraries = libraries; }
-    static inline mc::cuda::Libraries* libraries_of(const mc::cuda::Stream* stream) { return stream->libraries; }
-    """
-    void set_libraries(CudaStream* stream, Libraries* libraries) nogil
-    Libraries* libraries_of(const CudaStream* stream) nogil
 
 DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
 LEAST_CUDNN = 90000
@@ -89,12 +81,12 @@ def attach(size_t stream, keep_failure):
         raise MemoryError()
     libraries.open_cudnn, libraries.fail = open_cudnn, fail_cublas
     attach_cublas(<CudaStream*> stream, libraries)
-    set_libraries(<CudaStream*> stream, libraries)
+    (<CudaStream*> stream).libraries = <CudaLibraries*> libraries
 
 
 def versions(size_t stream):
     """Return the versions (int) of cuBLAS and cuDNN by name, None for one that is not open for the stream at address `stream`."""
-    cdef Libraries* libraries = libraries_of(<CudaStream*> stream)
+    cdef Libraries* libraries = <Libraries*> (<CudaStream*> stream).libraries
     cublas = None
     if libraries.cublas != NULL:
         number = ctypes.c_int()
@@ -167,13 +159,14 @@ cdef void fail_cublas(CudaStream* stream, const char* call, int status) noexcept
 cdef void open_cudnn(CudaStream* stream) noexcept with gil:
     """Open cuDNN for the stream's device, or say why there is none."""
     global _no_cudnn
+    cdef Libraries* libraries = <Libraries*> stream.libraries
     try:
         with _cudnn_lock:
-            if libraries_of(stream).cudnn == NULL:
-                libraries_of(stream).cudnn = new_cudnn(stream)
+            if libraries.cudnn == NULL:
+                libraries.cudnn = new_cudnn(stream)
     except DependencyError as error:
         _no_cudnn = _no_cudnn or error.message.encode()
-        libraries_of(stream).no_cudnn = _no_cudnn
+        libraries.no_cudnn = _no_cudnn
     except BaseException as error:
         _keep_failure(stream.device, error)
 

@@ -11,6 +11,7 @@ cdef extern from "minicaffe/device/context.hpp":
         const HostKernel* host
         void** functions
     struct CudaStream "mc::cuda::Stream"
+    struct CudaLibraries "mc::cuda::Libraries"  # cuda/libraries.pyx declares what it has
     ctypedef int (*raise_function)(CudaStream*) except -1
     struct CudaStream "mc::cuda::Stream":
         void* handle
@@ -24,6 +25,7 @@ cdef extern from "minicaffe/device/context.hpp":
         long long workspace_bytes
         const double* rate
         const unsigned long long* drawn
+        CudaLibraries* libraries
         void* (*load)(CudaStream*, CudaKernel*) noexcept nogil
         int (*start)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) noexcept nogil
         void (*fail)(CudaStream*, int, CudaKernel*, unsigned, unsigned) noexcept nogil
