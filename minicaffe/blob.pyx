@@ -563,13 +563,13 @@ cdef class Blob:
             self.reshape_to(shape)
         elif not self.shape_equals(shape, legacy):
             raise ShapeError(f"the stored shape is {list(shape)}, the blob has {list(self.shape)}")
-        for part, view in (("data", self.data), ("diff", None)):
+        for part in ("data", "diff"):
             values = getattr(proto, "double_" + part) or getattr(proto, part)
             if not values and part == "diff":
                 continue
             if len(values) != self.count:
                 raise DataError(f"{len(values)} values for shape {list(shape)}, which needs {self.count}", field=part)
-            (self.diff if view is None else view).reshape(-1)[:] = values
+            getattr(self, part).reshape(-1)[:] = values
 
     def shape_equals(self, shape, bint legacy=False):
         """Whether a stored shape fits: exactly, or for four `legacy` numbers aligned from the last axis."""
