@@ -66,19 +66,7 @@ void end_capture(const std::shared_ptr<Capture>& c) {
 
 namespace {
 
-/// Nodes that come before one of `nodes`, and these.
-std::set<int> with_ancestors(const Graph& graph, const std::set<int>& nodes) {
-  std::set<int> all;
-  std::vector<int> open(nodes.begin(), nodes.end());
-  while (!open.empty()) {
-    int node = open.back();
-    open.pop_back();
-    if (!all.insert(node).second) continue;
-    open.insert(open.end(), graph.nodes[size_t(node)].after.begin(), graph.nodes[size_t(node)].after.end());
-  }
-  return all;
-}
-
+/// Nodes that no other comes after.
 std::set<int> leaves(const Graph& graph) {
   std::set<int> last;
   for (size_t i = 0; i < graph.nodes.size(); ++i) last.insert(int(i));
@@ -178,11 +166,11 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* out) {
            c->origin->name.c_str(), stream->name.c_str());
     if (c->thread != this_thread().number && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
       fail(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "cuStreamEndCapture: the capture was begun by another thread");
-    auto joined = with_ancestors(*c->graph, stream->tails);
+    const std::set<int> tails = stream->tails;
     end_capture(c);
     if (!c->invalid.empty()) fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamEndCapture: %s", c->invalid.c_str());
     for (int node : leaves(*c->graph))
-      if (!joined.count(node))
+      if (!tails.count(node))
         fail(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "cuStreamEndCapture: %s does not wait for %s, which another stream did",
              stream->name.c_str(), c->graph->nodes[size_t(node)].work.name.c_str());
     *out = state().graphs.add<CUgraph>(c->graph);
