@@ -72,7 +72,7 @@ class Kernel:
                               f"{target.index}; make one with cuda.Stream(cuda.current())")
         for field, size in ("grid", grid), ("block", block):
             if not isinstance(size, (tuple, list)) or not 1 <= len(size) <= 3 or not all(
-                    isinstance(n, (int, np.integer)) and 0 <= n < 2**32 for n in size):
+                    isinstance(n, (int, np.integer)) and 0 < n < 2**32 for n in size):
                 raise ConfigError(f"kernel {self.name}: must be a tuple of 1 to 3 integers from 1 to 2^32 - 1, got {size!r}",
                                   field=field)
         values = [_argument(value, i, stream) for i, value in enumerate(args)]

@@ -87,9 +87,9 @@ cdef class Graph:
                 check(cydriver.cuGraphInstantiate(&self.executable, graph, 0), "cuGraphInstantiate", (f"{self.nodes} nodes",))
                 for block in self.kept:     # a replay may be under way when the graph goes
                     block.record_stream(self.device.compute_stream)
-            else:
-                self.kept = None
         finally:
+            if self.executable == NULL:     # nothing will be replayed
+                self.kept = None
             if graph != NULL:
                 cydriver.cuGraphDestroy(graph)
         return False

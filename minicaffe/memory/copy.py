@@ -134,10 +134,11 @@ def _end(value, name):
 def _device_end(interface, value, name):
     try:
         dtype, shape, (address, readonly) = np.dtype(interface["typestr"]), interface["shape"], interface["data"]
+        dims = list(zip(shape, interface.get("strides") or [None] * len(shape), strict=True))
     except (KeyError, TypeError, ValueError) as error:
         raise WrongTypeError(f"memory.copy: {name} has no proper __cuda_array_interface__: {error!r}") from None
     nbytes = dtype.itemsize
-    for size, stride in zip(reversed(shape), reversed(interface.get("strides") or [None] * len(shape))):
+    for size, stride in reversed(dims):
         if stride not in (None, nbytes) and size > 1:
             raise ConfigError(f"memory.copy: {name} is not contiguous in C order; make a contiguous copy of it first")
         nbytes *= size

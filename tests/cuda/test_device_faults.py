@@ -80,7 +80,7 @@ def test_a_call_that_fails_in_an_iteration(sim, call, nth, graphs):
         assert np.isfinite(blob.cpu_data).all() and np.isfinite(blob.cpu_diff).all()
 
 
-@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphGetNodes"])
+@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphGetNodes"])
 def test_a_graph_that_cannot_be_recorded_costs_only_the_graph(sim, call):
     expected = losses(make_solver(), 8)
     solver = make_solver()
@@ -99,6 +99,15 @@ def test_an_error_while_a_graph_is_recorded_ends_the_recording(sim):
         raise ZeroDivisionError
     blob.scale_data(2)
     assert (blob.cpu_data == 6).all() and graph.nodes == 0
+
+
+def test_a_graph_that_could_not_be_made_keeps_nothing(sim):
+    """What is dropped while a graph is recorded lives as long as that, which here is not at all."""
+    before = memory.stats(memory.CUDAPlace(0)).live
+    sim("fail=cuGraphInstantiateWithFlags:1")
+    with pytest.raises(DeviceError, match="cuGraphInstantiate"), cuda.Graph(cuda.current()) as graph:
+        Blob((100,)).gpu_data  # noqa: B018
+    assert memory.stats(memory.CUDAPlace(0)).live == before
 
 
 def test_a_graph_is_recorded_once(sim):

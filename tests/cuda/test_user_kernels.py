@@ -87,7 +87,7 @@ def test_a_kernel_marks_its_blobs_as_written():
 
 
 @pytest.mark.parametrize(("grid", "block", "shared"), [
-    ((1,), (1025,), 0), ((1,), (0,), 0), ((0,), (32,), 0), ((1, 70000), (32,), 0), ((1, 1, 70000), (32,), 0),
+    ((1,), (1025,), 0), ((1, 70000), (32,), 0), ((1, 1, 70000), (32,), 0),
     ((1,), (32, 64), 0), ((1,), (1, 1, 65), 0), ((1,), (32,), 1 << 20)])  # fmt: skip
 def test_launch_limits(grid, block, shared):
     x = blob_of(np.zeros(10))
@@ -108,7 +108,7 @@ def test_integers_that_are_too_long(number):
         cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), blob_of([1.0]), blob_of([1.0]), number))
 
 
-@pytest.mark.parametrize("size", [1, (), (1, 1, 1, 1), (2**32,), (-1,), (1.5,), None])
+@pytest.mark.parametrize("size", [1, (), (1, 1, 1, 1), (2**32,), (0,), (-1,), (1.5,), None])
 def test_grids_and_blocks_that_cannot_be(size):
     for grid, block, field in (size, (32,), "grid"), ((1,), size, "block"):
         with pytest.raises(ConfigError, match=f"{field}: kernel axpy: must be a tuple of 1 to 3 integers from 1 to"):

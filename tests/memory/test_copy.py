@@ -235,6 +235,6 @@ def test_arrays_on_a_device(host, device):
     with pytest.raises(WrongTypeError, match="dst is float64"):
         memory.copy(np.zeros(6), OnDevice())
     memory.copy(np.zeros((0, 4), np.float32), OnDevice(shape=(0, 4), data=(0, False)))
-    for wrong in {"data": None}, {"typestr": "no type"}:
+    for wrong in {"data": None}, {"typestr": "no type"}, {"shape": 12}, {"shape": (12,), "strides": (4, 4)}:
         with pytest.raises(WrongTypeError, match="src has no proper __cuda_array_interface__"):
             memory.copy(found, OnDevice(**wrong))
