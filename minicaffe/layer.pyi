@@ -12,6 +12,7 @@ class Layer:
     max_top_blobs: int
     equal_num_bottom_top_blobs: bool
     auto_top_blobs: bool
+    refuses_in_place: bool
     default_loss_weight: float
     always_reshape: bool
     takes_unknown_fields: bool

@@ -54,6 +54,7 @@ cdef class Layer:
     max_top_blobs = -1
     equal_num_bottom_top_blobs = False
     auto_top_blobs = False
+    refuses_in_place = False        # no top may be a bottom
     default_loss_weight = 0
     always_reshape = False
     takes_unknown_fields = False  # whether a file may give it fields that the messages lack (proto/fields.py)
@@ -163,6 +164,9 @@ cdef class Layer:
     def set_up(self, list bottom, list top):
         """Check the numbers of blobs, then layer_setup, reshape, and the loss weights (Caffe Layer::SetUp)."""
         self.check_blob_counts(len(bottom), len(top))
+        for i, blob in enumerate(top if self.refuses_in_place else ()):
+            if any(blob is other for other in bottom):
+                raise ConfigError(f"{self.type} cannot work in place; give the top a name of its own", field=f"top[{i}]")
         self.layer_setup(bottom, top)
         if len(self.param.blobs) not in (0, len(self.blobs)):
             raise ConfigError(f"give none or {len(self.blobs)}, got {len(self.param.blobs)}", field="blobs")

@@ -4,7 +4,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void abs_forward "mc::map1<mc::AbsForward>"(const Context&, int dtype, long long n, const void* x, void* y)
@@ -12,8 +11,7 @@ cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
 
 
 cdef class AbsValLayer(NeuronLayer):
-    cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
+    refuses_in_place = True
 
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
         abs_forward(on, self.dtype, n, x, y)

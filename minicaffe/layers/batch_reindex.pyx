@@ -7,7 +7,6 @@ from minicaffe.ops.rows.caffe cimport add_rows, gather_rows
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 
 cdef class BatchReindexLayer(RowLayer):
@@ -16,9 +15,7 @@ cdef class BatchReindexLayer(RowLayer):
     exact_num_bottom_blobs = 2
     flops_per_value = 0, 1
     exact_num_top_blobs = 1
-
-    cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
+    refuses_in_place = True
 
     cpdef reshape(self, list bottom, list top):
         if bottom[1].num_axes != 1:

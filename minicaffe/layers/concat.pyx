@@ -6,7 +6,7 @@ from minicaffe.layers.base.strips cimport StripLayer
 
 from minicaffe.errors import ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import axis_or_legacy, refuse_in_place
+from minicaffe.layers.base.checks import axis_or_legacy
 
 
 cdef class ConcatLayer(StripLayer):
@@ -14,9 +14,6 @@ cdef class ConcatLayer(StripLayer):
 
     min_bottom_blobs = 1
     exact_num_top_blobs = 1
-
-    cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob blob, y = top[0]

@@ -63,7 +63,7 @@ cdef class ConvolutionLayer(WindowLayer):
         return self.deconvolved(sizes) if self.transposed else self.convolved(sizes)
 
     cpdef reshape(self, list bottom, list top):
-        self.check_bottoms(bottom, top)
+        self.check_bottoms(bottom)
         cdef Blob first = bottom[0]
         cdef Convolution op = self.op
         inputs, outputs = list(first.shape[self.channel_axis + 1:]), self.output_sizes(first)

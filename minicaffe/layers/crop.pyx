@@ -8,7 +8,7 @@ from minicaffe.ops.strips.caffe cimport copy_box
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import axis_of, refuse_in_place
+from minicaffe.layers.base.checks import axis_of
 
 
 cdef class CropLayer(DeviceLayer):
@@ -17,12 +17,10 @@ cdef class CropLayer(DeviceLayer):
     exact_num_bottom_blobs = 2
     flops_per_value = 0, 0
     exact_num_top_blobs = 1
+    refuses_in_place = True
 
     cdef int axes
     cdef long long[32] size, whole, offset   # of the box and the bottom; the last axis in bytes
-
-    cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], reference = bottom[1], y = top[0]

@@ -19,7 +19,6 @@ from minicaffe.ops.layouts cimport data_layout, diff_layout, element, stored
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp
     PROD = 0
@@ -48,6 +47,7 @@ cdef class EltwiseLayer(DeviceLayer):
 
     min_bottom_blobs = 2
     exact_num_top_blobs = 1
+    refuses_in_place = True
 
     cdef EltwiseOp operation
     cdef vector[double] coefficients
@@ -71,7 +71,6 @@ cdef class EltwiseLayer(DeviceLayer):
                               field="eltwise_param.coeff")
         self.coefficients = list(param.coeff) or [1.0] * len(bottom)
         self.sum = Sum(self.dtype) if self.operation == SUM else None
-        refuse_in_place(self, bottom, top)
         if self.operation == MAX and len(bottom) > kMostInputs:
             raise ConfigError(f"a maximum takes at most {kMostInputs} bottoms, got {len(bottom)}; take maxima of maxima",
                               field="bottom")

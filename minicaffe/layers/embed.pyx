@@ -10,7 +10,6 @@ from minicaffe.ops.sums.caffe cimport channel_sums
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 
 cdef class EmbedLayer(RowLayer):
@@ -19,12 +18,12 @@ cdef class EmbedLayer(RowLayer):
     exact_num_bottom_blobs = 1
     flops_per_value = 0, 1
     exact_num_top_blobs = 1
+    refuses_in_place = True
 
     cdef long long rows, columns
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.embed_param
-        refuse_in_place(self, bottom, top)
         for field in ("num_output", "input_dim"):
             if getattr(param, field) < 1:
                 raise ConfigError(f"must be given and at least 1, got {getattr(param, field)}", field=f"embed_param.{field}")

@@ -12,7 +12,6 @@ from minicaffe.ops.rows.caffe cimport gather_rows, scatter_rows
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 
 cdef class FilterLayer(RowLayer):
@@ -25,6 +24,7 @@ cdef class FilterLayer(RowLayer):
     min_bottom_blobs = 2
     flops_per_value = 0, 0
     min_top_blobs = 1
+    refuses_in_place = True
     always_reshape = True
 
     cdef bint shaped   # the selector held values at some time
@@ -33,7 +33,6 @@ cdef class FilterLayer(RowLayer):
         if len(top) != len(bottom) - 1:
             raise ConfigError(f"{len(bottom)} bottoms, the last of them the selector, need {len(bottom) - 1} tops, got "
                               f"{len(top)}", field="top")
-        refuse_in_place(self, bottom, top)
         self.index = Blob(None, INT, f"{self.name} indices")
 
     cpdef reshape(self, list bottom, list top):

@@ -25,7 +25,7 @@ cdef class Im2colLayer(WindowLayer):
                               field="convolution_param.axis")
 
     cpdef reshape(self, list bottom, list top):
-        self.check_bottoms(bottom, top)
+        self.check_bottoms(bottom)
         shape = bottom[0].shape
         sizes = shape[self.channel_axis + 1:]
         outputs = self.convolved(sizes)

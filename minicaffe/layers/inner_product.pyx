@@ -18,6 +18,7 @@ cdef class InnerProductLayer(OperationLayer):
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
+    refuses_in_place = True
     backward_reads_tops = False
     flops_per_value = 0, 0
 
@@ -55,8 +56,6 @@ cdef class InnerProductLayer(OperationLayer):
         if x.count_range(axis, x.num_axes) != op.k:
             raise ShapeError(f"has shape {list(x.shape)}, {x.count_range(axis, x.num_axes)} values from axis {axis} on; the "
                              f"layer was set up for {op.k}", field="bottom[0]")
-        if top[0] is x:
-            raise ConfigError("InnerProduct cannot work in place; give the top a name of its own", field="top[0]")
         top[0].reshape_to((*x.shape[:axis], op.n))
         op.m = x.count_range(0, axis)
         op.changed()

@@ -10,7 +10,6 @@ from minicaffe.ops.lrn.operation cimport LRN, LrnShape
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 cdef enum:
     WITHIN_CHANNEL = 1  # minicaffe.proto LRNParameter.NormRegion
@@ -36,6 +35,7 @@ cdef class LRNLayer(OperationLayer):
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
+    refuses_in_place = True
 
     cdef bint within
 
@@ -50,7 +50,6 @@ cdef class LRNLayer(OperationLayer):
         param = self.param.lrn_param
         if param.local_size % 2 == 0 or param.local_size >= 2**31:
             raise ConfigError(f"must be odd and less than 2^31, got {param.local_size}", field="lrn_param.local_size")
-        refuse_in_place(self, bottom, top)
         cdef LRN op = LRN(self.dtype, param.engine)
         self.op = op
         self.within = param.norm_region == WITHIN_CHANNEL

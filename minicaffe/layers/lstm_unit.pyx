@@ -10,7 +10,6 @@ from minicaffe.ops.recurrent.caffe cimport lstm_backward, lstm_forward
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 
 cdef class LSTMUnitLayer(DeviceLayer):
@@ -30,6 +29,7 @@ cdef class LSTMUnitLayer(DeviceLayer):
 
     exact_num_bottom_blobs = 3
     exact_num_top_blobs = 2
+    refuses_in_place = True
 
     cdef Blob acts   # the gates after their functions
 
@@ -37,7 +37,6 @@ cdef class LSTMUnitLayer(DeviceLayer):
         return bottom_index != 2
 
     cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
         self.acts = self.new_blob(what="gates")
 
     cpdef reshape(self, list bottom, list top):

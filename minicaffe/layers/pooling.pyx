@@ -12,7 +12,6 @@ from minicaffe.ops.pooling.operation cimport AVE, MAX, STOCHASTIC, Pooling, Pool
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 cdef enum:
     FLOOR = 1        # minicaffe.proto PoolingParameter.RoundMode
@@ -44,6 +43,7 @@ cdef class PoolingLayer(DeviceLayer):
     exact_num_bottom_blobs = 1
     min_top_blobs = 1
     max_top_blobs = 2
+    refuses_in_place = True
     backward_reads_tops = False
 
     cdef Pooling op
@@ -61,7 +61,6 @@ cdef class PoolingLayer(DeviceLayer):
         self.op.mask_shown = len(top) > 1
         if self.op.method != MAX and len(top) > 1:
             raise ConfigError(f"only MAX pooling has a mask as second top, got {len(top)} tops", field="top")
-        refuse_in_place(self, bottom, top)
         self._read_kernel(param)
         s.stride_h, s.stride_w = _pair(param, "stride", 1)
         s.pad_h, s.pad_w = _pair(param, "pad", 0)

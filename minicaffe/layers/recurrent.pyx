@@ -35,7 +35,6 @@ from minicaffe.ops.sums.caffe cimport channel_sums
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 cdef extern from "minicaffe/ops/conv/register_tile.hpp" namespace "mc::cpu":
     const int kMaxTileColumns
@@ -72,6 +71,7 @@ cdef class RecurrentLayer(DeviceLayer):
     flops_per_value = 3, 3     # of the output, beside the products
     gates = 1     # values that a step computes for each of the D outputs
     backward_reads_tops = False
+    refuses_in_place = True
 
     cdef readonly long long steps   # T
     cdef long long size             # D
@@ -121,7 +121,6 @@ cdef class RecurrentLayer(DeviceLayer):
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.recurrent_param
-        refuse_in_place(self, bottom, top)
         if not 1 <= param.num_output <= 2**31 - 1:
             raise ConfigError(f"must be given, from 1 to 2^31 - 1, got {param.num_output}", field="recurrent_param.num_output")
         if param.debug_info:

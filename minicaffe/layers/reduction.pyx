@@ -7,7 +7,7 @@ from minicaffe.ops.broadcast.caffe cimport abs_sum_backward, square_sum_backward
 from minicaffe.ops.sums.caffe cimport channel_abs_sums, channel_square_sums, channel_sums
 
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import axis_of, refuse_in_place
+from minicaffe.layers.base.checks import axis_of
 
 cpdef enum ReductionOp:   # caffe.proto ReductionParameter.ReductionOp
     SUM = 1
@@ -21,12 +21,12 @@ cdef class ReductionLayer(BroadcastLayer):
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
+    refuses_in_place = True
 
     cdef int operation
     cdef double coeff
 
     cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
         self.operation = self.param.reduction_param.operation
 
     cpdef reshape(self, list bottom, list top):

@@ -11,7 +11,6 @@ class ReshapeLayer(ViewLayer):
     """Replace ``num_axes`` axes from ``axis`` on by ``shape``, in which 0 copies a size and one -1 is inferred."""
 
     def layer_setup(self, bottom, top):
-        super().layer_setup(bottom, top)
         dims = self.param.reshape_param.shape.dim
         if any(dim < -1 for dim in dims) or list(dims).count(-1) > 1:
             raise ConfigError(f"sizes must be at least 0, with one -1 at most, got {list(dims)}",

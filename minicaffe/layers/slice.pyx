@@ -6,7 +6,7 @@ from minicaffe.layers.base.strips cimport StripLayer
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import axis_or_legacy, refuse_in_place
+from minicaffe.layers.base.checks import axis_or_legacy
 
 
 cdef class SliceLayer(StripLayer):
@@ -14,9 +14,6 @@ cdef class SliceLayer(StripLayer):
 
     exact_num_bottom_blobs = 1
     min_top_blobs = 1
-
-    cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], part

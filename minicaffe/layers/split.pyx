@@ -10,7 +10,6 @@ from minicaffe.ops.eltwise.caffe cimport weighted_sum
 from minicaffe.ops.layouts cimport diff_layout, element, stored
 
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 
 cdef class SplitLayer(DeviceLayer):
@@ -21,14 +20,12 @@ cdef class SplitLayer(DeviceLayer):
 
     exact_num_bottom_blobs = 1
     min_top_blobs = 1
+    refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
     flops_per_value = 0, 1
 
     def backward_flops(self, bottom, top, needs):
         return bottom[0].count * (len(top) - 1) if needs[0] else 0
-
-    cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
 
     cpdef reshape(self, list bottom, list top):
         for blob in top:

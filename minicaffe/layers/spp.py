@@ -5,7 +5,6 @@ Different from Caffe: planes that are too small for the pyramid raise before any
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import Layer, register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 from minicaffe.layers.base.inner import InnerNet
 from minicaffe.proto import caffe_pb2
 
@@ -24,9 +23,9 @@ class SPPLayer(Layer):
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
+    refuses_in_place = True
 
     def layer_setup(self, bottom, top):
-        refuse_in_place(self, bottom, top)
         if self.param.spp_param.pyramid_height < 1:
             raise ConfigError("must be given and at least 1, got 0", field="spp_param.pyramid_height")
         self.planes = self.inner = None

@@ -9,7 +9,7 @@ from minicaffe.ops.tile.caffe cimport tile_backward
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import axis_of, refuse_in_place
+from minicaffe.layers.base.checks import axis_of
 
 
 cdef class TileLayer(DeviceLayer):
@@ -18,11 +18,11 @@ cdef class TileLayer(DeviceLayer):
     exact_num_bottom_blobs = 1
     flops_per_value = 0, 1
     exact_num_top_blobs = 1
+    refuses_in_place = True
 
     cdef long long rows, inner, tiles
 
     cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
         self.tiles = self.param.tile_param.tiles
         if self.tiles < 1:
             raise ConfigError(f"must be given and at least 1, got {self.tiles}", field="tile_param.tiles")

@@ -1,4 +1,4 @@
-"""Checks that several layer types share: axes that must exist, tops that must not be bottoms, and stored states."""
+"""Checks that several layer types share: axes that must exist, and stored states."""
 
 import math
 
@@ -26,13 +26,6 @@ def axis_or_legacy(param, legacy, blob, field):
         raise ShapeError(f"axis {getattr(param, legacy)} is out of range for a blob with {blob.num_axes} axes, shape "
                          f"{list(blob.shape)}", field=f"{field}.{legacy}")
     return axis_of(blob, getattr(param, legacy), f"{field}.{legacy}")
-
-
-def refuse_in_place(layer, bottom, top):
-    """Raise ConfigError if a top of the layer is one of its bottoms."""
-    for i, blob in enumerate(top):
-        if any(blob is other for other in bottom):
-            raise ConfigError(f"{layer.type} cannot work in place; give the top a name of its own", field=f"top[{i}]")
 
 
 def state_numbers(state, limits):

@@ -17,6 +17,7 @@ cdef class StripLayer(DeviceLayer):
 
     backward_reads_bottoms = backward_reads_tops = False
     flops_per_value = 0, 0
+    refuses_in_place = True
 
     cdef int see_parts(self, list parts, Blob whole) except -1:
         """Find the sizes of the parts in a row; return whether there is one part only."""

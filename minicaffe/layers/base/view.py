@@ -2,7 +2,6 @@
 
 from minicaffe.errors import Error
 from minicaffe.layer import Layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 
 class ViewLayer(Layer):
@@ -12,9 +11,7 @@ class ViewLayer(Layer):
     flops_per_value = 0, 0
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
-
-    def layer_setup(self, bottom, top):
-        refuse_in_place(self, bottom, top)
+    refuses_in_place = True
 
     def top_shape(self, bottom):
         """Return the shape of the top for a bottom blob."""

@@ -9,7 +9,7 @@ cdef class WindowLayer(OperationLayer):
     cdef long long channels, images
     cdef object kernel, stride, pad, dilation  # one number a spatial axis
     cdef int read_window(self, Blob bottom) except -1
-    cdef int check_bottoms(self, list bottom, list top) except -1
+    cdef int check_bottoms(self, list bottom) except -1
     cdef int set_window(self, image_sizes, column_sizes) except -1
     cdef list convolved(self, sizes)
     cdef list deconvolved(self, sizes)

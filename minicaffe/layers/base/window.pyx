@@ -15,6 +15,8 @@ MAX_INT = 2**31 - 1
 cdef class WindowLayer(OperationLayer):
     """The fields of the window, and its sizes."""
 
+    refuses_in_place = True
+
     cdef int read_window(self, Blob bottom) except -1:
         """Read axis, kernel, stride, pad and dilation.
 
@@ -33,7 +35,7 @@ cdef class WindowLayer(OperationLayer):
         self.pad = _per_axis(param, "pad", "pad", self.axes, 0, 0)
         self.dilation = _per_axis(param, "dilation", None, self.axes, 1, 1)
 
-    cdef int check_bottoms(self, list bottom, list top) except -1:
+    cdef int check_bottoms(self, list bottom) except -1:
         """Raise if a bottom differs from the first or from what layer_setup saw; count the images."""
         cdef Blob first = bottom[0]
         if first.num_axes != self.channel_axis + 1 + self.axes or first.dims[self.channel_axis] != self.channels:
@@ -43,8 +45,6 @@ cdef class WindowLayer(OperationLayer):
             if not (<Blob> bottom[i]).same_shape(first):
                 raise ShapeError(f"has shape {list(bottom[i].shape)}, all must be like bottom[0], {list(first.shape)}",
                                  field=f"bottom[{i}]")
-            if top[i] is bottom[i]:
-                raise ConfigError(f"{self.type} cannot work in place; give the top a name of its own", field=f"top[{i}]")
         self.images = first.count_range(0, self.channel_axis)
 
     cdef int set_window(self, image_sizes, column_sizes) except -1:

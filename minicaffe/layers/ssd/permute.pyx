@@ -11,7 +11,6 @@ from minicaffe.ops.permute.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import refuse_in_place
 
 
 cdef class PermuteLayer(DeviceLayer):
@@ -24,13 +23,13 @@ cdef class PermuteLayer(DeviceLayer):
     exact_num_bottom_blobs = 1
     flops_per_value = 0, 0
     exact_num_top_blobs = 1
+    refuses_in_place = True
 
     cdef bint identity
     cdef int axes
     cdef long long[32] sizes, x_strides, y_strides   # of the top; in the order of its axes
 
     cpdef layer_setup(self, list bottom, list top):
-        refuse_in_place(self, bottom, top)
         order = list(self.param.permute_param.order)
         for i, axis in enumerate(order):
             if axis in order[:i]:
