@@ -73,9 +73,6 @@ class PrefetchingLayer(NumberedSource):
         if len(top) > 1:
             top[1].reshape(shape[0])
 
-    def reshape(self, bottom, top):
-        """Nothing to do: each batch brings its shape."""
-
     def forward_cpu(self, bottom, top):
         step = self._aim()
         if self.ahead is not None:  # the mode changed: what is under way is this batch
@@ -122,9 +119,6 @@ class PrefetchingLayer(NumberedSource):
                 labels=len(self.param.top) > 1, allocate=allocate, hold=hold)
         data, labels = self.prefetcher.next()
         return (data,) if labels is None else (data, labels)
-
-    def backward_cpu(self, top, propagate_down, bottom):
-        """Data have no gradient."""
 
     def get_state(self):
         return {"seed": self.seed, "position": self.position}

@@ -2,22 +2,20 @@
 
 from minicaffe.errors import ConfigError, Error
 from minicaffe.filler import fill
-from minicaffe.layer import Layer, register_layer
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.source import SourceLayer
 from minicaffe.proto import caffe_pb2
 
 LEGACY = ("num", "channels", "height", "width")
 
 
-class DummyDataLayer(Layer):
+class DummyDataLayer(SourceLayer):
     """Fill each top by its filler; constant ones once, all others before each forward.
 
     A layer that works in place on a constant top therefore changes it for good. Different from Caffe: a constant top that
     was given another shape or memory is filled again.
     """
 
-    host_only = True
-    flops_per_value = 0, 0
-    exact_num_bottom_blobs = 0
     min_top_blobs = 1
 
     def layer_setup(self, bottom, top):
@@ -53,9 +51,6 @@ class DummyDataLayer(Layer):
     def forward_cpu(self, bottom, top):
         for i in self.varying:
             self._fill(top, i)
-
-    def backward_cpu(self, top, propagate_down, bottom):
-        """Nothing to do: data have no gradient."""
 
     def _fill(self, top, i):
         try:

@@ -122,9 +122,6 @@ class HDF5DataLayer(NumberedSource):
                 raise in_field(error, "hdf5_data_param.source")
         return self.lengths[path]
 
-    def backward_cpu(self, top, propagate_down, bottom):
-        """Data have no gradient."""
-
     def get_state(self):
         if self.position != self.offset:    # behind the last row of a file rather than in the next, which nobody has opened yet
             self._go_to(self.position - 1)

@@ -1,18 +1,16 @@
 """Input: blobs that the caller fills (Caffe input_layer.cpp)."""
 
 from minicaffe.errors import ConfigError, Error
-from minicaffe.layer import Layer, register_layer
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.source import SourceLayer
 
 
-class InputLayer(Layer):
+class InputLayer(SourceLayer):
     """Give the tops the shapes of ``input_param.shape``: none, one for all, or one for each top.
 
     A top may be given another shape later; forward and backward do nothing.
     """
 
-    host_only = True
-    flops_per_value = 0, 0
-    exact_num_bottom_blobs = 0
     min_top_blobs = 1
 
     def layer_setup(self, bottom, top):
@@ -27,13 +25,7 @@ class InputLayer(Layer):
             except Error as error:
                 raise error.at(field=f"input_param.shape[{index}]")
 
-    def reshape(self, bottom, top):
-        """Nothing to do: the caller fills the tops."""
-
     def forward_cpu(self, bottom, top):
-        """Nothing to do: the caller fills the tops."""
-
-    def backward_cpu(self, top, propagate_down, bottom):
         """Nothing to do: the caller fills the tops."""
 
 

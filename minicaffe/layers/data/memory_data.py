@@ -3,18 +3,16 @@
 import numpy as np
 
 from minicaffe.errors import ConfigError, Error, ShapeError
-from minicaffe.layer import Layer, register_layer
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.source import SourceLayer
 
 
-class MemoryDataLayer(Layer):
+class MemoryDataLayer(SourceLayer):
     """Tops: data (batch, channels, height, width) and label (batch,); each forward gives the next batch, wrapping around.
 
     The arrays given to `reset` are used in place: they are neither copied nor transformed.
     """
 
-    host_only = True
-    flops_per_value = 0, 0
-    exact_num_bottom_blobs = 0
     exact_num_top_blobs = 2
 
     def layer_setup(self, bottom, top):
@@ -31,9 +29,6 @@ class MemoryDataLayer(Layer):
             top[1].reshape(self.batch_size)
         except Error as error:
             raise error.at(field="memory_data_param.batch_size")
-
-    def reshape(self, bottom, top):
-        """Nothing to do: the shapes are those of layer_setup for good."""
 
     def reset(self, data, labels):
         """Use `data` and `labels` from the next forward on.
@@ -73,9 +68,6 @@ class MemoryDataLayer(Layer):
             blob.reshape(self.batch_size, *array.shape[1:])
             blob.set_cpu_data(array[begin:end])
         self.position = end % len(self.data)
-
-    def backward_cpu(self, top, propagate_down, bottom):
-        """Data have no gradient."""
 
 
 register_layer("MemoryData", MemoryDataLayer)

@@ -10,13 +10,13 @@ import logging
 
 from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError
-from minicaffe.layer import Layer
 from minicaffe.layers.base.checks import state_numbers
+from minicaffe.layers.base.source import SourceLayer
 
 log = logging.getLogger(__name__)
 
 
-class NumberedSource(Layer):
+class NumberedSource(SourceLayer):
     """A layer that gives batches of numbered records.
 
     In phase TRAIN process r of n (`caffe.solver_rank`, `caffe.solver_count`) gets the records whose number modulo n is r: n
@@ -33,9 +33,6 @@ class NumberedSource(Layer):
         Number of the first record that no process was given.
     """
 
-    host_only = True
-    flops_per_value = 0, 0
-    exact_num_bottom_blobs = 0
     batch_size = 1
     position = 0
     numbered = True     # False: each process has records of its own, such as a camera's
