@@ -1,8 +1,27 @@
-"""Checks that several layer types share: axes that must exist, and stored states."""
+"""Checks that several layer types share: axes that must exist, stored states, and what fails about a field."""
 
 import math
+from contextlib import contextmanager
 
-from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.errors import ConfigError, DataError, Error, ShapeError
+
+
+@contextmanager
+def in_field(field, but=()):
+    """Make errors inside errors of the layer's `field`; those about a file name it there, since the net's file comes first.
+
+    Errors of the types `but` pass as they are.
+    """
+    try:
+        yield
+    except but:
+        raise
+    except Error as error:
+        if error.file is not None:
+            place = error.file if error.line is None else f"{error.file}:{error.line}"
+            inside = "" if error.field is None else f"{error.field}: "
+            error.message, error.file, error.line, error.field = f"{place}: {inside}{error.message}", None, None, None
+        raise error.at(field=field)
 
 
 def axis_of(blob, axis, field):

@@ -10,9 +10,10 @@ from minicaffe.data.augment import Augmenter
 from minicaffe.data.label_map import read_label_map
 from minicaffe.data.samplers import Samplers
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
-from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.base.checks import in_field
+from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.layers.data.data import check_database, count_records, first_record
 from minicaffe.proto import caffe_pb2
 
@@ -47,10 +48,8 @@ class AnnotatedDataLayer(PrefetchingLayer):
         self.names = None
         if annotated.label_map_file:
             caffe.check_path(annotated.label_map_file, "annotated_data_param.label_map_file")
-            try:
+            with in_field("annotated_data_param.label_map_file"):
                 self.names = read_label_map(annotated.label_map_file)
-            except Error as error:
-                raise in_field(error, "annotated_data_param.label_map_file")
         shape, self.label_shape = self._first_shapes(annotated)
         return param.batch_size, *shape
 

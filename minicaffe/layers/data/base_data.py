@@ -11,7 +11,7 @@ from minicaffe.common import caffe
 from minicaffe.data.ahead import Ahead, pinned_array
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.errors import ConfigError, Error
-from minicaffe.layers.base.checks import state_numbers
+from minicaffe.layers.base.checks import in_field, state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.memory.budget import check_bytes
 
@@ -60,16 +60,12 @@ class PrefetchingLayer(NumberedSource):
         self.check_files()
         shape = self.prepare()
         self.batch_size = shape[0]
-        try:
+        with in_field(self.batch_field):
             top[0].reshape(*shape)
             check_bytes(shape[0] * RECORD_BYTES, f"the records of a batch of {shape[0]}")
-        except Error as error:
-            raise error.at(field=self.batch_field)
         if depth > DEFAULT_DEPTH:
-            try:
+            with in_field("data_param.prefetch"):
                 check_bytes(depth * max(BUFFER_BYTES, top[0].count * (4, 8)[self.dtype]), f"{depth} batches made ready")
-            except Error as error:
-                raise error.at(field="data_param.prefetch")
         if len(top) > 1:
             top[1].reshape(shape[0])
 
@@ -126,12 +122,3 @@ class PrefetchingLayer(NumberedSource):
     def set_state(self, state):
         self.seed, self.position = state_numbers(state, {"seed": 1 << 128, "position": 1 << 63})
         self._drop()
-
-
-def in_field(error, field):
-    """Make an error about a file one of the layer's field that names it, since the net's file comes first; return it."""
-    if error.file is not None:
-        place = error.file if error.line is None else f"{error.file}:{error.line}"
-        inside = "" if error.field is None else f"{error.field}: "
-        error.message, error.file, error.line, error.field = f"{place}: {inside}{error.message}", None, None, None
-    return error.at(field=field)

@@ -9,7 +9,8 @@ from minicaffe.data.record_batches import RecordBatches
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import register_layer
-from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.base.checks import in_field
+from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.proto import caffe_pb2
 
 
@@ -64,7 +65,7 @@ def count_records(param):
 
 def first_record(param, look):
     """Return look(record) of the first record of a DataParameter's database; an error of `look` names the record."""
-    try:
+    with in_field("data_param.source", but=ConfigError):
         db = open_db(param.source, param.backend)
         cursor = db.cursor()
         (key, record), = cursor.take(1)
@@ -78,10 +79,6 @@ def first_record(param, look):
             del record  # it points into the database
             cursor.close()
             db.close()
-    except ConfigError:
-        raise
-    except Error as error:
-        raise in_field(error, "data_param.source")
 
 
 def check_database(param):

@@ -3,6 +3,7 @@
 from minicaffe.errors import ConfigError, Error
 from minicaffe.filler import fill
 from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.base.source import SourceLayer
 from minicaffe.proto import caffe_pb2
 
@@ -22,10 +23,8 @@ class DummyDataLayer(SourceLayer):
         self.fillers = self._one_each("data_filler", len(top), optional=True) or [caffe_pb2.FillerParameter()] * len(top)
         self.varying = [i for i, filler in enumerate(self.fillers) if filler.type != "constant"]
         for i, (blob, shape) in enumerate(zip(top, self._shapes(len(top)))):
-            try:
+            with in_field(f"dummy_data_param.shape[{i}]"):
                 blob.reshape_to(shape)
-            except Error as error:
-                raise error.at(field=f"dummy_data_param.shape[{i}]")
 
     def _shapes(self, tops):
         """Return the shape of each top from `shape`, or from the four legacy fields."""

@@ -10,10 +10,9 @@ import os
 import numpy as np
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, DataError, Error, FileError
+from minicaffe.errors import ConfigError, DataError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import state_numbers
-from minicaffe.layers.data.base_data import in_field
+from minicaffe.layers.base.checks import in_field, state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
@@ -48,10 +47,8 @@ class HDF5DataLayer(NumberedSource):
 
     def reshape(self, bottom, top):
         for blob, array in zip(top, self.arrays):
-            try:
+            with in_field("hdf5_data_param.batch_size"):
                 blob.reshape(self.batch_size, *array.shape[1:])
-            except Error as error:
-                raise error.at(field="hdf5_data_param.batch_size")
 
     def count_records(self):
         return len(self.arrays[0]) if len(self.files) == 1 else f"those of {len(self.files)} files"
@@ -77,14 +74,12 @@ class HDF5DataLayer(NumberedSource):
         return self._order(len(self.arrays[0]), self.epoch, self.place + 1)
 
     def _read(self, path):
-        try:
-            arrays = _read_file(path, self.names, self.within)
-        except Error as error:
-            raise in_field(error, "hdf5_data_param.source")
-        for array, before in zip(arrays, self.arrays):
-            if array.shape[1:] != before.shape[1:]:
-                raise in_field(DataError(f"rows have shape {array.shape[1:]}, those of the file before {before.shape[1:]}",
-                                         file=path), "hdf5_data_param.source")
+        with in_field("hdf5_data_param.source"):
+            with reading(path, self.within) as file:
+                arrays = [read_array(dataset) for dataset in _datasets(file, self.names, self.within)]
+            for array, before in zip(arrays, self.arrays):
+                if array.shape[1:] != before.shape[1:]:
+                    raise DataError(f"rows have shape {array.shape[1:]}, those of the file before {before.shape[1:]}", file=path)
         self.arrays, self.loaded, self.lengths[path] = arrays, path, len(arrays[0])
 
     def forward_cpu(self, bottom, top):
@@ -115,11 +110,8 @@ class HDF5DataLayer(NumberedSource):
         """Return how many rows the file at `place` has."""
         path = self._path()
         if path not in self.lengths:
-            try:
-                with reading(path, self.within) as file:
-                    self.lengths[path] = len(_datasets(file, self.names, self.within)[0])
-            except Error as error:
-                raise in_field(error, "hdf5_data_param.source")
+            with in_field("hdf5_data_param.source"), reading(path, self.within) as file:
+                self.lengths[path] = len(_datasets(file, self.names, self.within)[0])
         return self.lengths[path]
 
     def get_state(self):
@@ -137,10 +129,8 @@ class HDF5DataLayer(NumberedSource):
 
 def _read_list(source):
     """The paths in a list file, separated by white space."""
-    try:
+    with in_field("hdf5_data_param.source"):
         files = os.fsdecode(read_bytes(source)).split()
-    except FileError as error:
-        raise in_field(error, "hdf5_data_param.source")
     if not files:
         raise ConfigError(f"the list '{source}' names no file", field="hdf5_data_param.source")
     return files
@@ -160,12 +150,6 @@ def _datasets(file, names, within):
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise DataError(f"datasets must have equally many rows and at least one, got {lengths}")
     return datasets
-
-
-def _read_file(path, names, within):
-    """The datasets `names` of an HDF5 file, which must lie below `within`, as arrays."""
-    with reading(path, within) as file:
-        return [read_array(dataset) for dataset in _datasets(file, names, within)]
 
 
 register_layer("HDF5Data", HDF5DataLayer)

@@ -9,9 +9,10 @@ from minicaffe.data.augment import Augmenter
 from minicaffe.data.image_batches import ImageBatches
 from minicaffe.data.image_list import ImageList
 from minicaffe.data.transform import Transformer, draw
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
-from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.base.checks import in_field
+from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.memory.budget import check_bytes
 
 NO_RECORD = 2**64 - 1  # a number that no record has: the draw where to start
@@ -35,24 +36,18 @@ class ImageDataLayer(PrefetchingLayer):
         if (param.new_height > 0) != (param.new_width > 0):
             raise ConfigError(f"give new_height and new_width, or neither, got {param.new_height} and {param.new_width}",
                               field="image_data_param.new_height")
-        try:
+        with in_field("image_data_param.new_height"):
             check_bytes(3 * param.new_height * param.new_width, f"a picture of {param.new_height} x {param.new_width}")
-        except Error as error:
-            raise error.at(field="image_data_param.new_height")
         caffe.check_path(param.source, "image_data_param.source")
         if param.root_folder:
             caffe.check_path(param.root_folder, "image_data_param.root_folder")
         if param.rand_skip:
             self.position = draw(self.seed, NO_RECORD, 0, param.rand_skip)
-        try:
+        with in_field("image_data_param.source"):
             self.images = ImageList(param.source)
-        except Error as error:
-            raise in_field(error, "image_data_param.source")
         caffe.check_listed((param.root_folder + name for name, _ in self.images.entries), param.source, "image_data_param.source")
-        try:
+        with in_field("image_data_param.source"):
             shape = self.make_batches().infer_shape(self.position)
-        except Error as error:
-            raise in_field(error, "image_data_param.source")
         return param.batch_size, *shape
 
     def make_batches(self):

@@ -1,7 +1,8 @@
 """Input: blobs that the caller fills (Caffe input_layer.cpp)."""
 
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.base.source import SourceLayer
 
 
@@ -20,10 +21,8 @@ class InputLayer(SourceLayer):
                               field="input_param.shape")
         for i, blob in enumerate(top if shapes else ()):
             index = i if len(shapes) > 1 else 0
-            try:
+            with in_field(f"input_param.shape[{index}]"):
                 blob.reshape_to(shapes[index].dim)
-            except Error as error:
-                raise error.at(field=f"input_param.shape[{index}]")
 
     def forward_cpu(self, bottom, top):
         """Nothing to do: the caller fills the tops."""

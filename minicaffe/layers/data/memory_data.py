@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.base.source import SourceLayer
 
 
@@ -24,11 +25,9 @@ class MemoryDataLayer(SourceLayer):
         self.item_shape = (param.channels, param.height, param.width)
         self.data = self.labels = None
         self.position = 0
-        try:
+        with in_field("memory_data_param.batch_size"):
             top[0].reshape(self.batch_size, *self.item_shape)
             top[1].reshape(self.batch_size)
-        except Error as error:
-            raise error.at(field="memory_data_param.batch_size")
 
     def reset(self, data, labels):
         """Use `data` and `labels` from the next forward on.

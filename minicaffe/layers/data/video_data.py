@@ -9,9 +9,10 @@ from minicaffe.common import caffe
 from minicaffe.data.augment import Augmenter
 from minicaffe.data.transform import Transformer
 from minicaffe.data.video_batches import VideoBatches
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
-from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.base.checks import in_field
+from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import REMEDY
 
@@ -45,12 +46,8 @@ class VideoDataLayer(PrefetchingLayer):
         if not caffe.trusted:
             asks = "a video, which may be a playlist of other files" if self.field.endswith("file") else "a camera"
             raise ConfigError(f"the net is not trusted, and asks for {asks}; {REMEDY}", field=self.field)
-        try:
+        with in_field(self.field, but=ConfigError):
             return size, *self.make_batches().infer_shape()
-        except ConfigError:
-            raise
-        except Error as error:
-            raise in_field(error, self.field)
 
     def make_batches(self):
         param, transform = self.param.video_data_param, self.param.transform_param

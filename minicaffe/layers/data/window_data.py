@@ -9,9 +9,10 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.window_batches import WindowBatches, WindowList, objects_of
-from minicaffe.errors import ConfigError, DataError, Error, ShapeError
+from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.data.base_data import PrefetchingLayer, in_field
+from minicaffe.layers.base.checks import in_field
+from minicaffe.layers.data.base_data import PrefetchingLayer
 
 
 class WindowDataLayer(PrefetchingLayer):
@@ -41,10 +42,8 @@ class WindowDataLayer(PrefetchingLayer):
         if param.root_folder:
             caffe.check_path(param.root_folder, "window_data_param.root_folder")
         self.mean = self._mean(crop)
-        try:
+        with in_field("window_data_param.source"):
             self.windows = self._windows()
-        except Error as error:
-            raise in_field(error, "window_data_param.source")
         caffe.check_listed(self.windows.images, param.source, "window_data_param.source")
         return param.batch_size, 3, crop, crop
 

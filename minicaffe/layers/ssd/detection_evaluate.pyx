@@ -15,9 +15,9 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.data.label_map import read_name_sizes
 from minicaffe.data.resize import boxes_to_pixels, check_resize
-from minicaffe.errors import ConfigError, DataError, Error, ShapeError
+from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.data.base_data import in_field
+from minicaffe.layers.base.checks import in_field
 
 cdef extern from "minicaffe/ops/boxes/detection_evaluate.hpp" namespace "mc::cpu" nogil:
     struct EvaluateRule:
@@ -76,10 +76,8 @@ cdef class DetectionEvaluateLayer(Layer):
         self.sizes = self.resize = None
         if param.name_size_file:
             caffe.check_path(param.name_size_file, "detection_evaluate_param.name_size_file")
-            try:
+            with in_field("detection_evaluate_param.name_size_file"):
                 self.sizes = read_name_sizes(param.name_size_file)
-            except Error as error:
-                raise in_field(error, "detection_evaluate_param.name_size_file")
         if param.HasField("resize_param"):
             check_resize(param.resize_param, "detection_evaluate_param.resize_param")
             self.resize = param.resize_param
