@@ -4,6 +4,8 @@ The layers of the inner net run where the outer net does. Its inputs take the me
 that of its outputs, so nothing is copied on the way in or out.
 """
 
+from contextlib import contextmanager
+
 from minicaffe.errors import Error
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -19,10 +21,8 @@ class InnerNet:
             source = param.layer.add(name=name, type="Input", top=[name])
             source.input_param.shape.add(dim=shape)
         param.layer.extend(layers)
-        try:
+        with outward():
             self.net = Net(param, layer.dtype)
-        except Error as error:
-            raise outward(error)
         self.last = len(self.net.nodes) - 1
         self._wanted = None
 
@@ -40,26 +40,20 @@ class InnerNet:
 
     def reshape(self):
         """Propagate changed shapes of the inputs."""
-        try:
+        with outward():
             self.net.reshape_all()
-        except Error as error:
-            raise outward(error)
 
     def forward(self):
         """Run the net forward."""
-        try:
+        with outward():
             self.net.forward_from_to(0, self.last)
-        except Error as error:
-            raise outward(error)
 
     def backward(self, wanted):
         """Compute the gradients of the inputs in the tuple `wanted`."""
         if wanted != self._wanted:
             self._choose(wanted)
-        try:
+        with outward():
             self.net.backward_from_to(self.last, 0)
-        except Error as error:
-            raise outward(error)
 
     def _choose(self, wanted):
         """Let backward pass only towards what is wanted, which `force_backward` does not ask."""
@@ -77,13 +71,17 @@ class InnerNet:
         self.net.own_on_device([])
 
 
-def outward(error):
-    """Make an error of an inner layer one of the outer layer's, whose place the outer net will add; return it."""
-    if error.layer is not None:
-        field = f"{error.field}: " if error.field is not None else ""
-        error.message = f"in its inner layer '{error.layer}' ({error.layer_type}): {field}{error.message}"
-        error.field = error.layer = error.layer_type = None
-    return error
+@contextmanager
+def outward():
+    """Make errors of inner layers those of the outer layer, whose place the outer net will add."""
+    try:
+        yield
+    except Error as error:
+        if error.layer is not None:
+            field = f"{error.field}: " if error.field is not None else ""
+            error.message = f"in its inner layer '{error.layer}' ({error.layer_type}): {field}{error.message}"
+            error.field = error.layer = error.layer_type = None
+        raise
 
 
 def _take(blob, other):
