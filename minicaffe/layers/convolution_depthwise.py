@@ -6,8 +6,8 @@ channels. Different from its fork: a missing `stride` or `pad` counts as 1 or 0,
 
 import logging
 
-from minicaffe.errors import Error
 from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import axis_of
 from minicaffe.layers.convolution import ConvolutionLayer
 
 log = logging.getLogger(__name__)
@@ -18,10 +18,7 @@ class ConvolutionDepthwiseLayer(ConvolutionLayer):
 
     def layer_setup(self, bottom, top):
         param = self.param.convolution_param
-        try:
-            channels = bottom[0].shape[bottom[0].canonical_axis(param.axis)]
-        except Error as error:
-            raise error.at(field="convolution_param.axis")
+        channels = bottom[0].shape[axis_of(bottom[0], param.axis, "convolution_param.axis")]
         if param.HasField("num_output") and param.num_output != channels:
             log.warning("layer '%s' (%s): convolution_param.num_output: %d is not looked at; there are as many outputs as "
                         "channels, %d", self.name, self.type, param.num_output, channels)

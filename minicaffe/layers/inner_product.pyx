@@ -4,8 +4,9 @@ from minicaffe.blob cimport Blob
 from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.inner_product.operation cimport InnerProduct
 
-from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import axis_of
 from minicaffe.proto import caffe_pb2
 
 
@@ -31,7 +32,7 @@ cdef class InnerProductLayer(OperationLayer):
         self.op = op
         op.n, op.transpose = param.num_output, param.transpose
         op.learned = self.phase == caffe_pb2.TRAIN and (not self.param.param or self.param.param[0].lr_mult != 0)
-        op.k = (<Blob> bottom[0]).count_range(self.first_axis(bottom[0]), bottom[0].num_axes)
+        op.k = (<Blob> bottom[0]).count_range(axis_of(bottom[0], param.axis, "inner_product_param.axis"), bottom[0].num_axes)
         try:
             self.add_param((op.k, op.n) if op.transpose else (op.n, op.k), param.weight_filler, "inner_product_param.weight_filler")
             if param.bias_term:
@@ -43,16 +44,10 @@ cdef class InnerProductLayer(OperationLayer):
         cdef InnerProduct op = self.op
         return op.m * op.n * op.k
 
-    cdef int first_axis(self, Blob bottom) except -1:
-        try:
-            return bottom.canonical_axis(self.param.inner_product_param.axis)
-        except Error as error:
-            raise error.at(field="inner_product_param.axis")
-
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
         cdef InnerProduct op = self.op
-        cdef int axis = self.first_axis(x)
+        cdef int axis = axis_of(x, self.param.inner_product_param.axis, "inner_product_param.axis")
         if x.count_range(axis, x.num_axes) != op.k:
             raise ShapeError(f"has shape {list(x.shape)}, {x.count_range(axis, x.num_axes)} values from axis {axis} on; the "
                              f"layer was set up for {op.k}", field="bottom[0]")

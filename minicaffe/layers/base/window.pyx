@@ -7,7 +7,8 @@ changes nothing.
 from minicaffe.blob cimport Blob
 from minicaffe.layers.base.operation cimport OperationLayer
 
-from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layers.base.checks import axis_of
 
 MAX_INT = 2**31 - 1
 
@@ -24,10 +25,7 @@ cdef class WindowLayer(OperationLayer):
         sizes out of range.
         """
         param = self.param.convolution_param
-        try:
-            self.channel_axis = bottom.canonical_axis(param.axis)
-        except Error as error:
-            raise error.at(field="convolution_param.axis")
+        self.channel_axis = axis_of(bottom, param.axis, "convolution_param.axis")
         self.axes = bottom.num_axes - self.channel_axis - 1
         self.channels = bottom.dim(self.channel_axis)
         self.kernel = _per_axis(param, "kernel_size", "kernel", self.axes, None, 1)
