@@ -134,9 +134,6 @@ cdef class DetectionEvaluateLayer(Layer):
         if any(propagate_down):
             raise ConfigError("DetectionEvaluate has no gradient; it is a layer for the TEST phase")
 
-    def capture_obstacle(self):
-        return "it runs on the CPU"
-
     def get_state(self):
         return {"seen": self.seen} if self.sizes is not None else None
 

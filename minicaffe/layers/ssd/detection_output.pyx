@@ -146,9 +146,6 @@ cdef class DetectionOutputLayer(Layer):
         if any(propagate_down):
             raise ConfigError("DetectionOutput has no gradient; it is a layer for the TEST phase")
 
-    def capture_obstacle(self):
-        return "it runs on the CPU"
-
 
 def flat_prior(priors, index):
     """Return the error about a prior box that has no width or height."""
