@@ -38,12 +38,10 @@ class AnnotatedDataLayer(PrefetchingLayer):
         check_database(self.param.data_param)
 
     def prepare(self):
-        param, annotated = self.param.data_param, self.param.annotated_data_param
-        if param.batch_size < 1:
-            raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
+        annotated = self.param.annotated_data_param
         resize = self.param.transform_param.resize_param
-        if resize.resize_mode == caffe_pb2.ResizeParameter.FIT_SMALL_SIZE and param.batch_size > 1:
-            raise ConfigError(f"FIT_SMALL_SIZE gives each picture its own size; it needs batch_size 1, got {param.batch_size}",
+        if resize.resize_mode == caffe_pb2.ResizeParameter.FIT_SMALL_SIZE and self.batch_size > 1:
+            raise ConfigError(f"FIT_SMALL_SIZE gives each picture its own size; it needs batch_size 1, got {self.batch_size}",
                               field="transform_param.resize_param.resize_mode")
         self.names = None
         if annotated.label_map_file:
@@ -51,7 +49,7 @@ class AnnotatedDataLayer(PrefetchingLayer):
             with in_field("annotated_data_param.label_map_file"):
                 self.names = read_label_map(annotated.label_map_file)
         shape, self.label_shape = self._first_shapes(annotated)
-        return param.batch_size, *shape
+        return shape
 
     def count_records(self):
         return count_records(self.param.data_param)
@@ -74,7 +72,7 @@ class AnnotatedDataLayer(PrefetchingLayer):
     def layer_setup(self, bottom, top):
         super().layer_setup(bottom, top)
         if len(top) > 1:
-            top[1].reshape(*(self.label_shape if self.boxes else (self.param.data_param.batch_size, 1, 1, 1)))
+            top[1].reshape(*(self.label_shape if self.boxes else (self.batch_size, 1, 1, 1)))
 
     def make_batches(self):
         param, transform = self.param.data_param, self.param.transform_param

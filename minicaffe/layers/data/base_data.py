@@ -5,6 +5,8 @@ next batch goes to the device on a stream of its own while the present one is co
 Caffe: random draws depend on the seed and the record's number only, and a snapshot holds the position.
 """
 
+from operator import attrgetter
+
 import numpy as np
 
 from minicaffe.common import caffe
@@ -23,7 +25,8 @@ DEFAULT_DEPTH = 4  # of data_param.prefetch; as many batches are held whatever t
 class PrefetchingLayer(NumberedSource):
     """Tops: data (batch, channels, height, width), and label (batch,) where the type has it.
 
-    A type defines `prepare`, which reads the layer's parameters and gives the shape of the data, and `make_batches`.
+    A type defines `batch_field`, `prepare`, which reads the layer's other parameters and gives the shape of a record, and
+    `make_batches`.
 
     Attributes
     ----------
@@ -33,7 +36,7 @@ class PrefetchingLayer(NumberedSource):
         The folder that files must lie in, if the net is not trusted.
     """
 
-    batch_field = None  # the field that says the batch's size, for errors
+    batch_field = None  # the field that says the batch's size
 
     def check_files(self):
         """Raise ConfigError unless the net may read what `make_batches` opens; called again before it, as links may change."""
@@ -41,7 +44,7 @@ class PrefetchingLayer(NumberedSource):
             caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
 
     def prepare(self):
-        """Read and check the parameters; return the shape of the first batch's data."""
+        """Read and check the parameters; return the shape of a record of the first batch."""
         raise Error(f"layer type {self.type} does not define prepare()")
 
     def make_batches(self):
@@ -58,16 +61,18 @@ class PrefetchingLayer(NumberedSource):
         self.position = 0
         self.within = caffe.within
         self.check_files()
+        self.batch_size = attrgetter(self.batch_field)(self.param)
+        if self.batch_size < 1:
+            raise ConfigError(f"must be at least 1, got {self.batch_size}", field=self.batch_field)
         shape = self.prepare()
-        self.batch_size = shape[0]
         with in_field(self.batch_field):
-            top[0].reshape(*shape)
-            check_bytes(shape[0] * RECORD_BYTES, f"the records of a batch of {shape[0]}")
+            top[0].reshape(self.batch_size, *shape)
+            check_bytes(self.batch_size * RECORD_BYTES, f"the records of a batch of {self.batch_size}")
         if depth > DEFAULT_DEPTH:
             with in_field("data_param.prefetch"):
                 check_bytes(depth * max(BUFFER_BYTES, top[0].count * (4, 8)[self.dtype]), f"{depth} batches made ready")
         if len(top) > 1:
-            top[1].reshape(shape[0])
+            top[1].reshape(self.batch_size)
 
     def forward_cpu(self, bottom, top):
         step = self._aim()

@@ -29,12 +29,8 @@ class DataLayer(PrefetchingLayer):
         check_database(self.param.data_param)
 
     def prepare(self):
-        param = self.param.data_param
-        if param.batch_size < 1:
-            raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
         self.transformer()  # before the database is opened: what is wrong with its fields has another cause
-        shape = first_record(param, self._first_shape)
-        return param.batch_size, *shape
+        return first_record(self.param.data_param, self._first_shape)
 
     def transformer(self):
         """Return what crops and mirrors, for the present seed."""

@@ -31,8 +31,6 @@ class ImageDataLayer(PrefetchingLayer):
 
     def prepare(self):
         param = self.param.image_data_param
-        if param.batch_size < 1:
-            raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
         if (param.new_height > 0) != (param.new_width > 0):
             raise ConfigError(f"give new_height and new_width, or neither, got {param.new_height} and {param.new_width}",
                               field="image_data_param.new_height")
@@ -47,8 +45,7 @@ class ImageDataLayer(PrefetchingLayer):
             self.images = ImageList(param.source)
         caffe.check_listed((param.root_folder + name for name, _ in self.images.entries), param.source, "image_data_param.source")
         with in_field("image_data_param.source"):
-            shape = self.make_batches().infer_shape(self.position)
-        return param.batch_size, *shape
+            return self.make_batches().infer_shape(self.position)
 
     def make_batches(self):
         param, transform = self.param.image_data_param, self.param.transform_param

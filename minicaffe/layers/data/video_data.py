@@ -30,9 +30,6 @@ class VideoDataLayer(PrefetchingLayer):
 
     def prepare(self):
         param = self.param.video_data_param
-        size = self.param.data_param.batch_size
-        if size < 1:
-            raise ConfigError(f"must be at least 1, got {size}", field=self.batch_field)
         self.field = "video_data_param.video_file"
         self.numbered = param.video_type == caffe_pb2.VideoDataParameter.VIDEO
         if self.numbered:
@@ -47,7 +44,7 @@ class VideoDataLayer(PrefetchingLayer):
             asks = "a video, which may be a playlist of other files" if self.field.endswith("file") else "a camera"
             raise ConfigError(f"the net is not trusted, and asks for {asks}; {REMEDY}", field=self.field)
         with in_field(self.field, but=ConfigError):
-            return size, *self.make_batches().infer_shape()
+            return self.make_batches().infer_shape()
 
     def make_batches(self):
         param, transform = self.param.video_data_param, self.param.transform_param

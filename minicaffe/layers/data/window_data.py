@@ -27,8 +27,6 @@ class WindowDataLayer(PrefetchingLayer):
 
     def prepare(self):
         param, crop = self.param.window_data_param, self.param.transform_param.crop_size
-        if param.batch_size < 1:
-            raise ConfigError(f"must be at least 1, got {param.batch_size}", field=self.batch_field)
         if not 1 <= crop < 2**15:
             raise ConfigError(f"must be given, from 1 to 2^15 - 1, got {crop}", field="transform_param.crop_size")
         if 2 * param.context_pad >= crop:
@@ -45,7 +43,7 @@ class WindowDataLayer(PrefetchingLayer):
         with in_field("window_data_param.source"):
             self.windows = self._windows()
         caffe.check_listed(self.windows.images, param.source, "window_data_param.source")
-        return param.batch_size, 3, crop, crop
+        return 3, crop, crop
 
     def count_records(self):
         return len(self.windows.foreground), len(self.windows.background)
