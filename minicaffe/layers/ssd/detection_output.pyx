@@ -94,21 +94,10 @@ cdef class DetectionOutputLayer(Layer):
         (<Blob> top[0]).reshape(1, 1, 1, 7)
 
     cpdef reshape(self, list bottom, list top):
-        cdef Blob loc = bottom[0], conf = bottom[1], priors = bottom[2]
         for i, blob in enumerate(bottom):
             if not blob.num_axes:
                 raise ShapeError("needs an axis for the images, got a scalar", field=f"bottom[{i}]")
-        if priors.num_axes < 3 or priors.dims[0] != 1 or priors.dims[1] != 2 or priors.count % 8:
-            raise ShapeError(f"must be prior boxes and variances, (1, 2, boxes x 4), got {list(priors.shape)}", field="bottom[2]")
-        self.rule.images, self.rule.priors = loc.dims[0], priors.count // 8
-        locations = 1 if self.rule.share_location else self.rule.classes
-        if loc.count_range(1, loc.num_axes) != self.rule.priors * locations * 4:
-            raise ShapeError(f"needs {self.rule.priors} prior boxes x {locations} locations x 4 = "
-                             f"{self.rule.priors * locations * 4} codes for each image, got {list(loc.shape)}", field="bottom[0]")
-        if conf.dims[0] != self.rule.images or conf.count_range(1, conf.num_axes) != self.rule.priors * self.rule.classes:
-            raise ShapeError(f"needs {self.rule.priors} prior boxes x {self.rule.classes} classes = "
-                             f"{self.rule.priors * self.rule.classes} scores for each of {self.rule.images} images, got "
-                             f"{list(conf.shape)}", field="bottom[1]")
+        self.rule.images, self.rule.priors = check_predictions(bottom, self.rule.classes, self.rule.share_location)
         if self.pictures is not None:
             pictures = bottom[3]
             if pictures.num_axes != 4 or pictures.shape[0] != self.rule.images or pictures.shape[1] not in (1, 3) or not pictures.count:
@@ -145,6 +134,24 @@ cdef class DetectionOutputLayer(Layer):
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         if any(propagate_down):
             raise ConfigError("DetectionOutput has no gradient; it is a layer for the TEST phase")
+
+
+def check_predictions(list bottom, long long classes, bint share_location):
+    """Return the numbers of images and of prior boxes.
+
+    Raises ShapeError unless codes, scores and prior boxes, the first three bottoms, fit each other.
+    """
+    cdef Blob loc = bottom[0], conf = bottom[1], priors = bottom[2]
+    if priors.num_axes < 3 or priors.dims[0] != 1 or priors.dims[1] != 2 or priors.count % 8:
+        raise ShapeError(f"must be prior boxes and variances, (1, 2, boxes x 4), got {list(priors.shape)}", field="bottom[2]")
+    cdef long long images = loc.dims[0], boxes = priors.count // 8, locations = 1 if share_location else classes
+    if loc.count_range(1, loc.num_axes) != boxes * locations * 4:
+        raise ShapeError(f"needs {boxes} prior boxes x {locations} locations x 4 = {boxes * locations * 4} codes for each image, "
+                         f"got {list(loc.shape)}", field="bottom[0]")
+    if conf.dims[0] != images or conf.count_range(1, conf.num_axes) != boxes * classes:
+        raise ShapeError(f"needs {boxes} prior boxes x {classes} classes = {boxes * classes} scores for each of {images} images, "
+                         f"got {list(conf.shape)}", field="bottom[1]")
+    return images, boxes
 
 
 def flat_prior(priors, index):

@@ -15,8 +15,8 @@ from minicaffe.layer cimport Layer
 
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.ssd.detection_output import flat_prior
 from minicaffe.layers.base.inner import InnerNet
+from minicaffe.layers.ssd.detection_output import check_predictions, flat_prior
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/boxes/detection_output.hpp" namespace "mc::cpu" nogil:
@@ -167,22 +167,12 @@ cdef class MultiBoxLossLayer(Layer):
         return InnerNet(self, [layer], {"prediction": prediction, "target": target})
 
     cpdef reshape(self, list bottom, list top):
-        cdef Blob loc = bottom[0], conf = bottom[1], priors = bottom[2], rows = bottom[3]
-        cdef long long locations, images, boxes
+        cdef Blob loc = bottom[0], conf = bottom[1], rows = bottom[3]
         if not loc.num_axes or not conf.num_axes:
             raise ShapeError("needs an axis for the images, got a scalar", field="bottom[0]" if conf.num_axes else "bottom[1]")
-        if priors.num_axes < 3 or priors.dims[0] != 1 or priors.dims[1] != 2 or priors.count % 8:
-            raise ShapeError(f"must be prior boxes and variances, (1, 2, boxes x 4), got {list(priors.shape)}", field="bottom[2]")
         if not rows.num_axes or rows.dims[rows.num_axes - 1] != 8:
             raise ShapeError(f"must be rows of 8 numbers, (1, 1, objects, 8), got {list(rows.shape)}", field="bottom[3]")
-        images, boxes, locations = loc.dims[0], priors.count // 8, 1 if self.rule.share_location else self.rule.classes
-        if loc.count_range(1, loc.num_axes) != boxes * locations * 4:
-            raise ShapeError(f"needs {boxes} prior boxes x {locations} locations x 4 = {boxes * locations * 4} codes for each "
-                             f"image, got {list(loc.shape)}", field="bottom[0]")
-        if conf.dims[0] != images or conf.count_range(1, conf.num_axes) != boxes * self.rule.classes:
-            raise ShapeError(f"needs {boxes} prior boxes x {self.rule.classes} classes = {boxes * self.rule.classes} scores for "
-                             f"each of {images} images, got {list(conf.shape)}", field="bottom[1]")
-        self.rule.images, self.rule.priors = images, boxes
+        self.rule.images, self.rule.priors = check_predictions(bottom, self.rule.classes, self.rule.share_location)
         (<Blob> top[0]).reshape_to(())
 
     cdef MultiBoxData data(self, list bottom) except *:
