@@ -20,7 +20,6 @@ cdef class LossLayer(DeviceLayer):
 cdef class ClassLossLayer(LossLayer):
     cdef Labels labels
     cdef int mode
-    cdef int read_loss_param(self, int mode) except -1
 
 
 cdef class SoftmaxLossLayer(ClassLossLayer):

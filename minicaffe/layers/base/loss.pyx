@@ -75,12 +75,6 @@ cdef class ClassLossLayer(LossLayer):
     cpdef layer_setup(self, list bottom, list top):
         self.labels.ignore, self.mode = kNoLabel, BATCH_SIZE
 
-    cdef int read_loss_param(self, int mode) except -1:
-        """Take the ignored label and the divisor from `loss_param`; `mode` is the divisor if it names none."""
-        param = self.param.loss_param
-        self.labels.ignore = param.ignore_label if param.HasField("ignore_label") else kNoLabel
-        self.mode = mode_of(param, mode)
-
     cpdef reshape(self, list bottom, list top):
         """Rows of classes: all axes after 0 are one class axis."""
         LossLayer.reshape(self, bottom, top)
@@ -110,7 +104,9 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
     flops_per_value = 5, 2      # the softmax; p - 1 where the label is, times the weight
 
     cpdef layer_setup(self, list bottom, list top):
-        self.read_loss_param(self.param.loss_param.normalization)
+        param = self.param.loss_param
+        self.labels.ignore = param.ignore_label if param.HasField("ignore_label") else kNoLabel
+        self.mode = mode_of(param, param.normalization)
         if len(self.param.loss_weight) > 1 and self.param.loss_weight[1]:
             raise ConfigError("the probabilities give no gradient, their loss weight must be 0", field="loss_weight")
         self.p = self.new_blob(what="probabilities")

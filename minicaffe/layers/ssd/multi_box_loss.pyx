@@ -12,6 +12,7 @@ from libcpp.vector cimport vector
 from minicaffe.blob cimport Blob
 from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.layer cimport Layer
+from minicaffe.layers.base.loss cimport mode_of
 
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
@@ -115,10 +116,7 @@ cdef class MultiBoxLossLayer(Layer):
         rule.negatives_per_positive, rule.sample_size = param.neg_pos_ratio, param.sample_size
         rule.nms, rule.nms_on_priors = param.HasField("nms_param") and nms.nms_threshold > 0, param.use_prior_for_nms
         rule.nms_threshold, rule.eta, rule.nms_top_k = nms.nms_threshold, nms.eta, nms.top_k if nms.HasField("top_k") else -1
-        loss = self.param.loss_param
-        self.mode = loss.normalization
-        if loss.HasField("normalize") and not loss.HasField("normalization"):
-            self.mode = Loss.VALID if loss.normalize else Loss.BATCH_SIZE
+        self.mode = mode_of(self.param.loss_param, self.param.loss_param.normalization)
         terms = list(self.param.propagate_down) or [True, True]
         self.with_loc, self.with_conf = terms[0], terms[1]
         self.loc_loss = self._inner("EuclideanLoss" if rule.squared_loc else "SmoothL1Loss", [1, 4], [1, 4], param.loc_weight)
