@@ -61,9 +61,13 @@ cdef class PoolingLayer(DeviceLayer):
         self.op.mask_shown = len(top) > 1
         if self.op.method != MAX and len(top) > 1:
             raise ConfigError(f"only MAX pooling has a mask as second top, got {len(top)} tops", field="top")
-        self._read_kernel(param)
-        s.stride_h, s.stride_w = _pair(param, "stride", 1)
-        s.pad_h, s.pad_w = _pair(param, "pad", 0)
+        if not self.whole:
+            s.kernel_h, s.kernel_w = _pair(param, "kernel_size", "kernel", 1, optional=False)
+        elif given := [name for name in ("kernel_size", "kernel_h", "kernel_w") if param.HasField(name)]:
+            raise ConfigError("must not be given with global_pooling, whose kernel is the whole plane",
+                              field=f"pooling_param.{given[0]}")
+        s.stride_h, s.stride_w = _pair(param, "stride", "stride", 1)
+        s.pad_h, s.pad_w = _pair(param, "pad", "pad", 0)
         if self.whole:
             if (s.pad_h, s.pad_w, s.stride_h, s.stride_w) != (0, 0, 1, 1):
                 raise ConfigError("needs pad 0 and stride 1", field="pooling_param.global_pooling")
@@ -74,22 +78,6 @@ cdef class PoolingLayer(DeviceLayer):
             raise ConfigError("must be 0 for STOCHASTIC pooling", field="pooling_param.pad")
         if self.op.method == MAX and len(top) == 1 or self.op.drawn:
             self.mask = self.new_blob(what="mask")
-
-    def _read_kernel(self, param):
-        """Set the kernel, unless it is the whole plane."""
-        cdef PoolShape* s = &self.op.shape
-        given = [name for name in ("kernel_size", "kernel_h", "kernel_w") if param.HasField(name)]
-        if self.whole:
-            if given:
-                raise ConfigError("must not be given with global_pooling, whose kernel is the whole plane",
-                                  field=f"pooling_param.{given[0]}")
-        elif given == ["kernel_size"]:
-            s.kernel_h = s.kernel_w = _positive(param, "kernel_size")
-        elif given == ["kernel_h", "kernel_w"]:
-            s.kernel_h, s.kernel_w = _positive(param, "kernel_h"), _positive(param, "kernel_w")
-        else:
-            raise ConfigError(f"give kernel_size, or both kernel_h and kernel_w; got {' and '.join(given) or 'none'}",
-                              field="pooling_param.kernel_size")
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
@@ -156,20 +144,14 @@ cdef class PoolingLayer(DeviceLayer):
         return self.op.backward(on, bottom[0], top[0], self.mask_of(top))
 
 
-def _positive(param, name):
-    value = getattr(param, name)
-    if not 1 <= value <= MAX_SIZE:
-        raise ConfigError(f"must be from 1 to 2^31 - 1, got {value}", field=f"pooling_param.{name}")
-    return value
-
-
-def _pair(param, name, least):
-    """Read `name`, or both `name`_h and `name`_w."""
-    given = [form for form in (name, name + "_h", name + "_w") if param.HasField(form)]
-    if given not in ([], [name], [name + "_h", name + "_w"]):
-        raise ConfigError(f"give {name}, or both {name}_h and {name}_w; got {' and '.join(given)}",
+def _pair(param, name, side, least, optional=True):
+    """Read `name`, or both `side`_h and `side`_w; neither, if it is `optional`, is the default of `name`."""
+    pair = [f"{side}_h", f"{side}_w"]
+    given = [form for form in (name, *pair) if param.HasField(form)]
+    if given not in ([name], pair) and (given or not optional):
+        raise ConfigError(f"give {name}, or both {pair[0]} and {pair[1]}; got {' and '.join(given) or 'none'}",
                           field=f"pooling_param.{name}")
-    forms = given[1:] and given or [name, name]
+    forms = pair if given == pair else [name, name]
     for form in forms:
         if not least <= getattr(param, form) <= MAX_SIZE:
             raise ConfigError(f"must be from {least} to 2^31 - 1, got {getattr(param, form)}", field=f"pooling_param.{form}")
