@@ -34,3 +34,6 @@ cdef class Layer:
 cdef class DeviceLayer(Layer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1
+
+
+cdef unsigned long long stamps(list bottom, list top)

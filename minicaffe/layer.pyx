@@ -171,7 +171,7 @@ cdef class Layer:
         if len(self.param.blobs) not in (0, len(self.blobs)):
             raise ConfigError(f"give none or {len(self.blobs)}, got {len(self.param.blobs)}", field="blobs")
         self.reshape(bottom, top)
-        self.seen, self.sized = _stamps(bottom, top), _sizes(bottom, top)
+        self.seen, self.sized = stamps(bottom, top), _sizes(bottom, top)
         self._set_loss_weights(top)
 
     def check_blob_counts(self, int bottoms, int tops):
@@ -204,9 +204,9 @@ cdef class Layer:
 
     cdef int refresh(self, list bottom, list top) except -1:
         """Reshape if a blob changed since the last time."""
-        if self.always_reshape or _stamps(bottom, top) != self.seen:
+        if self.always_reshape or stamps(bottom, top) != self.seen:
             self.reshape(bottom, top)
-            self.seen, self.sized = _stamps(bottom, top), _sizes(bottom, top)
+            self.seen, self.sized = stamps(bottom, top), _sizes(bottom, top)
 
     cdef int run_forward(self, list bottom, list top) except -1:
         """Reshape if need be and compute the tops."""
@@ -336,7 +336,8 @@ cdef long long _largest(list bottom, list top):
     return max([blob.count for blob in [*bottom, *top]], default=0)
 
 
-cdef unsigned long long _stamps(list bottom, list top):
+cdef unsigned long long stamps(list bottom, list top):
+    """A number that changes whenever one of the blobs gets another shape or memory."""
     cdef unsigned long long total = 0
     cdef Blob blob
     for blob in bottom:

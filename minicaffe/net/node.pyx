@@ -5,7 +5,7 @@ of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on)
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.layer cimport Layer
+from minicaffe.layer cimport Layer, stamps
 from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.ops.engine cimport Operation
 from minicaffe.ops.epilogue cimport Epilogue
@@ -162,13 +162,7 @@ cdef class Node:
 
     cdef unsigned long long stamp(self) noexcept:
         """A number that changes whenever one of the blobs gets another shape or memory."""
-        cdef unsigned long long total = 0
-        cdef Blob blob
-        for blob in self.bottoms:
-            total += blob.stamp
-        for blob in self.tops:
-            total += blob.stamp
-        return total
+        return stamps(self.bottoms, self.tops)
 
     cdef int reshape(self) except -1:
         """Give the tops their shapes, if a blob changed."""

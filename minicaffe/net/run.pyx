@@ -9,6 +9,7 @@ from collections import Counter
 
 from minicaffe.blob cimport Blob
 from minicaffe.net.lifetimes cimport Lifetimes, completion, heads
+from minicaffe.layer cimport stamps
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.net.lock cimport NetLock
@@ -423,11 +424,7 @@ cdef class Runner:
 
     def stamp(self):
         """Return a number that changes whenever a blob gets another shape or memory."""
-        cdef unsigned long long total = 0
-        cdef Blob blob
-        for blob in self.blob_list + self.learnable_params:
-            total += blob.stamp
-        return total
+        return stamps(self.blob_list, self.learnable_params)
 
     def own_on_device(self, list others):
         """Make the device's copy the only valid one of every blob that is there, but for what sources give; of `others` too."""
