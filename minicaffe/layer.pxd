@@ -1,4 +1,4 @@
-from minicaffe.blob cimport Blob, Dtype
+from minicaffe.blob cimport Dtype
 from minicaffe.common cimport Generator
 from minicaffe.device.context cimport Context
 

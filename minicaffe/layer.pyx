@@ -11,7 +11,6 @@ import importlib
 import logging
 import pkgutil
 
-from minicaffe.common cimport Generator
 from minicaffe.blob cimport FLOAT, Blob, Dtype
 from minicaffe.kernels.types cimport is_computed
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle

@@ -8,6 +8,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.broadcast.caffe cimport copy_typed
 from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
 
 from minicaffe.common import TEST
@@ -19,7 +20,6 @@ cdef extern from "minicaffe/ops/dropout/caffe.hpp" nogil:
     const int kDropLanes "mc::kDropLanes"
     void dropout "mc::dropout"(const Context&, int, long long, unsigned long long, unsigned long long, unsigned int, double,
                                     const void*, void*)
-    void copy_typed "mc::copy_typed"(const Context&, int, long long, const void*, void*)
 
 
 cdef class DropoutLayer(DeviceLayer):

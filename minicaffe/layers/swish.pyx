@@ -3,11 +3,11 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.ops.broadcast.caffe cimport copy_typed
 
 from minicaffe.layer import register_layer
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
-    void copy_typed "mc::copy_typed"(const Context&, int dtype, long long n, const void* x, void* y)
     void swish_forward "mc::map1<mc::SwishForward>"(const Context&, int dtype, long long n, const void* x, void* y, double beta)
     void swish_backward "mc::map3<mc::SwishBackward>"(const Context&, int dtype, long long n, const void* x, const void* y,
                                                       const void* dy, void* dx, double beta)

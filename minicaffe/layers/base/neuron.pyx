@@ -8,7 +8,6 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer, Layer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.activation.operation cimport Activation
 from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, in_lanes, stored
 
 from minicaffe.errors import ConfigError, Error

@@ -3,7 +3,6 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.engine cimport Operation
 
 
 cdef class OperationLayer(DeviceLayer):

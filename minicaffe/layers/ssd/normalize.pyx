@@ -8,6 +8,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
 from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.ops.sums.caffe cimport channel_dots
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
@@ -21,10 +22,6 @@ cdef extern from "minicaffe/ops/normalize/caffe.hpp" namespace "mc" nogil:
                       void* norm, void* unit, void* y)
     void unit_backward(const Context&, int dtype, const UnitShape&, const void* unit, const void* dy, const void* norm,
                        const void* s, void* positions, void* dots, void* dx)
-
-cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
-    void channel_dots "mc::channel_sums_typed<mc::DotTerm>"(
-        const Context&, int, const Channels&, double coeff, bint add, void* out, const void* x, const void* dy)
 
 
 cdef class NormalizeLayer(DeviceLayer):
