@@ -9,16 +9,14 @@ from minicaffe.data.annotated_batches import AnnotatedBatches, parse
 from minicaffe.data.augment import Augmenter
 from minicaffe.data.label_map import read_label_map
 from minicaffe.data.samplers import Samplers
-from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
-from minicaffe.layers.data.base_data import PrefetchingLayer
-from minicaffe.layers.data.data import check_database, count_records, first_record
+from minicaffe.layers.data.data import DataLayer, first_record
 from minicaffe.proto import caffe_pb2
 
 
-class AnnotatedDataLayer(PrefetchingLayer):
+class AnnotatedDataLayer(DataLayer):
     """Tops: data (batch, channels, height, width), and label.
 
     The label top has shape (1, 1, B, 8), a row (picture in the batch, label, instance, xmin, ymin, xmax, ymax, difficult) for
@@ -28,14 +26,6 @@ class AnnotatedDataLayer(PrefetchingLayer):
     Per picture: `distort_param`, `expand_param`, one of the parts that the `batch_sampler` find, `resize_param`, `noise_param`,
     crop, mirror, mean, scale. A box is clipped to what is shown, and dropped if nothing is left or `emit_constraint` says so.
     """
-
-    min_top_blobs = 1
-    max_top_blobs = 2
-    batch_field = "data_param.batch_size"
-
-    def check_files(self):
-        super().check_files()
-        check_database(self.param.data_param)
 
     def prepare(self):
         annotated = self.param.annotated_data_param
@@ -50,9 +40,6 @@ class AnnotatedDataLayer(PrefetchingLayer):
                 self.names = read_label_map(annotated.label_map_file)
         shape, self.label_shape = self._first_shapes(annotated)
         return shape
-
-    def count_records(self):
-        return count_records(self.param.data_param)
 
     def _first_shapes(self, annotated):
         """Read the first record: whether it has boxes, and the shapes that it gives."""
@@ -78,7 +65,7 @@ class AnnotatedDataLayer(PrefetchingLayer):
         param, transform = self.param.data_param, self.param.transform_param
         samplers = Samplers(self.param.annotated_data_param.batch_sampler, "annotated_data_param.batch_sampler")
         return AnnotatedBatches(
-            param.source, param.backend, Transformer(transform, self.phase, self.seed),
+            param.source, param.backend, self.transformer(),
             Augmenter(transform, samplers, self.seed), boxes=self.boxes, names=self.names,
             colours=(transform.force_color, transform.force_gray))
 
