@@ -4,6 +4,7 @@
 is assumed, and `Source.assumed` says from what. Layers that write files write none.
 """
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -30,15 +31,7 @@ class Source:
     @property
     def bytes_ahead(self):
         """Bytes of the batches that are made ready, which no blob's memory counts."""
-        return self.batches * sum(4 * count(shape) for shape in self.shapes)
-
-
-def count(shape):
-    """The number of values of a shape."""
-    total = 1
-    for dim in shape:
-        total *= dim
-    return total
+        return self.batches * sum(4 * math.prod(shape) for shape in self.shapes)
 
 
 def stand_in(param, file=None, shapes=None, batch=None):
