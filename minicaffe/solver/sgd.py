@@ -156,26 +156,23 @@ class SGDSolver(Solver):
 
     def update_obstacle(self):
         """Return why the update cannot begin before the whole iteration was computed, or follow it unseen; None if it can."""
-        for there, reason in (
-            (self.param.iter_size > 1 and self._exchange is None, "iter_size is more than 1"),
-            (self.param.clip_gradients >= 0, "clip_gradients needs the gradients' norm on the host"),
-            (self.param.lr_policy == "plateau", "the rate of policy plateau follows from the loss of the same iteration"),
-            (bool(self.callbacks), "callbacks run in the middle of an iteration"),
-        ):
-            if there:
-                return reason
-        return None
+        if self.param.iter_size > 1 and self._exchange is None:
+            return "iter_size is more than 1"
+        if self.param.clip_gradients >= 0:
+            return "clip_gradients needs the gradients' norm on the host"
+        if self.param.lr_policy == "plateau":
+            return "the rate of policy plateau follows from the loss of the same iteration"
+        return "callbacks run in the middle of an iteration" if self.callbacks else None
 
     def capture_obstacle(self):
         """Return why what comes from other processes cannot be part of a CUDA graph; None if it can, or nothing comes."""
-        for there, reason in (() if self._exchange is None else (
-            (not self._exchange.carrier.on_device, "MPI carries the gradients, by way of the host"),
-            (self._one_batch, "BatchNorm asks the other ranks by MPI"),
-            (self.param.iter_size > 1, "iter_size is more than 1"),
-        )):
-            if there:
-                return reason
-        return None
+        if self._exchange is None:
+            return None
+        if not self._exchange.carrier.on_device:
+            return "MPI carries the gradients, by way of the host"
+        if self._one_batch:
+            return "BatchNorm asks the other ranks by MPI"
+        return "iter_size is more than 1" if self.param.iter_size > 1 else None
 
     def _clip_factor(self, limit):
         """Return what scales all gradients together to an L2 norm of at most `limit`."""
