@@ -137,8 +137,7 @@ cdef class Runner:
                 if self.hooks[2]:
                     self._call_hooks(BEFORE_BACKWARD, i)
                 if node.needs_backward:
-                    if _reporter.recording:
-                        self.tell("begin", i, "backward")
+                    self.tell("begin", i, "backward")
                     try:
                         if node.ran != CARRIED:
                             node.renew_bottoms()
@@ -149,8 +148,7 @@ cdef class Runner:
                         if lifetimes is not None:
                             lifetimes.end_backward(i, node)
                     finally:    # what comes after an error is not the layer's
-                        if _reporter.recording:
-                            self.tell("end", i, "backward")
+                        self.tell("end", i, "backward")
                     if self.debug_info:
                         log_backward(node)
                 if offers:      # of followers, too, where the node itself needs no backward
@@ -205,14 +203,12 @@ cdef class Runner:
         with self.lock:
             self.check_ready()
             self.separate(index)
-            if _reporter.recording:
-                self.tell("begin", index, "backward")
+            self.tell("begin", index, "backward")
             try:
                 (<Node?> self.nodes[index]).renew_bottoms()
                 (<Node> self.nodes[index]).backward()
             finally:
-                if _reporter.recording:
-                    self.tell("end", index, "backward")
+                self.tell("end", index, "backward")
 
     def forward_backward(self, bint run_sources=True, bint read_loss=True, on_loss=None):
         """Run the whole net forward and backward.
@@ -271,8 +267,7 @@ cdef class Runner:
                 continue
             if self.hooks[0]:
                 self._call_hooks(BEFORE_FORWARD, i)
-            if _reporter.recording:
-                self.tell("begin", i, "forward")
+            self.tell("begin", i, "forward")
             try:
                 if i > done:
                     node.renew_tops()
@@ -285,8 +280,7 @@ cdef class Runner:
                 if lifetimes is not None:
                     lifetimes.end_forward(i, node)
             finally:        # what comes after an error is not the layer's
-                if _reporter.recording:
-                    self.tell("end", i, "forward")
+                self.tell("end", i, "forward")
             if self.debug_info:
                 log_forward(node)
             if self.hooks[1]:
@@ -330,7 +324,9 @@ cdef class Runner:
         return loss
 
     cdef int tell(self, str kind, int index, str detail) except -1:
-        """Report something of a node; of one that is computed by a node before it also which."""
+        """Report something of a node to who records; of one that is computed by a node before it also which."""
+        if not _reporter.recording:
+            return 0
         cdef Node node = self.nodes[index]
         cdef Node first = node
         while kind == "end" and first.ran != ALONE and (detail == "forward" or node.ran == CARRIED):
