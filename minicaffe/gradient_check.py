@@ -8,6 +8,7 @@ smaller steps, since a ReLU or a maximum may have a kink there.
 """
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -165,7 +166,7 @@ def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, 
         layers = {layers} if isinstance(layers, str) else set(layers)
     for name in layers or ():
         net.layer_index(name)
-    with net.lock, Kept(net, seed):
+    with net.lock, kept(net.param_table.params):
         if whole:
             check_loss(net, rule, report, layers)
         else:
@@ -204,13 +205,9 @@ def double_net(net, phase=TRAIN, *, level=0, stages=(), weights=None, seed=SEED,
         given, net = net, caffe_pb2.NetParameter()
         net.CopyFrom(given)
         net.state.phase = phase
-    generator = caffe.generator
-    before = generator.seed, generator.offset
-    try:
+    with kept(()):
         caffe.seed(seed)
         net = Net(net, Dtype.DOUBLE, **options)
-    finally:
-        generator.seed, generator.offset = before
     for path in weights or ():
         weights_files.load(net, path).tell()
     random = np.random.default_rng(seed)
@@ -226,20 +223,17 @@ def takes_gradient(net, blob):
                and node.type != "Accuracy" for node in net.nodes for i, bottom in enumerate(node.bottoms) if bottom is blob)
 
 
-class Kept:
-    """A context that leaves a net's parameters, and the random numbers of the thread, as they were."""
-
-    def __init__(self, net, seed):
-        self.blobs, self.seed = net.param_table.params, seed
-
-    def __enter__(self):
-        self.data = [blob.cpu_data.copy() for blob in self.blobs]
-        self.state = caffe.generator.seed, caffe.generator.offset
-
-    def __exit__(self, *_):
-        for blob, data in zip(self.blobs, self.data):
+@contextmanager
+def kept(blobs):
+    """Leave the data of blobs, and the random numbers of the thread, as they were."""
+    generator = caffe.generator
+    values, state = [blob.cpu_data.copy() for blob in blobs], (generator.seed, generator.offset)
+    try:
+        yield
+    finally:
+        for blob, data in zip(blobs, values):
             blob.data[...] = data
-        caffe.generator.seed, caffe.generator.offset = self.state
+        generator.seed, generator.offset = state
 
 
 class Section:

@@ -4,7 +4,7 @@ import numpy as np
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
-from minicaffe.gradient_check import Kept, Report, Rule, check_layer
+from minicaffe.gradient_check import Report, Rule, check_layer, kept
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -73,7 +73,7 @@ def check_gradient(layer_text, bottom_arrays, check=None, params=True, step=1e-3
     check = list(range(len(net.bottoms[index]))) if check is None else check
     net.forward_from_to(0, index)
     rule, report = Rule(step, tolerance, kink, elements=None), Report()
-    with Kept(net, rule.seed):
+    with kept(net.param_table.params):
         check_layer(net, index, rule, report, check, params)
     assert report.ok and len(report.comparisons) == len(check) + params * len(net.layers[index].blobs), f"\n{report}"
     return net
