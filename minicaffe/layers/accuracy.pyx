@@ -89,7 +89,6 @@ cdef class AccuracyLayer(DeviceLayer):
             correct = count_by_class(self.dtype, self.labels, self.top_k, score, label, &right[0], &of_class[0])
             (<Blob> top[0]).data[...] = correct / valid if valid else 0
             (<Blob> top[1]).data[...] = np.asarray(right) / np.maximum(of_class, 1)
-        return 0
 
 
 register_layer("Accuracy", AccuracyLayer)

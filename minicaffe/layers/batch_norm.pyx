@@ -135,13 +135,11 @@ cdef class BatchNormLayer(DeviceLayer):
         """values = sums / their weight, 0 where that is 0"""
         divided_by(on, self.dtype, Channels(1, 1, sums.count), sums.data_on(on), values.mutable_data_on(on), NULL,
                    (<Blob> self.blobs[2]).data_on(on))
-        return 0
 
     cdef int accumulate(self, const Context& on, Blob sums, Blob values, double factor) except -1:
         """sums = fraction sums + factor values"""
         cdef void* out = sums.mutable_data_on(on)
         blend(on, self.dtype, sums.count, values.data_on(on), out, out, factor, self.fraction)
-        return 0
 
 
 register_layer("BatchNorm", BatchNormLayer)

@@ -58,7 +58,6 @@ cdef class Life:
     cdef int end(self) except -1:
         if not self.others_hold():
             self.memory.recycle()
-        return 0
 
 
 cdef Life life_of(dict lives, SyncedMemory memory):
@@ -226,7 +225,6 @@ cdef class Lifetimes:
         cdef Operation operation
         for operation in <list> self.operations[index]:
             operation.let_go()
-        return 0
 
     cdef int end_update(self, list which) except -1:
         """Recycle the gradients of these learnable parameters; who adds to one next finds zeros."""
@@ -235,7 +233,6 @@ cdef class Lifetimes:
             life = self.gradients[i]
             life.end()
             life.memory.pool = self.pool
-        return 0
 
     cdef int end(self, list ends, int index, Node node) except -1:
         self.stale = self.stale or node.stamp() != <unsigned long long> self.stamps[index]
@@ -243,4 +240,3 @@ cdef class Lifetimes:
             for life in <list> ends[index]:
                 if ends is not self.forward or not (<Life> life).awaited():
                     (<Life> life).end()
-        return 0

@@ -59,7 +59,6 @@ cdef class NetLock:
             else:
                 self.pass_on()
             raise
-        return 0
 
     cdef int pass_on(self) except -1:
         """Make the next in line the owner."""
@@ -68,4 +67,3 @@ cdef class NetLock:
             turn.release()
         else:
             self.owner = 0
-        return 0

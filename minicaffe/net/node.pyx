@@ -112,7 +112,6 @@ cdef class Node:
             raise
         if data is not None:
             top.data[...] = data        # what layers in place behind them have made of it
-        return 0
 
     cdef int forward(self) except -1:
         """Compute the tops."""
@@ -121,7 +120,6 @@ cdef class Node:
             self.layer.run_forward(self.bottoms, self.tops)
         except Error as error:
             raise self.placed(error)
-        return 0
 
     cdef int backward(self) except -1:
         """Compute the gradients of the parameters and of the bottoms that need one."""
@@ -134,7 +132,6 @@ cdef class Node:
             self.layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
         except Error as error:
             raise self.placed(error)
-        return 0
 
     cdef int renew_tops(self) except -1:
         """Let the layer write data that was recycled; not of a top that is a bottom, too, and would be read first."""
@@ -146,7 +143,6 @@ cdef class Node:
                         break
                 else:
                     top.data_memory.renew()
-        return 0
 
     cdef int renew_bottoms(self) except -1:
         """The same for diffs, which backward writes."""
@@ -158,7 +154,6 @@ cdef class Node:
                         break
                 else:
                     bottom.diff_memory.renew()
-        return 0
 
     cdef unsigned long long stamp(self) noexcept:
         """A number that changes whenever one of the blobs gets another shape or memory."""
@@ -170,7 +165,6 @@ cdef class Node:
             self.layer.refresh(self.bottoms, self.tops)
         except Error as error:
             raise self.placed(error)
-        return 0
 
     cdef int inspect(self) except -1:
         """Let the layer check on the host what a CUDA graph does not."""
@@ -178,7 +172,6 @@ cdef class Node:
             self.layer.inspect(self.bottoms)
         except Error as error:
             raise self.placed(error)
-        return 0
 
     cdef double loss(self) except? -1:
         """The layer's share of the loss."""

@@ -187,7 +187,6 @@ cdef class Runner:
             if lifetimes is not None:
                 lifetimes.end_update(used)
             self.complete, self.waiting = [], 0
-        return 0
 
     cdef tuple completion(self, Lifetimes lifetimes):
         """For each node the list of the learnable parameters whose gradients its backward completes, and those of no node."""
@@ -249,7 +248,6 @@ cdef class Runner:
     cdef int check_range(self, int low, int high) except -1:
         if low < 0 or high >= len(self.nodes):
             raise ConfigError(f"layers {low}..{high} are out of range, the net has {len(self.nodes)}")
-        return 0
 
     cdef double compute(self, bint sources, int start, int end) except? -1:
         """Run layers forward, those without bottoms only if `sources`; return the losses that cannot be read later."""
@@ -305,7 +303,6 @@ cdef class Runner:
         if self.device != on.stream.device:
             raise ConfigError(f"the net's memory is on GPU {self.device}, the present one is GPU {on.stream.device}; call "
                               f"set_device({self.device}) before using it, or make the net anew")
-        return 0
 
     cdef double losses(self, int start, int end) except? -1:
         """The sum of the losses of layers that have run; read last, since a GPU is waited for then."""

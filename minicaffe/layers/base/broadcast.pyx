@@ -22,7 +22,6 @@ cdef class BroadcastLayer(DeviceLayer):
         """See x as outer x channels x inner, with `num_axes` axes from `axis` on in the middle."""
         self.axes = Channels(x.count_range(0, axis), x.count_range(axis, axis + num_axes),
                              x.count_range(axis + num_axes, x.num_axes))
-        return 0
 
     cdef Layout layout_forward(self, const Context& on, list bottom):
         """In which x is, if the parameters are of its channels, otherwise None: plain."""
@@ -77,11 +76,9 @@ cdef class AxesLayer(BroadcastLayer):
         self.see(x, axis, values.num_axes)
         if top[0] is not x:
             (<Blob> top[0]).reshape_like(x)
-        return 0
 
     cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint add) except -1:
         """The gradient of a bias: the sum of dy."""
         cdef void* out = values.mutable_diff_on(on)
         with nogil:
             channel_sums(on, self.dtype, self.axes, 1, add, out, dy)
-        return 0

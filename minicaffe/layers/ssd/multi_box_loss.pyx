@@ -203,7 +203,6 @@ cdef class MultiBoxLossLayer(Layer):
             else:
                 why = f"label {row[1]:g} is background, which is no object"
             raise DataError(f"object {index}: {why}", field="bottom[3]")
-        return 0
 
     cpdef forward_cpu(self, list bottom, list top):
         self.read_objects(bottom)
