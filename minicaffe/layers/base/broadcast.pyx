@@ -74,8 +74,7 @@ cdef class AxesLayer(BroadcastLayer):
             raise ShapeError(f"has shape {list(values.shape)}, which bottom[0] of shape {list(x.shape)} does not have from "
                              f"axis {axis} on", field=where)
         self.see(x, axis, values.num_axes)
-        if top[0] is not x:
-            (<Blob> top[0]).reshape_like(x)
+        (<Blob> top[0]).reshape_like(x)
 
     cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint add) except -1:
         """The gradient of a bias: the sum of dy."""
