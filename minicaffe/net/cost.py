@@ -43,7 +43,7 @@ def forward(node):
     shared = {id(blob.data_memory) for blob in bottoms if blob not in tops}
     moved = [blob for blob in tops if id(blob.data_memory) not in shared and layer.type != "Input"]
     read = [blob for blob in bottoms if moved or not tops]
-    return Cost(layer.flops(bottoms, tops), _bytes(read) + _bytes(moved) + _bytes(layer.blobs))
+    return Cost(layer.flops(bottoms, tops), nbytes(read) + nbytes(moved) + nbytes(layer.blobs))
 
 
 def backward(node):
@@ -58,8 +58,9 @@ def backward(node):
         return Cost(layer.backward_flops(bottoms, tops, needs), 0)
     read = [*tops, *(bottoms if layer.backward_reads_bottoms else ()), *(tops if layer.backward_reads_tops else ()),
             *(layer.blobs[:1] if written else ()), *learned]
-    return Cost(layer.backward_flops(bottoms, tops, needs), _bytes(read) + _bytes(written) + _bytes(learned))
+    return Cost(layer.backward_flops(bottoms, tops, needs), nbytes(read) + nbytes(written) + nbytes(learned))
 
 
-def _bytes(blobs):
+def nbytes(blobs):
+    """Return the bytes of the data of blobs."""
     return sum(blob.count * NUMPY_TYPES[blob.dtype].itemsize for blob in blobs)

@@ -83,8 +83,8 @@ class Summary:
             layouts = [layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None]
             row = Row(node.name, (types or {}).get(node.name, node.type), [blob.shape for blob in node.tops], sizes(node.param),
                       sum(blob.count for blob in node.blobs if _first(blob.data_memory, seen)),
-                      sum(_nbytes(blob) for blob in node.tops if _first(blob.data_memory, seen)),
-                      sum(_nbytes(blob) for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
+                      cost.nbytes(blob for blob in node.tops if _first(blob.data_memory, seen)),
+                      cost.nbytes(blob for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
                       forth.flops, back.flops, "/".join(dict.fromkeys(filter(None, engines))) or None, next(iter(layouts), None),
                       [follower.name for follower in fused], by.get(id(node), ""), (scratch or {}).get(node.name))
             if node.type != "Split" or row.diff or row.data:
@@ -147,10 +147,6 @@ def _first(memory, seen):
         return False
     seen.add(id(memory))
     return True
-
-
-def _nbytes(blob):
-    return blob.count * NUMPY_TYPES[blob.dtype].itemsize
 
 
 def params(layer):
