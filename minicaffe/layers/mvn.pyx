@@ -1,14 +1,13 @@
 """MVN: subtract the mean, divide by the deviation of each plane or sample (Caffe mvn_layer.cpp). Different from Caffe: in place is fine."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_OUTSIDE, NONE, Standardize
 
 from minicaffe.layer import register_layer
 
 
-cdef class MVNLayer(DeviceLayer):
+cdef class MVNLayer(OperationLayer):
     """``y = (x - mean) / (std + eps)`` for each plane, or for each sample with ``across_channels``.
 
     Without ``normalize_variance`` ``y = x - mean``. The top has 4 axes in every case.
@@ -18,29 +17,19 @@ cdef class MVNLayer(DeviceLayer):
     flops_per_value = 5, 8
     exact_num_top_blobs = 1
 
-    cdef Standardize norm
-
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.mvn_param
-        self.norm = Standardize(self.dtype)
-        self.norm.rule, self.norm.eps = EPS_OUTSIDE if param.normalize_variance else NONE, param.eps
+        cdef Standardize op = Standardize(self.dtype)
+        self.op = op
+        op.rule, op.eps = EPS_OUTSIDE if param.normalize_variance else NONE, param.eps
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
+        cdef Standardize op = self.op
         shape = (x.num, x.channels, x.height, x.width)
         groups = shape[0] if self.param.mvn_param.across_channels else shape[0] * shape[1]
-        self.norm.see(1, groups, x.count // groups if groups else 0, top[0] is x)
+        op.see(1, groups, x.count // groups if groups else 0, top[0] is x)
         top[0].reshape_to(shape)
-
-    def operations(self):
-        return [self.norm]
-
-    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        self.norm.forward(on, bottom[0], top[0])
-
-    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if propagate_down[0]:
-            self.norm.backward(on, bottom[0], top[0])
 
 
 register_layer("MVN", MVNLayer)
