@@ -29,13 +29,10 @@ class HDF5OutputLayer(Layer):
         if not self.path:
             raise ConfigError("must be given", field="hdf5_output_param.file_name")
         caffe.check_path(self.path, "hdf5_output_param.file_name", writes=True)
-        self._check_shapes(bottom)
+        self.reshape(bottom, top)   # before the file is emptied
         self._write({})
 
     def reshape(self, bottom, top):
-        self._check_shapes(bottom)
-
-    def _check_shapes(self, bottom):
         for i, blob in enumerate(bottom):
             if blob.num_axes > 4:
                 raise ShapeError(f"must have at most 4 axes, got {list(blob.shape)}", field=f"bottom[{i}]")

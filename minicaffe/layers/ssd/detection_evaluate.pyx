@@ -82,10 +82,7 @@ cdef class DetectionEvaluateLayer(Layer):
             check_resize(param.resize_param, "detection_evaluate_param.resize_param")
             self.resize = param.resize_param
         self.rule.pixels = self.sizes is not None
-        top[0].reshape(1, 1, self._objects_classes(), 5)
-
-    def _objects_classes(self):
-        return self.rule.classes - (1 if self.rule.background < self.rule.classes else 0)
+        top[0].reshape(1, 1, self.rule.classes - (1 if self.rule.background < self.rule.classes else 0), 5)
 
     cpdef reshape(self, list bottom, list top):
         for i, width in enumerate((7, 8)):
