@@ -12,7 +12,7 @@ from minicaffe.blob cimport Blob, this_thread
 from minicaffe.common cimport Generator
 from minicaffe.device.threads cimport Threads, num_threads
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, Error
 
 cdef extern from "minicaffe/ops/random/caffe.hpp" nogil:
     void uniform_numbers "mc::fill_uniform"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
@@ -79,22 +79,27 @@ def bilinear(Blob blob, filler, Generator generator):
 FILLERS = {f.__name__: f for f in (constant, uniform, gaussian, positive_unitball, xavier, msra, bilinear)}
 
 
-def fill(Blob blob, filler, Generator generator):
+def fill(Blob blob, filler, Generator generator, str field=""):
     """Fill the data of `blob` as a FillerParameter says.
 
-    Raises ConfigError with the field inside the FillerParameter, for an unknown type or values the type does not allow.
+    Raises ConfigError with the field inside the FillerParameter, behind the `field` that holds it, for an unknown type or values
+    the type does not allow.
     """
-    if filler.type not in FILLERS:
-        raise ConfigError(f"unknown filler '{filler.type}'; known are {', '.join(FILLERS)}", field="type")
-    if blob.count == 0:
-        raise ConfigError(f"cannot fill an empty blob, shape {list(blob.shape)}")
-    if filler.sparse != -1 and filler.type != "gaussian":
-        raise ConfigError(f"only the gaussian filler knows it, the type is {filler.type}", field="sparse")
-    blob.begin_use(this_thread())
     try:
-        FILLERS[filler.type](blob, filler, generator)
-    finally:
-        blob.end_use()
+        if filler.type not in FILLERS:
+            raise ConfigError(f"unknown filler '{filler.type}'; known are {', '.join(FILLERS)}", field="type")
+        if blob.count == 0:
+            raise ConfigError(f"cannot fill an empty blob, shape {list(blob.shape)}")
+        if filler.sparse != -1 and filler.type != "gaussian":
+            raise ConfigError(f"only the gaussian filler knows it, the type is {filler.type}", field="sparse")
+        blob.begin_use(this_thread())
+        try:
+            FILLERS[filler.type](blob, filler, generator)
+        finally:
+            blob.end_use()
+    except Error as error:
+        error.field = ".".join(filter(None, (field, error.field))) or None
+        raise
 
 
 def fill_uniform(Blob blob, Generator generator, double lo, double hi):

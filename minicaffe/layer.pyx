@@ -280,11 +280,7 @@ cdef class Layer:
             return blob
         else:
             blob = Blob(shape, self.dtype, f"{self.name}[{index}]")
-            try:
-                fill(blob, filler, self.generator)
-            except Error as error:
-                error.field = f"{filler_field}.{error.field}" if error.field else filler_field
-                raise
+            fill(blob, filler, self.generator, filler_field)
         if self.parameters is not None:
             self.parameters.set(key, blob)
         self.blobs.append(blob)

@@ -1,6 +1,6 @@
 """DummyData: blobs filled by fillers, to run a net without data (Caffe dummy_data_layer.cpp)."""
 
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError
 from minicaffe.filler import fill
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
@@ -52,12 +52,7 @@ class DummyDataLayer(SourceLayer):
             self._fill(top, i)
 
     def _fill(self, top, i):
-        try:
-            fill(top[i], self.fillers[i], self.generator)
-        except Error as error:
-            field = f"dummy_data_param.data_filler[{i}]"
-            error.field = f"{field}.{error.field}" if error.field else field
-            raise
+        fill(top[i], self.fillers[i], self.generator, f"dummy_data_param.data_filler[{i}]")
 
 
 register_layer("DummyData", DummyDataLayer)
