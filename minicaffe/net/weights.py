@@ -79,12 +79,7 @@ def copy_layers(net, stored):
     ShapeError if the number of blobs or a shape differs.
     """
     plan = []
-    first = _first_nodes(net)
-    for layer in stored:
-        if layer.name not in first:
-            log.info("Ignoring source layer %s", layer.name)
-            continue
-        target = first[layer.name]
+    for layer, target in _matched(net, stored):
         if len(layer.blobs) != len(target.blobs):
             raise ShapeError(f"the file has {len(layer.blobs)} parameter blobs, the net needs {len(target.blobs)}; rename the "
                              "layer to train it anew", field="blobs", layer=target.name, layer_type=target.type)
@@ -192,12 +187,7 @@ def _hdf5_layer(target, name, group, sharers, follow):
 
 def share(net, other):
     """Let the parameters of `net` use the data memory of the layers of `other` with the same name (diffs stay apart)."""
-    first = _first_nodes(net)
-    for node in other.nodes:
-        if node.name not in first:
-            log.info("Ignoring source layer %s", node.name)
-            continue
-        target = first[node.name]
+    for node, target in _matched(net, other.nodes):
         shapes, theirs = [b.shape for b in target.blobs], [b.shape for b in node.blobs]
         if shapes != theirs:
             raise ShapeError(f"cannot share parameters of shapes {theirs} with {shapes}", field="blobs", layer=target.name,
@@ -206,9 +196,14 @@ def share(net, other):
             blob.share_data(source)
 
 
-def _first_nodes(net):
-    """Return the nodes of a net by name, the first of those with one name."""
-    return {node.name: node for node in reversed(net.nodes)}
+def _matched(net, layers):
+    """Yield those of `layers` whose name the net knows, each with its first node of that name."""
+    first = {node.name: node for node in reversed(net.nodes)}
+    for layer in layers:
+        if layer.name in first:
+            yield layer, first[layer.name]
+        else:
+            log.info("Ignoring source layer %s", layer.name)
 
 
 def _times(shape):
