@@ -4,6 +4,8 @@ Different from Caffe: draws depend on the seed and the record's number only, so 
 `label_map_file` checks the labels; crops need no `mirror` to be random; a mean file has the size of the uncropped picture.
 """
 
+from contextlib import closing
+
 from minicaffe.common import caffe
 from minicaffe.data.annotated_batches import AnnotatedBatches, parse
 from minicaffe.data.augment import Augmenter
@@ -48,11 +50,8 @@ class AnnotatedDataLayer(DataLayer):
         def shapes(record):
             record = bytes(record)
             self.boxes = self.boxes or parse(record).HasField("type")
-            maker = self.make_batches()
-            try:
+            with closing(self.make_batches()) as maker:
                 return maker.shapes(record)
-            finally:
-                maker.close()
 
         return first_record(self.param.data_param, shapes)
 

@@ -1,6 +1,7 @@
 """Data: batches of pictures and labels from an LMDB or LevelDB (Caffe data_layer.cpp)."""
 
 import os
+from contextlib import closing
 
 from minicaffe.common import caffe
 from minicaffe.data.augment import Augmenter
@@ -37,11 +38,8 @@ class DataLayer(PrefetchingLayer):
         return Transformer(self.param.transform_param, self.phase, self.seed)
 
     def _first_shape(self, record):
-        maker = self.make_batches()
-        try:
+        with closing(self.make_batches()) as maker:
             return maker.load([record], range(1)).shape[1:]
-        finally:
-            maker.close()
 
     def make_batches(self):
         param, transform = self.param.data_param, self.param.transform_param
@@ -56,9 +54,8 @@ class DataLayer(PrefetchingLayer):
 
 def first_record(param, look):
     """Return look(record) of the first record of a DataParameter's database; an error of `look` names the record."""
-    with in_field("data_param.source", but=ConfigError):
-        db = open_db(param.source, param.backend)
-        cursor = db.cursor()
+    with (in_field("data_param.source", but=ConfigError), open_db(param.source, param.backend) as db,
+          closing(db.cursor()) as cursor):
         (key, record), = cursor.take(1)
         try:
             return look(record)
@@ -68,8 +65,6 @@ def first_record(param, look):
             raise db.locate(error, 0, key)
         finally:
             del record  # it points into the database
-            cursor.close()
-            db.close()
 
 
 def check_database(param):
