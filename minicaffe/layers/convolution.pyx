@@ -8,7 +8,7 @@ from minicaffe.ops.conv.operation cimport Convolution
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.window import MAX_INT
+from minicaffe.layers.base.checks import check_size
 
 
 cdef class ConvolutionLayer(WindowLayer):
@@ -36,9 +36,7 @@ cdef class ConvolutionLayer(WindowLayer):
         self.num_output, self.group, self.bias_term = param.num_output, param.group, param.bias_term
         self.op, op.transposed = op, self.transposed
         for name in ("num_output", "group"):
-            if not 1 <= getattr(param, name) <= MAX_INT:
-                raise ConfigError(f"must be at least 1, got {getattr(param, name)}" if not getattr(param, name) else
-                                  f"must be at most 2^31 - 1, got {getattr(param, name)}", field=f"convolution_param.{name}")
+            check_size(getattr(param, name), f"convolution_param.{name}")
         for what, number in (("channels", self.channels), ("num_output", self.num_output)):
             if number % self.group:
                 raise ConfigError(f"must divide the {number} {what}, got {self.group}", field="convolution_param.group")

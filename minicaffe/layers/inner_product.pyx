@@ -4,9 +4,9 @@ from minicaffe.blob cimport Blob
 from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.inner_product.operation cimport InnerProduct
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import axis_of
+from minicaffe.layers.base.checks import axis_of, check_size
 from minicaffe.proto import caffe_pb2
 
 
@@ -25,9 +25,7 @@ cdef class InnerProductLayer(OperationLayer):
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.inner_product_param
-        if not 1 <= param.num_output <= 2**31 - 1:
-            raise ConfigError("must be at least 1, got 0" if not param.num_output else
-                              f"must be at most 2^31 - 1, got {param.num_output}", field="inner_product_param.num_output")
+        check_size(param.num_output, "inner_product_param.num_output")
         cdef InnerProduct op = InnerProduct(self.dtype)
         self.op = op
         op.n, op.transpose = param.num_output, param.transpose

@@ -1,4 +1,4 @@
-"""Checks that several layer types share: axes that must exist, stored states, and what fails about a field."""
+"""Checks that several layer types share: axes that must exist, sizes, stored states, and what fails about a field."""
 
 import math
 from contextlib import contextmanager
@@ -45,6 +45,13 @@ def axis_or_legacy(param, legacy, blob, field):
         raise ShapeError(f"axis {getattr(param, legacy)} is out of range for a blob with {blob.num_axes} axes, shape "
                          f"{list(blob.shape)}", field=f"{field}.{legacy}")
     return axis_of(blob, getattr(param, legacy), f"{field}.{legacy}")
+
+
+def check_size(value, field, least=1):
+    """Raise ConfigError, naming `field`, unless ``least <= value <= 2^31 - 1``."""
+    if not least <= value < 2**31:
+        rule = f"at least {least}" if value < least else "at most 2^31 - 1"
+        raise ConfigError(f"must be {rule}, got {value}", field=field)
 
 
 def state_numbers(state, limits):

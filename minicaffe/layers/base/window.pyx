@@ -8,9 +8,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layers.base.operation cimport OperationLayer
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import axis_of
-
-MAX_INT = 2**31 - 1
+from minicaffe.layers.base.checks import axis_of, check_size
 
 
 cdef class WindowLayer(OperationLayer):
@@ -73,7 +71,7 @@ cdef class WindowLayer(OperationLayer):
                                   i, size, "check stride, kernel_size and pad") for i, size in enumerate(sizes)]
 
     cdef object checked_size(self, out, i, size, why):
-        if not 1 <= out <= MAX_INT:
+        if not 1 <= out < 2**31:
             raise ShapeError(f"the output would have size {out} along spatial axis {i}, where the input has {size}: {why}",
                              field="convolution_param.kernel_size")
         return out
@@ -108,7 +106,5 @@ def _per_axis(param, name, short_name, axes, default, least):
     else:
         values = [default] * axes
     for i, value in enumerate(values):
-        if not least <= value <= MAX_INT:
-            rule = f"at least {least}" if value < least else "at most 2^31 - 1"
-            raise ConfigError(f"must be {rule}, got {value}", field=f"convolution_param.{pair[i]}" if given else field)
+        check_size(value, f"convolution_param.{pair[i]}" if given else field, least)
     return values
