@@ -337,8 +337,9 @@ class Section:
         return total / (2 * step), low / step, high / step, 2 * noise / step
 
 
-def compare(section, comparison, blob, gradient, rule):
-    """Compare `gradient` of `blob`, as backward gave it, with differences, and note the worst element in `comparison`."""
+def compare(section, node, what, blob, gradient, rule):
+    """Compare `gradient` of `blob`, as backward gave it, with differences; return a Comparison with the worst element."""
+    comparison = Comparison(node.name, node.type, what, blob.shape, rule.threshold)
     flat = gradient.reshape(-1)
     floor = min(1.0, max(LEAST, float(np.sqrt(np.mean(np.square(flat)))))) if flat.size else 1.0
 
@@ -371,6 +372,7 @@ def compare(section, comparison, blob, gradient, rule):
             comparison.index = tuple(map(int, np.unravel_index(i, blob.shape)))
             comparison.analytic, comparison.numerical = analytic, numerical
             comparison.relative = worst if np.isfinite(worst) else np.inf
+    return comparison
 
 
 def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False):
@@ -429,9 +431,7 @@ def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False)
         if not needed and (gradient == RUBBISH).all() and gradient.size:
             leave_out(what, "backward leaves it as it is, and the net does not need it")
             continue
-        comparison = Comparison(node.name, node.type, what, blob.shape, rule.threshold)
-        compare(section, comparison, blob, gradient, rule)
-        report.comparisons.append(comparison)
+        report.comparisons.append(compare(section, node, what, blob, gradient, rule))
     return section.restore()
 
 
@@ -474,17 +474,13 @@ def check_loss(net, rule, report, layers=None):
     net.backward_from_to(last, 0)
     table = net.param_table
     gradients = {i: table.params[i].cpu_diff.copy() for i in table.learnable}
-    position = 0
-    for node in net.nodes:
-        for i, blob in enumerate(node.blobs):
-            here, position = position, position + 1
-            if layers is not None and node.name not in layers or here not in gradients:
-                continue
-            if not node.layer.param_propagate_down[i] or not node.needs_backward:
-                reason = "its lr_mult is 0" if not node.layer.param_propagate_down[i] else "no loss depends on it"
-                report.not_checked.append((node.name, node.type, f"blobs[{i}]", f"it is not learned: {reason}"))
-                continue
-            comparison = Comparison(node.name, node.type, f"blobs[{i}]", blob.shape, rule.threshold)
-            compare(section, comparison, blob, gradients[here], rule)
-            report.comparisons.append(comparison)
+    places = [(node, i, blob) for node in net.nodes for i, blob in enumerate(node.blobs)]   # in the order of the table
+    for position, (node, i, blob) in enumerate(places):
+        if layers is not None and node.name not in layers or position not in gradients:
+            continue
+        if not node.layer.param_propagate_down[i] or not node.needs_backward:
+            reason = "its lr_mult is 0" if not node.layer.param_propagate_down[i] else "no loss depends on it"
+            report.not_checked.append((node.name, node.type, f"blobs[{i}]", f"it is not learned: {reason}"))
+            continue
+        report.comparisons.append(compare(section, node, f"blobs[{i}]", blob, gradients[position], rule))
     section.restore()
