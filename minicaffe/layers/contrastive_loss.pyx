@@ -47,7 +47,7 @@ cdef class ContrastiveLossLayer(LossLayer):
         with nogil:
             contrastive(on, self.dtype, self.pairs, a.data_on(on), b.data_on(on), similar.data_on(on), coeff / 2, out)
 
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]
         with nogil:
             contrastive_backward(on, self.dtype, self.pairs, a.data_on(on), b.data_on(on), similar.data_on(on), scale, dx)

@@ -22,7 +22,7 @@ cdef class EuclideanLossLayer(LossLayer):
         with nogil:
             squared_distance(on, self.dtype, a.count, a.data_on(on), b.data_on(on), coeff / 2, out)
 
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
         with nogil:
             scaled_difference(on, self.dtype, a.count, a.data_on(on), b.data_on(on), dx, scale)

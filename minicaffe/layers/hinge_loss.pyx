@@ -24,7 +24,7 @@ cdef class HingeLossLayer(ClassLossLayer):
         with nogil:
             hinge(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), self.squared, coeff, out)
 
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
             hinge_backward(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), self.squared, scale, dx)

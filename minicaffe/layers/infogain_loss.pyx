@@ -57,7 +57,7 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
         with nogil:
             infogain(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), h, FLOOR, coeff, out)
 
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob label = bottom[1]
         cdef const void* h = self.matrix(bottom).data_on(on)
         with nogil:

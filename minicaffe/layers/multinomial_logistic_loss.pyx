@@ -18,7 +18,7 @@ cdef class MultinomialLogisticLossLayer(ClassLossLayer):
         with nogil:
             log_loss(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), FLOOR, coeff, out)
 
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
             log_loss_backward(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), scale, FLOOR, dx)

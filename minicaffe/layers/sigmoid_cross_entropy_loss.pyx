@@ -41,7 +41,7 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
         with nogil:
             sigmoid_loss(on, self.dtype, a.count, self.ignore, a.data_on(on), b.data_on(on), coeff, out)
 
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
         with nogil:
             sigmoid_loss_backward(on, self.dtype, a.count, self.ignore, a.data_on(on), b.data_on(on), scale, dx)

@@ -35,7 +35,7 @@ cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
         with nogil:
             log_loss(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), FLOAT_MIN, coeff, out)
 
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob label = bottom[1]
         with nogil:
             softmax_loss_backward(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), scale, dx)

@@ -14,7 +14,7 @@ cdef class LossLayer(DeviceLayer):
     cdef double divisor     # of the last forward
     cdef double prepare(self, const Context& on, list bottom) except? -1
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1
 
 
 cdef class ClassLossLayer(LossLayer):

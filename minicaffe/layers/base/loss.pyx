@@ -45,8 +45,8 @@ cdef class LossLayer(DeviceLayer):
         """out = coeff times the sum of the terms"""
         raise Error(f"layer type {self.type} does not define loss_to")
 
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
-        """dx = scale times the gradient of the sum to bottom[0], for bottom[index]"""
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
+        """dx = scale times the gradient of the sum to bottom[0]"""
         raise Error(f"layer type {self.type} does not define gradient_to")
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
@@ -66,7 +66,7 @@ cdef class LossLayer(DeviceLayer):
         scale = ((<const float*> weight)[0] if self.dtype == FLOAT else (<const double*> weight)[0]) / self.divisor
         for i in range(self.gradients):
             if propagate_down[i]:
-                self.gradient_to(on, bottom, i, -scale if i else scale, (<Blob> bottom[i]).mutable_diff_on(on))
+                self.gradient_to(on, bottom, -scale if i else scale, (<Blob> bottom[i]).mutable_diff_on(on))
 
 
 cdef class ClassLossLayer(LossLayer):

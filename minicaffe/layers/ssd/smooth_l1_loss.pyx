@@ -51,7 +51,7 @@ cdef class SmoothL1LossLayer(LossLayer):
         with nogil:
             smooth_l1(on, self.dtype, x.count, x.data_on(on), b.data_on(on), w.data_on(on) if w is not None else NULL, coeff, out)
 
-    cdef int gradient_to(self, const Context& on, list bottom, int index, double scale, void* dx) except -1:
+    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob x = bottom[0]
         cdef Blob b = bottom[1], w = bottom[2] if len(bottom) > 2 else None
         with nogil:
