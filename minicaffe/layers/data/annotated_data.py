@@ -40,20 +40,16 @@ class AnnotatedDataLayer(DataLayer):
             caffe.check_path(annotated.label_map_file, "annotated_data_param.label_map_file")
             with in_field("annotated_data_param.label_map_file"):
                 self.names = read_label_map(annotated.label_map_file)
-        shape, self.label_shape = self._first_shapes(annotated)
-        return shape
-
-    def _first_shapes(self, annotated):
-        """Read the first record: whether it has boxes, and the shapes that it gives."""
         self.boxes = annotated.HasField("anno_type")
+        return first_record(self.param.data_param, self._first_shape)
 
-        def shapes(record):
-            record = bytes(record)
-            self.boxes = self.boxes or parse(record).HasField("type")
-            with closing(self.make_batches()) as maker:
-                return maker.shapes(record)
-
-        return first_record(self.param.data_param, shapes)
+    def _first_shape(self, record):
+        """Find out whether there are boxes, and the shapes that the first record gives."""
+        record = bytes(record)
+        self.boxes = self.boxes or parse(record).HasField("type")
+        with closing(self.make_batches()) as maker:
+            shape, self.label_shape = maker.shapes(record)
+        return shape
 
     def layer_setup(self, bottom, top):
         super().layer_setup(bottom, top)
