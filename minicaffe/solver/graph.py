@@ -56,23 +56,17 @@ class TrainingGraph:
             self.graph, self.stamp, self.seen = None, stamp, 0
         if self.graph is None:
             self.seen += 1
-            if self.seen <= WARM_UP:
-                return self._by_launches(rate)
-            if not self._record():
-                return self._by_launches(rate)
+            if self.seen <= WARM_UP or not self._record():
+                net.clear_param_diffs()
+                loss = self.solver.last_pass(run_sources=False)
+                self.solver.update(rate)
+                return loss
         net.inspect_inputs()
         net.own_on_device(self.solver.history)
         with device_lock:
             self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
         generator.take(self.draws)
         return net.loss_of_outputs()
-
-    def _by_launches(self, rate):
-        net = self.solver.net
-        net.clear_param_diffs()
-        loss = self.solver.last_pass(run_sources=False)
-        self.solver.update(rate)
-        return loss
 
     def _record(self):
         """Record an iteration, of which nothing runs; return whether that went well."""
