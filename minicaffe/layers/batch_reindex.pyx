@@ -27,7 +27,7 @@ cdef class BatchReindexLayer(RowLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0], chosen = bottom[1], y = top[0]
         cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
-        cdef long long row = self.row_bytes(x, 1)
+        cdef long long row = self.row_bytes(x)
         with nogil:
             gather_rows(on, chosen.count, index, row, x.data_on(on), y.mutable_data_on(on))
 

@@ -39,7 +39,7 @@ cdef class EmbedLayer(RowLayer):
         cdef Blob x = bottom[0], weight = self.blobs[0]
         cdef const int* index = self.take_indices(on, x, self.rows, "bottom[0]")
         cdef const void* b = (<Blob> self.blobs[1]).data_on(on) if len(self.blobs) > 1 else NULL
-        cdef long long row = self.row_bytes(weight, 1)
+        cdef long long row = self.row_bytes(weight)
         cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
             gather_rows(on, x.count, index, row, weight.data_on(on), y)

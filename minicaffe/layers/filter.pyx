@@ -59,7 +59,7 @@ cdef class FilterLayer(RowLayer):
         cdef void* y
         cdef long long row
         for i in range(len(top)):
-            row = self.row_bytes(bottom[i], 1)
+            row = self.row_bytes(bottom[i])
             x, y = (<Blob> bottom[i]).data_on(on), (<Blob> top[i]).mutable_data_on(on)
             with nogil:
                 gather_rows(on, self.index.count, index, row, x, y)
@@ -75,7 +75,7 @@ cdef class FilterLayer(RowLayer):
         for i in range(len(top)):
             if propagate_down[i]:
                 (<Blob> bottom[i]).fill_diff_on(on, 0)
-                row = self.row_bytes(bottom[i], 1)
+                row = self.row_bytes(bottom[i])
                 dy, dx = (<Blob> top[i]).diff_on(on), (<Blob> bottom[i]).mutable_diff_on(on)
                 with nogil:
                     scatter_rows(on, self.index.count, index, row, dy, dx)

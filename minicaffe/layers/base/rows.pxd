@@ -5,4 +5,4 @@ from minicaffe.layer cimport DeviceLayer
 cdef class RowLayer(DeviceLayer):
     cdef Blob index       # integers, one for each row picked
     cdef const int* take_indices(self, const Context& on, Blob blob, long long limit, str field) except? NULL
-    cdef long long row_bytes(self, Blob blob, int axis) except -1
+    cdef long long row_bytes(self, Blob blob) except -1

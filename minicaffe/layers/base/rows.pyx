@@ -27,5 +27,5 @@ cdef class RowLayer(DeviceLayer):
     def capture_obstacle(self):
         return "it reads indices on the host"
 
-    cdef long long row_bytes(self, Blob blob, int axis) except -1:
-        return blob.count_range(axis, blob.num_axes) * item_size(self.dtype)
+    cdef long long row_bytes(self, Blob blob) except -1:
+        return blob.count_range(1, blob.num_axes) * item_size(self.dtype)
