@@ -173,13 +173,6 @@ cdef class MultiBoxLossLayer(Layer):
         self.rule.images, self.rule.priors = check_predictions(bottom, self.rule.classes, self.rule.share_location)
         (<Blob> top[0]).reshape_to(())
 
-    cdef MultiBoxData data(self, list bottom) except *:
-        cdef MultiBoxData data
-        data.loc = (<Blob> bottom[0]).cpu_data_ptr()
-        data.conf = (<Blob> bottom[1]).cpu_data_ptr()
-        data.priors = (<Blob> bottom[2]).cpu_data_ptr()
-        return data
-
     cdef int read_objects(self, list bottom) except -1:
         """Check the prior boxes and read the objects."""
         cdef Blob priors = bottom[2], rows = bottom[3]
@@ -206,7 +199,10 @@ cdef class MultiBoxLossLayer(Layer):
 
     cpdef forward_cpu(self, list bottom, list top):
         self.read_objects(bottom)
-        cdef MultiBoxData data = self.data(bottom)
+        cdef MultiBoxData data
+        data.loc = (<Blob> bottom[0]).cpu_data_ptr()
+        data.conf = (<Blob> bottom[1]).cpu_data_ptr()
+        data.priors = (<Blob> bottom[2]).cpu_data_ptr()
         cdef Threads threads = num_threads()
         cdef double loss = 0
         with nogil:
