@@ -216,9 +216,8 @@ def restore(solver, path):
         layer.reset()
     if resume is not None:
         _set_generator(solver, resume)
-    solver.iter = state.iter
-    solver.current_step = state.current_step
-    solver.minimum_loss, solver.iter_last_event = state.minimum_loss, state.iter_last_event
+    for name in POLICY_STATE:
+        setattr(solver, name, getattr(state, name))
     return resume
 
 
