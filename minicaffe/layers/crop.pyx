@@ -24,7 +24,7 @@ cdef class CropLayer(DeviceLayer):
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], reference = bottom[1], y = top[0]
-        cdef long long unit = item_size(self.dtype)
+        cdef long long unit
         param = self.param.crop_param
         start = axis_of(x, param.axis, "crop_param.axis")
         if reference.num_axes != x.num_axes:
@@ -44,10 +44,8 @@ cdef class CropLayer(DeviceLayer):
         y.reshape_to(shape)
         self.axes = x.num_axes
         for axis in range(self.axes):
-            self.size[axis], self.whole[axis], self.offset[axis] = shape[axis], x.dims[axis], offsets[axis]
-        self.size[self.axes - 1] *= unit
-        self.whole[self.axes - 1] *= unit
-        self.offset[self.axes - 1] *= unit
+            unit = item_size(self.dtype) if axis == self.axes - 1 else 1
+            self.size[axis], self.whole[axis], self.offset[axis] = shape[axis] * unit, x.dims[axis] * unit, offsets[axis] * unit
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0], y = top[0]
