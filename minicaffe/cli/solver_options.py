@@ -10,6 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2, text
+from minicaffe.proto.fields import is_repeated
 
 FIELDS = caffe_pb2.SolverParameter.DESCRIPTOR.fields
 OTHER_NAMES = {"snapshot": ("--snapshot-interval",), "random_seed": ("--random-seed", "--seed")}
@@ -91,11 +92,6 @@ class FieldType(click.ParamType):
             self.fail(f"must be one value, got {value}", param, ctx)
         result = getattr(message, self.field.name)
         return result[0] if is_repeated(self.field) else result
-
-
-def is_repeated(field):
-    """FieldDescriptor.label is on its way out of protobuf, is_repeated is not in its older releases."""
-    return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
 
 
 def option_names(field_name):
