@@ -22,6 +22,7 @@ from minicaffe.proto import upgrade
 from minicaffe.proto.binary import read_blob
 from minicaffe.proto.files import is_hdf5
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
+from minicaffe.proto.stored import shown
 
 BINS, SMALL_BINS = 20, 12
 BLOCKS, PLAIN_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
@@ -65,7 +66,7 @@ def show(weights, other, layers, bins, filters, force):
     utf8 = console.encoding.startswith("utf")
     for one in first:
         s = statistics(one.array)
-        table.add_row(one.name, times(one.array.shape), *(f"{s[key]:.4g}" for key in ("min", "max", "mean", "std", "norm")),
+        table.add_row(one.name, shown(one.array.shape), *(f"{s[key]:.4g}" for key in ("min", "max", "mean", "std", "norm")),
                       f"{s['zeros']:.1%}", sparkline(s, utf8))
     console.print(table)
     console.print(f"{len(first)} parameters, {sum(one.array.size for one in first):,} values", markup=False)
@@ -77,7 +78,7 @@ def show(weights, other, layers, bins, filters, force):
     if bins:
         width = min(console.width, 80)
         for one in first:
-            console.print(f"\n{one.name} {times(one.array.shape)}", markup=False, style="bold")
+            console.print(f"\n{one.name} {shown(one.array.shape)}", markup=False, style="bold")
             finite = one.array[np.isfinite(one.array)]
             counts = counted(finite, min(bins, max(2, finite.size)))
             low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
@@ -98,11 +99,6 @@ def grid(*names):
                          overflow="fold")
     table.add_row(*(Text(name, "dim") for name in names))
     return table
-
-
-def times(shape):
-    """Write a shape as errors do."""
-    return "x".join(map(str, shape)) or "()"
 
 
 def read_parameters(path):
@@ -208,12 +204,12 @@ def compare(console, path, first, other_path, second):
         a, b = mine.get(name), theirs.get(name)
         if a is None or b is None:
             there = f"only in {other_path if a is None else path}"
-            table.add_row(name, times((b if a is None else a).shape), "", "", "", Text(there, "yellow"))
+            table.add_row(name, shown((b if a is None else a).shape), "", "", "", Text(there, "yellow"))
         elif a.shape != b.shape:
-            table.add_row(name, f"{times(a.shape)} and {times(b.shape)}", "", "", "", Text("shapes differ", "yellow"))
+            table.add_row(name, f"{shown(a.shape)} and {shown(b.shape)}", "", "", "", Text("shapes differ", "yellow"))
         elif np.array_equal(a, b, equal_nan=True):
             same += 1
-            table.add_row(name, times(a.shape), "0", "", "", "same")
+            table.add_row(name, shown(a.shape), "0", "", "", "same")
             continue
         else:
             with np.errstate(invalid="ignore"):     # infinity minus infinity
@@ -225,7 +221,7 @@ def compare(console, path, first, other_path, second):
             norm = math.sqrt(float(np.square(a[np.isfinite(a)], dtype=np.float64).sum()))
             ratio = math.sqrt(float(np.square(gap).sum())) / norm if norm else math.inf
             share = np.mean((a != b) & ~(np.isnan(a) & np.isnan(b)))
-            table.add_row(name, times(a.shape), f"{gap[at]:.4g}", f"{list(map(int, at))}: {a[at]:.6g} and {b[at]:.6g}",
+            table.add_row(name, shown(a.shape), f"{gap[at]:.4g}", f"{list(map(int, at))}: {a[at]:.6g} and {b[at]:.6g}",
                           f"{ratio:.2e}", Text(f"{share:.1%} of the values", "yellow"))
         differ += 1
     console.print(table)
@@ -251,7 +247,7 @@ def picture(parameters, path):
     columns = math.isqrt(len(images) - 1) + 1
     images += [np.full_like(images[0], 255)] * (-len(images) % columns)
     left_out = f", the first {TILES} of {len(tiles)}" if len(tiles) > TILES else ""
-    return f"{one.name} {times(one.array.shape)}{left_out}", sheet(images, columns)
+    return f"{one.name} {shown(one.array.shape)}{left_out}", sheet(images, columns)
 
 
 def tiles_of(array):
