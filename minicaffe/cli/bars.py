@@ -1,9 +1,15 @@
-"""Progress bars on a terminal; nothing elsewhere."""
+"""Progress bars on a terminal, nothing elsewhere; and the console of tables."""
 
 import contextlib
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+def table_console():
+    """Return the rich Console of standard output for tables: a pipe gets whole lines."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=10_000)
 
 
 @contextlib.contextmanager

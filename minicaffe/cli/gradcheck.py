@@ -6,11 +6,10 @@ Caffe has this for its own tests only (test_gradient_check_util.hpp). The arithm
 import logging
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minicaffe.cli import options
+from minicaffe.cli import bars, options
 from minicaffe.cli.training_file import set_batch_size
 from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
@@ -74,9 +73,7 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
 
 def show(report):
     """Print what a Report holds: a table, what was not checked and why, and a line that sums it up."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=10_000)  # a pipe gets whole lines
+    console = bars.table_console()
     table = Table.grid(padding=(0, 2))
     for name in ("layer", "array", "shape", "compared", "worst at", "backward", "differences", "relative", ""):
         right = name in ("compared", "backward", "differences", "relative")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from minicaffe.cli import options
+from minicaffe.cli import bars, options
 from minicaffe.cli.chart import draw, widened
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.watch_table import table as watch_table
@@ -82,10 +82,7 @@ def plot(logs, picture, panels, along, column, logarithmic, table):
 
 def show_layers(runs):
     """Print for each run the table of its layers at the last iteration that was measured."""
-    from rich.console import Console
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=10_000)  # a pipe gets whole lines
+    console = bars.table_console()
     for run in runs:
         if not run.samples:
             raise DataError("says nothing of layers; train with --watch --json FILE, or with debug_info: true and a log",

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minicaffe.cli import options
+from minicaffe.cli import bars, options
 from minicaffe.cli.chart import histogram
 from minicaffe.cli.pictures import sheet, to_rgb, write_png
 from minicaffe.data.db import check_free
@@ -56,9 +55,7 @@ def show(weights, other, layers, bins, filters, force):
         if other:
             raise click.UsageError("--filters draws one file, give one", click.get_current_context())
         check_free(filters, force)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=10_000)  # a pipe gets whole lines
+    console = bars.table_console()
     first = chosen(read_parameters(weights), layers, weights)
     if other:
         return compare(console, weights, first, other, chosen(read_parameters(other), layers, other))

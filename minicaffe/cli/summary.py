@@ -9,12 +9,11 @@ import logging
 import re
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from minicaffe import sim
-from minicaffe.cli import options, training_file
+from minicaffe.cli import bars, options, training_file
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.memory.sizes import size_text
@@ -172,9 +171,7 @@ def summarize(net_file, width):
     A bottom that nothing makes is shown as ``?name``, a top that nothing reads underlined.
     """
     net, _ = read_net_file(net_file, options.net_options()["skip_unknown_fields"])
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=10_000)  # a pipe gets whole lines
+    console = bars.table_console()
     table = Table.grid(padding=(0, 1))
     for limit in (None, None, None, width, None, width, None):
         table.add_column(no_wrap=limit is None or not console.is_terminal, max_width=limit if console.is_terminal else None)
