@@ -26,7 +26,6 @@ TERMINAL_PIXELS = 32  # largest side of a picture on the terminal
 backend_option = click.option(
     "--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb", show_default=True
 )
-force_option = click.option("--force", is_flag=True, help="Replace what is at the output.")
 
 
 class ErrorsInOneLine(click.Group):
@@ -52,7 +51,7 @@ def _add_data_set(name):
     @click.option("--out", default="data", show_default=True, type=click.Path(), help="Directory for the databases.")
     @click.option("--url", help="Base address to download from instead of the usual one.")
     @click.option("--limit", type=click.IntRange(min=1), help="Only the first N records of each.")
-    @force_option
+    @options.force
     def command(source, out, url, limit, force):
         with bars.progress() as progress:
             made = make_data_set(name, out, source=source, url=url, limit=limit, force=force, progress=progress)
@@ -79,7 +78,7 @@ for _name in DATA_SETS:
 @click.option("--check_size", "--check-size", is_flag=True, help="Fail unless all pictures have one size.")
 @click.option("--encoded", is_flag=True, help="Store picture files instead of pixels.")
 @click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded.")
-@force_option
+@options.force
 @click.pass_context
 def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, **how):
     """Make the database DB from pictures (convert_imageset).
@@ -118,7 +117,7 @@ def _tell_folders(db, made, backend):
 @click.argument("db")
 @click.argument("out", required=False)
 @backend_option
-@force_option
+@options.force
 def mean(db, out, backend, force):
     """Compute the mean picture of DB and write it to OUT, a mean_file (compute_image_mean)."""
     if out:
@@ -136,7 +135,7 @@ def mean(db, out, backend, force):
 @click.argument("db")
 @backend_option
 @click.option("--png", type=click.Path(), help="Write the first pictures to a PNG file.")
-@force_option
+@options.force
 def info(db, backend, png, force):
     """Show what DB holds: number of records, shapes, encodings, labels, the first pictures."""
     if png:
