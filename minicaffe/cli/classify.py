@@ -23,12 +23,6 @@ CHUNK = 64  # pictures between two steps of the progress bar
 BEST = 5  # classes shown for each picture
 
 
-def save_npy(path, array):
-    """Write a .npy file whole or not at all."""
-    with replacing(path) as file:
-        np.save(file, array)
-
-
 @click.command(cls=options.CaffeCommand)
 @click.argument("input_file", metavar="INPUT")
 @click.argument("output_file", metavar="[OUTPUT]", required=False)
@@ -81,7 +75,8 @@ def classify(input_file, output_file, labels, center_only, images_dim, listed, e
     scores = np.concatenate(scores)
     if output_file:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
-        save_npy(output_file, scores)
+        with replacing(output_file) as file:
+            np.save(file, scores)
         click.echo(f"Saving results into {output_file}")
     if scores[0].size != scores.shape[1]:
         options.tell(f"each picture has {' x '.join(map(str, scores.shape[1:]))} scores, so no best class is shown")
