@@ -134,8 +134,10 @@ def find_mean(path, training, channels, imagenet):
     `path` is the value of --mean_file. With `imagenet` ImageNet's means are taken where the training net is not known, or its mean
     file is not there.
     """
+    if path == "":
+        return None, ""
     if path is not None:
-        return (load_mean(path), f"mean of {path}") if path else (None, "")
+        return load_npy(path) if path.endswith(".npy") else read_mean(path), f"mean of {path}"
     try:
         if training:
             return training.mean(channels)
@@ -273,11 +275,6 @@ def find_training(param, model, like):
                       "the net was trained otherwise")
     files = " and ".join(same[0].file for same in found.values())
     return None, f"{files} make pictures differently: name one by --like FILE"
-
-
-def load_mean(path):
-    """Return the array that --mean_file names."""
-    return load_npy(path) if path.endswith(".npy") else read_mean(path)
 
 
 def load_npy(path):
