@@ -205,13 +205,9 @@ def run(ctx, solver, given):
                 error.message += f"; {how} with: {again(ctx, state, *rate)}"
             raise
         finally:
-            for listener in (watch, trouble):
+            for listener in (watch, trouble, display, records):
                 if listener is not None:
                     listener.close()
-            if display is not None:
-                display.close()
-            if records is not None:
-                records.close()
             if kept is not None:
                 log.stop_keeping(kept)
     for line in result.lines(solver, functools.partial(again, ctx)):
