@@ -128,21 +128,16 @@ def prepare(ctx, file, fields, given):
     param.train_state.level = given["level"]
     param.train_state.stage.extend(given["stage"])
     if param.HasField("solver_mode") and param.solver_mode == caffe_pb2.SolverParameter.GPU and not ctx.meta.get("device"):
-        try_gpu(file, param.device_id if param.device_id >= 0 else None)
+        try:
+            ranks.use_gpu(begin=param.device_id if param.device_id >= 0 else None)
+        except DependencyError as error:
+            logger.warning("%s: solver_mode: GPU: %s; the CPU trains", file, error)
     options.tell_mode(logger)
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if source is None else fields
     divide_by = ranks.group().size if given["global_batch"] else 1
     return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size},
                                       own_fields=own, net_files=net_files, divide_by=divide_by, **options.net_options())
-
-
-def try_gpu(file, device):
-    """Compute on the GPU that the solver file asks for; without a driver the CPU trains, and says so."""
-    try:
-        ranks.use_gpu(begin=device)
-    except DependencyError as error:
-        logger.warning("%s: solver_mode: GPU: %s; the CPU trains", file, error)
 
 
 def distribute(solver, given):
