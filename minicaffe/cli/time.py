@@ -91,9 +91,8 @@ def run_backward(net, index):
 
 def wait():
     """Wait until a GPU has done what it was given."""
-    device = cuda.current() if caffe.mode == "gpu" else None
-    if device is not None:
-        device.synchronize()
+    if caffe.mode == "gpu":
+        cuda.current().synchronize()
 
 
 def log_times(net, forward, backward, total, iterations):
