@@ -11,7 +11,7 @@ from rich.text import Text
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.training_file import set_batch_size
-from minicaffe.errors import ConfigError, Error, close_matches
+from minicaffe.errors import ConfigError, close_matches
 from minicaffe.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
 from minicaffe.gradient_check import gradcheck as check
 from minicaffe.net.stand_in import write_nothing
@@ -58,15 +58,12 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
                 raise
 
     options.tell_mode(logger)
-    try:
+    with options.naming_data_command():
         net = double_net(file, caffe_pb2.Phase.Value(phase.upper()), level=level, stages=stage, weights=weights, seed=rule["seed"],
                          prepare=prepare, **options.net_options())
         for name in set(layers) - set(net.layer_names):
             raise ConfigError(f"the net has no layer '{name}'{close_matches(name, net.layer_names)}", field="--layer", file=file)
         report = check(net, whole=whole, layers=layers or None, **{**rule, "elements": rule["elements"] or None})
-    except Error as error:
-        options.name_data_command(error)
-        raise
     show(report)
     return 0 if report.ok else 1
 

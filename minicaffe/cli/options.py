@@ -1,5 +1,6 @@
 """What the commands share: options as gflags writes them, logging, GPU, level and stages, and the listing of outputs."""
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import click
 
 from minicaffe.cli import log, ranks
+from minicaffe.errors import Error
 
 TRUTH = ("true", "True", "t", "1", "false", "False", "f", "0")
 
@@ -181,6 +183,16 @@ def name_data_command(error):
         name = match[2].replace("_", "-")
         folder = match[1] or ("/" if source[0] == "/" else ".")
         error.message += f"; make it with: minicaffe data {name} --out {shlex.quote(folder)}"
+
+
+@contextlib.contextmanager
+def naming_data_command():
+    """Let an Error that ends the block say what `name_data_command` adds."""
+    try:
+        yield
+    except Error as error:
+        name_data_command(error)
+        raise
 
 
 def _note_verbose(ctx, param, verbose):

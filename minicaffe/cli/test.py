@@ -7,7 +7,6 @@ import sys
 import click
 
 from minicaffe.cli import log, options, ranks
-from minicaffe.errors import Error
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver.detection import VERSIONS, DetectionOutputs
@@ -38,11 +37,8 @@ def test(file, model, weights, iterations, ap_version, level, stage):
     param, positions = read_net(file, caffe_pb2.TEST, level, stage,
                                 options.net_options()["skip_unknown_fields"])
     options.tell_mode(logger)
-    try:
+    with options.naming_data_command():
         net = Net(param, file=file, positions=positions, **options.net_options())
-    except Error as error:
-        options.name_data_command(error)
-        raise
     net.copy_from(weights)
     logger.info("Running for %d iterations.", iterations)
     ends = {node.type for node in net.nodes if set(node.tops) & set(net.output_blobs)}

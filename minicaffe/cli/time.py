@@ -12,7 +12,6 @@ import click
 from minicaffe import cuda
 from minicaffe.cli import options
 from minicaffe.common import caffe
-from minicaffe.errors import Error
 from minicaffe.net.net import Net, read_net
 from minicaffe.net.node import ALONE, CARRIED
 from minicaffe.proto import caffe_pb2
@@ -37,12 +36,9 @@ def time(file, model, iterations, phase, level, stage):
     param, positions = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage,
                                 options.net_options()["skip_unknown_fields"])
     options.tell_mode(logger)
-    try:
+    with options.naming_data_command():
         net = Net(param, file=file, positions=positions, **options.net_options())
         forward, backward, total = measure(net, iterations)
-    except Error as error:
-        options.name_data_command(error)
-        raise
     log_times(net, forward, backward, total, iterations)
     print_table(net, forward, backward)
 

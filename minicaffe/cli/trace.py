@@ -6,7 +6,7 @@ import click
 
 from minicaffe.cli import options, ranks, training_file
 from minicaffe.common import caffe
-from minicaffe.errors import DependencyError, Error
+from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import check_writable
@@ -47,7 +47,7 @@ def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths)
     for option in WRITERS:
         if paths[option] is not None:
             check_writable(paths[option])   # now rather than when all has run
-    try:
+    with options.naming_data_command():
         if phase.upper() == "TEST":
             target = make_net(file, level, stage, batch_size)
         else:
@@ -67,9 +67,6 @@ def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths)
                 add_ptx(made)
             if ranks.first():
                 show(made, paths, walk)
-    except Error as error:
-        options.name_data_command(error)
-        raise
 
 
 def add_ptx(made):
