@@ -3,6 +3,7 @@
 Large files are mapped, not read: weights are then views of the page cache (see :mod:`minicaffe.proto.binary`).
 """
 
+import contextlib
 import mmap
 import os
 import stat
@@ -80,19 +81,26 @@ def file_error(path, cause):
     return FileError(f"cannot be read: {cause.strerror or cause}; check the disk and the path", file=path)
 
 
+@contextlib.contextmanager
+def _opened(path):
+    """Open a file for reading; what the system says against that, or while the block runs, becomes a FileError."""
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as cause:
+        raise file_error(path, cause) from cause
+    except ValueError as cause:  # a NUL inside the path
+        raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
+
+
 def read_bytes(path, most=None):
     """Return the content of a small file as bytes.
 
     Raises FileError where that fails, for a device, which may never end, and for more than `most` bytes, by default the budget.
     """
-    try:
-        with open(path, "rb") as file:
-            _check_kind(path, os.fstat(file.fileno()))
-            return read_whole(file, path, most)
-    except OSError as cause:
-        raise file_error(path, cause) from cause
-    except ValueError as cause:  # a NUL inside the path
-        raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
+    with _opened(path) as file:
+        _check_kind(path, os.fstat(file.fileno()))
+        return read_whole(file, path, most)
 
 
 def read_whole(file, path, most=None):
@@ -127,17 +135,12 @@ def map_bytes(path):
     The map stays valid when the file is renamed over or deleted. Cutting the file short in place while the map is alive
     kills the process (SIGBUS); minicaffe's own snapshots are renamed into place.
     """
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            _check_kind(path, status)
-            if stat.S_ISREG(status.st_mode) and status.st_size > 0:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return read_whole(file, path)  # an empty file, or a pipe
-    except OSError as cause:
-        raise file_error(path, cause) from cause
-    except ValueError as cause:
-        raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
+    with _opened(path) as file:
+        status = os.fstat(file.fileno())
+        _check_kind(path, status)
+        if stat.S_ISREG(status.st_mode) and status.st_size > 0:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return read_whole(file, path)  # an empty file, or a pipe
 
 
 def _check_kind(path, status):
@@ -148,17 +151,12 @@ def _check_kind(path, status):
 
 def is_hdf5(path):
     """Tell whether a file starts as HDF5 does: its signature at byte 0, 512, 1024, 2048, ... (HDF5 specification, II.A)."""
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            place = 0
-            while place + len(HDF5_SIGNATURE) <= size:
-                file.seek(place)
-                if file.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE:
-                    return True
-                place = max(512, 2 * place)
-            return False
-    except OSError as cause:
-        raise file_error(path, cause) from cause
-    except ValueError as cause:
-        raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        place = 0
+        while place + len(HDF5_SIGNATURE) <= size:
+            file.seek(place)
+            if file.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE:
+                return True
+            place = max(512, 2 * place)
+        return False
