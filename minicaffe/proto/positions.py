@@ -29,7 +29,7 @@ class Positions:
             start = self._starts.get(path, self._starts.get(path + "[0]"))
             if start is not None:
                 return self.place(start)[0]
-            path = _parent(path)
+            path = path.rpartition(".")[0]
         return None
 
     def place_of(self, path):
@@ -51,10 +51,5 @@ class Positions:
         while prefix:
             if prefix in self.moved:
                 return self.moved[prefix] + path[len(prefix) :]
-            prefix = _parent(prefix)
+            prefix = prefix.rpartition(".")[0]
         return path
-
-
-def _parent(path):
-    """``a.b[2].c`` to ``a.b[2]`` to ``a``; the empty string at the end."""
-    return path.rpartition(".")[0]
