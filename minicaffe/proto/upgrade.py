@@ -44,14 +44,7 @@ V1_DATA = {
 TRANSFORM_FIELDS = ("scale", "mean_file", "crop_size", "mirror")
 # V1's repeated fields of one value for each parameter, and the field of ParamSpec that holds it today.
 V1_PARAM = {"param": "name", "blob_share_mode": "share_mode", "blobs_lr": "lr_mult", "weight_decay": "decay_mult"}
-SOLVER_TYPES = {
-    "SGD": "SGD",
-    "NESTEROV": "Nesterov",
-    "ADAGRAD": "AdaGrad",
-    "RMSPROP": "RMSProp",
-    "ADADELTA": "AdaDelta",
-    "ADAM": "Adam",
-}
+SOLVER_TYPES = {name.upper(): name for name in ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")}
 INLINE_NETS = ("net_param", "train_net_param")
 
 
