@@ -121,7 +121,7 @@ def prepare(ctx, file, fields, given):
     if given["state"]:
         param.ClearField("weights")
     if "snapshot_prefix" in fields:
-        training_file.complete_prefix(param, file)
+        upgrade.complete_prefix(param, file)
     param = upgrade.upgrade_solver(param, positions)
     if source is None and not ctx.meta["quiet"]:
         click.echo(f"# {file} is a net; it is trained by this solver:\n{text.write_text(param)}", err=True)

@@ -77,12 +77,6 @@ def _test_batches(layers):
     return UNKNOWN_TEST_ITER
 
 
-def complete_prefix(param, path):
-    """Give `snapshot_prefix` the name of `path` inside if it is a folder, as for a solver file."""
-    if os.path.isdir(param.snapshot_prefix):
-        param.snapshot_prefix = os.path.join(param.snapshot_prefix, os.path.splitext(os.path.basename(path))[0])
-
-
 def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1, **options):
     """Return the solver of `param`, with the options of `minicaffe.solver.solver.Solver`; `batch_sizes` has by phase what its data
     layers get. The batches of the train net are divided by `divide_by`.

@@ -68,12 +68,17 @@ def read_solver_file(path, skip_unknown_fields=False, content=None):
     solver, positions = read_text(path, caffe_pb2.SolverParameter, keep_layer_fields=True,
                                   skip_unknown_fields=skip_unknown_fields, content=content)
     solver = upgrade_solver(solver, positions)
+    complete_prefix(solver, path)
+    return solver, positions
+
+
+def complete_prefix(solver, path):
+    """Complete the `snapshot_prefix` of a solver read from `path`, as `read_solver_file` says."""
     stem = os.path.splitext(os.fspath(path))[0]
     if not solver.HasField("snapshot_prefix"):
         solver.snapshot_prefix = stem
     elif os.path.isdir(solver.snapshot_prefix):
         solver.snapshot_prefix = os.path.join(solver.snapshot_prefix, os.path.basename(stem))
-    return solver, positions
 
 
 def read_weights(path):
