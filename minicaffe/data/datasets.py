@@ -10,6 +10,7 @@ pictures of that format); their lengths are checked like all others'.
 
 import contextlib
 import gzip
+import math
 import struct
 import tarfile
 import zlib
@@ -157,9 +158,7 @@ def read_idx(path, axes):
         if len(head) < 4 + 4 * axes or head[:4] != bytes((0, 0, 8, axes)):
             raise DataError(f"is no IDX file of bytes with {axes} axes: it starts with {head[:4].hex(' ')}", file=str(path))
         shape = struct.unpack(f">{axes}I", head[4:])
-        count = 1
-        for size in shape:
-            count *= size
+        count = math.prod(shape)
         if not 0 < count <= IDX_MAX:
             raise DataError(
                 f"says it holds {' x '.join(map(str, shape))} bytes; from 1 to {IDX_MAX} are allowed", file=str(path)

@@ -4,6 +4,8 @@ Written with the old dimensions num = 1, channels, height, width, which every Ca
 as well.
 """
 
+import math
+
 import numpy as np
 
 from minicaffe.errors import DataError, FileError
@@ -36,9 +38,7 @@ def read_mean(path):
     values = np.array(blob.double_data if blob.double_data else blob.data, np.float64)
     shape = tuple(blob.shape.dim) if blob.HasField("shape") else (blob.num, blob.channels, blob.height, blob.width)
     picture = shape[-3:]
-    count = 1
-    for size in picture:
-        count *= size  # Python integers: no overflow for any sizes in the file
+    count = math.prod(picture)  # Python integers: no overflow for any sizes in the file
     sound = len(picture) == 3 and all(s == 1 for s in shape[:-3]) and all(s > 0 for s in picture)
     if not sound or count != values.size:
         raise DataError(
