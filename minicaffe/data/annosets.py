@@ -10,8 +10,7 @@ import random
 from collections import namedtuple
 from xml.etree import ElementTree
 
-from minicaffe.data.convert import encoded_datum, readable, resize_size, suffix
-from minicaffe.data.datasets import raw_datum
+from minicaffe.data.convert import picture_datum, readable, resize_size
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
 from minicaffe.data.label_map import read_label_map
@@ -71,10 +70,7 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
         for i, (picture, annotation), file, image in readable(root, entries, gray, str(list_file)):
             objects, height, width = READERS[label_type](root + annotation, labels, *image.shape[:2])
             resized = _resize(cv2, image, min_dim, max_dim, size)
-            if encoded or encode_type:
-                datum = encoded_datum(cv2, file, resized, 0, encode_type or suffix(file), resized is image and not gray)
-            else:
-                datum = raw_datum(resized[None] if resized.ndim == 2 else resized.transpose(2, 0, 1), 0)
+            datum = picture_datum(resized, 0, file, encoded, encode_type, keep=resized is image and not gray)
             db.put(b"%08d_" % i + picture.encode(errors="surrogateescape"), _record(datum, objects, height, width))
             written += 1
             if progress:

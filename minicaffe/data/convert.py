@@ -79,11 +79,7 @@ def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, s
             if check_size and len(sizes) > 1:
                 raise DataError(f"is {_size(image.shape)}, the first picture is {_size(next(iter(sizes)))}; --resize_width and "
                                 "--resize_height make all of one size", file=file)
-            if encoded or encode_type:
-                value = encoded_datum(cv2, file, image, label, encode_type or suffix(file), size is None and not gray)
-            else:
-                planes = image[np.newaxis] if image.ndim == 2 else image.transpose(2, 0, 1)
-                value = raw_datum(planes, label)
+            value = picture_datum(image, label, file, encoded, encode_type, keep=size is None and not gray)
             db.put(b"%08d_" % i + name.encode(errors="surrogateescape"), value)
             if progress:
                 progress("pictures", i + 1, len(entries))
@@ -139,8 +135,13 @@ def quiet_opencv():
         logging_of.setLogLevel(level)
 
 
-def encoded_datum(cv2, file, image, label, kind, keep):
-    same_kind = {suffix(file), kind.lower()} in ({kind.lower()}, {"jpg", "jpeg"})
+def picture_datum(image, label, file, encoded, encode_type, keep):
+    """Return the serialized Datum of a picture; with `keep` it is that of `file` unchanged, which may be stored itself."""
+    if not encoded and not encode_type:
+        return raw_datum(image[np.newaxis] if image.ndim == 2 else image.transpose(2, 0, 1), label)
+    cv2, suffix = opencv(), file.rpartition(".")[2].lower()
+    kind = encode_type or suffix
+    same_kind = {suffix, kind.lower()} in ({kind.lower()}, {"jpg", "jpeg"})
     if keep and same_kind:
         content = Path(file).read_bytes()
     else:
@@ -149,10 +150,6 @@ def encoded_datum(cv2, file, image, label, kind, keep):
         except cv2.error as error:
             raise ConfigError(f"OpenCV cannot write '{kind}' pictures ({file})", field="encode_type") from error
     return caffe_pb2.Datum(data=content, label=label, encoded=True).SerializeToString()
-
-
-def suffix(file):
-    return file.rpartition(".")[2].lower()
 
 
 def _size(shape):
