@@ -77,14 +77,14 @@ def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, s
                 image = cv2.resize(image, size)
             sizes[image.shape[:2]] += 1
             if check_size and len(sizes) > 1:
-                raise DataError(f"is {_size(image.shape)}, the first picture is {_size(next(iter(sizes)))}; --resize_width and "
-                                "--resize_height make all of one size", file=file)
+                raise DataError(f"is {_sizes(image.shape[:2])}, the first picture is {_sizes(next(iter(sizes)))}; --resize_width "
+                                "and --resize_height make all of one size", file=file)
             value = picture_datum(image, label, file, encoded, encode_type, keep=size is None and not gray)
             db.put(b"%08d_" % i + name.encode(errors="surrogateescape"), value)
             if progress:
                 progress("pictures", i + 1, len(entries))
     if len(sizes) > 1:
-        few = ", ".join(f"{_size(shape)} ({count})" for shape, count in sizes.most_common(3)) + ", ..." * (len(sizes) > 3)
+        few = ", ".join(f"{_sizes(shape)} ({count})" for shape, count in sizes.most_common(3)) + ", ..." * (len(sizes) > 3)
         log.warning("%s: its pictures have %d sizes: %s; a batch takes one: make it with --resize_width and --resize_height, or "
                     "let the net's crop_size cut one out", path, len(sizes), few)
     return sizes.total(), len(entries) - sizes.total()
@@ -150,10 +150,6 @@ def picture_datum(image, label, file, encoded, encode_type, keep):
         except cv2.error as error:
             raise ConfigError(f"OpenCV cannot write '{kind}' pictures ({file})", field="encode_type") from error
     return caffe_pb2.Datum(data=content, label=label, encoded=True).SerializeToString()
-
-
-def _size(shape):
-    return f"{shape[0]} x {shape[1]}"
 
 
 def compute_mean(db, progress=None):
