@@ -190,11 +190,11 @@ def distort(param, image, random):
     Half of the time contrast comes second, else fourth, where it acts on the new colours (Howard, 2013).
     """
     _need_bytes(image, "distort_param")
-    contrast_first = random.random() < 0.5
-    steps = [_brightness, *([_contrast] if contrast_first else []), _saturation, _hue,
-             *([] if contrast_first else [_contrast]), _channel_order]
-    for step in steps:
-        image = step(param, image, random)
+    steps = [("brightness", _brightness), ("saturation", _saturation), ("hue", _hue), ("random_order", _channel_order)]
+    steps.insert(1 if random.random() < 0.5 else 3, ("contrast", _contrast))
+    for name, step in steps:
+        if random.random() < getattr(param, f"{name}_prob"):
+            image = step(param, image, random)
     return image
 
 
@@ -204,27 +204,19 @@ def _linear(image, factor, offset):
 
 
 def _brightness(param, image, random):
-    if random.random() >= param.brightness_prob:
-        return image
     return _linear(image, 1, random.uniform(-param.brightness_delta, param.brightness_delta))
 
 
 def _contrast(param, image, random):
-    if random.random() >= param.contrast_prob:
-        return image
     return _linear(image, random.uniform(param.contrast_lower, param.contrast_upper), 0)
 
 
 def _saturation(param, image, random):
-    if random.random() >= param.saturation_prob:
-        return image
     factor = random.uniform(param.saturation_lower, param.saturation_upper)
     return _in_hsv(image, 1, lambda plane: _linear(plane, factor, 0), "saturation_prob")
 
 
 def _hue(param, image, random):
-    if random.random() >= param.hue_prob:
-        return image
     offset = random.uniform(-param.hue_delta, param.hue_delta)
     return _in_hsv(image, 0, lambda plane: _linear(plane, 1, offset), "hue_prob")
 
@@ -239,8 +231,6 @@ def _in_hsv(image, plane, change, name):
 
 
 def _channel_order(param, image, random):
-    if random.random() >= param.random_order_prob:
-        return image
     return np.ascontiguousarray(image[:, :, random.permutation(image.shape[2])])
 
 
