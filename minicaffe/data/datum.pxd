@@ -13,6 +13,6 @@ cdef struct Datum:
 # 0, or the reason: an index into datum.FAULTS.
 cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcept nogil
 cdef int datum_check_raw(const Datum* datum) noexcept nogil
-# Copies the float_data of a record that datum_parse accepted.
-cdef void datum_copy_floats(const uint8_t* record, uint64_t size, float* floats) noexcept nogil
+# The float_data, `count` floats, of a record that datum_parse accepted, as an array of their own.
+cdef object copied_floats(const uint8_t* record, uint64_t size, uint64_t count)
 cdef str datum_fault(int reason, const Datum* datum)

@@ -148,8 +148,10 @@ cdef int datum_check_raw(const Datum* datum) noexcept nogil:
     return FINE
 
 
-cdef void datum_copy_floats(const uint8_t* record, uint64_t size, float* floats) noexcept nogil:
+cdef object copied_floats(const uint8_t* record, uint64_t size, uint64_t count):
     # Little-endian hosts only, as everything minicaffe supports.
+    cdef float[::1] array = np.empty(count, np.float32)
+    cdef float* floats = &array[0]
     cdef const uint8_t* at = record
     cdef const uint8_t* end = record + size
     cdef uint64_t tag, value
@@ -162,6 +164,7 @@ cdef void datum_copy_floats(const uint8_t* record, uint64_t size, float* floats)
         elif depth == 0 and (tag == (6 << 3 | FIXED32) or tag == (6 << 3 | BYTES)):
             memcpy(floats, at - value, value)
             floats += value // 4
+    return np.asarray(array)
 
 
 cdef str datum_fault(int reason, const Datum* datum):
@@ -210,12 +213,6 @@ def datum_array(record):
         return copied_floats(<const uint8_t*>view.buf, view.len, datum.floats).reshape(info[:3])
     finally:
         PyBuffer_Release(&view)
-
-
-cdef copied_floats(const uint8_t* record, uint64_t size, uint64_t count):
-    cdef float[::1] floats = np.empty(count, np.float32)
-    datum_copy_floats(record, size, &floats[0])
-    return np.asarray(floats)
 
 
 def decode_image(content, force_color=False, force_gray=False):
