@@ -8,7 +8,6 @@ of a field win and steps over fields it does not know.
 Stricter than Caffe: C x H x W must be exactly the number of bytes or floats. Not done here: writing (caffe_pb2 does).
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcpy, memset
 
 import os
@@ -173,46 +172,39 @@ cdef str datum_fault(int reason, const Datum* datum):
     )
 
 
-def datum_info(record):
+cdef int datum_read(const uint8_t[::1] record, Datum* datum) except -1:
+    """Parse a record; raise DataError if it is wrong."""
+    cdef int reason = datum_parse(&record[0] if record.shape[0] else NULL, record.shape[0], datum)
+    if reason == FINE and not datum.encoded:
+        reason = datum_check_raw(datum)
+    if reason:
+        raise DataError(datum_fault(reason, datum))
+    return 0
+
+
+def datum_info(const uint8_t[::1] record not None):
     """Return the DatumInfo of a serialized Datum, bytes or a buffer.
 
     Raises DataError if the bytes are none, or not encoded and of another size than channels x height x width.
     """
     cdef Datum datum
-    cdef Py_buffer view
-    cdef int reason
-    PyObject_GetBuffer(record, &view, PyBUF_SIMPLE)
-    try:
-        reason = datum_parse(<const uint8_t*>view.buf, view.len, &datum)
-        if reason == FINE and not datum.encoded:
-            reason = datum_check_raw(&datum)
-        if reason:
-            raise DataError(datum_fault(reason, &datum))
-        return DatumInfo(
-            datum.channels, datum.height, datum.width, datum.label, bool(datum.encoded), datum.size, datum.floats
-        )
-    finally:
-        PyBuffer_Release(&view)
+    datum_read(record, &datum)
+    return DatumInfo(datum.channels, datum.height, datum.width, datum.label, bool(datum.encoded), datum.size, datum.floats)
 
 
-def datum_array(record):
+def datum_array(const uint8_t[::1] record not None):
     """Return the picture (C, H, W) in a serialized Datum, decoded if it is encoded; BGR if it has three channels.
 
     It is of uint8, or float32 if the Datum holds float_data. Raises DataError as `datum_info`, or if the picture cannot be decoded.
     """
     cdef Datum datum
-    cdef Py_buffer view
-    info = datum_info(record)
-    PyObject_GetBuffer(record, &view, PyBUF_SIMPLE)
-    try:
-        datum_parse(<const uint8_t*>view.buf, view.len, &datum)
-        if datum.encoded:
-            return np.ascontiguousarray(decode_image(datum.data[:datum.size]).transpose(2, 0, 1))
-        if datum.size:
-            return np.frombuffer(datum.data[:datum.size], np.uint8).reshape(info[:3])
-        return copied_floats(<const uint8_t*>view.buf, view.len, datum.floats).reshape(info[:3])
-    finally:
-        PyBuffer_Release(&view)
+    datum_read(record, &datum)
+    shape = datum.channels, datum.height, datum.width
+    if datum.encoded:
+        return np.ascontiguousarray(decode_image(datum.data[:datum.size]).transpose(2, 0, 1))
+    if datum.size:
+        return np.frombuffer(datum.data[:datum.size], np.uint8).reshape(shape)
+    return copied_floats(&record[0], record.shape[0], datum.floats).reshape(shape)
 
 
 def decode_image(content, force_color=False, force_gray=False):
