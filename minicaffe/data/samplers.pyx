@@ -83,9 +83,8 @@ def _limit(limits, name):
 def _check(place, sampler, name, largest):
     """Check a range that is above 0."""
     least, most = getattr(sampler, "min_" + name), getattr(sampler, "max_" + name)
+    end = f" and at most {largest:g}" if largest < math.inf else ""
     if not 0 < least <= largest:
-        end = f" and at most {largest:g}" if largest < math.inf else ""
         raise ConfigError(f"must be above 0{end}, got {least:g}", field=f"{place}.sampler.min_{name}")
     if not least <= most <= largest or math.isinf(most):
-        end = f" and at most {largest:g}" if largest < math.inf else ""
         raise ConfigError(f"must be at least min_{name}, {least:g}{end}, got {most:g}", field=f"{place}.sampler.max_{name}")
