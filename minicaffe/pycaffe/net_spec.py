@@ -15,7 +15,6 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields, lines_of
 
 LAYER_FIELDS = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name
-_own_message = {}  # type: name of the LayerParameter field that holds its own message
 
 
 def param_name_dict():
@@ -24,7 +23,8 @@ def param_name_dict():
             for name, field in LAYER_FIELDS.items() if name.endswith("_param")}
 
 
-_own_message.update({kind: f"{stem}_param" for kind, stem in param_name_dict().items()})
+# Type: name of the LayerParameter field that holds its own message.
+_own_message = {kind: f"{stem}_param" for kind, stem in param_name_dict().items()}
 
 
 def to_proto(*tops):
@@ -271,7 +271,6 @@ class Layers:
         return layer_fn
 
     def __dir__(self):
-        from minicaffe.layer import layer_types
         return list(layer_types())
 
 
