@@ -54,7 +54,6 @@ def memories_of(net, solver=None):
                 entry.aliases.append(own)
             return
         name = _unused(memory.name or own, names)
-        names.add(name)
         found[id(memory)] = Memory(name, memory.name, blob.name, part, memory.size, role, memory.head, [] if own == name else [own])
 
     if net is None:
@@ -72,11 +71,12 @@ def memories_of(net, solver=None):
 
 
 def _unused(name, names):
-    """Return a name, with a number if it is among `names`."""
+    """Return a name, with a number if it is among `names`, and add what it returns to them."""
     repeat, free = 1, name
     while free in names:
         repeat += 1
         free = f"{name} #{repeat}"
+    names.add(free)
     return free
 
 
@@ -206,7 +206,6 @@ def _named(events, start, memories):
             key = life.address, life.called
             if key not in names:
                 names[key] = _unused(life.called, used)
-                used.add(names[key])
             life.name = names[key]
         else:       # one that was there before, and nothing happened to it but its end
             continue
