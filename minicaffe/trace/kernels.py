@@ -50,22 +50,20 @@ def definition(word):
     """Return header and text of the struct called `word`, with the comment above it; None if no kernel header has it."""
     begins = re.compile(rf"\bstruct {word}\b(?!\s*;)")
     for header, text in _texts().items():
-        if begins.search(text) is None:
+        found = begins.search(text)
+        if found is None:
             continue
         lines = text.splitlines()
-        for i, line in enumerate(lines):
-            if begins.search(line) is None:
-                continue
-            first = i
-            while first > 0 and re.match(r"\s*(//|template\b)", lines[first - 1]):
-                first -= 1
-            depth, last = 0, i
-            for last in range(i, len(lines)):
-                code = lines[last].partition("//")[0]
-                depth += code.count("{") - code.count("}")
-                if depth <= 0 and "{" in "".join(lines[i : last + 1]):
-                    break
-            return header, "\n".join(lines[first : last + 1])
+        first = i = text.count("\n", 0, found.start())
+        while first > 0 and re.match(r"\s*(//|template\b)", lines[first - 1]):
+            first -= 1
+        depth, last = 0, i
+        for last in range(i, len(lines)):
+            code = lines[last].partition("//")[0]
+            depth += code.count("{") - code.count("}")
+            if depth <= 0 and "{" in "".join(lines[i : last + 1]):
+                break
+        return header, "\n".join(lines[first : last + 1])
     return None
 
 
