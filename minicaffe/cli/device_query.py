@@ -7,6 +7,7 @@ import click
 
 from minicaffe import cuda
 from minicaffe.cli import options
+from minicaffe.device.processor import cpu_fact
 from minicaffe.device.threads import get_num_threads
 from minicaffe.errors import DependencyError, DeviceError
 from minicaffe.ops.gemm.blas import load_blas
@@ -95,15 +96,6 @@ def library(short, package):
         return f"not found: pip install {package}"
 
 
-def cpu_fact(label):
-    """Return the first value of a line of /proc/cpuinfo; an empty text where there is none."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            return next((line.partition(":")[2].strip() for line in file if line.partition(":")[0].strip() == label), "")
-    except OSError:  # not Linux
-        return ""
-
-
 def usable_cores():
     """Return the number of processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -111,7 +103,7 @@ def usable_cores():
 
 def instruction_sets():
     """Return the vector instruction sets of the processor, widest first."""
-    flags = (cpu_fact("flags") or cpu_fact("Features")).split()
+    flags = cpu_fact("flags", "Features").split()
     return ", ".join(unit for unit in VECTOR_UNITS if unit in flags) or platform.machine()
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from google.protobuf.message import Message
 
 from minicaffe.common import caffe
+from minicaffe.device.processor import cpu_fact
 from minicaffe.errors import DependencyError
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.onednn import library
@@ -85,11 +86,7 @@ def _file(path):
 
 def _processor():
     """Return what decides how sums are rounded on the CPU: its kind, and the widest vectors that it has."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            flags = next((line.split() for line in file if line.startswith(("flags", "Features"))), ())
-    except OSError:     # not Linux
-        flags = ()
+    flags = cpu_fact("flags", "Features").split()
     return " ".join([platform.machine(), *(unit for unit in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if unit in flags)])
 
 

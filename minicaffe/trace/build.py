@@ -13,6 +13,7 @@ import numpy as np
 
 from minicaffe import cuda, sim
 from minicaffe.common import caffe
+from minicaffe.device.processor import cpu_fact
 from minicaffe.device.threads import get_num_threads
 from minicaffe.errors import OutOfMemoryError
 from minicaffe.memory import Buffer, CUDAPlace
@@ -353,21 +354,14 @@ def present_device():
     """Return what the document says of the processor or GPU that computes."""
     threads = get_num_threads()
     if caffe.mode == "cpu":
-        return {"kind": "cpu", "name": _processor(), "threads": threads, "copy_bandwidth": host_bandwidth(threads)}
+        name = cpu_fact("model name") or os.uname().machine
+        return {"kind": "cpu", "name": name, "threads": threads, "copy_bandwidth": host_bandwidth(threads)}
     device = cuda.current()
     try:
         bandwidth = device_bandwidth(device.index)
     except OutOfMemoryError:
         bandwidth = None
     return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads, "copy_bandwidth": bandwidth}
-
-
-def _processor():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return os.uname().machine
 
 
 @functools.cache
