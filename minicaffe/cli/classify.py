@@ -16,7 +16,7 @@ from minicaffe.cli.as_trained import Numbers, load_npy, load_picture, open_net, 
 from minicaffe.common import caffe
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto.atomic import replacing
-from minicaffe.proto.files import read_bytes
+from minicaffe.proto.files import read_bytes, read_lines
 from minicaffe.pycaffe import Classifier, io
 
 CHUNK = 64  # pictures between two steps of the progress bar
@@ -50,7 +50,7 @@ def classify(input_file, output_file, labels, center_only, images_dim, listed, e
         names, pictures, load = None, list(load_npy(input_file)), np.asarray
     else:
         if listed:
-            pictures = [line.strip() for line in os.fsdecode(read_bytes(input_file)).splitlines() if line.strip()]
+            pictures = [line.strip() for line in read_lines(input_file) if line.strip()]
         else:
             pictures = [input_file] if not Path(input_file).is_dir() else sorted(map(str, Path(input_file).glob(f"*.{ext}")))
         names = pictures

@@ -12,7 +12,7 @@ import click
 from minicaffe.cli import bars, options
 from minicaffe.data.datum import opencv
 from minicaffe.errors import DataError, DependencyError
-from minicaffe.proto.files import file_error
+from minicaffe.proto.files import read_lines
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -47,11 +47,7 @@ def resize_and_crop(list_file, input_folder, output_folder, output_side_length, 
 
 def read_names(path):
     """Return the pictures of a list, without the labels."""
-    try:
-        with open(path, errors="surrogateescape") as file:
-            lines = [line.strip() for line in file if line.strip()]
-    except OSError as error:
-        raise file_error(path, error) from error
+    lines = [line.strip() for line in read_lines(path) if line.strip()]
     if not lines:
         raise DataError("the list is empty", file=path)
     return [line.rpartition(" ")[0] if line.rpartition(" ")[0] and line.rpartition(" ")[2].isdecimal() else line for line in lines]
