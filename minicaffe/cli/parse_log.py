@@ -120,11 +120,11 @@ def read_run(path):
     for line in lines:
         moment = clock.read(line)
         begin = begin or moment
+        seconds = (moment - begin).total_seconds() if moment else None
         if found := ITERATION.search(line):
             iteration = int(found[1])
             testing = "Testing net" in line
             if debug and "loss" in line:
-                seconds = (moment - begin).total_seconds() if moment and begin else None
                 run.samples += [{"NumIters": iteration, "Seconds": seconds, **sample} for sample in debug.values()]
                 debug = {}
         elif found := DEBUG.search(line):
@@ -143,7 +143,6 @@ def read_run(path):
         elif found := OUTPUT.search(line):
             rows = run.tables[found[1].lower()]
             if not rows or rows[-1]["NumIters"] != iteration or found[2] in rows[-1]:
-                seconds = (moment - begin).total_seconds() if moment and begin else None
                 rows.append({"NumIters": iteration, "Seconds": seconds, "LearningRate": rate})
             rows[-1][found[2]] = float(found[3])
     if run.cut is None and not any("Optimization Done" in line or "Optimization stopped" in line for line in lines[-50:]):
