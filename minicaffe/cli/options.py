@@ -123,6 +123,13 @@ def plan(command):
         "What the net may do where nobody looks in between: memory, blobs share memory; none, as in Caffe."))(command)
 
 
+def whole_nets(command):
+    """Give a command that runs whole nets all of `net_state`, `precision`, `threads`, `plan`, `model_file` and `common`."""
+    for options in (common, model_file, plan, threads, precision, net_state):
+        command = options(command)
+    return command
+
+
 def net_options():
     """Return what the running command's options say about its model file, as arguments of Net and Solver."""
     meta = click.get_current_context().meta

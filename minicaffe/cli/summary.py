@@ -49,12 +49,7 @@ def _shapes(ctx, param, texts):
 @click.option("--run/--no-run", default=None, help=(
     "Whether to try two iterations, which show engines and memory; by default large nets on the simulated GPU are not tried."))
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: `rows`, sums and `needs`, in bytes, or `not_tried`, why.")
-@options.net_state
-@options.precision
-@options.threads
-@options.plan
-@options.model_file
-@options.common
+@options.whole_nets
 def summary(file, batch, phase, shapes, run, as_json, level, stage):
     """Show the layers of a net: shapes, parameters, bytes, operations, who computes them; and what a training needs in memory.
 

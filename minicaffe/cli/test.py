@@ -22,12 +22,7 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--iterations", type=click.IntRange(min=1), default=50, show_default=True, help="Batches to run.")
 @click.option("--ap-version", type=click.Choice(VERSIONS), default=VERSIONS[0], show_default=True,
               help="How precision is computed, where the net ends in DetectionEvaluate.")
-@options.net_state
-@options.precision
-@options.threads
-@options.plan
-@options.model_file
-@options.common
+@options.whole_nets
 def test(file, model, weights, iterations, ap_version, level, stage):
     """Run the net of FILE with its test data and print the means of its outputs, or mean average precisions of detections.
 

@@ -30,12 +30,7 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
 @click.option("--ptx", is_flag=True, help="Put the PTX of the kernels into the trace, too, beside their source; needs NVRTC.")
 @click.option("--step", "walk", is_flag=True, help="Walk through the steps: each in full, as typed lines ask for it.")
-@options.net_state
-@options.precision
-@options.threads
-@options.plan
-@options.model_file
-@options.common
+@options.whole_nets
 def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths):
     """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
 

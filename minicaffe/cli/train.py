@@ -67,12 +67,7 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
         help="What SIGHUP does, which comes when the terminal is closed; after snapshot and none the training goes on without it.")
 @click.option("--nan", type=click.Choice(finite.EFFECTS), default="stop", show_default=True,
               help="What happens when parameters are no longer finite: stop ends the run with exit status 1.")
-@options.net_state
-@options.precision
-@options.threads
-@options.plan
-@options.model_file
-@options.common
+@options.whole_nets
 @click.pass_context
 def train(ctx, **params):
     """Train the net of FILE, the prototxt of a solver or of a net.
