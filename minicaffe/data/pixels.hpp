@@ -71,42 +71,22 @@ void shift_row(const S* source, int64_t step, const T* mean, bool mean_row, T sc
   }
 }
 
-/// The same for the three colours of n pixels that lie side by side, each with an output of its own.
-template <bool kMeanRow, class T>
-inline __attribute__((always_inline)) void shift_colours_body(const uint8_t* __restrict source, const T* const* mean, T scale,
-                                                              T* const* out, int64_t n) {
-  const T *b = mean[0], *g = mean[1], *r = mean[2];
-  const T blue = *b, green = *g, red = *r;
-  T *__restrict x = out[0], *__restrict y = out[1], *__restrict z = out[2];
-  for (int64_t i = 0; i < n; ++i) {
+/// The same for the three colours of pixel i, which lie side by side, each with an output of its own.
+template <class T, bool kMeanRow> struct ShiftColours {
+  const uint8_t* source;
+  const T *b, *g, *r;
+  T blue, green, red, scale;
+  T *x, *y, *z;
+  void operator()(index_t i) const {
     x[i] = (T(source[3 * i]) - (kMeanRow ? b[i] : blue)) * scale;
     y[i] = (T(source[3 * i + 1]) - (kMeanRow ? g[i] : green)) * scale;
     z[i] = (T(source[3 * i + 2]) - (kMeanRow ? r[i] : red)) * scale;
   }
-}
-template <bool kMeanRow, class T>
-void shift_colours_baseline(const uint8_t* s, const T* const* mean, T scale, T* const* out, int64_t n) {
-  shift_colours_body<kMeanRow>(s, mean, scale, out, n);
-}
-#ifdef MC_X86
-template <bool kMeanRow>
-MC_AVX2 void shift_colours_avx2(const uint8_t* s, const float* const* mean, float scale, float* const* out, int64_t n) {
-  shift_colours_body<kMeanRow>(s, mean, scale, out, n);
-}
-template <bool kMeanRow>
-MC_AVX512 void shift_colours_avx512(const uint8_t* s, const float* const* mean, float scale, float* const* out, int64_t n) {
-  shift_colours_body<kMeanRow>(s, mean, scale, out, n);
-}
-#endif
+};
 template <bool kMeanRow, class T>
 void shift_colours(const uint8_t* s, const T* const* mean, T scale, T* const* out, int64_t n) {
-#ifdef MC_X86
-  if constexpr (std::is_same<T, float>::value) {
-    if (cpu::isa() == cpu::kAvx512) return shift_colours_avx512<kMeanRow>(s, mean, scale, out, n);
-    if (cpu::isa() == cpu::kAvx2) return shift_colours_avx2<kMeanRow>(s, mean, scale, out, n);
-  }
-#endif
-  shift_colours_baseline<kMeanRow>(s, mean, scale, out, n);
+  const T *b = mean[0], *g = mean[1], *r = mean[2];
+  cpu::range(ShiftColours<T, kMeanRow>{s, b, g, r, *b, *g, *r, scale, out[0], out[1], out[2]}, 0, n);
 }
 
 template <class T> void reverse_row(const T* __restrict from, T* __restrict to, int64_t n) {
