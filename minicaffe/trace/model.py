@@ -249,6 +249,36 @@ class Replay:
              "segment taken": _taken, "pool taken": _taken, "segment given back": _given_back, "pool given back": _given_back}
 
 
+class Usage:
+    """Bytes in use by place and role at the start of a trace, which change with each event; `roles` are those of blocks by name."""
+
+    def __init__(self, trace, roles):
+        self.roles = roles
+        self.replay = Replay({}, trace.document["start"]["blocks"], [])
+        self.live = {}
+        for block in self.replay.blocks.values():
+            self._count(block, 1)
+
+    def _count(self, block, sign):
+        of = self.live.setdefault(block["place"], {})
+        role = self.roles.get(block["name"], "other")
+        of[role] = of.get(role, 0) + sign * block["bytes"]
+
+    def take(self, event):
+        """Change as the next event says; return whether that changed what is in use at its place."""
+        if event.kind not in ("alloc", "free"):
+            return False
+        key = event.place, event.address
+        before = self.replay.blocks.get(key)
+        self.replay.take(event)
+        after = self.replay.blocks.get(key)
+        if before is not None:
+            self._count(before, -1)
+        if after is not None:
+            self._count(after, 1)
+        return before is not None or after is not None
+
+
 def launch_of(event):
     """Return what the detail of a ``launch`` event says: ``8x1x1 blocks of 256 threads; conv1 data (320000 bytes)``.
 

@@ -8,7 +8,7 @@ the trace (Trace Event Format, "JSON Object Format").
 import json
 
 from minicaffe.proto.atomic import replacing
-from minicaffe.trace.model import Replay, launch_of
+from minicaffe.trace.model import Usage, launch_of
 
 STEPS, KERNELS, COPIES, ALLOCATOR, TRAVELS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
@@ -29,10 +29,12 @@ def events(trace):
         rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_name", "args": {"name": name}})
         rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}})
     timed = [_step(trace, step) for step in trace.steps]
-    usage = _Usage(trace)
-    timed += [usage.row(place, 0) for place in usage.live]
+    usage = Usage(trace, {name: memory["role"] for memory in trace.memories for name in (memory["name"], *memory["aliases"])})
+    timed += [_usage(usage, place, 0) for place in usage.live]
     for event in trace.events:
-        timed += [row for row in (_slice(event), usage.take(event), *_travel(event)) if row is not None]
+        timed += [row for row in (_slice(event), *_travel(event)) if row is not None]
+        if usage.take(event):
+            timed.append(_usage(usage, event.place, event.time))
     return rows + sorted(timed, key=lambda row: (row["ts"], -row.get("dur", 0)))
 
 
@@ -92,38 +94,6 @@ def _travel(event):
     return [{**row, "ph": "b", "ts": (event.time - event.took) / 1000}, {**row, "ph": "e", "ts": event.time / 1000}]
 
 
-class _Usage:
-    """Counts bytes in use by place and role."""
-
-    def __init__(self, trace):
-        self.roles = {name: memory["role"] for memory in trace.memories for name in (memory["name"], *memory["aliases"])}
-        self.replay = Replay({}, trace.document["start"]["blocks"], [])
-        self.live = {}
-        for block in self.replay.blocks.values():
-            self.count(block, 1)
-
-    def count(self, block, sign):
-        of = self.live.setdefault(block["place"], {})
-        role = self.roles.get(block["name"], "other")
-        of[role] = of.get(role, 0) + sign * block["bytes"]
-        return of
-
-    def take(self, event):
-        """Return the counter's row after an event that changes it, None after others."""
-        if event.kind not in ("alloc", "free"):
-            return None
-        key = event.place, event.address
-        before = self.replay.blocks.get(key)
-        self.replay.take(event)
-        after = self.replay.blocks.get(key)
-        if before is not None:
-            self.count(before, -1)
-        if after is not None:
-            self.count(after, 1)
-        if before is None and after is None:
-            return None
-        return self.row(event.place, event.time)
-
-    def row(self, place, time):
-        """Return the counter's row of a place at a time (ns)."""
-        return {"ph": "C", "pid": PROCESS, "name": f"bytes in use, {place}", "ts": time / 1000, "args": dict(self.live[place])}
+def _usage(usage, place, time):
+    """Return the counter's row of a place at a time (ns)."""
+    return {"ph": "C", "pid": PROCESS, "name": f"bytes in use, {place}", "ts": time / 1000, "args": dict(usage.live[place])}

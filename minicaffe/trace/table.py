@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minicaffe.memory.sizes import size_text
-from minicaffe.trace.model import Replay, launch_of
+from minicaffe.trace.model import Usage, launch_of
 
 WIDE = 112      # columns for speeds and the names of memories whose head changed
 SIDES = {"UNINITIALIZED": "-", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "both", "HEAD_AT_PRIVATE": "private",
@@ -281,25 +281,12 @@ def peaks(trace):
     ----------
     trace : Trace
     """
-    roles = {memory["name"]: memory["role"] for memory in trace.memories}
-    live, best = {}, {}
-    replay = Replay({}, trace.document["start"]["blocks"], [])
-
-    def add(block, sign):
-        of = live.setdefault(block["place"], {})
-        role = roles.get(block["name"], "other")
-        of[role] = of.get(role, 0) + sign * block["bytes"]
-        total = sum(of.values())
-        if total > best.get(block["place"], (-1, {}))[0]:
-            best[block["place"]] = total, dict(of)
-
-    for block in replay.blocks.values():
-        add(block, 1)
+    usage = Usage(trace, {memory["name"]: memory["role"] for memory in trace.memories})
+    best = {place: (sum(roles.values()), dict(roles)) for place, roles in usage.live.items()}
     for event in trace.events:
-        before = replay.blocks.get((event.place, event.address))
-        replay.take(event)
-        if event.kind == "alloc":
-            add(replay.blocks[event.place, event.address], 1)
-        elif event.kind == "free" and before is not None:
-            add(before, -1)
+        if usage.take(event):
+            roles = usage.live[event.place]
+            total = sum(roles.values())
+            if total > best.get(event.place, (-1, {}))[0]:
+                best[event.place] = total, dict(roles)
     return best
