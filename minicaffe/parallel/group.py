@@ -65,33 +65,30 @@ class Group:
 
     def gather(self, value):
         """Return the values that all ranks give, anything that can be pickled, in the order of the ranks."""
-        everyone = self.comm.allgather(value)
-        self.steps.count += 1
-        return everyone
+        return self._heard(self.comm.allgather(value))
 
     def gather_array(self, values):
         """Return the arrays that all ranks give, of one shape and type, stacked in the order of the ranks."""
         everyone = np.empty((self.size, *values.shape), values.dtype)
         self.comm.Allgather(values, everyone)
-        self.steps.count += 1
-        return everyone
+        return self._heard(everyone)
 
     def to_first(self, value):
         """Give a value to rank 0; return there the values of all ranks, in their order, and None on the others."""
-        everyone = self.comm.gather(value)
-        self.steps.count += 1
-        return everyone
+        return self._heard(self.comm.gather(value))
 
     def sum(self, values):
         """Return the sum of the arrays that all ranks give, of one shape and type; all get the same."""
         total = np.empty_like(values)
         self.comm.Allreduce(values, total)
-        self.steps.count += 1
-        return total
+        return self._heard(total)
 
     def from_first(self, value=None):
         """Return the value that rank 0 gives."""
-        value = self.comm.bcast(value)
+        return self._heard(self.comm.bcast(value))
+
+    def _heard(self, value):
+        """Count that this rank has heard of the others, and return what it has heard."""
         self.steps.count += 1
         return value
 
