@@ -3,9 +3,8 @@
 import os
 import re
 
-from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, Error
-from minicaffe.layers.data.data import check_database
+from minicaffe.layers.data.data import check_database, count_records
 from minicaffe.net.definitions import filter_layers
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.files import MAX_TEXT, read_bytes
@@ -70,8 +69,7 @@ def _test_batches(layers):
         if layer.type == "Data" and layer.data_param.batch_size:
             try:
                 check_database(layer.data_param)
-                with open_db(layer.data_param.source, layer.data_param.backend) as db:
-                    return min(TEST_ITER, max(1, len(db) // layer.data_param.batch_size))
+                return min(TEST_ITER, max(1, count_records(layer.data_param) // layer.data_param.batch_size))
             except Error:
                 break  # the layer itself will say what is wrong, and where
     return UNKNOWN_TEST_ITER
