@@ -266,21 +266,15 @@ class _Upgrade:
                 self.note(logging.WARNING,
                           f"{given} {field} for {len(net.input)} inputs: those from {field}[{used}] on are not used")
             for index, name in enumerate(net.input):
-                path = f"{self.prefix}input[{index}]"
+                if given < each * (index + 1):
+                    count = f"{given} {field} for {len(net.input)} inputs"
+                    remedy, path = "give each its own" if each == 1 else "give 4 for each", f"{self.prefix}input[{index}]"
+                    raise self.error(f"input '{name}' has no shape: {count}; {remedy}", path, path)
                 if net.input_shape:
-                    if index >= len(net.input_shape):
-                        count = f"{len(net.input_shape)} input_shape for {len(net.input)} inputs"
-                        raise self.error(f"input '{name}' has no shape: {count}; give each its own", path, path)
                     layer.input_param.shape.add().CopyFrom(net.input_shape[index])
                 else:
-                    dims = net.input_dim[4 * index : 4 * index + 4]
-                    if len(dims) < 4:
-                        count = f"{len(net.input_dim)} input_dim for {len(net.input)} inputs"
-                        raise self.error(f"input '{name}' has no shape: {count}; give 4 for each", path, path)
-                    layer.input_param.shape.add(dim=dims)
-            layers = [layer, *net.layer]
-            del net.layer[:]
-            net.layer.extend(layers)
+                    layer.input_param.shape.add(dim=net.input_dim[4 * index : 4 * index + 4])
+            net.layer.insert(0, layer)
             self.paths.insert(0, f"{self.prefix}input[0]")
             self.note(logging.WARNING, "Turned input fields into an Input layer")
         for field in ("input", "input_dim", "input_shape"):
