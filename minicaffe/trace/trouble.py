@@ -77,7 +77,10 @@ class Trouble:
         others = {blob.name: extremes(blob.cpu_data) for blob in solver.net.param_table.params if blob.name not in sampled}
         self.first = trace.document["trouble"] = first_trouble(trace.document, others)
         try:
-            write(trace, self.path, self.first["event"])
+            if self.path.endswith(".html"):
+                html.write(trace, self.path, self.first["event"])
+            else:
+                trace.save(self.path)
         except Error as error:      # the training is worth more than its trace
             log.warning("%s", error)
             return
@@ -147,11 +150,3 @@ def _extremes(samples, nodes, number, kind, name, part):
                 break       # what a layer in place overwrites is of one before it
             found = sample
     return found and {key: found[key] for key in ("min", "max", "wrong", "first")}
-
-
-def write(trace, path, moment):
-    """Write a trace as JSON, or as the page, which opens at event `moment`."""
-    if path.endswith(".html"):
-        html.write(trace, path, moment)
-    else:
-        trace.save(path)
