@@ -12,7 +12,7 @@ import numpy as np
 from minicaffe.data.datasets import raw_datum
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
-from minicaffe.data.image_list import decode_picture, read_content, read_list
+from minicaffe.data.image_list import ImageList, decode_picture, read_content
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2
@@ -58,7 +58,7 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
     (int, int)
         Records written, pictures that could not be read.
     """
-    entries = read_list(list_file)
+    entries = ImageList(list_file).entries
     if shuffle:
         random.shuffle(entries)
     size = resize_size(resize_width, resize_height)

@@ -50,11 +50,6 @@ class ImageList:
         return error.at(file=self.path, line=line)
 
 
-def read_list(path):
-    """Return the entries of an image list; see `ImageList`."""
-    return ImageList(path).entries
-
-
 def read_content(path, within=None):
     """Return the bytes of a picture file.
 

@@ -8,7 +8,7 @@ from records import datum
 from minicaffe.data.convert import compute_mean, convert_images
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import open_db
-from minicaffe.data.image_list import read_list
+from minicaffe.data.image_list import ImageList
 from minicaffe.data.mean_file import read_mean, write_mean
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2
@@ -136,16 +136,16 @@ def test_shuffle_keeps_all(folder):
 
 def test_lists(tmp_path, folder):
     with pytest.raises(FileError, match="image list cannot be read"):
-        read_list(tmp_path / "nowhere")
+        ImageList(tmp_path / "nowhere")
     (tmp_path / "list").write_text("\n\n")
     with pytest.raises(DataError, match="the image list is empty"):
-        read_list(tmp_path / "list")
+        ImageList(tmp_path / "list")
     (tmp_path / "list").write_text("a 1\nno_label\n")
     with pytest.raises(DataError, match="list:2: a line must be"):
-        read_list(tmp_path / "list")
+        ImageList(tmp_path / "list")
     (tmp_path / "list").write_text("a 4294967296\n")
     with pytest.raises(DataError, match="list:1: label 4294967296 does not fit"):
-        read_list(tmp_path / "list")
+        ImageList(tmp_path / "list")
     with pytest.raises(DataError, match=r"none of its 4 pictures can be read, the first would be '/nowhere/a.png'; is ROOT \('/nowhere/'\)"):
         convert_images("/nowhere/", folder / "list.txt", folder / "db")
     assert not (folder / "db").exists()
