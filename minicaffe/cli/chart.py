@@ -8,6 +8,8 @@ MARKS = "*o+x#@%&"
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "white", "bright_black")
 HEIGHT = 14
 BARS = " ▏▎▍▌▋▊▉█"
+BLOCKS = "▁▂▃▄▅▆▇█"  # of sparklines
+PLAIN_BLOCKS = "_.-=+*#@"  # for terminals that do not speak UTF-8
 
 
 def draw(title, curves, width, along="iterations", logarithmic=False, height=HEIGHT, utf8=True):

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minicaffe import memory
+from minicaffe.cli.chart import BLOCKS, PLAIN_BLOCKS
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.common import caffe
 from minicaffe.memory.sizes import size_text
@@ -21,8 +22,6 @@ from minicaffe.solver.report import images_together
 
 REDRAWS = 5  # a second
 SPEED_OVER = 3.0  # seconds over which speed is measured
-BLOCKS = "▁▂▃▄▅▆▇█"
-PLAIN_BLOCKS = "_.-=+*#@"  # for terminals that do not speak UTF-8
 LESSER = ("", "memory", "time left", "speed", "rate")  # rows that are left out first
 HISTORY = 60  # points that the sparkline can show
 

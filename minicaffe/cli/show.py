@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.chart import histogram
+from minicaffe.cli.chart import BLOCKS, PLAIN_BLOCKS, histogram
 from minicaffe.cli.pictures import sheet, to_rgb, write_png
 from minicaffe.data.db import check_free
 from minicaffe.errors import ConfigError, DataError, Error, close_matches
@@ -24,7 +24,6 @@ from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 from minicaffe.proto.stored import shown
 
 BINS, SMALL_BINS = 20, 12
-BLOCKS, PLAIN_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 TILES, SIDE, EDGE = 1024, 40, 2   # pictures in a sheet at most; pixels of the smallest one at least; white pixels around each
 
 
