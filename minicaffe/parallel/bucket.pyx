@@ -48,6 +48,18 @@ cdef class Bucket:
         What travels, between `pack` and `unpack`.
     """
 
+    cdef readonly list which
+    cdef readonly list blobs
+    cdef readonly list layouts
+    cdef readonly bint bf16
+    cdef readonly long long count
+    cdef readonly long long nbytes
+    cdef readonly object array
+    cdef public long long began     # when it started, in nanoseconds
+    cdef int dtype
+    cdef list counts        # elements of each
+    cdef object own         # the array of more than one; None: the gradient's memory itself
+
     def __init__(self, list which not None, list blobs not None, list layouts not None, bint bf16=False):
         cdef Blob blob
         self.which, self.blobs, self.layouts = which, blobs, layouts
