@@ -12,7 +12,7 @@ from minicaffe.device.threads import get_num_threads
 from minicaffe.errors import DependencyError, DeviceError
 from minicaffe.ops.gemm.blas import load_blas
 
-VECTOR_UNITS = ("avx512f", "avx2", "avx", "sse4_2", "asimd", "neon")
+VECTOR_UNITS = ("avx512f", "avx2", "avx", "sse4_2", "asimd", "neon")  # the widest first
 # Caffe's lines for a device, and where the driver has their numbers (CUdevice_attribute).
 ATTRIBUTES = (
     ("Total shared memory per block", "MAX_SHARED_MEMORY_PER_BLOCK"),
@@ -36,11 +36,13 @@ LIBRARIES = (("NVRTC", "nvrtc", "nvidia-cuda-nvrtc"), ("cuBLAS", "cublas", "nvid
 @options.common
 def device_query():
     """Show the processor, the BLAS library, the CUDA libraries, and the GPUs."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    flags = cpu_fact("flags", "Features").split()
     facts = {
         "Processor": f"{cpu_fact('model name') or platform.processor() or platform.machine()}",
-        "Cores": f"{os.cpu_count()}, of which this process may use {usable_cores()}",
+        "Cores": f"{os.cpu_count()}, of which this process may use {usable}",
         "Threads used": get_num_threads(),
-        "Instruction sets": instruction_sets(),
+        "Instruction sets": ", ".join(unit for unit in VECTOR_UNITS if unit in flags) or platform.machine(),
         "BLAS": blas(),
         **{name: library(short, package) for name, short, package in LIBRARIES},
     }
@@ -94,17 +96,6 @@ def library(short, package):
         return "not found: pip install cuda-bindings"
     except RuntimeError:  # cuda-pathfinder's DynamicLibNotFoundError
         return f"not found: pip install {package}"
-
-
-def usable_cores():
-    """Return the number of processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def instruction_sets():
-    """Return the vector instruction sets of the processor, widest first."""
-    flags = cpu_fact("flags", "Features").split()
-    return ", ".join(unit for unit in VECTOR_UNITS if unit in flags) or platform.machine()
 
 
 def blas():
