@@ -7,7 +7,7 @@ import click
 
 from minicaffe.cli import options
 from minicaffe.errors import DependencyError
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 
 PAGE = Path(__file__).resolve().parents[1] / "trace" / "view" / "convolution.html"
 
@@ -22,8 +22,7 @@ def convolution(html):
     one file and needs no network.
     """
     if html is not None:
-        with replacing(html) as file:
-            file.write(PAGE.read_bytes())
+        write_bytes(html, PAGE.read_bytes())
         click.echo(f"Wrote {html}")
     elif webbrowser.open(PAGE.as_uri()):
         click.echo(f"Opened {PAGE} in a browser")

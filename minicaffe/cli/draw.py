@@ -7,8 +7,9 @@ from minicaffe.errors import ConfigError
 from minicaffe.net.net import Net
 from minicaffe.net.stand_in import stand_in
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.upgrade import read_net_file
-from minicaffe.pycaffe.draw import draw_net_to_file, write_picture
+from minicaffe.pycaffe.draw import draw_net_to_file
 from minicaffe.pycaffe.drawing import RANKDIRS, net_svg, svg_to_png
 
 
@@ -43,7 +44,7 @@ def _command(name, rankdir):
             made, sources = stand_in(net, net_file)
             svg = net_svg(Net(made, file=net_file, **given), rankdir, display_lrm=display_lrm,
                           types={name: source.type for name, source in sources.items()})
-            write_picture(picture, svg.encode() if picture.endswith(".svg") else svg_to_png(svg))
+            write_bytes(picture, svg.encode() if picture.endswith(".svg") else svg_to_png(svg))
         else:
             draw_net_to_file(net, picture, rankdir, chosen, display_lrm)
         click.echo(f"Drawing net to {picture}")

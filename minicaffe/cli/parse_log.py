@@ -19,7 +19,7 @@ import click
 from minicaffe.cli import options
 from minicaffe.data.db import check_free
 from minicaffe.errors import ConfigError, DataError
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import file_error
 
 NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
@@ -59,8 +59,7 @@ def parse_log(log_file, folder, delimiter, verbose, force):
         writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), delimiter=delimiter)
         writer.writeheader()
         writer.writerows(rows)
-        with replacing(path) as file:
-            file.write(table.getvalue().encode())
+        write_bytes(path, table.getvalue().encode())
         if verbose:
             click.echo(table.getvalue(), nl=False)
         click.echo(f"{path}: {len(rows)} rows")

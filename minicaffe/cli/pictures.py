@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 from rich.text import Text
 
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 
 GAP = 1  # pixels between pictures
 
@@ -70,5 +70,4 @@ def write_png(path, image):
     content = b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
     )
-    with replacing(path) as file:
-        file.write(content)
+    write_bytes(path, content)

@@ -9,7 +9,7 @@ from minicaffe.cli import options
 from minicaffe.data.db import check_free
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.binary import check_net, parse_message
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.text import read_text, write_text
@@ -42,9 +42,7 @@ def upgrade(kind, source, out, force):
         losses = noted.any
     if current:
         logger.error("%s is in today's form already; it is written anew", source)
-    content = new.SerializeToString() if kind == "net_binary" else write_text(new).encode()
-    with replacing(out) as file:
-        file.write(content)
+    write_bytes(out, new.SerializeToString() if kind == "net_binary" else write_text(new).encode())
     click.echo(f"wrote {out}")
     if losses:
         logger.warning("something of the old net has no counterpart, see above; OUT is not the whole of it")

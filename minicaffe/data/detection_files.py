@@ -16,7 +16,7 @@ from minicaffe.data.label_map import read_label_map, read_name_sizes
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.resize import boxes_to_pixels, check_resize
 from minicaffe.errors import ConfigError, DataError, DependencyError, Error, FileError
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 
 log = logging.getLogger(__name__)
 FORMATS = ("VOC", "COCO", "ILSVRC")
@@ -101,8 +101,7 @@ class DetectionFiles:
     def _write_file(self, end, content):
         if caffe.solver_rank:   # of processes that train together the first one writes
             return
-        with replacing(os.path.join(self.directory, self.prefix + end)) as file:
-            file.write(content.encode("utf-8", "surrogateescape"))
+        write_bytes(os.path.join(self.directory, self.prefix + end), content.encode("utf-8", "surrogateescape"))
 
 
 class DetectionPictures:

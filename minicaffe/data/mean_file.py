@@ -10,7 +10,7 @@ import numpy as np
 
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import read_bytes
 
@@ -19,8 +19,7 @@ def write_mean(path, mean):
     """Write `mean`, shape (C, H, W), to the file `path`; a failure leaves what was there before."""
     blob = caffe_pb2.BlobProto(num=1, channels=mean.shape[0], height=mean.shape[1], width=mean.shape[2])
     blob.data.extend(mean.ravel().tolist())
-    with replacing(path) as file:
-        file.write(blob.SerializeToString())
+    write_bytes(path, blob.SerializeToString())
 
 
 def read_mean(path):

@@ -55,6 +55,12 @@ def replacing(path):
         raise write_error(path, cause) from cause
 
 
+def write_bytes(path, content):
+    """Write a file that holds `content`, as `replacing` does."""
+    with replacing(path) as file:
+        file.write(content)
+
+
 @contextlib.contextmanager
 def interrupts_held():
     """Let Ctrl-C wait until the block is left, and raise it then; a second one does not wait.

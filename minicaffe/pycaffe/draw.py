@@ -12,7 +12,7 @@ import subprocess
 
 from minicaffe.errors import ConfigError, DependencyError, Error
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 from minicaffe.pycaffe.definition import WEIGHTED, get_layer_lr_mult, included
 
 LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
@@ -102,7 +102,7 @@ class Graph:
 
     def write(self, path, prog="dot", format="raw"):
         """Write the picture to a file."""
-        write_picture(path, self.create(prog, format))
+        write_bytes(path, self.create(prog, format))
         return True
 
     def __getattr__(self, name):
@@ -237,10 +237,4 @@ def draw_net_to_file(caffe_net, filename, rankdir="LR", phase=None, display_lrm=
     if not extension:
         raise ConfigError("has no extension, which says the format: .svg, .png, .dot, or what Graphviz makes, such as .pdf",
                           file=os.fspath(filename))
-    write_picture(filename, draw_net(caffe_net, rankdir, extension[1:], phase, display_lrm))
-
-
-def write_picture(path, picture):
-    """Write bytes to a file; raise FileError if that cannot be done."""
-    with replacing(path) as file:
-        file.write(picture)
+    write_bytes(filename, draw_net(caffe_net, rankdir, extension[1:], phase, display_lrm))

@@ -8,7 +8,7 @@ import re
 from html import escape
 from importlib import resources
 
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 
 SCRIPTS = "model.js", "draw.js", "page.js"
 
@@ -55,5 +55,4 @@ def write(trace, path, moment=None):
     FileError
         If it cannot be written.
     """
-    with replacing(path) as file:
-        file.write(page(trace, moment).encode(errors="backslashreplace"))   # as Trace.save
+    write_bytes(path, page(trace, moment).encode(errors="backslashreplace"))    # as Trace.save

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from minicaffe.errors import DataError, WrongTypeError
 from minicaffe.memory.reporter import Event
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import read_bytes
 
 FORMAT = 1
@@ -135,8 +135,7 @@ class Trace:
         FileError
             If it cannot be written.
         """
-        with replacing(path) as file:
-            file.write(self.to_json().encode(errors="backslashreplace"))    # of a path that is not UTF-8: JSON's own escapes
+        write_bytes(path, self.to_json().encode(errors="backslashreplace"))     # of a path that is not UTF-8: JSON's own escapes
 
     def __repr__(self):
         return f"<Trace of '{self.document['net']['name']}', {len(self.steps)} steps, {len(self)} events>"

@@ -7,7 +7,7 @@ the trace (Trace Event Format, "JSON Object Format").
 
 import json
 
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import write_bytes
 from minicaffe.trace.model import Usage, launch_of
 
 STEPS, KERNELS, COPIES, ALLOCATOR, TRAVELS = range(1, 6)
@@ -54,9 +54,8 @@ def write(trace, path):
     document = {"traceEvents": events(trace), "displayTimeUnit": "ns",
                 "otherData": {"minicaffe": trace.document["minicaffe"], "net": trace.document["net"]["file"],
                               "device": trace.document["device"]["name"]}}
-    with replacing(path) as file:
-        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-        file.write(text.encode(errors="backslashreplace"))      # as Trace.save
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    write_bytes(path, text.encode(errors="backslashreplace"))       # as Trace.save
 
 
 def _step(trace, step):
