@@ -61,11 +61,6 @@ def find_value(enum, name):
     return _table().get(("value", enum, name))
 
 
-def find_layer(name):
-    """Return the `KnownLayer` of a layer type, None if no fork is known to have it."""
-    return _table().get(("layer", name))
-
-
 def layer_named(word):
     """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling, LOCAL is Local."""
     plain = word.replace("_", "").lower()
@@ -109,7 +104,7 @@ def _advice(found, value):
 def about_layer(name, types):
     """Return what an error says about a layer type that is not among `types`, the registered ones."""
     near = close_matches(name, types)
-    found = find_layer(name)
+    found = _table().get(("layer", name))
     if found is not None:
         return f"; {_have(found.forks, 'it')}{USES.get(found.use, '')}; {SUPPLY.format(name)}"
     field, forks = _own_field(name)
