@@ -101,23 +101,20 @@ def document(parts, net, solver, device):
     for part in parts:
         steps.take_all(part)
     _watch_heads(steps.found, events, heads, steps.uses)
-    listed = [{key: value for key, value in entry._asdict().items() if key not in ("head", "called")}
-              for entry in memories.values()]
-    known = {entry["name"]: entry for entry in listed}
+    known = {entry.name: {key: value for key, value in entry._asdict().items() if key not in ("head", "called")}
+             for entry in memories.values()}
     for event in events:
         if event.kind in ("alloc", "head") and event.name and event.name not in known:
             own = called.get(event.name, event.name)
             blob, _, part = own.rpartition(" ")
             role = known[own]["role"] if own in known else "workspace"  # what a blob had before it grew, or of another net
             known[event.name] = {"name": event.name, "blob": blob, "part": part, "bytes": event.nbytes, "role": role, "aliases": []}
-            listed.append(known[event.name])
-    sizes = {entry["name"]: entry["bytes"] for entry in listed}
     nodes = [_node(net, node) for node in net.nodes] if net is not None else []
     for step, used in zip(steps.found, steps.uses):
         if step["node"] is not None:
             step["flops"], step["bytes"] = (nodes[step["node"]][key][step["kind"]] for key in ("flops", "bytes"))
         else:       # an update reads and writes parameter, gradient and history
-            step["bytes"] = sum(sizes.get(name, 0) for name in used) * 2
+            step["bytes"] = sum(known[name]["bytes"] for name in used) * 2
     strings = {}
 
     def number(text):
@@ -141,7 +138,7 @@ def document(parts, net, solver, device):
         "net": {"name": net.name if net is not None else "", "file": getattr(net, "file", None) or "",
                 "phase": caffe_pb2.Phase.Name(net.phase) if net is not None else "", "nodes": nodes,
                 "drawing": drawing.net_svg(net, standalone=False) if nodes else None},
-        "memories": listed,
+        "memories": list(known.values()),
         "start": {"time": began, "heads": heads, "blocks": start.blocks, "arenas": start.arenas},
         "strings": list(strings),
         "events": columns,
