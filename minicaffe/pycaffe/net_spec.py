@@ -217,8 +217,7 @@ class NetSpec:
     def __delitem__(self, name):
         del self.tops[name]
 
-    def __delattr__(self, name):
-        del self.tops[name]
+    __delattr__ = __delitem__
 
     def __contains__(self, name):
         return name in self.tops
