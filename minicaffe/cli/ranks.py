@@ -76,10 +76,10 @@ def fail(line, status):
         else:       # Open MPI ends all when the first one ends
             time.sleep(2)
         return status
-    from minicaffe.parallel.group import let_first_speak
+    from minicaffe.parallel.group import abort, let_first_speak
     let_first_speak(_group.rank)
     say(f"{_group.name()}: {line}")
-    _group.abort(status)
+    abort(_group.comm, status)
 
 
 def say(line):

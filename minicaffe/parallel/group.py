@@ -22,7 +22,7 @@ class Steps:
 
 
 class Group:
-    """All ranks of an MPI communicator. Every method but `name` and `abort` must be called by all of them, in the same order.
+    """All ranks of an MPI communicator. Every method but `name` must be called by all of them, in the same order.
 
     Parameters
     ----------
@@ -156,10 +156,6 @@ class Group:
         sharing = sum(host == self.hosts[self.rank] and bool(mine & use) for host, use in zip(self.hosts, theirs, strict=True))
         return max(1, usable_processors() // sharing)
 
-    def abort(self, status=1):
-        """End all processes of the group at once; nothing after this call runs. Who calls it has said why."""
-        abort(self.comm, status)
-
 
 def _around(value, other):
     """Return what messages show of a value, from a little before the place where the other begins to differ if it is long."""
@@ -168,7 +164,7 @@ def _around(value, other):
 
 
 def abort(comm, status):
-    """End all processes of an MPI communicator at once, without a word."""
+    """End all processes of an MPI communicator at once, without a word: who calls this has said why, and nothing after it runs."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     comm.Abort(status)
