@@ -32,7 +32,7 @@ def events(trace):
     usage = Usage(trace, {name: memory["role"] for memory in trace.memories for name in (memory["name"], *memory["aliases"])})
     timed += [_usage(usage, place, 0) for place in usage.live]
     for event in trace.events:
-        timed += [row for row in (_slice(event), *_travel(event)) if row is not None]
+        timed += _rows(event)
         if usage.take(event):
             timed.append(_usage(usage, event.place, event.time))
     return rows + sorted(timed, key=lambda row: (row["ts"], -row.get("dur", 0)))
@@ -69,28 +69,23 @@ def _step(trace, step):
             "args": {key: value for key, value in found.items() if value not in (None, [])}}
 
 
-def _slice(event):
-    """Return a kernel, a copy or what an allocator did; None for the rest."""
+def _rows(event):
+    """Yield a kernel, a copy, what an allocator did, or the begin and the end of gradients on their way; nothing for the rest."""
     row = {"pid": PROCESS, "cat": event.kind, "ts": (event.time - event.took) / 1000}
     if event.kind == "launch":
         launch = launch_of(event)
         args = {"grid": list(launch.grid), "block": launch.threads, "arrays": dict(launch.arrays)}
-        return {**row, "ph": "X", "tid": KERNELS, "name": event.name, "dur": event.took / 1000, "args": args}
-    if event.kind in ("copy", "reorder"):
+        yield {**row, "ph": "X", "tid": KERNELS, "name": event.name, "dur": event.took / 1000, "args": args}
+    elif event.kind in ("copy", "reorder"):
         args = {"bytes": event.nbytes, "place": event.place, "way": event.detail}
-        return {**row, "ph": "X", "tid": COPIES, "name": f"{event.name}, {event.detail}", "dur": event.took / 1000, "args": args}
-    if event.kind in ("cache hit", "split", "merge") or event.kind.endswith((" taken", " given back")):
+        yield {**row, "ph": "X", "tid": COPIES, "name": f"{event.name}, {event.detail}", "dur": event.took / 1000, "args": args}
+    elif event.kind in ("cache hit", "split", "merge") or event.kind.endswith((" taken", " given back")):
         args = {"bytes": event.nbytes, "place": event.place, "address": hex(event.address), "detail": event.detail}
-        return {**row, "ph": "i", "tid": ALLOCATOR, "name": event.kind, "s": "t", "args": args}
-    return None
-
-
-def _travel(event):
-    """Return the begin and the end of gradients on their way."""
-    if event.kind != "travel":
-        return []
-    row = {"pid": PROCESS, "tid": TRAVELS, "cat": "travel", "id": event.time, "name": event.name, "args": {"bytes": event.nbytes}}
-    return [{**row, "ph": "b", "ts": (event.time - event.took) / 1000}, {**row, "ph": "e", "ts": event.time / 1000}]
+        yield {**row, "ph": "i", "tid": ALLOCATOR, "name": event.kind, "s": "t", "args": args}
+    elif event.kind == "travel":
+        row |= {"tid": TRAVELS, "id": event.time, "name": event.name, "args": {"bytes": event.nbytes}}
+        yield {**row, "ph": "b"}
+        yield {**row, "ph": "e", "ts": event.time / 1000}
 
 
 def _usage(usage, place, time):
