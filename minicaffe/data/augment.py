@@ -52,9 +52,8 @@ class Augmenter:
                 raise ConfigError(f"must be at least 1 and below 1000, got {param.expand_param.max_expand_ratio:g}",
                                   field="transform_param.expand_param.max_expand_ratio")
         emit = param.emit_constraint
-        if emit.emit_type == caffe_pb2.EmitConstraint.MIN_OVERLAP and not 0 <= emit.emit_overlap <= 1:
-            raise ConfigError(f"must be from 0 to 1, got {emit.emit_overlap:g}",
-                              field="transform_param.emit_constraint.emit_overlap")
+        if emit.emit_type == caffe_pb2.EmitConstraint.MIN_OVERLAP:
+            check_probability(emit, "emit_overlap", "transform_param.emit_constraint")
         self.surroundings = _mean_colour(param)
 
     @property
