@@ -4,7 +4,7 @@ import functools
 import importlib.metadata
 import math
 import os
-import time
+import timeit
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -399,9 +399,4 @@ def device_bandwidth(index):
 
 def _fastest(work, nbytes):
     """Return the bytes each second of the fastest of some runs."""
-    best = float("inf")
-    for _ in range(6):
-        begin = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - begin)
-    return int(nbytes / best)
+    return int(nbytes / min(timeit.repeat(work, number=1, repeat=6)))
