@@ -18,7 +18,7 @@ from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto.atomic import temporary_folder
 from minicaffe.proto.files import absolute
 
-BACKENDS = ("LEVELDB", "LMDB")  # index: caffe_pb2.DataParameter.DB
+KINDS = (LevelDB, LMDB)  # index: caffe_pb2.DataParameter.DB
 
 
 def open_db(source, backend, mode="r", *, readahead=True):
@@ -61,7 +61,7 @@ def open_db(source, backend, mode="r", *, readahead=True):
     if not os.path.isdir(source):
         raise FileError(f"is a file, but a database of kind {kind.backend} is a directory", file=source)
     if not os.path.exists(os.path.join(source, kind.marker)):
-        other = next((k for k in (LMDB, LevelDB) if os.path.exists(os.path.join(source, k.marker))), None)
+        other = next((k for k in KINDS if os.path.exists(os.path.join(source, k.marker))), None)
         remedy = f"it looks like {other.backend}: set backend: {other.backend}" if other else "check the path"
         raise FileError(f"is not a database of kind {kind.backend}: no {kind.marker} in it; {remedy}", file=source)
     return kind.open(source, readahead)
@@ -69,11 +69,10 @@ def open_db(source, backend, mode="r", *, readahead=True):
 
 def backend_class(backend):
     """Return LMDB or LevelDB for a name in any case or a number of ``DataParameter.DB``."""
-    name = backend.upper() if isinstance(backend, str) else BACKENDS[backend] if backend in (0, 1) else backend
-    for kind in (LMDB, LevelDB):
-        if kind.backend == name:
+    for number, kind in enumerate(KINDS):
+        if backend == number or isinstance(backend, str) and backend.upper() == kind.backend:
             return kind
-    raise ConfigError(f"must be one of {', '.join(BACKENDS)}, got {backend!r}", field="backend")
+    raise ConfigError(f"must be one of {', '.join(kind.backend for kind in KINDS)}, got {backend!r}", field="backend")
 
 
 @contextlib.contextmanager
