@@ -108,8 +108,7 @@ def _write(message, extra, out, indent):
 
 def layer_fields(param):
     """Return the `Fields` of a layer: all that its LayerParameter sets but the blobs, and all that its messages lack."""
-    extra = parse_fields(param.fork_fields) if param.fork_fields else Fields()
-    return _merged(param, extra, "")
+    return _merged(param, parse_fields(param.fork_fields), "")
 
 
 def _merged(message, extra, path):
