@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace mc {
@@ -154,20 +154,15 @@ struct Library {
   }
 };
 
+/// An object of oneDNN's, which its last owner destroys.
+using Handle = std::shared_ptr<void>;
+
 /// A shape and how it is arranged.
 class Array {
  public:
   Array() = default;
-  Array(const Library* on, const void* md) : on_(on) { on->check(on->call.memory_desc_clone(&md_, md), "memory_desc_clone"); }
-  Array(Array&& other) : on_(other.on_), md_(std::exchange(other.md_, nullptr)) {}
-  Array(const Array& other) : Array(other.on_, other.md_) {}
-  Array& operator=(Array other) {
-    std::swap(on_, other.on_), std::swap(md_, other.md_);
-    return *this;
-  }
-  ~Array() {
-    if (md_) on_->call.memory_desc_destroy(md_);
-  }
+  /// Of a memory descriptor that it is to own.
+  Array(const Library* on, void* md) : on_(on), md_(md, on->call.memory_desc_destroy) {}
 
   /// Row-major, last axis fastest, in float32; with `swapped` that axis comes after the next.
   static Array plain(const Library* on, const std::vector<int64_t>& dims, int swapped = -1) {
@@ -179,66 +174,58 @@ class Array {
     }
     void* md;
     on->check(on->call.memory_desc_create_with_strides(&md, int(dims.size()), dims.data(), kFloat, strides), "memory_desc_create");
-    return own(on, md);
+    return Array(on, md);
   }
   /// As the primitive likes it best, or as another tag says.
   static Array any(const Library* on, const std::vector<int64_t>& dims, int type, int tag = kAnyTag) {
     void* md;
     on->check(on->call.memory_desc_create_with_tag(&md, int(dims.size()), dims.data(), type, tag), "memory_desc_create");
-    return own(on, md);
+    return Array(on, md);
   }
 
-  const void* get() const { return md_; }
-  size_t bytes() const { return md_ ? on_->call.memory_desc_get_size(md_) : 0; }
+  const void* get() const { return md_.get(); }
+  size_t bytes() const { return md_ ? on_->call.memory_desc_get_size(get()) : 0; }
   int type() const {
     int type = kFloat;
-    on_->check(on_->call.memory_desc_query(md_, kAskType, &type), "memory_desc_query");
+    on_->check(on_->call.memory_desc_query(get(), kAskType, &type), "memory_desc_query");
     return type;
   }
   std::vector<int64_t> dims() const {
     int axes = 0;
     const Dims* dims = nullptr;
-    on_->check(on_->call.memory_desc_query(md_, kAskAxes, &axes), "memory_desc_query");
-    on_->check(on_->call.memory_desc_query(md_, kAskDims, &dims), "memory_desc_query");
+    on_->check(on_->call.memory_desc_query(get(), kAskAxes, &axes), "memory_desc_query");
+    on_->check(on_->call.memory_desc_query(get(), kAskDims, &dims), "memory_desc_query");
     return std::vector<int64_t>(*dims, *dims + axes);
   }
-  bool operator==(const Array& other) const { return on_->call.memory_desc_equal(md_, other.md_) != 0; }
+  bool operator==(const Array& other) const { return on_->call.memory_desc_equal(get(), other.get()) != 0; }
 
  private:
-  static Array own(const Library* on, void* md) {
-    Array array;
-    array.on_ = on, array.md_ = md;
-    return array;
-  }
   const Library* on_ = nullptr;
-  void* md_ = nullptr;
+  Handle md_;
 };
 
 /// The description of a primitive, which says how it wants its arguments.
 class Description {
  public:
   Description() = default;
-  Description(const Library* on, void* description) : on_(on), description_(description) {}
-  Description(Description&& other) : on_(other.on_), description_(std::exchange(other.description_, nullptr)) {}
-  Description& operator=(Description&& other) {
-    std::swap(on_, other.on_), std::swap(description_, other.description_);
-    return *this;
-  }
-  ~Description() {
-    if (description_) on_->call.primitive_desc_destroy(description_);
-  }
-  const void* get() const { return description_; }
+  Description(const Library* on, void* description) : on_(on), description_(description, on->call.primitive_desc_destroy) {}
+
+  const void* get() const { return description_.get(); }
   /// Whether only the reference implementation computes this.
   bool slow() const {
     const char* name = nullptr;
-    on_->check(on_->call.primitive_desc_query(description_, kAskImplementation, 0, &name), "primitive_desc_query");
+    on_->check(on_->call.primitive_desc_query(get(), kAskImplementation, 0, &name), "primitive_desc_query");
     return !name || !std::strncmp(name, "ref", 3) || std::strstr(name, "+ref");
   }
-  Array array(int what) const { return Array(on_, on_->call.primitive_desc_query_md(description_, what, 0)); }
+  Array array(int what) const {
+    void* md;
+    on_->check(on_->call.memory_desc_clone(&md, on_->call.primitive_desc_query_md(get(), what, 0)), "memory_desc_clone");
+    return Array(on_, md);
+  }
 
  private:
   const Library* on_ = nullptr;
-  void* description_ = nullptr;
+  Handle description_;
 };
 
 /// One primitive and the memory objects of its arguments. It keeps scratch memory of its own, so one thread at a time may run it.
@@ -246,21 +233,17 @@ class Step {
  public:
   Step() = default;
   Step(const Library* on, const Description& description) : on_(on) {
-    on->check(on->call.primitive_create(&primitive_, description.get()), "primitive_create");
+    void* primitive;
+    on->check(on->call.primitive_create(&primitive, description.get()), "primitive_create");
+    primitive_ = Handle(primitive, on->call.primitive_destroy);
   }
-  Step(Step&& other) { *this = std::move(other); }
-  Step& operator=(Step&& other) {
-    std::swap(on_, other.on_), std::swap(primitive_, other.primitive_), std::swap(arguments_, other.arguments_);
-    return *this;
-  }
-  ~Step() {
-    for (DnnlArgument& argument : arguments_) on_->call.memory_destroy(argument.memory);
-    if (primitive_) on_->call.primitive_destroy(primitive_);
-  }
+  Step(Step&&) = default;
+  Step& operator=(Step&&) = default;
 
   Step& takes(int index, const Array& array) {
     void* memory;
     on_->check(on_->call.memory_create(&memory, array.get(), on_->engine, nullptr), "memory_create");
+    memories_.emplace_back(memory, on_->call.memory_destroy);
     arguments_.push_back({index, memory});
     return *this;
   }
@@ -272,14 +255,15 @@ class Step {
     for (const DnnlArgument& argument : arguments_)
       on_->call.memory_set_data_handle(argument.memory, const_cast<void*>(*addresses++));
     on_->use_threads(threads);
-    const int status = on_->call.primitive_execute(primitive_, on_->stream, int(arguments_.size()), arguments_.data());
+    const int status = on_->call.primitive_execute(primitive_.get(), on_->stream, int(arguments_.size()), arguments_.data());
     on_->check(status, "primitive_execute");
   }
 
  private:
   const Library* on_ = nullptr;
-  void* primitive_ = nullptr;
-  std::vector<DnnlArgument> arguments_;
+  Handle primitive_;
+  std::vector<Handle> memories_;
+  std::vector<DnnlArgument> arguments_;  // with these memories
 };
 
 /// What a primitive does besides: it multiplies an argument by scales, and does to each element of its result, before it stores it, one
@@ -336,7 +320,7 @@ class Reorder {
   }
   explicit operator bool() const { return bool(step_); }
   void run(int threads, const void* x, void* y, const float* scales = nullptr) {
-    if (threads != threads_) make(on_, threads, Array(from_), Array(to_), add_, scales_);  // it would start as many as it was made for
+    if (threads != threads_) make(on_, threads, from_, to_, add_, scales_);  // it would start as many as it was made for
     step_.run(threads, {x, y, scales});
   }
 

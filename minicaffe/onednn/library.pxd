@@ -16,8 +16,6 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
         int major, minor, patch
         unsigned cpu_runtime
     cppclass Array:
-        Array()
-        Array(const Array&) except +fail
         size_t bytes()
         int type() except +fail
         vector[int64_t] dims() except +fail
