@@ -44,6 +44,17 @@ enum : int { kScales = 4096 };                  // of an argument: kScales | arg
 using Dims = int64_t[kMaxAxes];
 
 // X(name without dnnl_, return type, arguments)
+#define MC_DNNL_CONVOLUTION(X, name) \
+  X(name##_forward_primitive_desc_create, int, \
+    (void** description, void* engine, int kind, int algorithm, const void* x, const void* w, const void* b, const void* y, \
+     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* attributes)) \
+  X(name##_backward_data_primitive_desc_create, int, \
+    (void** description, void* engine, int algorithm, const void* dx, const void* w, const void* dy, const int64_t* strides, \
+     const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, const void* attributes)) \
+  X(name##_backward_weights_primitive_desc_create, int, \
+    (void** description, void* engine, int algorithm, const void* x, const void* dw, const void* db, const void* dy, \
+     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, \
+     const void* attributes))
 #define MC_DNNL_FUNCTIONS(X) \
   X(version, const DnnlVersion*, ()) \
   X(get_effective_cpu_isa, int, ()) \
@@ -76,26 +87,8 @@ using Dims = int64_t[kMaxAxes];
   X(primitive_destroy, int, (void* primitive)) \
   X(reorder_primitive_desc_create, int, \
     (void** description, const void* from, void* from_engine, const void* to, void* to_engine, const void* attributes)) \
-  X(convolution_forward_primitive_desc_create, int, \
-    (void** description, void* engine, int kind, int algorithm, const void* x, const void* w, const void* b, const void* y, \
-     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* attributes)) \
-  X(convolution_backward_data_primitive_desc_create, int, \
-    (void** description, void* engine, int algorithm, const void* dx, const void* w, const void* dy, const int64_t* strides, \
-     const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, const void* attributes)) \
-  X(convolution_backward_weights_primitive_desc_create, int, \
-    (void** description, void* engine, int algorithm, const void* x, const void* dw, const void* db, const void* dy, \
-     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, \
-     const void* attributes)) \
-  X(deconvolution_forward_primitive_desc_create, int, \
-    (void** description, void* engine, int kind, int algorithm, const void* x, const void* w, const void* b, const void* y, \
-     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* attributes)) \
-  X(deconvolution_backward_data_primitive_desc_create, int, \
-    (void** description, void* engine, int algorithm, const void* dx, const void* w, const void* dy, const int64_t* strides, \
-     const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, const void* attributes)) \
-  X(deconvolution_backward_weights_primitive_desc_create, int, \
-    (void** description, void* engine, int algorithm, const void* x, const void* dw, const void* db, const void* dy, \
-     const int64_t* strides, const int64_t* dilates, const int64_t* left, const int64_t* right, const void* forward, \
-     const void* attributes)) \
+  MC_DNNL_CONVOLUTION(X, convolution) \
+  MC_DNNL_CONVOLUTION(X, deconvolution) \
   X(inner_product_forward_primitive_desc_create, int, \
     (void** description, void* engine, int kind, const void* x, const void* w, const void* b, const void* y, \
      const void* attributes)) \
