@@ -69,7 +69,6 @@ cdef class Standardize(Operation):
         """Whether backward needs x, and y is in its place."""
         return self.in_place and (not self.given or self.carried is not None)
 
-
     cdef int join_moments(self) except -1:
         """Make the mean and variance of all processes' values of those of this one's."""
         cdef long long count = self.shape.outer * self.shape.inner
@@ -193,17 +192,11 @@ cdef class CudnnBatchNorm(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Standardize op = operation
-        cdef const void* from_ = x.data_on(on)
-        cdef const void* ones = self.ones.data_on(on)
-        cdef const void* zeros = self.zeros.data_on(on)
-        cdef void* to = y.mutable_data_on(on)
-        cdef void* mean = op.mean.mutable_data_on(on)
-        cdef void* variance = op.variance.mutable_data_on(on)
-        cdef void* factor = op.factor.mutable_data_on(on)
         op.sums.reshape_to((2 * op.shape.channels,))
-        cdef void* unused = op.sums.mutable_data_on(on)
         with nogil:
-            cudnn_standardize_forward(on, op.dtype, op.shape, op.eps, from_, ones, zeros, to, mean, variance, factor, unused)
+            cudnn_standardize_forward(on, op.dtype, op.shape, op.eps, x.data_on(on), self.ones.data_on(on), self.zeros.data_on(on),
+                                      y.mutable_data_on(on), op.mean.mutable_data_on(on), op.variance.mutable_data_on(on),
+                                      op.factor.mutable_data_on(on), op.sums.mutable_data_on(on))
         op.unbiased, op.carried = 1, None       # cuDNN's variance is that of a sample already
         return 0
 
@@ -211,16 +204,11 @@ cdef class CudnnBatchNorm(Primitive):
         cdef Standardize op = operation
         if op.carried is not None:
             raise Refusal("what engine CAFFE computed forward with the layers behind it")
-        cdef const void* values = x.data_on(on)
-        cdef const void* ones = self.ones.data_on(on)
-        cdef const void* dy = y.diff_on(on)
-        cdef const void* mean = op.mean.data_on(on)
-        cdef const void* factor = op.factor.data_on(on)
-        cdef void* dx = x.mutable_diff_on(on)
         op.sums.reshape_to((2 * op.shape.channels,))
-        cdef void* unused = op.sums.mutable_data_on(on)
         with nogil:
-            cudnn_standardize_backward(on, op.dtype, op.shape, op.eps, values, ones, dy, mean, factor, dx, unused)
+            cudnn_standardize_backward(on, op.dtype, op.shape, op.eps, x.data_on(on), self.ones.data_on(on), y.diff_on(on),
+                                       op.mean.data_on(on), op.factor.data_on(on), x.mutable_diff_on(on),
+                                       op.sums.mutable_data_on(on))
         return 0
 
 

@@ -92,10 +92,9 @@ cdef class CudnnPooling(Primitive):
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef Pooling op = operation
-        cdef const void* from_ = x.data_on(on)     # not read by AVE pooling, but cuDNN wants to see them
-        cdef const void* to = y.data_on(on)
         with nogil:
-            cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, from_, to, y.diff_on(on), x.mutable_diff_on(on))
+            cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, x.data_on(on), y.data_on(on), y.diff_on(on),
+                                x.mutable_diff_on(on))
 
 
 cdef class OnednnPooling(Primitive):
