@@ -12,6 +12,7 @@ from minicaffe.device.threads cimport Threads
 from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.memory.layout cimport Layout
 from minicaffe.onednn.library cimport Library, PrivateLayout, lanes_layout, library, scaled_layout
+from minicaffe.ops.broadcast.caffe cimport shift_by
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.epilogue cimport ChannelEpilogue
 from minicaffe.ops.gemm.blas cimport Blas, blas
@@ -31,10 +32,6 @@ cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
                                const void* dy, void* dweight, void* scratch)
     void conv_backward_bias(const Context&, int dtype, long long images, long long channels, long long plane, const void* dy,
                             void* dbias)
-
-cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:
-    void add_bias "mc::broadcast1<mc::ShiftBy>"(
-        const Context&, int, const Channels&, const void* x, void* y, void* kept, const void* bias)
 
 cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     enum CudnnProduct:
@@ -148,7 +145,7 @@ cdef class CudnnConvolution(Primitive):
             self.product(on, op, kForward, from_, w, to)
         if b != NULL:
             with nogil:
-                add_bias(on, op.dtype, Channels(op.images, op.outputs, op.plane), to, to, NULL, b)
+                shift_by(on, op.dtype, Channels(op.images, op.outputs, op.plane), to, to, NULL, b)
         return 0
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
