@@ -414,9 +414,9 @@ template <int r, int kLanes> class Convolution {
       const Images from = image(g), to = columns(g);
       const Room room(threads_, from, to.count, true);
       const float* const weights = w + g * s_.m * s_.group_channels * taps;
-      begin<OfTile<r>>(room, from, x, kernels(true), weights, scratch);
+      evaluate<OfTile<r>>(room, room.all(), room.whole, from, x, kernels(true), weights, room.memory(scratch, 0));
       room.each_part(threads_, scratch, [&](const Chunk& part, const Memory& at) {
-        evaluate<OfTile<r>>(room, part, from, x, kernels(true), weights, at);
+        evaluate<OfTile<r>>(room, part, !room.whole, from, x, kernels(true), weights, at);
         convolve<OfOut<r>>(room, part, from, to, finish, y, at);
       });
     }
@@ -428,9 +428,9 @@ template <int r, int kLanes> class Convolution {
       const Room room(threads_, from, to.count, false);
       const index_t first = g * s_.m * s_.group_channels * taps;
       const float* const weights = dx ? w + first : nullptr;
-      begin<OfOut<r>>(room, from, dy, kernels(false), weights, scratch);
+      evaluate<OfOut<r>>(room, room.all(), room.whole, from, dy, kernels(false), weights, room.memory(scratch, 0));
       room.each_part(threads_, scratch, [&](const Chunk& part, const Memory& at) {
-        evaluate<OfOut<r>>(room, part, from, dy, kernels(false), weights, at);
+        evaluate<OfOut<r>>(room, part, !room.whole, from, dy, kernels(false), weights, at);
         if (dw) learn(room, part, from, to, x, dw + first, db, at);
         if (dx) convolve<OfTile<r>>(room, part, from, to, Finish{}, dx, at);
       });
@@ -537,29 +537,14 @@ template <int r, int kLanes> class Convolution {
     return images;
   }
 
-  /// Evaluate what all parts need: all tiles, or all kernels, unless `w` is null.
+  /// Evaluate the `tiles` of a part, or else its kernels, unless `w` is null.
   template <class M>
-  void begin(const Room& room, const Images& from, const float* x, const Kernels& kernels, const float* w, float* scratch) const {
-    const Memory at = room.memory(scratch, 0);
-    if (room.whole)
-      evaluate_tiles<M>(room, room.all(), from, x, at.v);
+  void evaluate(const Room& room, const Chunk& part, bool tiles, const Images& from, const float* x, const Kernels& kernels,
+                const float* w, const Memory& at) const {
+    if (tiles)
+      each<Evaluate<M, points, kLanes>>(part.tiles * room.blocks, {from, room.v_at, part.tile, 0, room.blocks, x, at.v});
     else if (w)
-      evaluate_kernels(room, room.all(), kernels, w, at.u);
-  }
-  /// Evaluate what this part alone needs.
-  template <class M>
-  void evaluate(const Room& room, const Chunk& part, const Images& from, const float* x, const Kernels& kernels, const float* w,
-                const Memory& at) const {
-    if (!room.whole)
-      evaluate_tiles<M>(room, part, from, x, at.v);
-    else if (w)
-      evaluate_kernels(room, part, kernels, w, at.u);
-  }
-  template <class M> void evaluate_tiles(const Room& room, const Chunk& part, const Images& from, const float* x, float* v) const {
-    each<Evaluate<M, points, kLanes>>(part.tiles * room.blocks, {from, room.v_at, part.tile, 0, room.blocks, x, v});
-  }
-  void evaluate_kernels(const Room& room, const Chunk& part, const Kernels& kernels, const float* w, float* u) const {
-    each<EvaluateKernels<r, kLanes>>(2 * part.panels * kernels.rows, {kernels, room.u_at, part.first_block, w, u});
+      each<EvaluateKernels<r, kLanes>>(2 * part.panels * kernels.rows, {kernels, room.u_at, part.first_block, w, at.u});
   }
 
   /// y from the values in v.
