@@ -151,21 +151,15 @@ template <class T> struct LaneMoments {
   using Compute = typename Element<T>::Compute;
   /// Of each block of kLaneBlock places of a row mean and squares about it; numbers[outer][block][two][channel]
   template <int kGroup> struct Rows {
-    Channels c;
     const T* x;
     Compute* numbers;
 
-    MC_HD void operator()(index_t row) const {
-      const LaneRow<kGroup> r(c, row);
+    MC_HD void walk(const Channels& c, const LaneRow<kGroup>& r, index_t count) const {
       Compute* to = numbers + r.outer * ((c.inner + kLaneBlock - 1) / kLaneBlock) * 2 * c.channels + r.first;
-      for (index_t i = 0; i < c.inner; i += kLaneBlock, to += 2 * c.channels) {
-        if (r.count == kGroup)
-          block(x + r.at + i * c.lanes, min_(c.inner - i, kLaneBlock), kGroup, to);
-        else
-          block(x + r.at + i * c.lanes, min_(c.inner - i, kLaneBlock), r.count, to);
-      }
+      for (index_t i = 0; i < c.inner; i += kLaneBlock, to += 2 * c.channels)
+        block(c, x + r.at + i * c.lanes, min_(c.inner - i, kLaneBlock), count, to);
     }
-    MC_HD void block(const T* from, index_t n, index_t count, Compute* to) const {
+    MC_HD void block(const Channels& c, const T* from, index_t n, index_t count, Compute* to) const {
       Compute mean[kGroup] = {}, squares[kGroup] = {};
       for (index_t i = 0; i < n; ++i)
         for (index_t l = 0; l < count; ++l) mean[l] += from[i * c.lanes + l];
@@ -205,19 +199,11 @@ template <class T> struct LaneGradients {
   using Compute = typename Element<T>::Compute;
   /// The sums of dz and dz (x - mean) over each row: sums[outer][two][channel]
   template <int kGroup> struct Rows {
-    Channels c;
     StandardizeBy<Compute> by;
     const T *x, *dy;
     double* sums;
 
-    MC_HD void operator()(index_t row) const {
-      const LaneRow<kGroup> r(c, row);
-      if (r.count == kGroup)
-        add(r, kGroup);
-      else
-        add(r, r.count);
-    }
-    MC_HD void add(const LaneRow<kGroup>& r, index_t count) const {
+    MC_HD void walk(const Channels& c, const LaneRow<kGroup>& r, index_t count) const {
       double total[kGroup] = {}, total_dot[kGroup] = {};
       for (index_t i = 0; i < c.inner;) {
         Compute sum[kGroup] = {}, dot[kGroup] = {};

@@ -28,33 +28,38 @@ template <int kGroup> struct LaneRow {
   }
 };
 
+/// rows.walk(c, row, its count), of whole groups with a count that the compiler knows.
+template <class Rows, int kGroup> struct WalkRow {
+  Channels c;
+  Rows rows;
+  MC_HD void operator()(index_t row) const {
+    const LaneRow<kGroup> r(c, row);
+    if (r.count == kGroup)
+      rows.walk(c, r, kGroup);
+    else
+      rows.walk(c, r, r.count);
+  }
+};
+
 /// Run Rows<kGroup>{members...} over all rows.
 template <template <int> class Rows, class... M> void each_lane_row(Threads threads, const Channels& c, const M&... members) {
-  auto run = [&](auto rows, index_t group) {
-    for_each(threads, c.outer * ((c.channels + group - 1) / group), rows, std::max<index_t>(1, c.inner * group));
+  auto run = [&](auto walk, index_t group) {
+    for_each(threads, c.outer * ((c.channels + group - 1) / group), walk, std::max<index_t>(1, c.inner * group));
   };
   if (c.lanes % 16)
-    run(Rows<8>{c, members...}, 8);
+    run(WalkRow<Rows<8>, 8>{c, {members...}}, 8);
   else
-    run(Rows<16>{c, members...}, 16);
+    run(WalkRow<Rows<16>, 16>{c, {members...}}, 16);
 }
 
 template <class F, class T> struct LaneMap {
   /// y = f.at(k)(a), or f.at(k)(a, b); `kept`, unless null, receives a copy of a.
   template <int kGroup> struct Rows {
-    Channels c;
     F f;
     const T *a, *b;
     T *y, *kept;
 
-    MC_HD void operator()(index_t row) const {
-      const LaneRow<kGroup> r(c, row);
-      if (r.count == kGroup)
-        walk(r, kGroup);
-      else
-        walk(r, r.count);
-    }
-    MC_HD void walk(const LaneRow<kGroup>& r, index_t count) const {
+    MC_HD void walk(const Channels& c, const LaneRow<kGroup>& r, index_t count) const {
       for (index_t i = 0, at = r.at; i < c.inner; ++i, at += c.lanes) {
         if (kept)
           for (index_t l = 0; l < count; ++l) kept[at + l] = a[at + l];
@@ -73,18 +78,10 @@ template <class F, class T> struct LaneMap {
 template <class F, class T> struct LaneSums {
   /// sums[outer][k] = the sum of f.at(k)(i) over the elements i of channel k
   template <int kGroup> struct Rows {
-    Channels c;
     F f;
     double* sums;
 
-    MC_HD void operator()(index_t row) const {
-      const LaneRow<kGroup> r(c, row);
-      if (r.count == kGroup)
-        add(r, kGroup);
-      else
-        add(r, r.count);
-    }
-    MC_HD void add(const LaneRow<kGroup>& r, index_t count) const {
+    MC_HD void walk(const Channels& c, const LaneRow<kGroup>& r, index_t count) const {
       double total[kGroup] = {};
       for (index_t i = 0; i < c.inner;) {
         T sum[kGroup] = {};
