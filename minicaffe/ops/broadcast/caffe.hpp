@@ -12,7 +12,8 @@ namespace cpu {
 
 /// row(k, i, n): n elements from i on with parameter k; run(k, i, n): n elements from i on with parameters k, k + 1, ...
 template <class Row, class Run>
-void walk(Threads threads, index_t outer, index_t channels, index_t inner, const Row& row, const Run& run) {
+void walk(Threads threads, const Channels& c, const Row& row, const Run& run) {
+  const index_t outer = c.outer, channels = c.channels, inner = c.inner;
   if (channels == 1) {
     parallel(threads, outer * inner, kGrain, [&](int, index_t b, index_t e) { row(0, b, e - b); });
   } else if (inner == 1) {
@@ -27,11 +28,11 @@ void walk(Threads threads, index_t outer, index_t channels, index_t inner, const
 }
 
 template <class F, class T>
-void broadcast_unary(Threads threads, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept) {
+void broadcast_unary(Threads threads, const Channels& c, const F& f, const T* x, T* y, T* kept) {
   auto keep = [=](index_t i, index_t n) {
     if (kept) std::memcpy(kept + i, x + i, size_t(n) * sizeof(T));
   };
-  walk(threads, outer, channels, inner,
+  walk(threads, c,
        [&](index_t k, index_t i, index_t n) {
          keep(i, n);
          range(Map1<decltype(f.at(0)), T>{f.at(k), x + i, y + i}, 0, n);
@@ -43,8 +44,8 @@ void broadcast_unary(Threads threads, index_t outer, index_t channels, index_t i
 }
 
 template <class F, class T>
-void broadcast_binary(Threads threads, index_t outer, index_t channels, index_t inner, const F& f, const T* a, const T* b, T* y) {
-  walk(threads, outer, channels, inner,
+void broadcast_binary(Threads threads, const Channels& c, const F& f, const T* a, const T* b, T* y) {
+  walk(threads, c,
        [&](index_t k, index_t i, index_t n) {
          range(Map2<decltype(f.at(0)), T>{f.at(k), a + i, b + i, y + i}, 0, n);
        },
@@ -54,46 +55,35 @@ void broadcast_binary(Threads threads, index_t outer, index_t channels, index_t 
 }
 
 }  // namespace cpu
-namespace cuda {
-
-template <class F, class T>
-void broadcast_unary(Stream& stream, index_t outer, index_t channels, index_t inner, const F& f, const T* x, T* y, T* kept) {
-  index_t n = outer * channels * inner;
-  if (n == 0) return;
-  launch(stream, Broadcast1<F, T>{f, channel_index(outer, channels, inner), n, x, y, kept},
-         blocks_for(stream, (n + 1) / 2, kVectorThreads));
-}
-
-template <class F, class T>
-void broadcast_binary(Stream& stream, index_t outer, index_t channels, index_t inner, const F& f, const T* a, const T* b, T* y) {
-  index_t n = outer * channels * inner;
-  if (n == 0) return;
-  launch(stream, Broadcast2<F, T>{f, channel_index(outer, channels, inner), n, a, b, y},
-         blocks_for(stream, (n + 1) / 2, kVectorThreads));
-}
-
-}  // namespace cuda
 
 /// y = f.at(k)(x); `kept`, unless null, receives a copy of x, for layers that work in place.
 template <class F, class T>
 void broadcast_unary(const Context& on, const Channels& c, const F& f, const T* x, T* y, T* kept) {
-  if (on.stream)
-    cuda::broadcast_unary(*on.stream, c.outer, c.channels, c.inner, f, x, y, kept);
-  else if (c.lanes > 1)
+  if (on.stream) {
+    const index_t n = c.outer * c.channels * c.inner;
+    if (n > 0)
+      cuda::launch(*on.stream, Broadcast1<F, T>{f, channel_index(c.outer, c.channels, c.inner), n, x, y, kept},
+                   cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
+  } else if (c.lanes > 1) {
     cpu::map_lanes<T>(on.threads, c, f, x, nullptr, y, kept);
-  else
-    cpu::broadcast_unary(on.threads, c.outer, c.channels, c.inner, f, x, y, kept);
+  } else {
+    cpu::broadcast_unary(on.threads, c, f, x, y, kept);
+  }
 }
 
 /// y = f.at(k)(a, b)
 template <class F, class T>
 void broadcast_binary(const Context& on, const Channels& c, const F& f, const T* a, const T* b, T* y) {
-  if (on.stream)
-    cuda::broadcast_binary(*on.stream, c.outer, c.channels, c.inner, f, a, b, y);
-  else if (c.lanes > 1)
+  if (on.stream) {
+    const index_t n = c.outer * c.channels * c.inner;
+    if (n > 0)
+      cuda::launch(*on.stream, Broadcast2<F, T>{f, channel_index(c.outer, c.channels, c.inner), n, a, b, y},
+                   cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
+  } else if (c.lanes > 1) {
     cpu::map_lanes<T>(on.threads, c, f, a, b, y);
-  else
-    cpu::broadcast_binary(on.threads, c.outer, c.channels, c.inner, f, a, b, y);
+  } else {
+    cpu::broadcast_binary(on.threads, c, f, a, b, y);
+  }
 }
 
 // ---- for callers that know the element type only at run time: `members` are those of the functor
