@@ -75,10 +75,10 @@ template <class F, class T> struct LaneMap {
   };
 };
 
-template <class F, class T> struct LaneSums {
-  /// sums[outer][k] = the sum of f.at(k)(i) over the elements i of channel k
+template <class Term, class T> struct LaneSums {
+  /// sums[outer][k] = the sum of term(i) over the elements i of channel k
   template <int kGroup> struct Rows {
-    F f;
+    Term term;
     double* sums;
 
     MC_HD void walk(const Channels& c, const LaneRow<kGroup>& r, index_t count) const {
@@ -86,7 +86,7 @@ template <class F, class T> struct LaneSums {
       for (index_t i = 0; i < c.inner;) {
         T sum[kGroup] = {};
         for (const index_t end = min_(c.inner, i + kSumBlock / kSumLanes); i < end; ++i)
-          for (index_t l = 0; l < count; ++l) sum[l] += f.at(r.first + l)(r.at + i * c.lanes + l);
+          for (index_t l = 0; l < count; ++l) sum[l] += term(r.at + i * c.lanes + l);
         for (index_t l = 0; l < count; ++l) total[l] += double(sum[l]);
       }
       for (index_t l = 0; l < count; ++l) sums[r.outer * c.channels + r.first + l] = total[l];
@@ -110,11 +110,11 @@ void map_lanes(Threads threads, const Channels& c, const F& f, const T* a, const
   }
 }
 
-template <class T, class F>
-void sum_lanes(Threads threads, const Channels& c, const F& f, double coeff, bool add, T* out) {
+template <class T, class Term>
+void sum_lanes(Threads threads, const Channels& c, const Term& term, double coeff, bool add, T* out) {
   if constexpr (!std::is_same_v<T, double>) {
     std::vector<double> sums(size_t(c.outer * c.channels));
-    each_lane_row<LaneSums<F, T>::template Rows>(threads, c, f, sums.data());
+    each_lane_row<LaneSums<Term, T>::template Rows>(threads, c, term, sums.data());
     for (index_t k = 0; k < c.channels; ++k) {
       double sum = 0;
       for (index_t o = 0; o < c.outer; ++o) sum += sums[size_t(o * c.channels + k)];

@@ -78,21 +78,15 @@ template <class Term, class Out> void sum_to(const Context& on, index_t n, const
     out[0] = Out((add ? double(out[0]) : 0.0) + coeff * cpu::sum_terms<T>(on.threads, n, term));
 }
 
-/// out[k] = coeff times the sum of f.at(k)(i) over the elements i of channel k, added if `add`; on a device or in lanes.
-template <class T, class F> void sums_by(const Context& on, const Channels& c, const F& f, double coeff, bool add, T* out) {
-  if (on.stream)
-    cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, f, coeff, add, out);
-  else
-    cpu::sum_lanes(on.threads, c, f, coeff, add, out);
-}
-
-/// The same of term(i), a term for all channels, in plain order, too.
+/// out[k] = coeff times the sum of term(i) over the elements i of channel k, added if `add`.
 template <class T, class Term>
 void channel_sums(const Context& on, const Channels& c, const Term& term, double coeff, bool add, T* out) {
-  if (!on.stream && c.lanes == 1)
-    cpu::channel_sums(on.threads, c.outer, c.channels, c.inner, term, coeff, add, out);
+  if (on.stream)
+    cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<Term>{term}, coeff, add, out);
+  else if (c.lanes > 1)
+    cpu::sum_lanes(on.threads, c, term, coeff, add, out);
   else
-    sums_by(on, c, EveryChannel<Term>{term}, coeff, add, out);
+    cpu::channel_sums(on.threads, c.outer, c.channels, c.inner, term, coeff, add, out);
 }
 
 // ---- for callers that know the element type only at run time: `members` are those of the term
