@@ -52,7 +52,7 @@ cdef class TileLayer(DeviceLayer):
         if not propagate_down[0]:
             return 0
         with nogil:
-            tile_backward(on, self.dtype, x.count, self.inner, self.tiles, y.diff_on(on), x.mutable_diff_on(on))
+            tile_backward(on, self.dtype, x.count, self.tiles + 4, self.inner, self.tiles, y.diff_on(on), x.mutable_diff_on(on))
 
 
 register_layer("Tile", TileLayer)
