@@ -26,25 +26,12 @@ template <class F> void for_rows(const Context& on, index_t rows, index_t size, 
   });
 }
 
-/// Shapes: c_prev, c, h (n, size); gates, acts (n, 4 size); cont (n).
-inline void lstm_forward(const Context& on, int dtype, index_t n, index_t size, const void* c_prev, const void* gates,
-                         const void* cont, void* acts, void* c, void* h) {
+/// One step of an LSTM for callers that know the element type only at run time: `members` are those of the functor behind `size`.
+template <template <class> class F, class... P>
+void lstm_step(const Context& on, int dtype, index_t n, index_t size, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    for_rows(on, n, size,
-             LstmForward<T>{size, static_cast<const T*>(c_prev), static_cast<const T*>(gates), static_cast<const T*>(cont),
-                            static_cast<T*>(acts), static_cast<T*>(c), static_cast<T*>(h)});
-  });
-}
-
-inline void lstm_backward(const Context& on, int dtype, index_t n, index_t size, const void* c_prev, const void* acts,
-                          const void* c, const void* dc, const void* dh, void* dc_prev, void* dgates) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    for_rows(on, n, size,
-             LstmBackward<T>{size, static_cast<const T*>(c_prev), static_cast<const T*>(acts), static_cast<const T*>(c),
-                             static_cast<const T*>(dc), static_cast<const T*>(dh), static_cast<T*>(dc_prev),
-                             static_cast<T*>(dgates)});
+    for_rows(on, n, size, make<F<T>>(size, member<T>(members)...));
   });
 }
 

@@ -2,10 +2,12 @@ from minicaffe.device.context cimport Context
 from minicaffe.ops.gemm.blas cimport Blas
 
 cdef extern from "minicaffe/ops/recurrent/caffe.hpp" namespace "mc" nogil:
-    void lstm_forward(const Context&, int dtype, long long n, long long size, const void* c_prev, const void* gates,
-                      const void* cont, void* acts, void* c, void* h)
-    void lstm_backward(const Context&, int dtype, long long n, long long size, const void* c_prev, const void* acts,
-                       const void* c, const void* dc, const void* dh, void* dc_prev, void* dgates)
+    # Shapes: c_prev, c, h (n, size); gates, acts (n, 4 size); cont (n).
+    void lstm_forward "mc::lstm_step<mc::LstmForward>"(const Context&, int dtype, long long n, long long size, const void* c_prev,
+                                                       const void* gates, const void* cont, void* acts, void* c, void* h)
+    void lstm_backward "mc::lstm_step<mc::LstmBackward>"(
+        const Context&, int dtype, long long n, long long size, const void* c_prev, const void* acts, const void* c, const void* dc,
+        const void* dh, void* dc_prev, void* dgates)
     cppclass Recurrence:
         long long steps, n, size, gates
         const void* weight
