@@ -17,43 +17,40 @@ void combine_pass(const Context& on, index_t n, int m, const T* const* inputs, c
 }
 
 /// y = inputs combined from left to right; passes after the first start from y.
-template <template <class, int> class F, class T>
-void combine_of(const Context& on, index_t n, int inputs, const void* const* x, const double* c, void* out) {
-  const T* part[kMaxInputs];
-  double weight[kMaxInputs];
-  T* y = static_cast<T*>(out);
-  for (int k = 0; k < inputs;) {
-    int m = 0;
-    if (k > 0) part[m] = y, weight[m++] = 1;
-    while (m < kMaxInputs && k < inputs) part[m] = static_cast<const T*>(x[k]), weight[m++] = c ? c[k] : 1, ++k;
-    combine_pass<F, T>(on, n, m, part, weight, y);
-  }
-}
-
 template <template <class, int> class F>
-void combine(const Context& on, int dtype, index_t n, int inputs, const void* const* x, const double* c, void* y) {
-  dispatch_layout(dtype, [&](auto type) { combine_of<F, decltype(type)>(on, n, inputs, x, c, y); });
+void combine(const Context& on, int dtype, index_t n, int inputs, const void* const* x, const double* c, void* out) {
+  dispatch_layout(dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* part[kMaxInputs];
+    double weight[kMaxInputs];
+    T* y = static_cast<T*>(out);
+    for (int k = 0; k < inputs;) {
+      int m = 0;
+      if (k > 0) part[m] = y, weight[m++] = 1;
+      while (m < kMaxInputs && k < inputs) part[m] = static_cast<const T*>(x[k]), weight[m++] = c ? c[k] : 1, ++k;
+      combine_pass<F, T>(on, n, m, part, weight, y);
+    }
+  });
 }
 
-template <class T> void largest_of(const Context& on, index_t n, int inputs, const void* const* x, void* y) {
-  for (int k = 1; k < inputs; ++k)
-    map(on, n, LargerOf<typename Element<T>::Compute>{k == 1}, static_cast<const T*>(k == 1 ? x[0] : y),
-        static_cast<const T*>(x[k]), static_cast<T*>(y));
-}
 inline void largest(const Context& on, int dtype, index_t n, int inputs, const void* const* x, void* y) {
-  dispatch_layout(dtype, [&](auto type) { largest_of<decltype(type)>(on, n, inputs, x, y); });
+  dispatch_layout(dtype, [&](auto type) {
+    using T = decltype(type);
+    for (int k = 1; k < inputs; ++k)
+      map(on, n, LargerOf<typename Element<T>::Compute>{k == 1}, static_cast<const T*>(k == 1 ? x[0] : y),
+          static_cast<const T*>(x[k]), static_cast<T*>(y));
+  });
 }
 
-template <class T>
-void largest_backward_of(const Context& on, index_t n, int inputs, int winner, const void* const* x, const void* dy, void* dx) {
-  MaxBackward<T> f = {{}, inputs, winner, static_cast<const T*>(dy), static_cast<T*>(dx)};
-  for (int k = 0; k < inputs; ++k) f.x[k] = static_cast<const T*>(x[k]);
-  for_each(on, n, f, inputs);
-}
 /// At most kMostInputs inputs.
 inline void largest_backward(const Context& on, int dtype, index_t n, int inputs, int winner, const void* const* x, const void* dy,
                              void* dx) {
-  dispatch(dtype, [&](auto type) { largest_backward_of<decltype(type)>(on, n, inputs, winner, x, dy, dx); });
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    MaxBackward<T> f = {{}, inputs, winner, static_cast<const T*>(dy), static_cast<T*>(dx)};
+    for (int k = 0; k < inputs; ++k) f.x[k] = static_cast<const T*>(x[k]);
+    for_each(on, n, f, inputs);
+  });
 }
 
 /// y[k] = c[k] x for up to kMaxInputs outputs in one pass, where `top` is above 0 or null.
