@@ -350,7 +350,8 @@ inline void conv_forward(const Context& on, const cpu::Blas& blas, int dtype, co
     auto x = static_cast<const T*>(x_), w = static_cast<const T*>(weight), b = static_cast<const T*>(bias);
     auto y = static_cast<T*>(y_);
     auto room = static_cast<T*>(scratch);
-    if (!on.stream && cpu::is_depthwise(s)) return cpu::depthwise_forward(s, on.threads, x, w, b, y, room);
+    if (!on.stream && cpu::is_depthwise(s))
+      return cpu::depthwise<cpu::DepthwiseForward>(s, on.threads, s.images * s.channels, room, s.channels, x, w, b, y);
     if (!on.stream) return cpu::conv_forward(s, on.threads, x, w, b, y, room);
     each_column_matrix(s, const_cast<T*>(x), room, [&](index_t first, index_t images, T* columns) {
       if (columns == room) im2col(on, dtype, images * s.channels, s.window, x + first * s.channels * s.pixels, columns);
@@ -372,7 +373,8 @@ inline void conv_backward_data(const Context& on, const cpu::Blas& blas, int dty
     auto dy = static_cast<const T*>(dy_), w = static_cast<const T*>(weight), b = static_cast<const T*>(bias);
     auto dx = static_cast<T*>(dx_);
     auto room = static_cast<T*>(scratch);
-    if (!on.stream && cpu::is_depthwise(s)) return cpu::depthwise_backward_data(s, on.threads, dy, w, b, dx, room);
+    if (!on.stream && cpu::is_depthwise(s))
+      return cpu::depthwise<cpu::DepthwiseBackwardData>(s, on.threads, s.images * s.channels, room, s.channels, dy, w, b, dx);
     if (!on.stream) return cpu::conv_backward_data(s, on.threads, dy, w, b, dx, room);
     each_column_matrix(s, dx, room, [&](index_t first, index_t images, T* columns) {
       GemmBatches batches;
@@ -395,7 +397,8 @@ inline void conv_backward_weights(const Context& on, const cpu::Blas& blas, int 
     auto x = static_cast<const T*>(x_), dy = static_cast<const T*>(dy_);
     auto dweight = static_cast<T*>(dweight_);
     auto room = static_cast<T*>(scratch);
-    if (!on.stream && cpu::is_depthwise(s)) return cpu::depthwise_backward_weights(s, on.threads, x, dy, dweight, room);
+    if (!on.stream && cpu::is_depthwise(s))
+      return cpu::depthwise<cpu::DepthwiseBackwardWeights>(s, on.threads, s.channels, room, s.images, s.channels, x, dy, dweight);
     if (!on.stream) return cpu::conv_backward_weights(s, on.threads, x, dy, dweight, room);
     each_column_matrix(s, const_cast<T*>(x), room, [&](index_t first, index_t images, T* columns) {
       if (columns == room) im2col(on, dtype, images * s.channels, s.window, x + first * s.channels * s.pixels, columns);

@@ -208,31 +208,13 @@ inline index_t depthwise_scratch(const ConvShape& s, int threads) {
   return threads * (d.image() + d.top());
 }
 
-/// How many planes make it worth to wake a thread.
-inline index_t plane_grain(const ConvShape& s) { return ceil_div(kGrain, 4 * (s.pixels + s.positions)); }
-
-template <class T>
-void depthwise_forward(const ConvShape& s, Threads threads, const T* x, const T* weight, const T* bias, T* y, T* scratch) {
+/// F<T>{the Depthwise, members..., the thread's scratch memory} for all planes, or channels: there are `count`.
+template <template <class> class F, class T, class... M>
+void depthwise(const ConvShape& s, Threads threads, index_t count, T* scratch, const M&... members) {
   const Depthwise d(s);
-  parallel(threads, s.images * s.channels, plane_grain(s), [&](int thread, index_t first, index_t last) {
-    range(DepthwiseForward<T>{d, s.channels, x, weight, bias, y, scratch + thread * (d.image() + d.top())}, first, last);
-  });
-}
-
-template <class T>
-void depthwise_backward_data(const ConvShape& s, Threads threads, const T* dy, const T* weight, const T* bias, T* dx, T* scratch) {
-  const Depthwise d(s);
-  parallel(threads, s.images * s.channels, plane_grain(s), [&](int thread, index_t first, index_t last) {
-    range(DepthwiseBackwardData<T>{d, s.channels, dy, weight, bias, dx, scratch + thread * (d.image() + d.top())}, first, last);
-  });
-}
-
-template <class T>
-void depthwise_backward_weights(const ConvShape& s, Threads threads, const T* x, const T* dy, T* dweight, T* scratch) {
-  const Depthwise d(s);
-  parallel(threads, s.channels, ceil_div(plane_grain(s), s.images), [&](int thread, index_t first, index_t last) {
-    range(DepthwiseBackwardWeights<T>{d, s.images, s.channels, x, dy, dweight, scratch + thread * (d.image() + d.top())}, first,
-          last);
+  const index_t planes = s.images * s.channels / count, grain = ceil_div(kGrain, 4 * (s.pixels + s.positions));
+  parallel(threads, count, ceil_div(grain, planes), [&](int thread, index_t first, index_t last) {
+    range(F<T>{d, members..., scratch + thread * (d.image() + d.top())}, first, last);
   });
 }
 
