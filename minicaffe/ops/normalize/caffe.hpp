@@ -13,16 +13,18 @@ struct UnitShape {
   template <int kWidth> Pieces pieces() const { return {channels, inner, (inner + kWidth - 1) / kWidth, whole, shared}; }
 };
 
+/// F<T, kWidth>{pieces, members...} for all pieces of `rows` rows; `cost` of one element.
+template <template <class, int> class F, class T, class... M>
+void each_piece(const Context& on, const UnitShape& u, index_t rows, index_t cost, M... members) {
+  if (on.stream) return for_each(on, rows * u.inner, F<T, 1>{u.pieces<1>(), members...});
+  const Pieces p = u.pieces<kUnitWidth>();
+  for_each(on, rows * p.per_row, F<T, kUnitWidth>{p, members...}, cost * kUnitWidth);
+}
+
 /// out = the sums of a b s over all that one norm covers; `positions` is scratch for outer x inner values.
 template <class T>
 void unit_dots(const Context& on, const UnitShape& u, const T* a, const T* b, const T* s, T* positions, T* out) {
-  T* to = u.whole ? positions : out;
-  if (on.stream) {
-    for_each(on, u.outer * u.inner, PositionDots<T, 1>{u.pieces<1>(), a, b, s, to});
-  } else {
-    Pieces p = u.pieces<kUnitWidth>();
-    for_each(on, u.outer * p.per_row, PositionDots<T, kUnitWidth>{p, a, b, s, to}, u.channels * kUnitWidth);
-  }
+  each_piece<PositionDots, T>(on, u, u.outer, u.channels, a, b, s, u.whole ? positions : out);
   if (u.whole) channel_sums<T>(on, {1, u.outer, u.inner}, SumTerm<T>{positions}, 1.0, false, out);
 }
 
@@ -34,10 +36,7 @@ inline void unit_forward(const Context& on, int dtype, const UnitShape& u, doubl
     auto norms = static_cast<T*>(norm), units = static_cast<T*>(unit), to = static_cast<T*>(y);
     unit_dots<T>(on, u, from, from, nullptr, static_cast<T*>(positions), norms);
     map(on, u.whole ? u.outer : u.outer * u.inner, RootOfSum<T>{T(eps)}, static_cast<const T*>(norms), norms);
-    index_t rows = u.outer * u.channels;
-    if (on.stream) return for_each(on, rows * u.inner, UnitForward<T, 1>{u.pieces<1>(), from, norms, scale, units, to});
-    Pieces p = u.pieces<kUnitWidth>();
-    for_each(on, rows * p.per_row, UnitForward<T, kUnitWidth>{p, from, norms, scale, units, to}, kUnitWidth);
+    each_piece<UnitForward, T>(on, u, u.outer * u.channels, 1, from, norms, scale, units, to);
   });
 }
 
@@ -50,10 +49,7 @@ inline void unit_backward(const Context& on, int dtype, const UnitShape& u, cons
     auto norms = static_cast<const T*>(norm);
     auto sums = static_cast<T*>(dots), to = static_cast<T*>(dx);
     unit_dots<T>(on, u, units, from, scale, static_cast<T*>(positions), sums);
-    index_t rows = u.outer * u.channels;
-    if (on.stream) return for_each(on, rows * u.inner, UnitBackward<T, 1>{u.pieces<1>(), units, from, norms, sums, scale, to});
-    Pieces p = u.pieces<kUnitWidth>();
-    for_each(on, rows * p.per_row, UnitBackward<T, kUnitWidth>{p, units, from, norms, sums, scale, to}, 2 * kUnitWidth);
+    each_piece<UnitBackward, T>(on, u, u.outer * u.channels, 2, units, from, norms, sums, scale, to);
   });
 }
 
