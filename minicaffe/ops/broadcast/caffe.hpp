@@ -58,7 +58,7 @@ void broadcast_binary(Threads threads, const Channels& c, const F& f, const T* a
 
 /// y = f.at(k)(x); `kept`, unless null, receives a copy of x, for layers that work in place.
 template <class F, class T>
-void broadcast_unary(const Context& on, const Channels& c, const F& f, const T* x, T* y, T* kept) {
+void broadcast_unary(const Context& on, const Channels& c, const F& f, const T* x, T* y, T* kept = nullptr) {
   if (on.stream) {
     const index_t n = c.outer * c.channels * c.inner;
     if (n > 0)

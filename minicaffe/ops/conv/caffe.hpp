@@ -361,7 +361,7 @@ inline void conv_forward(const Context& on, const cpu::Blas& blas, int dtype, co
         gemm(on, blas, false, false, s.m, s.positions, s.k, T(1), w + g * s.m * s.k, s.k, columns + g * s.k * s.positions,
              s.positions, T(0), y + (first * s.outputs + g * s.m) * s.positions, s.positions, batches);
     });
-    if (b) broadcast_unary(on, {s.images, s.outputs, s.positions}, ShiftBy<T>{b}, y, y, static_cast<T*>(nullptr));
+    if (b) broadcast_unary(on, {s.images, s.outputs, s.positions}, ShiftBy<T>{b}, y, y);
   });
 }
 
@@ -385,7 +385,7 @@ inline void conv_backward_data(const Context& on, const cpu::Blas& blas, int dty
              batches);
       if (columns == room) col2im(on, dtype, images * s.channels, s.window, columns, dx + first * s.channels * s.pixels);
     });
-    if (b) broadcast_unary(on, {s.images, s.channels, s.pixels}, ShiftBy<T>{b}, dx, dx, static_cast<T*>(nullptr));
+    if (b) broadcast_unary(on, {s.images, s.channels, s.pixels}, ShiftBy<T>{b}, dx, dx);
   });
 }
 

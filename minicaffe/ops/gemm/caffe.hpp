@@ -35,7 +35,7 @@ constexpr unsigned kMaxGridZ = 65535;
 // As few steps as a block should have: below this, starting it and adding its slice up costs more than it saves.
 constexpr index_t kSliceSteps = 8;
 
-template <class K, class T> index_t gemm_tiles(index_t m, index_t n) {
+template <class K> index_t gemm_tiles(index_t m, index_t n) {
   return ((m + K::kSide - 1) / K::kSide) * ((n + K::kSide - 1) / K::kSide);
 }
 
@@ -49,7 +49,7 @@ GemmOperand<T> gemm_operand(const T* data, index_t ld, index_t batch, index_t te
 template <class K, class T>
 void launch_gemm(Stream& stream, index_t m, index_t n, index_t k, T alpha, GemmOperand<T> a, GemmOperand<T> b, T beta, T* c,
                  index_t ldc, const GemmBatches& batches) {
-  index_t tiles = gemm_tiles<K, T>(m, n), steps = (k + K::kDepth - 1) / K::kDepth * batches.terms;
+  index_t tiles = gemm_tiles<K>(m, n), steps = (k + K::kDepth - 1) / K::kDepth * batches.terms;
   index_t wanted = 2 * stream.multiprocessors / std::max<index_t>(1, tiles * batches.count);
   index_t room = batches.workspace_count / (m * n * batches.count);
   index_t slices = std::min({wanted, room, steps / kSliceSteps, index_t(kMaxGridZ)});
@@ -87,7 +87,7 @@ void our_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, 
   auto time = [&](index_t tiles, int side) {  // of the busiest multiprocessor
     return double((tiles * batches.count + stream.multiprocessors - 1) / stream.multiprocessors) * side * side;
   };
-  if (time(gemm_tiles<Large, T>(m, n), Large::kSide) <= time(gemm_tiles<Small, T>(m, n), Small::kSide) / kSmallPace)
+  if (time(gemm_tiles<Large>(m, n), Large::kSide) <= time(gemm_tiles<Small>(m, n), Small::kSide) / kSmallPace)
     launch_gemm<Large>(stream, m, n, k, alpha, left, right, beta, c, ldc, batches);
   else
     launch_gemm<Small>(stream, m, n, k, alpha, left, right, beta, c, ldc, batches);

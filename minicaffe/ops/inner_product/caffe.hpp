@@ -44,7 +44,7 @@ inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int 
         for (index_t i = begin; i < end; ++i) std::memcpy(y + i * n, bias, size_t(n) * sizeof(T));
       });
     gemm(on, blas, false, !transpose, m, n, k, T(1), x, k, weight, transpose ? n : k, ahead ? T(1) : T(0), y, n);
-    if (bias && !ahead) broadcast_unary(on, {m, n, 1}, ShiftBy<T>{bias}, y, y, static_cast<T*>(nullptr));
+    if (bias && !ahead) broadcast_unary(on, {m, n, 1}, ShiftBy<T>{bias}, y, y);
   });
 }
 

@@ -80,7 +80,7 @@ void steps_forward(const Context& on, const cpu::Blas& blas, const Recurrence& r
   by_sequences(on, r.n, [&](const Context& part, index_t begin, index_t end) {
     for (index_t row = begin; row < r.steps * r.n; row += r.n) {
       const T* before = row < r.n ? h0 + row * r.size : h + (row - r.n) * r.size;
-      broadcast_unary(part, {1, end - begin, r.size}, ScaleBy<T>{cont + row}, before, kept + row * r.size, static_cast<T*>(nullptr));
+      broadcast_unary(part, {1, end - begin, r.size}, ScaleBy<T>{cont + row}, before, kept + row * r.size);
       product(part, end - begin, kept + row * r.size, gates + row * r.gates * r.size);
       cell(part, row, end - begin);
     }
