@@ -13,14 +13,7 @@ from minicaffe.errors import DependencyError
 
 from libc.stdint cimport uintptr_t
 
-cdef extern from "minicaffe/ops/gemm/blas.hpp" namespace "mc::cpu" nogil:
-    ctypedef void (*sgemm_t "mc::cpu::CblasGemm<float>")()
-    ctypedef void (*dgemm_t "mc::cpu::CblasGemm<double>")()
-    cppclass LoadedBlas "mc::cpu::Blas":
-        sgemm_t sgemm
-        dgemm_t dgemm
-
-cdef LoadedBlas _blas
+cdef Blas _blas
 _library = None  # the ctypes handle, kept open
 
 
@@ -28,7 +21,7 @@ cdef const Blas* blas() except NULL:
     """Return the loaded BLAS; loads it on the first call."""
     if _library is None:
         load_blas()
-    return <const Blas*> &_blas
+    return &_blas
 
 
 def load_blas(path=None):
