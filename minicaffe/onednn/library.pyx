@@ -38,6 +38,7 @@ cdef extern from "minicaffe/onednn/openmp.hpp" namespace "mc::onednn::openmp" no
 
 TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # of layouts with so many lanes
 OLDEST, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a bit for each instruction set that it implies
+ANOTHER = "pip install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN"     # the remedy for a library that does not fit
 log = logging.getLogger(__name__)
 _path = None            # of the open library
 _trouble = None         # why there is none, once that is known
@@ -118,16 +119,14 @@ def _open():
     for i in range(kFunctions):
         name = (<bytes> kNames[i]).decode()
         if not hasattr(handle, name):
-            raise DependencyError(f"{path} has no {name}: it is no oneDNN, or older than {_dotted(OLDEST)}; pip install "
-                                  "onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN")
+            raise DependencyError(f"{path} has no {name}: it is no oneDNN, or older than {_dotted(OLDEST)}; {ANOTHER}")
         _library.set_function(i, <void*> <uintptr_t> ctypes.cast(getattr(handle, name), ctypes.c_void_p).value)
     found = _library.version()
     if (found.major, found.minor) < OLDEST or found.major != 3:
-        raise DependencyError(f"{path} is oneDNN {found.major}.{found.minor}; version 3 from {_dotted(OLDEST)} on is needed: pip "
-                              "install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN")
+        raise DependencyError(f"{path} is oneDNN {found.major}.{found.minor}; version 3 from {_dotted(OLDEST)} on is needed: "
+                              f"{ANOTHER}")
     if found.cpu_runtime not in (kSequential, kOpenMp):
-        raise DependencyError(f"{path} is a oneDNN built for other threads than OpenMP's; pip install onednn-cpu-gomp, or name "
-                              "another in MINICAFFE_ONEDNN")
+        raise DependencyError(f"{path} is a oneDNN built for other threads than OpenMP's; {ANOTHER}")
     if _library.get_effective_cpu_isa() & AVX2 != AVX2:
         raise DependencyError("oneDNN is slow on a processor without AVX2; engine CAFFE is used")
     if found.cpu_runtime == kOpenMp:
@@ -146,8 +145,7 @@ def serve_openmp(handle, path):
     try:
         serve(<void*> <uintptr_t> handle._handle, num_threads())
     except RuntimeError as error:
-        raise DependencyError(f"{path} cannot use the threads of minicaffe ({error}); pip install onednn-cpu-gomp, or name another in "
-                              "MINICAFFE_ONEDNN") from None
+        raise DependencyError(f"{path} cannot use the threads of minicaffe ({error}); {ANOTHER}") from None
 
 
 def _dotted(numbers):
