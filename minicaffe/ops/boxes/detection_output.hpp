@@ -89,13 +89,5 @@ inline void write_detections(int dtype, const std::vector<Detection>& all, index
   });
 }
 
-inline index_t flat_prior_typed(int dtype, const void* priors, index_t count, int code) {
-  return dispatch(dtype, [&](auto type) { return flat_prior(static_cast<const decltype(type)*>(priors), count, code); });
-}
-
-inline index_t bad_variance_typed(int dtype, const void* priors, index_t count) {
-  return dispatch(dtype, [&](auto type) { return bad_variance(static_cast<const decltype(type)*>(priors), count); });
-}
-
 }  // namespace cpu
 }  // namespace mc
