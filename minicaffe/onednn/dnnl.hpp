@@ -221,6 +221,15 @@ class Description {
   Handle description_;
 };
 
+/// What a function of oneDNN's, `name`, describes for so many threads.
+template <class Create, class... A>
+Description describe(const Library* on, int threads, const char* name, Create create, const A&... arguments) {
+  void* description = nullptr;
+  on->use_threads(threads);
+  on->check(create(&description, on->engine, arguments...), name);
+  return Description(on, description);
+}
+
 /// One primitive and the memory objects of its arguments. It keeps scratch memory of its own, so one thread at a time may run it.
 class Step {
  public:

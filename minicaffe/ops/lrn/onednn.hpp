@@ -15,18 +15,12 @@ class Lrn {
     on_ = on, threads_ = threads, x = image;
     size_ = 2 * s.half_rows + 1;
     alpha_ = float(s.alpha * double(size_)), beta_ = float(s.beta), k_ = float(s.k);
-    void* description = nullptr;
-    on->use_threads(threads);
-    on->check(on->call.lrn_forward_primitive_desc_create(&description, on->engine, kTraining, kLrnAcross, x.get(), x.get(), size_,
-                                                         alpha_, beta_, k_, nullptr),
-              "lrn_forward");
-    forward_ = Description(on, description);
+    forward_ = describe(on, threads, "lrn_forward", on->call.lrn_forward_primitive_desc_create, kTraining, kLrnAcross, x.get(),
+                        x.get(), size_, alpha_, beta_, k_, nullptr);
     if (forward_.slow()) throw std::runtime_error("an LRN for which oneDNN has only its slow reference");
     workspace_ = forward_.array(kAskWorkspace);
-    Step step(on, forward_);
-    step.takes(kSource, x).takes(kTop, x).takes(kWorkspace, workspace_);
-    forward_step_ = std::move(step);
-    backward_step_ = Step();
+    forward_step_ = Step(on, forward_);
+    forward_step_.takes(kSource, x).takes(kTop, x).takes(kWorkspace, workspace_);
   }
 
   /// Bytes of what forward keeps for backward.
@@ -35,12 +29,8 @@ class Lrn {
 
   void backward(const void* x_at, const void* dy_at, const void* workspace, void* dx_at) {
     if (!backward_step_) {
-      void* description = nullptr;
-      on_->use_threads(threads_);
-      on_->check(on_->call.lrn_backward_primitive_desc_create(&description, on_->engine, kLrnAcross, x.get(), x.get(), x.get(),
-                                                              size_, alpha_, beta_, k_, forward_.get(), nullptr),
-                 "lrn_backward");
-      Step step(on_, Description(on_, description));
+      Step step(on_, describe(on_, threads_, "lrn_backward", on_->call.lrn_backward_primitive_desc_create, kLrnAcross, x.get(),
+                              x.get(), x.get(), size_, alpha_, beta_, k_, forward_.get(), nullptr));
       step.takes(kSource, x).takes(kTopDiff, x).takes(kWorkspace, workspace_).takes(kSourceDiff, x);
       backward_step_ = std::move(step);
     }

@@ -27,19 +27,13 @@ class Pool {
     if (!max && padded && !whole) throw std::runtime_error("AVE pooling with windows that reach beyond the padding");
     algorithm_ = max ? kMaxPooling : padded ? kMeanWithPadding : kMeanWithoutPadding;
     const Array any = Array::any(on, y_dims, image.type());
-    void* description = nullptr;
-    on->use_threads(threads);
-    on->check(on->call.pooling_forward_primitive_desc_create(&description, on->engine, kTraining, algorithm_, x.get(), any.get(),
-                                                             strides_, kernel_, dilates_, left_, right_, nullptr),
-              "pooling_forward");
-    forward_ = Description(on, description);
+    forward_ = describe(on, threads, "pooling_forward", on->call.pooling_forward_primitive_desc_create, kTraining, algorithm_,
+                        x.get(), any.get(), strides_, kernel_, dilates_, left_, right_, nullptr);
     if (forward_.slow()) throw std::runtime_error("a pooling for which oneDNN has only its slow reference");
     y = forward_.array(kAskTop);
-    Step step(on, forward_);
-    step.takes(kSource, x).takes(kTop, y);
-    if (max) step.takes(kWorkspace, workspace_ = forward_.array(kAskWorkspace));
-    forward_step_ = std::move(step);
-    backward_step_ = Step();
+    forward_step_ = Step(on, forward_);
+    forward_step_.takes(kSource, x).takes(kTop, y);
+    if (max) forward_step_.takes(kWorkspace, workspace_ = forward_.array(kAskWorkspace));
   }
 
   /// Bytes of what forward keeps for backward; 0: nothing.
@@ -49,23 +43,17 @@ class Pool {
   void forward(const void* x_at, void* y_at, void* workspace) { forward_step_.run(threads_, {x_at, y_at, workspace}); }
 
   void backward(const void* dy_at, const void* workspace, void* dx_at) {
-    if (!backward_step_) make_backward();
+    if (!backward_step_) {
+      Step step(on_, describe(on_, threads_, "pooling_backward", on_->call.pooling_backward_primitive_desc_create, algorithm_,
+                              x.get(), y.get(), strides_, kernel_, dilates_, left_, right_, forward_.get(), nullptr));
+      step.takes(kTopDiff, y).takes(kSourceDiff, x);
+      if (algorithm_ == kMaxPooling) step.takes(kWorkspace, workspace_);
+      backward_step_ = std::move(step);
+    }
     backward_step_.run(threads_, {dy_at, dx_at, workspace});
   }
 
  private:
-  void make_backward() {
-    void* description = nullptr;
-    on_->use_threads(threads_);
-    on_->check(on_->call.pooling_backward_primitive_desc_create(&description, on_->engine, algorithm_, x.get(), y.get(), strides_,
-                                                                kernel_, dilates_, left_, right_, forward_.get(), nullptr),
-               "pooling_backward");
-    Step step(on_, Description(on_, description));
-    step.takes(kTopDiff, y).takes(kSourceDiff, x);
-    if (algorithm_ == kMaxPooling) step.takes(kWorkspace, workspace_);
-    backward_step_ = std::move(step);
-  }
-
   const Library* on_ = nullptr;
   int threads_ = 1, algorithm_ = 0;
   Dims kernel_, strides_, dilates_, left_, right_;
