@@ -21,16 +21,14 @@ class Weighted {
   }
 
   void make_backward_data() {
-    if (data_step_) return;
     on_->use_threads(threads_);
     const Description made = best([&](void** description, const Array& x_, const Array& dy_) {
       return create_backward_data(description, x_.get(), any_w_.get(), dy_.get());
     });
     dx = made.array(kAskSourceDiff), data_w_ = made.array(kAskWeights), dy = made.array(kAskTopDiff);
-    Step step(on_, made);
-    step.takes(kWeights, data_w_).takes(kTopDiff, dy).takes(kSourceDiff, dx);
+    data_step_ = Step(on_, made);
+    data_step_.takes(kWeights, data_w_).takes(kTopDiff, dy).takes(kSourceDiff, dx);
     if (!(data_w_ == w)) turn_.make(on_, threads_, w, data_w_);
-    data_step_ = std::move(step);
   }
   /// Bytes of scratch memory for the weights in another arrangement; 0: they are taken as they are.
   size_t data_scratch() const { return turn_ ? data_w_.bytes() : 0; }
@@ -41,18 +39,16 @@ class Weighted {
   }
 
   void make_backward_weights() {
-    if (weights_step_) return;
     on_->use_threads(threads_);
     const Array any_dw = Array::any(on_, w.dims(), kFloat);
     const Description made = best([&](void** description, const Array& x_, const Array& dy_) {
       return create_backward_weights(description, x_.get(), any_dw.get(), bias().get(), dy_.get());
     });
     weights_x = made.array(kAskSource), dw_ = made.array(kAskWeightsDiff), weights_dy = made.array(kAskTopDiff);
-    Step step(on_, made);
-    step.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw_).takes(kBiasDiff, bias());
+    weights_step_ = Step(on_, made);
+    weights_step_.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw_).takes(kBiasDiff, bias());
     gradient = w.type() == kBf16 ? plain_w : w;
     add_.make(on_, threads_, dw_, gradient, true);
-    weights_step_ = std::move(step);
   }
   /// Whether the weights' gradient can be written at once where there is nothing to add to.
   bool overwrites() const { return dw_ == gradient; }
