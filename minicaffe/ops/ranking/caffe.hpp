@@ -52,9 +52,7 @@ inline void top_of_each(const Context& on, int dtype, index_t outer, index_t n, 
         for (index_t c = 0; c < n; ++c) order[size_t(c)] = {from[(o * n + c) * inner + i], c};
         // NaN would break the order that partial_sort needs, so it goes last.
         std::partial_sort(order.begin(), order.begin() + top_k, order.end(), [](const auto& a, const auto& b) {
-          bool a_nan = a.first != a.first, b_nan = b.first != b.first;
-          if (a_nan || b_nan) return a_nan == b_nan ? a.second > b.second : b_nan;
-          return a.first != b.first ? a.first > b.first : a.second > b.second;
+          return TopOfEach<T>::before(a.first, a.second, b.first, b.second);
         });
         for (index_t k = 0; k < top_k; ++k) {
           index_t to = (o * stride + k) * inner + i;

@@ -26,9 +26,8 @@ template <class T> struct TopOfEach {
   index_t n, inner, top_k, stride;
   const T* x;
   T *index, *value;
-  /// Whether element a comes before element b.
-  MC_HD bool before(const T* from, index_t a, index_t b) const {
-    T x_a = from[a * inner], x_b = from[b * inner];
+  /// Whether element a, of value x_a, comes before element b.
+  static MC_HD bool before(T x_a, index_t a, T x_b, index_t b) {
     bool a_nan = x_a != x_a, b_nan = x_b != x_b;
     if (a_nan || b_nan) return a_nan == b_nan ? a > b : b_nan;
     return x_a != x_b ? x_a > x_b : a > b;
@@ -36,10 +35,11 @@ template <class T> struct TopOfEach {
   MC_HD void operator()(index_t i) const {
     index_t o = i / inner, at = i - o * inner, last = -1;
     const T* from = x + o * n * inner + at;
+    auto first = [&](index_t a, index_t b) { return before(from[a * inner], a, from[b * inner], b); };
     for (index_t k = 0; k < top_k; ++k) {
       index_t best = -1;
       for (index_t c = 0; c < n; ++c)
-        if ((last < 0 || before(from, last, c)) && (best < 0 || before(from, c, best))) best = c;
+        if ((last < 0 || first(last, c)) && (best < 0 || first(c, best))) best = c;
       index_t to = (o * stride + k) * inner + at;
       if (index) index[to] = T(best);
       if (value) value[to] = from[best * inner];
