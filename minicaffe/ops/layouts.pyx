@@ -87,13 +87,5 @@ cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, b
     """
     sources = parts if join else [whole]
     cdef Layout layout = diff_layout(on, sources, True) if diff else data_layout(on, sources, True)
-    wanted = [*parts, whole]
-    plain = [None] * len(wanted)
-    if layout is None:
-        return plain
-    found = []
-    for blob in wanted:
-        found.append(layout.with_shape(blob.shape))
-        if found[len(found) - 1] is None:
-            return plain
-    return found
+    found = [layout.with_shape(blob.shape) if layout is not None else None for blob in [*parts, whole]]
+    return found if None not in found else [None] * len(found)
