@@ -14,7 +14,6 @@
 #include "minicaffe/ops/conv/depthwise.hpp"
 #include "minicaffe/ops/conv/register_tile.hpp"
 #include "minicaffe/ops/gemm/caffe.hpp"
-#include "minicaffe/ops/sums/caffe.hpp"
 
 namespace mc {
 namespace cpu {
@@ -408,15 +407,6 @@ inline void conv_backward_weights(const Context& on, const cpu::Blas& blas, int 
         gemm(on, blas, false, true, s.m, s.k, s.positions, T(1), dy + (first * s.outputs + g * s.m) * s.positions, s.positions,
              columns + g * s.k * s.positions, s.positions, T(1), dweight + g * s.m * s.k, s.k, batches);
     });
-  });
-}
-
-/// dbias[c] += the sum of plane c over all images.
-inline void conv_backward_bias(const Context& on, int dtype, index_t images, index_t channels, index_t plane, const void* dy,
-                               void* dbias) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    channel_sums(on, {images, channels, plane}, SumTerm<T>{static_cast<const T*>(dy)}, 1.0, true, static_cast<T*>(dbias));
   });
 }
 

@@ -17,6 +17,7 @@ from minicaffe.ops.engine cimport Operation, Primitive, refuse
 from minicaffe.ops.epilogue cimport ChannelEpilogue
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.ops.sums.caffe cimport channel_sums
 from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 
 from minicaffe.errors import DependencyError
@@ -30,8 +31,6 @@ cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
                             const void* weight, const void* bias, void* dx, void* scratch)
     void conv_backward_weights(const Context&, const Blas& blas, int dtype, const ConvShape& shape, const void* x,
                                const void* dy, void* dweight, void* scratch)
-    void conv_backward_bias(const Context&, int dtype, long long images, long long channels, long long plane, const void* dy,
-                            void* dbias)
 
 cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     enum CudnnProduct:
@@ -86,8 +85,9 @@ cdef class Convolution(Operation):
 
 
 cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1:
+    """Add to the gradient of each bias the sum of y's over its channel."""
     with nogil:
-        conv_backward_bias(on, op.dtype, op.images, op.outputs, op.plane, y.diff_on(on), bias.mutable_diff_on(on))
+        channel_sums(on, op.dtype, Channels(op.images, op.outputs, op.plane), 1, True, bias.mutable_diff_on(on), y.diff_on(on))
 
 
 cdef class CaffeConvolution(Primitive):
