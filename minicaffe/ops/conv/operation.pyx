@@ -139,10 +139,7 @@ cdef class CudnnConvolution(Primitive):
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         cdef const void* from_ = x.data_on(on)
         cdef void* to = y.mutable_data_on(on)
-        if op.transposed:
-            self.product(on, op, kBackwardData, w, from_, to)
-        else:
-            self.product(on, op, kForward, from_, w, to)
+        self.across(on, op, op.transposed, from_, w, to)
         if b != NULL:
             with nogil:
                 shift_by(on, op.dtype, Channels(op.images, op.outputs, op.plane), to, to, NULL, b)
@@ -150,12 +147,13 @@ cdef class CudnnConvolution(Primitive):
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
-        cdef const void* w = weight.data_on(on)
-        cdef const void* from_ = y.diff_on(on)
-        cdef void* to = x.mutable_diff_on(on)
-        if op.transposed:
-            return self.product(on, op, kForward, from_, w, to)
-        return self.product(on, op, kBackwardData, w, from_, to)
+        return self.across(on, op, not op.transposed, y.diff_on(on), weight.data_on(on), x.mutable_diff_on(on))
+
+    cdef int across(self, const Context& on, Convolution op, bint to_image, const void* from_, const void* w, void* to) except -1:
+        """Columns from the image, or with `to_image` the image from columns."""
+        if to_image:
+            return self.product(on, op, kBackwardData, w, from_, to)
+        return self.product(on, op, kForward, from_, w, to)
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
