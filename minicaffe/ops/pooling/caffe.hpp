@@ -4,7 +4,7 @@
 // Forward has a path in vector registers there, for float32 windows of the usual sizes. Planes whose windows reach beyond the image
 // are copied with a border first, so that every window is whole. Both paths add in the same order, to the same bits.
 #pragma once
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/pooling/kernel.hpp"
 
 namespace mc {
@@ -148,12 +148,9 @@ void pool_forward(const Context& on, int dtype, const PoolShape& s, index_t plan
 
 inline void stochastic_forward(const Context& on, int dtype, const PoolShape& s, index_t planes, u64 seed, u64 start,
                                const void* x, void* y, void* mask) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    StochasticForward<T> one{s, Philox{seed}, start, on.stream ? on.stream->drawn : nullptr, static_cast<const T*>(x),
-                             static_cast<T*>(y), static_cast<T*>(mask)};
-    for_each(on, planes * s.out_height * s.out_width, one, 2 * s.kernel_h * s.kernel_w + 20);
-  });
+  const u64* drawn = on.stream ? on.stream->drawn : nullptr;
+  each_typed<StochasticForward>(on, dtype, planes * s.out_height * s.out_width, 2 * s.kernel_h * s.kernel_w + 20, s, Philox{seed},
+                                start, drawn, x, y, mask);
 }
 
 /// Adds each dy of one plane to the pixel its mask names; a mask outside the plane (-1: an empty window) is passed over.
