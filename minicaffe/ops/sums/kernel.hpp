@@ -10,25 +10,22 @@
 
 namespace mc {
 
-/// The sum of term(i) over all elements i of channel k; the order of additions depends on the shape only.
-template <class T, class Term>
-MC_HD double channel_sum(const Term& term, index_t outer, index_t channels, index_t inner, index_t k) {
-  double total = 0;
-  for (index_t o = 0; o < outer; ++o) {
-    index_t begin = (o * channels + k) * inner, end = begin + inner;
-    if (inner == 1) total += double(term(begin));
-    else
-      for (index_t b = begin; b < end; b += kSumBlock) total += double(block_sum<T>(term, b, min_(end, b + kSumBlock)));
-  }
-  return total;
-}
-
+/// out[k] = the sum of term(i) over all elements i of channel k; the order of additions depends on the shape only.
 // e.g. ChannelSums<T, SumTerm<T>>
 template <class T, class Term> struct ChannelSums {
   Term term;
   index_t outer, channels, inner;
   double* out;
-  MC_HD void operator()(index_t k) const { out[k] = channel_sum<T>(term, outer, channels, inner, k); }
+  MC_HD void operator()(index_t k) const {
+    double total = 0;
+    for (index_t o = 0; o < outer; ++o) {
+      index_t begin = (o * channels + k) * inner, end = begin + inner;
+      if (inner == 1) total += double(term(begin));
+      else
+        for (index_t b = begin; b < end; b += kSumBlock) total += double(block_sum<T>(term, b, min_(end, b + kSumBlock)));
+    }
+    out[k] = total;
+  }
 };
 
 /// out[k] += term(begin + k): one row of outer when inner is 1.
