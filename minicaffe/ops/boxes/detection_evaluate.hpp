@@ -1,5 +1,6 @@
 // Which detections are right (SSD's detection_evaluate_layer.cpp; Everingham et al., "The PASCAL VOC challenge", 2010).
 #pragma once
+#include <tuple>
 #include "minicaffe/ops/boxes/boxes.hpp"
 
 namespace mc {
@@ -36,11 +37,9 @@ inline std::vector<double> evaluate(const EvaluateRule& r, const double* detecti
     found.push_back({index_t(row[0]), index_t(row[1]), i, row[2] == row[2] ? row[2] : -HUGE_VAL});
   }
   auto before = [](const Row& a, const Row& b) {
-    if (a.image != b.image) return a.image < b.image;
-    if (a.label != b.label) return a.label < b.label;
-    return a.score != b.score ? a.score > b.score : a.index < b.index;
+    return std::tie(a.image, a.label, b.score, a.index) < std::tie(b.image, b.label, a.score, b.index);
   };
-  auto other_group = [](const Row& a, const Row& b) { return a.image != b.image ? a.image < b.image : a.label < b.label; };
+  auto other_group = [](const Row& a, const Row& b) { return std::tie(a.image, a.label) < std::tie(b.image, b.label); };
   std::sort(known.begin(), known.end(), before);
   std::sort(found.begin(), found.end(), before);
   for (index_t c = 0; c < r.classes; ++c)
