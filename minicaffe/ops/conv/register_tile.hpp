@@ -79,21 +79,19 @@ template <class T> struct Tile {
                   int rows);
 };
 
+/// Whether tiles of so many `rows` come closer to `height` rows of A than those of `than`.
+inline bool wastes_less(index_t height, index_t rows, index_t than) {
+  return (height + rows - 1) / rows * rows < (height + than - 1) / than * than;
+}
+
 /// The tile for this processor that wastes the fewest rows on a matrix A of `height` rows. Two vectors a row: with as many rows
 /// as the registers hold, loads stay behind the multiplications.
 template <class T> Tile<T> tile_for(index_t height) {
-  auto better = [height](int rows, int than) { return (height + rows - 1) / rows * rows < (height + than - 1) / than * than; };
 #ifdef MC_X86
-  if (isa() == kAvx512) {
-    Tile<T> tile{10, int(128 / sizeof(T)), tile_avx512<T, 10>};
-    if (better(8, tile.rows)) tile = {8, tile.columns, tile_avx512<T, 8>};
-    return tile;
-  }
-  if (isa() == kAvx2) {
-    Tile<T> tile{6, int(64 / sizeof(T)), tile_avx2<T, 6>};
-    if (better(5, tile.rows)) tile = {5, tile.columns, tile_avx2<T, 5>};
-    return tile;
-  }
+  if (isa() == kAvx512 && wastes_less(height, 8, 10)) return {8, int(128 / sizeof(T)), tile_avx512<T, 8>};
+  if (isa() == kAvx512) return {10, int(128 / sizeof(T)), tile_avx512<T, 10>};
+  if (isa() == kAvx2 && wastes_less(height, 5, 6)) return {5, int(64 / sizeof(T)), tile_avx2<T, 5>};
+  if (isa() == kAvx2) return {6, int(64 / sizeof(T)), tile_avx2<T, 6>};
 #endif
   return {4, int(32 / sizeof(T)), tile_baseline<T, 4>};
 }
@@ -157,10 +155,8 @@ template <class T> struct DotTile {
 /// The tile of dot products for this processor that wastes the fewest rows of `height`.
 template <class T> DotTile<T> dot_tile_for(index_t height) {
 #ifdef MC_X86
-  if (isa() == kAvx512) {
-    if ((height + 3) / 4 * 4 < (height + 4) / 5 * 5) return {4, 6, dots_avx512<T, 4, 6>};
-    return {5, 5, dots_avx512<T, 5, 5>};
-  }
+  if (isa() == kAvx512 && wastes_less(height, 4, 5)) return {4, 6, dots_avx512<T, 4, 6>};
+  if (isa() == kAvx512) return {5, 5, dots_avx512<T, 5, 5>};
   if (isa() == kAvx2) return {4, 3, dots_avx2<T, 4, 3>};
 #endif
   return {4, 3, dots_baseline<T, 4, 3>};
