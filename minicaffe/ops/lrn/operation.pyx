@@ -73,17 +73,15 @@ cdef class CudnnLRN(Primitive):
 cdef class OnednnLRN(Primitive):
     cdef OnednnLrn lrn
     cdef PrivateLayout layout
-    cdef long long workspace    # numbers that forward keeps for backward
 
     def __cinit__(self, LRN op):
         if op.shape.half_columns:
             raise Refusal("LRN within a channel")
         self.layout = blocked(op.layout, (op.shape.groups, op.shape.rows))
         self.lrn.make(library(), op.shape, self.layout.array, op.threads)
-        self.workspace = (self.lrn.workspace() + 3) // 4
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        cdef Blob kept = operation.keep((self.workspace,))
+        cdef Blob kept = operation.keep(((self.lrn.workspace() + 3) // 4,))
         with nogil:
             self.lrn.forward(x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), kept.mutable_data_on(on))
 
