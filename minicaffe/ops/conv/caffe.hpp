@@ -293,26 +293,21 @@ void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, cons
 
 }  // namespace cpu
 
-inline void im2col(const Context& on, int dtype, index_t channels, const Window& w, const void* image, void* column) {
+/// f(i) for 0 <= i < n, where f is F{w, from, to}, which knows two axes when compiled.
+template <template <class, int> class F>
+void each_window(const Context& on, int dtype, index_t n, index_t cost, const Window& w, const void* from, void* to) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    const index_t n = channels * w.kernel_count() * w.out_count();
-    auto from = static_cast<const T*>(image);
-    auto to = static_cast<T*>(column);
-    if (w.num_axes == 2) for_each(on, n, Im2col<T, 2>{w, from, to}, 16);
-    else for_each(on, n, Im2col<T, 0>{w, from, to}, 16);
+    auto x = static_cast<const T*>(from);
+    auto y = static_cast<T*>(to);
+    w.num_axes == 2 ? for_each(on, n, F<T, 2>{w, x, y}, cost) : for_each(on, n, F<T, 0>{w, x, y}, cost);
   });
 }
-
+inline void im2col(const Context& on, int dtype, index_t channels, const Window& w, const void* image, void* column) {
+  each_window<Im2col>(on, dtype, channels * w.kernel_count() * w.out_count(), 16, w, image, column);
+}
 inline void col2im(const Context& on, int dtype, index_t channels, const Window& w, const void* column, void* image) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    const index_t n = channels * w.in_count(), cost = 16 * w.kernel_count();
-    auto from = static_cast<const T*>(column);
-    auto to = static_cast<T*>(image);
-    if (w.num_axes == 2) for_each(on, n, Col2im<T, 2>{w, from, to}, cost);
-    else for_each(on, n, Col2im<T, 0>{w, from, to}, cost);
-  });
+  each_window<Col2im>(on, dtype, channels * w.in_count(), 16 * w.kernel_count(), w, column, image);
 }
 
 // The column matrix of as many images as fit into this many elements is in memory at once, of one image at least.
