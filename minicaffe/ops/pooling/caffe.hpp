@@ -243,7 +243,7 @@ inline void mask_backward(const Context& on, int dtype, const PoolShape& s, inde
     auto to = static_cast<T*>(dx);
     const index_t pixels = s.height * s.width;
     if (on.stream || planes < on.threads)
-      for_each(on, planes * pixels, MaskBackward<T>{s, from, where, to}, 16);
+      for_each(on, planes * pixels, PoolBackward<T, true>{s, from, where, to}, 16);
     else if (s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.height == 2 * s.out_height &&
              s.width == 2 * s.out_width && !s.pad_h && !s.pad_w && s.out_width >= 4)
       s.out_width >= 8 ? cpu::for_each(on.threads, planes, MaskSpread<T, 8>{s.out_height, s.out_width, from, where, to}, pixels)
@@ -262,7 +262,7 @@ inline void mean_backward(const Context& on, int dtype, const PoolShape& s, inde
     PoolFrame frame = pool_frame(s);
     index_t pixels = frame.height * frame.width;
     if (on.stream || planes < on.threads || pixels == 0)
-      return for_each(on, planes * s.height * s.width, MeanBackward<T>{s, from, to}, 32);
+      return for_each(on, planes * s.height * s.width, PoolBackward<T, false>{s, from, nullptr, to}, 32);
     index_t cost = pixels + s.out_height * s.out_width * s.kernel_h * s.kernel_w;
     cpu::parallel(on.threads, planes, std::max<index_t>(1, cpu::kGrain / cost), [&](int thread, index_t begin, index_t end) {
       T* mine = static_cast<T*>(scratch) + thread * pixels;

@@ -117,8 +117,9 @@ MC_HD PoolCover pool_cover(index_t at, index_t pad, index_t kernel, index_t stri
   return {reach < kernel ? 0 : (reach - kernel) / stride + 1, min_(reach / stride + 1, out)};
 }
 
-/// dx of one pixel: the dy of every window whose mask names it.
-template <class T> struct MaskBackward {
+/// dx of one pixel: the dy of every window whose mask names it, or without masks dy / area of every window that covers it.
+// e.g. PoolBackward<T, true>
+template <class T, bool kMasked> struct PoolBackward {
   PoolShape s;
   const T *dy, *mask;
   T* dx;
@@ -131,26 +132,9 @@ template <class T> struct MaskBackward {
     for (index_t ph = rows.begin; ph < rows.end; ++ph)
       for (index_t pw = columns.begin; pw < columns.end; ++pw) {
         index_t o = plane + ph * s.out_width + pw;
-        if (index_t(mask[o]) == h * s.width + w) sum += dy[o];
+        if constexpr (!kMasked) sum += dy[o] / T(pool_window(s, ph, pw).area);
+        else if (index_t(mask[o]) == h * s.width + w) sum += dy[o];
       }
-    dx[i] = sum;
-  }
-};
-
-/// dx of one pixel: dy / area of every window that covers it.
-template <class T> struct MeanBackward {
-  PoolShape s;
-  const T* dy;
-  T* dx;
-  MC_HD void operator()(index_t i) const {
-    index_t w = i % s.width, h = i / s.width % s.height;
-    index_t plane = i / s.width / s.height * s.out_height * s.out_width;
-    PoolCover rows = pool_cover(h, s.pad_h, s.kernel_h, s.stride_h, s.out_height);
-    PoolCover columns = pool_cover(w, s.pad_w, s.kernel_w, s.stride_w, s.out_width);
-    T sum = 0;
-    for (index_t ph = rows.begin; ph < rows.end; ++ph)
-      for (index_t pw = columns.begin; pw < columns.end; ++pw)
-        sum += dy[plane + ph * s.out_width + pw] / T(pool_window(s, ph, pw).area);
     dx[i] = sum;
   }
 };
