@@ -106,14 +106,13 @@ def _open():
     wish = os.environ.get("MINICAFFE_ONEDNN", "")
     if wish.lower() == "off":
         raise DependencyError("oneDNN is switched off by MINICAFFE_ONEDNN=off")
-    handle, reason = None, None
     for path in candidates(wish):
         try:
             handle = ctypes.CDLL(path)
             break
         except OSError as error:
             reason = error
-    if handle is None:
+    else:
         raise DependencyError(f"oneDNN cannot be loaded ({reason}); pip install onednn-cpu-gomp, or name libdnnl.so.3 in "
                               "MINICAFFE_ONEDNN")
     for i in range(kFunctions):
