@@ -266,13 +266,12 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& sh
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
     using C = typename Element<T>::Compute;
-    constexpr bool plain = std::is_same_v<T, C>;  // or Bf16, which is in lanes only
     const Channels c = side_by_side<T>(on, shape);
     auto from = static_cast<const T*>(x);
     auto to = static_cast<T*>(y), copy = static_cast<T*>(kept);
     auto mean = static_cast<C*>(s.mean), variance = static_cast<C*>(s.variance);
     const index_t count = std::max<index_t>(1, c.outer * c.inner);
-    if constexpr (plain)
+    if constexpr (std::is_same_v<T, C>)  // or Bf16, which is in lanes only
       if (!on.stream && c.lanes == 1)
         return cpu::for_each(on.threads, c.channels,
                              cpu::StandardizeChannel<T>{c, s.given, s.factors<T>(), s.by<T>(), from, to, copy, mean, variance},
@@ -280,10 +279,7 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& sh
     auto work = [&](const Channels& part, index_t k, index_t at) {
       if (!s.given) moments(on, part, from + at, mean + k, variance + k);
       for_each(on, part.channels, s.factors<C>().from(k));
-      if constexpr (plain)
-        broadcast_unary(on, part, s.by<C>().from(k), from + at, to + at, copy ? copy + at : nullptr);
-      else
-        cpu::map_lanes<T>(on.threads, part, s.by<C>().from(k), from + at, nullptr, to + at, copy ? copy + at : nullptr);
+      broadcast_unary(on, part, s.by<C>().from(k), from + at, to + at, copy ? copy + at : nullptr);
     };
     each_part(on, c, 2 * sizeof(T), work);
   });
@@ -316,7 +312,6 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
     using C = typename Element<T>::Compute;
-    constexpr bool plain = std::is_same_v<T, C>;  // or Bf16, which is in lanes only
     const Channels c = side_by_side<T>(on, shape);
     auto kept = static_cast<const T*>(x), values = static_cast<const T*>(s.values(x, dy)), from = static_cast<const T*>(dy);
     auto to = static_cast<T*>(dx);
@@ -324,7 +319,7 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
     auto scale = static_cast<C*>(gamma), shift = static_cast<C*>(beta), sum = static_cast<C*>(scratch);
     const index_t count = std::max<index_t>(1, c.outer * c.inner + s.elsewhere);
     const StandardizeBy<C> by = s.by<C>();
-    if constexpr (plain)
+    if constexpr (std::is_same_v<T, C>)  // or Bf16, which is in lanes only
       if (!on.stream && c.lanes == 1 && which == Part::kWhole)
         return cpu::for_each(on.threads, c.channels,
                              cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
@@ -339,10 +334,7 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
                                          scale ? scale + k : own, shift ? shift + k : own + part.channels});
       }
       if (which == Part::kBefore) return;
-      if constexpr (plain)
-        broadcast_binary(on, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
-      else
-        cpu::map_lanes<T>(on.threads, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
+      broadcast_binary(on, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
     };
     if (which == Part::kWhole)
       each_part(on, c, 2 * sizeof(T), work);

@@ -59,7 +59,9 @@ void broadcast_binary(Threads threads, const Channels& c, const F& f, const T* a
 /// y = f.at(k)(x); `kept`, unless null, receives a copy of x, for layers that work in place.
 template <class F, class T>
 void broadcast_unary(const Context& on, const Channels& c, const F& f, const T* x, T* y, T* kept = nullptr) {
-  if (on.stream) {
+  if constexpr (std::is_same_v<T, Bf16>) {  // which is in lanes only
+    cpu::map_lanes<T>(on.threads, c, f, x, nullptr, y, kept);
+  } else if (on.stream) {
     const index_t n = c.outer * c.channels * c.inner;
     if (n > 0)
       cuda::launch(*on.stream, Broadcast1<F, T>{f, channel_index(c.outer, c.channels, c.inner), n, x, y, kept},
@@ -74,7 +76,9 @@ void broadcast_unary(const Context& on, const Channels& c, const F& f, const T* 
 /// y = f.at(k)(a, b)
 template <class F, class T>
 void broadcast_binary(const Context& on, const Channels& c, const F& f, const T* a, const T* b, T* y) {
-  if (on.stream) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    cpu::map_lanes<T>(on.threads, c, f, a, b, y);
+  } else if (on.stream) {
     const index_t n = c.outer * c.channels * c.inner;
     if (n > 0)
       cuda::launch(*on.stream, Broadcast2<F, T>{f, channel_index(c.outer, c.channels, c.inner), n, a, b, y},
