@@ -17,7 +17,9 @@ def find_nvrtc():
     spec = importlib.util.find_spec("nvidia")
     for root in spec.submodule_search_locations if spec else ():
         for library in sorted(Path(root).glob("*/lib/libnvrtc.so.*")):
-            if "builtins" not in library.name and "alt" not in library.name:
+            if "alt" not in library.name:
+                for second in library.parent.glob("libnvrtc-builtins.so*"):     # which some wheels do not find
+                    ctypes.CDLL(str(second))
                 return ctypes.CDLL(str(library))
     return None
 

@@ -17,7 +17,7 @@ from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import check_free, open_db
 from minicaffe.data.from_folders import convert_folders
 from minicaffe.data.mean_file import write_mean
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import Error
 
 SHEET_COLUMNS, SHEET_ROWS = 20, 10  # pictures of `info --png`
 MOST_LABELS = 50  # bars of the histogram
@@ -28,19 +28,7 @@ backend_option = click.option(
 )
 
 
-class ErrorsInOneLine(click.Group):
-    """Shows minicaffe's errors as one line on standard error; exit status 2 for a wrong argument, otherwise 1."""
-
-    def invoke(self, ctx):
-        try:
-            return super().invoke(ctx)
-        except Error as error:
-            failure = click.ClickException(str(error))
-            failure.exit_code = 2 if isinstance(error, ConfigError) else 1
-            raise failure from error
-
-
-@click.group(cls=ErrorsInOneLine, no_args_is_help=False)
+@click.group(no_args_is_help=False)
 def data():
     """Make databases and look into them."""
 

@@ -5,6 +5,7 @@ the options and NVRTC's version. Files appear whole or not at all; one whose con
 compiled anew. `minicaffe cache` shows and clears the folder.
 """
 
+import ctypes
 import functools
 import hashlib
 import importlib.resources
@@ -78,15 +79,21 @@ def image(source, expression, architecture, what="", options=()):
     return made
 
 
+@functools.cache
 def nvrtc():
     """Return the module ``cuda.bindings.nvrtc``. Raises DependencyError unless its library is found."""
     from cuda.bindings import nvrtc as module
+    from cuda.pathfinder import load_nvidia_dynamic_lib
 
     try:
         module.nvrtcVersion()
+        found = load_nvidia_dynamic_lib("nvrtc").abs_path
     except RuntimeError as error:
         raise DependencyError(f"NVRTC, which compiles the kernels, is missing ({' '.join(str(error).split())[:120]}); "
                               'pip install "minicaffe[cuda]"') from None
+    # That of the wheel for CUDA 13.0, which PyTorch brings, does not look beside itself for the second library that it needs.
+    for second in Path(found).parent.glob("libnvrtc-builtins.so*") if found else ():
+        ctypes.CDLL(str(second))
     return module
 
 

@@ -6,7 +6,7 @@ import stat
 import numpy as np
 
 from minicaffe.data.datum import opencv, png_is_cut
-from minicaffe.errors import DataError, FileError
+from minicaffe.errors import DataError, Error, FileError
 from minicaffe.proto.files import check_below, read_lines, read_whole
 
 
@@ -62,6 +62,8 @@ def read_content(path, within=None):
                 raise FileError(f"'{path}' is no ordinary file")
             check_below(file.fileno(), path, within)
             return read_whole(file, path)
+    except Error:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise FileError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}; check the path") from None
 

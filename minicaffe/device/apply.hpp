@@ -69,6 +69,8 @@ template <class X, template <class, auto...> class F, class A, auto V, auto... W
 struct uses<X, F<A, V, W...>> : uses<X, A> {};
 template <class X, template <class, class, auto...> class F, class A, class B, auto V, auto... W>
 struct uses<X, F<A, B, V, W...>> : std::bool_constant<uses<X, A>::value || uses<X, B>::value> {};
+template <class X, template <class, class, int, class> class F, class A, class B, int V, class C>
+struct uses<X, F<A, B, V, C>> : std::bool_constant<uses<X, A>::value || uses<X, B>::value> {};
 
 /// f(i) for begin <= i < end on the calling thread.
 template <class F> void range(const F& f, index_t begin, index_t end) {

@@ -45,6 +45,29 @@ cdef class Runner:
         Log the mean of every blob, as Caffe does.
     """
 
+    cdef readonly list nodes
+    cdef readonly object param_table
+    cdef readonly list blob_list           # the tops of all nodes, in the order in which they were made
+    cdef readonly list learnable_params
+    cdef readonly NetLock lock             # held by the thread that runs or changes the net
+    cdef public bint debug_info
+    cdef int device             # the GPU that it ran on first, -1 if none
+    cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
+    cdef list param_counts      # of all parameters, as their layers made them
+    cdef list computed          # all blobs but those that sources give, and the learnable parameters
+    cdef list hooks
+    cdef readonly str plan          # which of PLANS is asked for; None or empty: none
+    cdef public bint recycles       # False: no memory is recycled now, as while a CUDA graph knows its addresses
+    cdef set kept                   # blobs that are read after a run
+    cdef bint training              # a run forward is followed by one backward
+    cdef Lifetimes lifetimes        # None until they are needed
+    cdef public object updater      # updater(which, part, last) takes the learnable parameters, by number, whose gradients are complete, and
+                                    # returns those that it has used; None again when it has had all
+    cdef public bint in_parts       # whether it takes parts of a large gradient
+    cdef tuple complete_by          # the stamp and what `completion` returned, without lifetimes
+    cdef list complete              # those of them that it has not had yet, and
+    cdef long long waiting          # how many elements they have
+
     def __init__(self, list nodes not None, param_table not None, bint debug_info=False):
         cdef Node node
         self.nodes, self.param_table, self.debug_info = nodes, param_table, debug_info

@@ -8,7 +8,7 @@ import mmap
 import os
 import stat
 
-from minicaffe.errors import FileError, close_matches
+from minicaffe.errors import Error, FileError, close_matches
 from minicaffe.memory.budget import VARIABLE, max_blob_bytes
 
 # What an error says of a file that a net or solver may not touch (minicaffe/common.pyx, Caffe.check_path).
@@ -87,6 +87,8 @@ def _opened(path):
     try:
         with open(path, "rb") as file:
             yield file
+    except Error:
+        raise
     except OSError as cause:
         raise file_error(path, cause) from cause
     except ValueError as cause:  # a NUL inside the path

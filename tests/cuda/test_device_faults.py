@@ -103,9 +103,10 @@ def test_an_error_while_a_graph_is_recorded_ends_the_recording(sim):
 
 def test_a_graph_that_could_not_be_made_keeps_nothing(sim):
     """What is dropped while a graph is recorded lives as long as that, which here is not at all."""
+    graph = cuda.Graph(cuda.current())
     before = memory.stats(memory.CUDAPlace(0)).live
     sim("fail=cuGraphInstantiateWithFlags:1")
-    with pytest.raises(DeviceError, match="cuGraphInstantiate"), cuda.Graph(cuda.current()) as graph:
+    with pytest.raises(DeviceError, match="cuGraphInstantiate"), graph:
         Blob((100,)).gpu_data  # noqa: B018
     assert memory.stats(memory.CUDAPlace(0)).live == before
 

@@ -194,6 +194,7 @@ def test_a_folder_of_the_same_name_where_one_stands(cache, nvrtc, tmp_path, monk
 
 def test_without_nvrtc_the_message_says_what_to_install(cache, monkeypatch):
     import cuda.bindings.nvrtc as module
+    compile.nvrtc.cache_clear()
     monkeypatch.setattr(module, "nvrtcVersion", lambda: (_ for _ in ()).throw(RuntimeError("Failure finding libnvrtc.so")))
     with pytest.raises(DependencyError, match=r'NVRTC.*libnvrtc.so.*pip install "minicaffe\[cuda\]"'):
         twice()

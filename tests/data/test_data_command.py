@@ -8,7 +8,7 @@ import struct
 import cv2
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import data as run
 from records import datum
 from rich.console import Console
 
@@ -19,10 +19,6 @@ from minicaffe.data.db import open_db
 from minicaffe.data.mean_file import read_mean
 from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2
-
-
-def run(*arguments, **options):
-    return CliRunner().invoke(command.data, [str(a) for a in arguments], **options)
 
 
 def failed(result, status, text):
@@ -97,7 +93,7 @@ def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(convert, "raw_datum", interrupted)
     result = run("images", f"{tmp_path}/", tmp_path / "list", tmp_path / "db")
-    assert result.exit_code == 1 and len(calls) == 2
+    assert result.exit_code == 130 and len(calls) == 2
     assert sorted(os.listdir(tmp_path)) == ["a.png", "list"]
 
 

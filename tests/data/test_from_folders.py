@@ -5,7 +5,7 @@ import os
 import cv2
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import data
 
 from minicaffe.cli import data as command
 from minicaffe.data.datum import datum_array, datum_info
@@ -27,8 +27,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def run(*arguments, status=0):
-    result = CliRunner().invoke(command.data, ["images", *map(str, arguments)])
-    assert result.exit_code == status, result.output
+    result = data("images", *arguments)
+    assert result.exit_code == status, result.stderr
     return result.stdout if status == 0 else result.stderr
 
 

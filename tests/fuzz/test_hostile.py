@@ -282,6 +282,14 @@ def test_zero_bytes_in_paths(use):
         use("a\0b")
 
 
+@pytest.mark.parametrize("read", [read_bytes, read_content])
+def test_a_wrong_budget_is_not_said_of_the_file(tmp_path, monkeypatch, read):
+    (tmp_path / "file").write_bytes(b"x")
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "abc")
+    with pytest.raises(ConfigError, match="^MINICAFFE_MAX_BLOB_BYTES"):
+        read(tmp_path / "file")
+
+
 def test_devices_are_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileError, match="a device or pipe is there"), replacing(tmp_path / "pipe") as file:

@@ -4,6 +4,10 @@
 
 using namespace test;
 
+// Computed with the instructions that every processor has, so that float64 gives the same bits everywhere (device/apply.hpp).
+static_assert(mc::cpu::uses<double, mc::StridedMap<Weighted<double>, double, 1, unsigned>>::value);
+static_assert(!mc::cpu::uses<double, mc::StridedMap<Weighted<float>, float, 1, unsigned>>::value);
+
 // Every quotient of a divisor d is right if 2^(32+shift) <= (2^32 + magic) d <= 2^(32+shift) + 2^(shift+1) (Granlund, Montgomery:
 // theorem 4.2 with 31 bits), which is checked for all small divisors and many large ones.
 CASE(divider) {

@@ -113,6 +113,9 @@ def test_pixels(tmp_path):
     net.layers[-1].set_state({"seen": 1})
     run_forward(net)
     np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], tables[1], rtol=1e-6)
+    for wrong in {}, {"seen": "x"}, {"seen": -1}:
+        with pytest.raises(DataError, match="the stored state needs a 'seen' from 0 to"):
+            net.layers[-1].set_state(wrong)
 
 
 @pytest.mark.parametrize("gap, right", [(0, 1), (0.5, 0)])

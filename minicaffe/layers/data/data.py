@@ -48,8 +48,13 @@ class DataLayer(PrefetchingLayer):
                              colours=(transform.force_color, transform.force_gray))
 
     def count_records(self):
-        with open_db(self.param.data_param.source, self.param.data_param.backend) as db:
-            return len(db)
+        return count_records(self.param.data_param)
+
+
+def count_records(param):
+    """Return the number of records of a DataParameter's database."""
+    with open_db(param.source, param.backend) as db:
+        return len(db)
 
 
 def first_record(param, look):

@@ -17,7 +17,7 @@ from minicaffe.data.label_map import read_name_sizes
 from minicaffe.data.resize import boxes_to_pixels, check_resize
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.checks import in_field
+from minicaffe.layers.base.checks import in_field, state_numbers
 
 cdef extern from "minicaffe/ops/boxes/detection_evaluate.hpp" namespace "mc::cpu" nogil:
     struct EvaluateRule:
@@ -135,7 +135,7 @@ cdef class DetectionEvaluateLayer(Layer):
         return {"seen": self.seen} if self.sizes is not None else None
 
     def set_state(self, state):
-        self.seen = state["seen"]
+        self.seen, = state_numbers(state, {"seen": 1 << 63})
 
 
 register_layer("DetectionEvaluate", DetectionEvaluateLayer)
