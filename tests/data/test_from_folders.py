@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from command_line import data
 
-from minicaffe.cli import data as command
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import open_db
 from minicaffe.data.mean_file import read_mean
