@@ -1,6 +1,7 @@
 """Nets and solvers in several threads at once (docs/threads.md): a net for each thread, one net or blob for all of them."""
 
 import signal
+import sys
 import threading
 import time
 
@@ -228,6 +229,31 @@ def test_threads_take_turns_in_the_order_of_coming(running):
     for thread in threads:
         thread.join()
     assert order == ["a", "b", "c", "d"]
+
+
+def test_threads_that_compute_in_python_give_way_while_a_net_runs():
+    first, second = (Net(text.parse_text(NET, caffe_pb2.NetParameter)[0], caffe.TRAIN) for _ in range(2))
+    seen = []
+    first.add_hook(BEFORE_FORWARD, lambda index: seen.append(sys.getswitchinterval()))
+    usual = sys.getswitchinterval()
+    first.forward_from_to(0, len(first.nodes) - 1)
+    assert seen and max(seen) < 1e-4 < usual == sys.getswitchinterval()
+    with first.lock, first.lock:
+        with second.lock:
+            assert sys.getswitchinterval() < 1e-4
+        assert sys.getswitchinterval() < 1e-4
+    assert sys.getswitchinterval() == usual
+    try:
+        for mine in 1e-5, 0.02:     # shorter, and set while a net runs
+            with first.lock:
+                sys.setswitchinterval(mine)
+                first.forward_from_to(0, len(first.nodes) - 1)
+            assert sys.getswitchinterval() == pytest.approx(mine)
+        sys.setswitchinterval(1e-5)
+        with first.lock:
+            assert sys.getswitchinterval() == pytest.approx(1e-5)
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def test_an_interrupted_wait_leaves_the_line(running):
