@@ -82,6 +82,9 @@ def open_net(kind, given, images_dim=None, windows=False):
     """
     model, weights, like = given["model"], given["weights"], given["like"]
     if model is None and weights is None:
+        if not os.path.isdir(CAFFENET):
+            raise click.UsageError(f"give --model and --weights: without them Caffe's CaffeNet is taken, and {CAFFENET} is not in "
+                                   "the working directory", click.get_current_context())
         model, weights = f"{CAFFENET}/deploy.prototxt", f"{CAFFENET}/bvlc_reference_caffenet.caffemodel"
     elif model is None or weights is None:
         raise click.UsageError("give --model and --weights, or neither for Caffe's CaffeNet", click.get_current_context())
