@@ -5,6 +5,7 @@ the one pass that copies it into the net, and it is written from the net's own m
 error here names file, layer and blob.
 """
 
+import contextlib
 import logging
 
 import numpy as np
@@ -55,14 +56,11 @@ def read_net(path):
     layer and blob, if it is no caffemodel, is cut off, or a blob in it cannot be.
     """
     data = map_bytes(path)
-    try:
+    with _recognised(data, path, [(b"\x08", "begins like a solver state or a mean, not like a net; weights are in a .caffemodel")]):
         parts, places = _split_net(data)
         net = parse_message(caffe_pb2.NetParameter, b"".join(parts))
-    except DataError as error:
-        error.message = _what_else(data) or error.message
-        raise error.at(file=path)
-    if not places[NET_LAYER] and not places[NET_LAYERS]:
-        raise DataError(_what_else(data) or "holds no layer, so it is no caffemodel", file=path)
+        if not places[NET_LAYER] and not places[NET_LAYERS]:
+            raise DataError("holds no layer, so it is no caffemodel")
     layers = []
     for layer, blobs in zip([*net.layer, *net.layers], places[NET_LAYER] + places[NET_LAYERS], strict=True):
         layers.append(_layer_blobs(layer))
@@ -144,26 +142,20 @@ class _Found:
 def read_blob(path):
     """Read a file that holds one BlobProto (mean image, infogain matrix) and return its `StoredBlob`."""
     data = map_bytes(path)
-    try:
+    with _recognised(data, path):
         if not len(data):
-            raise DataError("is empty; fetch it again")
+            raise DataError("is empty")
         return parse_blob(data)
-    except DataError as error:
-        error.message = _what_else(data) or error.message
-        raise error.at(file=path)
 
 
 def read_solver_state(path):
     """Read a .solverstate and return its `StoredState`."""
     data = map_bytes(path)
-    try:
+    with _recognised(data, path):
         fields, varints, rest = scan(data, 0, len(data), (STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP))
         others = parse_message(caffe_pb2.SolverState, b"".join(data[start:end] for start, end in rest))
         if STATE_ITER not in varints:
             raise DataError("holds no iteration count, so it is no solver state; was a .caffemodel given instead?")
-    except DataError as error:
-        error.message = _what_else(data) or error.message
-        raise error.at(file=path)
     history = []
     for number, wire, first, _, count in fields:
         if number == STATE_HISTORY and wire == COUNTED:
@@ -297,9 +289,19 @@ def _mend_strings(message):
                         value[index] = text.decode("utf-8", "backslashreplace")
 
 
-def _what_else(data):
-    """Tell what a file that was read in vain is, and what to do; the empty string if it looks like nothing known."""
-    head = bytes(data[:512])
+@contextlib.contextmanager
+def _recognised(data, path, others=()):
+    """Let DataErrors name the file; one of a file that is something else says that, by its head or as its pair in `others` says."""
+    try:
+        yield
+    except DataError as error:
+        if what := _what_else(bytes(data[:512]), others):
+            raise DataError(what, file=path) from None
+        raise error.at(file=path)
+
+
+def _what_else(head, others):
+    """Tell what a file that begins so is, and what to do; the empty string if it looks like nothing known."""
     if not head:
         return "the file is empty; fetch it again"
     if head.startswith(HDF5_SIGNATURE):
@@ -310,4 +312,4 @@ def _what_else(data):
         return "is a web page: the download went wrong; fetch the file again"
     if head.isascii() and all(byte >= 32 or byte in b"\t\n\r" for byte in head):
         return "it is text, not binary numbers; a prototxt defines a net and holds no weights, a caffemodel holds them"
-    return ""
+    return next((what for begin, what in others if head.startswith(begin)), "")

@@ -197,6 +197,8 @@ def test_truncated_and_other_files(tmp_path):
         (b"\x89HDF\r\n\x1a\n" + b"\0" * 100, "HDF5"),
         (b'name: "lenet"\nlayer { }\n', "it is text"),
         (caffe_pb2.NetParameter(name="x").SerializeToString(), "no layer"),
+        (caffe_pb2.SolverState(iter=7, learned_net="net.caffemodel").SerializeToString(), "begins like a solver state or a mean, not"),
+        (caffe_pb2.BlobProto(num=1, channels=3, data=[1, 2, 3]).SerializeToString(), "begins like a solver state or a mean, not"),
     ]:
         path.write_bytes(content)
         with pytest.raises(DataError, match=words):
