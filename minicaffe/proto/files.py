@@ -128,7 +128,7 @@ def read_lines(path):
     if count > limit:
         raise FileError(f"has {count} lines, the budget is enough for {limit}; if the file is right, set the environment variable "
                         f"{VARIABLE}={count * LINE} or more", file=os.fspath(path))
-    return content.decode(errors="surrogateescape").splitlines()
+    return os.fsdecode(content).splitlines()
 
 
 def map_bytes(path):
