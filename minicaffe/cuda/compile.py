@@ -5,6 +5,7 @@ the options and NVRTC's version. Files appear whole or not at all; one whose con
 compiled anew. `minicaffe cache` shows and clears the folder.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -93,7 +94,8 @@ def nvrtc():
                               'pip install "minicaffe[cuda]"') from None
     # That of the wheel for CUDA 13.0, which PyTorch brings, does not look beside itself for the second library that it needs.
     for second in Path(found).parent.glob("libnvrtc-builtins.so*") if found else ():
-        ctypes.CDLL(str(second))
+        with contextlib.suppress(OSError):  # if it is needed, NVRTC will say so
+            ctypes.CDLL(str(second))
     return module
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 import pytest
 from processes import command
@@ -198,6 +199,24 @@ def test_without_nvrtc_the_message_says_what_to_install(cache, monkeypatch):
     monkeypatch.setattr(module, "nvrtcVersion", lambda: (_ for _ in ()).throw(RuntimeError("Failure finding libnvrtc.so")))
     with pytest.raises(DependencyError, match=r'NVRTC.*libnvrtc.so.*pip install "minicaffe\[cuda\]"'):
         twice()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nvrtcs_second_library_is_loaded_if_it_can_be(nvrtc, tmp_path, monkeypatch, fails):
+    from cuda import pathfinder
+    loaded = []
+
+    def load(path):
+        loaded.append(os.path.basename(path))
+        if fails:
+            raise OSError("no library")
+
+    for name in "libnvrtc.so.13", "libnvrtc-builtins.so.13.0", "libnvrtc-builtins.alt.so.13.0":
+        (tmp_path / name).write_bytes(b"")
+    monkeypatch.setattr(compile.ctypes, "CDLL", load)
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", lambda name: SimpleNamespace(abs_path=f"{tmp_path}/libnvrtc.so.13"))
+    compile.nvrtc.cache_clear()
+    assert compile.nvrtc() is nvrtc and loaded == ["libnvrtc-builtins.so.13.0"]
 
 
 def test_the_command_shows_and_clears(cache, nvrtc):
