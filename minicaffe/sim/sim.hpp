@@ -408,5 +408,4 @@ template <class T, class F> CUresult on_context(const char* call, T* out, const 
   });
 }
 
-
 }  // namespace mcsim

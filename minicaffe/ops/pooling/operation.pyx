@@ -92,7 +92,7 @@ cdef class CudnnPooling(Primitive):
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef Pooling op = operation
-        with nogil:
+        with nogil:     # data are not read by AVE pooling, but cuDNN wants to see them
             cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, x.data_on(on), y.data_on(on), y.diff_on(on),
                                 x.mutable_diff_on(on))
 
