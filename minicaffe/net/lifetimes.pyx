@@ -136,7 +136,12 @@ cdef class Lifetimes:
             for memory in (blob.data_memory, blob.diff_memory):
                 life = life_of(lives, memory)
                 life.kept = True
+        self.nodes, self.joined = nodes, {}
         for i, node in enumerate(nodes):
+            if unchanged(node.layer):
+                for j in range(len(node.layer.parts)):
+                    blob = node.bottoms[j]
+                    self.joined[blob] = i, j, life_of(lives, blob.data_memory).last
             for blob in node.bottoms:
                 life_of(lives, blob.data_memory).touch(i)
             for blob in node.tops:
@@ -192,19 +197,37 @@ cdef class Lifetimes:
         cdef int i
         for i in range(most):
             follower = node.followers[i]
-            if follower.bottoms != follower.tops and not self.only_reader(index + i + 1, before.tops[0]):
+            if follower.bottoms != follower.tops and (self.training or not self.only_reader(index + i + 1, before.tops[0])):
                 return i
             before = follower
         return most
 
+    cdef list parts_of(self, int index, Node node, int most):
+        """For node `index` and each of `most` followers the Part of another blob as which its top may be written, or None; None if there is none.
+
+        Nobody else will read that top.
+        """
+        cdef Node last
+        cdef list found = []
+        cdef int i
+        if not self.joined or not node.moves:
+            return None
+        for i, last in enumerate([node, *node.followers[:most]]):
+            place = self.joined.get(last.tops[0])
+            if place is not None and place[2] == index + i and self.only_reader(place[0], last.tops[0]):
+                found.append((<Node> self.nodes[place[0]]).layer.parts[place[1]])
+            else:
+                found.append(None)
+        return found if any(found) else None
+
     cdef bint only_reader(self, int index, Blob blob) except -1:
         """Whether nobody but node `index`, forward, will read these data, so that they need not be there if it can do without."""
         cdef Life life
-        if self.training or self.stale or blob.data_memory.shown():
+        if self.stale or blob.data_memory.shown():
             return False
         for life in <list> self.forward[index]:
             if life.memory is blob.data_memory:
-                return not life.others_hold()
+                return not life.followers and not life.others_hold()
         return False
 
     cdef int end_forward(self, int index, Node node) except -1:

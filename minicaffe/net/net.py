@@ -194,9 +194,9 @@ class Net(Runner):
         list of dict
             `layer` and `operation` are names, `engine` is ``CAFFE``, ``CUDNN`` and so on, ``CUDNN/CAFFE`` where another engine
             computes a gradient, None before the first use; `refused` says by engine why it does not compute this; `fused` names the
-            layers after this one that it computed, too, when it ran last.
+            layers after this one that it computed, too, when it ran last, of a Concat its part.
         """
-        return [{"layer": node.name, **operation.describe(), "fused": [follower.name for follower in node.followers[:node.fused]]}
+        return [{"layer": node.name, **operation.describe(), "fused": node.computes}
                 for node in self.nodes for operation in node.layer.operations()]
 
     def summary(self):

@@ -18,12 +18,14 @@ cdef class Node:
     cdef readonly object file        # where the layer is defined, for errors
     cdef readonly object line
     cdef readonly list followers     # nodes that its operation may compute, too: each reads what the one before it wrote
+    cdef readonly bint moves         # what its operation computes may go to another blob than the top
     cdef readonly int in_place       # so many of them, the first, work in place on its only top
     cdef readonly int fused          # how many of them it computed when it ran last
+    cdef readonly str into           # the layer for which it wrote its result into another blob then; None: it did not
     cdef readonly int ran            # how it ran last itself: ALONE to LOST
     cpdef bint carries(self) noexcept
     cdef int forward(self) except -1
-    cdef int forward_with(self, int most, bint lasting) except -1
+    cdef int forward_with(self, int most, bint lasting, list parts) except -1
     cdef int separate(self) except -1
     cdef int backward(self) except -1
     cdef int renew_tops(self) except -1

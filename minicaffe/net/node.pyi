@@ -17,6 +17,7 @@ class Node:
     followers: list[Node]
     in_place: int
     fused: int
+    into: str | None
     ran: int
     file: str | None
     line: int | None

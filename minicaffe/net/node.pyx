@@ -41,14 +41,20 @@ cdef class Node:
         """The loss weight of each top."""
         return self.layer.loss_weights
 
+    @property
+    def computes(self):
+        """Names of the layers that it computed, too, when it ran last: followers, and one that joins its result with others."""
+        return [node.name for node in self.followers[:self.fused]] + ([self.into] if self.into is not None else [])
+
     cpdef bint carries(self) noexcept:
         """Whether its backward computes that of the followers, too, which it computed when it ran last."""
         return self.fused and (<Node> self.followers[0]).ran == CARRIED
 
-    cdef int forward_with(self, int most, bint lasting) except -1:
+    cdef int forward_with(self, int most, bint lasting, list parts) except -1:
         """Compute the tops, and of the followers those that the layer's operation can compute, too, `most` at most; return how many.
 
-        `lasting` says that backward may be run after it. What a follower with a top of its own reads is not computed, and recycled.
+        `lasting` says that backward may be run after it. What a follower with a top of its own reads is not computed, and recycled; so
+        is a result that is written into another blob, of which `parts` has the Part or None for the node and each of these followers.
         """
         cdef Operation operation
         cdef Node node
@@ -56,8 +62,8 @@ cdef class Node:
         if self.carries():
             for node in self.followers[:self.fused]:
                 node.ran = LOST
-        self.fused = 0
-        if not most:
+        self.fused, self.into = 0, None
+        if not most and parts is None:
             return self.forward()
         operation = self.layer.operations()[0]
         if not operation.fuses():
@@ -76,17 +82,21 @@ cdef class Node:
             node.renew_tops()
             epilogue.top = node.tops[0]
             joined += 1
-        operation.epilogue = epilogue if joined else None
+        epilogue.part = parts[joined] if parts is not None else None
+        operation.epilogue = epilogue if joined or epilogue.part is not None else None
         try:
             self.forward()
             if operation.epilogue is None:      # taken
                 self.fused = joined
                 for node in self.followers[:joined]:
                     node.ran = CARRIED if epilogue.carries else JOINED if node.needs_backward and lasting else LOST
-                if joined > self.in_place:
+                written = epilogue.part is not None and epilogue.part.written
+                if written:
+                    self.into = epilogue.part.by
+                if written or joined > self.in_place:
                     epilogue.top.data_memory.show_private()
                     for node in (self, *self.followers[:joined]):
-                        if node.tops[0] is not epilogue.top:
+                        if written or node.tops[0] is not epilogue.top:
                             (<Blob> node.tops[0]).data_memory.recycle()
         finally:
             operation.epilogue = None
@@ -197,11 +207,11 @@ def link_followers(nodes):
         kinds = [kind for operation in node.layer.operations() if (kind := operation.takes_epilogue) is not None]
         if not kinds or not _may_fuse(node):
             continue
-        moves = any(kind.moves for kind in kinds)
+        node.moves = any(kind.moves for kind in kinds)
         top = node.tops
         for follower in nodes[i + 1:]:
             in_place = follower.bottoms == follower.tops == top
-            if not _may_fuse(follower) or not (in_place or (moves and top[0] in follower.bottoms and top[0] not in follower.tops)):
+            if not _may_fuse(follower) or not (in_place or (node.moves and top[0] in follower.bottoms and top[0] not in follower.tops)):
                 break
             node.in_place += top == node.tops and in_place
             top = follower.tops

@@ -295,7 +295,8 @@ cdef class Runner:
                     most = min(end - i, <int> len(node.followers)) if unseen else 0
                     if most > node.in_place:
                         most = lifetimes.unread(i, node, most) if lifetimes is not None else node.in_place
-                    done = i + node.forward_with(most, lifetimes is None or self.training)
+                    parts = lifetimes.parts_of(i, node, most) if lifetimes is not None else None
+                    done = i + node.forward_with(most, lifetimes is None or self.training, parts)
                 if self.loss_at_once:
                     loss += self.loss_at(i)
                 if lifetimes is not None:

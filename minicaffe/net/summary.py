@@ -76,8 +76,7 @@ class Summary:
         self.name, self.file, self.phase = net.name, net.file, "TEST" if net.phase else "TRAIN"
         seen, by, self.rows = set(), {}, []
         for node in net.nodes:
-            fused = node.followers[:node.fused]
-            by.update((id(follower), node.name) for follower in fused)
+            by.update((id(follower), node.name) for follower in node.followers[:node.fused])
             forth, back = cost.forward(node), cost.backward(node)
             engines = [operation.describe()["engine"] for operation in node.layer.operations()]
             layouts = [layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None]
@@ -86,7 +85,7 @@ class Summary:
                       cost.nbytes(blob for blob in node.tops if _first(blob.data_memory, seen)),
                       cost.nbytes(blob for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
                       forth.flops, back.flops, "/".join(dict.fromkeys(filter(None, engines))) or None, next(iter(layouts), None),
-                      [follower.name for follower in fused], by.get(id(node), ""), (scratch or {}).get(node.name))
+                      node.computes, by.get(id(node), ""), (scratch or {}).get(node.name))
             if node.type != "Split" or row.diff or row.data:
                 self.rows.append(row)
         for name in ("parameters", "data", "diff", "flops", "backward_flops"):

@@ -62,6 +62,7 @@ using Dims = int64_t[kMaxAxes];
   X(stream_create, int, (void** stream, void* engine, unsigned flags)) \
   X(memory_desc_create_with_strides, int, (void** md, int axes, const int64_t* dims, int type, const int64_t* strides)) \
   X(memory_desc_create_with_tag, int, (void** md, int axes, const int64_t* dims, int type, int tag)) \
+  X(memory_desc_create_submemory, int, (void** md, const void* whole, const int64_t* dims, const int64_t* offsets)) \
   X(memory_desc_clone, int, (void** md, const void* source)) \
   X(memory_desc_destroy, int, (void* md)) \
   X(memory_desc_equal, int, (const void* a, const void* b)) \
@@ -174,6 +175,16 @@ class Array {
     void* md;
     on->check(on->call.memory_desc_create_with_tag(&md, int(dims.size()), dims.data(), type, tag), "memory_desc_create");
     return Array(on, md);
+  }
+
+  /// The first of its rows alone, such as one image.
+  Array first() const {
+    std::vector<int64_t> one = dims();
+    one[0] = 1;
+    const Dims offsets = {};
+    void* md;
+    on_->check(on_->call.memory_desc_create_submemory(&md, get(), one.data(), offsets), "memory_desc_create_submemory");
+    return Array(on_, md);
   }
 
   const void* get() const { return md_.get(); }

@@ -79,11 +79,11 @@ class Weighted {
     forward_ = Description(on, description);
     if (forward_.slow()) throw std::runtime_error("a shape for which oneDNN has only its slow reference");
     x = forward_.array(kAskSource), w = forward_.array(kAskWeights), y = back_y_ = forward_.array(kAskTop);
-    forward_step_ = forward_step(forward_);
+    forward_step_ = forward_step(forward_, x, y);
   }
-  Step forward_step(const Description& made) const {
+  Step forward_step(const Description& made, const Array& from, const Array& to) const {
     Step step(on_, made);
-    step.takes(kSource, x).takes(kWeights, w).takes(kBias, bias()).takes(kTop, y);
+    step.takes(kSource, from).takes(kWeights, w).takes(kBias, bias()).takes(kTop, to);
     return step;
   }
   Array bias() const { return Array::plain(on_, {int64_t(no_bias_.size())}); }

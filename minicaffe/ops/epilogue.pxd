@@ -1,10 +1,23 @@
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
+
+
+cdef class Part:
+    cdef readonly Blob whole
+    cdef readonly long long first   # its first channel there
+    cdef readonly str by            # the layer that joins it with the others
+    cdef long long pitch            # bytes in the whole from one image to the next, in the layout of the last `begin`
+    cdef bint written               # in place of the blob that would have been copied
+    cdef char* begin(self, const Context& on, Layout layout) except? NULL
+    cdef bint take(self, Blob blob)
 
 
 cdef class Epilogue:
     cdef readonly Blob top      # where the result goes: that of the last layer that joined
+    cdef Part part              # or there, of which the operation tells the part; None: only to `top`
     cdef readonly bint carries  # the operation computes the gradients of the layers that join, too, by its own backward
     cdef readonly bint adds     # it can add another blob
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1

@@ -4,6 +4,36 @@ from libc.math cimport sqrt
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport FLOAT, Blob
+from minicaffe.device.context cimport Context
+from minicaffe.kernels.types cimport item_size
+from minicaffe.memory.layout cimport Layout
+from minicaffe.memory.synced cimport RECYCLED, UNINITIALIZED, SyncedMemory
+
+
+cdef class Part:
+    """The channels of a joined blob, `whole`, from `first` on: an operation may write its result there, so that nobody has to copy it."""
+
+    def __init__(self, Blob whole not None, long long first, str by not None):
+        self.whole, self.first, self.by = whole, first, by
+
+    cdef char* begin(self, const Context& on, Layout layout) except? NULL:
+        """Where the result goes that would have `layout`, None for plain, in a blob of its own; NULL: the whole has no such layout."""
+        cdef Layout arrangement = layout.with_shape(self.whole.shape) if layout is not None else None
+        cdef SyncedMemory memory = self.whole.data_memory
+        if memory.shown() or layout is not None and (arrangement is None or self.first % layout.lanes):
+            return NULL
+        memory.renew()
+        if memory.head != UNINITIALIZED and memory.layout() is not arrangement:    # so the parts before this one are written
+            return NULL
+        cdef long long nbytes = self.whole.count * item_size(self.whole.dtype) if arrangement is None else <long long> arrangement.nbytes
+        self.pitch = nbytes // self.whole.dims[0]
+        return <char*> self.whole.mutable_data_in(on, arrangement) + self.pitch // self.whole.dims[1] * self.first
+
+    cdef bint take(self, Blob blob):
+        """Whether it was written in place of `blob`, for who joins the parts now."""
+        cdef bint written = self.written and blob.data_memory.head == RECYCLED
+        self.written = False
+        return written
 
 
 cdef class Epilogue:

@@ -12,4 +12,4 @@ cdef PrivateLayout blocked(Layout layout, tuple outer)
 cdef Layout in_lanes(Layout layout)
 cdef int clear_padding(Layout layout, Blob blob, void* values) except -1
 cdef Layout by_channels(Layout layout, Blob blob, Channels* channels)
-cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, bint diff)
+cdef list joined_layouts(const Context& on, list parts, Blob whole, list sources, bint diff)

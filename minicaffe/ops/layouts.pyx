@@ -80,12 +80,12 @@ cdef Layout by_channels(Layout layout, Blob blob, Channels* channels):
     return None
 
 
-cdef list joined_layouts(const Context& on, list parts, Blob whole, bint join, bint diff):
+cdef list joined_layouts(const Context& on, list parts, Blob whole, list sources, bint diff):
     """The layouts of all parts, and of the whole last, to join the parts along the channels or to take the whole apart.
 
-    They are one kind of layout, in which that is as in plain order; if there is none for all, they are None, plain.
+    They are one kind of layout, in which that is as in plain order, and that of the `sources`; if there is none for all, they are None,
+    plain.
     """
-    sources = parts if join else [whole]
     cdef Layout layout = diff_layout(on, sources, True) if diff else data_layout(on, sources, True)
     found = [layout.with_shape(blob.shape) if layout is not None else None for blob in [*parts, whole]]
     return found if None not in found else [None] * len(found)

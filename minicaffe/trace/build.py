@@ -342,7 +342,7 @@ def _node(net, node):
         "bottoms": [blob.name for blob in node.bottoms], "tops": [blob.name for blob in node.tops],
         "params": [blob.name for blob in node.blobs], "shapes": {blob.name: list(blob.shape) for blob in blobs},
         "engine": " ".join(engines) or None, "layout": layout,
-        "fused": [follower.name for follower in node.followers[:node.fused]],
+        "fused": node.computes,
         "flops": {kind: of.flops for kind, of in costs.items()}, "bytes": {kind: of.bytes for kind, of in costs.items()},
     }
 

@@ -1,4 +1,5 @@
-"""By a plan a convolution computes layers with tops of their own, too, sums among them; what only they read is then never there."""
+"""By a plan a convolution computes layers with tops of their own, too, sums among them, and writes its part of a Concat's top; what only
+they read is then never there."""
 
 import numpy as np
 import pytest
@@ -6,7 +7,8 @@ from watched import fused, with_one_watched
 
 import minicaffe as caffe
 from minicaffe.blob import Blob
-from minicaffe.errors import DependencyError, RecycledError
+from minicaffe.errors import DependencyError, Error, RecycledError
+from minicaffe.layer import Layer, register_layer
 
 pytestmark = pytest.mark.usefixtures("onednn")
 
@@ -248,3 +250,189 @@ def test_what_was_never_there_raises_after_a_reshape_too(net_of):
         for name in ("y", "b"):
             with pytest.raises(RecycledError):
                 net.blobs[name].data  # noqa: B018
+
+
+# ---- parts of a Concat's top
+
+def joined(*bottoms, axis=1):
+    return (f'layer {{ name: "joined" type: "Concat" {" ".join(f"""bottom: "{name}" """ for name in bottoms)} top: "j" '
+            f'concat_param {{ axis: {axis} }} }}')
+
+
+def relu(name):
+    return f'layer {{ name: "relu_{name}" type: "ReLU" bottom: "{name}" top: "{name}" }}'
+
+
+WIDE, LAST = conv("x", "first", 32), conv("j", "z")
+
+
+@pytest.fixture
+def two_threads():
+    before = caffe.get_num_threads()
+    caffe.set_num_threads(2)
+    yield
+    caffe.set_num_threads(before)
+
+
+def feed(nets, *shape):
+    for net in nets:
+        net.blobs["x"].reshape(*shape)
+        net.blobs["x"].data[...] = np.random.default_rng(1).standard_normal(shape)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize(("engine", "a", "b", "written"), [
+    ("ONEDNN", 16, 32, "ab"), ("ONEDNN", 48, 16, "ab"), ("ONEDNN", 16, 20, ""), ("ONEDNN", 20, 12, ""),
+    ("WINOGRAD", 16, 32, "ab"), ("WINOGRAD", 48, 16, "ab"), ("WINOGRAD", 20, 20, "ab"), ("WINOGRAD", 16, 20, "b"),
+    ("WINOGRAD", 20, 16, "a"), ("WINOGRAD", 20, 12, "a"), ("CAFFE", 16, 16, "")])
+def test_parts_of_a_concat_are_written_at_once(net_of, engine, a, b, written, images):
+    """In blocks of channels where all are whole, and in plain order, in which WINOGRAD leaves channels that fill none."""
+    from minicaffe.ops import engine as engines
+    engines.prefer(engine)
+    net, watched = two_nets(net_of, WIDE + conv("x", "a", a) + relu("a") * (engine != "CAFFE") + conv("first", "b", b) + joined("a", "b")
+                            + LAST)
+    feed((net, watched), images, 3, 41, 32)     # enough work for images one by one
+    for _ in range(3):
+        assert_same_output(net, watched)
+    found = fused(net)
+    assert found.get("a", []) == ["relu_a"] * (engine != "CAFFE") + ["joined"] * ("a" in written)
+    assert found.get("b", []) == ["joined"] * ("b" in written)
+    for name in "abj":
+        with pytest.raises(RecycledError):
+            net.blobs[name].data  # noqa: B018
+    net.blobs["x"].data[...] *= 2
+    watched.blobs["x"].data[...] *= 2
+    assert_same_output(net, watched)
+
+
+NOTHING = 'layer { name: "nothing" type: "Silence" bottom: "%s" }'
+BRANCHES = WIDE + conv("x", "a", 16) + conv("first", "b", 32)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_images_with_little_work_are_computed_at_once_and_copied(net_of):
+    from minicaffe.ops import engine
+    engine.prefer("ONEDNN")
+    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST)
+    for images, names in ((2, []), (1, ["joined"]), (2, [])):
+        feed((net, watched), images, 3, 9, 8)
+        for _ in range(2):
+            assert_same_output(net, watched)
+        assert fused(net).get("a", []) == names
+
+
+@pytest.mark.parametrize(("layers", "written"), [
+    (joined("a", "b"), "ab"),
+    (joined("x", "a", "b"), ""),                # all together do not fill blocks
+    (joined("a", "p"), "a"),
+    (joined("a", "a") + NOTHING % "b", ""),     # of which a Split makes two
+    (joined("a", "a2", axis=2) + NOTHING % "b", ""),
+    ('layer { name: "power" type: "Power" bottom: "a" top: "a" power_param { scale: 2 } }' + joined("a", "b"), "b"),
+    (joined("a", "b") + NOTHING % "a", "b"),
+    (SUM.replace('"y"', '"b"').replace('"s"', '"c"') + joined("a", "c"), "a"),      # a sum is copied
+])
+def test_which_parts_are_written(net_of, layers, written):
+    text = BRANCHES + conv("x", "a2", 16) * ('"a2"' in layers)
+    text += 'layer { name: "p" type: "Pooling" bottom: "b" top: "p" pooling_param { kernel_size: 3 pad: 1 } }' * ('"p"' in layers)
+    net, watched = two_nets(net_of, text + layers + LAST)
+    feed((net, watched), 1, 3, 9, 8)
+    for _ in range(3):
+        assert_same_output(net, watched)
+    assert {name for name, names in fused(net).items() if "joined" in names} == set(written.replace("", ""))
+
+
+@pytest.mark.parametrize("how", [
+    {"keep": ["a"]},
+    {"keep": ["j"]},
+    pytest.param({"plan": None}, marks=pytest.mark.no_plan("without one"))])
+def test_who_may_read_a_part_finds_it(net_of, how):
+    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST, **how)
+    feed((net, watched), 1, 3, 9, 8)
+    for sign in (1, -1, 2):
+        net.blobs["x"].data[...] *= sign
+        watched.blobs["x"].data[...] *= sign
+        assert_same_output(net, watched)
+        name = how.get("keep", ["a"])[0]
+        np.testing.assert_allclose(net.blobs[name].cpu_data, watched.blobs[name].data, 1e-4, 1e-4)
+    assert [part for part, names in fused(net).items() if "joined" in names] == {"a": ["b"], "j": ["a", "b"]}[name] * bool(net.plan)
+
+
+def test_a_view_of_the_whole_or_of_a_part(net_of):
+    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST, keep=["j"])
+    feed((net, watched), 1, 3, 9, 8)
+    net.forward(end="joined")
+    part, whole = net.blobs["a"].data, net.blobs["j"].data
+    for sign in (1, -1):
+        net.blobs["x"].data[...] *= sign
+        watched.blobs["x"].data[...] *= sign
+        assert_same_output(net, watched)
+        assert not fused(net)
+        np.testing.assert_allclose(part, watched.blobs["a"].data, 1e-4, 1e-4)
+        np.testing.assert_allclose(whole, watched.blobs["j"].data, 1e-4, 1e-4)
+    del part, whole
+    for _ in range(2):      # the first leaves the whole in blocks
+        assert_same_output(net, watched)
+    assert {"a", "b"} <= set(fused(net))
+
+
+class Stopping(Layer):
+    """A copy, which fails where a test says so."""
+
+    fails = False
+
+    def reshape(self, bottom, top):
+        top[0].reshape_like(bottom[0])
+
+    def forward_cpu(self, bottom, top):
+        if self.fails:
+            raise Error("not now")
+        top[0].data[...] = bottom[0].data
+
+
+def test_a_run_that_stopped_between_parts(net_of, monkeypatch):
+    """Neither the next run nor a reader takes what is left of it for the whole."""
+    register_layer("Stopping", Stopping)
+    stop = 'layer { name: "stop" type: "Stopping" bottom: "x" top: "t" }'
+    net, watched = two_nets(net_of, conv("x", "a", 16) + stop + conv("t", "b", 16) + joined("a", "b") + LAST)
+    feed((net, watched), 1, 3, 9, 8)
+    for _ in range(2):
+        assert_same_output(net, watched)
+    assert fused(net) == {"a": ["joined"], "b": ["joined"]}
+    monkeypatch.setattr(Stopping, "fails", True)
+    with pytest.raises(Error, match="not now"):
+        net.forward()
+    monkeypatch.undo()
+    with pytest.raises(RecycledError):
+        net.blobs["a"].data  # noqa: B018
+    net.blobs["x"].data[...] *= 2
+    watched.blobs["x"].data[...] *= 2
+    net.forward(start="stop", end="b")      # layer by layer: b has its own memory now, a still none
+    np.testing.assert_allclose(net.blobs["b"].data, watched.forward(end="b")["b"], 1e-4, 1e-4)
+    assert_same_output(net, watched)
+    assert fused(net) == {"a": ["joined"], "b": ["joined"]}
+
+
+def test_parts_of_another_shape(net_of):
+    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST)
+    for shape in ((1, 3, 9, 8), (1, 3, 12, 12), (2, 3, 64, 64), (1, 3, 5, 5)):
+        feed((net, watched), *shape)
+        for _ in range(2):
+            assert_same_output(net, watched)
+        assert {"a", "b"} <= set(fused(net))
+
+
+def test_training_copies_what_backward_reads(net_of):
+    """A ReLU's gradient is computed from its top."""
+    loss = 'layer { name: "loss" type: "Reduction" bottom: "j" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
+    net, watched = (net_of(BRANCHES + relu("b") + joined("a", "b") + loss, phase=caffe.TRAIN, plan=plan) for plan in ("memory", None))
+    for blob, other in zip(*([blob for layer in each.layers for blob in layer.blobs] for each in (net, watched)), strict=True):
+        other.data[...] = blob.data
+    feed((net, watched), 1, 3, 9, 8)
+    for each in (net, watched, net, watched):
+        each.clear_param_diffs()
+        each.forward()
+        each.backward()
+    assert fused(net) == {"a": ["joined"], "b": ["relu_b"]}
+    for blob, other in zip(*([blob for layer in each.layers for blob in layer.blobs] for each in (net, watched)), strict=True):
+        np.testing.assert_array_equal(blob.diff, other.diff)

@@ -5,7 +5,7 @@
 Measures every case that RESULT.json lacks and writes the file after each, so that a run that was stopped goes on where it was;
 tools/bench/report.py makes the tables and the picture of docs/benchmarks.md from it. A case is one of the nets of `models/` with
 random pictures of its size: a training step or a forward of its deploy net, of a batch or one picture, on 1 or 2 threads, in
-float32 or bf16.
+float32 or bf16. minicaffe runs by the plan that its commands run by.
 
 The step is forward, backward and SGD with momentum and weight decay. PyTorch runs in NCHW and channels-last (BatchNorm and Scale
 as one operator there, as PyTorch's users write it), its optimiser fused, some nets by torch.compile, too; the best counts.
@@ -53,6 +53,7 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 16, "googlenet": 8, "resnet50": 8, "mobilenet": 8, "squeezenet": 8,
            "vgg16": 4, "lstm_text": 32}
 COMPILED = ("lenet", "cifar10_quick", "squeezenet")     # torch.compile takes minutes for deep nets
+PLAN = "memory" # what `minicaffe train` and `classify` run by
 STEPS = 32      # of a sequence of lstm_text
 SQUARE = 2048   # size of the matrices that measure the peak
 LOOK = 512      # and of those that tell whether the processors are all there
@@ -111,7 +112,7 @@ def deploy_net(name, batch):
 def random_net(name, batch):
     """The deploy net built with the same weights at each call, each BatchNorm with a mean of 0 and a variance."""
     pycaffe.set_random_seed(1)
-    net = Net(deploy_net(name, batch))
+    net = Net(deploy_net(name, batch), plan=PLAN)
     variance = 2 if any(layer.type == "Eltwise" for layer in net.layers) else 1     # else sums grow until Softmax gives 0 and 1
     for layer in net.layers:
         if layer.type == "BatchNorm":
@@ -143,7 +144,7 @@ def training_net(name, batch):
 
 def steps(case, try_peer):
     """Functions that take a training step, by who computes, and the net."""
-    ours = bench.Minicaffe(training_net(case.net, case.batch), case.threads)
+    ours = bench.Minicaffe(training_net(case.net, case.batch), case.threads, plan=PLAN)
     arrays = random_inputs(ours.net)
     ours.fill(arrays)
     return {"minicaffe": ours.step, **_torches(ours.net, arrays, case, try_peer)}, ours.net

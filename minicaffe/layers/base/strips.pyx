@@ -27,16 +27,18 @@ cdef class StripLayer(DeviceLayer):
         return len(parts) == 1
 
     cdef int move(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
-        """Copy the parts into the whole, or with `join` false the whole into those parts that are wanted."""
+        """Copy those parts that are wanted, None: all, into the whole, or with `join` false out of it."""
         cdef long long offset = 0, strip, size, pitch
         cdef list layouts = [None] * (len(parts) + 1)
         if self.axis == 1 and whole.num_axes == 4:
-            layouts = joined_layouts(on, parts, whole, join, diff)
+            layouts = joined_layouts(on, parts, whole, parts if join and wanted is None else [whole], diff)
         cdef Layout layout = layouts[len(parts)]
         size = item_size(element(layout, whole))
         pitch = sum(self.strips) * size
         cdef char* there
-        if join:
+        if join and wanted is not None:
+            there = <char*> (whole.mutable_diff_in(on, layout) if diff else whole.mutable_data_in(on, layout))
+        elif join:
             there = <char*> (whole.overwrite_diff_in(on, layout) if diff else whole.overwrite_data_in(on, layout))
         else:
             there = <char*> <void*> (whole.diff_in(on, layout) if diff else whole.data_in(on, layout))
@@ -45,12 +47,13 @@ cdef class StripLayer(DeviceLayer):
         cdef int i
         for i in range(len(parts)):
             part, strip, layout = parts[i], self.strips[i] * size, layouts[i]
-            if join:
-                here = <void*> (part.diff_in(on, layout) if diff else part.data_in(on, layout))
-                with nogil:
-                    copy_strips(on, self.rows, strip, here, strip, there + offset, pitch)
-            elif wanted is None or wanted[i]:
-                here = part.overwrite_diff_in(on, layout) if diff else part.overwrite_data_in(on, layout)
-                with nogil:
-                    copy_strips(on, self.rows, strip, there + offset, pitch, here, strip)
+            if wanted is None or wanted[i]:
+                if join:
+                    here = <void*> (part.diff_in(on, layout) if diff else part.data_in(on, layout))
+                    with nogil:
+                        copy_strips(on, self.rows, strip, here, strip, there + offset, pitch)
+                else:
+                    here = part.overwrite_diff_in(on, layout) if diff else part.overwrite_data_in(on, layout)
+                    with nogil:
+                        copy_strips(on, self.rows, strip, there + offset, pitch, here, strip)
             offset += strip

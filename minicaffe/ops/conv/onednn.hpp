@@ -15,6 +15,11 @@ inline bool pays(const ConvShape& s, bool transposed) {
   return fills(s.outputs / s.groups) && ((!transposed && s.groups == 1 && s.channels <= 4) || fills(s.group_channels));
 }
 
+/// Whether images one by one take about as long as all at once: each has work for all threads.
+inline bool pays_apart(const ConvShape& s, int threads) {
+  return s.images == 1 || s.positions * s.outputs * s.k >= (index_t(1) << 18) * threads;
+}
+
 class Conv : public Weighted {
  public:
   /// With primitives for as many threads as `threads` says; all arrays are float32, or with `bf16` images and weights are bf16. If
@@ -36,9 +41,10 @@ class Conv : public Weighted {
           Array::any(on, y_dims, type));
   }
 
-  /// Whether forward can go on to compute `slopes(y + addend)`, each for what is asked; `slopes` is how many there are.
-  bool fuse(bool adds, int64_t slopes) {
-    if (fused_step_ && adds == adds_ && slopes == slopes_) return true;
+  /// Whether forward can go on to compute `slopes(y + addend)`, each for what is asked; `slopes` is how many there are. `apart`: images
+  /// of y need not lie one behind the other.
+  bool fuse(bool adds, int64_t slopes, bool apart) {
+    if (fused_step_ && adds == adds_ && slopes == slopes_ && apart == apart_) return true;
     on_->use_threads(threads_);
     const std::vector<int64_t> dims = y.dims();
     std::vector<int64_t> of_slopes(dims.size(), 1);
@@ -46,19 +52,24 @@ class Conv : public Weighted {
     Attributes after(on_);
     if (adds) after.add(y);
     if (slopes) after.rectify(slopes > 1);
+    const Array from = apart ? x.first() : x, to = apart ? y.first() : y;
     void* description = nullptr;
-    if (create_forward(&description, x.get(), w.get(), bias().get(), y.get(), after.get()) != kSuccess) return false;
+    if (create_forward(&description, from.get(), w.get(), bias().get(), to.get(), after.get()) != kSuccess) return false;
     const Description made(on_, description);
     if (made.slow()) return false;
-    fused_step_ = forward_step(made);
+    fused_step_ = forward_step(made, from, to);
     if (adds) fused_step_.takes(kPostOp | kOperand, y);
     if (slopes) fused_step_.takes(kPostOp * (adds ? 2 : 1) | kWeights, Array::plain(on_, of_slopes));
-    adds_ = adds, slopes_ = slopes;
+    adds_ = adds, slopes_ = slopes, apart_ = apart;
     return true;
   }
-  /// Forward as `fuse` was asked last.
-  void forward_fused(const void* x_at, const void* w_at, const void* b_at, void* y_at, const void* addend, const float* slopes) {
-    fused_step_.run(threads_, {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at, adds_ ? addend : slopes, slopes});
+  /// Forward as `fuse` was asked last; the images of y, if they lie apart, are `pitch` bytes from each other.
+  void forward_fused(const void* x_at, const void* w_at, const void* b_at, void* y_at, int64_t pitch, const void* addend,
+                     const float* slopes) {
+    const int64_t steps = apart_ ? y.dims()[0] : 1, step = int64_t(x.bytes()) / steps;
+    for (int64_t i = 0; i < steps; ++i)
+      fused_step_.run(threads_, {static_cast<const char*>(x_at) + i * step, w_at, b_at ? b_at : no_bias_.data(),
+                                 static_cast<char*>(y_at) + i * pitch, adds_ ? addend : slopes, slopes});
   }
 
  private:
@@ -83,7 +94,7 @@ class Conv : public Weighted {
   int algorithm_ = kDirect;
   Dims strides_, dilates_, pads_;
   Step fused_step_;
-  bool adds_ = false;  // what the fused step does
+  bool adds_ = false, apart_ = false;  // what the fused step does
   int64_t slopes_ = 0;
 };
 

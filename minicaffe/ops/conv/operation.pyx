@@ -14,7 +14,7 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.onednn.library cimport Library, PrivateLayout, lanes_layout, library, scaled_layout
 from minicaffe.ops.broadcast.caffe cimport shift_by
 from minicaffe.ops.engine cimport Operation, Primitive, refuse
-from minicaffe.ops.epilogue cimport ChannelEpilogue
+from minicaffe.ops.epilogue cimport ChannelEpilogue, Part
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.sums.caffe cimport channel_sums
@@ -52,16 +52,18 @@ cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd"
     long long winograd_scratch "mc::cpu::winograd::scratch"(Threads, const ConvShape&, bint lanes)
     void winograd_forward "mc::cpu::winograd::forward"(Threads, const ConvShape&, bint lanes, const void* x, const void* w,
                                                        const float* scale, const float* shift, const void* addend,
-                                                       const float* slopes, void* y, void* scratch)
+                                                       const float* slopes, void* y, long long y_channels, void* scratch)
     void winograd_backward "mc::cpu::winograd::backward"(Threads, const ConvShape&, bint lanes, const void* x, const void* dy,
                                                          const void* w, void* dx, void* dw, void* db, void* scratch)
 
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     bint pays(const ConvShape&, bint transposed)
+    bint pays_apart(const ConvShape&, int threads)
     cppclass OnednnConv "mc::onednn::Conv"(Weighted):
         void make(const Library*, const ConvShape&, bint transposed, int threads, bint bf16) except +refuse
-        bint fuse(bint adds, int64_t slopes) except +refuse
-        void forward_fused(const void* x, const void* w, const void* b, void* y, const void* addend, const float* slopes) except +refuse
+        bint fuse(bint adds, int64_t slopes, bint apart) except +refuse
+        void forward_fused(const void* x, const void* w, const void* b, void* y, long long pitch, const void* addend,
+                           const float* slopes) except +refuse
 
 
 cdef class Convolution(Operation):
@@ -221,6 +223,9 @@ cdef class WinogradConvolution(Primitive):
         cdef const float* slopes = NULL
         cdef const void* addend = NULL
         cdef object held
+        cdef Part part = None
+        cdef char* to = NULL    # a part of another blob, of as many channels
+        cdef long long channels = op.outputs
         if epilogue is not None and op.by_axis_1(y):
             if epilogue.scale.size():
                 epilogue.round(bias)
@@ -231,14 +236,19 @@ cdef class WinogradConvolution(Primitive):
             if epilogue.addend is not None:
                 addend = epilogue.addend.data_in(on, self.y)
                 held = epilogue.addend.data_memory.private_side     # x, in another shape, may be the same memory in another layout
-            y, operation.epilogue = epilogue.top, None
+            y, part, operation.epilogue = epilogue.top, epilogue.part, None
+            if part is not None and addend == NULL:
+                to = part.begin(on, self.y)
+                channels = part.whole.dims[1] if to != NULL else channels
         cdef const void* values = x.data_in(on, self.x)
         cdef const void* w = weight.data_on(on)
         cdef object kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
             winograd_forward(on.threads, op.shape, self.lanes, values, w, factors, terms, addend, slopes,
-                             y.overwrite_data_in(on, self.y), scratch)
+                             to if to != NULL else y.overwrite_data_in(on, self.y), channels, scratch)
+        if to != NULL:
+            part.written = True
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         return self.gradients(on, operation, x, y, weight, True, None, None)
@@ -287,7 +297,13 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef Convolution op = operation
         cdef ChannelEpilogue epilogue = operation.epilogue
         cdef Blob addend = epilogue.addend, top = epilogue.top
-        if not op.by_axis_1(y) or not self.conv.fuse(addend is not None, epilogue.slopes.size()):
+        cdef Part part = epilogue.part
+        cdef char* to = NULL    # a part of another blob
+        if part is not None and addend is None and op.by_axis_1(y) and pays_apart(op.shape, on.threads.count):
+            to = part.begin(on, self.y)
+            if to != NULL and not self.conv.fuse(False, epilogue.slopes.size(), True):
+                to = NULL
+        if to == NULL and (not op.by_axis_1(y) or not self.conv.fuse(addend is not None, epilogue.slopes.size(), False)):
             self.adds, self.fuses = False, self.fuses and addend is not None
             return False
         cdef Layout layout = self.w
@@ -302,7 +318,10 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef const void* added = addend.data_in(on, self.y) if addend is not None else NULL
         cdef object held = addend.data_memory.private_side if addend is not None else None  # x may be the same memory in another layout
         with nogil:
-            self.conv.forward_fused(x.data_in(on, self.x), w, b, top.overwrite_data_in(on, self.y), added, epilogue.slopes.data())
+            self.conv.forward_fused(x.data_in(on, self.x), w, b, to if to != NULL else top.overwrite_data_in(on, self.y),
+                                    part.pitch if to != NULL else 0, added, epilogue.slopes.data())
+        if to != NULL:
+            part.written = True
         operation.epilogue = None
         return True
 

@@ -409,9 +409,12 @@ template <int r, int kLanes> class Convolution {
                     Room(threads_, columns(0), s_.group_channels, false).floats(true));
   }
 
-  void forward(const float* x, const float* w, const Finish& finish, float* y, float* scratch) const {
+  /// y lies among `y_channels` channels, which may be more than its own.
+  void forward(const float* x, const float* w, const Finish& finish, float* y, index_t y_channels, float* scratch) const {
     for (index_t g = 0; g < s_.groups; ++g) {
-      const Images from = image(g), to = columns(g);
+      const Images from = image(g);
+      Images to = columns(g);
+      to.channels = y_channels;
       const Room room(threads_, from, to.count, true);
       const float* const weights = w + g * s_.m * s_.group_channels * taps;
       evaluate<OfTile<r>>(room, room.all(), room.whole, from, x, kernels(true), weights, room.memory(scratch, 0));
@@ -662,10 +665,10 @@ inline index_t scratch(Threads threads, const ConvShape& s, bool lanes) {
   return with(threads, s, lanes, [](const auto& convolution) { return convolution.scratch(); });
 }
 inline void forward(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* w, const float* scale,
-                    const float* shift, const void* addend, const float* slopes, void* y, void* scratch) {
+                    const float* shift, const void* addend, const float* slopes, void* y, index_t y_channels, void* scratch) {
   with(threads, s, lanes, [&](const auto& convolution) {
     convolution.forward(static_cast<const float*>(x), static_cast<const float*>(w),
-                        Finish{scale, shift, static_cast<const float*>(addend), slopes}, static_cast<float*>(y),
+                        Finish{scale, shift, static_cast<const float*>(addend), slopes}, static_cast<float*>(y), y_channels,
                         static_cast<float*>(scratch));
   });
 }
