@@ -19,6 +19,7 @@ class Layer:
     backward_reads_bottoms: bool
     backward_reads_tops: bool
     flops_per_value: tuple[int, int]
+    parts: Sequence[Any]
     host_only: bool
     blobs: list[Blob]
     param_propagate_down: list[bool]

@@ -15,6 +15,7 @@ class Node:
     bottoms: list[Blob]
     tops: list[Blob]
     followers: list[Node]
+    moves: bool
     in_place: int
     fused: int
     into: str | None
@@ -25,6 +26,7 @@ class Node:
     type: str
     param: Any
     blobs: list[Blob]
+    computes: list[str]
     loss_weights: list[float]
     def __init__(self, layer: Layer, bottoms: list[Blob], tops: list[Blob], file: str | None = None,
                  line: int | None = None) -> None: ...
