@@ -138,7 +138,7 @@ cdef class Lifetimes:
                 life.kept = True
         self.nodes, self.joined = nodes, {}
         for i, node in enumerate(nodes):
-            if unchanged(node.layer):
+            if node.layer.parts and unchanged(node.layer) and life_of(lives, node.tops[0].data_memory).last < 0:
                 for j in range(len(node.layer.parts)):
                     blob = node.bottoms[j]
                     self.joined[blob] = i, j, life_of(lives, blob.data_memory).last

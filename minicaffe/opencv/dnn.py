@@ -51,7 +51,8 @@ def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, tr
                                            keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields)
         param, _ = upgrade.upgrade_net(param, positions)
         param.state.phase = TEST
-    net = pycaffe.Net(param, TEST, file=file, positions=positions, skip_unknown_fields=skip_unknown_fields, trusted=trusted)
+    net = pycaffe.Net(param, TEST, file=file, positions=positions, skip_unknown_fields=skip_unknown_fields, trusted=trusted,
+                      plan="memory")
     if isinstance(caffeModel, (str, os.PathLike)):
         if os.fspath(caffeModel):
             net.copy_from(os.fspath(caffeModel))
@@ -68,7 +69,7 @@ def _content(buffer):
 
 
 class Net:
-    """What `readNetFromCaffe` returns; `caffe` is the minicaffe Net inside.
+    """What `readNetFromCaffe` returns; `caffe` is the minicaffe Net inside, whose blobs share memory when it runs to its end.
 
     A layer's output is what the layer itself gives: a ReLU that works in place after it does not show in it. As in OpenCV, a
     Convolution is listed by the name of its top, every other layer by its own.

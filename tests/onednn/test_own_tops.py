@@ -390,6 +390,19 @@ class Stopping(Layer):
         top[0].data[...] = bottom[0].data
 
 
+def test_who_else_has_the_wholes_memory_keeps_it(net_of):
+    """Of two blobs that share a memory, as they may by turns, the whole has it from the Concat on."""
+    net, watched = two_nets(net_of, BRANCHES.replace(WIDE, WIDE + conv("x", "early", 64)) + conv("early", "c", 16)
+                            + joined("a", "b", "c") + conv("j", "z"))
+    feed((net, watched), 1, 3, 9, 8)
+    for each in (net, watched):
+        each.reshape()
+        each.blobs["early"].share_data(each.blobs["j"])
+    for _ in range(3):
+        assert_same_output(net, watched)
+    assert not [names for names in fused(net).values() if "joined" in names]
+
+
 def test_a_run_that_stopped_between_parts(net_of, monkeypatch):
     """Neither the next run nor a reader takes what is left of it for the whole."""
     register_layer("Stopping", Stopping)
