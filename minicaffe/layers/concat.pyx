@@ -1,5 +1,7 @@
 """Concat: blobs side by side along an axis (Caffe concat_layer.cpp)."""
 
+import math
+
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.strips cimport StripLayer
@@ -34,13 +36,13 @@ cdef class ConcatLayer(StripLayer):
             y.share_data(bottom[0])
             y.share_diff(bottom[0])
         elif self.axis == 1:
-            first = 0
+            first, unit = 0, math.gcd(*[blob.dims[1] for blob in bottom])
             for blob in bottom:
-                self.parts.append(Part(y, first, self.name))
+                self.parts.append(Part(y, first, unit, self.name))
                 first += blob.dims[1]
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef list missing = [not (<Part> part).take(blob) for part, blob in zip(self.parts, bottom)]
+        cdef list missing = [not (<Part> part).take() for part in self.parts]
         if len(bottom) > 1 and (any(missing) or not missing):
             self.move(on, bottom, top[0], True, False, None if all(missing) else missing)
 

@@ -14,10 +14,13 @@ cdef class Lifetimes:
     cdef list operations        # of each node's layer: they keep things for backward, which end with it
     cdef bint training
     cdef list nodes
+    cdef bint settled           # all layers have the shapes of their blobs
     cdef dict joined            # for each blob that is joined with others: by which node, as which part, and the last node before that has it
     cdef list parts             # for each node None, or the operation and learnable parameter of a gradient that is used part by part
     cdef list backward          # the same with its backward
     cdef int unread(self, int index, Node node, int most) except -1
+    cdef int begin_forward(self) except -1
+    cdef int abandon_forward(self) except -1
     cdef list parts_of(self, int index, Node node, int most)
     cdef bint only_reader(self, int index, Blob blob) except -1
     cdef int end_forward(self, int index, Node node) except -1

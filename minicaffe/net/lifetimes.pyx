@@ -12,6 +12,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.net.node cimport CARRIED, Node
 from minicaffe.ops.engine cimport Operation
+from minicaffe.ops.epilogue cimport Part
 
 from collections import Counter
 
@@ -137,8 +138,10 @@ cdef class Lifetimes:
                 life = life_of(lives, memory)
                 life.kept = True
         self.nodes, self.joined = nodes, {}
+        fixed = True            # shapes do not depend on values
         for i, node in enumerate(nodes):
-            if node.layer.parts and unchanged(node.layer) and life_of(lives, node.tops[0].data_memory).last < 0:
+            fixed = fixed and not node.layer.always_reshape
+            if fixed and unchanged(node.layer) and node.layer.parts and life_of(lives, node.tops[0].data_memory).last < 0:
                 for j in range(len(node.layer.parts)):
                     blob = node.bottoms[j]
                     self.joined[blob] = i, j, life_of(lives, blob.data_memory).last
@@ -202,6 +205,21 @@ cdef class Lifetimes:
             before = follower
         return most
 
+    cdef int begin_forward(self) except -1:
+        """See whether the shapes are there in which parts are written: a Concat gets its own after the layers before it."""
+        cdef Node node
+        self.settled = bool(self.joined)
+        for node in self.nodes if self.settled else ():
+            self.settled = self.settled and node.layer.seen == node.stamp()
+
+    cdef int abandon_forward(self) except -1:
+        """After an error nobody is to take a part for written, nor to read a whole whose other parts were not."""
+        cdef Part part
+        for index, j, _ in self.joined.values():
+            part = (<Node> self.nodes[index]).layer.parts[j]
+            if part.take() and part.whole.data_memory.overwritten:
+                part.whole.data_memory.recycle()
+
     cdef list parts_of(self, int index, Node node, int most):
         """For node `index` and each of `most` followers the Part of another blob as which its top may be written, or None; None if there is none.
 
@@ -210,7 +228,7 @@ cdef class Lifetimes:
         cdef Node last
         cdef list found = []
         cdef int i
-        if not self.joined or not node.moves:
+        if not self.settled or not node.moves:
             return None
         for i, last in enumerate([node, *node.followers[:most]]):
             place = self.joined.get(last.tops[0])

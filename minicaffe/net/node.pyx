@@ -83,6 +83,8 @@ cdef class Node:
             epilogue.top = node.tops[0]
             joined += 1
         epilogue.part = parts[joined] if parts is not None else None
+        if epilogue.part is not None:
+            epilogue.part.written = False
         operation.epilogue = epilogue if joined or epilogue.part is not None else None
         try:
             self.forward()

@@ -280,6 +280,8 @@ cdef class Runner:
         cdef int i, most, done = -1     # the last of the layers that another has computed, too
         cdef bint unseen = self.watcher() is None
         self.check_ready()
+        if lifetimes is not None:
+            lifetimes.begin_forward()
         if end >= start and (<Node> self.nodes[start]).ran == CARRIED:
             self.separate(start)
         for i in range(start, end + 1):
@@ -301,6 +303,10 @@ cdef class Runner:
                     loss += self.loss_at(i)
                 if lifetimes is not None:
                     lifetimes.end_forward(i, node)
+            except BaseException:
+                if lifetimes is not None:
+                    lifetimes.abandon_forward()
+                raise
             finally:        # what comes after an error is not the layer's
                 self.tell("end", i, "forward")
             if self.debug_info:

@@ -23,15 +23,15 @@ DNN_BACKEND_DEFAULT, DNN_BACKEND_OPENCV, DNN_BACKEND_CUDA = 0, 3, 5
 DNN_TARGET_CPU, DNN_TARGET_CUDA = 0, 6
 
 
-def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, trusted=True):
+def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, trusted=True, plan="memory", keep=()):
     """Read a net.
 
     Parameters
     ----------
     prototxt, caffeModel : str or path, or bytes-like
         Files, or their contents (bytes, bytearray, or an array of uint8). Without a model the weights are the fillers'.
-    skip_unknown_fields, trusted : bool
-        As of `minicaffe.Net`; OpenCV has neither.
+    skip_unknown_fields, trusted, plan, keep
+        As of `minicaffe.Net`; OpenCV has none of them. `plan` and `keep` say what can be read in `Net.caffe` after a run.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, tr
         param, _ = upgrade.upgrade_net(param, positions)
         param.state.phase = TEST
     net = pycaffe.Net(param, TEST, file=file, positions=positions, skip_unknown_fields=skip_unknown_fields, trusted=trusted,
-                      plan="memory")
+                      plan=plan, keep=keep)
     if isinstance(caffeModel, (str, os.PathLike)):
         if os.fspath(caffeModel):
             net.copy_from(os.fspath(caffeModel))

@@ -8,11 +8,12 @@ from minicaffe.memory.layout cimport Layout
 cdef class Part:
     cdef readonly Blob whole
     cdef readonly long long first   # its first channel there
+    cdef readonly long long unit    # of which the channels of all parts are multiples
     cdef readonly str by            # the layer that joins it with the others
     cdef long long pitch            # bytes in the whole from one image to the next, in the layout of the last `begin`
     cdef bint written               # in place of the blob that would have been copied
     cdef char* begin(self, const Context& on, Layout layout) except? NULL
-    cdef bint take(self, Blob blob)
+    cdef bint take(self)
 
 
 cdef class Epilogue:

@@ -7,20 +7,20 @@ from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
 from minicaffe.memory.layout cimport Layout
-from minicaffe.memory.synced cimport RECYCLED, UNINITIALIZED, SyncedMemory
+from minicaffe.memory.synced cimport UNINITIALIZED, SyncedMemory
 
 
 cdef class Part:
     """The channels of a joined blob, `whole`, from `first` on: an operation may write its result there, so that nobody has to copy it."""
 
-    def __init__(self, Blob whole not None, long long first, str by not None):
-        self.whole, self.first, self.by = whole, first, by
+    def __init__(self, Blob whole not None, long long first, long long unit, str by not None):
+        self.whole, self.first, self.unit, self.by = whole, first, unit, by
 
     cdef char* begin(self, const Context& on, Layout layout) except? NULL:
         """Where the result goes that would have `layout`, None for plain, in a blob of its own; NULL: the whole has no such layout."""
         cdef Layout arrangement = layout.with_shape(self.whole.shape) if layout is not None else None
         cdef SyncedMemory memory = self.whole.data_memory
-        if memory.shown() or layout is not None and (arrangement is None or self.first % layout.lanes):
+        if memory.shown() or layout is not None and (arrangement is None or self.unit % layout.lanes):
             return NULL
         memory.renew()
         if memory.head != UNINITIALIZED and memory.layout() is not arrangement:    # so the parts before this one are written
@@ -29,9 +29,9 @@ cdef class Part:
         self.pitch = nbytes // self.whole.dims[0]
         return <char*> self.whole.mutable_data_in(on, arrangement) + self.pitch // self.whole.dims[1] * self.first
 
-    cdef bint take(self, Blob blob):
-        """Whether it was written in place of `blob`, for who joins the parts now."""
-        cdef bint written = self.written and blob.data_memory.head == RECYCLED
+    cdef bint take(self):
+        """Whether it was written, for who joins the parts now."""
+        cdef bint written = self.written
         self.written = False
         return written
 

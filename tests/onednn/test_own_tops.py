@@ -325,6 +325,7 @@ def test_images_with_little_work_are_computed_at_once_and_copied(net_of):
 @pytest.mark.parametrize(("layers", "written"), [
     (joined("a", "b"), "ab"),
     (joined("x", "a", "b"), ""),                # all together do not fill blocks
+    (conv("x", "c", 20) + conv("x", "d", 12) + joined("a", "c", "d", "b"), ""),     # nor does each
     (joined("a", "p"), "a"),
     (joined("a", "a") + NOTHING % "b", ""),     # of which a Split makes two
     (joined("a", "a2", axis=2) + NOTHING % "b", ""),
@@ -403,11 +404,12 @@ def test_who_else_has_the_wholes_memory_keeps_it(net_of):
     assert not [names for names in fused(net).values() if "joined" in names]
 
 
-def test_a_run_that_stopped_between_parts(net_of, monkeypatch):
+@pytest.mark.parametrize("keep", [[], ["j"]])
+def test_a_run_that_stopped_between_parts(net_of, monkeypatch, keep):
     """Neither the next run nor a reader takes what is left of it for the whole."""
     register_layer("Stopping", Stopping)
     stop = 'layer { name: "stop" type: "Stopping" bottom: "x" top: "t" }'
-    net, watched = two_nets(net_of, conv("x", "a", 16) + stop + conv("t", "b", 16) + joined("a", "b") + LAST)
+    net, watched = two_nets(net_of, conv("x", "a", 16) + stop + conv("t", "b", 16) + joined("a", "b") + LAST, keep=keep)
     feed((net, watched), 1, 3, 9, 8)
     for _ in range(2):
         assert_same_output(net, watched)
@@ -415,9 +417,21 @@ def test_a_run_that_stopped_between_parts(net_of, monkeypatch):
     monkeypatch.setattr(Stopping, "fails", True)
     with pytest.raises(Error, match="not now"):
         net.forward()
-    monkeypatch.undo()
     with pytest.raises(RecycledError):
         net.blobs["a"].data  # noqa: B018
+    if keep:
+        net.blobs["j"].data[...] *= 1       # in plain order from now on, so that parts are copied
+    else:
+        with pytest.raises(RecycledError):
+            net.blobs["j"].data  # noqa: B018
+    for each in (net, watched):
+        each.blobs["x"].data[...] *= 3
+    with pytest.raises(Error, match="not now"):
+        net.forward()
+    monkeypatch.undo()
+    if keep:
+        assert_same_output(net, watched)
+        return
     net.blobs["x"].data[...] *= 2
     watched.blobs["x"].data[...] *= 2
     net.forward(start="stop", end="b")      # layer by layer: b has its own memory now, a still none
@@ -433,6 +447,35 @@ def test_parts_of_another_shape(net_of):
         for _ in range(2):
             assert_same_output(net, watched)
         assert {"a", "b"} <= set(fused(net))
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
+def test_parts_wait_for_the_shape_of_the_whole(net_of, engine):
+    """Two inputs grow or shrink; who writes the first part does not know what the Concat will become."""
+    from minicaffe.ops import engine as engines
+    engines.prefer(engine)
+    more = 'layer { name: "more" type: "Input" top: "x2" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }'
+    net, watched = two_nets(net_of, more + conv("x", "a", 16) + conv("x2", "b", 32) + joined("a", "b") + LAST)
+    for shape in ((1, 3, 9, 8), (1, 3, 64, 64), (5, 3, 64, 64), (1, 3, 9, 8), (1, 3, 9, 8)):
+        feed((net, watched), *shape)
+        for each in (net, watched):
+            each.blobs["x2"].reshape(*shape)
+            each.blobs["x2"].data[...] = each.blobs["x"].data * 2
+        for _ in range(2):
+            assert_same_output(net, watched)
+        assert {"a", "b"} <= set(fused(net))
+
+
+def test_parts_of_one_pixel_of_winograd(net_of):
+    """Which is in plain order, also where the engine computes channels in lanes."""
+    from minicaffe.ops import engine
+    engine.prefer("WINOGRAD")
+    text = conv("x", "a", 16) + conv("x", "b", 20) + joined("b", "a") + 'layer { name: "z" type: "Power" bottom: "j" top: "z" }'
+    net, watched = two_nets(net_of, text.replace("pad: 1", ""))
+    feed((net, watched), 4, 3, 3, 3)
+    for _ in range(3):
+        assert_same_output(net, watched)
 
 
 def test_training_copies_what_backward_reads(net_of):

@@ -7,7 +7,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import dnn
-from minicaffe.errors import ConfigError, MissingNameError, ShapeError
+from minicaffe.errors import ConfigError, MissingNameError, RecycledError, ShapeError
 
 NET = """input: "data" input_dim: 1 input_dim: 3 input_dim: 8 input_dim: 8
 layer { name: "conv" type: "Convolution" bottom: "data" top: "c" convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } bias_filler { type: "constant" value: -0.3 } } }
@@ -53,6 +53,19 @@ def test_net(files):
     kept = net.forward()
     net.setInput(x)
     assert not np.array_equal(net.forward(), kept) and kept.shape == (2, 5)
+
+
+def test_what_can_be_read_inside(files):
+    x = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)
+    for options, there in (({}, False), ({"keep": ["pool"]}, True), ({"plan": None}, True)):
+        net = dnn.readNetFromCaffe(*files, **options)
+        net.setInput(x)
+        net.forward()
+        if there:
+            np.testing.assert_array_equal(net.caffe.blobs["pool"].data, net.forward("pool"))
+        else:
+            with pytest.raises(RecycledError):
+                net.caffe.blobs["pool"].data  # noqa: B018
 
 
 def test_outputs_are_what_no_layer_reads_and_none_overwrites():

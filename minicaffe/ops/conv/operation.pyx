@@ -83,7 +83,7 @@ cdef class Convolution(Operation):
 
     cdef bint by_axis_1(self, Blob y):
         """Whether the channels are axis 1 of the top, which the layers behind take for theirs."""
-        return y.num_axes == 2 + self.shape.window.num_axes and self.outputs == y.dims[1]
+        return y.num_axes == 2 + self.shape.window.num_axes and (self.images, self.outputs) == (y.dims[0], y.dims[1])
 
 
 cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1:
@@ -237,7 +237,7 @@ cdef class WinogradConvolution(Primitive):
                 addend = epilogue.addend.data_in(on, self.y)
                 held = epilogue.addend.data_memory.private_side     # x, in another shape, may be the same memory in another layout
             y, part, operation.epilogue = epilogue.top, epilogue.part, None
-            if part is not None and addend == NULL:
+            if part is not None and addend == NULL and self.lanes == (self.y is not None):    # one pixel in lanes is in plain order, too
                 to = part.begin(on, self.y)
                 channels = part.whole.dims[1] if to != NULL else channels
         cdef const void* values = x.data_in(on, self.x)
