@@ -210,7 +210,9 @@ cdef class Lifetimes:
         cdef Node node
         self.settled = bool(self.joined)
         for node in self.nodes if self.settled else ():
-            self.settled = self.settled and node.layer.seen == node.stamp()
+            if node.layer.seen != node.stamp():
+                self.settled = False
+                break
 
     cdef int abandon_forward(self) except -1:
         """After an error nobody is to take a part for written, nor to read a whole whose other parts were not."""

@@ -83,7 +83,7 @@ cdef class Convolution(Operation):
 
     cdef bint by_axis_1(self, Blob y):
         """Whether the channels are axis 1 of the top, which the layers behind take for theirs."""
-        return y.num_axes == 2 + self.shape.window.num_axes and (self.images, self.outputs) == (y.dims[0], y.dims[1])
+        return y.num_axes == 2 + self.shape.window.num_axes and self.images == y.dims[0] and self.outputs == y.dims[1]
 
 
 cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1:
