@@ -30,13 +30,14 @@ enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTa
 enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: channels in blocks, which are the last axis
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
 constexpr int kAdd = 0x1fff0;  // of two arrays
+constexpr int kScratchOfCaller = 1;  // dnnl_scratchpad_mode_user
 enum : int { kTraining = 64, kDirect = 1, kDirectTransposed = 10, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
 // What a primitive descriptor is asked for.
 enum : int { kAskImplementation = 8, kAskSource = 129, kAskSourceDiff, kAskWeights, kAskWeightsDiff, kAskTop, kAskTopDiff,
-             kAskWorkspace, kAskAxes = 256, kAskDims, kAskType };
+             kAskWorkspace, kAskScratch, kAskAxes = 256, kAskDims, kAskType };
 // The arguments of a primitive.
-enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kSourceDiff = 129, kTopDiff = 145,
+enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kScratch = 80, kSourceDiff = 129, kTopDiff = 145,
              kWeightsDiff = 161, kBiasDiff = 169 };
 enum : int { kPostOp = 32768, kOperand = 2 };  // of operation i after the primitive: kPostOp (i + 1) | kOperand or kWeights
 enum : int { kScales = 4096 };                  // of an argument: kScales | argument
@@ -72,6 +73,7 @@ using Dims = int64_t[kMaxAxes];
   X(memory_set_data_handle, int, (void* memory, void* address)) \
   X(memory_destroy, int, (void* memory)) \
   X(primitive_attr_create, int, (void** attributes)) \
+  X(primitive_attr_set_scratchpad_mode, int, (void* attributes, int mode)) \
   X(primitive_attr_set_post_ops, int, (void* attributes, const void* operations)) \
   X(primitive_attr_set_scales_mask, int, (void* attributes, int argument, int mask)) \
   X(primitive_attr_destroy, int, (void* attributes)) \
@@ -128,6 +130,7 @@ struct Library {
   Functions call;
   void* engine;
   void* stream;
+  void* attributes;          // of a primitive that does nothing besides
   void (*set_threads)(int);  // null: it has none
 
   void set_function(int i, void* address) {
@@ -136,6 +139,15 @@ struct Library {
   void start() {
     check(call.engine_create(&engine, kCpu, 0), "engine_create");
     check(call.stream_create(&stream, engine, kInOrder), "stream_create");
+    attributes = new_attributes();
+  }
+  /// Attributes for a primitive whose scratch memory is an argument. By default oneDNN has one block of scratch memory for each thread,
+  /// as large as the primitives *made* by this thread need: another thread that runs one of them writes behind its own, smaller block.
+  void* new_attributes() const {
+    void* made;
+    check(call.primitive_attr_create(&made), "primitive_attr_create");
+    check(call.primitive_attr_set_scratchpad_mode(made, kScratchOfCaller), "primitive_attr_set_scratchpad_mode");
+    return made;
   }
   void use_threads(int threads) const {
     if (set_threads) set_threads(threads);
@@ -232,16 +244,16 @@ class Description {
   Handle description_;
 };
 
-/// What a function of oneDNN's, `name`, describes for so many threads.
+/// What a function of oneDNN's, `name`, describes for so many threads. Its last argument is the attributes.
 template <class Create, class... A>
 Description describe(const Library* on, int threads, const char* name, Create create, const A&... arguments) {
   void* description = nullptr;
   on->use_threads(threads);
-  on->check(create(&description, on->engine, arguments...), name);
+  on->check(create(&description, on->engine, arguments..., on->attributes), name);
   return Description(on, description);
 }
 
-/// One primitive and the memory objects of its arguments. It keeps scratch memory of its own, so one thread at a time may run it.
+/// One primitive and the memory objects of its arguments, of which it has one set: one thread at a time may run it.
 class Step {
  public:
   Step() = default;
@@ -249,6 +261,9 @@ class Step {
     void* primitive;
     on->check(on->call.primitive_create(&primitive, description.get()), "primitive_create");
     primitive_ = Handle(primitive, on->call.primitive_destroy);
+    const Array scratch = description.array(kAskScratch);
+    scratch_ = scratch.bytes();
+    if (scratch_) takes(kScratch, scratch);
   }
   Step(Step&&) = default;
   Step& operator=(Step&&) = default;
@@ -262,11 +277,13 @@ class Step {
   }
   explicit operator bool() const { return primitive_ != nullptr; }
 
+  /// Bytes of scratch memory that `run` needs.
+  size_t scratch() const { return scratch_; }
   /// Run with the arguments at `addresses`, in the order in which `takes` named them.
-  void run(int threads, std::initializer_list<const void*> addresses) { run(threads, addresses.begin()); }
-  void run(int threads, const void* const* addresses) {
+  void run(int threads, void* scratch, std::initializer_list<const void*> addresses) {
+    const void* const* address = addresses.begin();
     for (const DnnlArgument& argument : arguments_)
-      on_->call.memory_set_data_handle(argument.memory, const_cast<void*>(*addresses++));
+      on_->call.memory_set_data_handle(argument.memory, argument.index == kScratch ? scratch : const_cast<void*>(*address++));
     on_->use_threads(threads);
     const int status = on_->call.primitive_execute(primitive_.get(), on_->stream, int(arguments_.size()), arguments_.data());
     on_->check(status, "primitive_execute");
@@ -275,6 +292,7 @@ class Step {
  private:
   const Library* on_ = nullptr;
   Handle primitive_;
+  size_t scratch_ = 0;
   std::vector<Handle> memories_;
   std::vector<DnnlArgument> arguments_;  // with these memories
 };
@@ -283,9 +301,8 @@ class Step {
 /// operation after the other.
 class Attributes {
  public:
-  explicit Attributes(const Library* on) : on_(on) {
+  explicit Attributes(const Library* on) : on_(on), attributes_(on->new_attributes()) {
     on->check(on->call.post_ops_create(&operations_), "post_ops_create");
-    on->check(on->call.primitive_attr_create(&attributes_), "primitive_attr_create");
   }
   Attributes(const Attributes&) = delete;
   Attributes& operator=(const Attributes&) = delete;
@@ -310,7 +327,7 @@ class Attributes {
 
  private:
   const Library* on_;
-  void *operations_ = nullptr, *attributes_ = nullptr;
+  void *operations_ = nullptr, *attributes_;
 };
 
 /// y = x in another arrangement, or with `add` y += x; with `scales` x is multiplied by so many, one for each element of its first axes.
@@ -330,11 +347,12 @@ class Reorder {
     step_ = Step(on, Description(on, description));
     step_.takes(kSource, from).takes(kTop, to);
     if (scales) step_.takes(kScales | kSource, Array::plain(on, {scales}));
+    scratch_.resize(step_.scratch());
   }
   explicit operator bool() const { return bool(step_); }
   void run(int threads, const void* x, void* y, const float* scales = nullptr) {
     if (threads != threads_) make(on_, threads, from_, to_, add_, scales_);  // it would start as many as it was made for
-    step_.run(threads, {x, y, scales});
+    step_.run(threads, scratch_.data(), {x, y, scales});
   }
 
  private:
@@ -344,6 +362,7 @@ class Reorder {
   bool add_ = false;
   int64_t scales_ = 0;
   Step step_;
+  std::vector<char> scratch_;  // copies of scales, so it is small
 };
 
 }  // namespace onednn

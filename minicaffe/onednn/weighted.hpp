@@ -16,8 +16,10 @@ class Weighted {
   Array plain_w;            // as the parameter lies in memory
   virtual ~Weighted() = default;
 
-  void forward(const void* x_at, const void* w_at, const void* b_at, void* y_at) {
-    forward_step_.run(threads_, {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at});
+  // Each computation needs so many bytes of scratch memory.
+  size_t forward_scratch() const { return forward_step_.scratch(); }
+  void forward(const void* x_at, const void* w_at, const void* b_at, void* y_at, void* scratch) {
+    forward_step_.run(threads_, scratch, {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at});
   }
 
   void make_backward_data() {
@@ -30,12 +32,11 @@ class Weighted {
     data_step_.takes(kWeights, data_w_).takes(kTopDiff, dy).takes(kSourceDiff, dx);
     if (!(data_w_ == w)) turn_.make(on_, threads_, w, data_w_);
   }
-  /// Bytes of scratch memory for the weights in another arrangement; 0: they are taken as they are.
-  size_t data_scratch() const { return turn_ ? data_w_.bytes() : 0; }
-
+  // Its scratch memory begins with the weights in another arrangement, unless they are taken as they are.
+  size_t data_scratch() const { return turned_bytes() + data_step_.scratch(); }
   void backward_data(const void* w_at, const void* dy_at, void* dx_at, void* scratch) {
     if (turn_) turn_.run(threads_, w_at, scratch);
-    data_step_.run(threads_, {turn_ ? scratch : w_at, dy_at, dx_at});
+    data_step_.run(threads_, static_cast<char*>(scratch) + turned_bytes(), {turn_ ? scratch : w_at, dy_at, dx_at});
   }
 
   void make_backward_weights() {
@@ -52,12 +53,13 @@ class Weighted {
   }
   /// Whether the weights' gradient can be written at once where there is nothing to add to.
   bool overwrites() const { return dw_ == gradient; }
-  size_t weights_scratch() const { return dw_.bytes() + no_bias_.size() * sizeof(float); }
+  // Its scratch memory begins with the gradient of the weights, in case it is added to another, and that of the bias.
+  size_t weights_scratch() const { return gradients_bytes() + weights_step_.scratch(); }
 
   /// Add to the gradient of the weights, arranged as `gradient`, or overwrite it; and to that of the bias, which may be null.
   void backward_weights(const void* x_at, const void* dy_at, bool overwrite, void* dw_at, void* db_at, void* scratch) {
     float* const sums = static_cast<float*>(scratch) + dw_.bytes() / sizeof(float);
-    weights_step_.run(threads_, {x_at, dy_at, overwrite ? dw_at : scratch, sums});
+    weights_step_.run(threads_, static_cast<char*>(scratch) + gradients_bytes(), {x_at, dy_at, overwrite ? dw_at : scratch, sums});
     if (!overwrite) add_.run(threads_, scratch, dw_at);
     for (size_t i = 0; db_at && i < no_bias_.size(); ++i) static_cast<float*>(db_at)[i] += sums[i];
   }
@@ -75,7 +77,7 @@ class Weighted {
     no_bias_.assign(size_t(y_any.dims()[1]), 0.f);
     on->use_threads(threads);
     void* description = nullptr;
-    on->check(create_forward(&description, x_any.get(), w_any.get(), bias().get(), y_any.get(), nullptr), "forward");
+    on->check(create_forward(&description, x_any.get(), w_any.get(), bias().get(), y_any.get(), on->attributes), "forward");
     forward_ = Description(on, description);
     if (forward_.slow()) throw std::runtime_error("a shape for which oneDNN has only its slow reference");
     x = forward_.array(kAskSource), w = forward_.array(kAskWeights), y = back_y_ = forward_.array(kAskTop);
@@ -107,6 +109,9 @@ class Weighted {
   std::vector<float> no_bias_;
 
  private:
+  size_t turned_bytes() const { return turn_ ? data_w_.bytes() : 0; }
+  size_t gradients_bytes() const { return dw_.bytes() + no_bias_.size() * sizeof(float); }
+
   Array data_w_, dw_;
   Step data_step_, weights_step_;
   Reorder turn_, add_;

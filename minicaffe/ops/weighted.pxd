@@ -7,7 +7,8 @@ from minicaffe.ops.engine cimport Primitive, refuse
 cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
     cppclass Weighted:
         Array x, w, y, dx, dy, weights_x, weights_dy, gradient, plain_w
-        void forward(const void* x, const void* w, const void* b, void* y) except +refuse
+        size_t forward_scratch()
+        void forward(const void* x, const void* w, const void* b, void* y, void* scratch) except +refuse
         void make_backward_data() except +refuse
         size_t data_scratch()
         void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse

@@ -20,9 +20,10 @@ cdef class OnednnWeighted(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef const void* w = weight.data_in(on, self.w)
         cdef object kept = weight.data_memory.private_side      # a net of another thread may want it in another layout
+        cdef void* scratch = operation.scratch(on, (self.steps.forward_scratch() + 3) // 4)
         with nogil:
             self.steps.forward(x.data_in(on, self.x), w, bias.data_on(on) if bias is not None else NULL,
-                               y.overwrite_data_in(on, self.y))
+                               y.overwrite_data_in(on, self.y), scratch)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         if not self.data_made:
@@ -45,7 +46,7 @@ cdef class OnednnWeighted(Primitive):
             self.params_made = True
         cdef bint overwrite = self.steps.overwrites() and weight.diff_memory.head == UNINITIALIZED  # nothing to add to
         cdef void* dw = weight.overwrite_diff_in(on, self.dw) if overwrite else weight.mutable_diff_in(on, self.dw)
-        cdef void* scratch = operation.scratch(on, self.steps.weights_scratch() // 4)
+        cdef void* scratch = operation.scratch(on, (self.steps.weights_scratch() + 3) // 4)
         try:
             with nogil:
                 self.steps.backward_weights(x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy), overwrite, dw,

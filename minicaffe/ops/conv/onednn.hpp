@@ -63,13 +63,14 @@ class Conv : public Weighted {
     adds_ = adds, slopes_ = slopes, apart_ = apart;
     return true;
   }
+  size_t fused_scratch() const { return fused_step_.scratch(); }
   /// Forward as `fuse` was asked last; the images of y, if they lie apart, are `pitch` bytes from each other.
   void forward_fused(const void* x_at, const void* w_at, const void* b_at, void* y_at, int64_t pitch, const void* addend,
-                     const float* slopes) {
+                     const float* slopes, void* scratch) {
     const int64_t steps = apart_ ? y.dims()[0] : 1, step = int64_t(x.bytes()) / steps;
     for (int64_t i = 0; i < steps; ++i)
-      fused_step_.run(threads_, {static_cast<const char*>(x_at) + i * step, w_at, b_at ? b_at : no_bias_.data(),
-                                 static_cast<char*>(y_at) + i * pitch, adds_ ? addend : slopes, slopes});
+      fused_step_.run(threads_, scratch, {static_cast<const char*>(x_at) + i * step, w_at, b_at ? b_at : no_bias_.data(),
+                                          static_cast<char*>(y_at) + i * pitch, adds_ ? addend : slopes, slopes});
   }
 
  private:
@@ -82,12 +83,12 @@ class Conv : public Weighted {
   int create_backward_data(void** made, const void* dx, const void* w, const void* dy) const override {
     return (transposed_ ? on_->call.deconvolution_backward_data_primitive_desc_create
                         : on_->call.convolution_backward_data_primitive_desc_create)(
-        made, on_->engine, algorithm_, dx, w, dy, strides_, dilates_, pads_, pads_, forward_.get(), nullptr);
+        made, on_->engine, algorithm_, dx, w, dy, strides_, dilates_, pads_, pads_, forward_.get(), on_->attributes);
   }
   int create_backward_weights(void** made, const void* x, const void* dw, const void* db, const void* dy) const override {
     return (transposed_ ? on_->call.deconvolution_backward_weights_primitive_desc_create
                         : on_->call.convolution_backward_weights_primitive_desc_create)(
-        made, on_->engine, algorithm_, x, dw, db, dy, strides_, dilates_, pads_, pads_, forward_.get(), nullptr);
+        made, on_->engine, algorithm_, x, dw, db, dy, strides_, dilates_, pads_, pads_, forward_.get(), on_->attributes);
   }
 
   bool transposed_ = false;

@@ -62,8 +62,9 @@ cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     cppclass OnednnConv "mc::onednn::Conv"(Weighted):
         void make(const Library*, const ConvShape&, bint transposed, int threads, bint bf16) except +refuse
         bint fuse(bint adds, int64_t slopes, bint apart) except +refuse
+        size_t fused_scratch()
         void forward_fused(const void* x, const void* w, const void* b, void* y, long long pitch, const void* addend,
-                           const float* slopes) except +refuse
+                           const float* slopes, void* scratch) except +refuse
 
 
 cdef class Convolution(Operation):
@@ -317,9 +318,10 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef object kept = weight.data_memory.private_side
         cdef const void* added = addend.data_in(on, self.y) if addend is not None else NULL
         cdef object held = addend.data_memory.private_side if addend is not None else None  # x may be the same memory in another layout
+        cdef void* scratch = op.scratch(on, (self.conv.fused_scratch() + 3) // 4)
         with nogil:
             self.conv.forward_fused(x.data_in(on, self.x), w, b, to if to != NULL else top.overwrite_data_in(on, self.y),
-                                    part.pitch if to != NULL else 0, added, epilogue.slopes.data())
+                                    part.pitch if to != NULL else 0, added, epilogue.slopes.data(), scratch)
         if to != NULL:
             part.written = True
         operation.epilogue = None

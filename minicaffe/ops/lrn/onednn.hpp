@@ -16,7 +16,7 @@ class Lrn {
     size_ = 2 * s.half_rows + 1;
     alpha_ = float(s.alpha * double(size_)), beta_ = float(s.beta), k_ = float(s.k);
     forward_ = describe(on, threads, "lrn_forward", on->call.lrn_forward_primitive_desc_create, kTraining, kLrnAcross, x.get(),
-                        x.get(), size_, alpha_, beta_, k_, nullptr);
+                        x.get(), size_, alpha_, beta_, k_);
     if (forward_.slow()) throw std::runtime_error("an LRN for which oneDNN has only its slow reference");
     workspace_ = forward_.array(kAskWorkspace);
     forward_step_ = Step(on, forward_);
@@ -25,16 +25,22 @@ class Lrn {
 
   /// Bytes of what forward keeps for backward.
   size_t workspace() const { return workspace_.bytes(); }
-  void forward(const void* x_at, void* y_at, void* workspace) { forward_step_.run(threads_, {x_at, y_at, workspace}); }
+  size_t forward_scratch() const { return forward_step_.scratch(); }
+  void forward(const void* x_at, void* y_at, void* workspace, void* scratch) {
+    forward_step_.run(threads_, scratch, {x_at, y_at, workspace});
+  }
 
-  void backward(const void* x_at, const void* dy_at, const void* workspace, void* dx_at) {
+  void make_backward() {
     if (!backward_step_) {
       Step step(on_, describe(on_, threads_, "lrn_backward", on_->call.lrn_backward_primitive_desc_create, kLrnAcross, x.get(),
-                              x.get(), x.get(), size_, alpha_, beta_, k_, forward_.get(), nullptr));
+                              x.get(), x.get(), size_, alpha_, beta_, k_, forward_.get()));
       step.takes(kSource, x).takes(kTopDiff, x).takes(kWorkspace, workspace_).takes(kSourceDiff, x);
       backward_step_ = std::move(step);
     }
-    backward_step_.run(threads_, {x_at, dy_at, workspace, dx_at});
+  }
+  size_t backward_scratch() const { return backward_step_.scratch(); }
+  void backward(const void* x_at, const void* dy_at, const void* workspace, void* dx_at, void* scratch) {
+    backward_step_.run(threads_, scratch, {x_at, dy_at, workspace, dx_at});
   }
 
  private:

@@ -25,8 +25,11 @@ cdef extern from "minicaffe/ops/lrn/onednn.hpp" namespace "mc::onednn" nogil:
     cppclass OnednnLrn "mc::onednn::Lrn":
         void make(const Library*, const LrnShape&, const Array& image, int threads) except +refuse
         size_t workspace()
-        void forward(const void* x, void* y, void* workspace) except +refuse
-        void backward(const void* x, const void* dy, const void* workspace, void* dx) except +refuse
+        size_t forward_scratch()
+        void forward(const void* x, void* y, void* workspace, void* scratch) except +refuse
+        void make_backward() except +refuse
+        size_t backward_scratch()
+        void backward(const void* x, const void* dy, const void* workspace, void* dx, void* scratch) except +refuse
 
 
 cdef class LRN(Operation):
@@ -82,13 +85,16 @@ cdef class OnednnLRN(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Blob kept = operation.keep(((self.lrn.workspace() + 3) // 4,))
+        cdef void* scratch = operation.scratch(on, (self.lrn.forward_scratch() + 3) // 4)
         with nogil:
-            self.lrn.forward(x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), kept.mutable_data_on(on))
+            self.lrn.forward(x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), kept.mutable_data_on(on), scratch)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        self.lrn.make_backward()
+        cdef void* scratch = operation.scratch(on, (self.lrn.backward_scratch() + 3) // 4)
         with nogil:
             self.lrn.backward(x.data_in(on, self.layout), y.diff_in(on, self.layout), operation.kept.data_on(on),
-                              x.overwrite_diff_in(on, self.layout))
+                              x.overwrite_diff_in(on, self.layout), scratch)
 
 
 offer(LRN, "CAFFE", CaffeLRN)

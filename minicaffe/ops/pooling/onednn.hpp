@@ -28,7 +28,7 @@ class Pool {
     algorithm_ = max ? kMaxPooling : padded ? kMeanWithPadding : kMeanWithoutPadding;
     const Array any = Array::any(on, y_dims, image.type());
     forward_ = describe(on, threads, "pooling_forward", on->call.pooling_forward_primitive_desc_create, kTraining, algorithm_,
-                        x.get(), any.get(), strides_, kernel_, dilates_, left_, right_, nullptr);
+                        x.get(), any.get(), strides_, kernel_, dilates_, left_, right_);
     if (forward_.slow()) throw std::runtime_error("a pooling for which oneDNN has only its slow reference");
     y = forward_.array(kAskTop);
     forward_step_ = Step(on, forward_);
@@ -40,17 +40,23 @@ class Pool {
   size_t workspace() const { return workspace_.bytes(); }
 
   // A step that keeps nothing leaves out the workspace, its last argument.
-  void forward(const void* x_at, void* y_at, void* workspace) { forward_step_.run(threads_, {x_at, y_at, workspace}); }
+  void forward(const void* x_at, void* y_at, void* workspace, void* scratch) {
+    forward_step_.run(threads_, scratch, {x_at, y_at, workspace});
+  }
+  size_t forward_scratch() const { return forward_step_.scratch(); }
 
-  void backward(const void* dy_at, const void* workspace, void* dx_at) {
+  void make_backward() {
     if (!backward_step_) {
       Step step(on_, describe(on_, threads_, "pooling_backward", on_->call.pooling_backward_primitive_desc_create, algorithm_,
-                              x.get(), y.get(), strides_, kernel_, dilates_, left_, right_, forward_.get(), nullptr));
+                              x.get(), y.get(), strides_, kernel_, dilates_, left_, right_, forward_.get()));
       step.takes(kTopDiff, y).takes(kSourceDiff, x);
       if (algorithm_ == kMaxPooling) step.takes(kWorkspace, workspace_);
       backward_step_ = std::move(step);
     }
-    backward_step_.run(threads_, {dy_at, dx_at, workspace});
+  }
+  size_t backward_scratch() const { return backward_step_.scratch(); }
+  void backward(const void* dy_at, const void* workspace, void* dx_at, void* scratch) {
+    backward_step_.run(threads_, scratch, {dy_at, dx_at, workspace});
   }
 
  private:

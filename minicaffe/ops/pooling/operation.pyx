@@ -35,8 +35,11 @@ cdef extern from "minicaffe/ops/pooling/onednn.hpp" namespace "mc::onednn" nogil
         void make(const Library*, const PoolShape&, long long images, long long channels, bint max, const Array& image,
                   int threads) except +refuse
         size_t workspace()
-        void forward(const void* x, void* y, void* workspace) except +refuse
-        void backward(const void* dy, const void* workspace, void* dx) except +refuse
+        size_t forward_scratch()
+        void forward(const void* x, void* y, void* workspace, void* scratch) except +refuse
+        void make_backward() except +refuse
+        size_t backward_scratch()
+        void backward(const void* dy, const void* workspace, void* dx, void* scratch) except +refuse
 
 
 cdef class Pooling(Operation):
@@ -115,14 +118,17 @@ cdef class OnednnPooling(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef Blob kept = operation.keep((self.workspace,))
+        cdef void* scratch = operation.scratch(on, (self.pool.forward_scratch() + 3) // 4)
         with nogil:
             self.pool.forward(x.data_in(on, self.x), y.overwrite_data_in(on, self.y),
-                              kept.mutable_data_on(on) if self.workspace else NULL)
+                              kept.mutable_data_on(on) if self.workspace else NULL, scratch)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+        self.pool.make_backward()
+        cdef void* scratch = operation.scratch(on, (self.pool.backward_scratch() + 3) // 4)
         with nogil:
             self.pool.backward(y.diff_in(on, self.y), operation.kept.data_on(on) if self.workspace else NULL,
-                               x.overwrite_diff_in(on, self.x))
+                               x.overwrite_diff_in(on, self.x), scratch)
 
 
 offer(Pooling, "CAFFE", CaffePooling)
