@@ -9,13 +9,13 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cplusplus import compiler
 from cudnn_cases import CASES
 from processes import run, start
 
@@ -24,20 +24,13 @@ ROOT = HERE.parent.parent
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def compiler():
-    found = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
-    if found is None:
-        pytest.skip("no C++ compiler")
-    return found
-
-
 @pytest.fixture(scope="module")
 def fake(place, tmp_path_factory):
     """The path of the fake library, which needs the simulated device."""
     if place != "sim":
         pytest.skip("the fake cuDNN computes nothing; on a GPU the engines are compared")
     path = tmp_path_factory.mktemp("fake") / "libfake.so"
-    subprocess.run([compiler(), "-std=c++17", "-shared", "-fPIC", str(HERE / "fake_cudnn.cpp"), "-o", str(path)], check=True)
+    subprocess.run([*compiler(), "-std=c++17", "-shared", "-fPIC", str(HERE / "fake_cudnn.cpp"), "-o", str(path)], check=True)
     return path
 
 
@@ -401,7 +394,7 @@ def test_declarations_against_the_headers(tmp_path):
     (tmp_path / "library_types.h").write_text("typedef enum { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL } libraryPropertyType;")
     source = tmp_path / "declarations.cpp"
     source.write_text(HEADER_CHECK)
-    done = subprocess.run([compiler(), "-std=c++17", "-fsyntax-only", "-w", f"-I{ROOT}", f"-I{tmp_path}",
+    done = subprocess.run([*compiler(), "-std=c++17", "-fsyntax-only", "-w", f"-I{ROOT}", f"-I{tmp_path}",
                            "-isystem", str(folder), str(source)], capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr
 

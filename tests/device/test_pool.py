@@ -1,7 +1,6 @@
 """The threads that share CPU loops: their number, the pool behind them, and nets that use it from several Python threads."""
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cplusplus import compiler
 
 import minicaffe as caffe
 from minicaffe.device.threads import usable_processors
@@ -42,11 +42,8 @@ def make_net(tmp_path):
 
 @pytest.mark.parametrize("sanitizer", ["", "-fsanitize=thread"])
 def test_the_pool_runs_each_part_once(tmp_path, sanitizer):
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler (g++ or clang++)")
     program = str(tmp_path / "pool")
-    build = subprocess.run([compiler, "-std=c++17", "-O2", "-g", *sanitizer.split(), f"-I{ROOT}", str(HERE / "pool.cpp"), "-o",
+    build = subprocess.run([*compiler(), "-std=c++17", "-O2", "-g", *sanitizer.split(), f"-I{ROOT}", str(HERE / "pool.cpp"), "-o",
                             program, "-pthread"], capture_output=True, text=True)
     if sanitizer and ("libtsan" in build.stderr or "unsupported" in build.stderr):
         pytest.skip("the compiler has no ThreadSanitizer")

@@ -3,6 +3,7 @@
 //
 // Every case runs on the CPU and on this device; what is expected comes from loops as naive as possible, in double.
 #pragma once
+#undef _FORTIFY_SOURCE  // its longjmp refuses to go from one stack to another; Ubuntu's and Fedora's compilers define it
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>

@@ -5,13 +5,13 @@ supported GPU, with the size of its parameters as the host compiler sees it, and
 """
 
 import re
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from compile_kernels import compile_all
+from cplusplus import compiler
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,22 +26,20 @@ SPILLS = {}
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler (g++ or clang++)")
+    command = compiler()
     folder = tmp_path_factory.mktemp("kernels")
 
     def build(source):
         out = folder / f"{source.stem}.o"
         # A 16-byte access that is not aligned traps, as on a device; this machine's processor would let it pass.
-        done = subprocess.run([compiler, "-std=c++17", "-O1", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",
+        done = subprocess.run([*command, "-std=c++17", "-O1", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",
                                f"-I{ROOT}", "-c", str(source), "-o", str(out)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
         return str(out)
 
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(build, SOURCES))
-    subprocess.run([compiler, "-pthread", *objects, "-o", str(folder / "check")], check=True)
+    subprocess.run([*command, "-pthread", *objects, "-o", str(folder / "check")], check=True)
     return str(folder / "check")
 
 

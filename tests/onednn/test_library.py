@@ -1,12 +1,12 @@
 """Where oneDNN is looked for, what is said when it is missing, and our declarations of it."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cplusplus import compiler
 
 from minicaffe.onednn import library
 
@@ -85,12 +85,11 @@ os.wait()
 
 
 def test_declarations_against_the_headers():
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
     folder = os.environ.get("MINICAFFE_ONEDNN_INCLUDE") or next(
         (folder for folder in (Path(sys.prefix) / "include", Path("/usr/include"))
          if (folder / "oneapi/dnnl/dnnl.h").exists()), None)
-    if folder is None or compiler is None:
+    if folder is None:
         pytest.skip("no oneapi/dnnl/dnnl.h: install onednn-devel-cpu-gomp, or name its folder in MINICAFFE_ONEDNN_INCLUDE")
-    done = subprocess.run([compiler, "-std=c++17", "-fsyntax-only", "-w", f"-I{ROOT}", "-isystem", str(folder),
+    done = subprocess.run([*compiler(), "-std=c++17", "-fsyntax-only", "-w", f"-I{ROOT}", "-isystem", str(folder),
                            str(HERE / "declarations.cpp")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import types
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ranks
+from cplusplus import compiler
 from test_distribute import LAST, MLP, NET, SHARED, assert_same, folder, make, train  # noqa: F401 (a fixture)
 
 import minicaffe
@@ -25,11 +25,8 @@ ROOT = HERE.parent.parent
 def fake(tmp_path_factory):
     """The environment in which nccl4py finds the fake NCCL, and each process two simulated GPUs."""
     pytest.importorskip("nccl.core", reason="nccl4py is not installed: pip install nccl4py")
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
     path = tmp_path_factory.mktemp("fake") / "libnccl.so.2"
-    subprocess.run([compiler, "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", str(HERE / "fake_nccl.cpp"), "-o", str(path)], check=True)
+    subprocess.run([*compiler(), "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", str(HERE / "fake_nccl.cpp"), "-o", str(path)], check=True)
     return {"LD_PRELOAD": str(path), "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": "devices=2,race=1", "FAKE_NCCL_SECONDS": "10"}
 
 

@@ -8,12 +8,12 @@ import ast
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cplusplus import compiler
 
 from minicaffe import sim
 
@@ -28,9 +28,7 @@ def library():
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory):
     """The kernels of the tests as shared objects."""
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
+    command = compiler()
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
         pytest.skip("no cuda-bindings")
     folder = tmp_path_factory.mktemp("kernels")
@@ -38,8 +36,8 @@ def kernels(tmp_path_factory):
     runs = []
     for source, more, name in (("kernels", [], "kernels"), ("user_kernels", [], "user_kernels"),
                                ("user_kernels", ["-DOTHER"], "user_kernels_other")):  # fmt: skip
-        command = [compiler, *flags, *more, str(HERE / f"{source}.cpp"), "-o", str(folder / f"{name}.so")]
-        runs.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        build = [*command, *flags, *more, str(HERE / f"{source}.cpp"), "-o", str(folder / f"{name}.so")]
+        runs.append(subprocess.Popen(build, stderr=subprocess.PIPE, text=True))
     for run in runs:
         _, text = run.communicate()
         assert run.returncode == 0, text
