@@ -107,9 +107,11 @@ def test_without_a_compiler(tmp_path):
     (["#define CUDA_VERSION 13040"], "13.5.0", "is of CUDA 13.4, and cuda-bindings 13.5.0 needs 13.5 or later: pip install "
                                                "'nvidia-cuda-runtime>=13.5'"),
     (["#define CUDA_VERSION 13050"], "13.5.0", None), (["#define CUDA_VERSION 13060"], "13.5.1", None),
-    (["#define CUDA_VERSION 13000", "#define CUDA_VERSION 13050"], "13.5.0", None), ([], "13.5.0", None)])
+    (["#define CUDA_VERSION 13000", "#define CUDA_VERSION 13050"], "13.5.0", None),
+    ([], "13.5.0", "no cuda.h is installed: pip install nvidia-cuda-runtime"),
+    (["#define CUDA_VERSION 13050"], None, "pip install cuda-bindings nvidia-cuda-runtime")])
 def test_the_cuda_header_is_as_new_as_the_bindings(tmp_path, monkeypatch, capsys, lines, bindings, said):
-    """PyTorch's wheels bring an older one along, with which the compiler found types missing."""
+    """PyTorch's wheels bring an older one along, with which the compiler found types missing. Without one the build had no devices."""
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     cuda_headers = importlib.import_module("cuda_headers")
     folders = [tmp_path / str(number) for number in range(len(lines))]
@@ -117,11 +119,12 @@ def test_the_cuda_header_is_as_new_as_the_bindings(tmp_path, monkeypatch, capsys
         folder.mkdir()
         (folder / "cuda.h").write_text(f"#pragma once\n{line}\n")
     monkeypatch.setattr(cuda_headers, "candidates", lambda: folders)
-    monkeypatch.setattr(cuda_headers.importlib.util, "find_spec", lambda _: True)     # also where there are no bindings
+    monkeypatch.setattr(cuda_headers.importlib.util, "find_spec", lambda _: bindings)
+    monkeypatch.setattr(cuda_headers.sys, "platform", "linux")
     monkeypatch.setattr(cuda_headers.metadata, "version", lambda _: bindings)
     if said is None:
         cuda_headers.main()
-        assert capsys.readouterr().out.strip() == str(folders[-1] if folders else "")
+        assert capsys.readouterr().out.strip() == str(folders[-1])
         return
     with pytest.raises(SystemExit, match=re.escape(said)):
         cuda_headers.main()

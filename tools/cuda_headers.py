@@ -1,6 +1,7 @@
-"""Print the folder of cuda.h that the build uses: of the wheel nvidia-cuda-runtime, CUDA_HOME, or /usr/local/cuda; else nothing.
+"""Print the folder of cuda.h that the build uses: of the wheel nvidia-cuda-runtime, CUDA_HOME, or /usr/local/cuda.
 
-A cuda.h older than cuda-bindings lacks types that these declare; where there is no other, this fails and says what to install.
+On Linux a build without cuda-bindings and cuda.h would have no devices, not even the simulated one, so this fails and says what to install;
+elsewhere it prints nothing. A cuda.h older than cuda-bindings lacks types that these declare.
 """
 
 import importlib.util
@@ -31,6 +32,9 @@ def version_of(header):
 
 def main():
     if not importlib.util.find_spec("cuda") or not importlib.util.find_spec("cuda.bindings"):
+        if sys.platform == "linux":
+            sys.exit("cuda-bindings is not installed in this Python, and a build without isolation needs it: pip install cuda-bindings "
+                     "nvidia-cuda-runtime")
         return
     bindings = metadata.version("cuda-bindings")
     wanted = tuple(map(int, bindings.split(".")[:2]))
@@ -40,6 +44,8 @@ def main():
         folder, (major, minor) = next(iter(found.items()))
         sys.exit(f"{folder}/cuda.h is of CUDA {major}.{minor}, and cuda-bindings {bindings} needs {wanted[0]}.{wanted[1]} or "
                  f"later: pip install 'nvidia-cuda-runtime>={wanted[0]}.{wanted[1]}'")
+    if not new and sys.platform == "linux":
+        sys.exit("no cuda.h is installed: pip install nvidia-cuda-runtime, or name the folder of a CUDA toolkit in CUDA_HOME")
     print(new[0] if new else "")
 
 
