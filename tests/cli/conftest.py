@@ -1,8 +1,6 @@
 """A folder with the tiny net and its solver; commands run in this process."""
 
-import os
 import re
-import signal
 
 import pytest
 from tiny import NET, SOLVER, Process
@@ -45,4 +43,4 @@ def minicaffe(tmp_path, monkeypatch, capsys):
 def no_process_outlives_its_test():
     yield
     while Process.running:
-        os.kill(Process.running.pop().pid, signal.SIGKILL)
+        Process.running.pop().process.kill()

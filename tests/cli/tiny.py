@@ -3,7 +3,6 @@
 import os
 import pty
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,9 @@ SOLVER = """net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 m
 test_iter: 2 test_interval: 10 snapshot_prefix: "tiny" solver_mode: CPU random_seed: 1
 """
 COMMAND = [sys.executable, "-m", "minicaffe"]
+# Runs a command with its standard input as controlling terminal. (pty.fork, which does the same, warns where there are threads.)
+ON_TERMINAL = [sys.executable, "-c", "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+               "os.execvp(sys.argv[1], sys.argv[1:])"]  # fmt: skip
 PATIENCE = 60  # seconds that a process may take for what should take one
 
 
@@ -48,14 +50,13 @@ class Process:
         self.text = ""
         if size is None:
             self.process = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            self.pid, self.source = self.process.pid, self.process.stderr.fileno()
+            self.source = self.process.stderr.fileno()
             return
-        self.process = None
-        self.pid, self.source = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd)
-            os.execvpe(command[0], command, env)
+        self.source, terminal = pty.openpty()
         self.resize(*size)
+        self.process = subprocess.Popen([*ON_TERMINAL, *command], cwd=cwd, env=env, stdin=terminal, stdout=terminal, stderr=terminal,
+                                        start_new_session=True)
+        os.close(terminal)
 
     def resize(self, rows, columns):
         """Change the size of the terminal."""
@@ -76,11 +77,11 @@ class Process:
 
     def signal(self, number):
         """Send a signal."""
-        os.kill(self.pid, number)
+        self.process.send_signal(number)
 
     def finish(self):
         """Wait for the end; return exit status, what stood on standard output (None on a terminal), and the rest read."""
-        if self.process is not None:
+        if self.process.stdout is not None:
             out, err = self.process.communicate(timeout=PATIENCE)
             self.text += err.decode()
             self.running.remove(self)
@@ -95,10 +96,10 @@ class Process:
 
     def wait(self):
         """Return the exit status of a process on a terminal; kills it if it does not end."""
-        end = time.monotonic() + PATIENCE
-        while (done := os.waitpid(self.pid, os.WNOHANG))[0] == 0:
-            if time.monotonic() > end:
-                os.kill(self.pid, signal.SIGKILL)
-            time.sleep(0.02)
+        try:
+            status = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
         self.running.remove(self)
-        return os.waitstatus_to_exitcode(done[1])
+        return status
