@@ -60,7 +60,7 @@ def kernel_image(spelling, size, architecture):
 def image(source, expression, architecture, what="", options=()):
     """Return the cubin of a kernel, from the disk cache or compiled, and its lowered name.
 
-    `expression` is the kernel in the CUDA C++ `source`: its name if it is ``extern "C"``, else a C++ expression. Raises
+    `expression` is the kernel in the CUDA C++ `source`: its name, or a C++ expression, as `compile_cubin` takes it. Raises
     DependencyError if NVRTC is missing; DeviceError if the source does not compile, with the log and the source around each line
     that it names.
     """
@@ -121,24 +121,61 @@ def ptx(name, architecture="sm_90"):
 
 
 def compile_cubin(source, expression, options, kind="CUBIN"):
-    """Compile without the cache, to a cubin or to PTX; see `image`."""
+    """Compile without the cache, to a cubin or to PTX; return it and the kernel's symbol. See `image`.
+
+    A name expression is ambiguous for a kernel that is named like a function of CUDA (``all``), and such a kernel is an error
+    itself if both are ``extern "C"`` (``min``). So a plain name is first looked up as a symbol, then as an expression, and at
+    last under another name. Kernels in namespaces and templates (``mine::scale<float>``) need the expression.
+    """
+    if not expression.isidentifier():
+        return _compile(source, expression, options, kind)
+    other = f"mc_kernel_{expression}"
+    attempts = (source, expression, True), (source, expression, False), (renamed(source, expression, other), other, False)
+    failed = None
+    for text, name, is_symbol in attempts:
+        if failed and text == source:
+            continue  # the expression adds errors and removes none
+        try:
+            made = _compile(text, name, options, kind, is_symbol)
+        except DeviceError as error:
+            failed = failed or error
+        else:
+            if made:
+                return made
+    raise failed
+
+
+def renamed(source, name, other):
+    """Return a CUDA C++ source with another name for the kernel `name`, where it is declared and defined."""
+    return re.sub(rf"(__global__[^;{{}}]*\b){name}(?=\s*\()", rf"\g<1>{other}", source)
+
+
+def _compile(source, expression, options, kind, is_symbol=False):
+    """Compile; return the result and the symbol, None if `expression` is to be one of the symbols and is not."""
     module = nvrtc()
     # The headers are given by their contents: looked up by path, those of a checkout in the present folder would be found first.
     names = [name.encode() for name in kernel_headers()]
     texts = [text.encode() for text in _kernel_texts()]
     _, program = _checked(module, "nvrtcCreateProgram",
                           module.nvrtcCreateProgram(source.encode(), b"kernel.cu", len(names), texts, names))
-    try:
-        _checked(module, "nvrtcAddNameExpression", module.nvrtcAddNameExpression(program, expression.encode()))
-        code = module.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
-        if code != module.nvrtcResult.NVRTC_SUCCESS:
-            raise DeviceError(f"{expression} does not compile:\n{_log(module, program)}{numbered(source)}", code=code.name)
-        _, name = _checked(module, "nvrtcGetLoweredName", module.nvrtcGetLoweredName(program, expression.encode()))
-        name = name.decode() if isinstance(name, bytes) else name
+
+    def result(kind):
         _, size = _checked(module, f"nvrtcGet{kind}Size", getattr(module, f"nvrtcGet{kind}Size")(program))
         made = b" " * size
         _checked(module, f"nvrtcGet{kind}", getattr(module, f"nvrtcGet{kind}")(program, made))
-        return made, name
+        return made
+
+    try:
+        if not is_symbol:
+            _checked(module, "nvrtcAddNameExpression", module.nvrtcAddNameExpression(program, expression.encode()))
+        code = module.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
+        if code != module.nvrtcResult.NVRTC_SUCCESS:
+            raise DeviceError(f"{expression} does not compile:\n{_log(module, program)}{numbered(source)}", code=code.name)
+        if is_symbol:
+            found = re.search(rb"\.entry\s+%s\b" % expression.encode(), result("PTX"))
+            return (result(kind), expression) if found else None
+        _, name = _checked(module, "nvrtcGetLoweredName", module.nvrtcGetLoweredName(program, expression.encode()))
+        return result(kind), name.decode() if isinstance(name, bytes) else name
     finally:
         module.nvrtcDestroyProgram(program)
 

@@ -93,8 +93,14 @@ class Kernel:
         if compiler is None:
             raise DependencyError(f"kernel {self.name}: the simulated device runs a kernel of your own only with a C++ compiler "
                                   "on the host; install g++ (apt install g++), or use a computer with a GPU")
-        text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\s*\[\s*\]\s*;", r"MCSIM_DYNAMIC_SHARED(\1, \2);", self.source)
-        text = f'#include "minicaffe/sim/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\nMCSIM_KERNEL({self.name})\n'
+        text, function = self.source, self.name
+        if function.isidentifier():  # under another name, as the host's libraries have functions of their own: min, index
+            function = f"mc_kernel_{function}"
+            text = compile.renamed(text, self.name, function)
+            function = function if text != self.source else self.name
+        text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\s*\[\s*\]\s*;", r"MCSIM_DYNAMIC_SHARED(\1, \2);", text)
+        text = (f'#include "minicaffe/sim/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\n'
+                f'MCSIM_KERNEL_AS(user, "{self.name}", {function})\n')
         root = compile.package_folder()
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
         headers = [path.read_text() for path in (root / "sim/host_cuda.hpp", *compile.kernel_headers().values())]
@@ -133,8 +139,9 @@ def kernel(source, name, options=()):
     Parameters
     ----------
     source : str
-        Holds ``extern "C" __global__ void name(...)``.
+        Holds ``__global__ void name(...)``, best as ``extern "C"``, so that profilers show the plain name.
     name : str
+        With its namespace and template arguments: ``"mine::scale<float>"``.
     options : sequence of str
         For NVRTC, such as ``"-DN=4"``.
 
@@ -148,7 +155,8 @@ def kernel(source, name, options=()):
     ConfigError
         If no such function stands in the text.
     """
-    if not re.search(rf"\b{re.escape(name)}\s*\(", source):
+    function = re.sub("<.*", "", name, flags=re.DOTALL).rpartition("::")[2]
+    if not re.search(rf"\b{re.escape(function)}\s*\(", source):
         raise ConfigError(f"the source holds no function '{name}'", field="cuda.kernel.name")
     return Kernel(source, name, options)
 

@@ -107,11 +107,15 @@ template <class... A, void (*f)(A...)> struct Entry<f> {
 }  // namespace
 }  // namespace mcsim
 
-#define MCSIM_KERNEL(f)                                                                                                       \
-  extern "C" __attribute__((visibility("default"))) const mc::HostKernel mcsim_kernel_##f;                                   \
-  extern "C" const mc::HostKernel mcsim_kernel_##f = {#f, mcsim::Entry<f>::call, mcsim::Entry<f>::sizes,                     \
-                                                      mcsim::Entry<f>::count, 0, 1024, 1};                                   \
-  static const mc::HostKernel* const mcsim_listed_##f __attribute__((section("mcsim_kernels"), used)) = &mcsim_kernel_##f;
+#define MCSIM_KERNEL(f) MCSIM_KERNEL_AS(f, #f, f)
+
+/// The same under another name, for a function in a namespace or of a template: MCSIM_KERNEL_AS(id, "mine::scale<float>",
+/// mine::scale<float>).
+#define MCSIM_KERNEL_AS(id, name, ...)                                                                                        \
+  extern "C" __attribute__((visibility("default"))) const mc::HostKernel mcsim_kernel_##id;                                  \
+  extern "C" const mc::HostKernel mcsim_kernel_##id = {name, mcsim::Entry<__VA_ARGS__>::call, mcsim::Entry<__VA_ARGS__>::sizes, \
+                                                       mcsim::Entry<__VA_ARGS__>::count, 0, 1024, 1};                        \
+  static const mc::HostKernel* const mcsim_listed_##id __attribute__((section("mcsim_kernels"), used)) = &mcsim_kernel_##id;
 
 extern "C" __attribute__((visibility("default"), weak)) const mc::HostImage* mcsim_image() {
   static const std::vector<mc::HostKernel> kernels = [] {

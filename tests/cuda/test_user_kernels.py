@@ -8,6 +8,7 @@ from cplusplus import compiler
 import minicaffe
 from minicaffe import cuda
 from minicaffe.blob import Blob
+from minicaffe.cuda import compile
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, ShapeError, WrongTypeError
 
 FLOAT, DOUBLE, INT = 0, 1, 2
@@ -127,6 +128,55 @@ def test_what_does_not_compile_is_shown_with_numbers():
 def test_a_name_that_the_source_does_not_hold():
     with pytest.raises(ConfigError, match="holds no function 'saxpy'"):
         cuda.kernel(AXPY, "saxpy")
+
+
+NAMES = {
+    "of a function of CUDA": ("all", 'extern "C" __global__ void all(float* out, float x) { out[threadIdx.x] = x; }'),
+    "of another": ("any", 'extern "C" __global__ void any(float* out, float x) { out[threadIdx.x] = x; }'),
+    "of one that is extern C, which is called": (
+        "min", 'extern "C" __global__ void min(float* out, float x) { out[threadIdx.x] = min(x, 1e9f); }'),
+    "of one of the C library": ("index", 'extern "C" __global__ void index(float* out, float x) { out[threadIdx.x] = x; }'),
+    "with C++ linkage": ("all", "__global__ void all(float* out, float x) { out[threadIdx.x] = x; }"),
+    "with C++ linkage, of none": ("put", "__global__ void put(float* out, float x) { out[threadIdx.x] = x; }"),
+    "of a field": ("x", 'extern "C" __global__ void x(float* out, float value) { out[threadIdx.x] = value; }'),
+    "in a block, declared before": (
+        "any", 'extern "C" {\n__global__ void any(float*, float);\n\n__global__ void any(float* out, float x) { out[threadIdx.x] = x; }\n}'),
+    "in comments, strings and launch bounds": (
+        "min", '''// a __global__ min(a, b) with a float* min (of one)
+        __device__ const char text[] = "__global__ void min(float*)";
+        extern "C" __global__ void __launch_bounds__(sizeof(min(256, 512)))
+        min  (float* out, float x) { /* min(x) */ out[threadIdx.x] = x; }'''),
+    "of a template": ("put<float>", "template <class T> __global__ void put(T* out, T x) { out[threadIdx.x] = x; }"),
+    "in a namespace": ("mine::put", "namespace mine { __global__ void put(float* out, float x) { out[threadIdx.x] = x; } }"),
+    "of a template in a namespace": (
+        "mine::put<float, 1>", "namespace mine { template <class T, int N> __global__ void put(T* out, T x) { out[threadIdx.x] = N * x; } }"),
+}
+
+
+@pytest.mark.parametrize(("name", "source"), NAMES.values(), ids=NAMES)
+def test_names(name, source):
+    out = Blob((4,))
+    cuda.kernel(source, name)((1,), (4,), (out, np.float32(3)))
+    assert (out.cpu_data == 3).all()
+
+
+@pytest.mark.parametrize(("name", "source"), NAMES.values(), ids=NAMES)
+def test_names_with_nvrtc(name, source, cache):
+    try:
+        compile.nvrtc()
+    except DependencyError as error:
+        pytest.skip(str(error))
+    cubin, symbol = compile.image(source, name, "sm_90")
+    assert f"\0.text.{symbol}\0".encode() in cubin
+    if name.isidentifier() and "extern" in source and name != "min":
+        assert symbol == name   # as profilers show it
+
+
+def test_elementwise_functions_named_like_those_of_cuda():
+    for name in "exp", "all":
+        x, y = blob_of([0.0, 1.0]), Blob((2,))
+        cuda.elementwise("T x", "T y", "y = exp(x)", name)(x, y)
+        np.testing.assert_allclose(y.cpu_data, np.exp([0, 1]), rtol=1e-6)
 
 
 def test_cpu_mode_is_refused():
