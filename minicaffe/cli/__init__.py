@@ -14,4 +14,7 @@ def main(args=None):
         from minicaffe.cli import app
     except KeyboardInterrupt:   # Ctrl-C before anything was begun: no traceback of each process that mpiexec started
         return 130
-    return app.run(args)
+    status = app.run(args)
+    if args is None:    # the process's own command line, after which it ends
+        app.drop_unwritable_output()
+    return status

@@ -3,8 +3,6 @@
 Different from Caffe: errors never abort, and the options of gflags and glog themselves (--flagfile, --log_dir) are gone.
 """
 
-import contextlib
-import errno
 import importlib
 import os
 import sys
@@ -100,17 +98,22 @@ def run(args=None):
     """Run the command line `args` and return the exit status; see `minicaffe.cli.main`."""
     args = list(sys.argv[1:] if args is None else args)
     _open_streams()
+    streams = sys.stdout, sys.stderr
     try:
         ranks.join(command_of(args))
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), ranks.one_output():
             warnings.simplefilter("error", ConfigWarning)
             status = minicaffe.main(args, prog_name="minicaffe", standalone_mode=False)
-        sys.stdout.flush()  # a full disk behind a redirection is noticed here, not in the interpreter's last breath
+            sys.stdout.flush()  # an error here, such as a full disk, is reported; one at the interpreter's end is not
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
-    except BrokenPipeError:  # ``minicaffe ... | head``: nobody is left to tell
-        _forget_stdout()
+    except BrokenPipeError:  # ``minicaffe ... | head``: the reader has ended, which is no fault
+        return 1
+    except SystemExit:
+        if (sys.stdout, sys.stderr) == streams:
+            raise
+        sys.stdout, sys.stderr = streams  # after such an error within a command click replaces them and exits
         return 1
     except (click.Abort, KeyboardInterrupt):
         return ranks.fail("interrupted", 130)
@@ -128,8 +131,6 @@ def explain(error):
     if isinstance(error, Error):
         return str(error), 2 if isinstance(error, (ConfigError, ShapeError)) else 1
     if isinstance(error, OSError):
-        if error.errno == errno.ENOSPC:
-            _forget_stdout()
         return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error), 1
     if isinstance(error, MemoryError):
         return str(error) or "out of memory", 1
@@ -149,7 +150,14 @@ def _open_streams():
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))
 
 
-def _forget_stdout():
-    """Keep the interpreter from writing what is left in the buffer to a pipe or disk that takes no more."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def drop_unwritable_output():
+    """Point standard output to the null device if what is left in its buffer cannot be written: the interpreter would try again.
+
+    For the end of the process alone, as the stream may be shared with the program that called `run`.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

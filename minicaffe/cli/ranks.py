@@ -5,6 +5,7 @@ arguments, so that whatever goes wrong later on any of them ends all.
 """
 
 import collections
+import contextlib
 import importlib.util
 import os
 import sys
@@ -25,7 +26,7 @@ _group = ALONE
 def join(command):
     """Join the processes that were started together with this one, if there are any, to run `command` with them.
 
-    Each gets its share of the machine's processors as threads, and only rank 0 keeps its standard output.
+    Each gets its share of the machine's processors as threads.
 
     Raises
     ------
@@ -51,8 +52,16 @@ def join(command):
     if not os.environ.get("OMP_NUM_THREADS"):
         from minicaffe.device.threads import set_num_threads
         set_num_threads(_group.processors())
-    if _group.rank:
-        sys.stdout = open(os.devnull, "w")
+
+
+@contextlib.contextmanager
+def one_output():
+    """Drop what the block writes on standard output, unless this is the only process or rank 0."""
+    if _group is ALONE or not _group.rank:
+        yield
+        return
+    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+        yield
 
 
 def group():
@@ -84,12 +93,11 @@ def fail(line, status):
 
 def say(line):
     """Write a line on standard error, after what standard output holds; both may be closed."""
-    try:
+    with contextlib.suppress(OSError):
         sys.stdout.flush()
+    with contextlib.suppress(OSError):     # the exit status still tells
         sys.stderr.write(f"minicaffe: {line}\n")
         sys.stderr.flush()
-    except OSError:     # the exit status still tells
-        pass
 
 
 def divided(count, compute):

@@ -1,6 +1,7 @@
 """The ``minicaffe`` command itself: finding commands, exit statuses, one line for every error."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -120,6 +121,23 @@ def test_gflags_spellings(given, tidied):
 def test_errors_become_one_line_and_a_status(error, status):
     line, got = app.explain(error)
     assert got == status and line and "\n" not in line
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
+def test_an_error_leaves_the_streams_of_the_calling_program(monkeypatch, capfd, error):
+    """Standard output may be a file of the program, as it is pytest's, also where a command fails."""
+    def broken(*_, **__):
+        raise error
+    monkeypatch.setattr("minicaffe.cli.device_query.blas", broken)
+
+    def streams():
+        return sys.stdin, sys.stdout, sys.stderr, len(os.listdir("/proc/self/fd")), [os.fstat(number).st_ino for number in range(3)]
+    before = streams()
+    app.explain(error)
+    assert cli.main(["device_query"]) == 1
+    assert streams() == before
+    print("still here", flush=True)
+    assert capfd.readouterr().out.endswith("still here\n")
 
 
 def test_unforeseen_errors_name_their_place_and_debug_shows_the_traceback(monkeypatch, capsys):
