@@ -79,15 +79,19 @@ def start():
     """Load the driver and call cuInit; later calls do nothing.
 
     Raises DependencyError if there is no driver; DeviceError if it does not start, or in a process that was forked after it
-    started.
+    started; ConfigError if MINICAFFE_DEVICE names the other driver than this process has.
     """
     global _started, _library
     with _lock:
         if _forked:
             raise DeviceError(FORKED)
-        if _started:
-            return
         wish = os.environ.get("MINICAFFE_DEVICE", "")
+        if _started:
+            has = "gpu" if _library is None else "sim"
+            if wish in ("gpu", "sim") and wish != has:
+                raise ConfigError(f"must be {has} or cpu in this process, which has that driver; start another process for '{wish}'",
+                                  field="MINICAFFE_DEVICE")
+            return
         if wish not in ("", "gpu", "cpu", "sim"):
             raise ConfigError(f"must be gpu or sim, got '{wish}'", field="MINICAFFE_DEVICE")
         if wish == "sim" and _library is None:
@@ -101,6 +105,7 @@ def start():
         check(code, "cuInit", (0,))
         os.register_at_fork(after_in_child=_forget)
         _started = True
+        sim.note_driver(_library is not None)
 
 
 def version():

@@ -5,6 +5,8 @@ import os
 
 from minicaffe.errors import DependencyError
 
+_loaded = None  # whether the driver of this process is the simulated one; None before there is a driver
+
 
 def library():
     """Return the path of the simulated driver. Raises DependencyError if this build has none."""
@@ -15,5 +17,11 @@ def library():
 
 
 def selected():
-    """Whether the environment asks for the simulated device."""
-    return os.environ.get("MINICAFFE_DEVICE") == "sim"
+    """Whether the driver of this process is the simulated one; before it has a driver, whether the environment asks for that."""
+    return os.environ.get("MINICAFFE_DEVICE") == "sim" if _loaded is None else _loaded
+
+
+def note_driver(simulated):
+    """Remember which driver this process has from now on."""
+    global _loaded
+    _loaded = simulated

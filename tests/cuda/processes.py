@@ -26,7 +26,7 @@ def refused(kind, call, *words):
 """
 
 
-def run(code, device=None, settings="", status=0, cwd=None, **environment):
+def run(code, device=None, settings="", status=0, cwd=None, before="", **environment):
     """Run Python text after PREAMBLE; check the exit status and that nothing crashed; return what it wrote, both streams.
 
     Parameters
@@ -35,9 +35,11 @@ def run(code, device=None, settings="", status=0, cwd=None, **environment):
         MINICAFFE_DEVICE; unset if None.
     settings : str
         MINICAFFE_SIM.
+    before : str
+        Python text that runs before minicaffe is imported.
     """
-    return start([sys.executable, "-X", "faulthandler", "-c", PREAMBLE + textwrap.dedent(code)], device, settings, status, cwd,
-                 **environment)
+    text = textwrap.dedent(before) + PREAMBLE + textwrap.dedent(code)
+    return start([sys.executable, "-X", "faulthandler", "-c", text], device, settings, status, cwd, **environment)
 
 
 def command(*arguments, device=None, settings="", status=0, cwd=None, **environment):

@@ -1,11 +1,13 @@
 """Starting the driver: none there, none wanted, wrong numbers, a driver that fails, threads, fork, and the end of a process."""
 
 import ctypes.util
+import os
 
 import pytest
 from processes import run
 
-DRIVERLESS = pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a CUDA driver")
+DRIVERLESS = pytest.mark.skipif(ctypes.util.find_library("cuda") is not None or os.path.exists("/dev/nvidiactl"),
+                                reason="this machine has a CUDA driver")
 
 
 @DRIVERLESS
@@ -219,12 +221,30 @@ def test_a_process_returns_what_it_took():
 
 def test_a_handler_at_exit_that_comes_too_late_is_told(place):
     text = run("""
+    minicaffe.set_mode_gpu()
+    held.append(Blob((100,)))
+    held[0].gpu_data
+    """, place, before="""
     import atexit
     held = []
     atexit.register(lambda: refused(errors.DeviceError, lambda: held[0].scale_data(2), "process is ending"))
-    atexit.register(lambda: print("handlers ran"))
-    minicaffe.set_mode_gpu()            # registers its own, which run before those
-    held.append(Blob((100,)))
-    held[0].gpu_data
-    """, place)
+    atexit.register(lambda: print("handlers ran"))      # minicaffe registers its own later, which run before these
+    """)
     assert "handlers ran" in text and "Traceback" not in text, text
+
+
+def test_a_process_has_one_driver():
+    run("""
+    from minicaffe import sim
+    minicaffe.set_mode_gpu()
+    os.environ["MINICAFFE_DEVICE"] = "gpu"
+    for call in minicaffe.set_mode_gpu, cuda.count, cuda.version:
+        refused(errors.ConfigError, call, "MINICAFFE_DEVICE: must be sim or cpu in this process", "start another process for 'gpu'")
+    os.environ["MINICAFFE_DEVICE"] = "cpu"
+    assert sim.selected()   # whatever the variable says later: kernels of this process are the host's
+    twice = cuda.kernel('extern "C" __global__ void twice(float* x) { x[0] *= 2; }', "twice")
+    blob = Blob((1,))
+    blob.data[...] = 2
+    twice((1,), (1,), (blob,))
+    assert blob.cpu_data[0] == 4
+    """, "sim")
