@@ -28,6 +28,12 @@ def allocators_come_back(on_cpu, monkeypatch):
 
 
 @pytest.fixture
+def where(device):
+    """The device of these tests' process, which cannot have both: sim, unless the tests run on a GPU."""
+    return "gpu" if device == "gpu" else "sim"
+
+
+@pytest.fixture
 def train(minicaffe, folder):
     def run(*options, status=0):
         return minicaffe("train", "--solver", "solver.prototxt", "--max-iter", "1", *options, status=status)
@@ -41,9 +47,9 @@ def test_the_buddy_on_the_cpu(train):
     assert buddy.stats().allocations > 0
 
 
-def test_places_are_chosen_one_by_one(train):
+def test_places_are_chosen_one_by_one(train, where):
     try:
-        train("--device", "sim", "--allocator", "cpu=caching", "--allocator", "pinned=buddy", "--allocator=cuda=limit:75%+caching:thc")
+        train("--device", where, "--allocator", "cpu=caching", "--allocator", "pinned=buddy", "--allocator=cuda=limit:75%+caching:thc")
     except DependencyError as error:
         pytest.skip(str(error))
     kinds = [type(memory.allocator_of(place)) for place in (CPUPlace(), PinnedPlace(), CUDAPlace(0))]
@@ -58,8 +64,8 @@ def test_without_a_place_it_is_the_cpu_where_that_computes(train):
     assert isinstance(memory.allocator_of(CPUPlace()), BuddyAllocator) and memory.allocator_of(CPUPlace()).stats().allocations > 0
 
 
-def test_without_a_place_it_is_the_gpu(train):
-    train("--device", "sim", "--allocator", "buddy:max_chunk_size=16MiB")
+def test_without_a_place_it_is_the_gpu(train, where):
+    train("--device", where, "--allocator", "buddy:max_chunk_size=16MiB")
     assert isinstance(memory.allocator_of(CUDAPlace(0)), BuddyAllocator)
     assert isinstance(memory.allocator_of(PinnedPlace()), CachingHostAllocator)
 

@@ -19,16 +19,17 @@ def test_a_net_and_a_solver(minicaffe, folder):
     assert not list(folder.glob("*.caffemodel"))
 
 
-def test_on_the_simulated_device(minicaffe, folder, on_cpu, monkeypatch):
+def test_on_the_simulated_device(minicaffe, folder, on_cpu, device, monkeypatch):
+    where = "gpu" if device == "gpu" else "sim"     # a process has one of them
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")   # the option changes the variable
     import minicaffe as caffe
     try:
-        out = minicaffe("trace", "net.prototxt", "--device", "sim", "--json", "t.json")
+        out = minicaffe("trace", "net.prototxt", "--device", where, "--json", "t.json")
     finally:
         caffe.set_mode_cpu()
     assert "peak on device 0: " in out
     made = trace.load(folder / "t.json")
-    assert made.document["device"]["kind"] == "sim" and "launch" in {event.kind for event in made.events}
+    assert made.document["device"]["kind"] == where and "launch" in {event.kind for event in made.events}
 
 
 def test_a_net_that_fails_shows_what_was_before(minicaffe, folder):

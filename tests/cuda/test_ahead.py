@@ -61,8 +61,11 @@ def test_each_batch_arrives_whole_and_in_its_turn(place, settings):
 
 
 @pytest.mark.parametrize("allocator", ["caching", "buddy"])
-def test_what_is_dropped_while_a_push_runs_disturbs_nobody(place, allocator):
-    """The staging memory goes to others at once; the push that still writes there has to come first."""
+def test_what_is_dropped_while_a_push_runs_disturbs_nobody(allocator):
+    """The staging memory goes to others at once; the push that still writes there has to come first.
+
+    On the simulated device, where the same block comes again: on a GPU it may wait for the push to end.
+    """
     run(batches(f"""
     memory.use(CUDAPlace(0), {allocator!r})
     ahead = Ahead(fetch)
@@ -74,7 +77,7 @@ def test_what_is_dropped_while_a_push_runs_disturbs_nobody(place, allocator):
     assert on_device(blob) == staging       # otherwise this test says nothing
     side.zero(on_device(blob), 4 * N)
     assert not blob.cpu_data.any()
-    """), place, "race=1")
+    """), "sim", "race=1")
 
 
 def test_a_push_goes_by_its_own_stream(place):
@@ -95,7 +98,8 @@ def test_a_push_goes_by_its_own_stream(place):
     """, place, "deferred=1")
 
 
-def test_a_block_that_another_stream_uses_is_not_given_out_before_that_is_done(place):
+def test_a_block_that_another_stream_uses_is_not_given_out_before_that_is_done():
+    """On the simulated device, where the push runs late: a GPU may be quicker than the next line."""
     run("""
     from minicaffe.memory.registry import registry
     minicaffe.set_mode_gpu()
@@ -113,7 +117,7 @@ def test_a_block_that_another_stream_uses_is_not_given_out_before_that_is_done(p
     stream.synchronize()
     again = memory.Buffer(allocator, 4000)
     assert again.address == address, "the block is lost"
-    """, place, "deferred=1")
+    """, "sim", "deferred=1")
 
 
 DATA = """

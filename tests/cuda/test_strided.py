@@ -391,7 +391,10 @@ def test_integers_are_not_rounded():
 @pytest.mark.parametrize(("shape", "strides"), [((100,), None), ((2,), (1 << 40,)), ((2,), (-(1 << 40),)), ((3, 3), (40, 64)),
                                                 ((2,), (-4,)), ((2**62, 2), (4, 2**62))])  # fmt: skip
 def test_arrays_that_leave_their_allocation(shape, strides):
-    """An array's bounds are its allocation's, which is larger than a blob where a cache cuts it up."""
+    """An array's bounds are its allocation's, which is larger than a blob where a cache cuts it up.
+
+    On a GPU what lies before an allocation may be in another one.
+    """
     from minicaffe import memory
     from minicaffe.memory import CUDAPlace
     before = memory.use(CUDAPlace(0), "plain")
@@ -401,7 +404,7 @@ def test_arrays_that_leave_their_allocation(shape, strides):
     finally:
         memory.use(CUDAPlace(0), before)
     copy(Foreign(address, (36,)), Blob((36,)).mutable_gpu_data)
-    with pytest.raises(DeviceError, match="beyond its allocation of 144 bytes|knows no memory"):
+    with pytest.raises(DeviceError, match=r"beyond its allocation of \d+ bytes|knows no memory"):
         copy(1.0, Foreign(address, shape, strides=strides))
 
 

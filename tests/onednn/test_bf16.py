@@ -300,7 +300,7 @@ def test_a_device_has_no_bf16(bf16, monkeypatch):
         make(STACK).layers[1].operations()[0]._choose(True)
 
 
-def test_a_processor_without_bf16(monkeypatch):
+def test_a_processor_without_bf16(onednn, monkeypatch):
     monkeypatch.setattr(library, "AVX512_BF16", 0x1000e7)
     with pytest.raises(errors.DependencyError, match="precision bf16 needs a processor with AVX512_BF16 or AMX; use float32"):
         library.check_bf16()

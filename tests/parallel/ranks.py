@@ -33,7 +33,8 @@ def mpiexec():
 
 def open_mpi():
     """Whether `mpiexec` is Open MPI's."""
-    return "Open MPI" in subprocess.run([mpiexec(), "--version"], capture_output=True, text=True).stdout
+    version = subprocess.run([mpiexec(), "--version"], capture_output=True, text=True).stdout
+    return "Open MPI" in version or "OpenRTE" in version    # as that of version 4 calls itself
 
 
 def start(n, *words, folder=None, **environment):
