@@ -113,8 +113,8 @@ const Attribute kAttributes[] = {
     A(MULTIPROCESSOR_COUNT, 4), A(CAN_MAP_HOST_MEMORY, 1), A(SURFACE_ALIGNMENT, 512), A(CONCURRENT_KERNELS, 1),
     A(MEMORY_CLOCK_RATE, 1000000), A(GLOBAL_MEMORY_BUS_WIDTH, 64), A(L2_CACHE_SIZE, 1 << 20),
     A(MAX_THREADS_PER_MULTIPROCESSOR, 2048), A(ASYNC_ENGINE_COUNT, 2), A(UNIFIED_ADDRESSING, 1),
-    A(TEXTURE_PITCH_ALIGNMENT, 32), A(COMPUTE_CAPABILITY_MAJOR, 9), A(COMPUTE_CAPABILITY_MINOR, 0),
-    A(STREAM_PRIORITIES_SUPPORTED, 1), A(GLOBAL_L1_CACHE_SUPPORTED, 1), A(LOCAL_L1_CACHE_SUPPORTED, 1),
+    A(TEXTURE_PITCH_ALIGNMENT, 32), A(STREAM_PRIORITIES_SUPPORTED, 1),
+    A(GLOBAL_L1_CACHE_SUPPORTED, 1), A(LOCAL_L1_CACHE_SUPPORTED, 1),
     A(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 96 << 10), A(MAX_REGISTERS_PER_MULTIPROCESSOR, 65536),
     A(SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2), A(COMPUTE_PREEMPTION_SUPPORTED, 1),
     A(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1), A(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 48 << 10),
@@ -197,6 +197,8 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute name, CUdev
     device_at("cuDeviceGetAttribute", device);
     if (name < 1 || name >= CU_DEVICE_ATTRIBUTE_MAX)
       fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetAttribute: unknown attribute %d", int(name));
+    if (name == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) return state().settings.capability / 10;
+    if (name == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) return state().settings.capability % 10;
     for (const Attribute& attribute : kAttributes)
       if (attribute.name == name) return attribute.value;
     return name == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device + 1 : 0;  // what the table leaves out, the device has not

@@ -2,6 +2,7 @@
 //   devices=N        how many (1)
 //   peers=0-1,1-2    pairs of devices that can have access to each other's memory (none); nothing after = means none again
 //   memory=SIZE      of each (4GiB)
+//   capability=M.N   the compute capability of each (9.0)
 //   fail=CALL:N      the N-th call of CALL from now on fails: an allocation for lack of memory, others with
 //                    CUDA_ERROR_UNKNOWN
 //   fail=CALL:N:CODE the same with that code
@@ -99,6 +100,12 @@ void parse(Settings& settings, const std::string& setting) {
       for (auto& device : state().devices)
         if (size > device->range / 2) ill_formed(setting, "cannot grow so far after cuInit");
     settings.memory = size;
+  } else if (key == "capability") {
+    unsigned long long major;
+    std::string rest;
+    if (!parse_number(value, &major, &rest) || major > 99 || rest.size() != 2 || rest[0] != '.' || rest[1] < '0' || rest[1] > '9')
+      ill_formed(setting, "must be a compute capability such as 7.5");
+    settings.capability = 10 * int(major) + rest[1] - '0';
   } else if (key == "fail") {
     parse_failure(setting, value);
   } else {
@@ -108,7 +115,7 @@ void parse(Settings& settings, const std::string& setting) {
         settings.*flag = value == "1";
         return;
       }
-    ill_formed(setting, "unknown; known are devices, peers, memory, fail, race, uninitialized, leak, deferred, report");
+    ill_formed(setting, "unknown; known are devices, peers, memory, capability, fail, race, uninitialized, leak, deferred, report");
   }
 }
 

@@ -299,6 +299,7 @@ bool is_fiber_guard(uintptr_t address);
 struct Settings {
   int devices = 1;
   size_t memory = size_t(4) << 30;
+  int capability = 90;                  // the compute capability times 10
   std::set<std::pair<int, int>> peers;  // both ways round
   bool race = false, uninitialized = false, leak = false, deferred = false, report = false;
 };

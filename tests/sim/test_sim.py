@@ -93,7 +93,7 @@ ALONE = HERE / "cases" / "alone_process.py"
 
 
 @pytest.mark.parametrize("settings, words", [
-    ("devices=x", "'devices=x'"), ("memory=12Q", "'memory=12Q'"), ("colour=1", "'colour=1': unknown"), ("race=yes", "'race=yes'"),
+    ("devices=x", "'devices=x'"), ("memory=12Q", "'memory=12Q'"), ("capability=7", "must be a compute capability such as 7.5"), ("colour=1", "'colour=1': unknown"), ("race=yes", "'race=yes'"),
     ("peers=0-0", "'peers=0-0': must be pairs"), ("peers=0-1,1", "'1': unknown"), ("0-1", "'0-1': unknown"),
     ("fail=cuMemAlloc", "'fail=cuMemAlloc'"), ("fail=cuNothing:1", "'fail=cuNothing:1'"), ("fail=cuMemAlloc:0", "N must be"),
     ("fail=cuMemAlloc:1:NO", "the code must be a name"),

@@ -3,9 +3,9 @@
 import sys
 
 import numpy as np
-from sim_runner import DriverError, configure, cu, download, raises, upload
+from sim_runner import DriverError, configure, cu, download, driver, raises, upload
 
-WRONG = ["devices=x", "memory=12Q", "colour=1", "race=yes", "peers=0-0", "peers=0-1,1", "0-1", "fail=cuMemAlloc", "fail=cuNothing:1", "fail=cuMemAlloc:0",
+WRONG = ["devices=x", "memory=12Q", "capability=7", "colour=1", "race=yes", "peers=0-0", "peers=0-1,1", "0-1", "fail=cuMemAlloc", "fail=cuNothing:1", "fail=cuMemAlloc:0",
          "fail=cuMemAlloc:1:NO"]  # fmt: skip
 
 
@@ -26,6 +26,14 @@ def sizes():
         configure(text)
         assert cu.DeviceTotalMem(0) == size
     configure("memory=4GiB")
+
+
+def capability():
+    attribute = driver.CUdevice_attribute
+    for text, (major, minor) in (("7.5", (7, 5)), ("12.0", (12, 0)), ("9.0", (9, 0))):
+        configure(f"capability={text}")
+        assert cu.DeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0) == major
+        assert cu.DeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0) == minor
 
 
 def addresses_come_round():
