@@ -1,7 +1,7 @@
 """NVIDIA's libraries, opened at run time: where they are missing, our own kernels compute (cuda/libraries.hpp, cuda/cudnn.hpp).
 
-cuBLAS is opened with the device, cuDNN when a layer first asks for it: with ``engine: CUDNN``, or with engine DEFAULT after
-`use_cudnn` or under ``MINICAFFE_ENGINE=cudnn`` (ops/engine.pyx). Functions are called through pointers, so that nothing links
+cuBLAS is opened with the device, cuDNN with the first operation that engine CUDNN computes (ops/engine.pyx). Functions are called through
+pointers, so that nothing links
 against them; cuda-pathfinder finds the libraries of the wheels nvidia-cublas and nvidia-cudnn-cu13 or of an installed toolkit,
 unless ``MINICAFFE_CUBLAS`` or ``MINICAFFE_CUDNN`` names another. On the simulated device only those are opened that these name.
 
@@ -23,6 +23,7 @@ from minicaffe.device.context cimport CudaLibraries, CudaStream
 from minicaffe import sim
 from minicaffe.errors import ConfigError, DependencyError, DeviceError
 from minicaffe.memory.sizes import parse_size
+from minicaffe.ops.engine import absent
 
 cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
     cppclass Cudnn "mc::cuda::Cudnn":
@@ -80,6 +81,8 @@ def attach(size_t stream, keep_failure):
     if libraries == NULL:
         raise MemoryError()
     libraries.open_cudnn, libraries.fail = open_cudnn, fail_cublas
+    if sim.selected() and not os.environ.get("MINICAFFE_CUDNN"):
+        absent.add("CUDNN")
     attach_cublas(<CudaStream*> stream, libraries)
     (<CudaStream*> stream).libraries = <CudaLibraries*> libraries
 
@@ -165,7 +168,9 @@ cdef void open_cudnn(CudaStream* stream) noexcept with gil:
             if libraries.cudnn == NULL:
                 libraries.cudnn = new_cudnn(stream)
     except DependencyError as error:
-        _no_cudnn = _no_cudnn or error.message.encode()
+        if _no_cudnn is None:
+            _no_cudnn = error.message.encode()
+            log.info("%s: engine CAFFE computes", error.message)
         libraries.no_cudnn = _no_cudnn
     except BaseException as error:
         _keep_failure(stream.device, error)
@@ -228,7 +233,8 @@ def _cudnn_error(call, status):
     _cudnn.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))
     said = text.value.decode("utf-8", "replace").strip()
     name = _status_name(_cudnn.cudnnGetErrorString, status)
-    return DeviceError(f"{call}: {name}{': ' + said if said else ''}; engine: CAFFE does without cuDNN", code=name)
+    return DeviceError(f"{call}: {name}{': ' + said if said else ''}; engine: CAFFE or MINICAFFE_ENGINE=caffe computes without "
+                       "cuDNN", code=name)
 
 
 cdef void fail_cudnn(CudaStream* stream, const char* call, int status) noexcept with gil:

@@ -32,6 +32,7 @@ ON_DEVICE = {"CUDNN": (True,), "WINOGRAD": (False,), "ONEDNN": (False,), "CAFFE"
 log = logging.getLogger(__name__)
 _makers = {}        # kind of operation -> {engine: maker}
 _told = set()
+absent = set()      # engines without a library: only layers that name them try them, for the warning (cuda/libraries.pyx)
 _preferred = None   # the engine of layers with engine DEFAULT; "" for none; None: as MINICAFFE_ENGINE says
 _precision = None   # of layers over float32; None: as MINICAFFE_PRECISION says
 cdef unsigned _epoch = 1
@@ -181,7 +182,7 @@ cdef class Operation:
             field = ENGINES[name]
             if name not in makers or name in self.refusals or device not in ON_DEVICE[name]:
                 continue
-            asked = self.engine == field or (self.engine == DEFAULT and name in ([wish] if wish else ("WINOGRAD", "ONEDNN")))
+            asked = self.engine == field or (self.engine == DEFAULT and (wish == name or not wish and name not in absent))
             if name != "CAFFE" and (self.empty or not asked):
                 continue    # libraries take no empty arrays
             try:
@@ -290,12 +291,13 @@ def prefer(engine):
 
 
 def use_cudnn(use=True):
-    """Say whether layers whose engine is DEFAULT compute with cuDNN; MINICAFFE_ENGINE=cudnn does so from the start.
+    """Choose the engine of layers with engine DEFAULT: as by MINICAFFE_ENGINE=cudnn, or, if `use` is false, MINICAFFE_ENGINE=caffe.
 
-    Layers with ``engine: CUDNN`` do in any case, those with ``engine: CAFFE`` never. What cuDNN refuses is computed by engine
-    CAFFE. Steps that were recorded as a CUDA graph stay as they are.
+    Without a choice they use cuDNN on a GPU where it is installed. After ``use_cudnn()`` a warning says what cuDNN refuses and
+    engine CAFFE computes. On the CPU engine CAFFE computes after both. Layers with ``engine: CUDNN`` or ``engine: CAFFE`` keep
+    theirs.
     """
-    prefer("CUDNN" if use else "")
+    prefer("CUDNN" if use else "CAFFE")
 
 
 def get_precision():

@@ -3,8 +3,11 @@
 import ctypes
 import gc
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
+from cplusplus import compiler
 
 from minicaffe.errors import DependencyError
 
@@ -13,6 +16,17 @@ from minicaffe.errors import DependencyError
 def place(device):
     """What MINICAFFE_DEVICE is for these tests and the processes that they start: sim or gpu."""
     return "gpu" if device == "gpu" else "sim"
+
+
+@pytest.fixture(scope="session")
+def fake(place, tmp_path_factory):
+    """The path of a library that records the calls of cuDNN and cuBLAS (fake_cudnn.cpp), for the simulated device."""
+    if place != "sim":
+        pytest.skip("the recorded calls compute nothing; on a GPU the engines are compared")
+    path = tmp_path_factory.mktemp("fake") / "libfake.so"
+    source = Path(__file__).resolve().parent / "fake_cudnn.cpp"
+    subprocess.run([*compiler(), "-std=c++17", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
+    return path
 
 
 @pytest.fixture(autouse=True)

@@ -19,12 +19,13 @@ from gradient import layer_net, run_backward, run_forward  # noqa: E402
 import minicaffe  # noqa: E402
 from minicaffe import cuda  # noqa: E402
 from minicaffe.blob import Dtype  # noqa: E402
+from minicaffe.ops import engine  # noqa: E402
 
 CONVOLUTION = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "y" convolution_param {{ {fields} engine: ENGINE
   weight_filler {{ type: "gaussian" std: 0.5 }} bias_filler {{ type: "gaussian" std: 1 }} }} }}"""
 OTHER = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "{top}" {param} {{ {fields} engine: ENGINE }} }}"""
 
-# The field engine is unknown to it: only those who prefer cuDNN get it.
+# It has no field `engine`.
 BATCH_NORM = """layer {{ name: "layer" type: "BatchNorm" bottom: "x" top: "{top}" batch_norm_param {{ eps: 1e-3 }} }}"""
 
 SOFTMAX_LOSS = """layer { name: "layer" type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "y" softmax_param { engine: ENGINE } }"""
@@ -98,26 +99,31 @@ def addresses(net):
     return found
 
 
-class Warnings(logging.Handler):
+class Refusals(logging.Handler):
+    """Collects the warnings of what an engine refuses; other loggers have other ones, such as that kernels are compiled."""
+
     def __init__(self):
         super().__init__(logging.WARNING)
         self.texts = []
-        logging.getLogger("minicaffe").addHandler(self)
+        engine.log.addHandler(self)
 
     def emit(self, record):
         self.texts.append(record.getMessage())
 
 
 def record(wishes):
-    """Each wish: {name, engine, dtype, images, fail, prefer, steps}."""
-    log, done = Warnings(), []
+    """Each wish: {name, engine, dtype, images, fail, use, steps}; `use` is the argument of use_cudnn."""
+    log, done = Refusals(), []
+    at_first = engine.preferred()
     calls = Path(os.environ["FAKE_LOG"])
     minicaffe.set_mode_gpu()
     for wish in wishes:
         calls.write_text("")
         del log.texts[:]
         os.environ["FAKE_FAIL"] = wish.get("fail", "")
-        cuda.use_cudnn(wish.get("prefer", False))
+        engine.prefer(at_first)
+        if "use" in wish:
+            cuda.use_cudnn(wish["use"])
         net, rng = make(wish["name"], wish.get("engine", "CUDNN"), Dtype[wish.get("dtype", "FLOAT")], wish.get("images"))
         error = None
         try:
@@ -132,15 +138,15 @@ def record(wishes):
 
 def compare(wishes):
     """How far the engines are apart, relative to the largest value of each blob."""
-    log, done = Warnings(), []
+    log, done = Refusals(), []
     cuda.allow_tf32(False)
     minicaffe.set_mode_gpu()
     for wish in wishes:
         del log.texts[:]
         results = []
-        for engine in "CAFFE", "CUDNN":
-            cuda.use_cudnn(engine == "CUDNN")
-            net, rng = make(wish["name"], engine, Dtype[wish["dtype"]])
+        for name in "CAFFE", "CUDNN":
+            cuda.use_cudnn(name == "CUDNN")
+            net, rng = make(wish["name"], name, Dtype[wish["dtype"]])
             step(net, rng)
             step(net, rng)
             blobs = [net.tops[-1][0].data, net.bottoms[-1][0].diff]

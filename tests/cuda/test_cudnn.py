@@ -24,16 +24,6 @@ ROOT = HERE.parent.parent
 KIB, MIB = 1 << 10, 1 << 20
 
 
-@pytest.fixture(scope="module")
-def fake(place, tmp_path_factory):
-    """The path of the fake library, which needs the simulated device."""
-    if place != "sim":
-        pytest.skip("the fake cuDNN computes nothing; on a GPU the engines are compared")
-    path = tmp_path_factory.mktemp("fake") / "libfake.so"
-    subprocess.run([*compiler(), "-std=c++17", "-shared", "-fPIC", str(HERE / "fake_cudnn.cpp"), "-o", str(path)], check=True)
-    return path
-
-
 def cases(what, wishes, device, **environment):
     text = start([sys.executable, str(HERE / "cudnn_cases.py"), what, json.dumps(wishes)], device, "", 0, None, **environment)
     return json.loads(re.search(r"^RESULT (.*)$", text, re.MULTILINE)[1])
@@ -52,7 +42,7 @@ def named(result, *names):
 @pytest.fixture(scope="module")
 def recorded(fake, tmp_path_factory):
     """Two steps of every case, by its name."""
-    wishes = ({"name": name, "steps": 2, "prefer": name.startswith("batch norm")} for name in CASES)
+    wishes = ({"name": name, "steps": 2, "use": name.startswith("batch norm")} for name in CASES)
     results = record(fake, tmp_path_factory.mktemp("record"), *wishes)
     return dict(zip(CASES, results))
 
@@ -199,9 +189,11 @@ def test_double(fake, tmp_path):
 
 
 def test_who_asks(fake, tmp_path):
-    wishes = [{"name": "relu", "engine": engine, "prefer": prefer} for engine in ("CAFFE", "DEFAULT", "CUDNN") for prefer in (False, True)]
+    uses = [{}, {"use": False}, {"use": True}]      # use_cudnn; by default it is not called
+    wishes = [{"name": "relu", "engine": engine, **use} for engine in ("CAFFE", "DEFAULT", "CUDNN") for use in uses]
     asked = [bool(named(result)) for result in record(fake, tmp_path, *wishes)]
-    assert asked == [False, False, False, True, True, True]
+    assert asked == [False, False, False, True, False, True, True, True, True]
+    assert not any(named(result) for result in record(fake, tmp_path, *({"name": "relu", "engine": "DEFAULT"},), MINICAFFE_ENGINE="caffe"))
     code = "minicaffe.set_mode_gpu(); from cudnn_cases import make, step; step(*make('relu', 'DEFAULT'))"
     calls = tmp_path / "calls"
     calls.write_text("")
@@ -225,6 +217,14 @@ def test_what_is_never_asked_for(recorded, name, log):
     assert not recorded[name]["calls"] and recorded[name]["log"] == log and recorded[name]["error"] is None
 
 
+def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
+    """The log has it at level debug; after `use_cudnn` and with ``engine: CUDNN`` it is a warning."""
+    wishes = [{"name": "max", "engine": "DEFAULT"}, {"name": "max", "engine": "DEFAULT", "use": True}, {"name": "max"}]
+    default, *asked = record(fake, tmp_path, *wishes)
+    assert default["log"] == [] and default["engines"] == ["CAFFE"]
+    assert [len(result["log"]) for result in asked] == [1, 0]      # once for each reason
+
+
 REFUSALS = [
     ("conv", "cudnnGetConvolutionForwardAlgorithm_v7"), ("conv", "cudnnFindConvolutionBackwardDataAlgorithmEx"),
     ("conv", "cudnnConvolutionBackwardFilter"), ("conv", "cudnnSetConvolutionGroupCount"), ("ave", "cudnnPoolingForward"),
@@ -235,7 +235,7 @@ REFUSALS = [
 
 def test_what_cudnn_refuses(fake, tmp_path):
     """Said once and not tried again; who refuses a gradient still computes the rest."""
-    wishes = [{"name": name, "fail": f"{call}=3002", "images": 10 + i, "steps": 2, "prefer": True} for i, (name, call) in enumerate(REFUSALS)]
+    wishes = [{"name": name, "fail": f"{call}=3002", "images": 10 + i, "steps": 2, "use": True} for i, (name, call) in enumerate(REFUSALS)]
     for (name, call), result in zip(REFUSALS, record(fake, tmp_path, *wishes)):
         assert result["error"] is None, (name, call)
         assert result["log"] == [f"engine CUDNN refuses: {call}: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; engine CAFFE computes instead"]
@@ -247,7 +247,7 @@ def test_what_cudnn_refuses(fake, tmp_path):
 
 
 def test_what_fails(fake, tmp_path):
-    wishes = [{"name": name, "fail": f"{call}=5000", "images": 10 + i, "prefer": True} for i, (name, call) in enumerate(REFUSALS)]
+    wishes = [{"name": name, "fail": f"{call}=5000", "images": 10 + i, "use": True} for i, (name, call) in enumerate(REFUSALS)]
     for (_, call), result in zip(REFUSALS, record(fake, tmp_path, *wishes)):
         text, code = result["error"]
         assert code == "CUDNN_STATUS_EXECUTION_FAILED" and not result["log"]
@@ -320,6 +320,27 @@ def test_without_cudnn(fake, tmp_path):
     """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_FAIL="cudnnCreate=1001")
 
 
+def test_without_cudnn_by_default(place, tmp_path):
+    """One line in the log where a library was expected, on the simulated device no sign of cuDNN; never a warning."""
+    if place != "sim":
+        pytest.skip("for the simulated device")
+    code = f"""
+    import logging
+    logging.basicConfig(level=logging.INFO)
+    sys.path.insert(0, {str(HERE)!r})
+    from cudnn_cases import make, step
+    minicaffe.set_mode_gpu()
+    for name in "conv", "lrn":
+        net, rng = make(name, "DEFAULT")
+        step(net, rng)
+        assert net.engines()[0]["engine"] == "CAFFE"
+        assert ("CUDNN" in net.engines()[0]["refused"]) == ("MINICAFFE_CUDNN" in os.environ)
+    """
+    text = run(code, "sim", MINICAFFE_CUDNN=str(tmp_path / "none.so"))
+    assert text.count("no cuDNN") == 1 and "INFO:minicaffe.cuda.libraries:no cuDNN" in text and "WARNING" not in text
+    assert "cuDNN" not in run(code, "sim")
+
+
 @pytest.mark.parametrize(("variable", "value", "words"), [
     ("MINICAFFE_ENGINE", "gpu", "must be caffe or cudnn or onednn or winograd, got 'gpu'"), ("MINICAFFE_CUDNN_WORKSPACE", "much", "much")])  # fmt: skip
 def test_wrong_settings(fake, variable, value, words):
@@ -339,7 +360,6 @@ def test_in_a_graph(fake, tmp_path):
     sys.path.insert(0, {str(HERE)!r})
     from training import NET, make_solver
     minicaffe.set_mode_gpu()
-    cuda.use_cudnn()
     solver = make_solver(NET)
     counts = []
     for _ in range(5):
@@ -362,6 +382,7 @@ def test_a_shape_first_met_while_a_graph_is_recorded(fake, tmp_path):
     minicaffe.set_mode_gpu()
     step(*make("conv 1x1"))
     net, rng = make("conv", "DEFAULT")
+    cuda.use_cudnn(False)
     step(net, rng)
     cuda.use_cudnn()
     with cuda.Graph(cuda.current()):

@@ -26,6 +26,7 @@ def makers(monkeypatch):
     """The makers of Probe; settings are put back."""
     monkeypatch.setattr(engine, "_makers", {Probe: {}})
     monkeypatch.setattr(engine, "_told", set())
+    monkeypatch.setattr(engine, "absent", set())
     before = engine.preferred()
     engine.offer(Probe, "CAFFE", Answer)
     engine.offer(Probe, "CUDNN", Answer)
@@ -34,11 +35,20 @@ def makers(monkeypatch):
 
 
 @pytest.mark.parametrize(("field", "preferred", "device", "who"), [
-    (engine.DEFAULT, "", True, "CAFFE"), (engine.DEFAULT, "CUDNN", True, "CUDNN"), (engine.DEFAULT, "CUDNN", False, "CAFFE"),
+    (engine.DEFAULT, "", True, "CUDNN"), (engine.DEFAULT, "", False, "CAFFE"), (engine.DEFAULT, "CAFFE", True, "CAFFE"),
+    (engine.DEFAULT, "ONEDNN", True, "CAFFE"), (engine.DEFAULT, "CUDNN", True, "CUDNN"), (engine.DEFAULT, "CUDNN", False, "CAFFE"),
     (engine.CUDNN, "", True, "CUDNN"), (engine.CUDNN, "", False, "CAFFE"), (engine.CAFFE, "CUDNN", True, "CAFFE")])  # fmt: skip
 def test_who_is_asked(makers, field, preferred, device, who):
     engine.prefer(preferred)
     assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(device).engine == who
+
+
+@pytest.mark.parametrize(("field", "preferred", "who"), [
+    (engine.DEFAULT, "", "CAFFE"), (engine.DEFAULT, "CUDNN", "CUDNN"), (engine.CUDNN, "", "CUDNN")])  # fmt: skip
+def test_an_engine_without_a_library_is_used_only_by_name(makers, field, preferred, who):
+    engine.absent.add("CUDNN")
+    engine.prefer(preferred)
+    assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(True).engine == who
 
 
 def test_a_refusal_is_kept_and_told_once(makers, caplog):
@@ -50,6 +60,17 @@ def test_a_refusal_is_kept_and_told_once(makers, caplog):
             assert operation.describe()["refused"] == {"CUDNN": "probes of odd size"}
     assert [record.getMessage() for record in caplog.records] == [
         "engine CUDNN refuses: probes of odd size; engine CAFFE computes instead"]
+
+
+def test_what_is_refused_by_default_is_told_at_level_debug(makers, caplog):
+    """Unless the engine is preferred by name."""
+    engine.offer(Probe, "CUDNN", refuse)
+    for preferred, level in ("", logging.DEBUG), ("CUDNN", logging.WARNING):
+        engine.prefer(preferred)
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, engine.log.name):
+            assert Probe(caffe.blob.Dtype.FLOAT)._choose(True).engine == "CAFFE"
+        assert [record.levelno for record in caplog.records] == [level]
 
 
 def test_an_unknown_engine_in_the_environment(monkeypatch):
