@@ -24,6 +24,7 @@ from minicaffe.errors import ConfigError, DataError, Error, FileError
 from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import read_net
+from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import file_error
 from minicaffe.pycaffe.classifier import picture_transformer
@@ -88,6 +89,7 @@ def open_net(kind, given, images_dim=None, windows=False):
         model, weights = f"{CAFFENET}/deploy.prototxt", f"{CAFFENET}/bvlc_reference_caffenet.caffemodel"
     elif model is None or weights is None:
         raise click.UsageError("give --model and --weights, or neither for Caffe's CaffeNet", click.get_current_context())
+    check_precision()
     about = options.net_options()
     param, positions = read_net(model, caffe_pb2.TEST, skip_unknown_fields=about["skip_unknown_fields"])
     with caffe.trusting(about["trusted"]):

@@ -158,8 +158,9 @@ def precision(command):
         if name is not None:
             from minicaffe.ops.engine import set_precision
             set_precision(name)
-    return click.option("--precision", expose_value=False, callback=apply, metavar="float32|bf16", help=(
-        "bf16: compute in bfloat16 on the CPU, with parameters in float32; needs oneDNN and AVX512_BF16 or AMX."))(command)
+    return click.option("--precision", expose_value=False, callback=apply, metavar="float32|tf32|bf16", help=(
+        "tf32: round the factors of products to 10 bits of mantissa, on a GPU of compute capability 8.0 or more; bf16: compute in "
+        "bfloat16 on the CPU, with parameters in float32, by oneDNN, with AVX512_BF16 or AMX."))(command)
 
 
 def one_file(file, option, option_name, what):
@@ -283,8 +284,14 @@ def tell_ranks():
 
 
 def tell_mode(logger):
-    """Log where the command computes, in Caffe's words; of several ranks say where they run."""
+    """Log where the command computes, in Caffe's words; of several ranks say where they run.
+
+    Raises ConfigError if the command has --precision and cannot compute there in the precision that is set.
+    """
     from minicaffe.common import caffe
+    from minicaffe.ops.engine import check_precision
+    if any(param.name == "precision" for param in click.get_current_context().command.params):
+        check_precision()
     tell_ranks()
     if caffe.mode == "cpu":
         logger.info("Use CPU.")

@@ -21,6 +21,7 @@ from minicaffe.net import stand_in
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
 from minicaffe.net.summary import Summary, flops_text, params, sizes
+from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import read_net_file
 from minicaffe.solver import trial
@@ -56,6 +57,7 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
     No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed. Two
     iterations are tried, which takes as much memory as it says.
     """
+    check_precision()
     given = options.net_options()
     if not click.get_current_context().meta.get("verbose"):
         logging.getLogger("minicaffe").setLevel(logging.WARNING)

@@ -12,11 +12,13 @@ import sys
 import click
 from click.core import ParameterSource
 
+from minicaffe import cuda
 from minicaffe.cli import log, options, ranks, solver_options, training_file, watch_table
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
 from minicaffe.errors import DependencyError, Error, NotFiniteError
+from minicaffe.ops.engine import get_precision, precisions
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite
 from minicaffe.solver.report import batch_size
@@ -128,11 +130,19 @@ def prepare(ctx, file, fields, given):
         except DependencyError as error:
             logger.warning("%s: solver_mode: GPU: %s; the CPU trains", file, error)
     options.tell_mode(logger)
+    tell_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if source is None else fields
     divide_by = ranks.group().size if given["global_batch"] else 1
     return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size},
                                       own_fields=own, net_files=net_files, divide_by=divide_by, **options.net_options())
+
+
+def tell_tf32():
+    """Say what precision tf32 is worth, where cuBLAS has it and the training computes in float32."""
+    if get_precision() == "float32" and "tf32" in precisions() and cuda.current().library_versions["cuBLAS"]:
+        options.tell("precision float32; with --precision tf32 convolutions and matrix products use the tensor cores: faster, with "
+                     "factors rounded to 10 bits of mantissa and errors of about 1e-3")
 
 
 def distribute(solver, given):

@@ -5,15 +5,15 @@
 """
 
 import importlib
+import warnings
 
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import DependencyError
-from minicaffe.ops.engine import use_cudnn
+from minicaffe.ops.engine import set_precision, use_cudnn
 
 _HOME = {name: module for module, names in {
     "device": "Device Event Stream computing current disable_peer_access enable_peer_access get_device select use_cpu use_gpu",
     "graph": "Graph",
-    "libraries": "allow_tf32",
     "driver": "count version",
     "custom": "Kernel kernel sleep",
     "pointwise": "elementwise",
@@ -22,13 +22,20 @@ _HOME = {name: module for module, names in {
 __all__ = sorted([*_HOME, DeviceArray.__name__, use_cudnn.__name__])
 
 
+def allow_tf32(allow):
+    """Deprecated: ``set_precision("tf32")`` or, if `allow` is false, ``set_precision("float32")``."""
+    name = "tf32" if allow else "float32"
+    warnings.warn(f"cuda.allow_tf32 is deprecated; use minicaffe.set_precision('{name}')", DeprecationWarning, stacklevel=2)
+    set_precision(name)
+
+
 def __getattr__(name):
     if name not in _HOME:
         raise AttributeError(f"module 'minicaffe.cuda' has no attribute '{name}'")
     module = f"minicaffe.cuda.{_HOME[name]}"
     try:
         home = importlib.import_module(module)
-        if _HOME[name] in ("custom", "device", "graph", "libraries", "pointwise"):  # those that lead to devices
+        if _HOME[name] in ("custom", "device", "graph", "pointwise"):  # those that lead to devices
             importlib.import_module("minicaffe.cuda.memory")  # registers their allocators and copiers
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("cuda"):

@@ -101,7 +101,7 @@ struct CudnnPlan;  // ops/conv/cudnn.hpp
 struct Cudnn {
   void* handle;
   CudnnCalls call;
-  int tf32, deterministic;        // whether float32 may be rounded to TF32; whether results must repeat
+  int tf32, deterministic;        // whether the precision is tf32; whether results must repeat
   size_t workspace_limit;         // bytes that an algorithm may ask for
   void (*fail)(Stream*, const char* call, int status);     // take the GIL
   const char* (*status_name)(int status);

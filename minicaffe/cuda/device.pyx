@@ -107,6 +107,7 @@ cdef class Device:
         self.stream.handle = <void*> stream
         self.stream.device = index
         self.stream.multiprocessors = self.multiprocessors
+        self.stream.capability = 10 * self.capability[0] + self.capability[1]
         self.stream.scratch = <double*> <uintptr_t> scratch
         self.stream.load = load
         self.stream.fail = fail

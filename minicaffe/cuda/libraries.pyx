@@ -1,7 +1,7 @@
 """NVIDIA's libraries, opened at run time: where they are missing, our own kernels compute (cuda/libraries.hpp, cuda/cudnn.hpp).
 
-cuBLAS is opened with the device, cuDNN with the first operation that engine CUDNN computes (ops/engine.pyx). Functions are called through
-pointers, so that nothing links
+cuBLAS is opened with the device, cuDNN with the first operation that engine CUDNN computes (ops/engine.pyx). Both compute in the
+precision that is set, also when it changes later. Functions are called through pointers, so that nothing links
 against them; cuda-pathfinder finds the libraries of the wheels nvidia-cublas and nvidia-cudnn-cu13 or of an installed toolkit,
 unless ``MINICAFFE_CUBLAS`` or ``MINICAFFE_CUDNN`` names another. On the simulated device only those are opened that these name.
 
@@ -17,13 +17,15 @@ import threading
 
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
+from libcpp.vector cimport vector
 
 from minicaffe.device.context cimport CudaLibraries, CudaStream
 
 from minicaffe import sim
 from minicaffe.errors import ConfigError, DependencyError, DeviceError
 from minicaffe.memory.sizes import parse_size
-from minicaffe.ops.engine import absent
+from minicaffe.memory.synced import device_lock
+from minicaffe.ops.engine import absent, get_precision, precision_listeners
 
 cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
     cppclass Cudnn "mc::cuda::Cudnn":
@@ -53,21 +55,12 @@ DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
 LEAST_CUDNN = 90000
 CUDNN_WORKSPACE = "256MiB"
 log = logging.getLogger(__name__)
-tf32 = True     # matrix products of float32 round their factors to 10 bits of mantissa (allow_tf32)
 _cublas = None
 _cudnn = None
 _cudnn_lock = threading.Lock()
 _keep_failure = None    # of cuda/device.pyx: lets a device's stream fail with an error
 cdef bytes _no_cudnn = None     # the text of which devices have the address
-
-
-def allow_tf32(allow):
-    """Say whether cuBLAS and cuDNN may round the factors of float32 products to TF32, which is several times as fast; the default.
-
-    For devices that are used afterwards for the first time.
-    """
-    global tf32
-    tf32 = bool(allow)
+cdef vector[Libraries*] _attached
 
 
 def attach(size_t stream, keep_failure):
@@ -83,8 +76,30 @@ def attach(size_t stream, keep_failure):
     libraries.open_cudnn, libraries.fail = open_cudnn, fail_cublas
     if sim.selected() and not os.environ.get("MINICAFFE_CUDNN"):
         absent.add("CUDNN")
+    _attached.push_back(libraries)
     attach_cublas(<CudaStream*> stream, libraries)
     (<CudaStream*> stream).libraries = <CudaLibraries*> libraries
+
+
+cdef int set_math(Libraries* libraries) except -1:
+    """Let what is open compute products of float32 in the precision that is set."""
+    cdef bint tf32 = get_precision() == "tf32"
+    if libraries.cublas != NULL:
+        _checked(_cublas, _cublas_error, "cublasSetMathMode", ctypes.c_void_p(<uintptr_t> libraries.cublas),
+                 TF32_MATH if tf32 else DEFAULT_MATH)
+    if libraries.cudnn != NULL:
+        libraries.cudnn.tf32 = tf32
+
+
+def set_math_of_all():
+    """Apply a changed precision to all devices that are in use, between two operations."""
+    cdef Libraries* libraries
+    with device_lock:
+        for libraries in _attached:
+            set_math(libraries)
+
+
+precision_listeners.append(set_math_of_all)
 
 
 def versions(size_t stream):
@@ -139,11 +154,11 @@ cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
     handle = ctypes.c_void_p()
     _checked(library, _cublas_error, "cublasCreate_v2", ctypes.byref(handle))
     _checked(library, _cublas_error, "cublasSetStream_v2", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
-    _checked(library, _cublas_error, "cublasSetMathMode", handle, TF32_MATH if tf32 else DEFAULT_MATH)
+    libraries.cublas = <void*> <uintptr_t> handle.value
+    set_math(libraries)
     # A workspace of ours: cuBLAS would take its own when a graph is recorded, which must not allocate.
     _checked(library, _cublas_error, "cublasSetWorkspace_v2", handle, ctypes.c_void_p(<uintptr_t> stream.workspace),
              ctypes.c_size_t(stream.workspace_bytes))
-    libraries.cublas = <void*> <uintptr_t> handle.value
     libraries.sgemm = <sgemm_function> <uintptr_t> _address(library.cublasSgemmStridedBatched)
     libraries.dgemm = <dgemm_function> <uintptr_t> _address(library.cublasDgemmStridedBatched)
 
@@ -167,6 +182,7 @@ cdef void open_cudnn(CudaStream* stream) noexcept with gil:
         with _cudnn_lock:
             if libraries.cudnn == NULL:
                 libraries.cudnn = new_cudnn(stream)
+                set_math(libraries)
     except DependencyError as error:
         if _no_cudnn is None:
             _no_cudnn = error.message.encode()
@@ -206,7 +222,7 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
     _checked(_cudnn, _cudnn_error, "cudnnCreate", ctypes.byref(handle))
     _checked(_cudnn, _cudnn_error, "cudnnSetStream", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
     cudnn.handle = <void*> <uintptr_t> handle.value
-    cudnn.tf32, cudnn.deterministic = tf32, os.environ.get("MINICAFFE_DETERMINISTIC", "0") not in ("", "0")
+    cudnn.deterministic = os.environ.get("MINICAFFE_DETERMINISTIC", "0") not in ("", "0")
     cudnn.workspace_limit = limit
     cudnn.fail = fail_cudnn
     cudnn.status_name = <const char* (*)(int) noexcept nogil> <uintptr_t> _address(_cudnn.cudnnGetErrorString)

@@ -17,6 +17,7 @@ cdef extern from "minicaffe/device/context.hpp":
         void* handle
         int device
         int multiprocessors
+        int capability
         int failed
         int recording
         long long launches

@@ -24,6 +24,7 @@ struct Stream {
   void* handle;         // CUstream
   int device;
   int multiprocessors;
+  int capability;       // the compute capability times 10: 90 is 9.0
   int failed;           // the CUresult of the first failure that nobody has looked at yet
   int recording;        // watch() starts every kernel
   long long launches;

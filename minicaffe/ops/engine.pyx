@@ -13,7 +13,7 @@ import logging
 import os
 
 from minicaffe.blob cimport FLOAT, Blob, Dtype
-from minicaffe.device.context cimport Context
+from minicaffe.device.context cimport Context, context
 from minicaffe.memory.layout cimport Layout
 
 from minicaffe.errors import ConfigError, DependencyError, Error
@@ -27,7 +27,8 @@ cdef extern from *:
 DEFAULT, CAFFE, CUDNN = 0, 1, 2     # the field `engine` of layers
 # In the order in which they are asked; None: no value of that field.
 ENGINES = {"CUDNN": CUDNN, "WINOGRAD": None, "ONEDNN": None, "CAFFE": CAFFE}
-PRECISIONS = ("float32", "bf16")
+# And where they can be computed; float32 everywhere.
+PRECISIONS = {"float32": "", "tf32": "a GPU of compute capability 8.0 or more", "bf16": "the CPU"}
 ON_DEVICE = {"CUDNN": (True,), "WINOGRAD": (False,), "ONEDNN": (False,), "CAFFE": (False, True)}
 log = logging.getLogger(__name__)
 _makers = {}        # kind of operation -> {engine: maker}
@@ -35,6 +36,8 @@ _told = set()
 absent = set()      # engines without a library: only layers that name them try them, for the warning (cuda/libraries.pyx)
 _preferred = None   # the engine of layers with engine DEFAULT; "" for none; None: as MINICAFFE_ENGINE says
 _precision = None   # of layers over float32; None: as MINICAFFE_PRECISION says
+_precision_field = None     # "precision" or "MINICAFFE_PRECISION", whichever set it, for errors
+precision_listeners = []    # functions that are called after each change of it (cuda/libraries.pyx)
 cdef unsigned _epoch = 1
 
 
@@ -161,6 +164,8 @@ cdef class Operation:
         """Ask the engines, unless it is known who computes here; what has run forward goes backward as it ran."""
         cdef bint stale = self.ran is None and (self.epoch != _epoch or self.threads != on.threads.count)
         if self.forth is None or self.device != (on.stream != NULL) or stale:
+            if self.dtype == FLOAT:
+                check_place(on)
             self.epoch, self.threads = _epoch, on.threads.count
             self.device, self.empty = on.stream != NULL, x.count == 0
             self.refusals = {}
@@ -175,9 +180,6 @@ cdef class Operation:
         cdef Primitive made
         makers, wish = _makers[type(self)], preferred()
         cdef bint rounded = self.rounded()
-        if rounded and device:
-            raise ConfigError("devices compute in float32, bf16 is for the CPU so far; leave it out, or compute on the CPU",
-                              field="precision")
         for name in sorted(ENGINES, key="ONEDNN".__ne__) if rounded else ENGINES:   # the others have no bf16
             field = ENGINES[name]
             if name not in makers or name in self.refusals or device not in ON_DEVICE[name]:
@@ -300,27 +302,39 @@ def use_cudnn(use=True):
     prefer("CUDNN" if use else "CAFFE")
 
 
+def settings_epoch():
+    """Return a number that changes with the preferred engine and the precision."""
+    return _epoch
+
+
 def get_precision():
-    """Return "float32", or "bf16" if arrays between layers of float32 are kept so on the CPU.
+    """Return the precision in which layers over float32 compute: "float32", "tf32" or "bf16".
 
     Raises
     ------
     ConfigError, DependencyError
         If MINICAFFE_PRECISION is what `set_precision` refuses.
     """
-    global _precision
     if _precision is None:
-        _precision = _checked(os.environ.get("MINICAFFE_PRECISION") or "float32", "MINICAFFE_PRECISION")
+        _choose_precision(os.environ.get("MINICAFFE_PRECISION") or "float32", "MINICAFFE_PRECISION")
     return _precision
 
 
 def set_precision(name):
-    """Say in which precision layers over float32 compute on the CPU.
+    """Choose the precision in which layers over float32 compute from now on.
+
+    A training records its CUDA graph anew; a `cuda.Graph` of your own repeats what it has recorded.
 
     Parameters
     ----------
     name : str
-        "float32", or "bf16": engine ONEDNN takes and gives data and diffs rounded to bfloat16, adds up in float32, and computes
+        "float32", the default, computes what Caffe computes.
+
+        "tf32" is for GPUs of compute capability 8.0 or more: cuBLAS and cuDNN round the factors of matrix products and convolutions
+        to 10 bits of mantissa and add up in float32, on tensor cores. It is faster, with errors of about 1e-3. Our own kernels,
+        which compute what these libraries do not, always compute in float32, which is at least as exact.
+
+        "bf16" is for the CPU: engine ONEDNN takes and gives data and diffs rounded to bfloat16, adds up in float32, and computes
         from a rounded copy of the weights. Parameters, their diffs and history, and all that other engines compute stay float32.
         What bf16 would slow down, inner products of few rows by weights that learn and channels that do not fill blocks, is
         computed in float32, and a warning says so.
@@ -328,16 +342,47 @@ def set_precision(name):
     Raises
     ------
     ConfigError
-        If there is no such precision, or MINICAFFE_ENGINE names an engine that has none but float32.
+        If there is no such precision, or MINICAFFE_ENGINE names an engine that does not compute in bf16. CPU or GPU may be chosen
+        later: if it does not compute in this precision, the first layer that computes there raises.
     DependencyError
-        If there is no oneDNN, or the processor has neither AVX512_BF16 nor AMX.
+        For bf16, if there is no oneDNN, or the processor has neither AVX512_BF16 nor AMX.
     """
-    global _precision, _epoch
-    _precision = _checked(name, "precision")
+    global _epoch
+    _choose_precision(name, "precision")
     _epoch += 1
+    for listener in precision_listeners:
+        listener()
 
 
-def _checked(name, field):
+def precisions():
+    """Return the precisions in which nets over float32 can compute now, on the CPU or on the GPU, as the mode is."""
+    return precisions_of(context())
+
+
+def check_precision():
+    """Raise ConfigError if the precision that is set is not among `precisions`."""
+    check_place(context())
+
+
+cdef tuple precisions_of(const Context& on):
+    """Return the precisions of the CPU, or of the device of a context."""
+    if on.stream == NULL:
+        return "float32", "bf16"
+    return ("float32", "tf32") if on.stream.capability >= 80 else ("float32",)
+
+
+cdef int check_place(const Context& on) except -1:
+    """Raise ConfigError if the precision that is set is not among `precisions_of` the context."""
+    name, known = get_precision(), precisions_of(on)
+    if name not in known:
+        place = "the CPU" if on.stream == NULL else (
+            f"GPU {on.stream.device} of compute capability {on.stream.capability // 10}.{on.stream.capability % 10}")
+        raise ConfigError(f"must be {' or '.join(known)} on {place}, got '{name}'; use float32, or compute on {PRECISIONS[name]}",
+                          field=_precision_field)
+
+
+def _choose_precision(name, field):
+    global _precision, _precision_field
     if name not in PRECISIONS:
         raise ConfigError(f"must be {' or '.join(PRECISIONS)}, got '{name}'", field=field)
     if name == "bf16":
@@ -345,4 +390,4 @@ def _checked(name, field):
             raise ConfigError(f"only engine ONEDNN computes in bf16, and MINICAFFE_ENGINE is {preferred().lower()}; unset one of "
                               "them", field=field)
         check_bf16()
-    return name
+    _precision, _precision_field = name, field

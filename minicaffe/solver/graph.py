@@ -12,6 +12,7 @@ import weakref
 from minicaffe import cuda
 from minicaffe.errors import DeviceError, OutOfMemoryError
 from minicaffe.memory.synced import device_lock
+from minicaffe.ops.engine import settings_epoch
 
 log = logging.getLogger(__name__)
 WARM_UP = 2  # iterations by single launches first: they take memory and compile kernels, which a recording must not
@@ -49,10 +50,11 @@ class TrainingGraph:
         net.recycles = False  # a graph knows the addresses of all blobs
         net.run_sources()
         generator = net.layers[0].generator
-        stamp = net.stamp(), generator.seed, self.solver.carrier
+        stamp = net.stamp(), generator.seed, self.solver.carrier, settings_epoch()
         if stamp != self.stamp:
             if self.graph is not None:
-                log.debug("CUDA graph: shapes, memory, the random seed or the other ranks changed; back to single launches")
+                log.debug("CUDA graph: shapes, memory, the random seed, the other ranks, the precision or the engine changed; "
+                          "back to single launches")
             self.graph, self.stamp, self.seen = None, stamp, 0
         if self.graph is None:
             self.seen += 1

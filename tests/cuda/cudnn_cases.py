@@ -112,7 +112,7 @@ class Refusals(logging.Handler):
 
 
 def record(wishes):
-    """Each wish: {name, engine, dtype, images, fail, use, steps}; `use` is the argument of use_cudnn."""
+    """Each wish: {name, engine, dtype, images, fail, use, precision, steps}; `use` is the argument of use_cudnn."""
     log, done = Refusals(), []
     at_first = engine.preferred()
     calls = Path(os.environ["FAKE_LOG"])
@@ -124,6 +124,7 @@ def record(wishes):
         engine.prefer(at_first)
         if "use" in wish:
             cuda.use_cudnn(wish["use"])
+        minicaffe.set_precision(wish.get("precision", "float32"))
         net, rng = make(wish["name"], wish.get("engine", "CUDNN"), Dtype[wish.get("dtype", "FLOAT")], wish.get("images"))
         error = None
         try:
@@ -139,7 +140,6 @@ def record(wishes):
 def compare(wishes):
     """How far the engines are apart, relative to the largest value of each blob."""
     log, done = Refusals(), []
-    cuda.allow_tf32(False)
     minicaffe.set_mode_gpu()
     for wish in wishes:
         del log.texts[:]

@@ -73,6 +73,16 @@ def test_what_is_refused_by_default_is_told_at_level_debug(makers, caplog):
         assert [record.levelno for record in caplog.records] == [level]
 
 
+def test_the_epoch_of_the_settings(makers):
+    """Changes with the preferred engine and the precision (solver/graph.py)."""
+    seen = [engine.settings_epoch()]
+    for change in (lambda: engine.prefer("CAFFE"), lambda: caffe.set_precision("tf32"), lambda: caffe.set_precision("float32")):
+        change()
+        seen.append(engine.settings_epoch())
+    assert len(set(seen)) == 4
+    assert engine.settings_epoch() == seen[-1]
+
+
 def test_an_unknown_engine_in_the_environment(monkeypatch):
     monkeypatch.setattr(engine, "_preferred", None)
     monkeypatch.setenv("MINICAFFE_ENGINE", "mkl")

@@ -22,8 +22,9 @@ from turns import Rows, find  # noqa: E402
 
 PARTS = {"pointwise": operations.pointwise, "strided": operations.strided, "host": operations.host, "gemm": operations.gemm,
          "lenet": training.lenet, "resnet": training.resnet}
-ENVIRONMENT = {"gemm": {"MINICAFFE_CUBLAS": "/there/is/none"}, "lenet": {"MINICAFFE_ENGINE": "cudnn"},
-               "resnet": {"MINICAFFE_ENGINE": "cudnn"}}
+# PyTorch computes whole nets with TF32, too.
+ENVIRONMENT = {"gemm": {"MINICAFFE_CUBLAS": "/there/is/none"}, "lenet": {"MINICAFFE_PRECISION": "tf32"},
+               "resnet": {"MINICAFFE_PRECISION": "tf32"}}
 
 
 def run_part(options):

@@ -10,12 +10,13 @@ namespace cuda {
 /// Of operands a and b, with the result c:
 ///   kForward: image, weights -> columns    kBackwardData: weights, columns -> image    kBackwardWeights: image, columns -> weights
 enum CudnnProduct { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };
-constexpr int kCrossCorrelation = 1, kDefaultMath = 0, kFmaMath = 3, kDeterministic = 1;
+constexpr int kCrossCorrelation = 1, kDefaultMath = 0, kFmaMath = 3, kDeterministic = 1;  // kDefaultMath allows TF32
 constexpr int kAlgorithms = 16;  // as many as are asked for; cuDNN has at most 8 for a product, some with two kinds of arithmetic
 
 /// How a product of one shape is computed.
 struct CudnnPlan {
   void *a, *b, *c, *convolution;  // descriptors; each plan has its own of the convolution, which holds the kind of arithmetic
+  bool tf32;                      // whether factors may be rounded to TF32; otherwise FMA alone computes
   size_t trial_bytes;             // of a gradient of weights, which trials must not write to since it is added to
   int algorithm;
   size_t workspace;               // bytes
@@ -64,7 +65,8 @@ inline CudnnPlan& cudnn_plan(Cudnn& cudnn, int dtype, const ConvShape& s, int pr
   std::array<index_t, 5> image = {s.images, s.channels, 1, 1, 1}, columns = {s.images, s.outputs, 1, 1, 1},
                          weights = {s.outputs, s.group_channels, 1, 1, 1};
   int pad[3] = {0, 0, 0}, stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1};
-  CudnnKey key = {product, dtype, w.num_axes, s.images, s.channels, s.outputs, s.groups};
+  const bool tf32 = cudnn.tf32 && dtype == FLOAT;
+  CudnnKey key = {product, dtype, tf32, w.num_axes, s.images, s.channels, s.outputs, s.groups};
   for (int a = 0; a < w.num_axes; ++a) {
     image[2 + from + a] = w.in[a], columns[2 + from + a] = w.out[a], weights[2 + from + a] = w.kernel[a];
     pad[from + a] = w.pad[a], stride[from + a] = w.stride[a], dilation[from + a] = w.dilation[a];
@@ -73,11 +75,12 @@ inline CudnnPlan& cudnn_plan(Cudnn& cudnn, int dtype, const ConvShape& s, int pr
     if (room < 0 || room / w.stride[a] + 1 != w.out[a])
       throw CudnnStop{"convolution windows larger than the padded image", kRefused};
     const index_t numbers[] = {w.in[a], w.kernel[a], w.pad[a], w.stride[a], w.dilation[a]};
-    std::copy(numbers, numbers + 5, &key[7 + 5 * a]);
+    std::copy(numbers, numbers + 5, &key[8 + 5 * a]);
   }
   const auto found = cudnn.plans.find(key);
   if (found != cudnn.plans.end()) return *found->second;
   CudnnPlan plan = {};
+  plan.tf32 = tf32;
   void* x = cudnn_tensor(cudnn, dtype, image, axes + 2);
   void* y = cudnn_tensor(cudnn, dtype, columns, axes + 2);
   void* filter = cudnn_tensor(cudnn, dtype, weights, axes + 2, true);
@@ -89,7 +92,7 @@ inline CudnnPlan& cudnn_plan(Cudnn& cudnn, int dtype, const ConvShape& s, int pr
   MC_CUDNN(cudnn, cudnnCreateConvolutionDescriptor, &plan.convolution);
   MC_CUDNN(cudnn, cudnnSetConvolutionNdDescriptor, plan.convolution, axes, pad, stride, dilation, kCrossCorrelation, dtype);
   MC_CUDNN(cudnn, cudnnSetConvolutionGroupCount, plan.convolution, int(s.groups));
-  MC_CUDNN(cudnn, cudnnSetConvolutionMathType, plan.convolution, cudnn.tf32 ? kDefaultMath : kFmaMath);
+  MC_CUDNN(cudnn, cudnnSetConvolutionMathType, plan.convolution, tf32 ? kDefaultMath : kFmaMath);
   return *(cudnn.plans[key] = new CudnnPlan(plan));
 }
 
@@ -98,8 +101,8 @@ inline void cudnn_choose(Cudnn& cudnn, CudnnPlan& plan, const CudnnProductCalls&
                          size_t room) {
   for (int i = 0; i < count; ++i) {
     if (found[i].status || (cudnn.deterministic && found[i].determinism != kDeterministic)) continue;
-    // An algorithm was judged with its kind of arithmetic; FMA stays FMA, though, where TF32 is not allowed.
-    if (cudnn.tf32) MC_CUDNN(cudnn, cudnnSetConvolutionMathType, plan.convolution, found[i].math);
+    if (!plan.tf32 && found[i].math != kFmaMath && found[i].math != kDefaultMath) continue;  // measured on tensor cores
+    if (plan.tf32) MC_CUDNN(cudnn, cudnnSetConvolutionMathType, plan.convolution, found[i].math);
     size_t bytes = 0;
     if (calls.workspace(cudnn.handle, plan.a, plan.b, plan.convolution, plan.c, found[i].algorithm, &bytes) || bytes > room)
       continue;

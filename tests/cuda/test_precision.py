@@ -1,0 +1,281 @@
+"""Precision tf32: one setting for all devices in use, from one iteration to the next; the CPU and older GPUs refuse it.
+
+What cuBLAS and cuDNN are set to is seen in the calls that a library records on the simulated device (fake_cudnn.cpp).
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import command, run
+from test_cudnn import named, record
+from training import NET
+
+import minicaffe
+from minicaffe import cuda, errors
+from minicaffe.blob import Dtype
+from minicaffe.onednn import library
+from minicaffe.ops import engine
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "layers"))
+
+from gradient import layer_net, run_forward  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+PRODUCT = """layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y"
+  inner_product_param {{ num_output: {outputs} weight_filler {{ type: "gaussian" }} }} }}"""
+SOLVER = 'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 2 solver_mode: GPU snapshot_after_train: false\n'
+WORTH = "--precision tf32"
+
+
+@pytest.fixture
+def set_precision():
+    """The function, whose effect ends with the test."""
+    before = minicaffe.get_precision()
+    yield minicaffe.set_precision
+    minicaffe.set_precision(before)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "net.prototxt").write_text(NET)
+    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    return tmp_path
+
+
+def product(dtype=Dtype.FLOAT):
+    return layer_net(PRODUCT.format(outputs=3), [np.ones((2, 4))], dtype)
+
+
+# ---- what cuBLAS and cuDNN are set to
+
+TRAINING = f"""
+import json
+sys.path.insert(0, {str(HERE)!r})
+from training import NET, make_solver
+log = os.environ["FAKE_LOG"]
+
+def calls_of(work):
+    "The calls that `work` makes, as dicts."
+    open(log, "w").close()
+    work()
+    return [json.loads(line) for line in open(log)]
+
+def step():
+    "One iteration: the calls, and the number of launches; a replayed graph has neither."
+    before = cuda.current().launches
+    calls = calls_of(lambda: solver.step(1))
+    return calls, cuda.current().launches - before
+
+def convolutions(calls):
+    "How the convolutions were measured and computed."
+    return [(call["call"], int(call["conv"].split()[-1])) for call in calls
+            if call["call"].startswith(("cudnnFind", "cudnnConvolution"))]
+
+minicaffe.set_mode_gpu()
+solver = make_solver(NET)
+"""
+
+
+def test_it_changes_in_the_middle_of_a_training(fake, tmp_path):
+    """The iteration after a change is computed anew, and then recorded anew."""
+    run(TRAINING + """
+forward, weights = "cudnnConvolutionForward", "cudnnConvolutionBackwardFilter"
+def measured(math):
+    return [("cudnnFindConvolutionForwardAlgorithmEx", math), ("cudnnFindConvolutionBackwardFilterAlgorithmEx", math)]
+
+for _ in range(3):
+    first = step()
+assert step() == ([], 0)
+
+found = calls_of(lambda: minicaffe.set_precision("tf32"))
+assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", 3)], found    # CUBLAS_TF32_TENSOR_OP_MATH
+calls, launches = step()
+assert launches and any(call["call"] == "cublasSgemmStridedBatched" for call in calls)
+find, compute = convolutions(calls)[::2], convolutions(calls)[1::2]
+assert find == measured(0) and compute == [(forward, 1), (weights, 1)], convolutions(calls)     # CUDNN_DEFAULT_MATH; as found
+step(), step()
+assert step() == ([], 0)
+
+found = calls_of(lambda: minicaffe.set_precision("float32"))
+assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", 0)], found
+calls, launches = step()
+assert launches and convolutions(calls) == [(forward, 3), (weights, 3)], convolutions(calls)    # CUDNN_FMA_MATH, measured before
+step(), step()
+assert step() == ([], 0)
+""", "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(tmp_path / "calls"))
+
+
+def test_a_changed_engine_drops_the_graph(fake, tmp_path):
+    run(TRAINING + """
+for _ in range(3):
+    step()
+assert step() == ([], 0)
+cuda.use_cudnn(False)
+calls, launches = step()
+assert launches and not convolutions(calls)
+step(), step()
+assert step() == ([], 0)
+cuda.use_cudnn()
+calls, launches = step()
+assert launches and convolutions(calls)
+""", "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"))
+
+
+def test_every_device(fake, tmp_path):
+    """Those in use change, those that are used later begin with it."""
+    calls = tmp_path / "calls"
+    run("""
+    minicaffe.set_mode_gpu()
+    cuda.get_device(1)
+    minicaffe.set_precision("tf32")
+    cuda.get_device(2)
+    minicaffe.set_precision("float32")
+    """, "sim", "devices=3", MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(calls))
+    found = [json.loads(line) for line in calls.read_text().splitlines()]
+    assert [call["mode"] for call in found if call["call"] == "cublasSetMathMode"] == [0, 0, 3, 3, 3, 0, 0, 0]
+
+
+def test_from_the_environment(fake, tmp_path):
+    calls = tmp_path / "calls"
+    run(f"""
+    sys.path.insert(0, {str(HERE)!r})
+    from cudnn_cases import make, step
+    minicaffe.set_mode_gpu()
+    step(*make("conv 1x1"))
+    """, "sim", MINICAFFE_PRECISION="tf32", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls))
+    found = [json.loads(line) for line in calls.read_text().splitlines()]
+    assert {call["mode"] for call in found if call["call"] == "cublasSetMathMode"} == {3}
+    assert all(call["conv"].endswith(" math 0") for call in found if call["call"].startswith("cudnnFind"))
+
+
+def test_algorithms(fake, tmp_path):
+    """In float32 none that was measured on tensor cores; each precision keeps its choice; float64 knows one arithmetic."""
+    one = {"name": "conv 1x1"}
+    wishes = [{**one, "precision": "tf32"}, one, {**one, "precision": "tf32"}, {**one, "dtype": "DOUBLE", "precision": "tf32"}]
+    results = record(fake, tmp_path, *wishes)
+    chosen = [{(call["algo"], call["conv"].split()[-1]) for call in named(result, "cudnnConvolution")} for result in results]
+    assert chosen == [{(4, "1")}, {(1, "3")}, {(4, "1")}, {(1, "3")}]
+    assert [bool(named(result, "cudnnFind")) for result in results] == [True, True, False, True]
+
+
+def test_tf32_on_a_gpu(place, set_precision):
+    """Errors of 1e-3 and less, in the products of tf32 alone."""
+    if place != "gpu" or cuda.current().capability < (8, 0) or cuda.current().library_versions["cuBLAS"] is None:
+        pytest.skip("no GPU with TF32 and cuBLAS here: its errors were not measured (pytest --device gpu)")
+    rng = np.random.default_rng(1)
+    net = layer_net(PRODUCT.format(outputs=256), [rng.standard_normal((128, 512))], Dtype.FLOAT)
+    exact = net.bottoms[-1][0].data.astype(np.float64) @ net.layers[-1].blobs[0].data.astype(np.float64).T
+
+    def error(name):
+        set_precision(name)
+        run_forward(net)
+        return np.abs(net.tops[-1][0].data - exact).max() / np.abs(exact).max()
+
+    assert error("float32") < 2e-6 and 2e-5 < error("tf32") < 5e-3 and error("float32") < 2e-6
+
+
+# ---- where it is refused
+
+
+def test_the_cpu_refuses_tf32(set_precision):
+    """Where the layer computes, so that GPU mode can come later; nets of float64 have one precision."""
+    minicaffe.set_mode_cpu()
+    set_precision("tf32")
+    assert minicaffe.get_precision() == "tf32"
+    net = product()
+    with pytest.raises(errors.ConfigError, match=(
+            r"layer 'ip' \(InnerProduct\): precision: must be float32 or bf16 on the CPU, got 'tf32'; use float32, or compute on a GPU "
+            r"of compute capability 8\.0 or more$")):
+        run_forward(net)
+    run_forward(product(Dtype.DOUBLE))
+    minicaffe.set_mode_gpu()
+    run_forward(product())
+    minicaffe.set_mode_cpu()
+    set_precision("float32")
+    run_forward(net)
+
+
+def test_a_gpu_refuses_bf16(set_precision, monkeypatch):
+    monkeypatch.setattr(engine, "check_bf16", lambda: None)     # whatever this processor has
+    set_precision("bf16")
+    with pytest.raises(errors.ConfigError, match=(
+            r"layer 'ip' \(InnerProduct\): precision: must be float32 (or tf32 )?on GPU 0 of compute capability \d+\.\d, got 'bf16'; "
+            "use float32, or compute on the CPU$")):
+        run_forward(product())
+    run_forward(product(Dtype.DOUBLE))
+
+
+@pytest.mark.parametrize("environment", [{}, {"MINICAFFE_PRECISION": "tf32"}], ids=["call", "environment"])
+def test_an_older_gpu_refuses_tf32(environment):
+    field = "MINICAFFE_PRECISION" if environment else "precision"
+    run(f"""
+    sys.path.insert(0, {str(HERE.parent / "layers")!r})
+    from gradient import layer_net, run_forward
+    from minicaffe.blob import Dtype
+    minicaffe.set_mode_gpu()
+    if {not environment}:
+        minicaffe.set_precision("tf32")
+    net = layer_net({PRODUCT.format(outputs=3)!r}, [np.ones((2, 4))], Dtype.FLOAT)
+    refused(errors.ConfigError, lambda: run_forward(net), {field!r} + ": must be float32 on GPU 0 of compute capability 7.5, got 'tf32'; "
+            "use float32, or compute on a GPU of compute capability 8.0 or more")
+    minicaffe.set_precision("float32")
+    run_forward(net)
+    """, "sim", "capability=7.5", **environment)
+
+
+# ---- the command line
+
+
+@pytest.mark.parametrize("arguments", [
+    ["train", "net.prototxt"], ["time", "net.prototxt"], ["trace", "net.prototxt"], ["summary", "net.prototxt"],
+    ["test", "net.prototxt", "--weights", "w"], ["extract_features", "w", "net.prototxt", "ip", "db", "1"],
+    ["classify", "x.npy", "--model", "net.prototxt", "--weights", "w"],
+    ["detect", "w.csv", "o.csv", "--crop_mode", "list", "--model", "net.prototxt", "--weights", "w"],
+], ids=lambda arguments: arguments[0])  # fmt: skip
+def test_commands_refuse_it_before_anything_runs(folder, arguments):
+    (folder / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\nx.png,0,0,5,5\n")
+    text = command(*arguments, "--precision", "tf32", cwd=folder, device="cpu", status=2)
+    assert text.strip().splitlines()[-1] == (
+        "minicaffe: precision: must be float32 or bf16 on the CPU, got 'tf32'; use float32, or compute on a GPU of compute capability "
+        "8.0 or more")
+    assert "Iteration" not in text and "Creating" not in text and "Traceback" not in text
+    if arguments[0] == "time":
+        text = command(*arguments, cwd=folder, device="cpu", status=2, MINICAFFE_PRECISION="tf32")
+        assert "minicaffe: MINICAFFE_PRECISION: must be float32 or bf16 on the CPU" in text
+
+
+def test_a_solver_file_that_asks_for_a_gpu(folder, place):
+    """The mode is known only when the file is read."""
+    assert "Use GPU with device ID 0" in command("train", "solver.prototxt", "--precision", "tf32", cwd=folder, device=place)
+
+
+def test_the_command_line_refuses_bf16_on_a_gpu(folder, place):
+    try:
+        library.check_bf16()
+    except errors.DependencyError as error:
+        pytest.skip(str(error))
+    text = command("train", "net.prototxt", "--precision", "bf16", "--device", place, cwd=folder, status=2)
+    assert "minicaffe: precision: must be float32" in text and "got 'bf16'; use float32, or compute on the CPU" in text
+
+
+def test_a_training_in_float32_says_what_tf32_is_worth(fake, folder):
+    """Once, where it would be worth something."""
+    def train(*arguments, settings=""):
+        return command("train", "net.prototxt", "--max-iter", "1", "--nan", "warn", "--snapshot-after-train", "false", *arguments,
+                       cwd=folder, device="sim", settings=settings, MINICAFFE_CUBLAS=str(fake))
+    text = train()
+    assert text.count(WORTH) == 1 and "rounded to 10 bits of mantissa" in text
+    assert WORTH not in train("--precision", "tf32") and WORTH not in train(settings="capability=7.5")
+    assert WORTH not in command("train", "solver.prototxt", cwd=folder, device="sim")   # without cuBLAS
+
+
+def test_allow_tf32_is_an_old_name(set_precision):
+    with pytest.warns(DeprecationWarning, match=r"use minicaffe.set_precision\('tf32'\)"):
+        cuda.allow_tf32(True)
+    assert minicaffe.get_precision() == "tf32"
+    with pytest.warns(DeprecationWarning, match=r"use minicaffe.set_precision\('float32'\)"):
+        cuda.allow_tf32(False)
+    assert minicaffe.get_precision() == "float32"
