@@ -97,13 +97,13 @@ class Minicaffe:
 class Torch:
     """The same in PyTorch."""
 
-    def __init__(self, net, threads, channels_last, fused):
+    def __init__(self, net, threads, channels_last, fused, device="cpu"):
         import torch
         from to_torch import TorchNet
-        self.torch = torch
+        self.torch, self.device = torch, device
         torch.set_num_threads(threads)
         self.format = torch.channels_last if channels_last else torch.contiguous_format
-        self.net = TorchNet(net)
+        self.net = TorchNet(net).to(device)
         if channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, fused=fused,
@@ -113,7 +113,7 @@ class Torch:
         torch = self.torch
         self.inputs = []
         for array in arrays:
-            tensor = torch.from_numpy(array.copy())
+            tensor = torch.from_numpy(array.copy()).to(self.device)
             if array.ndim == 4:
                 tensor = tensor.contiguous(memory_format=self.format)
             self.inputs.append(tensor.long() if array.ndim == 1 else tensor)

@@ -45,6 +45,12 @@ class TorchNet(torch.nn.Module):
         self.values.append(torch.nn.Parameter(torch.from_numpy(blob.data.copy())))
         return self.values[-1]
 
+    def _keep_constant(self, value):
+        """Keep a tensor that is no parameter; return a function that gives it where the module is now."""
+        name = f"constant{len(self._buffers)}"
+        self.register_buffer(name, value)
+        return lambda: self._buffers[name]
+
     def forward(self, *inputs):
         """Return the sum of the losses by their weights, or the first top of the last layer if there is none."""
         blobs = dict(zip(self.inputs, inputs))
@@ -99,7 +105,8 @@ class TorchNet(torch.nn.Module):
         if factor.item():   # Caffe keeps sums; with a factor of 0 they are 0
             mean, variance = mean / factor, variance / factor
         train, eps = layer.param.phase == caffe_pb2.TRAIN, layer.param.batch_norm_param.eps
-        return lambda x: F.batch_norm(x, mean, variance, *params, training=train, eps=eps)
+        mean, variance = self._keep_constant(mean), self._keep_constant(variance)
+        return lambda x: F.batch_norm(x, mean(), variance(), *params, training=train, eps=eps)
 
     def make_Scale(self, param, params, shape):
         view = (1, -1) + (1,) * (len(shape) - 2)
@@ -136,10 +143,10 @@ class TorchNet(torch.nn.Module):
         order = torch.cat([torch.arange(size * gate, size * (gate + 1)) for gate in (0, 1, 3, 2)])
         for value in params:
             value.data = value.data[order].contiguous()
-        nothing, state = torch.zeros_like(bias), torch.zeros(1, shape[1], size)
-        values = [weight, recurrent, bias, nothing]
+        nothing, state = self._keep_constant(torch.zeros_like(bias.data)), self._keep_constant(torch.zeros(1, shape[1], size))
         train = param.phase == caffe_pb2.TRAIN
-        return lambda x, cont: torch.lstm(x, (state, state), values, True, 1, 0.0, train, False, False)[0]
+        return lambda x, cont: torch.lstm(x, (state(), state()), [weight, recurrent, bias, nothing()], True, 1, 0.0, train, False,
+                                          False)[0]
 
     def make_Silence(self, param, params, shape):
         return lambda *xs: []
