@@ -136,6 +136,17 @@ def onednn(on_cpu):
     engine.prefer(before)
 
 
+@pytest.fixture
+def no_cudnn(device):
+    """Let our own kernels compute on a device, also where cuDNN is: it differs in edge values, last bits, and what is computed at once."""
+    from minicaffe.ops import engine
+    before = engine.preferred()
+    if device != "cpu":
+        engine.prefer("CAFFE")
+    yield
+    engine.prefer(before)
+
+
 @pytest.fixture(scope="session")
 def nvrtc():
     """The NVRTC library."""

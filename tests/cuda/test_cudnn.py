@@ -2,7 +2,7 @@
 device: which, in what order, with which descriptors, pointers, factors and workspace; what is refused and what fails. Asked to,
 it computes what cuDNN's book says of each call (slow_cudnn.hpp), and is compared with engine CAFFE too.
 
-Nothing here has seen a real cuDNN compute unless the tests ran with ``--device gpu``.
+A real cuDNN computes with ``--device gpu`` alone.
 """
 
 import importlib.util

@@ -89,7 +89,7 @@ def test_batch_statistics_in_phase_test():
 
 @pytest.mark.parametrize("text", [batch_norm, mvn])
 @pytest.mark.parametrize("param", ["", "use_global_stats: true", "normalize_variance: false", "across_channels: true"])
-def test_in_place_gives_the_same(text, param):
+def test_in_place_gives_the_same(no_cudnn, text, param):
     if ("global" in param) != (text is batch_norm) and param:
         param = ""
     diff = RANDOM.standard_normal(X.shape)

@@ -222,7 +222,7 @@ def test_kernels(where, make_solver):
 
 
 @on_device
-def test_ptx(where, make_solver):
+def test_ptx(where, no_cudnn, make_solver):
     """The names that launches have are enough to compile the kernels again."""
     from minicaffe.cuda import compile
     from minicaffe.trace import kernels
