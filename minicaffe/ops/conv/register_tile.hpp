@@ -18,7 +18,7 @@ template <class T, int n> MC_HD void add_vector(const T* x, T* y) {
   *reinterpret_cast<Vector*>(y) += *reinterpret_cast<const Vector*>(x);
 }
 
-/// c[r][j] = start[r] + sum over k < depth of a[r * a_row + k * a_step] * b[k][j]; without `start`, what c holds is added to.
+/// c[r][j] = start[r] + sum over k < depth of a[r * a_row + k * a_step] * b[k][j]; without `start`, the sum is added to what c holds.
 /// All kRows rows of a are read, only the first `rows` of c are touched.
 template <class T, int kBytes, int kRows>
 MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step, const T* b, index_t b_step, const T* start, T* c,
@@ -28,16 +28,7 @@ MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step
   constexpr int kLanes = kBytes / sizeof(T);
   Vector sum[kRows][2];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    if (start) {
-      sum[r][0] = sum[r][1] = Vector{} + start[r];
-    } else if (r < rows) {
-      sum[r][0] = *reinterpret_cast<const Unaligned*>(c + r * ldc);
-      sum[r][1] = *reinterpret_cast<const Unaligned*>(c + r * ldc + kLanes);
-    } else {
-      sum[r][0] = sum[r][1] = Vector{};
-    }
-  }
+  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = start ? Vector{} + start[r] : Vector{};
   for (index_t k = 0; k < depth; ++k) {
     Vector b0 = *reinterpret_cast<const Unaligned*>(b), b1 = *reinterpret_cast<const Unaligned*>(b + kLanes);
 #pragma GCC unroll 16
@@ -49,11 +40,13 @@ MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step
     a += a_step;
     b += b_step;
   }
+  // What c holds is added last: a sum that begins anew rounds numbers of its own size, not of the size of all that came before.
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
     if (r < rows) {
-      *reinterpret_cast<Unaligned*>(c + r * ldc) = sum[r][0];
-      *reinterpret_cast<Unaligned*>(c + r * ldc + kLanes) = sum[r][1];
+      Unaligned *const c0 = reinterpret_cast<Unaligned*>(c + r * ldc), *const c1 = reinterpret_cast<Unaligned*>(c + r * ldc + kLanes);
+      *c0 = start ? sum[r][0] : *c0 + sum[r][0];
+      *c1 = start ? sum[r][1] : *c1 + sum[r][1];
     }
 }
 
