@@ -1,8 +1,8 @@
-// Convolutions of 3x3 and 5x5 pixels by Winograd's algorithm, with a quarter (3x3) or a sixth (5x5) of the multiplications.
+// Convolutions of 3x3 and 5x5 pixels by Winograd's algorithm, with a quarter (3x3) or less than a fifth (5x5) of the multiplications.
 //
 // Along each axis, 4 outputs of a kernel of r numbers come from a tile of r + 3 pixels. Read as polynomials, their product is known
 // from its values at r + 3 points: tile and kernel are evaluated there, the values multiplied one by one, and the outputs
-// interpolated. Sums over channels happen in between, so for each of the (r + 3)^2 points of a tile there is one matrix product,
+// interpolated. Sums over channels happen in between, so for each pair of points, one of each axis, there is one matrix product,
 // tiles x channels by channels x outputs. The gradients are the same with the roles exchanged: outputs and kernels are evaluated and
 // tiles interpolated, which are added where they overlap; or tiles and outputs are evaluated and kernels interpolated.
 //
@@ -20,83 +20,135 @@ namespace winograd {
 
 constexpr int kOut = 4;  // outputs of a tile along an axis
 
-/// What evaluates at the points 0, 1, -1, 2, -2 (for 5x5 also 1/2, -1/2) and infinity: matrices with a row for each point.
+/// The matrices of one axis, with a row for each point: they evaluate tiles, kernels and outputs; transposed they interpolate.
 ///
-/// The rows of a number and of its negative have equal entries in even columns, opposite ones in odd columns.
-template <int r> struct Points {
-  static constexpr int kPoints = r + kOut - 1, kNumbers = kPoints - 1;
-  float tile[kPoints][kPoints] = {}, kernel[kPoints][r] = {}, out[kPoints][kOut] = {};
+/// The points are 0, pairs of a number and its negative, and infinity. They decide how rounding errors grow: a relative error e of the
+/// values becomes f e in the result, f = f_y f_x. For independent data, f_x^2 is the sum over the points of an axis of |tile row|^2
+/// |kernel row|^2 |output row|^2, divided by 4 r (the mean of forward and both gradients). For 3x3, f is least with 0.651 and 1.535:
+/// 4.7 (pairs c and 1/c: Alam, Anderson, Barabasz and Gregg 2022). 5/8 and 3/2 give 4.8, and their rows are exact in float; 1 and 2
+/// give 10.8. For 5x5 no numbers give less than 19, since f grows exponentially with the number of points (Barabasz, Anderson,
+/// Soodhalter and Gregg 2018).
+///
+/// So one axis of 5x5 has the point i, a zero of x^2 + 1, in place of one pair (Barabasz and Gregg 2019), which gives 6.9. A value at i
+/// is re + im i, and a product of two such values takes three multiplications: of re + t im for t = 2, -2 (rows like a pair's) and 0.
+template <int r, bool has_i> struct Points {
+  static constexpr int kSize = r + kOut - 1, kPoints = kSize + has_i;
+  double tile[kPoints][kSize] = {}, kernel[kPoints][r] = {}, out[kPoints][kOut] = {};
 
   constexpr Points() {
-    const double at[7] = {0, 1, -1, 2, -2, 0.5, -0.5};
-    for (int k = 0; k < kPoints; ++k) {
-      // The coefficients of the polynomial that is zero at the other numbers, lowest first, and its value at this one.
-      double c[kPoints] = {1}, value = 1, power = 1;
-      int degree = 0;
-      for (int j = 0; j < kNumbers; ++j) {
-        if (j == k) continue;
-        ++degree;
-        for (int i = degree; i >= 0; --i) c[i] = (i ? c[i - 1] : 0) - at[j] * (i < degree ? c[i] : 0);
-        if (k < kNumbers) value *= at[k] - at[j];
+    constexpr double three[5] = {0, 0.625, -0.625, 1.5, -1.5}, five[7] = {0, 1, -1, 2, -2, 0.5, -0.5};
+    constexpr double beside_i[5] = {0, 0.75, -0.75, 1.375, -1.375}, t[3] = {2, -2, 0};
+    constexpr int numbers = kSize - 1 - 2 * has_i, infinity = kPoints - 1;
+    const double* const at = has_i ? beside_i : r == 3 ? three : five;
+    for (int k = 0; k < kPoints; ++k) {  // the coefficients, lowest first, of the polynomial that is 0 at the other points
+      tile[k][0] = 1;
+      for (int j = 0; j < numbers; ++j)
+        if (j != k) multiply(tile[k], 1, -at[j]);
+      if (has_i && (k < numbers || k == infinity)) multiply(tile[k], 2, 1);
+      else if (has_i) multiply(tile[k], 1, t[k - numbers]);
+    }
+    for (int k = 0; k < numbers; ++k) {
+      double value = 0, power = 1;
+      for (int i = kSize - 1; i >= 0; --i) value = value * at[k] + tile[k][i];
+      for (int i = 0; i < r || i < kOut; ++i, power *= at[k]) {
+        if (i < r) kernel[k][i] = power / value;
+        if (i < kOut) out[k][i] = power;
       }
-      for (int i = 0; i < kPoints; ++i) tile[k][i] = float(c[i]);
+    }
+    const double w = (1 + at[1] * at[1]) * (1 + at[3] * at[3]);  // the polynomial of the numbers is w i at i
+    for (int k = numbers; k < infinity; ++k) {
+      const double scale = t[k - numbers] != 0 ? 1 / (8 * w) : -5 / (4 * w);
       for (int i = 0; i < r || i < kOut; ++i) {
-        const bool highest = k == kNumbers;
-        if (i < r) kernel[k][i] = float(highest ? i == r - 1 : power / value);
-        if (i < kOut) out[k][i] = float(highest ? i == kOut - 1 : power);
-        if (!highest) power *= at[k];
+        const double power = (i % 2 ? t[k - numbers] : 1) * (i / 2 % 2 ? -1 : 1);  // re + t im of i to the i
+        if (i < r) kernel[k][i] = scale * power;
+        if (i < kOut) out[k][i] = power;
       }
     }
+    kernel[infinity][r - 1] = out[infinity][kOut - 1] = 1;
+  }
+  /// c *= x^n + a
+  static constexpr void multiply(double* c, int n, double a) {
+    for (int i = kSize - 1; i >= 0; --i) c[i] = a * c[i] + (i < n ? 0 : c[i - n]);
   }
 };
-template <int r> constexpr Points<r> kPoints{};
+template <int r, bool has_i> constexpr Points<r, has_i> kPoints{};
 
-// Which matrix of Points<r>.
-template <int r> struct OfTile {
-  static constexpr int kSize = r + kOut - 1;
-  static constexpr float at(int k, int i) { return kPoints<r>.tile[k][i]; }
-};
-template <int r> struct OfKernel {
-  static constexpr int kSize = r;
-  static constexpr float at(int k, int i) { return kPoints<r>.kernel[k][i]; }
-};
-template <int r> struct OfOut {
-  static constexpr int kSize = kOut;
-  static constexpr float at(int k, int i) { return kPoints<r>.out[k][i]; }
-};
+enum Role { kTile, kKernel, kOutputs };
 
-/// to[k] = sum over i of M(k, i) from[i]
-template <class M, int points, class Number, class Vector>
-MC_HD void evaluate(const Number* from, index_t step, Vector* to, index_t to_step) {
-  constexpr int size = M::kSize;
-#pragma GCC unroll 8
-  for (int k = 0; k < points; k += k == 0 || k == points - 1 ? 1 : 2) {
-    Vector even{}, odd{};
-#pragma GCC unroll 8
-    for (int i = 0; i < size; ++i) {
-      if (M::at(k, i) == 0) continue;
-      (i % 2 ? odd : even) += M::at(k, i) * from[i * step];
-    }
-    to[k * to_step] = even + odd;
-    if (k && k < points - 1) to[(k + 1) * to_step] = even - odd;
+/// One matrix of an axis. Rows of a pair have equal entries in even columns, opposite ones in odd columns.
+template <int r, bool has_i, Role role> struct Matrix {
+  static constexpr int kSize = role == kTile ? r + kOut - 1 : role == kKernel ? r : kOut, kRows = Points<r, has_i>::kPoints;
+  static constexpr double at(int k, int i) {
+    return role == kTile ? kPoints<r, has_i>.tile[k][i] : role == kKernel ? kPoints<r, has_i>.kernel[k][i]
+                                                                            : kPoints<r, has_i>.out[k][i];
   }
+  /// Whether row k + 1 is of the negative number, or negative t.
+  static constexpr bool paired(int k) { return k % 2 && k < r + kOut - 3; }
+  /// In which even or odd column a row has the entry that the others are multiples of; -1: all are 0.
+  static constexpr int unit(int k, int parity) {
+    int found = -1;
+    for (int i = parity; i < kSize; i += 2)
+      if (at(k, i) != 0 && (role == kTile || found < 0)) found = i;
+    return found;
+  }
+  /// Whether column i is 0 above row k.
+  static constexpr bool begins(int k, int i) {
+    for (int j = 0; j < k; ++j)
+      if (at(j, i) != 0) return false;
+    return true;
+  }
+};
+
+/// The matrices of both axes.
+template <int r, Role role> struct Square {
+  typedef Matrix<r, false, role> Y;
+  typedef Matrix<r, r == 5, role> X;
+  static constexpr int kSize = Y::kSize, kValues = Y::kRows * X::kRows;
+};
+template <int r> using OfTile = Square<r, kTile>;
+template <int r> using OfKernel = Square<r, kKernel>;
+template <int r> using OfOut = Square<r, kOutputs>;
+
+/// The sum over even or odd columns i of M(k, i) from[i], divided by M(k, unit).
+template <class Vector, class M, int k, int parity, class Number> MC_HD Vector sum_columns(const Number* from, index_t step) {
+  constexpr int unit = M::unit(k, parity);
+  Vector sum = from[unit * step];
+#pragma GCC unroll 8
+  for (int i = parity; i < M::kSize; i += 2)
+    if (i != unit && M::at(k, i) != 0) sum += float(M::at(k, i) / M::at(k, unit)) * from[i * step];
+  return sum;
 }
 
-/// to[i] = sum over k of M(k, i) from[k]
-template <class M, int points, class Vector> MC_HD void interpolate(const Vector* from, index_t step, Vector* to, index_t to_step) {
-  constexpr int size = M::kSize;
-  Vector result[size] = {};
-#pragma GCC unroll 8
-  for (int k = 0; k < points; k += k == 0 || k == points - 1 ? 1 : 2) {
-    const bool pair = k && k < points - 1;
-    const Vector one = from[k * step], other = pair ? from[(k + 1) * step] : Vector{};
-    const Vector sum = one + other, difference = one - other;
-#pragma GCC unroll 8
-    for (int i = 0; i < size; ++i)
-      if (M::at(k, i) != 0) result[i] += M::at(k, i) * (i % 2 ? difference : sum);
+/// to[k] = sum over i of M(k, i) from[i], from row k on
+template <class M, int k = 0, class Number, class Vector>
+MC_HD void evaluate(const Number* from, index_t step, Vector* to, index_t to_step) {
+  constexpr int parity = M::unit(k, 0) < 0;
+  const Vector sum = float(M::at(k, M::unit(k, parity))) * sum_columns<Vector, M, k, parity>(from, step);
+  if constexpr (M::paired(k)) {
+    constexpr float factor = float(M::at(k, M::unit(k, 1)));
+    const Vector odd = sum_columns<Vector, M, k, 1>(from, step);
+    to[k * to_step] = sum + factor * odd;
+    to[(k + 1) * to_step] = sum - factor * odd;
+  } else {
+    to[k * to_step] = sum;
   }
+  constexpr int next = k + 1 + M::paired(k);
+  if constexpr (next < M::kRows) evaluate<M, next>(from, step, to, to_step);
+}
+
+/// to[i] = sum over k of M(k, i) from[k], from row k on
+template <class M, int k = 0, class Vector> MC_HD void interpolate(const Vector* from, Vector* to) {
+  Vector sum = from[k], difference = sum;
+  if constexpr (M::paired(k)) sum += from[k + 1], difference -= from[k + 1];
 #pragma GCC unroll 8
-  for (int i = 0; i < size; ++i) to[i * to_step] = result[i];
+  for (int i = 0; i < M::kSize; ++i) {
+    if (M::at(k, i) == 0) continue;
+    const Vector& term = i % 2 ? difference : sum;
+    if (M::begins(k, i)) to[i] = float(M::at(k, i)) * term;
+    else to[i] += float(M::at(k, i)) * term;
+  }
+  constexpr int next = k + 1 + M::paired(k);
+  if constexpr (next < M::kRows) interpolate<M, next>(from, to);
 }
 
 /// Images of which a group of channels is seen, as tiles whose upper left pixels are 4 apart.
@@ -167,36 +219,34 @@ MC_HD void turn(const float* from, index_t row, Four* to) {
   pick<0, 1, 4, 5>(halves[1], halves[3], &to[2]), pick<2, 3, 6, 7>(halves[1], halves[3], &to[3]);
 }
 
-/// Evaluate a square of vectors, whose rows are `row` apart; the values at each point are `point` floats behind those at the one before.
-template <class M, int points, int kLanes, class Number>
-MC_HD void evaluate_square(const Number* from, index_t row, float* to, index_t point) {
-  constexpr int size = M::kSize;
-  typename Lane<kLanes>::Vector half[points * size];
+/// Evaluate a square of vectors, whose rows are `row` apart; each value lies `point` floats behind the one before.
+template <class M, int kLanes, class Number> MC_HD void evaluate_square(const Number* from, index_t row, float* to, index_t point) {
+  constexpr int rows = M::Y::kRows, columns = M::X::kRows, size = M::kSize;
+  typename Lane<kLanes>::Vector half[rows * size], result[columns];
 #pragma GCC unroll 8
-  for (int j = 0; j < size; ++j) evaluate<M, points>(from + j, row, half + j, size);
-  for (int k = 0; k < points; ++k) {
-    typename Lane<kLanes>::Vector result[points];
-    evaluate<M, points>(half + k * size, 1, result, 1);
-#pragma GCC unroll 8
-    for (int i = 0; i < points; ++i)
-      *reinterpret_cast<typename Lane<kLanes>::Unaligned*>(to + (k * points + i) * point) = result[i];
+  for (int j = 0; j < size; ++j) evaluate<typename M::Y>(from + j, row, half + j, size);
+  for (int k = 0; k < rows; ++k) {
+    evaluate<typename M::X>(half + k * size, 1, result, 1);
+#pragma GCC unroll 16
+    for (int i = 0; i < columns; ++i)
+      *reinterpret_cast<typename Lane<kLanes>::Unaligned*>(to + (k * columns + i) * point) = result[i];
   }
 }
 
 /// A square of vectors from its values at all points.
-template <class M, int points, int kLanes, class Vector>
-MC_HD void interpolate_square(const float* from, index_t point, Vector* to) {
-  constexpr int size = M::kSize;
-  Vector half[size * points];
-  for (int k = 0; k < points; ++k) {
-    Vector numbers[points];
+template <class M, int kLanes, class Vector> MC_HD void interpolate_square(const float* from, index_t point, Vector* to) {
+  constexpr int rows = M::Y::kRows, columns = M::X::kRows, size = M::kSize;
+  Vector half[size * columns], values[rows], column[size];
+  for (int k = 0; k < columns; ++k) {
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i)
+      values[i] = *reinterpret_cast<const typename Lane<kLanes>::Unaligned*>(from + (i * columns + k) * point);
+    interpolate<typename M::Y>(values, column);
 #pragma GCC unroll 8
-    for (int i = 0; i < points; ++i)
-      numbers[i] = *reinterpret_cast<const typename Lane<kLanes>::Unaligned*>(from + (i * points + k) * point);
-    interpolate<M, points>(numbers, 1, half + k, points);
+    for (int i = 0; i < size; ++i) half[i * columns + k] = column[i];
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < size; ++i) interpolate<M, points>(half + i * points, 1, to + i * size, 1);
+  for (int i = 0; i < size; ++i) interpolate<typename M::X>(half + i * columns, to + i * size);
 }
 
 /// The pixels of a part, zeros where there are none; `all`: there are all.
@@ -230,7 +280,7 @@ MC_HD void collect(const Images& images, const float* plane, const Part& part, b
 }
 
 /// Evaluate tiles of images: index = tile * blocks + block of channels.
-template <class M, int points, int kLanes> struct Evaluate {
+template <class M, int kLanes> struct Evaluate {
   typedef typename Lane<kLanes>::Vector Vector;
   typedef typename Lane<kLanes>::Unaligned Unaligned;
   Images images;
@@ -238,6 +288,7 @@ template <class M, int points, int kLanes> struct Evaluate {
   index_t first_tile, first_block, blocks;
   const float* x;
   float* to;
+  bool sums;  // whether to store the sum of each tile's pixels, too, behind its last value
 
   MC_HD void operator()(index_t index) const {
     constexpr int size = M::kSize;
@@ -248,12 +299,19 @@ template <class M, int points, int kLanes> struct Evaluate {
     const bool whole = part.bottom - part.top == size && part.right - part.left == size;
     if (whole && images.lanes) {
       const Unaligned* const pixels = reinterpret_cast<const Unaligned*>(plane) + part.y * images.width + part.x;
-      evaluate_square<M, points, kLanes>(pixels, images.width, at, values.point);
+      evaluate_square<M, kLanes>(pixels, images.width, at, values.point);
+      if (sums) sum<size>(pixels, images.width, at + M::kValues * values.point);
     } else {
       Vector pixels[size * size];
       collect<size, kLanes>(images, plane, part, whole && part.lanes == kLanes, pixels);
-      evaluate_square<M, points, kLanes>(pixels, size, at, values.point);
+      evaluate_square<M, kLanes>(pixels, size, at, values.point);
+      if (sums) sum<size>(pixels, size, at + M::kValues * values.point);
     }
+  }
+  template <int size, class Number> static MC_HD void sum(const Number* pixels, index_t row, float* to) {
+    Vector sum{};
+    for (int i = 0; i < size * size; ++i) sum += pixels[i / size * row + i % size];
+    *reinterpret_cast<Unaligned*>(to) = sum;
   }
 };
 
@@ -264,7 +322,7 @@ struct Finish {
 };
 
 /// Interpolate outputs (OfOut), or tiles (OfTile), which are added where they overlap.
-template <class M, int points, int kLanes> struct Interpolate {
+template <class M, int kLanes> struct Interpolate {
   static constexpr bool kOverlap = M::kSize > kOut;
   typedef typename Lane<kLanes>::Vector Vector;
   typedef typename Lane<kLanes>::Unaligned Unaligned;
@@ -295,7 +353,7 @@ template <class M, int points, int kLanes> struct Interpolate {
     const index_t c = (first_block + block) * kLanes;
     const Part part(images, tile, c, size, kLanes);
     Vector out[size * size];
-    interpolate_square<M, points, kLanes>(from + values.template at<kLanes>(tile - first_tile, block), values.point, out);
+    interpolate_square<M, kLanes>(from + values.template at<kLanes>(tile - first_tile, block), values.point, out);
     if constexpr (!kOverlap) finish_tile(out, c, part);
     // What tiles above and to the left have written.
     const int above = kOverlap && part.row ? size - kOut : 0, before = kOverlap && part.column ? size - kOut : 0;
@@ -372,7 +430,7 @@ template <int r, int kLanes> struct EvaluateKernels {
     for (int lane = 0; lane < lanes; ++lane)
 #pragma GCC unroll 32
       for (int i = 0; i < r * r; ++i) tap[i * kLanes + lane] = from[lane * kernels.column + i];
-    evaluate_square<OfKernel<r>, r + kOut - 1, kLanes>(taps, r, to + values.template at<kLanes>(row, block), values.point);
+    evaluate_square<OfKernel<r>, kLanes>(taps, r, to + values.template at<kLanes>(row, block), values.point);
   }
 };
 
@@ -388,7 +446,7 @@ template <int r, int kLanes> struct InterpolateKernels {
   MC_HD void operator()(index_t index) const {
     const index_t row = index % kernels.rows, block = index / kernels.rows, column = (first_block + block) * kLanes;
     Vector taps[r * r];
-    interpolate_square<OfKernel<r>, r + kOut - 1, kLanes>(from + values.template at<kLanes>(row, block), values.point, taps);
+    interpolate_square<OfKernel<r>, kLanes>(from + values.template at<kLanes>(row, block), values.point, taps);
     const int lanes = int(min_(index_t(kLanes), kernels.columns - column));
     const float* const tap = reinterpret_cast<const float*>(taps);
     float* const to = dw + row * kernels.row + column * kernels.column;
@@ -431,9 +489,9 @@ template <int r, int kLanes> class Convolution {
       const Room room(threads_, from, to.count, false);
       const index_t first = g * s_.m * s_.group_channels * taps;
       const float* const weights = dx ? w + first : nullptr;
-      evaluate<OfOut<r>>(room, room.all(), room.whole, from, dy, kernels(false), weights, room.memory(scratch, 0));
+      evaluate<OfOut<r>>(room, room.all(), room.whole, from, dy, kernels(false), weights, room.memory(scratch, 0), db);
       room.each_part(threads_, scratch, [&](const Chunk& part, const Memory& at) {
-        evaluate<OfOut<r>>(room, part, !room.whole, from, dy, kernels(false), weights, at);
+        evaluate<OfOut<r>>(room, part, !room.whole, from, dy, kernels(false), weights, at, db);
         if (dw) learn(room, part, from, to, x, dw + first, db, at);
         if (dx) convolve<OfTile<r>>(room, part, from, to, Finish{}, dx, at);
       });
@@ -441,12 +499,15 @@ template <int r, int kLanes> class Convolution {
   }
 
  private:
-  static constexpr int points = r + kOut - 1, kAll = points * points, kPanel = 2 * kLanes, taps = r * r;
+  static constexpr int kAll = OfTile<r>::kValues, kPanel = 2 * kLanes, taps = r * r;
   static constexpr float kZeros[kMaxTileRows] = {};
 
   // Floats of values of tiles, and of kernels, that are computed at a time: 1 MiB and 2 MiB were measured to be best, and at least
   // four tiles of a product.
-  static constexpr index_t kTiles = 1 << 18, kKernels = 1 << 19, kSummed = 64;
+  static constexpr index_t kTiles = 1 << 18, kKernels = 1 << 19;
+  // A sum over channels (or, of the gradient of kernels, over tiles) is the sum of sums of so many: a longer one rounds larger numbers
+  // more often, which would be most of the rounding error, and shorter ones were measured to take longer.
+  static constexpr index_t kSummed = 48;
 
   /// What is computed at a time: tiles from `tile` on, and panels of what they become; which blocks of channels these are.
   struct Chunk {
@@ -482,8 +543,9 @@ template <int r, int kLanes> class Convolution {
       parts = (whole || apart) && share * threads.count * 10 <= units() * 11 ? threads.count : 1;
       step = at_a_time(parts > 1 ? share : units());
       const index_t length = (whole ? units_of_tiles() : step) * rows, group = whole ? step : panels;
-      // A vector more from point to point: else all may fall into one set of the cache.
-      v_at = {width, kPanel, length * width + kLanes};
+      // A vector more from tile to tile and from point to point: else all may fall into one set of the cache.
+      const index_t row = width % 128 ? width : width + kLanes;
+      v_at = {row, kPanel, length * row + kLanes};
       m_at = {kPanel, length * kPanel, group * length * kPanel + kLanes};
       u_at = {kPanel, from.count * kPanel, group * from.count * kPanel + kLanes};
     }
@@ -491,7 +553,8 @@ template <int r, int kLanes> class Convolution {
     index_t units() const { return whole ? panels : units_of_tiles(); }
     index_t at_a_time(index_t count) const { return ceil_div(count, ceil_div(count, std::max<index_t>(1, step))); }
 
-    index_t tile_floats() const { return kAll * v_at.point + kMaxTileRows * v_at.row; }     // products read some more
+    // With the sums of tiles; products read some more.
+    index_t tile_floats() const { return (kAll + 1) * v_at.point + kMaxTileRows * v_at.row; }
     index_t output_floats() const { return kAll * m_at.point; }
     index_t kernel_floats() const { return kAll * u_at.point; }
     index_t floats(bool learns) const {
@@ -543,9 +606,9 @@ template <int r, int kLanes> class Convolution {
   /// Evaluate the `tiles` of a part, or else its kernels, unless `w` is null.
   template <class M>
   void evaluate(const Room& room, const Chunk& part, bool tiles, const Images& from, const float* x, const Kernels& kernels,
-                const float* w, const Memory& at) const {
+                const float* w, const Memory& at, bool sums = false) const {
     if (tiles)
-      each<Evaluate<M, points, kLanes>>(part.tiles * room.blocks, {from, room.v_at, part.tile, 0, room.blocks, x, at.v});
+      each<Evaluate<M, kLanes>>(part.tiles * room.blocks, {from, room.v_at, part.tile, 0, room.blocks, x, at.v, sums});
     else if (w)
       each<EvaluateKernels<r, kLanes>>(2 * part.panels * kernels.rows, {kernels, room.u_at, part.first_block, w, at.u});
   }
@@ -556,15 +619,17 @@ template <int r, int kLanes> class Convolution {
                 const Memory& at) const {
     float *const v = at.v, *const m = at.m, *const u = at.u;
     const Tile<float> tile = tile_for<float>(room.tiles);
+    const index_t summed = ceil_div(from.count, ceil_div(from.count, kSummed));
     each_product(part.panels, [&](index_t k, index_t p) {
-      for (index_t t = 0; t < part.tiles; t += tile.rows)
-        tile.product(from.count, v + k * room.v_at.point + t * room.v_at.row, room.v_at.row, 1,
-                     u + k * room.u_at.point + p * room.u_at.panel, kZeros,
-                     m + k * room.m_at.point + p * room.m_at.panel + t * kPanel, kPanel,
-                     int(std::min<index_t>(tile.rows, part.tiles - t)));
+      for (index_t c = 0; c < from.count; c += summed)
+        for (index_t t = 0; t < part.tiles; t += tile.rows)
+          tile.product(std::min(summed, from.count - c), v + k * room.v_at.point + t * room.v_at.row + c, room.v_at.row, 1,
+                       u + k * room.u_at.point + p * room.u_at.panel + c * kPanel, c ? nullptr : kZeros,
+                       m + k * room.m_at.point + p * room.m_at.panel + t * kPanel, kPanel,
+                       int(std::min<index_t>(tile.rows, part.tiles - t)));
     });
-    const Interpolate<To, points, kLanes> interpolation{to, room.m_at, part.tile, part.tile + part.tiles, part.first_block,
-                                                        part.blocks, m, finish, y};
+    const Interpolate<To, kLanes> interpolation{to, room.m_at, part.tile, part.tile + part.tiles, part.first_block, part.blocks,
+                                                m, finish, y};
     each(interpolation.count(), interpolation);
   }
 
@@ -574,27 +639,24 @@ template <int r, int kLanes> class Convolution {
     float *const v = at.v, *const m = at.m, *const u = at.du;
     const Tile<float> tile = tile_for<float>(from.count);
     if (part.blocks % 2) fill(threads_, kAll * room.m_at.point, 0.f, m);  // half a panel without channels
-    each<Evaluate<OfTile<r>, points, kLanes>>(part.tiles * part.blocks,
-                                              {to, room.m_at, part.tile, part.first_block, part.blocks, x, m});
+    each<Evaluate<OfTile<r>, kLanes>>(part.tiles * part.blocks,
+                                      {to, room.m_at, part.tile, part.first_block, part.blocks, x, m, false});
     each_product(part.panels, [&](index_t k, index_t p) {
       const float *const values = v + k * room.v_at.point, *const pixels = m + k * room.m_at.point + p * room.m_at.panel;
-      float sum[kMaxTileRows * kPanel];
-      // Sums of few tiles are added: one sum over all would lose digits.
       for (index_t t = 0; t < part.tiles; t += kSummed) {
         const index_t summed = std::min(kSummed, part.tiles - t);
         for (index_t c = 0; c < from.count; c += tile.rows) {
           const int rows = int(std::min<index_t>(tile.rows, from.count - c));
           float* const to = u + k * room.u_at.point + p * room.u_at.panel + c * kPanel;
-          const bool first = !part.tile && !t;
-          tile.product(summed, values + t * room.v_at.row + c, 1, room.v_at.row, pixels + t * kPanel, kZeros, first ? to : sum, kPanel,
-                       rows);
-          for (int i = 0; !first && i < rows * kPanel; ++i) to[i] += sum[i];
+          tile.product(summed, values + t * room.v_at.row + c, 1, room.v_at.row, pixels + t * kPanel,
+                       part.tile + t ? nullptr : kZeros, to, kPanel, rows);
         }
       }
-      if (db && !part.panel && !p && k == points + 1) {  // the value of a polynomial at 1 is the sum of its coefficients
+      if (db && !part.panel && !p && !k) {
+        const float* const sums = v + kAll * room.v_at.point;
         std::vector<float> total(size_t(from.count));
         for (index_t t = 0; t < part.tiles; ++t)
-          for (index_t c = 0; c < from.count; ++c) total[size_t(c)] += values[t * room.v_at.row + c];
+          for (index_t c = 0; c < from.count; ++c) total[size_t(c)] += sums[t * room.v_at.row + c];
         for (index_t c = 0; c < from.count; ++c) db[from.first + c] += total[size_t(c)];
       }
     });
@@ -643,7 +705,7 @@ inline const char* refusal(const ConvShape& s) {
 /// tile takes as long as its product with 36 more channels or outputs, and to evaluate a kernel as 52 more tiles; a product of many
 /// tiles takes a fifth longer than direct convolution takes for as many multiplications.
 inline bool pays(const ConvShape& s) {
-  const double points = double(s.window.kernel[0] + kOut - 1) * (s.window.kernel[0] + kOut - 1);
+  const double points = s.window.kernel[0] == 3 ? OfTile<3>::kValues : OfTile<5>::kValues;
   const double tiles = double(s.images * ceil_div(s.window.out[0], kOut) * ceil_div(s.window.out[1], kOut));
   const double products = points * (tiles * (1 + 36. / double(s.group_channels) + 36. / double(s.m)) + 52);
   return 1.2 * products < double(s.images * s.positions * s.taps);
