@@ -17,15 +17,16 @@ from minicaffe.alias import install_as_caffe, name_modules
 from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import allow_python_layers
-from minicaffe.ops.engine import get_precision, set_precision
+from minicaffe.ops.engine import get_exact, get_precision, set_exact, set_precision
 from minicaffe.pycaffe import *  # noqa: F403
 from minicaffe.slot import Slot
 from minicaffe.tensor import Tensor
 from minicaffe.workspace import Workspace
 
 __all__ = [
-    *pycaffe.__all__, "Slot", "Tensor", "Workspace", "allow_python_layers", "cuda", "errors", "get_num_threads", "get_precision",
-    "gradcheck", "install_as_caffe", "memory", "register_layer", "set_num_threads", "set_precision",  # noqa: F405
+    *pycaffe.__all__, "Slot", "Tensor", "Workspace", "allow_python_layers", "cuda", "errors", "get_exact", "get_num_threads",
+    "get_precision", "gradcheck", "install_as_caffe", "memory", "register_layer", "set_exact", "set_num_threads",  # noqa: F405
+    "set_precision",
 ]
 name_modules("minicaffe")
 

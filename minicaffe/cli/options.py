@@ -153,11 +153,18 @@ def threads(command):
 
 
 def precision(command):
-    """Give a command the option --precision."""
+    """Give a command the options --precision and --exact."""
     def apply(ctx, param, name):
         if name is not None:
             from minicaffe.ops.engine import set_precision
             set_precision(name)
+
+    def apply_exact(ctx, param, exact):
+        if exact:
+            from minicaffe.ops.engine import set_exact
+            set_exact()
+    command = click.option("--exact", is_flag=True, expose_value=False, callback=apply_exact, help=(
+        "Compute convolutions on the CPU by sums of products alone, not by Winograd's algorithm, which rounds more."))(command)
     return click.option("--precision", expose_value=False, callback=apply, metavar="float32|tf32|bf16", help=(
         "tf32: round the factors of products to 10 bits of mantissa, on a GPU of compute capability 8.0 or more; bf16: compute in "
         "bfloat16 on the CPU, with parameters in float32, by oneDNN, with AVX512_BF16 or AMX."))(command)

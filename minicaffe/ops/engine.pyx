@@ -38,6 +38,7 @@ _preferred = None   # the engine of layers with engine DEFAULT; "" for none; Non
 _precision = None   # of layers over float32; None: as MINICAFFE_PRECISION says
 _precision_field = None     # "precision" or "MINICAFFE_PRECISION", whichever set it, for errors
 precision_listeners = []    # functions that are called after each change of it (cuda/libraries.pyx)
+_exact = None       # whether the CPU computes convolutions by sums of products alone; None: as MINICAFFE_EXACT says
 cdef unsigned _epoch = 1
 
 
@@ -265,6 +266,25 @@ cdef int end_scratch(Operation operation) except -1:
 def offer(kind, engine, maker):
     """Let `engine` answer for operations of class `kind`: ``maker(operation)`` returns a Primitive or raises Refusal."""
     _makers.setdefault(kind, {})[engine] = maker
+
+
+def get_exact():
+    """Return whether convolutions on the CPU are computed by sums of products alone, as `set_exact` or MINICAFFE_EXACT says."""
+    global _exact
+    if _exact is None:
+        _exact = os.environ.get("MINICAFFE_EXACT", "0") not in ("", "0")
+    return _exact
+
+
+def set_exact(exact=True):
+    """Say whether convolutions on the CPU are computed by sums of products alone, without engine WINOGRAD.
+
+    Its algorithm takes less time, and its rounding errors are up to four times those of the sums. The next forward pass computes
+    accordingly.
+    """
+    global _exact, _epoch
+    _exact = bool(exact)
+    _epoch += 1
 
 
 def preferred():

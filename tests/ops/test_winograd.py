@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+import minicaffe
+from minicaffe import cli
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.device import threads
@@ -293,3 +295,50 @@ def test_the_layer_says_otherwise(use):
     net = make((8, 64, 56, 56), "num_output: 64 kernel_size: 3 engine: CAFFE")
     net.forward_from_to(0, 1)
     assert who(net) == "CAFFE"
+
+
+PAYS = ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 pad: 1")    # a convolution that WINOGRAD computes by default
+
+
+@pytest.fixture
+def inexact():
+    before = minicaffe.get_exact()
+    minicaffe.set_exact(False)
+    yield
+    minicaffe.set_exact(before)
+
+
+def test_exact_sums(use, inexact):
+    use("")
+    net = make(*PAYS)
+    for exact in (False, True, False):
+        minicaffe.set_exact(exact)
+        net.forward_from_to(0, 1)
+        row = net.engines()[0]
+        assert minicaffe.get_exact() is exact and (row["engine"] == "WINOGRAD") is not exact
+    minicaffe.set_exact()
+    use("WINOGRAD")
+    net.forward_from_to(0, 1)
+    row = net.engines()[0]
+    assert row["engine"] == "CAFFE" and row["refused"]["WINOGRAD"] == "exact sums are asked for (--exact, set_exact, MINICAFFE_EXACT)"
+
+
+@pytest.mark.parametrize(("value", "exact"), [("1", True), ("0", False), ("", False)])
+def test_exact_sums_by_the_environment(monkeypatch, inexact, value, exact):
+    monkeypatch.setattr(engine, "_exact", None)
+    monkeypatch.setenv("MINICAFFE_EXACT", value)
+    assert minicaffe.get_exact() is exact
+
+
+def test_exact_sums_by_an_option(use, inexact, tmp_path, monkeypatch, capsys):
+    use("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
+    dims = " ".join(f"dim: {size}" for size in PAYS[0])
+    (tmp_path / "net.prototxt").write_text(f"""
+        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}
+        layer {{ name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {{ {PAYS[1]} }} }}""")
+    assert cli.main(["time", "net.prototxt", "--iterations", "1"]) == 0
+    assert "WINOGRAD" in capsys.readouterr().out and not minicaffe.get_exact()
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--exact"]) == 0
+    assert "WINOGRAD refused: exact sums are asked for" in capsys.readouterr().out and minicaffe.get_exact()

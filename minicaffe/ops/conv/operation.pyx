@@ -21,7 +21,7 @@ from minicaffe.ops.sums.caffe cimport channel_sums
 from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
 
 from minicaffe.errors import DependencyError
-from minicaffe.ops.engine import Refusal, get_precision, offer, preferred
+from minicaffe.ops.engine import Refusal, get_exact, get_precision, offer, preferred
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     long long conv_scratch(const Context&, int dtype, const ConvShape& shape)
@@ -200,6 +200,8 @@ cdef class WinogradConvolution(Primitive):
             raise Refusal("a deconvolution")
         if op.dtype != FLOAT:
             raise Refusal("float64 data: its results would be no better than those of float32")
+        if get_exact():
+            raise Refusal("exact sums are asked for (--exact, set_exact, MINICAFFE_EXACT)")
         cdef const char* reason = winograd_refusal(op.shape)
         if reason != NULL:
             raise Refusal((<bytes> reason).decode())
