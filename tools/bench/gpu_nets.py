@@ -7,6 +7,7 @@ device pictures are small and PyTorch, if it is installed, computes on the CPU.
 
 import collections
 import functools
+import gc
 
 import bench
 import nets
@@ -117,6 +118,7 @@ class Measurement:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
         for who, last in ("PyTorch NCHW", False), ("PyTorch channels-last", True):
             if not self.sim:
+                gc.collect()    # a TorchNet refers to itself
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
                 before = torch.cuda.memory_reserved()
