@@ -354,7 +354,7 @@ def test_external_memory_is_shown_and_never_freed():
     assert tensor.is_type(np.uint8)
     days = np.array(["2020-01-01", "2021-01-01", "2022-01-01", "2023-01-01"], "M8[D]")  # which NumPy exports as no buffer
     tensor.share_external(days)
-    tensor.mutable_data("M8[D]")[0] += 1
+    tensor.mutable_data("M8[D]")[0] += np.timedelta64(1, "D")
     assert days[0] == np.datetime64("2020-01-02") and tensor.is_type("M8[D]")
 
 

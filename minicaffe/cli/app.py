@@ -140,14 +140,17 @@ def explain(error):
 
 
 def _open_streams():
-    """Give standard streams that are closed, as a daemon has them, the null device; a file opened later would get their number."""
+    """Give standard streams that are closed, as a daemon has them, the null device; a file opened later would get their number.
+
+    An import may have opened one before (ctypes keeps libffi open in Python 3.14), which is not to be written to.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+            setattr(sys, name, open(os.devnull, "w" if number else "r"))
 
 
 def drop_unwritable_output():

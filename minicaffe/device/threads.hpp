@@ -22,13 +22,23 @@ struct Threads {
   operator int() const { return count; }
 };
 
-/// work(part, begin, end) for up to `threads` parts of 0..n-1, each contiguous and of at least `grain`. What the parts are
-/// depends on the number of threads alone; which thread runs one does not matter to it, so scratch memory goes by part.
+constexpr index_t kVector = 32;  // elements of the longest vector, of 2 bytes each
+constexpr index_t kLongPart = 16 * kVector;
+
+/// work(part, begin, end) for up to `threads` parts of 0..n-1, each contiguous and of at least `grain`. The parts depend on the number of
+/// threads alone, not on which thread runs one, so scratch memory is indexed by part.
+///
+/// Long parts begin at multiples of kVector. An element then belongs to a vector or to the remainder of a loop whatever the number of
+/// threads, and the compiler may round them differently: it fuses different products and sums.
 template <class Work> void parallel(Threads threads, index_t n, index_t grain, const Work& work) {
   if (n <= 0) return;
   const index_t parts = std::min<index_t>(threads.pool ? threads.count : 1, std::max<index_t>(1, n / std::max<index_t>(1, grain)));
   if (parts == 1) return work(0, 0, n);
-  auto run = [&](int part) { work(part, n * part / parts, n * (part + 1) / parts); };
+  auto first = [&](index_t part) {
+    const index_t begin = n * part / parts;
+    return part == parts || n / parts < kLongPart ? begin : begin / kVector * kVector;
+  };
+  auto run = [&](int part) { work(part, first(part), first(part + 1)); };
   threads.pool->run(threads.pool, int(parts), [](const void* f, int part) { (*static_cast<const decltype(run)*>(f))(part); }, &run);
 }
 

@@ -1,10 +1,12 @@
 """A training as scripts for pycaffe start one with several GPUs: the calls of BVLC Caffe's python/train.py, in their order."""
 
 import argparse
+import multiprocessing
 import pickle
-from multiprocessing import Process
 
 import minicaffe as caffe
+
+Process = multiprocessing.get_context("fork").Process    # as by default before Python 3.14; the children have the log of init_log
 
 
 def train(solver, snapshot, gpus, timing):
