@@ -463,15 +463,17 @@ cdef class Blob:
                 self.put_memory(data, diff)
 
     def take_pushed(self, Blob source):
-        """Take the data of `source`, which `async_gpu_push` has put on the device: there a copy, on the host the same memory.
+        """Copy the data of `source`, which `async_gpu_push` copies to the device, to this blob there; the host does not wait.
 
-        `source` has the same shape; it may be used for the next push as soon as the computing stream is past this copy.
+        `source` has the same shape; it may be used for the next push as soon as the computing stream is past this copy. Its host
+        side becomes that of this blob, without a copy; where this blob's memory is larger the blob has none afterwards.
         """
-        self._fit_memory()
-        cdef size_t target = <size_t> self.data_memory.mutable_gpu_data_ptr()
-        self.data_memory.side.copy_within(target, <size_t> source.data_memory.gpu_data_ptr(), self.data_memory.size)
-        source.data_memory.cpu_data_ptr()
-        self.data_memory.set_cpu_copy(source.data_memory.host)
+        cdef SyncedMemory memory = self.data_memory, pushed = source.data_memory
+        memory.copy_on_device(pushed, pushed.size)
+        if memory.size == pushed.size:
+            memory.set_cpu_copy(pushed.host)
+        else:   # what it has may be of an earlier batch, and filled for a later one by now
+            memory.drop_host()
 
     def async_gpu_push(self, stream):
         """Copy the data to the device on `stream` (minicaffe.cuda), which the caller lets the computing wait for."""

@@ -280,6 +280,12 @@ cdef class SyncedMemory:
                 self.become(HEAD_AT_PRIVATE, "drop_plain")
         return 0
 
+    def drop_host(self):
+        """Give the host side up where the device side alone is valid, so that a later copy to the host goes to new memory."""
+        with device_lock:
+            if self.head == HEAD_AT_GPU:
+                self.host = None
+
     def overwrite_zeros(self):
         """Return whether the host side is to be zeros that nobody has filled in; now the caller overwrites all of it."""
         with device_lock:

@@ -274,7 +274,7 @@ def test_random_numbers_started_anew_while_a_graph_is_replayed():
 
 
 def test_work_that_runs_late():
-    """Nothing reads what was not written yet, on the one stream of a training without data (test_ahead.py has the stream of copies)."""
+    """Nothing reads what was not written yet, on the one stream of a training without data (test_upload.py has the stream of copies)."""
     run(f"""
     sys.path.insert(0, {HERE!r})
     from training import make_solver, losses

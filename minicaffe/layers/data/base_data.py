@@ -1,17 +1,18 @@
 """What the layers with a prefetch thread share: Data, AnnotatedData, ImageData, WindowData, VideoData (Caffe base_data_layer.cpp).
 
 The arrays of the thread become the tops' memory; nothing is copied on the way. In GPU mode they are page-locked, and the
-next batch goes to the device on a stream of its own while the present one is computed (data/ahead.py). Different from
+next batch goes to the device on a stream of its own while the present one is computed (data/upload.py). Different from
 Caffe: random draws depend on the seed and the record's number only, and a snapshot holds the position.
 """
 
+import functools
 from operator import attrgetter
 
 import numpy as np
 
 from minicaffe.common import caffe
-from minicaffe.data.ahead import Ahead, pinned_array
 from minicaffe.data.prefetch import Prefetcher
+from minicaffe.data.upload import DeviceUpload, pinned_array
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.base.checks import in_field, state_numbers
 from minicaffe.layers.data.sources import NumberedSource
@@ -56,7 +57,7 @@ class PrefetchingLayer(NumberedSource):
         if depth < 1:
             raise ConfigError(f"must be at least 1, got {depth}", field="data_param.prefetch")
         self.seed = self.generator.seed ^ self.generator.take() << 32
-        self.ahead = None  # in GPU mode: the next batch, under way to the device
+        self.upload = None  # in GPU mode: of the next batch
         self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
         self.position = 0
         self.within = caffe.within
@@ -76,8 +77,8 @@ class PrefetchingLayer(NumberedSource):
 
     def forward_cpu(self, bottom, top):
         step = self._aim()
-        if self.ahead is not None:  # the mode changed: what is under way is this batch
-            arrays, self.ahead = self.ahead.arrays, None
+        if self.upload is not None:  # the mode changed: what was sent is this batch
+            arrays, self.upload = self.upload.arrays, None
         else:
             arrays = self.next_batch(np.empty, 1)
         for blob, array in zip(top, arrays):
@@ -88,23 +89,27 @@ class PrefetchingLayer(NumberedSource):
 
     def forward_gpu(self, bottom, top):
         step = self._aim()
-        if self.ahead is None:
-            self.ahead = Ahead(lambda: self.next_batch(pinned_array, 2))
-        self.ahead.give(top)
+        fetch = functools.partial(self.next_batch, pinned_array, 2)  # two batches are in use: one is computed, one is sent
+        if self.upload is None:
+            upload = DeviceUpload()
+            upload.send(fetch)
+            self.upload = upload
+        self.upload.take(top)
+        self.upload.send(fetch)
         self.position += step
 
     def _aim(self):
         """End the thread if what comes next is not the batch that is wanted; return the step from that to the one after it."""
         numbers, step = self.records()
         if self.prefetcher is not None:
-            coming = self.prefetcher.upcoming if self.ahead is None else self.prefetcher.numbers
+            coming = self.prefetcher.upcoming if self.upload is None else self.prefetcher.numbers
             if (coming, self.prefetcher.step) != (numbers, step):
                 self._drop()
         return step
 
     def _drop(self):
         """End the thread, and forget what it has made ready."""
-        self.ahead = None
+        self.upload = None
         if self.prefetcher is not None:
             self.prefetcher.close()
             self.prefetcher = None

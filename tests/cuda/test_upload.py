@@ -16,7 +16,7 @@ from minicaffe.errors import Error
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BATCHES = """
-from minicaffe.data.ahead import Ahead, pinned_array
+from minicaffe.data.upload import DeviceUpload, pinned_array
 from minicaffe.memory import CUDAPlace
 from minicaffe.memory.registry import registry
 minicaffe.set_mode_gpu()
@@ -52,11 +52,38 @@ def test_each_batch_arrives_whole_and_in_its_turn(place, settings):
     top, seen = Blob((N,)), [Blob((N,)) for _ in range(6)]
     for blob in seen:
         blob.gpu_data
-    ahead = Ahead(fetch)
+    upload = DeviceUpload()
+    upload.send(fetch)
     for blob in seen:
-        ahead.give([top])
+        upload.take([top])
+        upload.send(fetch)
         side.copy_within(on_device(blob), on_device(top), 4 * N)
     assert [set(blob.cpu_data) for blob in seen] == [{k} for k in range(1, 7)], [set(blob.cpu_data) for blob in seen]
+    """), place, settings)
+
+
+@pytest.mark.parametrize("settings", ORDERS)
+def test_batches_of_several_sizes(place, settings):
+    """The top keeps the memory of the largest; reading it does not write to arrays of earlier batches, which others fill by then."""
+    run(batches("""
+    sizes = [5, 3, 5, 2, 4, 5, 1]
+    def fetch():
+        global fetched
+        fetched += 1
+        array = arrays[fetched % 2][:sizes[fetched - 1]]
+        array[:] = fetched
+        return (array,)
+
+    top, upload = Blob((5,)), DeviceUpload()
+    before = top.data_memory
+    upload.send(fetch)
+    for k in range(1, 7):
+        upload.take([top])
+        upload.send(fetch)
+        values = [array[0] for array in arrays]
+        assert top.shape == (sizes[k - 1],) and top.data_memory is before
+        assert (top.cpu_data == k).all(), (k, top.cpu_data)
+        assert [array[0] for array in arrays] == values
     """), place, settings)
 
 
@@ -68,9 +95,10 @@ def test_what_is_dropped_while_a_push_runs_disturbs_nobody(allocator):
     """
     run(batches(f"""
     memory.use(CUDAPlace(0), {allocator!r})
-    ahead = Ahead(fetch)
-    staging = on_device(ahead.staging[0])
-    del ahead
+    upload = DeviceUpload()
+    upload.send(fetch)
+    staging = on_device(upload.staging[0])
+    del upload
     blob = Blob((N,))
     blob.scale_data(0)
     blob.gpu_data
