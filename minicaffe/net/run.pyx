@@ -55,6 +55,7 @@ cdef class Runner:
     cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list param_counts      # of all parameters, as their layers made them
     cdef list computed          # all blobs but those that sources give, and the learnable parameters
+    cdef set source_splits        # of those the tops of Splits of what sources give, which share its data
     cdef list hooks
     cdef readonly str plan          # which of PLANS is asked for; None or empty: none
     cdef public bint recycles       # False: no memory is recycled now, as while a CUDA graph knows its addresses
@@ -80,6 +81,7 @@ cdef class Runner:
         self.share_weights()
         self.learnable_params = [param_table.params[i] for i in param_table.learnable]
         self.computed = [blob for blob in self.blob_list if blob not in given] + self.learnable_params
+        self.source_splits = {top for node in nodes if node.type == "Split" and node.bottoms[0] in given for top in node.tops}
         self.param_counts = [blob.count for blob in param_table.params]
         link_followers(nodes)
         self.lock = NetLock([*self.blob_list, *param_table.params])
@@ -450,10 +452,13 @@ cdef class Runner:
         return stamps(self.blob_list, self.learnable_params)
 
     def own_on_device(self, list others):
-        """Make the device's copy the only valid one of every blob that is there, but for what sources give; of `others` too."""
+        """Make the device's copy the only valid one of every blob that is there, but for what sources give; of `others` too.
+
+        Labels are checked on the host, so what sources give stays valid there, also where it is the data of a Split's tops.
+        """
         cdef Blob blob
         for blob in self.computed + others:
-            if blob.data_memory.device is not None:
+            if blob.data_memory.device is not None and blob not in self.source_splits:
                 blob.data_memory.mutable_gpu_data_ptr()
             if blob.diff_memory.device is not None:
                 blob.diff_memory.mutable_gpu_data_ptr()

@@ -196,6 +196,18 @@ layer {{ name: "loss" type: "{loss}" bottom: "ip" bottom: "label" top: "loss" {p
 """
 
 
+def test_labels_of_several_losses_in_a_graph():
+    """A Split gives them on; they stay valid on the host, where each replay checks them."""
+    net = WRONG_LABELS.format(loss="SoftmaxWithLoss", param="")
+    solver = make_solver(net + 'layer { name: "second" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "second" }')
+    solver.net.blob_by_name("data").data[...] = 1
+    losses(solver, 5)
+    assert solver._graph.graph is not None
+    solver.net.blob_by_name("label").data[...] = [1, 7, 2, 3]
+    with pytest.raises(Error, match=r"label.* 7|7.*label"):
+        solver.step(1)
+
+
 @pytest.mark.parametrize("loss", ["SoftmaxWithLoss", "MultinomialLogisticLoss", "HingeLoss"])
 def test_labels_are_looked_at_before_each_replay(loss):
     """Kernels cannot raise, so the host does; weights stay as they were."""
