@@ -13,7 +13,7 @@ from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, HEAD_AT_PRIVATE, 
 from minicaffe.kernels.types cimport is_computed, item_size, kTypes, numpy_name
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
-from minicaffe.device.strided import DeviceArray, HasDeviceArray, c_strides, device_array
+from minicaffe.device.strided import DeviceArray, HasDeviceArray, device_array
 from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.place import CUDAPlace
@@ -635,8 +635,7 @@ def packed_array(source, str name):
     if interface is None:
         raise WrongTypeError(f"{name} needs an array on the device (__cuda_array_interface__), got {type(source).__name__}")
     array = device_array(source, name)
-    if array.size and any(size > 1 and stride != step for size, stride, step in
-                          zip(array.shape, array.strides, c_strides(array.shape, array.dtype.itemsize))):
+    if not array.is_packed:
         raise ShapeError(f"{name}: an array of shape {array.shape} with strides {array.strides} is not C-contiguous; copy it")
     if interface.get("stream") not in (None, 1):    # 1: the legacy default stream, which waits for ours and ours for it
         order = registry.stream_order(registry.device_place)

@@ -17,6 +17,7 @@ cdef class Device:
     cdef tuple timers                       # two Events, once launches were recorded
     cdef int streams_made                   # handles in all
     cdef dict peers                         # index of another device -> 1 if kernels here may use its memory, else 0
+    cdef object held                        # deque of (event, owners ...): foreign memory that copies before the event use
     cdef list guests                        # devices that were lent memory of this one since its own stream waited for them
     cdef int activate(self) except -1
     cdef int give_back(self) except -1

@@ -12,6 +12,7 @@ borrower's (`guests`).
 import atexit
 import gc
 import threading
+from collections import deque
 
 cimport cython
 from cuda.bindings cimport cydriver
@@ -90,7 +91,7 @@ cdef class Device:
             raise DeviceError(f"there is no device {index}; this machine has {driver.count()}, minicaffe device_query lists them",
                               code="CUDA_ERROR_INVALID_DEVICE")
         self.index = index
-        self.modules, self.idle_streams, self.peers, self.guests = [], [], {}, []
+        self.modules, self.idle_streams, self.peers, self.guests, self.held = [], [], {}, [], deque()
         check(cydriver.cuDeviceGet(&handle, index), "cuDeviceGet", (index,))
         check(cydriver.cuDeviceGetName(name, 128, handle), "cuDeviceGetName", (index,))
         self.name = (<bytes> name).decode()
@@ -253,6 +254,12 @@ cdef class Device:
         cdef Event event = Event(self)
         check(cydriver.cuEventRecord(event.handle, <cydriver.CUstream> <void*> stream), "cuEventRecord", (hex(stream),))
         check(cydriver.cuStreamWaitEvent(<cydriver.CUstream> self.stream.handle, event.handle, 0), "cuStreamWaitEvent")
+
+    def let_wait(self, size_t stream):
+        """Let later work of `stream`, a CUstream of any library, wait for what is computed now; the host does not wait."""
+        cdef Event event = Event(self)
+        event.record(computing(self))
+        check(cydriver.cuStreamWaitEvent(<cydriver.CUstream> <void*> stream, event.handle, 0), "cuStreamWaitEvent", (hex(stream),))
 
     def launch(self, size_t function, tuple grid, tuple block, list arguments, size_t shared=0, Stream stream=None):
         """Start a kernel on `stream`, by default the computing one; `arguments` are ctypes objects that are passed by value.
@@ -648,6 +655,7 @@ def finish():
     try:
         for one in _devices.values():
             one.synchronize()
+            one.held.clear()    # while the libraries that own it still work
         registry.empty_cache()
         for one in _devices.values():
             one.give_back()

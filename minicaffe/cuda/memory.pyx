@@ -4,7 +4,6 @@ These are the lowest allocators of a CUDAPlace and of PinnedPlace; those of mini
 """
 
 import mmap
-from collections import deque
 
 cimport cython
 from cuda.bindings cimport cydriver
@@ -91,12 +90,10 @@ cdef class PinnedAllocator(Allocator):
 cdef class CudaSide(DeviceSide):
     """Copies between the host and one device, in order with its computing."""
     cdef Device device
-    cdef object held        # deque of (event, target, source) of pushes from or to foreign memory
 
     def __init__(self, place):
         super().__init__(place)
         self.device = get_device(place.device)
-        self.held = deque()
 
     cdef int begin(self) except -1:
         """Make ready for work on the computing stream."""
@@ -104,10 +101,18 @@ cdef class CudaSide(DeviceSide):
         self.device.wait_for_guests()
         self.device.activate()
 
+    def hold(self, owner):
+        """Keep `owner` of foreign memory until what the device computes now is done."""
+        cdef Event event = Event(self.device)
+        event.record(computing(self.device))
+        self.let_go()
+        self.device.held.append((event, owner))
+
     cdef int let_go(self) except -1:
-        """Drop foreign memory whose pushes are done."""
-        while self.held and self.held[0][0].done():
-            self.held.popleft()
+        """Drop foreign memory whose copies are done."""
+        held = self.device.held
+        while held and held[0][0].done():
+            held.popleft()
 
     cdef int finish(self) except -1:
         cdef cydriver.CUresult code
@@ -183,7 +188,7 @@ cdef class CudaSide(DeviceSide):
                   "cuMemcpyPeerAsync", (hex(dst.address), hex(src.address), nbytes))
         self.let_go()
         if event is not None:       # no allocator of ours knows of a foreign block, so it is kept until the copy is done
-            self.held.append((event, dst, src))
+            self.device.held.append((event, dst, src))
             event.record(line)
 
     cpdef int device_of(self, size_t address) except? -1:

@@ -9,10 +9,11 @@ import itertools
 
 import numpy as np
 
-from minicaffe.cuda import device, driver
+from minicaffe.cuda import device
+from minicaffe.cuda.borrowed import check_memory, named_stream
 from minicaffe.cuda.custom import kernel
 from minicaffe.device.strided import CONTIGUOUS, DeviceArray, HasDeviceArray, Walk, device_array
-from minicaffe.errors import ConfigError, DeviceError, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
 
 # What the types of `elementwise` are called in C++; T stands for the type of the arrays.
 TYPES = {"float32": "float", "float64": "double", "float": "float", "double": "double", "T": None, "int32": "int", "int": "int"}
@@ -67,7 +68,9 @@ class Elementwise:
             return
         for i, array in zip(there, arrays):
             if not isinstance(args[i], HasDeviceArray):
-                self._check_place(array, names[i][1], args[i], target)
+                check_memory(array, f"{self.name}: {names[i][1]}")
+                if (stream := named_stream(args[i])) is not None:
+                    target.wait_for(stream)
         self._check_overlaps([names[i][1] for i in there], arrays, sum(i < first for i in there))
         walk = Walk(arrays)
         key = real, scalars, walk.kind, walk.index
@@ -118,21 +121,6 @@ class Elementwise:
             except ShapeError as error:
                 raise ShapeError(f"{error.message}, the shape of {names[-1][1]}", field=f"{self.name}.{names[i][1]}") from None
         return arrays
-
-    def _check_place(self, array, name, value, target):
-        """Check that an array that is no blob lies whole in memory that kernels of `target` reach, and wait for its stream."""
-        low, high = array.bounds()
-        found = driver.allocation(low)
-        if found is None:
-            raise DeviceError(f"{self.name}: {name} is at {low:#x}, where the driver knows no memory of a device; was it freed?")
-        owner, start, nbytes = found
-        device.check_owner(owner, f"{self.name}: {name}")
-        if high > start + nbytes:
-            raise DeviceError(f"{self.name}: {name} reaches {high - start - nbytes} bytes beyond its allocation of {nbytes} bytes; "
-                              "its shape and strides are not those of its memory")
-        stream = None if isinstance(value, DeviceArray) else value.__cuda_array_interface__.get("stream")
-        if stream not in (None, 1):  # 1: the legacy default stream, which waits for ours and ours for it
-            target.wait_for(stream)
 
     def _check_overlaps(self, names, arrays, first):
         """Refuse what would make the result depend on which thread comes first; arrays from `first` on are written."""

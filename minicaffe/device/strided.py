@@ -59,6 +59,12 @@ class DeviceArray:
         return math.prod(self.shape)
 
     @property
+    def is_packed(self):
+        """bool: whether the elements are contiguous in C order."""
+        return not self.size or all(size == 1 or stride == step for size, stride, step in
+                                    zip(self.shape, self.strides, c_strides(self.shape, self.dtype.itemsize)))
+
+    @property
     def __cuda_array_interface__(self):
         packed = self.strides == c_strides(self.shape, self.dtype.itemsize)
         return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, self.readonly), "version": 3,
