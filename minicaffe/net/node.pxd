@@ -33,4 +33,4 @@ cdef class Node:
     cdef unsigned long long stamp(self) noexcept
     cdef int reshape(self) except -1
     cdef int inspect(self) except -1
-    cdef double loss(self) except? -1
+    cdef double loss(self, list tops=*) except? -1

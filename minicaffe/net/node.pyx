@@ -185,12 +185,12 @@ cdef class Node:
         except Error as error:
             raise self.placed(error)
 
-    cdef double loss(self) except? -1:
-        """The layer's share of the loss."""
+    cdef double loss(self, list tops=None) except? -1:
+        """The layer's share of the loss, from its tops or copies of them."""
         if not self.layer.has_loss:
             return 0
         try:
-            return self.layer.loss_of(self.tops)
+            return self.layer.loss_of(self.tops if tops is None else tops)
         except Error as error:
             raise self.placed(error)
 

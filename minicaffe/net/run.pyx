@@ -466,3 +466,31 @@ cdef class Runner:
     def loss_of_outputs(self):
         """Return the loss of the last run, from the tops."""
         return self.losses(0, len(self.nodes) - 1)
+
+    def late_loss(self):
+        """Return a function that returns the loss of the last run, which a GPU may still compute.
+
+        It may be called after later runs: it reads copies.
+        """
+        cdef Node node
+        kept = []
+        for node in self.nodes:
+            if node.layer.has_loss:
+                kept.append((node, [copy_of(top) if weight else top for top, weight in zip(node.tops, node.loss_weights)]))
+        return functools.partial(sum_of_losses, kept)
+
+
+def copy_of(Blob blob):
+    """Return a new blob with the data and diff of `blob`; on a GPU the host does not wait for them."""
+    copy = Blob(blob.shape, blob.dtype, f"{blob.name} kept")
+    copy.copy_from(blob)
+    copy.copy_from(blob, True)
+    return copy
+
+
+def sum_of_losses(list kept):
+    """Return the loss from copies of tops, as ``[(node, tops)]``."""
+    cdef double loss = 0
+    for node, tops in kept:
+        loss += (<Node> node).loss(tops)
+    return loss

@@ -38,12 +38,17 @@ class FiniteWatch:
         self.lost = None    # what `parameters` has told
         self.where = ""     # of processes that train together, whose loss it was
 
-    def loss(self, solver, loss, rate):
-        """Look at the loss of the iteration that `solver` has just finished with the learning rate `rate`."""
+    def loss(self, solver, loss, rate, late=False):
+        """Check the loss of the iteration that `solver` has just finished with the learning rate `rate`.
+
+        `late` says that the program may have fed inputs since.
+        """
         if math.isfinite(loss):
             return
         if self.first is None:
             place, from_data = self._first_blob(solver)
+            if late and not from_data and solver.net.input_blobs:
+                place += ", unless it came from an input that was fed anew since"
             iteration = solver.iter - 1
             self.first = iteration, MEND_DATA if from_data else self._remedy(iteration)
             tell = log.warning if solver.group.rank == 0 else log.info

@@ -38,10 +38,11 @@ class TrainingGraph:
             return reason
         return net.capture_obstacle() if self.graph is None else net.watcher()  # layers do not change once they are recorded
 
-    def step(self, rate):
+    def step(self, rate, read_loss=True):
         """Do one iteration with the learning rate `rate`, as the update rule takes it.
 
-        Return the loss; None if the iteration was not done, because it must go by single launches.
+        Return the loss; None if the iteration was not done, because it must go by single launches. Without `read_loss` the host
+        does not wait for a replayed graph: what is returned is a function that returns the loss later.
         """
         reason = self.obstacle()
         if reason is not None:
@@ -68,7 +69,7 @@ class TrainingGraph:
         with device_lock:
             self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
         generator.take(self.draws)
-        return net.loss_of_outputs()
+        return net.loss_of_outputs() if read_loss else net.late_loss()
 
     def _record(self):
         """Record an iteration, of which nothing runs; return whether that went well."""

@@ -108,8 +108,11 @@ class SGDSolver(Solver):
                       [net.params_lr[i] for i in which], [net.params_weight_decay[i] for i in which], rate, scale,
                       param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta, part)
 
-    def gradients(self):
-        """Compute the gradients; where nobody can ask for all of them, a net with a plan updates each parameter at once."""
+    def gradients(self, read_loss=True):
+        """Compute the gradients; where nobody can ask for all of them, a net with a plan updates each parameter at once.
+
+        Without `read_loss`, which `_loss_can_wait` allows, a function that returns the loss may be returned in its place.
+        """
         self._check_whole()
         self._updated = False       # an error may have come between the update and `apply_update`
         if (type(self).apply_update, type(self).update) != (SGDSolver.apply_update, SGDSolver.update):
@@ -128,7 +131,7 @@ class SGDSolver(Solver):
             if self._graph is None:
                 self._graph = TrainingGraph(self)
             with self.net.lock:  # before device_lock, which a recording takes
-                loss = self._graph.step(self.constants(self.learning_rate())[0])
+                loss = self._graph.step(self.constants(self.learning_rate())[0], read_loss)
             if loss is not None:
                 self._updated = True
                 if self._exchange is None:
@@ -136,6 +139,13 @@ class SGDSolver(Solver):
                 self._exchange.tell(loss, self._poll())
                 return self._told()
         return super().gradients() if self._exchange is None else self._gradients_of_all(obstacle)
+
+    def _loss_can_wait(self):
+        if not self.use_graphs or caffe.mode != "gpu" or getattr(self.gradients, "__func__", None) is not SGDSolver.gradients:
+            return False
+        snapshot = self.param.snapshot
+        return not (self.listeners or self.callbacks or self.nan == "stop" or self._exchange is not None
+                    or snapshot and (self.iter + 1) % snapshot == 0)
 
     def _gradients_of_all(self, obstacle):
         """The same of processes that train together: what has come from all is updated while the rest is on its way."""

@@ -69,8 +69,6 @@ class Solver:
         Of the policies step, multistep and plateau.
     minimum_loss, iter_last_event : float, int
         What policy plateau remembers: the lowest loss, and when it occurred or the rate last went down.
-    smoothed_loss : float
-        Mean loss of the last `average_loss` iterations of the running `step`.
     history : list of Blob
         What the update rule remembers.
     action : callable or None
@@ -114,6 +112,7 @@ class Solver:
         self.current_step = 0
         self.minimum_loss = math.inf
         self.iter_last_event = 0
+        self._late = None        # how to read the loss of the last iteration, which a GPU may still compute, and its learning rate
         self.smoothed_loss = 0.0
         self.history = []
         self.group = ALONE
@@ -189,6 +188,16 @@ class Solver:
                 raise ConfigError(f"must be at least 0, got {getattr(param, field)}", field=field)
 
     @property
+    def smoothed_loss(self):
+        """float: mean loss of the last `average_loss` iterations of the running or last `step`; waits for the GPU if need be."""
+        self._read_late_loss()
+        return self._smoothed_loss
+
+    @smoothed_loss.setter
+    def smoothed_loss(self, loss):
+        self._smoothed_loss = loss
+
+    @property
     def nan(self):
         return self._watch.effect
 
@@ -230,6 +239,7 @@ class Solver:
             self.restore(resume_file)
         self._tell("on_start")
         self.step(param.max_iter - self.iter)
+        self._read_late_loss()
         self._watch.parameters(self)
         if param.snapshot_after_train and not (param.snapshot and self.iter % param.snapshot == 0):
             self._snapshot_if_finite()
@@ -246,9 +256,13 @@ class Solver:
         self._tell("on_end", self._stop)
 
     def step(self, n):
-        """Do `n` iterations, with tests, displays and snapshots when they are due; fewer if `action` says "stop"."""
+        """Do `n` iterations, with tests, displays and snapshots when they are due; fewer if `action` says "stop".
+
+        A GPU may still compute the last one when this returns. Its loss is read when `smoothed_loss` is, or the next `step` begins.
+        """
         param, net = self.param, self.net
         end = self.iter + n
+        self._read_late_loss()
         self._stop = False
         self._losses = []
         self.smoothed_loss = 0.0
@@ -265,8 +279,12 @@ class Solver:
                     on_start()
                 display = param.display and self.iter % param.display == 0 and self._leads
                 net.debug_info = bool(display and param.debug_info)
-                loss = self.gradients() / param.iter_size
-                self._smooth(loss)
+                can_wait = self.iter + 1 == end and not display and self._loss_can_wait()
+                loss = self.gradients(read_loss=False) if can_wait else self.gradients()
+                late = callable(loss)
+                if not late:
+                    loss /= param.iter_size
+                    self._smooth(loss)
                 record = self._display() if display else None
                 for _, on_gradients_ready in self.callbacks:
                     on_gradients_ready()
@@ -275,7 +293,10 @@ class Solver:
                 self._tell("on_display", {**record, "lr": rate})
             if self.listeners:
                 self._tell("on_iteration")
-            self._watch.loss(self, loss, rate)
+            if late:
+                self._late = loss, rate
+            else:
+                self._watch.loss(self, loss, rate)
             if record:
                 self._watch.parameters(self)
             action = self._poll() if self._exchange is None else self._action
@@ -340,6 +361,7 @@ class Solver:
             raise ConfigError(f"must be a number of iterations, with scale_lr, got {warmup}", field="warmup")
         if caffe.group is not None:
             raise ConfigError("a solver of this process trains together with others already, and only one can; delete it first")
+        self._read_late_loss()
         group = Group(comm)
         Signs(group, timeout)
         agreement.check(self, group)
@@ -426,15 +448,31 @@ class Solver:
         for blob, mean in zip(blobs, np.split(self.group.sum(mine) / self.group.size, ends[:-1]), strict=True):
             blob.data[...] = mean.reshape(blob.shape)
 
-    def _smooth(self, loss):
-        """Take the loss of iteration `iter` into the mean of the last `average_loss` losses."""
+    def _loss_can_wait(self):
+        """Return whether `gradients` takes ``read_loss=False`` in the next iteration, the loss of which nothing needs at once."""
+        return False
+
+    def _read_late_loss(self):
+        """Do what `step` does with a loss, if it did not wait for that of the last iteration."""
+        if self._late is None:
+            return
+        with self.net.lock:     # another thread may have read it meanwhile
+            late, self._late = self._late, None
+            if late is not None:
+                read, rate = late
+                loss = read()
+                self._smooth(loss, self.iter - 1)
+                self._watch.loss(self, loss, rate, late=True)
+
+    def _smooth(self, loss, iteration=None):
+        """Take the loss of an iteration, by default `iter`, into the mean of the last `average_loss` losses."""
         window = self._losses
         size = self.param.average_loss
         if len(window) < size:
             window.append(loss)
             self.smoothed_loss += (loss - self.smoothed_loss) / len(window)
         else:
-            i = (self.iter - self._first_iter) % size
+            i = ((self.iter if iteration is None else iteration) - self._first_iter) % size
             self.smoothed_loss += (loss - window[i]) / size
             window[i] = loss
         if not math.isfinite(self.smoothed_loss):  # a sum that was once infinite would stay so
@@ -459,6 +497,7 @@ class Solver:
 
     def test_all(self):
         """Test every test net in turn, until `action` says "stop"."""
+        self._read_late_loss()
         self._watch.parameters(self)
         for i in range(len(self.test_nets)):
             if self._stop:
@@ -523,6 +562,7 @@ class Solver:
         Error
             If an iteration ended in the middle of its update.
         """
+        self._read_late_loss()
         with self.net.lock:
             self._check_whole()
             self._average_statistics()
@@ -540,6 +580,7 @@ class Solver:
     def _snapshot_if_finite(self):
         if not self._leads:
             return
+        self._read_late_loss()
         self._average_statistics()  # so that all ranks find the same
         if self._watch.parameters(self):
             self.snapshot()
@@ -556,6 +597,7 @@ class Solver:
             If the state cannot be read or does not fit; the solver is as it was, unless only the part of another rank than 0 is
             damaged: then all ranks begin together where rank 0 stood.
         """
+        self._read_late_loss()
         with self.net.lock, caffe.trusting(self.trusted):
             resume = []     # on rank 0
             self.group.at_first(lambda: resume.append(snapshot.restore(self, str(path))))

@@ -55,6 +55,7 @@ def train_until_it_works(solver, kind, call, most):
     for _ in range(most):
         try:
             solver.step(1)
+            assert math.isfinite(solver.smoothed_loss)  # which a step on a GPU may leave to be read later
             return found
         except kind as error:
             found.append(error)
