@@ -11,10 +11,11 @@ from collections import OrderedDict
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import Error, MissingNameError, WrongTypeError, close_matches
+from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches
 from minicaffe.net import weights
 from minicaffe.net.build import Builder
 from minicaffe.net.definitions import chosen_layers, insert_splits
+from minicaffe.net.feed import Feeder
 from minicaffe.net.run import Runner
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import replacing
@@ -96,6 +97,7 @@ class Net(Runner):
             log.info("This network produces output %s", blob.name)
         super().__init__(builder.nodes, builder.param_table, param.debug_info)
         self.set_plan(plan, [*self.output_blobs, *map(self.blob_by_name, keep)], self.phase == caffe_pb2.TRAIN)
+        self._feeder = Feeder()
         self.params_lr = self.param_table.multipliers("lr_mult")
         self.params_weight_decay = self.param_table.multipliers("decay_mult")
         self.parameters.add_net(self)
@@ -215,6 +217,39 @@ class Net(Runner):
 
     def _repr_html_(self):
         return self.summary()._repr_html_()
+
+    # ---- inputs (net/feed.py)
+
+    def feed(self, /, **arrays):
+        """Copy arrays to inputs, on a GPU while it still computes what was started before.
+
+        What is given last counts, by this or by ``net.blobs[name].data[...] = array``; views of `data` that were taken before may
+        show the old values. Reading an input shows what was fed.
+
+        Parameters
+        ----------
+        **arrays : array
+            By the names of inputs, the tops of Input layers, of exactly their shapes. An array of the host, of any library and
+            type of real numbers, may be changed or freed afterwards. One on the GPU (``__cuda_array_interface__`` or DLPack)
+            must be contiguous and of the input's type; it is copied on the device, in order with the work of the stream that its
+            interface names, or else of the legacy default stream.
+
+        Raises
+        ------
+        MissingNameError
+            If the net has no blob of that name.
+        ConfigError, ShapeError, WrongTypeError, DeviceError
+            If the blob is no input, or the array does not fit; then nothing was copied.
+        """
+        with self.lock:
+            self._feeder.feed({name: (self._input(name), array) for name, array in arrays.items()})
+
+    def _input(self, name):
+        blob = self.blob_by_name(name)
+        if blob not in self.input_blobs:
+            raise ConfigError(f"must be an input of the net, a top of an Input layer; these are "
+                              f"{[blob.name for blob in self.input_blobs]}", field=name)
+        return blob
 
     # ---- weights (net/weights.py)
 

@@ -1,0 +1,381 @@
+"""Net.feed on a device: copies and waits are counted, and orders checked by the simulated device's late work and by its clocks.
+
+``deferred=1`` runs work only when something waits for it, so what nothing waits for is missing, and a page-locked array that is
+overwritten too early is seen; ``race=1`` finds two streams on the same bytes without an order. Each run is a process of its own.
+"""
+
+import textwrap
+
+import pytest
+from processes import run
+
+NET = """
+import ctypes, logging
+from minicaffe.memory import CUDAPlace
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, text
+from minicaffe.solver import create_solver
+minicaffe.set_mode_gpu()
+BATCH, WIDTH = 8, 700
+
+def definition():
+    return text.parse_text('''
+        layer { name: "in" type: "Input" top: "data" top: "label" input_param { shape { dim: 8 dim: 700 } shape { dim: 8 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 5
+          weight_filler { type: "xavier" } } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+        layer { name: "again" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "again" loss_weight: 0.1 }
+    ''', caffe_pb2.NetParameter)[0]
+
+memory.use(CUDAPlace(0), "plain")   # race=1: kernels count with whole allocations
+
+def make_solver(**fields):
+    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.05, lr_policy="fixed", momentum=0.9, random_seed=1,
+                                      snapshot_after_train=False, **fields)
+    param.net_param.CopyFrom(definition())
+    return create_solver(param)
+
+random = np.random.default_rng(0)
+batches = [(random.standard_normal((BATCH, WIDTH), np.float32), random.integers(0, 5, BATCH)) for _ in range(8)]
+
+def losses(solver, put):
+    "Train with each batch; `put(net, data, label)` brings it in."
+    found = []
+    for data, label in batches:
+        put(solver.net, data, label)
+        solver.step(1)
+        found.append(solver.smoothed_loss)
+    return found
+
+def assign(net, data, label):
+    net.blobs["data"].data[...] = data
+    net.blobs["label"].data[...] = label
+
+def feed(net, data, label):
+    data, label = data.copy(), label.copy()
+    net.feed(data=data, label=label)
+    data[...], label[...] = np.nan, 99      # it is the caller's again
+
+def sent():
+    "How many copies to the device have run."
+    room = ctypes.create_string_buffer(1 << 16)
+    ctypes.CDLL(minicaffe.sim.library()).mcsim_report(room, len(room))
+    return sum(int(line.split()[3]) for line in room.value.decode().splitlines() if "host to device" in line)
+
+def copies(call):
+    with memory.record() as events:
+        call()
+    return sorted(e.detail for e in events if e.kind == "copy")
+"""
+ORDERS = ["deferred=1", "race=1", "deferred=1,race=1,uninitialized=1,leak=1"]
+
+
+def fed(code, place="sim", settings="", setup=""):
+    body = textwrap.indent(textwrap.dedent(code), "    ")   # a function: what it made is gone at the end
+    text = run(f"{NET}{setup}\ndef main():\n{body}\nmain()", place, settings)
+    assert "not given back" not in text, text
+    return text
+
+
+@pytest.mark.parametrize("settings", ORDERS)
+def test_a_training_with_a_graph(place, settings):
+    """The same numbers as by plain assignment and on the CPU, from one recorded graph; losses are read late, or after each step."""
+    fed("""
+    for put in feed, assign:
+        solver = make_solver()
+        seen = losses(solver, put)
+        graph = solver._graph.graph
+        assert graph is not None
+        address = solver.net.blobs["data"].gpu_data.address
+        late = []
+        for data, label in batches:
+            put(solver.net, data, label)
+            solver.step(1)
+            late.append(solver._late)
+        assert all(late) and solver._graph.graph is graph and solver.net.blobs["data"].gpu_data.address == address
+        seen += [solver.smoothed_loss, *(blob.cpu_data.copy() for blob in solver.net.learnable_params)]
+        if put is feed:
+            by_feed = seen
+    for a, b in zip(by_feed, seen):
+        np.testing.assert_array_equal(a, b)
+    minicaffe.set_mode_cpu()
+    on_cpu = make_solver()
+    np.testing.assert_allclose(by_feed[:8], losses(on_cpu, feed), rtol=1e-5)
+    losses(on_cpu, feed)
+    np.testing.assert_allclose(by_feed[9], on_cpu.net.learnable_params[0].cpu_data, rtol=1e-4, atol=1e-6)
+    """, place, settings)
+
+
+def test_neither_feed_nor_step_waits():
+    """Where a graph is replayed: a feed asks only for the event of the feed before the last, a step for nothing."""
+    fed("""
+    solver = make_solver()
+    losses(solver, feed)
+    library = ctypes.CDLL(minicaffe.sim.library())
+    device = cuda.current()
+    waits = {"cuStreamSynchronize": cuda.computing(device).synchronize, "cuCtxSynchronize": device.synchronize,
+             "cuEventSynchronize": cuda.Event(device).synchronize}
+    for call in waits:
+        assert library.mcsim_configure(f"fail={call}:{3 if 'Event' in call else 1}".encode()) == 0
+    (data, label), (data_2, label_2) = batches[:2]
+    solver.net.feed(data=data, label=label)
+    solver.step(1)
+    solver.net.feed(data=data_2, label=label_2)
+    for call, wait in waits.items():
+        refused(errors.DeviceError, wait, call, "made to fail")     # so it was not called before, the event's twice
+    solver.step(1)
+    assert np.isfinite(solver.smoothed_loss)
+    """, "sim", "deferred=1")
+
+
+def test_two_batches_are_under_way():
+    """A third waits for the first, so that two page-locked arrays of each input are enough."""
+    fed("""
+    net = Net(definition())
+    began, done = sent(), []
+    for data, label in batches[:3]:
+        net.feed(data=data, label=label)
+        done.append(sent() - began)
+    assert done == [0, 0, 4], done
+    assert (net.blobs["data"].cpu_data == data).all() and (net.blobs["label"].cpu_data == label).all()
+    held = memory.stats(memory.PinnedPlace()).reserved
+    for data, label in batches:
+        net.feed(data=data, label=label)
+    assert memory.stats(memory.PinnedPlace()).reserved == held
+    """, "sim", "deferred=1")
+
+
+def test_how_often_is_copied(place):
+    """Each array of the host once to the device, one of the device never; nothing is copied when labels are looked at or data read."""
+    fed("""
+    solver = make_solver()
+    losses(solver, feed)
+    data, label = batches[0]
+    expected = ["device to device"] * 2 + ["host to device"] * 2
+    found = copies(lambda: solver.net.feed(data=data, label=label))
+    assert found == expected, found
+    assert copies(lambda: (solver.net.blobs["data"].cpu_data, solver.net.inspect_inputs())) == []
+    assert copies(lambda: solver.net.blobs["data"].data) == []      # for writing: both sides were valid
+    assert copies(lambda: solver.net.feed(data=data, label=label)) == expected     # what the host has is not copied first
+    other = Blob((BATCH, WIDTH))
+    other.data[...] = data
+    on_device = other.gpu_data
+    assert copies(lambda: solver.net.feed(data=on_device)) == ["device to device"]
+    solver.net.blobs["data"].data[...] = 0
+    other.mutable_gpu_data
+    assert copies(lambda: solver.net.feed(data=other)) == ["device to device"]
+    assert (solver.net.blobs["data"].cpu_data == data).all()
+    """, place)
+
+
+ARRAYS = """
+Event, Stream = cuda.Event, cuda.Stream
+fill = cuda.kernel('extern "C" __global__ void fill(float* x, float value, int n) {'
+                   ' for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = value; }', "fill")
+stream = Stream(cuda.current())
+owned = Blob((BATCH, WIDTH), name="theirs")
+address = owned.mutable_gpu_data.address
+cuda.current().synchronize()
+net = Net(definition())
+data = net.blobs["data"]
+
+def write(value):
+    "As their library does, on its stream."
+    fill((1,), (64,), (owned.mutable_gpu_data, np.float32(value), np.int32(owned.count)), stream=stream)
+
+class Interface:
+    def __init__(self, stream, shape=(BATCH, WIDTH), typestr="<f4", strides=None, address=address):
+        self.__cuda_array_interface__ = dict(shape=shape, typestr=typestr, data=(address, False), version=3, strides=strides,
+                                             stream=stream)
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64)]
+
+class Managed(ctypes.Structure):
+    pass
+
+Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
+Managed._fields_ = [("tensor", Tensor), ("manager", ctypes.c_void_p), ("deleter", Deleter)]
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+exports, deleted = [], []
+
+class Exported:
+    "An array of a library that has DLPack alone."
+
+    def __init__(self, shape=(BATCH, WIDTH), strides=None, kind=2, code=2, bits=32, lanes=1, offset=0, name=b"dltensor"):
+        self.kind, self.name = kind, name
+        exports.append(self)
+        whole = lambda numbers: (ctypes.c_int64 * len(numbers))(*numbers)
+        self.kept = whole(shape), strides and whole(strides), Deleter(lambda managed: deleted.append(self))
+        tensor = Tensor(address - offset, kind, 0, len(shape), code, bits, lanes, self.kept[0],
+                        self.kept[1] or ctypes.POINTER(ctypes.c_int64)(), offset)
+        self.managed = Managed(tensor, None, self.kept[2])
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+    def __dlpack__(self, stream):
+        assert stream == cuda.current().compute_stream
+        event = Event(cuda.current())
+        event.record(globals()["stream"])
+        cuda.computing(cuda.current()).wait(event)
+        return new_capsule(ctypes.addressof(self.managed), self.name, None)
+"""
+
+
+@pytest.mark.parametrize("settings", ["deferred=1", "race=1", "deferred=1,race=1,uninitialized=1"])
+def test_arrays_of_other_libraries_in_order_with_their_work(place, settings):
+    """What they write before is copied, what they write afterwards is not, where the interface names their stream."""
+    fed("""
+    for value in range(1, 4):
+        write(value)
+        net.feed(data=Interface(stream.address))
+        write(-1)
+        assert (data.cpu_data == value).all()
+        write(value + 10)
+        net.feed(data=Exported())
+        assert (data.cpu_data == value + 10).all()
+    assert len(deleted) >= 2                # the last one may be kept yet
+    """, place, settings, setup=ARRAYS)
+
+
+def test_without_an_order_there_is_a_race():
+    """Otherwise the test above says nothing."""
+    fed("""
+    write(1)
+    refused(errors.DeviceError, lambda: (net.feed(data=Interface(None)), cuda.current().synchronize()), "race")
+    """, "sim", "race=1", setup=ARRAYS)
+
+
+def test_memory_of_others_is_kept_until_it_is_copied():
+    fed("""
+    write(3)
+    net.feed(data=Exported())
+    gc.collect()
+    assert not deleted
+    cuda.current().synchronize()
+    net.feed(label=np.arange(8) % 5)
+    net.blobs["label"].gpu_data, cuda.current().synchronize()
+    net.blobs["data"].data[...] = 1
+    net.blobs["data"].gpu_data              # copies drop what is done
+    assert len(deleted) == 1
+    """, "sim", "deferred=1", setup=ARRAYS)
+
+
+def test_arrays_that_do_not_fit(place):
+    """None of the arrays of a call is copied then, and capsules are given back."""
+    fed("""
+    label = np.ones(8, np.float32)
+    net.feed(data=np.full((BATCH, WIDTH), 7.0))
+    write(1)
+    for array, kind, words in (
+            (Interface(None, typestr="<f8"), errors.WrongTypeError, ["data: ", "float32 on the GPU", "got float64", "x.float()"]),
+            (Interface(None, (WIDTH, BATCH)), errors.ShapeError, ["data: ", "[8, 700], got [700, 8]", "reshape(700, 8)"]),
+            (Interface(None, strides=(4, 4 * BATCH)), errors.ShapeError, ["data: ", "contiguous", "x.contiguous()"]),
+            (Interface(None, address=0x1000), errors.DeviceError, ["data", "no memory of a device"]),
+            (Exported(code=0, bits=64), errors.WrongTypeError, ["data: ", "got int64"]),
+            (Exported(code=4, bits=16), errors.WrongTypeError, ["data: ", "type code 4, 16 bits"]),
+            (Exported(lanes=4), errors.WrongTypeError, ["data: ", "4 lanes"]),
+            (Exported(strides=(1, BATCH)), errors.ShapeError, ["data: ", "contiguous"]),
+            (Exported(name=b"used_dltensor"), errors.WrongTypeError, ["data: ", "capsule"])):
+        error = refused(kind, lambda: net.feed(label=label, data=array), *words)
+    assert len(deleted) == 4, deleted
+    assert not net.blobs["label"].cpu_data.any() and (data.cpu_data == 7).all()
+    stream.synchronize()
+    net.feed(label=label, data=Exported(strides=(WIDTH, 1)))
+    assert net.blobs["label"].cpu_data.all() and (data.cpu_data == 1).all()
+    minicaffe.set_mode_cpu()
+    refused(errors.ConfigError, lambda: net.feed(data=Interface(None)), "data: ", "computes on the CPU", "set_mode_gpu()")
+    """, place, setup=ARRAYS)
+
+
+def test_another_gpu():
+    fed("""
+    other = Blob((BATCH, WIDTH))
+    other.data[...] = 3
+    there = other.gpu_data
+    minicaffe.set_device(1)
+    net = Net(definition())
+    refused(errors.WrongDeviceError, lambda: net.feed(data=there), "data is on GPU 0", "the current GPU is 1")
+    cuda.enable_peer_access(1, 0)
+    net.feed(data=there, label=np.ones(8))
+    assert (net.blobs["data"].cpu_data == 3).all()
+    net.feed(data=batches[0][0])
+    minicaffe.set_device(0)
+    refused(errors.WrongDeviceError, lambda: net.feed(data=batches[0][0]), "GPU 1")
+    """, "sim", "devices=2,peers=0-1,race=1")
+
+
+@pytest.mark.parametrize("settings", ["race=1", "deferred=1"])
+def test_threads_that_feed_while_others_record_graphs(settings):
+    fed("""
+    import threading
+    before = losses(make_solver(), assign)
+    found = {}
+
+    def work(number):
+        for _ in range(3):
+            minicaffe.set_random_seed(1)
+            found.setdefault(number, []).append(losses(make_solver(), feed))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 and all(runs == [before] * 3 for runs in found.values()), (before, found)
+    """, "sim", settings)
+
+
+def test_a_late_loss_that_is_not_finite(place):
+    """It is reported at the next step, of the right iteration; with ``nan = "stop"`` no loss is late."""
+    text = fed("""
+    logging.basicConfig(level=logging.WARNING)
+    solver = make_solver()
+    losses(solver, feed)
+    bad = np.full((BATCH, WIDTH), np.nan)
+    solver.net.feed(data=bad)
+    solver.step(1)
+    assert solver._late is not None
+    print("after the step", flush=True)
+    solver.step(1)
+    solver = make_solver()
+    losses(solver, feed)
+    solver.net.feed(data=bad)
+    solver.step(1)
+    solver.net.feed(data=batches[0][0])
+    solver.step(1)
+    solver = make_solver()
+    solver.nan = "stop"
+    losses(solver, feed)
+    solver.net.feed(data=bad)
+    refused(errors.NotFiniteError, lambda: solver.step(1), "iteration 9")
+    """, place)
+    told = [line for line in text.splitlines() if "Iteration 8: the loss is nan" in line]
+    assert "'data' of layer 'in'" in told[0] and "unless it came from an input that was fed anew" in told[1], text
+
+
+def test_a_loss_that_is_used_at_once_is_not_late(place, tmp_path):
+    fed(f"""
+    solver = make_solver(average_loss=3, snapshot=20, snapshot_prefix={str(tmp_path / "s")!r}, display=10)
+    losses(solver, feed)
+    late = []
+    for _ in range(14):
+        solver.step(1)
+        late.append(solver._late is None)
+    assert [8 + i for i, at_once in enumerate(late) if at_once] == [10, 19, 20], late
+    solver.step(2), solver.step(2)
+    expected = make_solver(average_loss=3)
+    losses(expected, assign)
+    expected.listeners.append(object())
+    for n in [1] * 14 + [2, 2]:
+        expected.step(n)
+        assert expected._late is None
+    assert solver.smoothed_loss == expected.smoothed_loss
+    solver.step(1)
+    solver.snapshot()
+    assert solver._late is None
+    """, place)

@@ -1,0 +1,302 @@
+"""Net.feed on any device: what it takes, what it refuses, and that it stays right in any order with assignment, reshape and threads."""
+
+import queue
+import threading
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.blob import Blob, Dtype
+from minicaffe.device.parallel_copy import copy_array
+from minicaffe.errors import ConfigError, Error, MissingNameError, ShapeError, WrongTypeError
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2, text
+from minicaffe.solver import create_solver
+
+NET = """
+layer { name: "in" type: "Input" top: "data" top: "label" input_param { shape { dim: 4 dim: 3 } shape { dim: 4 } } }
+layer { name: "more" type: "Input" top: "more" input_param { shape { dim: 4 dim: 2 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 2
+  weight_filler { type: "gaussian" std: 1 } } }
+layer { name: "sum" type: "Eltwise" bottom: "ip" bottom: "more" top: "sum" }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "sum" bottom: "label" top: "loss" }
+"""
+X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+
+
+def definition(net=NET):
+    return text.parse_text(net, caffe_pb2.NetParameter)[0]
+
+
+@pytest.fixture
+def net():
+    return Net(definition())
+
+
+def data_of(net, name="data"):
+    return net.blobs[name].cpu_data.copy()
+
+
+@pytest.mark.parametrize("array", [
+    X, X.astype(np.float64), X.astype(np.float16), X.astype(">f4"), (X * 9).astype(np.uint8), (X * 9).astype(np.int64), X > 0,
+    X.T.copy().T, np.repeat(X, 2, 1)[:, ::2], X[::-1], X.tolist(), X.astype(object), np.ma.masked_array(X), np.zeros((4, 3), "U1") + np.array("2")],
+    ids=["float32", "float64", "float16", "big endian", "uint8", "int64", "bool", "columns", "strided", "reversed", "list", "objects",
+         "masked", "strings"])
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_arrays_are_converted_as_by_assignment(array, dtype):
+    fed, assigned = Net(definition(), dtype=dtype), Net(definition(), dtype=dtype)
+    fed.feed(data=array)
+    assigned.blobs["data"].data[...] = array
+    np.testing.assert_array_equal(data_of(fed), data_of(assigned))
+
+
+def test_what_has_other_values_afterwards_was_copied(net):
+    array, label = X.copy(), [1, 0, 1, 0]
+    for _ in range(3):
+        net.feed(data=array, label=label)
+        array[...] += 1
+        label[0] = 1 - label[0]
+    np.testing.assert_array_equal(data_of(net), (X + 1) + 1)
+    assert data_of(net, "label").tolist() == [1, 0, 1, 0]
+
+
+def test_large_arrays():
+    """Which several threads copy."""
+    net = Net(definition('layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 3 dim: 1000003 } } }'))
+    array = np.random.default_rng(1).standard_normal((3, 1000003), np.float32)
+    for _ in range(2):
+        array += 1
+        net.feed(data=array)
+        np.testing.assert_array_equal(data_of(net), array)
+
+
+@pytest.mark.parametrize("source", [slice(0, 900_000), slice(100_000, 1_000_000), slice(None, 900_000, 1)])
+def test_a_copy_onto_shared_memory(source):
+    memory = np.arange(1_000_000, dtype=np.float32)
+    expected = memory[source].copy()
+    copy_array(memory[:900_000], memory[source])
+    np.testing.assert_array_equal(memory[:900_000], expected)
+    with pytest.raises(ValueError, match="read-only"):
+        copy_array(np.broadcast_to(memory, (2, 1_000_000)), memory)
+
+
+@pytest.mark.parametrize("array, words", [
+    (X[:2], r"data: must have the shape of the input, \[4, 3\], got \[2, 3\]; .*net.blobs\['data'\].reshape\(2, 3\)"),
+    (X.ravel(), r"\[4, 3\], got \[12\]"), (X[None], r"reshape\(1, 4, 3\)"), (3.0, r"\[4, 3\], got \[\]"),
+    ("word", "data: must be an array of numbers, got str"), ([[1], [2, 3]], "must be an array of numbers, got list"), (None, r"got \[\]"),
+    (np.full((4, 3), "word"), "must be an array of numbers, got ndarray")])
+def test_what_does_not_fit_is_refused_and_nothing_copied(net, array, words):
+    net.feed(data=X, label=[1] * 4)
+    with pytest.raises((ShapeError, WrongTypeError), match=words):
+        net.feed(label=[0] * 4, data=array)
+    np.testing.assert_array_equal(data_of(net), X)
+    assert data_of(net, "label").all()
+
+
+def test_names(net):
+    with pytest.raises(MissingNameError, match="no blob 'dota'; did you mean 'data'?"):
+        net.feed(data=X, dota=X)
+    with pytest.raises(ConfigError, match=r"sum: must be an input of the net.*\['data', 'label', 'more'\]"):
+        net.feed(data=X, sum=np.zeros((4, 2)))
+    assert not data_of(net).any()
+    net.feed()
+
+
+def test_inputs_by_the_old_fields(tmp_path):
+    (tmp_path / "net.prototxt").write_text("""
+        input: "data" input_dim: 2 input_dim: 3 input_dim: 1 input_dim: 1 input: "self" input_dim: 1 input_dim: 1 input_dim: 1 input_dim: 1
+        layer { name: "relu" type: "ReLU" bottom: "data" top: "relu" }""")
+    net = Net(read_net(tmp_path / "net.prototxt", caffe_pb2.TEST)[0])
+    net.feed(data=np.full((2, 3, 1, 1), -2), self=[[[[1]]]])
+    assert (data_of(net) == -2).all() and data_of(net, "self").item() == 1
+
+
+def test_inputs_without_a_shape_and_without_elements(net):
+    unshaped = Net(definition('layer { name: "in" type: "Input" top: "data" }'))
+    with pytest.raises(ShapeError, match="data: must have the shape"):
+        unshaped.feed(data=3.0)
+    unshaped.blobs["data"].reshape()
+    unshaped.feed(data=3.0)
+    assert data_of(unshaped).item() == 3
+    unshaped.blobs["data"].reshape(0, 5)
+    unshaped.feed(data=np.zeros((0, 5)))
+
+
+def test_blobs_are_arrays(net):
+    other = Blob((4, 3))
+    other.data[...] = X
+    net.feed(data=other)
+    np.testing.assert_array_equal(data_of(net), X)
+    other.scale_data(2)     # on a device the values are there alone now
+    net.feed(data=other)
+    np.testing.assert_array_equal(data_of(net), 2 * X)
+    net.feed(data=net.blobs["data"])
+    net.feed(data=net.blobs["data"].data)
+    np.testing.assert_array_equal(data_of(net), 2 * X)
+    other = Blob((4, 3), Dtype.DOUBLE)
+    other.data[...] = X
+    net.feed(data=other)
+    np.testing.assert_array_equal(data_of(net), X)
+
+
+def test_any_order_of_feeding_assigning_reshaping_reading_and_running():
+    """The net has the values of another one that is only assigned to: what is given last counts."""
+    random = np.random.default_rng(3)
+    fed, assigned = Net(definition()), Net(definition())
+    assigned.share_with(fed)
+    for _ in range(150):
+        action = random.choice(["feed", "feed", "feed", "assign", "part", "reshape", "forward", "read", "backward", "release"])
+        rows = fed.blobs["data"].shape[0]
+        arrays = {"data": random.standard_normal((rows, 3)), "label": random.integers(0, 2, rows), "more": random.standard_normal((rows, 2))}
+        names = random.permutation(list(arrays))[:random.integers(1, 4)]
+        if action in ("feed", "assign"):
+            if action == "feed":
+                fed.feed(**{name: arrays[name] for name in names})
+            for net in (assigned,) if action == "feed" else (fed, assigned):
+                for name in names:
+                    net.blobs[name].data[...] = arrays[name]
+        elif action == "part":
+            for net in fed, assigned:
+                net.blobs["data"].data[0] += 1
+        elif action == "reshape":
+            rows = random.integers(1, 7)
+            for net in fed, assigned:
+                for name, array in arrays.items():
+                    net.blobs[name].reshape(rows, *array.shape[1:])
+                    net.blobs[name].data[...] = 0
+                net.reshape_all()
+        elif action == "read":
+            for name in names:
+                np.testing.assert_array_equal(data_of(fed, name), data_of(assigned, name))
+        elif action == "release":
+            for name in names:
+                assert fed.blobs[name].gpu_data.shape if caffe.cuda.current() else True
+        else:
+            losses = [net.forward_from_to(0, 4) for net in (fed, assigned)]
+            assert losses[0] == losses[1]
+            if action == "backward":
+                for net in fed, assigned:
+                    net.clear_param_diffs()
+                    net.backward_from_to(4, 0)
+                np.testing.assert_array_equal(fed.learnable_params[0].cpu_diff, assigned.learnable_params[0].cpu_diff)
+
+
+def test_after_a_reshape_the_larger_memory_stays(net):
+    """So the device's address does, too."""
+    net.feed(data=X)
+    before = net.blobs["data"].data_memory
+    net.blobs["data"].reshape(2, 3)
+    net.feed(data=X[:2] + 1)
+    assert net.blobs["data"].data_memory is before
+    np.testing.assert_array_equal(data_of(net), X[:2] + 1)
+
+
+def test_views_that_are_kept_show_what_they_showed_or_what_was_fed(net):
+    views = []
+    for i in range(6):
+        net.feed(data=X + i)
+        views.append(net.blobs["data"].data)
+    for i, view in enumerate(views):
+        assert any((view == X + j).all() for j in range(i, 6))
+
+
+def test_the_mode_may_change(net, device):
+    net.feed(data=X)
+    caffe.set_mode_cpu()
+    try:
+        np.testing.assert_array_equal(data_of(net), X)
+        net.feed(data=X + 1)
+    finally:
+        if device != "cpu":
+            caffe.set_mode_gpu()
+    np.testing.assert_array_equal(data_of(net), X + 1)
+    net.forward_from_to(0, 2)
+    np.testing.assert_allclose(net.blobs["ip"].cpu_data, (X + 1) @ net.learnable_params[0].cpu_data.T, rtol=1e-5, atol=1e-6)
+
+
+def make_solver():
+    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.05, momentum=0.9, lr_policy="fixed", random_seed=1,
+                                      snapshot_after_train=False)  # fmt: skip
+    param.net_param.CopyFrom(definition())
+    return create_solver(param)
+
+
+def test_a_training():
+    """The net of a solver, where a device replays a graph: numbers are those of assignment, to the last bit."""
+    random = np.random.default_rng(5)
+    fed, assigned = make_solver(), make_solver()
+    for i in range(12):
+        arrays = {"data": random.standard_normal((4, 3)), "label": random.integers(0, 2, 4), "more": random.standard_normal((4, 2))}
+        fed.net.feed(**arrays)
+        for name, array in arrays.items():
+            assigned.net.blobs[name].data[...] = array
+        fed.step(1), assigned.step(1)
+        if i % 3 == 0:
+            assert fed.smoothed_loss == assigned.smoothed_loss
+    assert fed.smoothed_loss == assigned.smoothed_loss
+    for a, b in zip(fed.net.learnable_params, assigned.net.learnable_params):
+        np.testing.assert_array_equal(a.cpu_data, b.cpu_data)
+
+
+def test_a_label_that_cannot_be_is_found_in_a_graph_too():
+    solver = make_solver()
+    for label in ([0, 1, 1, 0],) * 5:
+        solver.net.feed(data=X, label=label)
+        solver.step(1)
+    solver.net.feed(label=[0, 1, 2, 0])
+    with pytest.raises(Error, match="label.* 2|2.*label"):
+        solver.step(1)
+
+
+def test_a_thread_that_feeds_waits_for_the_lock(net):
+    """And the threads that run the net in turns with it never see half of a batch."""
+    fed = threading.Event()
+
+    def feed():
+        net.feed(data=X)
+        fed.set()
+
+    thread = threading.Thread(target=feed)
+    with net.lock:
+        thread.start()
+        assert not fed.wait(0.1)
+        assert not data_of(net).any()
+    thread.join()
+    np.testing.assert_array_equal(data_of(net), X)
+
+
+def test_threads_that_feed_one_net(net):
+    found = queue.SimpleQueue()
+
+    def work(number):
+        try:
+            for i in range(20):
+                value = 100 * number + i
+                with net.lock:
+                    net.feed(data=np.full((4, 3), value), more=np.full((4, 2), value))
+                    net.forward_from_to(0, 3)
+                    found.put((data_of(net) == value).all() and (data_of(net, "more") == value).all())
+        except BaseException as error:  # shown below
+            found.put(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    results = [found.get() for _ in range(found.qsize())]
+    assert len(results) == 80 and all(result is np.True_ or result is True for result in results), results
+
+
+def test_forward_of_pycaffe_takes_what_feed_takes_and_what_numpy_broadcasts(tmp_path):
+    (tmp_path / "net.prototxt").write_text(NET)
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+    more = np.ones((4, 2))
+    expected = net.forward(data=X, label=np.zeros(4), more=more)["loss"].copy()
+    for data in X.astype(np.float64), X.tolist(), X[::-1][::-1]:
+        assert net.forward(data=data, label=[0] * 4, more=more)["loss"] == expected
+    net.forward(data=np.full((4, 1), 2), label=np.zeros(4), more=more)
+    assert (data_of(net) == 2).all()
+    with pytest.raises(ShapeError, match="first dimension"):
+        net.forward(data=X[:2], label=np.zeros(4), more=more)
