@@ -189,12 +189,17 @@ class Net(net_room.Net):
             return
         if set(arrays) != set(names):
             raise ConfigError(f"give arrays for exactly the net's {what} {names}, got {sorted(arrays)}", field=what)
+        whole = {}
         for name, array in arrays.items():
             blob = self.blob_by_name(name)
             if np.ndim(array) == 0 or len(array) != (blob.shape[0] if blob.shape else 1):
                 raise ShapeError(f"'{name}' has {np.shape(array)}, the blob {blob.shape}: the first dimension (batch) must be "
                                  "equal; reshape the blob first", field=what)
-            getattr(blob, part)[...] = array
+            if part == "data" and np.shape(array) == blob.shape:
+                whole[name] = blob, array
+            else:  # NumPy broadcasts it
+                getattr(blob, part)[...] = array
+        self._feeder.feed(whole, overlap=False)
 
     def forward_all(self, blobs=None, **kwargs):
         """Run forward in batches over arrays of any common length N; returns arrays of length N, not views."""
