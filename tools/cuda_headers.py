@@ -1,7 +1,7 @@
 """Print the folder of cuda.h that the build uses: of the wheel nvidia-cuda-runtime, CUDA_HOME, or /usr/local/cuda.
 
-On Linux a build without cuda-bindings and cuda.h would have no devices, not even the simulated one, so this fails and says what to install;
-elsewhere it prints nothing. A cuda.h older than cuda-bindings lacks types that these declare.
+On Linux a build without cuda-bindings and cuda.h would have no devices, not even the simulated one, so this fails and says what to
+install; elsewhere it prints nothing. A cuda.h older than cuda-bindings lacks types that these declare.
 """
 
 import importlib.util
@@ -33,8 +33,8 @@ def version_of(header):
 def main():
     if not importlib.util.find_spec("cuda") or not importlib.util.find_spec("cuda.bindings"):
         if sys.platform == "linux":
-            sys.exit("cuda-bindings is not installed in this Python, and a build without isolation needs it: pip install cuda-bindings "
-                     "nvidia-cuda-runtime")
+            sys.exit("cuda-bindings is not installed in this Python, and a build without isolation needs it: pip install "
+                     "cuda-bindings nvidia-cuda-runtime")
         return
     bindings = metadata.version("cuda-bindings")
     wanted = tuple(map(int, bindings.split(".")[:2]))

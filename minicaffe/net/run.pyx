@@ -54,8 +54,7 @@ cdef class Runner:
     cdef int device             # the GPU that it ran on first, -1 if none
     cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list param_counts      # of all parameters, as their layers made them
-    cdef list computed          # all blobs but those that sources give, and the learnable parameters
-    cdef set source_splits        # of those the tops of Splits of what sources give, which share its data
+    cdef list computed          # the blobs whose data layers write, not those that sources give, and the learnable parameters
     cdef list hooks
     cdef readonly str plan          # which of PLANS is asked for; None or empty: none
     cdef public bint recycles       # False: no memory is recycled now, as while a CUDA graph knows its addresses
@@ -77,11 +76,13 @@ cdef class Runner:
         written = Counter(top for node in nodes for top in node.tops)
         self.blob_list = list(written)
         self.loss_at_once = any(weight and written[top] > 1 for node in nodes for top, weight in zip(node.tops, node.loss_weights))
-        given = {top for node in nodes if not node.bottoms for top in node.tops}
+        given = set()
+        for node in nodes:
+            if not node.bottoms or (node.type == "Split" and node.bottoms[0] in given):     # whose tops are its bottom
+                given.update(node.tops)
         self.share_weights()
         self.learnable_params = [param_table.params[i] for i in param_table.learnable]
         self.computed = [blob for blob in self.blob_list if blob not in given] + self.learnable_params
-        self.source_splits = {top for node in nodes if node.type == "Split" and node.bottoms[0] in given for top in node.tops}
         self.param_counts = [blob.count for blob in param_table.params]
         link_followers(nodes)
         self.lock = NetLock([*self.blob_list, *param_table.params])
@@ -458,8 +459,9 @@ cdef class Runner:
         """
         cdef Blob blob
         for blob in self.computed + others:
-            if blob.data_memory.device is not None and blob not in self.source_splits:
+            if blob.data_memory.device is not None:
                 blob.data_memory.mutable_gpu_data_ptr()
+        for blob in self.blob_list + self.learnable_params + others:
             if blob.diff_memory.device is not None:
                 blob.diff_memory.mutable_gpu_data_ptr()
 

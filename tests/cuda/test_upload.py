@@ -188,6 +188,22 @@ def test_the_state_of_a_data_layer_counts_the_batches_that_were_computed(monkeyp
     np.testing.assert_array_equal(solver.net.blob_by_name("data").cpu_data, fourth)
 
 
+def test_labels_of_two_losses_stay_on_the_host_too(monkeypatch):
+    """A Split gives the labels to both. Its tops are the blob of the source, which the host checks while the iteration is recorded."""
+    monkeypatch.chdir(ROOT)
+    net = DATA + """
+    layer { name: "ip2" type: "InnerProduct" bottom: "data" top: "ip2" inner_product_param { num_output: 10
+      weight_filler { type: "xavier" } } }
+    layer { name: "loss2" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss2" loss_weight: 0.3 }
+    """
+    solver, plain = make_solver(net), make_solver(net)
+    assert "Split" in {layer.type for layer in solver.net.layers}
+    late = losses(solver, 6)
+    assert solver._graph.graph is not None
+    plain.use_graphs = False
+    np.testing.assert_allclose(late, losses(plain, 6), rtol=1e-5)
+
+
 WRONG_LABELS = """
 layer {{ name: "in" type: "Input" top: "data" top: "label" input_param {{ shape {{ dim: 4 dim: 3 }} shape {{ dim: 4 }} }} }}
 layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 5
