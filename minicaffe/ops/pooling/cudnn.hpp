@@ -32,14 +32,14 @@ inline void cudnn_mean_forward(const Context& on, int dtype, const PoolShape& s,
   });
 }
 
-/// x and y are not read by AVE pooling, but cuDNN wants to see them.
+/// AVE pooling does not read x and y, whose memory may serve other blobs by now; cuDNN takes pointers, so it gets dx and dy.
 inline void cudnn_mean_backward(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels,
-                                const void* x, const void* y, const void* dy, void* dx) {
+                                const void* dy, void* dx) {
   with_cudnn(on, images * channels * s.height * s.width, [&](Cudnn& cudnn) {
     void* pooling = cudnn_pooling(cudnn, s);
     void* bottom = cudnn_tensor(cudnn, dtype, {images, channels, s.height, s.width});
     void* top = cudnn_tensor(cudnn, dtype, {images, channels, s.out_height, s.out_width});
-    MC_CUDNN(cudnn, cudnnPoolingBackward, cudnn.handle, pooling, cudnn_factor(dtype, true), top, y, top, dy, bottom, x,
+    MC_CUDNN(cudnn, cudnnPoolingBackward, cudnn.handle, pooling, cudnn_factor(dtype, true), top, dy, top, dy, bottom, dx,
              cudnn_factor(dtype, false), bottom, dx);
   });
 }

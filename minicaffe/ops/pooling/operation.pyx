@@ -26,8 +26,8 @@ cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
 cdef extern from "minicaffe/ops/pooling/cudnn.hpp" namespace "mc::cuda" nogil:
     void cudnn_mean_forward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x,
                             void* y) except +refuse
-    void cudnn_mean_backward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x,
-                             const void* y, const void* dy, void* dx) except +refuse
+    void cudnn_mean_backward(const Context&, int, const PoolShape&, long long images, long long channels, const void* dy,
+                             void* dx) except +refuse
 
 cdef extern from "minicaffe/ops/pooling/onednn.hpp" namespace "mc::onednn" nogil:
     cppclass OnednnPool "mc::onednn::Pool":
@@ -95,9 +95,8 @@ cdef class CudnnPooling(Primitive):
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef Pooling op = operation
-        with nogil:     # data are not read by AVE pooling, but cuDNN wants to see them
-            cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, x.data_on(on), y.data_on(on), y.diff_on(on),
-                                x.mutable_diff_on(on))
+        with nogil:
+            cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, y.diff_on(on), x.mutable_diff_on(on))
 
 
 cdef class OnednnPooling(Primitive):
