@@ -55,6 +55,7 @@ cdef class Runner:
     cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list param_counts      # of all parameters, as their layers made them
     cdef list computed          # the blobs whose data layers write, not those that sources give, and the learnable parameters
+    cdef dict loss_copies       # top with a loss -> its copy (late_loss)
     cdef list hooks
     cdef readonly str plan          # which of PLANS is asked for; None or empty: none
     cdef public bint recycles       # False: no memory is recycled now, as while a CUDA graph knows its addresses
@@ -87,6 +88,7 @@ cdef class Runner:
         link_followers(nodes)
         self.lock = NetLock([*self.blob_list, *param_table.params])
         self.recycles = self.in_parts = True
+        self.loss_copies = {}
 
     def set_plan(self, plan, kept, bint training):
         """Compute by a plan wherever the net runs as a whole and nobody looks in between.
@@ -472,22 +474,23 @@ cdef class Runner:
     def late_loss(self):
         """Return a function that returns the loss of the last run, which a GPU may still compute.
 
-        It may be called after later runs: it reads copies.
+        It reads copies, so it may be called after later runs, up to the next call of `late_loss`.
         """
         cdef Node node
         kept = []
         for node in self.nodes:
             if node.layer.has_loss:
-                kept.append((node, [copy_of(top) if weight else top for top, weight in zip(node.tops, node.loss_weights)]))
+                kept.append((node, [self.loss_copy(top) if weight else top for top, weight in zip(node.tops, node.loss_weights)]))
         return functools.partial(sum_of_losses, kept)
 
-
-def copy_of(Blob blob):
-    """Return a new blob with the data and diff of `blob`; on a GPU the host does not wait for them."""
-    copy = Blob(blob.shape, blob.dtype, f"{blob.name} kept")
-    copy.copy_from(blob)
-    copy.copy_from(blob, True)
-    return copy
+    cdef Blob loss_copy(self, Blob top):
+        """Return a blob with a copy of the data of `top`, and its diff, the loss weights; on a GPU the host does not wait for the copy."""
+        cdef Blob copy = self.loss_copies.get(top)
+        if copy is None or copy.shape != top.shape:
+            copy = self.loss_copies[top] = Blob(top.shape, top.dtype, top.name)
+            copy.share_diff(top)
+        copy.copy_from(top)
+        return copy
 
 
 def sum_of_losses(list kept):
