@@ -124,7 +124,7 @@ def detecting():
 
 
 def run_command(line, device):
-    """Run one line of a shell, with few iterations; in a process of its own if it wants the simulated device and this one has a GPU."""
+    """Run one line of a shell, with few iterations; in a process of its own if it needs the simulated device and this one has a GPU."""
     words = shlex.split(line, comments=True)[1:]
     words += SHORT.get(words[0], [])
     if device == "gpu" and "sim" in words:

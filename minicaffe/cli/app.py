@@ -154,9 +154,9 @@ def _open_streams():
 
 
 def drop_unwritable_output():
-    """Point standard output to the null device if what is left in its buffer cannot be written: the interpreter would try again.
+    """Point standard output to the null device if its buffer cannot be written: the interpreter writes it again at exit.
 
-    For the end of the process alone, as the stream may be shared with the program that called `run`.
+    For the end of the process alone: a program that called `run` uses the stream after it.
     """
     try:
         sys.stdout.flush()
