@@ -18,8 +18,8 @@ template <class T, int n> MC_HD void add_vector(const T* x, T* y) {
   *reinterpret_cast<Vector*>(y) += *reinterpret_cast<const Vector*>(x);
 }
 
-/// c[r][j] = start[r] + sum over k < depth of a[r * a_row + k * a_step] * b[k][j]; without `start`, the sum is added to what c holds.
-/// All kRows rows of a are read, only the first `rows` of c are touched.
+/// c[r][j] = start[r] + sum over k < depth of a[r * a_row + k * a_step] * b[k][j]; without `start`, the sum is added to what c
+/// holds. All kRows rows of a are read, only the first `rows` of c are touched.
 template <class T, int kBytes, int kRows>
 MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step, const T* b, index_t b_step, const T* start, T* c,
                         index_t ldc, int rows) {
@@ -44,7 +44,8 @@ MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
     if (r < rows) {
-      Unaligned *const c0 = reinterpret_cast<Unaligned*>(c + r * ldc), *const c1 = reinterpret_cast<Unaligned*>(c + r * ldc + kLanes);
+      Unaligned* const c0 = reinterpret_cast<Unaligned*>(c + r * ldc);
+      Unaligned* const c1 = reinterpret_cast<Unaligned*>(c + r * ldc + kLanes);
       *c0 = start ? sum[r][0] : *c0 + sum[r][0];
       *c1 = start ? sum[r][1] : *c1 + sum[r][1];
     }

@@ -1,10 +1,12 @@
-// Convolutions of 3x3 and 5x5 pixels by Winograd's algorithm, with a quarter (3x3) or less than a fifth (5x5) of the multiplications.
+// Convolutions of 3x3 and 5x5 pixels by Winograd's algorithm, with a quarter (3x3) or less than a fifth (5x5) of the
+// multiplications.
 //
-// Along each axis, 4 outputs of a kernel of r numbers come from a tile of r + 3 pixels. Read as polynomials, their product is known
-// from its values at r + 3 points: tile and kernel are evaluated there, the values multiplied one by one, and the outputs
-// interpolated. Sums over channels happen in between, so for each pair of points, one of each axis, there is one matrix product,
-// tiles x channels by channels x outputs. The gradients are the same with the roles exchanged: outputs and kernels are evaluated and
-// tiles interpolated, which are added where they overlap; or tiles and outputs are evaluated and kernels interpolated.
+// Along each axis, 4 outputs of a kernel of r numbers come from a tile of r + 3 pixels. Read as polynomials, their product is
+// known from its values at r + 3 points: tile and kernel are evaluated there, the values multiplied one by one, and the outputs
+// interpolated. Sums over channels happen in between, so for each pair of points, one of each axis, there is one matrix
+// product, tiles x channels by channels x outputs. The gradients are the same with the roles exchanged: outputs and kernels are
+// evaluated and tiles interpolated, which are added where they overlap; or tiles and outputs are evaluated and kernels
+// interpolated.
 //
 // Vectors hold neighbouring channels of one pixel. In images where these are neighbours in memory (lanes) they are loaded as they lie,
 // otherwise collected. Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2015).
@@ -22,15 +24,16 @@ constexpr int kOut = 4;  // outputs of a tile along an axis
 
 /// The matrices of one axis, with a row for each point: they evaluate tiles, kernels and outputs; transposed they interpolate.
 ///
-/// The points are 0, pairs of a number and its negative, and infinity. They decide how rounding errors grow: a relative error e of the
-/// values becomes f e in the result, f = f_y f_x. For independent data, f_x^2 is the sum over the points of an axis of |tile row|^2
-/// |kernel row|^2 |output row|^2, divided by 4 r (the mean of forward and both gradients). For 3x3, f is least with 0.651 and 1.535:
-/// 4.7 (pairs c and 1/c: Alam, Anderson, Barabasz and Gregg 2022). 5/8 and 3/2 give 4.8, and their rows are exact in float; 1 and 2
-/// give 10.8. For 5x5 no numbers give less than 19, since f grows exponentially with the number of points (Barabasz, Anderson,
-/// Soodhalter and Gregg 2018).
+/// The points are 0, pairs of a number and its negative, and infinity. They decide how rounding errors grow: a relative error e
+/// of the values becomes f e in the result, f = f_y f_x. For independent data, f_x^2 is the sum over the points of an axis of
+/// |tile row|^2 |kernel row|^2 |output row|^2, divided by 4 r (the mean of forward and both gradients). For 3x3, f is least
+/// with 0.651 and 1.535: 4.7 (pairs c and 1/c: Alam, Anderson, Barabasz and Gregg 2022). 5/8 and 3/2 give 4.8, and their rows
+/// are exact in float; 1 and 2 give 10.8. For 5x5 no numbers give less than 19, since f grows exponentially with the number of
+/// points (Barabasz, Anderson, Soodhalter and Gregg 2018).
 ///
-/// So one axis of 5x5 has the point i, a zero of x^2 + 1, in place of one pair (Barabasz and Gregg 2019), which gives 6.9. A value at i
-/// is re + im i, and a product of two such values takes three multiplications: of re + t im for t = 2, -2 (rows like a pair's) and 0.
+/// So one axis of 5x5 has the point i, a zero of x^2 + 1, in place of one pair (Barabasz and Gregg 2019), which gives 6.9. A
+/// value at i is re + im i, and a product of two such values takes three multiplications: of re + t im for t = 2, -2 (rows like
+/// a pair's) and 0.
 template <int r, bool has_i> struct Points {
   static constexpr int kSize = r + kOut - 1, kPoints = kSize + has_i;
   double tile[kPoints][kSize] = {}, kernel[kPoints][r] = {}, out[kPoints][kOut] = {};
@@ -55,7 +58,9 @@ template <int r, bool has_i> struct Points {
         if (i < kOut) out[k][i] = power;
       }
     }
-    const double w = (1 + at[1] * at[1]) * (1 + at[3] * at[3]);  // the polynomial of the numbers is w i at i
+    // At i the polynomial of the numbers is w i, and of the three products p, in the order of t, re = 5/4 p_0 - (p_2 + p_-2) / 8
+    // and im = (p_2 - p_-2) / 4.
+    const double w = (1 + at[1] * at[1]) * (1 + at[3] * at[3]);
     for (int k = numbers; k < infinity; ++k) {
       const double scale = t[k - numbers] != 0 ? 1 / (8 * w) : -5 / (4 * w);
       for (int i = 0; i < r || i < kOut; ++i) {
@@ -505,8 +510,8 @@ template <int r, int kLanes> class Convolution {
   // Floats of values of tiles, and of kernels, that are computed at a time: 1 MiB and 2 MiB were measured to be best, and at least
   // four tiles of a product.
   static constexpr index_t kTiles = 1 << 18, kKernels = 1 << 19;
-  // A sum over channels (or, of the gradient of kernels, over tiles) is the sum of sums of so many: a longer one rounds larger numbers
-  // more often, which would be most of the rounding error, and shorter ones were measured to take longer.
+  // A sum over channels (or, of the gradient of kernels, over tiles) is the sum of sums of so many: a longer one rounds larger
+  // numbers more often, which would be most of the rounding error, and shorter ones were measured to take longer.
   static constexpr index_t kSummed = 48;
 
   /// What is computed at a time: tiles from `tile` on, and panels of what they become; which blocks of channels these are.
@@ -701,9 +706,10 @@ inline const char* refusal(const ConvShape& s) {
   return nullptr;
 }
 
-/// Whether it takes less time than the multiplications of the convolution itself, by what was measured: to evaluate and interpolate a
-/// tile takes as long as its product with 36 more channels or outputs, and to evaluate a kernel as 52 more tiles; a product of many
-/// tiles takes a fifth longer than direct convolution takes for as many multiplications.
+/// Whether it takes less time than the multiplications of the convolution itself, by what was measured before evaluating and
+/// interpolating took a third less time: for a tile it takes as long as its product with 36 more channels or outputs, for a
+/// kernel as 52 more tiles; a product of many tiles takes a fifth longer than direct convolution takes for as many
+/// multiplications.
 inline bool pays(const ConvShape& s) {
   const double points = s.window.kernel[0] == 3 ? OfTile<3>::kValues : OfTile<5>::kValues;
   const double tiles = double(s.images * ceil_div(s.window.out[0], kOut) * ceil_div(s.window.out[1], kOut));
