@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 from minicaffe.data.convert import picture_datum, readable, resize_size
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
+from minicaffe.data.integers import integer
 from minicaffe.data.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto import caffe_pb2
@@ -172,9 +173,12 @@ def _read_txt(file, labels, height, width):
         words = line.split()
         if not words:
             continue
-        if len(words) != 5 or not words[0].lstrip("-").isdigit():
+        if len(words) != 5:
             raise DataError(f"a line must be a label's number and four corners, got '{line[:80]}'", file=file, line=number)
-        label = int(words[0])
+        try:
+            label = integer(words[0], "label")
+        except DataError as error:
+            raise error.at(file=file, line=number)
         if labels is not None and label not in labels.values():
             raise DataError(f"has label {label}, which the label map lacks", file=file, line=number)
         objects.append(_object(file, None, label, words[1:]))
@@ -184,11 +188,10 @@ def _read_txt(file, labels, height, width):
 def _size(file, said_height, said_width, height, width):
     """The size that an annotation says the picture has, or the picture's where it says none or 0."""
     try:
-        size = [int(float(said or 0)) or own for said, own in ((said_height, height), (said_width, width))]
-    except (TypeError, ValueError, OverflowError):
-        size = [-1, -1]
-    if min(size) < 1:
-        raise DataError(f"says that the picture is {said_height} x {said_width}", file=file)
+        size = [integer(str(said or 0).strip(), "the picture's size", least=0) or own
+                for said, own in ((said_height, height), (said_width, width))]
+    except DataError as error:
+        raise error.at(file=file)
     return size
 
 

@@ -6,6 +6,7 @@ import stat
 import numpy as np
 
 from minicaffe.data.datum import opencv, png_is_cut
+from minicaffe.data.integers import integer
 from minicaffe.errors import DataError, Error, FileError
 from minicaffe.proto.files import check_below, read_lines, read_whole
 
@@ -13,8 +14,9 @@ from minicaffe.proto.files import check_below, read_lines, read_whole
 class ImageList:
     """The content of an image list: a line is a path, which may hold spaces, a space and an integer label.
 
-    `entries` are its pairs of path and label. A label that is no number counts as 0, as in Caffe. Blank lines are left out. Raises
-    FileError or DataError naming file and line.
+    `entries` are its pairs of path and label. Blank lines are left out. Raises FileError or DataError naming file and line.
+
+    Different from Caffe: a label that is no integer is an error. Caffe takes the digits at its beginning, or else 0.
     """
 
     def __init__(self, path):
@@ -33,11 +35,9 @@ class ImageList:
             if not space:
                 raise DataError("a line must be a path, a space and a label", file=self.path, line=number)
             try:
-                self.entries.append((name, int(label)))
-            except ValueError:
-                self.entries.append((name, 0))
-            if not -(1 << 31) <= self.entries[-1][1] < 1 << 31:
-                raise DataError(f"label {label} does not fit into 32 bits", file=self.path, line=number)
+                self.entries.append((name, integer(label, "label", "HDF5Data takes labels that are real numbers")))
+            except DataError as error:
+                raise error.at(file=self.path, line=number)
         if not self.entries:
             raise DataError("the image list is empty", file=self.path)
 

@@ -1,5 +1,6 @@
 """Label maps and lists of names and sizes, the text files that go along with a detection database (SSD's convert_annoset)."""
 
+from minicaffe.data.integers import integer
 from minicaffe.errors import DataError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import read_bytes
@@ -31,9 +32,12 @@ def read_name_sizes(path):
         words = line.split()
         if not words:
             continue
-        if len(words) != 3 or not all(word.isdigit() and 0 < int(word) < 2**31 for word in words[1:]):
+        if len(words) != 3:
             raise DataError(f"must be a name, a height and a width, got '{line[:80]}'", file=str(path), line=number)
-        pictures.append((words[0], int(words[1]), int(words[2])))
+        try:
+            pictures.append((words[0], *(integer(word, "a height or width", least=1) for word in words[1:])))
+        except DataError as error:
+            raise error.at(file=str(path), line=number)
     if not pictures:
         raise DataError("holds no line of a name, a height and a width", file=str(path))
     return pictures

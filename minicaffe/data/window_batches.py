@@ -4,6 +4,7 @@ Differs from Caffe: draws are a function of the seed and the window's number sin
 outside their picture are named instead of ending the process.
 """
 
+import contextlib
 import io
 import math
 from itertools import islice
@@ -12,6 +13,7 @@ import numpy as np
 
 from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
+from minicaffe.data.integers import integer
 from minicaffe.data.transform import draw
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto.files import read_bytes
@@ -89,10 +91,10 @@ class WindowList:
 
     def _table(self, rows):
         """Return the table of the windows in `rows`, and their overlaps."""
-        try:
-            values = np.array(" ".join([text for _, text in rows]).split(), np.float64).reshape(len(rows), 6)
-        except ValueError:
-            values = None
+        text, values = " ".join([text for _, text in rows]), None
+        if _plain(text):
+            with contextlib.suppress(ValueError):
+                values = np.array(text.split(), np.float64).reshape(len(rows), 6)
         if values is None or not (np.abs(values) < 2**31).all() or (values[:, [0, 2, 3, 4, 5]] % 1).any():
             for number, text in rows:
                 if not _is_window(text.split()):
@@ -110,9 +112,10 @@ class WindowList:
             raise self._wrong(int(row[LINE]), f"{rule}, got class {row[LABEL]}, {_box(row)}")
 
     def _number(self, line, text):
-        if not text.isascii() or not text.isdigit() or len(text) > 9:
-            raise self._wrong(line, f"must be channels, height, width or the number of windows, got '{text[:80]}'")
-        return int(text)
+        try:
+            return integer(text, "channels, height, width or the number of windows", least=0)
+        except DataError as error:
+            raise error.at(file=self.path, line=line)
 
     def _wrong(self, line, message):
         return DataError(message, file=self.path, line=line)
@@ -126,9 +129,15 @@ def _next(lines):
     return None
 
 
+def _plain(text):
+    """Whether it has neither underscores nor digits other than 0 to 9, which Python's float takes."""
+    return text.isascii() and "_" not in text
+
+
 def _is_window(words):
     try:
-        return len(words) == 6 and all(abs(float(w)) < 2**31 and (i == 1 or float(w) % 1 == 0) for i, w in enumerate(words))
+        return len(words) == 6 and all(
+            _plain(w) and abs(float(w)) < 2**31 and (i == 1 or float(w) % 1 == 0) for i, w in enumerate(words))
     except ValueError:
         return False
 

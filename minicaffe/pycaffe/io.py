@@ -5,12 +5,13 @@ pycaffe: wrong input raises what minicaffe.errors names, and no function changes
 """
 
 import math
+import operator
 import os
 
 import numpy as np
 
 from minicaffe.data.datum import opencv
-from minicaffe.errors import ConfigError, FileError, ShapeError
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import file_error
@@ -72,7 +73,12 @@ def array_to_datum(arr, label=None):
     else:
         datum.float_data.extend(arr.astype(float).ravel())
     if label is not None:
-        datum.label = int(label)
+        try:
+            datum.label = operator.index(label)
+        except TypeError:
+            raise WrongTypeError(f"a datum's label is an integer, got {label!r}; HDF5Data takes real numbers") from None
+        except ValueError:
+            raise DataError(f"label {label} does not fit into 32 bits") from None
     return datum
 
 

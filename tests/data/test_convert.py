@@ -23,7 +23,7 @@ def folder(tmp_path):
     for name, shape in (("a.png", (6, 4, 3)), ("my cats/b.png", (6, 4, 3)), ("c.jpg", (6, 4, 3))):
         cv2.imwrite(str(root / name), random.integers(0, 256, shape, np.uint8))
     (root / "broken.png").write_bytes(b"no picture")
-    (root / "list.txt").write_text("a.png 3\nbroken.png 1\nmy cats/b.png -2\nc.jpg seven\n")
+    (root / "list.txt").write_text("a.png 3\nbroken.png 1\nmy cats/b.png -2\nc.jpg 0\n")
     return root
 
 
@@ -145,6 +145,9 @@ def test_lists(tmp_path, folder):
         ImageList(tmp_path / "list")
     (tmp_path / "list").write_text("a 4294967296\n")
     with pytest.raises(DataError, match="list:1: label 4294967296 does not fit"):
+        ImageList(tmp_path / "list")
+    (tmp_path / "list").write_text("a 1\nb seven\n")
+    with pytest.raises(DataError, match="list:2: label 'seven' is not an integer; HDF5Data takes"):
         ImageList(tmp_path / "list")
     with pytest.raises(DataError, match=r"none of its 4 pictures can be read, the first would be '/nowhere/a.png'; is ROOT \('/nowhere/'\)"):
         convert_images("/nowhere/", folder / "list.txt", folder / "db")

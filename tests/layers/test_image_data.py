@@ -52,10 +52,10 @@ def test_root_folder_is_put_before_as_it_stands(pictures, tmp_path):
     assert labels.tolist() == [4] and (data == planes(pictures[2:3])).all()
 
 
-def test_paths_with_spaces_and_labels_that_are_no_numbers(pictures, tmp_path):
+def test_paths_with_spaces(pictures, tmp_path):
     (tmp_path / "a b.png").write_bytes((tmp_path / "1.png").read_bytes())
-    (tmp_path / "list.txt").write_text("a b.png cat\n\n0.png -3\n")
-    assert batch(source_net(text("batch_size: 2")))[1].tolist() == [0, -3]
+    (tmp_path / "list.txt").write_text("a b.png +7\n\n0.png -3\n")
+    assert batch(source_net(text("batch_size: 2")))[1].tolist() == [7, -3]
 
 
 # ---- order
@@ -120,6 +120,7 @@ def test_wrong_prefetch(pictures):
     ("\n\n", "list.txt: the image list is empty"),
     ("0.png\n", "list.txt:1: a line must be"),
     ("0.png 9999999999\n", "list.txt:1: label 9999999999 does not fit"),
+    ("0.png 1\n0.png 2.883\n", "list.txt:2: label '2.883' is not an integer; HDF5Data takes labels that are real numbers"),
     ("\nnowhere.png 1\n", "list.txt:2: record 0: 'nowhere.png' cannot be read: No such file"),
     ("list.txt 1\n", "list.txt:1: record 0: OpenCV knows no picture in 'list.txt'"),
     ("empty 1\n", "list.txt:1: record 0: OpenCV knows no picture in 'empty'"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minicaffe import io
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
 from minicaffe.proto import caffe_pb2
 
 
@@ -28,6 +28,11 @@ def test_datum_both_ways(dtype):
     np.testing.assert_array_equal(io.datum_to_array(datum), array)
     with pytest.raises(ShapeError, match="channels, height, width"):
         io.array_to_datum(array[0])
+    assert io.array_to_datum(array, np.int64(-7)).label == -7
+    with pytest.raises(WrongTypeError, match="a datum's label is an integer, got 0.865; HDF5Data"):
+        io.array_to_datum(array, 0.865)
+    with pytest.raises(DataError, match="label 4294967296 does not fit into 32 bits"):
+        io.array_to_datum(array, 1 << 32)
 
 
 def test_oversample_gives_corners_centre_and_mirrors():

@@ -1,0 +1,33 @@
+"""Integers in text files of users: labels, sizes, counts."""
+
+import re
+
+from minicaffe.errors import DataError
+
+
+def integer(text, what, remedy="", least=-(1 << 31)):
+    """Return the integer that a text says, in decimal digits.
+
+    Parameters
+    ----------
+    text : str
+    what : str
+        Names the number in errors: ``"label"``.
+    remedy : str
+        What to do where it is no integer.
+    least : int
+        The smallest that is allowed; the largest is that of 32 bits.
+
+    Raises
+    ------
+    DataError
+        If it is something else, such as ``2.5``, ``7x`` or ``1_000``, or too large.
+    """
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise DataError(f"{what} '{text[:80]}' is not an integer{remedy and f'; {remedy}'}")
+    value = int(text[:80])
+    if not -(1 << 31) <= value < 1 << 31:
+        raise DataError(f"{what} {text[:80]} does not fit into 32 bits")
+    if value < least:
+        raise DataError(f"{what} must be at least {least}, got {text[:80]}")
+    return value
