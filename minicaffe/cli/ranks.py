@@ -95,7 +95,7 @@ def say(line):
     """Write a line on standard error, after what standard output holds; both may be closed."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    with contextlib.suppress(OSError):     # the exit status still tells
+    with contextlib.suppress(OSError):     # the exit status reports the error
         sys.stderr.write(f"minicaffe: {line}\n")
         sys.stderr.flush()
 

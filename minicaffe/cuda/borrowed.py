@@ -1,7 +1,7 @@
 """Arrays of other libraries on a GPU, in order with what those libraries compute.
 
 By the CUDA Array Interface an array names the stream of its work, if it has version 3; by DLPack its library lets our stream wait.
-The legacy default stream, where PyTorch and CuPy compute unless told otherwise, waits for our computing, and that for it.
+The legacy default stream, which PyTorch and CuPy use by default, waits for our computing stream, which waits for it.
 """
 
 from minicaffe.cuda import device, driver

@@ -109,7 +109,9 @@ class SGDSolver(Solver):
                       param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta, part)
 
     def gradients(self, read_loss=True):
-        """Compute the gradients; where nobody can ask for all of them, a net with a plan updates each parameter at once.
+        """Compute the gradients.
+
+        If nothing observes them, a net with a plan updates each parameter as soon as its gradient is complete.
 
         Without `read_loss`, which `_loss_can_wait` allows, a function that returns the loss may be returned in its place.
         """

@@ -33,7 +33,8 @@ def test_the_commands_of_the_page(tmp_path):
         if command.startswith("minicaffe train"):
             command = command.rstrip() + " --seed 1"
         done = subprocess.run(["bash", "-c", command.replace("minicaffe ", f"{sys.executable} -m minicaffe ", 1)], cwd=tmp_path,
-                              env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=4 * PATIENCE)    # trains 200 iterations, on the simulated device half a minute
+                              env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+                              timeout=4 * PATIENCE)  # 200 iterations take half a minute on the simulated device
         assert done.returncode == 0, f"{command}: {done.stderr[-2000:]}"
     assert "as in net.prototxt" in done.stderr and "flowers/labels.txt" in done.stderr
     picture, best, second = done.stdout.splitlines()

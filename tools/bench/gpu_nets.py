@@ -169,10 +169,7 @@ class Measurement:
     # ---- ours
 
     def fed(self, ours, arrays):
-        if hasattr(ours.net, "feed"):
-            ours.net.feed(**{blob.name: array for blob, array in zip(ours.net.input_blobs, arrays)})
-        else:
-            ours.fill(arrays)
+        ours.net.feed(**{blob.name: array for blob, array in zip(ours.net.input_blobs, arrays)})
         ours.step()
 
     # ---- rows
