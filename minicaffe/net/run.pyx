@@ -486,7 +486,7 @@ cdef class Runner:
     cdef Blob loss_copy(self, Blob top):
         """Return a blob with a copy of the data of `top`, and its diff, the loss weights; on a GPU the host does not wait for the copy."""
         cdef Blob copy = self.loss_copies.get(top)
-        if copy is None or copy.shape != top.shape:
+        if copy is None or copy.shape != top.shape or copy.diff_memory is not top.diff_memory:
             copy = self.loss_copies[top] = Blob(top.shape, top.dtype, top.name)
             copy.share_diff(top)
         copy.copy_from(top)
