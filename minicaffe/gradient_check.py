@@ -405,7 +405,9 @@ def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False)
     section = Section(net, [index], rule)
     if not section.repeats():
         section.restore()
-        return leave_out(None, "it computes something else each time it runs on the same data")
+        by_cudnn = any(found["layer"] == node.name and "CUDNN" in (found["engine"] or "") for found in net.engines())
+        return leave_out(None, "it computes something else each time it runs on the same data" + (
+            "; with MINICAFFE_DETERMINISTIC=1 cuDNN takes algorithms that repeat their results" if by_cudnn else ""))
     asked = bottoms is not None
     if not asked:
         bottoms = [i for i in range(len(node.bottoms)) if node.bottom_needs[i] or layer.allow_force_backward(i)]

@@ -26,6 +26,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "no_plan(reason): shows what a net with a plan does otherwise; not run with --plan")
     device = config.getoption("--device")
     os.environ["MINICAFFE_DEVICE"] = device
+    if device == "gpu":
+        os.environ.setdefault("MINICAFFE_DETERMINISTIC", "1")   # tests compare bits, and gradients with differences
     import minicaffe  # an editable install builds now, before there are several processes that would
     if device != "cpu":
         minicaffe.set_mode_gpu()

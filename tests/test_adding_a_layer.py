@@ -11,6 +11,8 @@ from cplusplus import compiler
 
 import minicaffe
 from minicaffe import layer as registry
+from minicaffe.cuda import compile
+from minicaffe.errors import ConfigError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "adding_a_layer.md"
 FILES = dict(re.findall(r"^```\w+\n(?:#|//) (\S+)\n(.*?)^```", PAGE.read_text(), re.M | re.S))
@@ -62,9 +64,20 @@ def test_in_cython(folder, monkeypatch):
     monkeypatch.syspath_prepend(PAGE.parents[1] / "tests" / "layers")
     Path("test_in_cython.py").write_text(FILES["tests/layers/test_cube.py"])
     tests = load("test_in_cython.py")
+    header = re.search(r'`minicaffe.cuda.add_kernels\("(.*)"\)`', PAGE.read_text())[1]
+    monkeypatch.setattr(compile, "_added", {})
+    minicaffe.cuda.add_kernels(header)
+    for kernel in "Vector1<CubeForward<double>, double>", "Vector1<Gain<float>, float>":    # as a GPU would
+        compile.kernel_image(kernel, 32, "sm_90")
+    assert "Cube" not in compile.program_text("Vector1<BnllForward<float>, float>")     # whose cubin stays the same
     for case in tests.test_values_and_gradient.pytestmark[0].args[1]:
         tests.test_values_and_gradient(*case)
     tests.test_a_wrong_gain()
+
+
+def test_a_header_that_is_not_there():
+    with pytest.raises(ConfigError, match="cannot read the header 'nowhere.hpp': No such file"):
+        minicaffe.cuda.add_kernels("nowhere.hpp")
 
 
 def test_the_page_writes_every_file_once():

@@ -15,6 +15,7 @@ _HOME = {name: module for module, names in {
     "device": "Device Event Stream computing current disable_peer_access enable_peer_access get_device select use_cpu use_gpu",
     "graph": "Graph",
     "driver": "count version",
+    "compile": "add_kernels",
     "custom": "Kernel kernel sleep",
     "pointwise": "elementwise",
     "thc_state": "state",

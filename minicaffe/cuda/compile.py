@@ -16,7 +16,7 @@ import re
 import time
 from pathlib import Path
 
-from minicaffe.errors import DependencyError, DeviceError, Error
+from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error
 from minicaffe.proto.atomic import replacing
 
 MAGIC = b"minicaffe cubin 1\n"
@@ -25,6 +25,7 @@ OPTIONS = ("--std=c++17", "-default-device")
 
 log = logging.getLogger(__name__)
 _told = False
+_added = {}     # path -> text of the headers given to `add_kernels`
 
 
 def short_name(spelling):
@@ -43,10 +44,33 @@ def package_folder():
     return Path(os.fspath(importlib.resources.files("minicaffe.kernels").joinpath("config.hpp"))).parent.parent
 
 
-def program_text():
-    """Return the source that includes every kernel header."""
+def add_kernels(path):
+    """Let NVRTC compile the functors of a header outside of minicaffe, those of a layer type that was built outside.
+
+    On the CPU and on the simulated device the compiled layer has them already.
+
+    Parameters
+    ----------
+    path : str or path
+        A C++ header. It may include headers of minicaffe's `kernels` and `ops`, and no others.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read.
+    """
+    try:
+        _added[os.path.abspath(path)] = Path(path).read_text()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the header '{path}': {getattr(error, 'strerror', None) or error}") from None
+
+
+def program_text(kernel=""):
+    """Return the source that includes every kernel header, and the text of those added that have a functor of `kernel`, a type."""
     includes = "".join(f'#include "{name}"\n' for name in kernel_headers())
-    return includes + "using namespace mc;\n"  # GCC spells a type as it is called inside of mc
+    words = set(re.findall(r"\w+", kernel))
+    added = "".join(text + "\n" for text in _added.values() if words & set(re.findall(r"\b(?:struct|class)\s+(\w+)", text)))
+    return includes + added + "using namespace mc;\n"  # GCC spells a type as it is called inside of mc
 
 
 def kernel_image(spelling, size, architecture):
@@ -54,7 +78,8 @@ def kernel_image(spelling, size, architecture):
 
     `spelling` is from ``mc::spelling<K>()``; `size` is the bytes of its parameters, ``sizeof(K)``.
     """
-    return image(program_text(), f"mc::run<{kernel_type(spelling)}, {size}>", architecture, what=short_name(spelling))
+    kernel = kernel_type(spelling)
+    return image(program_text(kernel), f"mc::run<{kernel}, {size}>", architecture, what=short_name(spelling))
 
 
 def image(source, expression, architecture, what="", options=()):
@@ -117,7 +142,7 @@ def ptx(name, architecture="sm_90"):
         If there is no such kernel.
     """
     options = (f"--gpu-architecture={architecture.replace('sm_', 'compute_')}", *OPTIONS)
-    return compile_cubin(program_text(), f"mc::run<{name}, sizeof({name})>", options, "PTX")[0].rstrip(b"\0").decode()
+    return compile_cubin(program_text(name), f"mc::run<{name}, sizeof({name})>", options, "PTX")[0].rstrip(b"\0").decode()
 
 
 def compile_cubin(source, expression, options, kind="CUBIN"):

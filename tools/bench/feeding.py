@@ -8,7 +8,6 @@ assignment. The aim: feed adds at most a tenth. And how fast arrays of the host 
 """
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -38,12 +37,14 @@ def copies(options, rows):
 
 def steps(name, options, rows):
     """Measure the step of one net."""
-    from gpu_training import sgd_solver
-    from nets import training_net
+    import bench
+    import nets
     from turns import turns
 
+    import minicaffe
     from minicaffe import cuda
-    solver = sgd_solver(training_net(name, 2 if options.device == "sim" else BATCHES[name]))
+    batch = 2 if options.device == "sim" else BATCHES[name]
+    solver = bench.Minicaffe(nets.training_net(name, batch), minicaffe.get_num_threads(), nets.PLAN).solver
     net, random = solver.net, np.random.default_rng(0)
     batches = [{blob.name: random.standard_normal(blob.shape, np.float32) if len(blob.shape) > 1 else
                 random.integers(0, 10, blob.shape) for blob in net.input_blobs} for _ in range(2)]
@@ -91,14 +92,14 @@ def main():
     import minicaffe
     if options.device != "cpu":
         minicaffe.set_mode_gpu()
-    from turns import Rows
-    rows = Rows(options.device == "sim")
+    from turns import Rows, write_json
+    write_json(options.json, {"rows": []})
+    rows = Rows(options.json, "feeding", options.device == "sim")
     if rows.rehearsal:
         print("rehearsal on the simulated device: the figures mean nothing", flush=True)
     copies(options, rows)
     for name in options.net or BATCHES:
         steps(name, options, rows)
-        Path(options.json).write_text(json.dumps(rows.rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

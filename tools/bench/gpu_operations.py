@@ -236,3 +236,43 @@ def gemm(options, rows):
     rows.add(f"our GEMM {n}, float32", 2e-9 * n**3 / mine, "GFLOP/s",
              {**{p: 2e-9 * n**3 / t for p, t in times.items() if p != "minicaffe"}, **missing}, "60% of cuBLAS without TF32",
              peer is not None and peer / mine >= 0.6, share_of_cublas=peer / mine if peer else None, relative_error=float(error))
+
+
+OPERATIONS = {
+    "ReLU": ("", (64, 64, 112, 112)), "Sigmoid": ("", (64, 64, 112, 112)), "TanH": ("", (64, 64, 112, 112)),
+    "LRN": ("", (64, 96, 55, 55)), "Softmax": ("", (64, 1000)), "BatchNorm": ("", (64, 256, 56, 56)),
+    "Pooling MAX 3/2": ("pooling_param { kernel_size: 3 stride: 2 }", (64, 64, 112, 112)),
+    "Pooling MAX 3/1": ("pooling_param { kernel_size: 3 pad: 1 }", (64, 480, 14, 14)),
+    "Pooling AVE 7/1": ("pooling_param { pool: AVE kernel_size: 7 }", (64, 1024, 7, 7)),
+    "Convolution 3x3 of each channel": ("convolution_param { num_output: 128 group: 128 kernel_size: 3 pad: 1 bias_term: false }",
+                                        (64, 128, 56, 56)),
+}
+
+
+def engines(options, rows):
+    """The operations that cuDNN computes, too, by engine CAFFE and by cuDNN: forward and backward on a batch."""
+    from minicaffe.net.net import Net
+    from minicaffe.ops.engine import prefer
+    from minicaffe.proto import caffe_pb2, text
+    sync = sync_all({})
+    for what, (fields, shape) in OPERATIONS.items():
+        shape = (2, *shape[1:2], *(9 for _ in shape[2:])) if options.device == "sim" else shape
+        dims = " ".join(f"dim: {d}" for d in shape)
+        net = Net(text.parse_text(f"""force_backward: true state {{ phase: TRAIN }}
+            layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}
+            layer {{ name: "y" type: "{what.split()[0]}" bottom: "x" top: "y" {fields} }}""", caffe_pb2.NetParameter)[0])
+        net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal(shape, np.float32)
+        times = {}
+        for engine in "CAFFE", "CUDNN", "CUDNN", "CAFFE":   # both orders
+            prefer(engine)
+            net.forward_from_to(0, 1)
+            net.blob_by_name("y").mutable_gpu_diff
+            net.backward_from_to(1, 1)
+            who = net.engines()[0]["engine"]
+            found = turns({"forward": lambda: net.forward_from_to(1, 1), "backward": lambda: net.backward_from_to(1, 1)}, sync, 3, 0.02)
+            for way, seconds in found.items():
+                times.setdefault(way, {}).setdefault(who, []).append(1e3 * seconds)
+        prefer("")
+        for way, by_engine in times.items():
+            peers = {who: min(values) for who, values in by_engine.items() if who != "CAFFE"} or {"cuDNN": "refuses"}
+            rows.add(f"{what}, {'x'.join(map(str, shape))}, {way}, engine CAFFE", min(by_engine.get("CAFFE", [float("nan")])), "ms", peers)
