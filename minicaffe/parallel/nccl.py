@@ -7,7 +7,9 @@ The sums take the place of the gradients. The host waits for nothing of this, it
 """
 
 import contextlib
+import importlib.metadata
 import itertools
+import re
 from collections import deque
 
 from minicaffe import cuda, sim
@@ -32,6 +34,17 @@ def library():
         why = "is not installed" if missing else f"cannot be used ({' '.join(str(cause).split())[:200]})"
         raise DependencyError(f'nccl4py {why}, which adds up gradients on GPUs: pip install "minicaffe[nccl]"') from None
     return nccl
+
+
+def old_bindings(device):
+    """Return why NCCL cannot use arrays on this Device, or None.
+
+    nccl4py takes the GPU of an array from cuda-bindings, which gives 0 for all of them before version 13.4.4.
+    """
+    found = importlib.metadata.version("cuda-bindings")
+    if device.index == 0 or tuple(int(n) for n in re.findall(r"\d+", found)[:3]) >= (13, 4, 4):
+        return None
+    return f"cuda-bindings {found} gives GPU 0 for memory of GPU {device.index}: pip install 'cuda-bindings>=13.4.4'"
 
 
 def new_uid():
@@ -62,7 +75,7 @@ class Communicator:
     Raises
     ------
     DependencyError
-        If nccl4py or NCCL is missing.
+        If nccl4py or NCCL is missing, or cuda-bindings is too old for this GPU.
     ConfigError
         If nets compute on the CPU.
     DeviceError
@@ -73,6 +86,8 @@ class Communicator:
         self.nccl, self.device = library(), cuda.current()
         if self.device is None:
             raise ConfigError("NCCL adds up gradients on GPUs, and nets compute on the CPU: call minicaffe.set_mode_gpu() first")
+        if reason := old_bindings(self.device):
+            raise DependencyError(reason)
         self.computing, self.stream = cuda.computing(self.device), cuda.Stream(self.device)
         self.ready = cuda.Event(self.device)    # which makes the GPU that of this thread, and so NCCL's
         with _explained(f"rank {rank} of {size}"):
@@ -183,7 +198,8 @@ def _own_obstacle(asked, bf16):
         library()
     except DependencyError as error:
         return str(error), None
-    return None, cuda.current().bus_id
+    device = cuda.current()
+    return old_bindings(device), device.bus_id
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from test_distribute import LAST, MLP, NET, SHARED, assert_same, folder, make, t
 
 import minicaffe
 from minicaffe.errors import DependencyError
+from minicaffe.parallel.nccl import old_bindings
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -25,9 +26,20 @@ ROOT = HERE.parent.parent
 def fake(tmp_path_factory):
     """The environment in which nccl4py finds the fake NCCL, and each process two simulated GPUs."""
     pytest.importorskip("nccl.core", reason="nccl4py is not installed: pip install nccl4py")
+    if reason := old_bindings(types.SimpleNamespace(index=1)):
+        pytest.skip(reason)
     path = tmp_path_factory.mktemp("fake") / "libnccl.so.2"
     subprocess.run([*compiler(), "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", str(HERE / "fake_nccl.cpp"), "-o", str(path)], check=True)
     return {"LD_PRELOAD": str(path), "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": "devices=2,race=1", "FAKE_NCCL_SECONDS": "10"}
+
+
+@pytest.mark.parametrize("version, index, refused", [
+    ("13.3.1", 1, True), ("13.4.2", 1, True), ("13.3.1", 0, False), ("13.4.4", 1, False), ("13.5.0rc1", 1, False), ("14", 3, False)])
+def test_cuda_bindings_that_give_gpu_0_for_all_memory(monkeypatch, version, index, refused):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    reason = old_bindings(types.SimpleNamespace(index=index))
+    assert (reason is not None) == refused
+    assert not refused or f"cuda-bindings {version} gives GPU 0 for memory of GPU {index}" in reason
 
 
 def own_gpu(together=True):

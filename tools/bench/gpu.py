@@ -2,8 +2,8 @@
 
     python tools/bench/gpu.py [--device gpu|sim] [--only REGEX] [--json FILE] [--minutes 8] [--limit SECONDS]
 
-Each part runs in a process of its own: the nets of gpu_nets.py by precision ("resnet50 tf32"), and the operations of
-gpu_operations.py: pointwise, strided, host, gemm, engines. A row is printed and written as soon as it is measured, so that a run that is cut
+Each part runs in a process of its own: the operations of gpu_operations.py (pointwise, strided, host, gemm, engines), then the nets
+of gpu_nets.py by precision ("resnet50 tf32"). A row is printed and written as soon as it is measured, so that a run that is cut
 off has the rows until then; a part that is not done within its limit is named, and so are those that no time was left for. With
 ``--device sim`` the sizes are tiny and the figures mean nothing: a rehearsal of the script. Times are medians of turns, wall
 clock around loops that end with the device idle, in both orders; a peer that is missing is named with the reason. Aims are those
@@ -26,7 +26,8 @@ import gpu_nets  # noqa: E402
 import gpu_operations as operations  # noqa: E402
 from turns import Rows, find, write_json  # noqa: E402
 
-PARTS = {made.__name__: made for made in (operations.pointwise, operations.strided, operations.host, operations.gemm, operations.engines)}
+PARTS = {made.__name__: made for made in (operations.pointwise, operations.strided, operations.host, operations.gemm,
+                                          operations.engines)}
 PARTS |= {f"{net} {precision}": functools.partial(gpu_nets.measure, net, precision)
           for precision in gpu_nets.PRECISIONS for net in gpu_nets.BATCHES}
 
@@ -34,8 +35,10 @@ PARTS |= {f"{net} {precision}": functools.partial(gpu_nets.measure, net, precisi
 def environment(part):
     """The variables of a part's process."""
     precision = part.partition(" ")[2] or "float32"
-    own = {"gemm": {"MINICAFFE_CUBLAS": "/there/is/none"}, "pointwise": {"MINICAFFE_ENGINE": "caffe"}, "host": {"MINICAFFE_ENGINE": "caffe"}}
-    return {**os.environ, "MINICAFFE_PRECISION": precision, **own.get(part, {})}    # our kernels, not those of libraries
+    found = {**os.environ, "MINICAFFE_PRECISION": precision}
+    if part in ("gemm", "pointwise", "host"):   # our kernels, not those of libraries
+        found |= {"MINICAFFE_CUBLAS": "/there/is/none", "MINICAFFE_ENGINE": "caffe"}
+    return found
 
 
 def run_part(options):

@@ -251,28 +251,32 @@ OPERATIONS = {
 
 def engines(options, rows):
     """The operations that cuDNN computes, too, by engine CAFFE and by cuDNN: forward and backward on a batch."""
+    for what, (fields, shape) in OPERATIONS.items():
+        shape = (2, *shape[1:2], *(9 for _ in shape[2:])) if options.device == "sim" else shape
+        for way, times in both_engines(what.split()[0], fields, shape).items():
+            peers = {who: t for who, t in times.items() if who != "CAFFE"} or {"cuDNN": "refuses"}
+            rows.add(f"{what}, {'x'.join(map(str, shape))}, {way}, engine CAFFE", times["CAFFE"], "ms", peers)
+
+
+def both_engines(kind, fields, shape):
+    """Return {"forward", "backward": {engine: milliseconds}} of a layer of this type on a batch."""
     from minicaffe.net.net import Net
     from minicaffe.ops.engine import prefer
     from minicaffe.proto import caffe_pb2, text
-    sync = sync_all({})
-    for what, (fields, shape) in OPERATIONS.items():
-        shape = (2, *shape[1:2], *(9 for _ in shape[2:])) if options.device == "sim" else shape
-        dims = " ".join(f"dim: {d}" for d in shape)
-        net = Net(text.parse_text(f"""force_backward: true state {{ phase: TRAIN }}
-            layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}
-            layer {{ name: "y" type: "{what.split()[0]}" bottom: "x" top: "y" {fields} }}""", caffe_pb2.NetParameter)[0])
-        net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal(shape, np.float32)
-        times = {}
-        for engine in "CAFFE", "CUDNN", "CUDNN", "CAFFE":   # both orders
+    net = Net(text.parse_text(f"""force_backward: true state {{ phase: TRAIN }}
+        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {" ".join(f"dim: {d}" for d in shape)} }} }} }}
+        layer {{ name: "y" type: "{kind}" bottom: "x" top: "y" {fields} }}""", caffe_pb2.NetParameter)[0])
+    net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal(shape, np.float32)
+    ways = {"forward": lambda: net.forward_from_to(1, 1), "backward": lambda: net.backward_from_to(1, 1)}
+    found = {way: {} for way in ways}
+    try:
+        for engine in "CAFFE", "CUDNN", "CUDNN", "CAFFE":   # both orders; the less counts
             prefer(engine)
             net.forward_from_to(0, 1)
-            net.blob_by_name("y").mutable_gpu_diff
             net.backward_from_to(1, 1)
             who = net.engines()[0]["engine"]
-            found = turns({"forward": lambda: net.forward_from_to(1, 1), "backward": lambda: net.backward_from_to(1, 1)}, sync, 3, 0.02)
-            for way, seconds in found.items():
-                times.setdefault(way, {}).setdefault(who, []).append(1e3 * seconds)
+            for way, seconds in turns(ways, sync_all({}), 3, 0.02).items():
+                found[way][who] = min(1e3 * seconds, found[way].get(who, 1e9))
+    finally:
         prefer("")
-        for way, by_engine in times.items():
-            peers = {who: min(values) for who, values in by_engine.items() if who != "CAFFE"} or {"cuDNN": "refuses"}
-            rows.add(f"{what}, {'x'.join(map(str, shape))}, {way}, engine CAFFE", min(by_engine.get("CAFFE", [float("nan")])), "ms", peers)
+    return found
