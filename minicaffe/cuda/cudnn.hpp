@@ -18,8 +18,7 @@
 namespace mc {
 namespace cuda {
 
-constexpr int kNchw = 0, kPropagateNan = 1, kAverageWithPadding = 1, kAccurate = 1, kOverChannels = 1,
-              kAcrossChannels = 0, kSpatial = 1;
+constexpr int kNchw = 0, kAcrossChannels = 0, kSpatial = 1;
 constexpr int kNotSupported = 3000, kNotSupportedEnd = 4000;  // a category of cudnnStatus_t
 constexpr int kRefused = -1;                                  // in the place of a status: refused by ourselves
 
@@ -57,27 +56,15 @@ struct CudnnPerf {
                    cudnnFindConvolutionBackwardDataAlgorithmEx, cudnnGetConvolutionBackwardDataWorkspaceSize)                 \
   MC_CUDNN_PRODUCT(X, cudnnConvolutionBackwardFilter, cudnnGetConvolutionBackwardFilterAlgorithm_v7,                          \
                    cudnnFindConvolutionBackwardFilterAlgorithmEx, cudnnGetConvolutionBackwardFilterWorkspaceSize)             \
-  X(cudnnCreatePoolingDescriptor, void**)                                                                                     \
-  X(cudnnSetPooling2dDescriptor, void*, int, int, int, int, int, int, int, int)                                               \
-  X(cudnnPoolingForward, void*, void*, const void*, void*, const void*, const void*, void*, void*)                            \
-  X(cudnnPoolingBackward, void*, void*, const void*, void*, const void*, void*, const void*, void*, const void*, const void*, \
-    void*, void*)                                                                                                             \
   X(cudnnCreateLRNDescriptor, void**)                                                                                         \
   X(cudnnSetLRNDescriptor, void*, unsigned, double, double, double)                                                           \
   X(cudnnLRNCrossChannelForward, void*, void*, int, const void*, void*, const void*, const void*, void*, void*)               \
   X(cudnnLRNCrossChannelBackward, void*, void*, int, const void*, void*, const void*, void*, const void*, void*, const void*, \
     const void*, void*, void*)                                                                                                \
-  X(cudnnSoftmaxForward, void*, int, int, const void*, void*, const void*, const void*, void*, void*)                         \
-  X(cudnnSoftmaxBackward, void*, int, int, const void*, void*, const void*, void*, const void*, const void*, void*, void*)    \
   X(cudnnBatchNormalizationForwardTraining, void*, int, const void*, const void*, void*, const void*, void*, void*, void*,    \
     const void*, const void*, double, void*, void*, double, void*, void*)                                                     \
   X(cudnnBatchNormalizationBackward, void*, int, const void*, const void*, const void*, const void*, void*, const void*,      \
-    void*, const void*, void*, void*, void*, const void*, void*, void*, double, const void*, const void*)                     \
-  X(cudnnCreateActivationDescriptor, void**)                                                                                  \
-  X(cudnnSetActivationDescriptor, void*, int, int, double)                                                                    \
-  X(cudnnActivationForward, void*, void*, const void*, void*, const void*, const void*, void*, void*)                         \
-  X(cudnnActivationBackward, void*, void*, const void*, void*, const void*, void*, const void*, void*, const void*,           \
-    const void*, void*, void*)
+    void*, const void*, void*, void*, void*, const void*, void*, void*, double, const void*, const void*)
 
 struct CudnnCalls {
 #define MC_CUDNN_MEMBER(name, ...) int (*name)(__VA_ARGS__);
@@ -159,7 +146,7 @@ template <class Make> void* cudnn_descriptor(Cudnn& cudnn, const CudnnKey& key, 
   return cudnn.descriptors[key] = descriptor;
 }
 
-enum CudnnKind { kTensor, kFilter, kPooling, kLrn, kActivation };  // the first number of a key
+enum CudnnKind { kTensor, kFilter, kLrn };  // the first number of a key
 
 /// A dense tensor, or the weights of a convolution.
 inline void* cudnn_tensor(Cudnn& cudnn, int dtype, std::array<index_t, 5> sizes, int axes = 4, bool filter = false) {

@@ -7,7 +7,7 @@ draws; a window that lies wholly outside the image gets no gradient (Caffe write
 from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
-from minicaffe.ops.pooling.operation cimport AVE, MAX, STOCHASTIC, Pooling, PoolShape
+from minicaffe.ops.pooling.operation cimport MAX, STOCHASTIC, Pooling, PoolShape
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
@@ -25,7 +25,6 @@ cdef class PoolingLayer(DeviceLayer):
     ``out = ceil((in + 2 pad - kernel) / stride) + 1`` (or floor), less one where with padding the last window would start
     beyond the image and the leading padding. MAX: the gradient goes to the first maximum. AVE: the divisor counts padding.
     STOCHASTIC: in TRAIN a pixel with probability ``x / sum x``, in TEST ``sum x^2 / sum x``; only TRAIN has a gradient.
-    Engine CUDNN computes AVE only (ops/pooling/cudnn.hpp says why).
 
     Parameters
     ----------
@@ -44,7 +43,7 @@ cdef class PoolingLayer(DeviceLayer):
     min_top_blobs = 1
     max_top_blobs = 2
     refuses_in_place = True
-    backward_reads_tops = False
+    backward_reads_bottoms = backward_reads_tops = False
 
     cdef Pooling op
     cdef bint whole, floor_mode
@@ -111,10 +110,6 @@ cdef class PoolingLayer(DeviceLayer):
                 self.mask.reshape_like(top[0])
         self.op.images, self.op.channels = x.dims[0], x.dims[1]
         self.op.changed()
-
-    @property
-    def backward_reads_bottoms(self):
-        return self.op.method == AVE    # cuDNN wants to see them
 
     def flops(self, bottom, top):
         return self.op.shape.kernel_h * self.op.shape.kernel_w * top[0].count

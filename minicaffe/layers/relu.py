@@ -3,13 +3,12 @@
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.neuron import ActivationLayer
 from minicaffe.ops.activation.operation import Activation, Function
-from minicaffe.ops.engine import CAFFE
 
 
 class ReLULayer(ActivationLayer):
     def layer_setup(self, bottom, top):
         param = self.param.relu_param
-        self.op = Activation(self.dtype, CAFFE if param.negative_slope else param.engine)     # no library knows a slope
+        self.op = Activation(self.dtype, param.engine)
         self.op.function, self.op.slope, self.reads_bottom = Function.RELU, param.negative_slope, param.negative_slope < 0
 
     def join(self, epilogue, bottom, backward):

@@ -2,7 +2,7 @@
 // calls also compute, slowly (slow_cudnn.hpp).
 //
 // Descriptors are written as what they were set to, pointers as numbers, factors as values of the tensors' type. FAKE_FAIL holds
-// statuses to return instead, "cudnnPoolingForward=3000,...". Prototypes are written down again here, from NVIDIA's documentation
+// statuses to return instead, "cudnnConvolutionForward=3000,...". Prototypes are written down again here, from NVIDIA's documentation
 // and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows.
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +16,7 @@ struct Descriptor {
   std::string text;
   bool is_double;
   slow::Shape shape, pad, stride, dilation;  // of a tensor; of a convolution
-  int numbers[8] = {1};                      // of a pooling, mode and all; groups, size of an LRN, mode of an activation
+  int number = 1;                            // of groups; size of an LRN
   double reals[3] = {};                      // alpha, beta, k of an LRN
 
   slow::Tensor tensor() const { return {shape, is_double}; }
@@ -113,7 +113,7 @@ int run(const char* name, const void* alpha, D a, const void* pa, D b, const voi
     const slow::Values va = a->tensor().read(pa), vb = b->tensor().read(pb);
     slow::Values out(slow::count(c->shape));
     const D image = data ? c : a, weights = forward ? b : data ? a : c, columns = forward ? c : b;
-    slow::convolve(image->shape, weights->shape, columns->shape, conv->pad, conv->stride, conv->dilation, conv->numbers[0],
+    slow::convolve(image->shape, weights->shape, columns->shape, conv->pad, conv->stride, conv->dilation, conv->number,
                    [&](size_t i, size_t w, size_t o) {
                      if (forward) out[o] += va[i] * vb[w];
                      else if (data) out[i] += va[w] * vb[o];
@@ -153,7 +153,7 @@ int cudnnSetConvolutionNdDescriptor(D d, int n, const int* pad, const int* strid
   return call("cudnnSetConvolutionNdDescriptor");
 }
 int cudnnSetConvolutionGroupCount(D d, int groups) {
-  d->numbers[0] = groups;
+  d->number = groups;
   d->text += " groups " + show(groups);
   return call("cudnnSetConvolutionGroupCount");
 }
@@ -181,39 +181,9 @@ PRODUCT(Forward)
 PRODUCT(BackwardData)
 PRODUCT(BackwardFilter)
 
-int cudnnCreatePoolingDescriptor(D* d) { return create("cudnnCreatePoolingDescriptor", d); }
-int cudnnSetPooling2dDescriptor(D d, int mode, int nan, int kh, int kw, int ph, int pw, int sh, int sw) {
-  const int all[] = {mode, nan, kh, kw, ph, pw, sh, sw};
-  std::copy(all, all + 8, d->numbers);
-  d->text = "pooling " + list(8, all);
-  return call("cudnnSetPooling2dDescriptor");
-}
-int cudnnPoolingForward(void*, D pool, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
-  int status = call("cudnnPoolingForward", "op", show(pool), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta", factor(y, beta),
-              "y", show(y), "py", show((const void*)py));
-  return computed(status, [&] {
-    const slow::Values from = x->tensor().read(px);
-    slow::Values to(slow::count(y->shape));
-    const double area = pool->numbers[2] * pool->numbers[3];
-    slow::pool(x->shape, y->shape, pool->numbers + 2, [&](size_t i, size_t o) { to[o] += from[i] / area; });
-    y->tensor().blend(py, value(y, alpha), to, value(y, beta));
-  });
-}
-int cudnnPoolingBackward(void*, D pool, const void* alpha, D y, const void* py, D dy, const void* pdy, D x, const void* px,
-                         const void* beta, D dx, void* pdx) {
-  int status = call("cudnnPoolingBackward", "op", show(pool), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy", show(dy), "pdy",
-              show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
-  return computed(status, [&] {
-    const slow::Values from = dy->tensor().read(pdy);
-    slow::Values to(slow::count(dx->shape));
-    const double area = pool->numbers[2] * pool->numbers[3];
-    slow::pool(dx->shape, dy->shape, pool->numbers + 2, [&](size_t i, size_t o) { to[i] += from[o] / area; });
-    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
-  });
-}
 int cudnnCreateLRNDescriptor(D* d) { return create("cudnnCreateLRNDescriptor", d); }
 int cudnnSetLRNDescriptor(D d, unsigned n, double alpha, double beta, double k) {
-  d->numbers[0] = int(n), d->reals[0] = alpha, d->reals[1] = beta, d->reals[2] = k;
+  d->number = int(n), d->reals[0] = alpha, d->reals[1] = beta, d->reals[2] = k;
   d->text = "lrn " + show(int(n)) + " " + show(alpha) + " " + show(beta) + " " + show(k);
   return call("cudnnSetLRNDescriptor");
 }
@@ -225,7 +195,7 @@ int cudnnLRNCrossChannelForward(void*, D lrn, int mode, const void* alpha, D x, 
     slow::Values to(from.size());
     slow::each_place(x->shape, [&](const std::vector<size_t>& at) {
       for (int c = 0; c < int(at.size()); ++c)
-        to[at[c]] = from[at[c]] * std::pow(slow::lrn_scale(from, at, c, lrn->numbers[0], lrn->reals[0], lrn->reals[2]), -lrn->reals[1]);
+        to[at[c]] = from[at[c]] * std::pow(slow::lrn_scale(from, at, c, lrn->number, lrn->reals[0], lrn->reals[2]), -lrn->reals[1]);
     });
     y->tensor().blend(py, value(y, alpha), to, value(y, beta));
   });
@@ -238,7 +208,7 @@ int cudnnLRNCrossChannelBackward(void*, D lrn, int mode, const void* alpha, D y,
   return computed(status, [&] {
     const slow::Values vx = x->tensor().read(px), vy = y->tensor().read(py), vdy = dy->tensor().read(pdy);
     slow::Values to(vx.size());
-    const int n = lrn->numbers[0];
+    const int n = lrn->number;
     slow::each_place(x->shape, [&](const std::vector<size_t>& at) {
       for (int c = 0; c < int(at.size()); ++c) {
         double sum = 0;
@@ -247,35 +217,6 @@ int cudnnLRNCrossChannelBackward(void*, D lrn, int mode, const void* alpha, D y,
         to[at[c]] = vdy[at[c]] * std::pow(slow::lrn_scale(vx, at, c, n, lrn->reals[0], lrn->reals[2]), -lrn->reals[1]) -
                     2 * lrn->reals[0] * lrn->reals[1] / n * vx[at[c]] * sum;
       }
-    });
-    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
-  });
-}
-int cudnnSoftmaxForward(void*, int algo, int mode, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
-  int status = call("cudnnSoftmaxForward", "algo", show(algo), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta",
-              factor(y, beta), "y", show(y), "py", show((const void*)py));
-  return computed(status, [&] {
-    slow::Values values = x->tensor().read(px);
-    slow::each_place(x->shape, [&](const std::vector<size_t>& at) {
-      double most = values[at[0]], sum = 0;
-      for (size_t i : at) most = std::max(most, values[i]);
-      for (size_t i : at) sum += values[i] = std::exp(values[i] - most);
-      for (size_t i : at) values[i] /= sum;
-    });
-    y->tensor().blend(py, value(y, alpha), values, value(y, beta));
-  });
-}
-int cudnnSoftmaxBackward(void*, int algo, int mode, const void* alpha, D y, const void* py, D dy, const void* pdy, const void* beta,
-                         D dx, void* pdx) {
-  int status = call("cudnnSoftmaxBackward", "algo", show(algo), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy",
-              show(dy), "pdy", show(pdy), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
-  return computed(status, [&] {
-    const slow::Values vy = y->tensor().read(py), vdy = dy->tensor().read(pdy);
-    slow::Values to(vy.size());
-    slow::each_place(y->shape, [&](const std::vector<size_t>& at) {
-      double dot = 0;
-      for (size_t i : at) dot += vy[i] * vdy[i];
-      for (size_t i : at) to[i] = vy[i] * (vdy[i] - dot);
     });
     dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
   });
@@ -326,32 +267,6 @@ int cudnnBatchNormalizationBackward(void*, int mode, const void* alpha, const vo
     dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
     numbers->tensor().blend(dscale, value(numbers, alpha_numbers), dscales, value(numbers, beta_numbers));
     numbers->tensor().blend(dbias, value(numbers, alpha_numbers), dshifts, value(numbers, beta_numbers));
-  });
-}
-int cudnnCreateActivationDescriptor(D* d) { return create("cudnnCreateActivationDescriptor", d); }
-int cudnnSetActivationDescriptor(D d, int mode, int nan, double coef) {
-  d->numbers[0] = mode;
-  d->text = "activation " + show(mode) + " " + show(nan) + " " + show(coef);
-  return call("cudnnSetActivationDescriptor");
-}
-int cudnnActivationForward(void*, D op, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
-  int status = call("cudnnActivationForward", "op", show(op), "alpha", factor(y, alpha), "x", show(x), "px", show(px), "beta", factor(y, beta),
-              "y", show(y), "py", show((const void*)py));
-  return computed(status, [&] {
-    slow::Values values = x->tensor().read(px);
-    for (double& v : values) v = slow::activate(op->numbers[0], v);
-    y->tensor().blend(py, value(y, alpha), values, value(y, beta));
-  });
-}
-int cudnnActivationBackward(void*, D op, const void* alpha, D y, const void* py, D dy, const void* pdy, D x, const void* px,
-                            const void* beta, D dx, void* pdx) {
-  int status = call("cudnnActivationBackward", "op", show(op), "alpha", factor(dx, alpha), "y", show(y), "py", show(py), "dy", show(dy), "pdy",
-              show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx", show((const void*)pdx));
-  return computed(status, [&] {
-    const slow::Values vx = x->tensor().read(px), vy = y->tensor().read(py), vdy = dy->tensor().read(pdy);
-    slow::Values to(vx.size());
-    for (size_t i = 0; i < to.size(); ++i) to[i] = vdy[i] * slow::activation_slope(op->numbers[0], vx[i], vy[i]);
-    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
   });
 }
 

@@ -80,17 +80,6 @@ inline void convolve(const Shape& image, const Shape& weights, const Shape& colu
           }
 }
 
-/// visit(x index, y index) for all pixels in all windows of mean pooling.
-inline void pool(const Shape& x, const Shape& y, const int* window, const std::function<void(size_t, size_t)>& visit) {
-  const int kh = window[0], kw = window[1], ph = window[2], pw = window[3], sh = window[4], sw = window[5];
-  for (int plane = 0; plane < x[0] * x[1]; ++plane)
-    for (int i = 0; i < y[2]; ++i)
-      for (int j = 0; j < y[3]; ++j)
-        for (int h = std::max(0, i * sh - ph); h < std::min(x[2], i * sh - ph + kh); ++h)
-          for (int w = std::max(0, j * sw - pw); w < std::min(x[3], j * sw - pw + kw); ++w)
-            visit((size_t(plane) * x[2] + h) * x[3] + w, (size_t(plane) * y[2] + i) * y[3] + j);
-}
-
 /// visit(indices of all channels at one place) for every image and pixel.
 inline void each_place(const Shape& shape, const std::function<void(const std::vector<size_t>&)>& visit) {
   const size_t inner = count(shape) / shape[0] / shape[1];
@@ -117,8 +106,5 @@ inline double lrn_scale(const Values& x, const std::vector<size_t>& place, int c
   for (int j = std::max(0, c - n / 2); j <= std::min(int(place.size()) - 1, c + n / 2); ++j) sum += x[place[j]] * x[place[j]];
   return k + alpha / n * sum;
 }
-
-inline double activate(int mode, double x) { return mode == 0 ? 1 / (1 + std::exp(-x)) : mode == 1 ? std::max(x, 0.0) : std::tanh(x); }
-inline double activation_slope(int mode, double x, double y) { return mode == 0 ? y * (1 - y) : mode == 1 ? x > 0 : 1 - y * y; }
 
 }  // namespace slow

@@ -35,7 +35,7 @@ def record(fake, tmp_path, *wishes, **environment):
 
 def named(result, *names):
     """The calls that compute something, or those called `names`."""
-    pattern = re.compile("|".join(names) if names else "cudnn(Find|Convolution|Pooling|LRN|Softmax|Batch|Activation)")
+    pattern = re.compile("|".join(names) if names else "cudnn(Find|Convolution|LRN|Batch)")
     return [call for call in result["calls"] if pattern.match(call["call"])]
 
 
@@ -111,19 +111,6 @@ def test_deconvolution_is_the_same_backward(recorded):
     assert (data["a"], data["pa"], data["pb"], data["pc"]) == (image, at["dy"], at["w0"], at["dx"])
 
 
-def test_average_pooling(recorded):
-    result, at = recorded["ave"], recorded["ave"]["at"]
-    forward, backward = named(result)[:2]
-    x, y = "tensor 0 0 [2,3,7,8]", "tensor 0 0 [2,3,4,4]"
-    for call in forward, backward:  # mode 1: padding counts; NaN passes; window, padding, stride
-        assert call["op"] == "pooling [1,1,3,2,1,0,2,2]" and (call["alpha"], call["beta"]) == (1, 0)
-    assert (forward["x"], forward["px"], forward["y"], forward["py"]) == (x, at["x"], y, at["y"])
-    assert (backward["x"], backward["px"], backward["y"], backward["py"]) == (x, at["dx"], y, at["dy"])     # data may be recycled by now
-    assert (backward["dy"], backward["pdy"], backward["dx"], backward["pdx"]) == (y, at["dy"], x, at["dx"])
-    assert named(recorded["ave global"])[0]["op"] == "pooling [1,1,7,8,0,0,1,1]"
-    assert named(recorded["ave floor"])[0]["y"] == "tensor 0 0 [2,3,3,3]"
-
-
 def test_lrn(recorded):
     result, at = recorded["lrn"], recorded["lrn"]["at"]
     forward, backward = named(result)[:2]
@@ -133,18 +120,6 @@ def test_lrn(recorded):
     assert (forward["x"], forward["y"], forward["px"], forward["py"]) == (tensor, tensor, at["x"], at["y"])
     assert [backward[k] for k in ("px", "py", "pdy", "pdx")] == [at[k] for k in ("x", "y", "dy", "dx")]
     assert {backward[k] for k in ("x", "y", "dy", "dx")} == {tensor}
-
-
-def test_softmax(recorded):
-    result, at = recorded["softmax"], recorded["softmax"]["at"]
-    forward, backward = named(result)[:2]
-    for call in forward, backward:  # accurate, over channels
-        assert (call["algo"], call["mode"], call["alpha"], call["beta"]) == (1, 1, 1, 0)
-    assert (forward["x"], forward["y"]) == ("tensor 0 0 [6,5,4,1]",) * 2
-    assert (forward["px"], forward["py"]) == (at["x"], at["y"])
-    assert [backward[k] for k in ("py", "pdy", "pdx")] == [at[k] for k in ("y", "dy", "dx")]
-    loss = named(recorded["softmax loss"])  # its gradient is engine CAFFE's
-    assert [call["call"] for call in loss] == ["cudnnSoftmaxForward"] * 2 and loss[0]["px"] == recorded["softmax loss"]["at"]["x"]
 
 
 def test_batch_norm(recorded):
@@ -165,17 +140,6 @@ def test_batch_norm(recorded):
     assert recorded["batch norm of one"]["log"] == ["engine CUDNN refuses: batch normalisation of single values; engine CAFFE computes instead"]
 
 
-@pytest.mark.parametrize(("name", "mode"), [("relu", 1), ("relu in place", 1), ("sigmoid", 0), ("tanh", 2)])
-def test_activations(recorded, name, mode):
-    result, at = recorded[name], recorded[name]["at"]
-    forward, backward = named(result)[:2]
-    for call in forward, backward:
-        assert call["op"] == f"activation {mode} 1 0" and (call["alpha"], call["beta"]) == (1, 0)
-        assert call["x"] == call["y"] == "tensor 0 0 [1,1,1,30]"
-    assert (forward["px"], forward["py"]) == (at["x"], at["y"])
-    assert [backward[k] for k in ("px", "py", "pdy", "pdx")] == [at[k] for k in ("x", "y", "dy", "dx")]
-
-
 def test_double(fake, tmp_path):
     """Tensors and factors are double then; single factors would be read as rubbish."""
     conv, lrn = record(fake, tmp_path, {"name": "conv 1x1", "dtype": "DOUBLE"}, {"name": "lrn", "dtype": "DOUBLE"})
@@ -185,57 +149,41 @@ def test_double(fake, tmp_path):
     assert named(lrn)[0]["x"] == "tensor 0 1 [2,7,1,12]" and named(lrn)[0]["alpha"] == 1
 
 
-def test_average_pooling_reads_no_data_that_a_plan_recycles(fake):
-    """Without a CUDA graph, which recycles nothing."""
-    run(f"""
-    sys.path.insert(0, {str(HERE)!r})
-    from minicaffe.proto import caffe_pb2, text
-    from minicaffe.solver import create_solver
-    from training import NET
-    minicaffe.set_mode_gpu()
-    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.05, lr_policy="fixed", random_seed=1, snapshot_after_train=False, iter_size=2)
-    param.net_param.CopyFrom(text.parse_text(NET.replace("pooling_param {{", "pooling_param {{ pool: AVE "), caffe_pb2.NetParameter)[0])
-    solver = create_solver(param, plan="memory")
-    solver.step(2)
-    assert "CUDNN" in {{found["engine"] for found in solver.net.engines() if found["layer"] == "pool"}}
-    """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_COMPUTES="1", FAKE_LOG=os.devnull, MINICAFFE_ENGINE="cudnn")
-
-
 # ---- the fake: who computes
 
 
 def test_who_asks(fake, tmp_path):
     uses = [{}, {"use": False}, {"use": True}]      # use_cudnn; by default it is not called
-    wishes = [{"name": "relu", "engine": engine, **use} for engine in ("CAFFE", "DEFAULT", "CUDNN") for use in uses]
+    wishes = [{"name": "lrn", "engine": engine, **use} for engine in ("CAFFE", "DEFAULT", "CUDNN") for use in uses]
     asked = [bool(named(result)) for result in record(fake, tmp_path, *wishes)]
     assert asked == [False, False, False, True, False, True, True, True, True]
-    assert not any(named(result) for result in record(fake, tmp_path, *({"name": "relu", "engine": "DEFAULT"},), MINICAFFE_ENGINE="caffe"))
-    code = "minicaffe.set_mode_gpu(); from cudnn_cases import make, step; step(*make('relu', 'DEFAULT'))"
+    assert not any(named(result) for result in record(fake, tmp_path, *({"name": "lrn", "engine": "DEFAULT"},), MINICAFFE_ENGINE="caffe"))
+    code = "minicaffe.set_mode_gpu(); from cudnn_cases import make, step; step(*make('lrn', 'DEFAULT'))"
     calls = tmp_path / "calls"
     calls.write_text("")
     run(f"sys.path.insert(0, {str(HERE)!r}); {code}", "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_ENGINE="cudnn")
-    assert "cudnnActivationForward" in calls.read_text()
+    assert "cudnnLRNCrossChannelForward" in calls.read_text()
 
 
 @pytest.mark.parametrize(("name", "why"), [
     ("conv 4 axes", "more than 3 axes"), ("conv large window", "larger than the padded image"),
-    ("ave beyond", "reach beyond the padding"), ("lrn within", "within a channel"), ("lrn 17", "local_size above 16")])  # fmt: skip
+    ("lrn within", "within a channel"), ("lrn 17", "local_size above 16")])  # fmt: skip
 def test_what_is_refused_here(recorded, name, why):
     result = recorded[name]
     assert not named(result) and result["error"] is None
     assert len(result["log"]) == 1 and why in result["log"][0] and "engine CAFFE computes instead" in result["log"][0]
 
 
-@pytest.mark.parametrize(("name", "log"), [
-    ("max", ["engine CUDNN refuses: pooling other than AVE (ops/pooling/cudnn.hpp says why); engine CAFFE computes instead"]),
-    ("relu with slope", []), ("empty", [])])  # fmt: skip
-def test_what_is_never_asked_for(recorded, name, log):
-    assert not recorded[name]["calls"] and recorded[name]["log"] == log and recorded[name]["error"] is None
+@pytest.mark.parametrize("name", ["relu", "softmax", "ave", "lrn empty"])
+def test_what_is_never_asked_for(recorded, name):
+    """Engine CAFFE computes it, also with ``engine: CUDNN``, without a warning."""
+    result = recorded[name]
+    assert result["engines"] == ["CAFFE"] and not result["calls"] and not result["log"] and result["error"] is None
 
 
 def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
     """The log has it at level debug; after `use_cudnn` and with ``engine: CUDNN`` it is a warning."""
-    wishes = [{"name": "max", "engine": "DEFAULT"}, {"name": "max", "engine": "DEFAULT", "use": True}, {"name": "max"}]
+    wishes = [{"name": "lrn 17", "engine": "DEFAULT"}, {"name": "lrn 17", "engine": "DEFAULT", "use": True}, {"name": "lrn 17"}]
     default, *asked = record(fake, tmp_path, *wishes)
     assert default["log"] == [] and default["engines"] == ["CAFFE"]
     assert [len(result["log"]) for result in asked] == [1, 0]      # once for each reason
@@ -243,10 +191,9 @@ def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
 
 REFUSALS = [
     ("conv", "cudnnGetConvolutionForwardAlgorithm_v7"), ("conv", "cudnnFindConvolutionBackwardDataAlgorithmEx"),
-    ("conv", "cudnnConvolutionBackwardFilter"), ("conv", "cudnnSetConvolutionGroupCount"), ("ave", "cudnnPoolingForward"),
-    ("ave", "cudnnPoolingBackward"), ("lrn", "cudnnLRNCrossChannelForward"), ("lrn", "cudnnLRNCrossChannelBackward"),
-    ("softmax", "cudnnSoftmaxBackward"), ("relu", "cudnnActivationForward"), ("batch norm", "cudnnBatchNormalizationForwardTraining"),
-    ("batch norm", "cudnnBatchNormalizationBackward")]  # fmt: skip
+    ("conv", "cudnnConvolutionBackwardFilter"), ("conv", "cudnnSetConvolutionGroupCount"),
+    ("lrn", "cudnnLRNCrossChannelForward"), ("lrn", "cudnnLRNCrossChannelBackward"),
+    ("batch norm", "cudnnBatchNormalizationForwardTraining"), ("batch norm", "cudnnBatchNormalizationBackward")]  # fmt: skip
 
 
 def test_what_cudnn_refuses(fake, tmp_path):
@@ -256,7 +203,7 @@ def test_what_cudnn_refuses(fake, tmp_path):
         assert result["error"] is None, (name, call)
         assert result["log"] == [f"engine CUDNN refuses: {call}: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; engine CAFFE computes instead"]
         assert len(named(result, f"{call}$")) == 1
-        gradient = "Backward" in call and name not in ("ave", "lrn")    # whose backward needs what their forward kept
+        gradient = "Backward" in call and name != "lrn"    # whose backward needs what its forward kept
         assert result["engines"] == ["CUDNN/CAFFE" if gradient else "CAFFE"], (name, call)
         if name == "conv":
             assert bool(named(result, "cudnnConvolution(Forward|BackwardData)$")) == gradient
@@ -353,7 +300,7 @@ def test_wrong_settings(fake, variable, value, words):
     sys.path.insert(0, {str(HERE)!r})
     from cudnn_cases import make, step
     for _ in range(2):
-        refused(errors.ConfigError, lambda: (minicaffe.set_mode_gpu(), step(*make("relu"))), {variable!r}, {words!r})
+        refused(errors.ConfigError, lambda: (minicaffe.set_mode_gpu(), step(*make("lrn"))), {variable!r}, {words!r})
     """, "sim", MINICAFFE_CUDNN=str(fake), **{variable: value})
 
 
@@ -431,7 +378,6 @@ HEADER_CHECK = r"""
 #include <cudnn_cnn.h>
 #include <cstddef>
 #include <type_traits>
-#include "minicaffe/ops/activation/cudnn.hpp"
 #include "minicaffe/ops/conv/cudnn.hpp"
 
 // Two types that are passed alike: both pointers, both floating, or both integers or enumerations of one size.
@@ -445,11 +391,9 @@ template <class... A, class... B> struct Same<int (*)(A...), cudnnStatus_t(B...)
 MC_CUDNN_CALLS(CHECK)
 
 using namespace mc::cuda;
-static_assert(kNchw == CUDNN_TENSOR_NCHW && kCrossCorrelation == CUDNN_CROSS_CORRELATION && kPropagateNan == CUDNN_PROPAGATE_NAN);
-static_assert(kAverageWithPadding == CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING && kAccurate == CUDNN_SOFTMAX_ACCURATE);
-static_assert(kOverChannels == CUDNN_SOFTMAX_MODE_CHANNEL && kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1 && kSpatial == CUDNN_BATCHNORM_SPATIAL);
+static_assert(kNchw == CUDNN_TENSOR_NCHW && kCrossCorrelation == CUDNN_CROSS_CORRELATION);
+static_assert(kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1 && kSpatial == CUDNN_BATCHNORM_SPATIAL);
 static_assert(kDefaultMath == CUDNN_DEFAULT_MATH && kFmaMath == CUDNN_FMA_MATH && kDeterministic == CUDNN_DETERMINISTIC);
-static_assert(kSigmoid == CUDNN_ACTIVATION_SIGMOID && kRelu == CUDNN_ACTIVATION_RELU && kTanh == CUDNN_ACTIVATION_TANH);
 static_assert(CUDNN_DATA_FLOAT == 0 && CUDNN_DATA_DOUBLE == 1 && CUDNN_STATUS_SUCCESS == 0);
 static_assert(CUDNN_STATUS_NOT_SUPPORTED == kNotSupported && CUDNN_STATUS_INTERNAL_ERROR == kNotSupportedEnd);
 static_assert(CUDNN_LRN_MAX_N == 16 && CUDNN_LRN_MIN_K == 1e-5 && CUDNN_LRN_MIN_BETA == 0.01);
@@ -466,8 +410,7 @@ static_assert(laid_out<cudnnConvolutionFwdAlgoPerf_t> && laid_out<cudnnConvoluti
 # ---- both engines
 
 
-LEFT_TO_CAFFE = {"max", "conv 4 axes", "conv large window", "ave beyond", "lrn within", "lrn 17", "batch norm of one",
-                 "batch norm in place"}
+LEFT_TO_CAFFE = {"conv 4 axes", "conv large window", "lrn within", "lrn 17", "batch norm of one", "batch norm in place"}
 
 
 def apart(place, **environment):
@@ -517,7 +460,7 @@ def test_the_state_says_which_libraries_are_open(fake):
     from gradient import layer_net, run_forward
     minicaffe.set_mode_gpu()
     assert cuda.state().devices[0].handles == {{"cuBLAS": 130100, "cuDNN": None}}
-    run_forward(layer_net('layer {{ name: "r" type: "ReLU" bottom: "x" top: "y" relu_param {{ engine: CUDNN }} }}', [np.ones((2, 3))]))
+    run_forward(layer_net('layer {{ name: "n" type: "LRN" bottom: "x" top: "y" lrn_param {{ engine: CUDNN }} }}', [np.ones((2, 3, 1, 1))]))
     assert cuda.state().devices[0].handles == {{"cuBLAS": 130100, "cuDNN": 92800}}
     print(cuda.state())
     """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake))

@@ -114,7 +114,7 @@ def test_no_gradient_in_place_where_the_sign_is_lost(kind, param):
     "threshold": [0, 1, 0, 0, 0],
 }.items())
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
-def test_edges(no_cudnn, name, expected, dtype):
+def test_edges(name, expected, dtype):
     """Not a number stays one, but for a comparison, which it fails."""
     net = layer_net(text_of(name), [np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])], dtype)
     run_forward(net)

@@ -173,6 +173,8 @@ NETS = {
     "in place": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8)) + layer("r", "ReLU", ["c"], ["c"]) + LOSS % "c",
     "one reader stops the gradient": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
     + layer("am", "ArgMax", ["c"], ["am"]) + layer("s", "Silence", ["am"], []) + LOSS % "c",
+    "means": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
+    + layer("p", "Pooling", ["c"], ["p"], "pooling_param { pool: AVE kernel_size: 2 stride: 2 }") + LOSS % "p",
     "accuracy": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8)) + LOSS % "c"
     + layer("acc", "Accuracy", ["score", "label"], ["acc"]),
     "probabilities of the loss": INPUT + layer("c", "InnerProduct", ["x"], ["c"], "inner_product_param { num_output: 3 }")

@@ -254,7 +254,7 @@ def engines(options, rows):
     for what, (fields, shape) in OPERATIONS.items():
         shape = (2, *shape[1:2], *(9 for _ in shape[2:])) if options.device == "sim" else shape
         for way, times in both_engines(what.split()[0], fields, shape).items():
-            peers = {who: t for who, t in times.items() if who != "CAFFE"} or {"cuDNN": "refuses"}
+            peers = {who: t for who, t in times.items() if who != "CAFFE"} or {"cuDNN": "does not compute it"}
             rows.add(f"{what}, {'x'.join(map(str, shape))}, {way}, engine CAFFE", times["CAFFE"], "ms", peers)
 
 

@@ -66,7 +66,7 @@ cdef class NeuronLayer(DeviceLayer):
 
 
 cdef class ActivationLayer(NeuronLayer):
-    """A layer whose function libraries compute, too: its layer_setup makes `op`, for which engines are asked."""
+    """A layer whose function is an operation (ops/activation): its layer_setup makes `op`."""
 
     def operations(self):
         return [self.op]

@@ -1,10 +1,7 @@
 from minicaffe.ops.engine cimport Operation
 
-cdef extern from "minicaffe/ops/activation/cudnn.hpp" namespace "mc::cuda":
-    cpdef enum Function "mc::cuda::CudnnActivation":
-        SIGMOID "mc::cuda::kSigmoid"
-        RELU "mc::cuda::kRelu"
-        TANH "mc::cuda::kTanh"
+cpdef enum Function:
+    SIGMOID, RELU, TANH
 
 
 cdef class Activation(Operation):

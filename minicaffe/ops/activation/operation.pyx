@@ -1,9 +1,9 @@
-"""Activation: ReLU, Sigmoid and TanH, which libraries compute, too. All others are the functors of their layers (kernel.hpp)."""
+"""Activation: ReLU, Sigmoid and TanH, by engine CAFFE. All others are the functors of their layers (kernel.hpp)."""
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.engine cimport Operation, Primitive, refuse
+from minicaffe.ops.engine cimport Operation, Primitive
 from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, element, in_lanes, stored
 
 from minicaffe.ops.engine import offer
@@ -17,11 +17,6 @@ cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
                                                           void* dx)
     void tanh_forward "mc::map1<mc::TanhForward>"(const Context&, int dtype, long long n, const void* x, void* y)
     void tanh_backward "mc::map2<mc::TanhBackward>"(const Context&, int dtype, long long n, const void* y, const void* dy, void* dx)
-
-cdef extern from "minicaffe/ops/activation/cudnn.hpp" namespace "mc::cuda" nogil:
-    void cudnn_activation_forward(const Context&, int dtype, int mode, long long n, const void* x, void* y) except +refuse
-    void cudnn_activation_backward(const Context&, int dtype, int mode, long long n, const void* x, const void* y,
-                                   const void* dy, void* dx) except +refuse
 
 
 cdef class Activation(Operation):
@@ -67,18 +62,4 @@ cdef class CaffeActivation(Primitive):
                 tanh_backward(on, dtype, count, known, dy, dx)
 
 
-cdef class CudnnActivation(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        cdef Activation op = operation
-        with nogil:
-            cudnn_activation_forward(on, op.dtype, op.function, x.count, x.data_on(on), y.mutable_data_on(on))
-
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        cdef Activation op = operation
-        with nogil:
-            cudnn_activation_backward(on, op.dtype, op.function, x.count, x.data_on(on), y.data_on(on), y.diff_on(on),
-                                      x.mutable_diff_on(on))
-
-
 offer(Activation, "CAFFE", CaffeActivation)
-offer(Activation, "CUDNN", CudnnActivation)

@@ -1,5 +1,4 @@
-"""Pooling: what a layer asks for, and what engines CAFFE (ops/pooling/caffe.hpp), CUDNN (ops/pooling/cudnn.hpp)
-and ONEDNN (ops/pooling/onednn.hpp) answer."""
+"""Pooling: what a layer asks for, and what engines CAFFE (ops/pooling/caffe.hpp) and ONEDNN (ops/pooling/onednn.hpp) answer."""
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
@@ -22,12 +21,6 @@ cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
                             void*, void*)
     void mask_backward(const Context&, int, const PoolShape&, long long, const void*, const void*, void*)
     void mean_backward(const Context&, int, const PoolShape&, long long, const void*, void*, void*)
-
-cdef extern from "minicaffe/ops/pooling/cudnn.hpp" namespace "mc::cuda" nogil:
-    void cudnn_mean_forward(const Context&, int, const PoolShape&, long long images, long long channels, const void* x,
-                            void* y) except +refuse
-    void cudnn_mean_backward(const Context&, int, const PoolShape&, long long images, long long channels, const void* dy,
-                             void* dx) except +refuse
 
 cdef extern from "minicaffe/ops/pooling/onednn.hpp" namespace "mc::onednn" nogil:
     cppclass OnednnPool "mc::onednn::Pool":
@@ -83,22 +76,6 @@ cdef class CaffePooling(Primitive):
                 mask_backward(on, op.dtype, op.shape, planes, dy, mask.data_on(on) if mask is not None else NULL, dx)
 
 
-cdef class CudnnPooling(Primitive):
-    def __cinit__(self, Pooling op):
-        if op.method != AVE:
-            raise Refusal("pooling other than AVE (ops/pooling/cudnn.hpp says why)")
-
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
-        cdef Pooling op = operation
-        with nogil:
-            cudnn_mean_forward(on, op.dtype, op.shape, op.images, op.channels, x.data_on(on), y.mutable_data_on(on))
-
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
-        cdef Pooling op = operation
-        with nogil:
-            cudnn_mean_backward(on, op.dtype, op.shape, op.images, op.channels, y.diff_on(on), x.mutable_diff_on(on))
-
-
 cdef class OnednnPooling(Primitive):
     """Where the image is in one of oneDNN's layouts."""
 
@@ -131,5 +108,4 @@ cdef class OnednnPooling(Primitive):
 
 
 offer(Pooling, "CAFFE", CaffePooling)
-offer(Pooling, "CUDNN", CudnnPooling)
 offer(Pooling, "ONEDNN", OnednnPooling)

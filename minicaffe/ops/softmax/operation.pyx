@@ -1,8 +1,8 @@
-"""Softmax along one axis: engine CAFFE is ops/softmax/kernel.hpp, engine CUDNN ops/softmax/cudnn.hpp."""
+"""Softmax along one axis, by engine CAFFE (ops/softmax/kernel.hpp)."""
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
-from minicaffe.ops.engine cimport Operation, Primitive, refuse
+from minicaffe.ops.engine cimport Operation, Primitive
 
 from minicaffe.ops.engine import offer
 
@@ -10,12 +10,6 @@ cdef extern from "minicaffe/ops/softmax/kernel.hpp" namespace "mc" nogil:
     void softmax_forward(const Context&, int dtype, long long outer, long long channels, long long inner, const void* x, void* y)
     void softmax_backward(const Context&, int dtype, long long outer, long long channels, long long inner, const void* y,
                           const void* dy, void* dx)
-
-cdef extern from "minicaffe/ops/softmax/cudnn.hpp" namespace "mc::cuda" nogil:
-    void cudnn_softmax_forward(const Context&, int dtype, long long outer, long long channels, long long inner, const void* x,
-                               void* y) except +refuse
-    void cudnn_softmax_backward(const Context&, int dtype, long long outer, long long channels, long long inner, const void* y,
-                                const void* dy, void* dx) except +refuse
 
 
 cdef class Softmax(Operation):
@@ -40,18 +34,4 @@ cdef class CaffeSoftmax(Primitive):
             softmax_backward(on, op.dtype, op.outer, op.channels, op.inner, y.data_on(on), y.diff_on(on), x.mutable_diff_on(on))
 
 
-cdef class CudnnSoftmax(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        cdef Softmax op = operation
-        with nogil:
-            cudnn_softmax_forward(on, op.dtype, op.outer, op.channels, op.inner, x.data_on(on), y.mutable_data_on(on))
-
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        cdef Softmax op = operation
-        with nogil:
-            cudnn_softmax_backward(on, op.dtype, op.outer, op.channels, op.inner, y.data_on(on), y.diff_on(on),
-                                   x.mutable_diff_on(on))
-
-
 offer(Softmax, "CAFFE", CaffeSoftmax)
-offer(Softmax, "CUDNN", CudnnSoftmax)
