@@ -43,7 +43,7 @@ cdef class PoolingLayer(DeviceLayer):
     min_top_blobs = 1
     max_top_blobs = 2
     refuses_in_place = True
-    backward_reads_bottoms = backward_reads_tops = False
+    backward_reads_bottoms = False
 
     cdef Pooling op
     cdef bint whole, floor_mode
@@ -110,6 +110,10 @@ cdef class PoolingLayer(DeviceLayer):
                 self.mask.reshape_like(top[0])
         self.op.images, self.op.channels = x.dims[0], x.dims[1]
         self.op.changed()
+
+    @property
+    def backward_reads_tops(self):
+        return bool(self.op.mask_shown)
 
     def flops(self, bottom, top):
         return self.op.shape.kernel_h * self.op.shape.kernel_w * top[0].count

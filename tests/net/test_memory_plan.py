@@ -175,6 +175,9 @@ NETS = {
     + layer("am", "ArgMax", ["c"], ["am"]) + layer("s", "Silence", ["am"], []) + LOSS % "c",
     "means": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
     + layer("p", "Pooling", ["c"], ["p"], "pooling_param { pool: AVE kernel_size: 2 stride: 2 }") + LOSS % "p",
+    "a mask that another layer reads": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
+    + layer("p", "Pooling", ["c"], ["p", "m"], "pooling_param { kernel_size: 2 stride: 2 }") + layer("a", "ArgMax", ["m"], ["a"])
+    + layer("s", "Silence", ["a"], []) + LOSS % "p",
     "accuracy": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8)) + LOSS % "c"
     + layer("acc", "Accuracy", ["score", "label"], ["acc"]),
     "probabilities of the loss": INPUT + layer("c", "InnerProduct", ["x"], ["c"], "inner_product_param { num_output: 3 }")
