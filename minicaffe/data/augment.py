@@ -51,6 +51,10 @@ class Augmenter:
             if not 1 <= param.expand_param.max_expand_ratio < 1000:
                 raise ConfigError(f"must be at least 1 and below 1000, got {param.expand_param.max_expand_ratio:g}",
                                   field="transform_param.expand_param.max_expand_ratio")
+            if (param.mean_file and param.expand_param.prob > 0 and param.expand_param.max_expand_ratio > 1
+                    and not (param.HasField("resize_param") and param.resize_param.prob >= 1)):
+                raise ConfigError("gives each picture a size of its own, which no mean_file fits; give a mean_value for each "
+                                  "channel in place of the mean file", field="transform_param.expand_param")
         emit = param.emit_constraint
         if emit.emit_type == caffe_pb2.EmitConstraint.MIN_OVERLAP:
             check_probability(emit, "emit_overlap", "transform_param.emit_constraint")

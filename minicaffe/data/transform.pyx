@@ -97,7 +97,7 @@ cdef class Transformer:
 
     cdef Rule rule
     cdef object mean, mean_single  # float64 and float32; (C, H, W), (K,) or None; the rule points into them
-    cdef bint force_color, force_gray, warned
+    cdef bint force_color, force_gray, warned, resized
     cdef str mean_file, crop_field
 
     def __init__(self, param, phase, seed=0):
@@ -108,6 +108,7 @@ cdef class Transformer:
         self.force_color = param.force_color
         self.force_gray = param.force_gray
         self.mean_file = param.mean_file
+        self.resized = param.HasField("expand_param") or param.HasField("resize_param")
         self.rule.scale = param.scale
         self._set_crop(param)
         self.rule.mirror = param.mirror
@@ -200,7 +201,9 @@ cdef class Transformer:
             if self.mean.shape != (picture.channels, picture.height, picture.width):
                 raise ShapeError(
                     f"'{self.mean_file}' is {' x '.join(map(str, self.mean.shape))}, the picture is {size} "
-                    "(uncropped); make the mean file from this database",
+                    "(uncropped" + (
+                        ", after expand_param and resize_param); give a mean_value for each channel in place of the mean file"
+                        if self.resized else "); make the mean file from this database"),
                     field="transform_param.mean_file",
                 )
         elif self.mean is not None and len(self.mean) not in (1, picture.channels):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from records import datum
 
+from minicaffe.data.augment import Augmenter
 from minicaffe.data.mean_file import read_mean, write_mean
 from minicaffe.data.transform import Transformer, draw
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
@@ -284,3 +285,19 @@ def test_a_rectangle_is_cut_out(pixels):
             Transformer(param(**wrong), TRAIN)
     with pytest.raises(ShapeError, match="transform_param.crop_h: must be at most height and width of the picture, got 8 x 2"):
         Transformer(param(crop_h=8, crop_w=2), TRAIN).window(7, 5, 0)
+
+
+def test_a_mean_file_and_pictures_of_changing_size(pixels, tmp_path):
+    """A mean file cannot fit pictures that expand_param or resize_param gives another size: the remedy is mean_value."""
+    write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
+    mean = str(tmp_path / "mean")
+    expand = {"prob": 0.5, "max_expand_ratio": 4}
+    with pytest.raises(ConfigError, match="expand_param: gives each picture a size of its own, which no mean_file fits; give a mean_value"):
+        Augmenter(param(mean_file=mean, expand_param=expand))
+    both = param(mean_file=mean, expand_param=expand, resize_param={"height": 7, "width": 5, "prob": 1})
+    Augmenter(both)     # every picture gets one size
+    with pytest.raises(ShapeError, match="after expand_param and resize_param.; give a mean_value for each channel") as error:
+        Transformer(both, TEST).infer_shape(datum(pixels[0]))
+    assert "make the mean file" not in str(error.value)
+    Augmenter(param(mean_value=[1], expand_param=expand))
+    Augmenter(param(mean_file=mean, expand_param={"prob": 0, "max_expand_ratio": 4}))
