@@ -21,7 +21,7 @@ from minicaffe.errors import DependencyError, Error, NotFiniteError
 from minicaffe.ops.engine import get_precision, precisions
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite
-from minicaffe.solver.report import batch_size
+from minicaffe.solver.report import CountedData, batch_size
 from minicaffe.solver.solver import CARRIERS, RATE_SCALES, WIRES
 from minicaffe.solver.watch import Watch
 
@@ -113,7 +113,8 @@ def prepare(ctx, file, fields, given):
     if isinstance(param, caffe_pb2.NetParameter):
         source, positions, net_files = None, None, {file: (param, positions)}
         with caffe.trusting(options.net_options()["trusted"]):  # it counts the test data
-            param = training_file.default_solver(param, file, fields.get("max_iter", training_file.MAX_ITER))
+            param = training_file.default_solver(param, file, fields.get("max_iter", training_file.MAX_ITER),
+                                                 given["test_batch_size"])
     solver_options.set_fields(param, fields)
     if given["state"]:
         param.ClearField("weights")
@@ -134,8 +135,23 @@ def prepare(ctx, file, fields, given):
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if source is None else fields
     divide_by = ranks.group().size if given["global_batch"] else 1
-    return training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size},
-                                      own_fields=own, net_files=net_files, divide_by=divide_by, **options.net_options())
+    solver = training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size},
+                                        own_fields=own, net_files=net_files, divide_by=divide_by, **options.net_options())
+    count_tests(solver, source is None and "test_iter" not in fields)
+    return solver
+
+
+def count_tests(solver, chosen):
+    """Say how many records the tests take. If test_iter was `chosen` here, let them take each record once."""
+    for i, net in enumerate(solver.test_nets):
+        name = f"test net {i}" if len(solver.test_nets) > 1 else "test"
+        data = CountedData.of(net)
+        if chosen and data.records:
+            solver.param.test_iter[i] = data.batches
+            if not data.why:
+                solver.whole_tests[i] = data
+        batches = None if chosen else solver.param.test_iter[i]
+        training_file.tell_test(options.tell, name if chosen else f"{name}: test_iter", data, batches)
 
 
 def tell_tf32():

@@ -11,7 +11,6 @@ from minicaffe.proto.files import MAX_TEXT, read_bytes
 from minicaffe.solver import create_solver, solver_types
 
 MAX_ITER, DISPLAY, TEST_INTERVAL = 1500, 100, 500  # of a solver made here: about 25 s for LeNet on two cores
-TEST_ITER = 100  # batches of a test at most
 UNKNOWN_TEST_ITER = 50  # where the size of the test data is not known; as in `caffe test`
 
 NOISE = re.compile(r"""#[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")
@@ -47,8 +46,11 @@ def is_net(path, content=None):
     return of_net > of_solver
 
 
-def default_solver(net, path, max_iter=MAX_ITER):
-    """Return the SolverParameter that trains `net`, read from `path`: SGD, with tests if the net has a TEST phase."""
+def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None):
+    """Return the SolverParameter that trains `net`, read from `path`: SGD, with tests of all data if the net has a TEST phase.
+
+    `test_batch_size` is that of the test net if not as the file says.
+    """
     max_iter = max(1, max_iter)
     param = caffe_pb2.SolverParameter(
         net=path, type="SGD", base_lr=0.01, lr_policy="inv", gamma=1e-4, power=0.75, momentum=0.9, weight_decay=5e-4,
@@ -57,19 +59,19 @@ def default_solver(net, path, max_iter=MAX_ITER):
     train, test = ([layer.param for layer in filter_layers(net.layer, caffe_pb2.NetState(phase=phase), path)]
                    for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST))
     if test != train:
-        param.test_iter.append(_test_batches(test))
+        param.test_iter.append(_test_batches(test, test_batch_size))
         # A divisor, so that the training ends with a test.
         param.test_interval = max_iter // next(n for n in range(max(1, max_iter // TEST_INTERVAL), 0, -1) if max_iter % n == 0)
     return param
 
 
-def _test_batches(layers):
-    """Return how many batches the test data hold, between 1 and TEST_ITER."""
+def _test_batches(layers, size):
+    """Return how many batches hold the test data, of `size` records or as the layer says."""
     for layer in layers:
-        if layer.type == "Data" and layer.data_param.batch_size:
+        if layer.type in ("Data", "AnnotatedData") and (size or layer.data_param.batch_size):
             try:
                 check_database(layer.data_param)
-                return min(TEST_ITER, max(1, count_records(layer.data_param) // layer.data_param.batch_size))
+                return -(-count_records(layer.data_param) // (size or layer.data_param.batch_size))
             except Error:
                 break  # the layer itself will say what is wrong, and where
     return UNKNOWN_TEST_ITER
@@ -92,6 +94,34 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
 
     # The name goes into solver states, so it stays.
     return type(base.__name__, (base,), {"make_net": make_net})(param, file=file, positions=positions, **options)
+
+
+def tell_test(tell, name, data, batches=None):
+    """Say by `tell` how a test counts the records of `data`, a CountedData.
+
+    Parameters
+    ----------
+    tell : callable
+    name : str
+        Of the test, and for given `batches` of what gives them, such as ``test_iter``.
+    batches : int, optional
+        How many were asked for; None: all records are tested.
+    """
+    if data.records is None:
+        if batches is None:
+            tell(f"{name}: {data.why}, so {UNKNOWN_TEST_ITER} batches are tested")
+        return
+    size, records = data.size, data.records
+    if batches is None:
+        last = f", the last of {records % size}" if records % size and not data.why else ""
+        once = f", {data.batches * size - records} of them twice: {data.why}" if records % size and data.why else ", each once"
+        tell(f"{name}: {records} records{once}, in {data.batches} batch{'es' * (data.batches != 1)} of {size}{last}")
+    elif batches and batches * size < records:
+        tell(f"{name}: {batches} batches of {size} are {batches * size} of the {records} records of the test data; the others are "
+             "left out of a test, and the next one begins with them")
+    elif batches * size > records:
+        tell(f"{name}: {batches} batches of {size} are {batches * size} records, and the test data hold {records}: they begin "
+             "again, so some may count more often than others")
 
 
 def set_batch_size(net_param, size):

@@ -97,8 +97,8 @@ class DetectionOutputs:
                 raise ConfigError(f"eval_type: \"detection\" needs outputs of DetectionEvaluate, rows of 5 numbers; '{name}' has "
                                   f"shape {list(blob.shape)}", field="eval_type")
 
-    def add(self, values=None):
-        """Take the outputs of a pass, by default as they are now."""
+    def add(self, values=None, share=1.0):
+        """Take the outputs of a pass, by default as they are now; all rows count alike, however many records the pass had."""
         for (_, _, precision), rows in zip(self.outputs, values or [blob.cpu_data for _, blob, _ in self.outputs], strict=True):
             precision.add(rows)
 

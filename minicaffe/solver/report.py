@@ -4,15 +4,69 @@
 """
 
 import logging
+from collections import namedtuple
 
-from minicaffe.errors import ShapeError
-from minicaffe.layers.data.sources import Turns, share_sources, undivided
+import numpy as np
+
+from minicaffe.errors import Error, ShapeError
+from minicaffe.layers.data.sources import NumberedSource, Turns, share_sources, undivided
 from minicaffe.parallel.alone import ALONE
 
 log = logging.getLogger("minicaffe.solver")
 
 
-def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None):
+class CountedData(namedtuple("CountedData", "records size why")):
+    """What a test can take of a net's data: how many records there are (None: not known), and how many are in a batch.
+
+    `why` says, in words, why the last batch cannot be smaller than the others; it is empty where each record can count once.
+    """
+
+    @classmethod
+    def of(cls, net):
+        """Return the CountedData of a net."""
+        sources = [node for node in net.nodes if node.tops and not node.bottoms and node.type != "Parameter"]
+        numbered = [node.layer for node in sources if isinstance(node.layer, NumberedSource)]
+        counts = {(layer.count_records(), layer.batch_size) for layer in numbered}
+        records, size = counts.pop() if len(counts) == 1 else (None, None)
+        if not isinstance(records, int) or not records:
+            return cls(None, size, "how many records there are is not known")
+        others = [f"layer '{node.name}' ({node.type}) has a batch of its own" for node in sources if node.layer not in numbered]
+        why = others[0] if others else undivided(net) or ""
+        if not why and records % size:
+            why = _refused(net, numbered, size, records % size)
+        return cls(records, size, why)
+
+    @property
+    def batches(self):
+        """int: how many batches hold all records."""
+        return -(-self.records // self.size)
+
+    def share(self, batch):
+        """Return what part of a whole batch batch number `batch` is, of a test that gives each record once."""
+        return min(self.size, self.records - batch * self.size) / self.size
+
+
+def _refused(net, sources, size, rest):
+    """Return why a net does not take a batch of `rest` records in place of `size`; '' if it does."""
+    tops = [top for node in net.nodes if node.layer in sources for top in node.tops if top.shape[:1] == (size,)]
+    try:
+        for layer in sources:
+            layer.end = layer.position + rest
+        for top in tops:
+            top.reshape(rest, *top.shape[1:])
+        net.reshape_all()
+        return ""
+    except Error as error:
+        return str(error)
+    finally:
+        for layer in sources:
+            layer.end = None
+        for top in tops:
+            top.reshape(size, *top.shape[1:])
+        net.reshape_all()
+
+
+def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None, records=None):
     """Run a net over the next batches of its data; yield for each, in order, its loss and its outputs as a list of arrays.
 
     In a group all ranks must call this, and each gets all results: they compute the batches by turns (layers/data/sources.py), and
@@ -27,6 +81,8 @@ def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None):
         Of minicaffe.parallel.
     blobs : list of Blob, optional
         What is yielded in place of the outputs, and to rank 0 alone: other ranks get no arrays.
+    records : int, optional
+        How many there are in all batches, if the last one is to be smaller than the others; see `CountedData`.
     proceed : callable
         Asked before each round, or alone before each batch; False, which all ranks must return alike, ends the test.
 
@@ -40,7 +96,7 @@ def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None):
         if reason := undivided(net):
             log.info("This test is not divided over the ranks: %s", reason)
             size, rank = 1, 0
-    turns, done = Turns(net, size, rank), 0
+    turns, done = Turns(net, size, rank, records), 0
     try:
         for first in range(0, batches, size):
             if not proceed():
@@ -72,27 +128,37 @@ class OutputMeans:
     def __init__(self, net):
         self.net = net
         self.passes = 0
-        self.sums = []
+        self.sums, self.weights = [], []
 
-    def add(self, values=None):
-        """Add the outputs of a pass, by default as they are now; ShapeError if one has another size than in the first pass."""
+    def add(self, values=None, share=1.0):
+        """Add the outputs of a pass, by default as they are now; ShapeError if one has another size than in the first pass.
+
+        `share` is what part of a whole batch the pass had. Below 1 it is the weight of its values. An output with values for each
+        record is then shorter, and its values count as they are.
+        """
         values = [value.ravel() for value in values or [blob.cpu_data for blob in self.net.output_blobs]]
         if not self.passes:
-            self.sums = [v.astype("float64") for v in values]
+            self.sums = [v * np.float64(share) for v in values]
+            self.weights = [np.full(v.shape, share) for v in values]
         else:
-            for blob, total, value in zip(self.net.output_blobs, self.sums, values, strict=True):
+            for blob, total, weights, value in zip(self.net.output_blobs, self.sums, self.weights, values, strict=True):
+                if share < 1 and value.size == round(total.size * share) < total.size:
+                    total[:value.size] += value
+                    weights[:value.size] += 1
+                    continue
                 if total.size != value.size:
                     raise ShapeError(f"output '{blob.name}' has {value.size} values, in the first batch of this "
                                      f"test it had {total.size}; the mean needs equal batches", file=self.net.file)
-                total += value
+                total += value * np.float64(share)
+                weights += share
         self.passes += 1
 
     def records(self):
         """Return one dict for each scalar of each output, in Caffe's order: name, index, value (the mean), loss_weight."""
         records = []
-        for blob, total in zip(self.net.output_blobs, self.sums, strict=bool(self.passes)):
+        for blob, total, weights in zip(self.net.output_blobs, self.sums, self.weights, strict=bool(self.passes)):
             weight = self.net.loss_weights[blob]
-            for value in (total / self.passes).tolist():
+            for value in (total / weights).tolist():
                 records.append({"name": blob.name, "index": len(records), "value": value, "loss_weight": weight})
         return records
 

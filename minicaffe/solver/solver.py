@@ -83,6 +83,9 @@ class Solver:
         The processes that train together with this one, see `distribute`; `group.size` is 1 for one that trains alone.
     rate_scale, warmup : float, int
         What the rate of the policy is multiplied with, and the number of iterations in which the factor rises to that from 1.
+    whole_tests : dict of int to CountedData
+        Of test nets, by number: their tests give each record of the data once, whatever test_iter says
+        (minicaffe.solver.report).
     nan : str
         What happens when parameters or their history are not finite: "warn", or "stop", which raises NotFiniteError from `step`
         and `solve`. In both cases the first loss that is not finite is reported in the log, and no snapshot is written.
@@ -117,6 +120,7 @@ class Solver:
         self.history = []
         self.group = ALONE
         self.rate_scale, self.warmup = 1.0, 0
+        self.whole_tests = {}
         self.action = None
         self.callbacks = []
         self.listeners = []
@@ -505,7 +509,9 @@ class Solver:
             self.test(i)
 
     def test(self, i):
-        """Run ``test_iter[i]`` batches through test net `i`; report the means of its outputs, and of the loss on request.
+        """Run ``test_iter[i]`` batches, or those of `whole_tests`, through test net `i`; report the means of its outputs.
+
+        The mean of the loss comes on request.
 
         The ranks of a group divide the batches; all get the record that one process gets.
 
@@ -515,23 +521,26 @@ class Solver:
             The record that listeners get: iteration, net, loss (None unless test_compute_loss), outputs. None if `action`
             said "stop". With ``eval_type: "detection"`` the outputs are mean average precisions (solver/detection.py).
         """
-        net, batches = self.test_nets[i], self.param.test_iter[i]
+        net, whole = self.test_nets[i], self.whole_tests.get(i)
+        batches = whole.batches if whole else self.param.test_iter[i]
         log.info("Iteration %d, Testing net (#%d)", self.iter, i)
         self._average_statistics()
         for blob, source in self._unshared[i]:
             blob.share_data(source)
         means = DetectionOutputs(net, self.param) if self.param.eval_type == "detection" else OutputMeans(net)
-        loss, passes = 0.0, 0
-        for batch_loss, values in run_batches(net, batches, self.group, self._may_test):
-            loss += batch_loss
-            means.add(values)
+        loss, weight, passes = 0.0, 0.0, 0
+        for batch_loss, values in run_batches(net, batches, self.group, self._may_test, records=whole.records if whole else None):
+            share = whole.share(passes) if whole else 1.0
+            loss += batch_loss * share
+            weight += share
+            means.add(values, share)
             passes += 1
         if passes < batches:
             log.info("Test interrupted.")
             return None
         record = {"iteration": self.iter, "net": i, "loss": None, "outputs": means.records()}
         if self.param.test_compute_loss and batches:
-            record["loss"] = loss / batches
+            record["loss"] = loss / weight
             log.info("Test loss: %g", record["loss"])
         log_outputs("Test", record["outputs"])
         self._tell("on_test", record)

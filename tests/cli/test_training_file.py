@@ -49,7 +49,7 @@ def test_default_solver_tests_a_net_with_a_test_phase(folder):
     assert default_solver("net.prototxt").test_interval == training_file.TEST_INTERVAL
 
 
-@pytest.mark.parametrize(("records", "batch_size", "batches"), [(7, 2, 3), (7, 8, 1), (7, 7, 1), (300, 2, training_file.TEST_ITER)])
+@pytest.mark.parametrize(("records", "batch_size", "batches"), [(7, 2, 4), (7, 8, 1), (7, 7, 1), (300, 2, 150)])
 def test_default_solver_counts_the_test_data(folder, records, batch_size, batches):
     with open_db("db", "LMDB", "w") as db:
         for i in range(records):

@@ -48,10 +48,10 @@ class HDF5DataLayer(NumberedSource):
     def reshape(self, bottom, top):
         for blob, array in zip(top, self.arrays):
             with in_field("hdf5_data_param.batch_size"):
-                blob.reshape(self.batch_size, *array.shape[1:])
+                blob.reshape(len(self.records()[0]), *array.shape[1:])
 
     def count_records(self):
-        return len(self.arrays[0]) if len(self.files) == 1 else f"those of {len(self.files)} files"
+        return sum(map(self._rows, self.files))
 
     def _order(self, count, *place):
         """Return the order of `count` files or rows; as a function of seed and place in the run, a resumed run repeats it."""
@@ -84,8 +84,10 @@ class HDF5DataLayer(NumberedSource):
 
     def forward_cpu(self, bottom, top):
         filled = 0
-        views = [blob.data for blob in top]
         numbers, step = self.records()
+        if len(numbers) != top[0].shape[0]:    # the last batch of a test, or the one after it
+            self.reshape(bottom, top)
+        views = [blob.data for blob in top]
         while filled < len(numbers):
             self._go_to(numbers[filled])
             chosen = self._load()[self.row::numbers.step][:len(numbers) - filled]
@@ -97,18 +99,17 @@ class HDF5DataLayer(NumberedSource):
     def _go_to(self, number):
         """Go to row `number` of the stream; of files that are passed over only the lengths are read."""
         begin = self.offset - self.row
-        while not begin <= number < begin + self._length():
+        while not begin <= number < begin + self._rows(self._path()):
             if number < begin:
                 self.epoch, self.place = divmod(self.epoch * len(self.files) + self.place - 1, len(self.files))
-                begin -= self._length()
+                begin -= self._rows(self._path())
             else:
-                begin += self._length()
+                begin += self._rows(self._path())
                 self.epoch, self.place = divmod(self.epoch * len(self.files) + self.place + 1, len(self.files))
         self.row, self.offset = number - begin, number
 
-    def _length(self):
-        """Return how many rows the file at `place` has."""
-        path = self._path()
+    def _rows(self, path):
+        """Return how many rows a file has."""
         if path not in self.lengths:
             with in_field("hdf5_data_param.source"), reading(path, self.within) as file:
                 self.lengths[path] = len(_datasets(file, self.names, self.within)[0])
@@ -123,7 +124,7 @@ class HDF5DataLayer(NumberedSource):
     def set_state(self, state):
         self.seed, self.epoch, self.place, self.offset = state_numbers(
             state, {"seed": 1 << 64, "epoch": 1 << 63, "place": len(self.files), "offset": 1 << 63})
-        self.row, = state_numbers(state, {"row": self._length() + 1})
+        self.row, = state_numbers(state, {"row": self._rows(self._path()) + 1})
         self.position = self.offset
 
 

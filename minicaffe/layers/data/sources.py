@@ -37,6 +37,7 @@ class NumberedSource(SourceLayer):
     position = 0
     numbered = True     # False: each process has records of its own, such as a camera's
     turns = None        # of the batches: (count, rank), see `stride`
+    end = None          # of a test that gives each record once: the number behind the last one; its last batch may be smaller
 
     def records(self):
         """Return the numbers of the records of the next batch, as a range, and the step to those of the batch after it.
@@ -55,7 +56,7 @@ class NumberedSource(SourceLayer):
             return range(first, first + size * count, count), size * count
         count, rank = self.turns or (1, 0)
         first = position + rank * size
-        return range(first, first + size), size * count
+        return range(first, first + size if self.end is None else min(first + size, self.end)), size * count
 
     def get_state(self):
         return {"position": self.position}
@@ -74,6 +75,8 @@ class NumberedSource(SourceLayer):
     def rejoin(self, batches):
         """Give every batch again, beginning with the one that is `batches` after the place where `stride` was called."""
         self.turns, self.position = None, self._began + batches * self.batch_size
+        if self.end is not None:
+            self.position, self.end = min(self.position, self.end), None
 
 
 class Turns:
@@ -95,9 +98,11 @@ class Turns:
     net : Net
         Whose sources have the same state in all processes (`share_sources`), and which may be divided (`undivided`).
     count, rank : int
+    records : int, optional
+        How many there are in all batches, if the last one is to be smaller than the others.
     """
 
-    def __init__(self, net, count, rank):
+    def __init__(self, net, count, rank, records=None):
         self.net, self.count = net, count
         self.batch = 0      # the next one of the sources that run for every batch
         sources = {i: node.layer for i, node in enumerate(net.nodes) if not node.bottoms}
@@ -105,6 +110,7 @@ class Turns:
         self.others = [i for i, layer in sources.items() if layer not in self.numbered]
         self.first = next((layer.position // layer.batch_size for layer in self.numbered), 0) % count
         for layer in self.numbered:
+            layer.end = layer.position + records if records is not None else None
             layer.stride(count, (rank - self.first) % count)
 
     def owner(self, batch):
