@@ -16,6 +16,7 @@ import numpy as np
 from minicaffe.cli import options
 from minicaffe.cli.training_file import is_net
 from minicaffe.common import caffe
+from minicaffe.data.annotated_batches import parse
 from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.mean_file import read_mean
@@ -55,16 +56,28 @@ class Numbers(click.ParamType):
         return numbers
 
 
-def picture_net(command):
-    """Give a command the options of `open_net`: model, weights and preprocessing."""
+def preprocessing(command):
+    """Give a command the options of `open_net` that say how pictures are made."""
     for option in (
         click.option("--channel_swap", "--channel-swap", type=Numbers(), help="Order of channels; pictures are read as RGB. By "
                      "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."),
         click.option("--raw_scale", "--raw-scale", type=float, default=255.0, show_default=True, help="Factor before the mean."),
-        click.option("--input_scale", "--input-scale", type=float, help="Factor after the mean; by default the training net's."),
-        click.option("--mean_file", "--mean-file", metavar="FILE", help="A .npy or mean file to subtract, '' for none; by default "
-                     "the training net's mean, and for nets of ImageNet without one the means of its channels."),
-        click.option("--like", metavar="FILE", help="The training net; by default one beside the model with the same layers."),
+        click.option("--scale", "--input_scale", "--input-scale", "scale", type=float,
+                     help="Factor after the mean; by default the training net's."),
+        click.option("--mean", "--mean_file", "--mean-file", "mean", metavar="FILE|A,B,C", help="What to subtract: a number for "
+                     "each channel in the order of the net's input, or one for all; a .npy or mean file; '' for nothing. By "
+                     "default the training net's mean, and for nets of ImageNet without one the means of its channels."),
+        click.option("--like", metavar="FILE", help="The training net, which says mean, scale and size of pictures; by default one "
+                     "beside the model with the same layers."),
+    ):
+        command = option(command)
+    return command
+
+
+def picture_net(command):
+    """Give a command the options of `open_net`: model, weights and preprocessing."""
+    command = preprocessing(command)
+    for option in (
         click.option("--weights", "--pretrained_model", "--pretrained-model", "weights", metavar="FILE",
                      help=f"A .caffemodel, or HDF5; without --model {CAFFENET}/bvlc_reference_caffenet.caffemodel."),
         click.option("--model", "--model_def", "--model-def", "model", metavar="FILE",
@@ -77,9 +90,10 @@ def picture_net(command):
 def open_net(kind, given, images_dim=None, windows=False):
     """Return the net that the options of `picture_net` ask for, ready for pictures, and its `Training` or None.
 
-    `kind` is Classifier or Detector, `given` has the values of those options; `images_dim`, (height, width), is what pictures are
-    resized to, over what is known otherwise. With `windows` windows of pictures are to be warped to the input's size; the mean is
-    that of each channel. One line on standard error says how pictures are made.
+    `kind` is Classifier or Detector, `given` has the values of those options, perhaps `level` and `stage` too; `images_dim`,
+    (height, width), is what pictures are resized to, over what is known otherwise. With `windows` windows of pictures are to be
+    warped to the input's size, and the mean is that of each channel, unless the net finds boxes itself (DetectionOutput). One line
+    on standard error says how pictures are made.
     """
     model, weights, like = given["model"], given["weights"], given["like"]
     if model is None and weights is None:
@@ -91,11 +105,16 @@ def open_net(kind, given, images_dim=None, windows=False):
         raise click.UsageError("give --model and --weights, or neither for Caffe's CaffeNet", click.get_current_context())
     check_precision()
     about = options.net_options()
-    param, positions = read_net(model, caffe_pb2.TEST, skip_unknown_fields=about["skip_unknown_fields"])
+    param, positions = read_net(model, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),
+                                skip_unknown_fields=about["skip_unknown_fields"])
     with caffe.trusting(about["trusted"]):
         own = Training.of(param, model)
-        training, why = (own, "") if own and like is None else find_training(param, model, like)
+        training, why = (own, "") if own and like is None else find_training(param, model, given)
         if own is not None:
+            loss = next((layer for layer in param.layer if layer.type == "MultiBoxLoss"), None)
+            if loss is not None and not any(layer.type == "DetectionOutput" for layer in param.layer):
+                raise ConfigError("the net learns boxes, and has no DetectionOutput layer that gives them; give its deploy net",
+                                  file=model, layer=loss.name, layer_type=loss.type)
             param, positions = deploy_net(param, (1, *training.shape()), model), None
     net = kind(param, weights, file=model, positions=positions, **about)
     with caffe.trusting(about["trusted"]):
@@ -106,6 +125,7 @@ def open_net(kind, given, images_dim=None, windows=False):
 
 def set_up(net, training, why, given, images_dim, windows):
     """Give `net` the preprocessing that the options ask for, and that of its training where they ask for nothing; say which."""
+    windows = windows and not any(node.type == "DetectionOutput" for node in net.nodes)
     channels, height, width = net.transformer.inputs[net.inputs[0]][1:]
     scores = int(np.prod(net.blobs[net.outputs[0]].shape[1:]))
     imagenet = channels == 3 and scores == (IMAGENET_OBJECTS if windows else IMAGENET_CLASSES)
@@ -113,14 +133,14 @@ def set_up(net, training, why, given, images_dim, windows):
     if images_dim is None and not windows:
         whole = IMAGENET_SIZE if imagenet and max(height, width) <= min(IMAGENET_SIZE) else None
         size = training.size(size, whole) if training else whole or size
-    mean, of_mean = find_mean(given["mean_file"], training, channels, imagenet)
+    mean, of_mean = find_mean(given["mean"], training, channels, imagenet)
     if mean is not None and windows and mean.ndim == 3:
         mean = mean.mean(axis=(1, 2))
     net.ten_crops = imagenet or images_dim is not None  # as Caffe's tool has it, which resizes the mean
     if mean is not None and mean.shape[1:] == tuple(size) and not net.ten_crops:  # what the centre crop sees, as in training
         top, left = (size[0] - height) // 2, (size[1] - width) // 2
         mean = mean[:, top:top + height, left:left + width]
-    scale = given["input_scale"] if given["input_scale"] is not None else training.scale if training else None
+    scale = given["scale"] if given["scale"] is not None else training.scale if training else None
     swap = given["channel_swap"]
     if swap is None:
         swap = () if channels != 3 or training and training.is_rgb() else (2, 1, 0)
@@ -133,22 +153,28 @@ def set_up(net, training, why, given, images_dim, windows):
     options.tell(f"{about}; {f'as in {training.file}' if training else why}")
 
 
-def find_mean(path, training, channels, imagenet):
+def find_mean(given, training, channels, imagenet):
     """Return the mean to subtract, (C,) or (C, H, W), or None; and what it is, for the user.
 
-    `path` is the value of --mean_file. With `imagenet` ImageNet's means are taken where the training net is not known, or its mean
+    `given` is the value of --mean. With `imagenet` ImageNet's means are taken where the training net is not known, or its mean
     file is not there.
     """
-    if path == "":
+    if given == "":
         return None, ""
-    if path is not None:
-        return load_npy(path) if path.endswith(".npy") else read_mean(path), f"mean of {path}"
+    if given is not None:
+        values = _numbers(given)
+        if values is None:
+            return load_npy(given) if given.endswith(".npy") else read_mean(given), f"mean of {given}"
+        if len(values) not in (1, channels):
+            raise ConfigError(f"must be one number, or one for each of the {channels} channels of the net's input, got {given}",
+                              field="--mean")
+        return np.resize(values, channels), f"mean {given}"
     try:
         if training:
             return training.mean(channels)
     except FileError as error:
         if not imagenet:
-            error.message += f"; {training.file} names it; give another by --mean_file, or --mean_file '' for none"
+            error.message += f"; {training.file} names it; give another by --mean, or --mean '' for none"
             raise
         options.tell(str(error))
     return (np.array(IMAGENET_MEAN), "the channel means of ImageNet") if imagenet else (None, "")
@@ -163,7 +189,7 @@ class Training(namedtuple("Training", "file layer")):
         for phase in (caffe_pb2.TEST, caffe_pb2.TRAIN):
             param = _with_phase(param, phase)
             layer = source_layer(param, file)
-            if layer is not None and layer.type in ("Data", "ImageData", "MemoryData"):
+            if layer is not None and layer.type in ("Data", "AnnotatedData", "ImageData", "MemoryData"):
                 return cls(file, layer)
         return None
 
@@ -190,12 +216,17 @@ class Training(namedtuple("Training", "file layer")):
         if self.layer.type == "ImageData":
             param = self.layer.image_data_param
             return 3 if param.is_color else 1, param.new_height or None, param.new_width or None
+        resize = self.layer.transform_param.resize_param
+        if self.layer.type == "AnnotatedData" and resize.height and resize.width:
+            return 1 if self.layer.transform_param.force_gray else 3, resize.height, resize.width
         check_database(self.layer.data_param)
         return first_record(self.layer.data_param, self._record_shape)
 
     def _record_shape(self, record):
         param = self.layer.transform_param
         uncropped = caffe_pb2.TransformationParameter(force_color=param.force_color, force_gray=param.force_gray)
+        if self.layer.type == "AnnotatedData":
+            record = parse(bytes(record)).datum.SerializeToString()
         return Transformer(uncropped, caffe_pb2.TEST).load([record]).shape[1:]
 
     def shape(self):
@@ -244,17 +275,31 @@ class Training(namedtuple("Training", "file layer")):
 
     def folder(self):
         """Return the folder that the training database is in, or None."""
-        return os.path.dirname(self.layer.data_param.source.rstrip("/")) if self.layer.type == "Data" else None
+        return os.path.dirname(self.layer.data_param.source.rstrip("/")) if self.layer.type in ("Data", "AnnotatedData") else None
 
 
-def find_training(param, model, like):
-    """Return the `Training` of `like`, or of the nets beside `model` that have its layers; and why there is none."""
+def _numbers(text):
+    """Return the numbers of a text with commas, an array; None if it is something else, such as a path."""
+    try:
+        values = np.array([float(part) for part in text.split(",")])
+    except ValueError:
+        return None
+    return values if np.isfinite(values).all() else None
+
+
+def find_training(param, model, given):
+    """Return the `Training` of --like, or of the nets beside `model` that have its layers; and why there is none.
+
+    Raises ConfigError if nets beside `model` make pictures differently, unless the options `given` say mean and scale.
+    """
+    like = given["like"]
     if like is not None:
         if not is_net(like):
             raise ConfigError("is a solver; give the net that it trains", file=like, field="--like")
         found = Training.of(read_net(like, caffe_pb2.TEST)[0], like)
         if found is None:
-            raise ConfigError("has no layer that reads pictures (Data, ImageData, MemoryData), so it cannot say how they are made",
+            raise ConfigError("has no layer that reads pictures (Data, AnnotatedData, ImageData, MemoryData), so it cannot say how "
+                              "they are made",
                               file=like, field="--like")
         return found, ""
     layers = {(layer.name, layer.type) for layer in param.layer if layer.type in HAS_WEIGHTS}
@@ -276,10 +321,13 @@ def find_training(param, model, like):
     if len(found) == 1:  # one whose database is there can tell more
         return max(*found.values(), key=lambda training: os.path.exists(training.layer.data_param.source)), ""
     if not found:
-        return None, (f"no training net is beside {model}: name it by --like FILE, or give --mean_file and --input_scale, where "
+        return None, (f"no training net is beside {model}: name it by --like FILE, or give --mean and --scale, where "
                       "the net was trained otherwise")
     files = " and ".join(same[0].file for same in found.values())
-    return None, f"{files} make pictures differently: name one by --like FILE"
+    if given["mean"] is None or given["scale"] is None:
+        raise ConfigError(f"{files} have its layers and make pictures differently; name the training net by --like FILE, or give "
+                          "--mean (such as --mean 104,117,123, or --mean '') and --scale (--scale 1 for none)", file=model)
+    return None, f"{files} make pictures differently, so mean and scale are those of the options"
 
 
 def load_npy(path):

@@ -1,31 +1,34 @@
 """``minicaffe classify``: scores of pictures by a Classifier (Caffe python/classify.py).
 
-Different from Caffe: the best classes are printed, the file of scores may be left out, and `as_trained` says how pictures are made.
+Different from Caffe: any number of pictures are inputs, the best classes are printed, the file of scores is named by --out alone,
+and `as_trained` says how pictures are made.
 """
 
 import functools
 import os
 import time
-from pathlib import Path
 
 import click
 import numpy as np
 
 from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.as_trained import Numbers, load_npy, load_picture, open_net, picture_net
+from minicaffe.cli.inputs import check_ending, csv_bytes, json_bytes, picture_paths
 from minicaffe.common import caffe
-from minicaffe.errors import DataError, FileError
-from minicaffe.proto.atomic import replacing
-from minicaffe.proto.files import read_bytes, read_lines
+from minicaffe.errors import ConfigError, DataError
+from minicaffe.proto.atomic import replacing, write_bytes
+from minicaffe.proto.files import read_bytes
 from minicaffe.pycaffe import Classifier, io
 
 CHUNK = 64  # pictures between two steps of the progress bar
 BEST = 5  # classes shown for each picture
+ENDINGS = (".npy", ".csv", ".json")
 
 
 @click.command(cls=options.CaffeCommand)
-@click.argument("input_file", metavar="INPUT")
-@click.argument("output_file", metavar="[OUTPUT]", required=False)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
+@click.option("--out", "out", metavar="FILE", help="Write all scores: .npy (N x classes), .csv or .json.")
+@options.force
 @picture_net
 @click.option("--labels", metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the model or beside "
               "the training database.")
@@ -33,37 +36,46 @@ BEST = 5  # classes shown for each picture
 @click.option("--images_dim", "--images-dim", type=Numbers(2), help="Height and width that pictures get before ten crops are "
               "averaged, as in Caffe's tool; by default pictures are made as in training.")
 @click.option("--list", "listed", is_flag=True, help="INPUT is a text file with the path of a picture on each line.")
-@click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures, if INPUT is a folder.")
+@click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures in an INPUT that is a folder.")
 @options.precision
 @options.threads
 @options.plan
 @options.model_file
 @options.common
-def classify(input_file, output_file, labels, center_only, images_dim, listed, ext, **given):
-    """Classify INPUT, a picture, a folder of pictures, a list or a .npy array of them: print the best classes, and with OUTPUT, a
-    .npy, write all scores (N x classes).
+def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, **given):
+    """Classify each INPUT, a picture, a folder of pictures, a pattern such as 'photos/*.jpg', a list or a .npy array of pictures:
+    print the best classes, and with --out write all scores.
 
     Processes that mpiexec started divide the pictures.
     """
+    if out is not None:
+        check_ending(out, ENDINGS)
+        if ranks.first():
+            options.check_outputs(out, force=force)
+    names, pictures = [], []    # a picture is a path, or an array
+    for path in picture_paths(inputs, ext, listed):
+        rows = load_npy(path) if path.endswith(".npy") else None
+        pictures += [path] if rows is None else list(rows)
+        names += [path] if rows is None else [f"{path}[{i}]" for i in range(len(rows))]
+    if not pictures:
+        raise DataError("holds no picture", file=inputs[0])
     net, training = open_net(Classifier, given, images_dim)
-    if input_file.endswith(".npy"):
-        names, pictures, load = None, list(load_npy(input_file)), np.asarray
-    else:
-        if listed:
-            pictures = [line.strip() for line in read_lines(input_file) if line.strip()]
-        else:
-            pictures = [input_file] if not Path(input_file).is_dir() else sorted(map(str, Path(input_file).glob(f"*.{ext}")))
-        names = pictures
-        load = io.load_image if net.ten_crops else functools.partial(load_picture, net=net)
-        if not pictures:
-            why = "names no picture; give a path on each line" if listed else f"holds no *.{ext}; --ext names another extension"
-            raise FileError(why, file=input_file)
-    if output_file:
+    boxes = next((node for node in net.nodes if node.type == "DetectionOutput"), None)
+    if boxes is not None:
+        raise ConfigError("gives boxes, and classify takes scores of whole pictures; use minicaffe detect", file=net.file,
+                          layer=boxes.name, layer_type=boxes.type)
+    shape = net.blobs[net.outputs[0]].shape[1:]
+    ranked = int(np.prod(shape)) == (shape[0] if shape else 1)
+    if out is not None and not ranked and not out.lower().endswith(".npy"):
+        raise ConfigError(f"must end in .npy, as each picture has {' x '.join(map(str, shape))} scores, got {out}", field="--out")
+    classes = read_labels(labels, given["model"], training, int(np.prod(shape))) if ranked and ranks.first() else None
+    load = io.load_image if net.ten_crops else functools.partial(load_picture, net=net)
+    if out is not None:
         click.echo(f"Classifying {len(pictures)} inputs.")
 
     def predict(chunk):
-        inputs = [load(picture) for picture in pictures[chunk * CHUNK:(chunk + 1) * CHUNK]]
-        return net.predict(inputs, net.ten_crops and not center_only)
+        some = pictures[chunk * CHUNK:(chunk + 1) * CHUNK]
+        return net.predict([load(one) if isinstance(one, str) else one for one in some], net.ten_crops and not center_only)
 
     begin, scores = time.perf_counter(), []
     with bars.progress() as report:
@@ -73,19 +85,33 @@ def classify(input_file, output_file, labels, center_only, images_dim, listed, e
     if not ranks.first():
         return
     scores = np.concatenate(scores)
-    if output_file:
+    if out is not None:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
-        with replacing(output_file) as file:
-            np.save(file, scores)
-        click.echo(f"Saving results into {output_file}")
-    if scores[0].size != scores.shape[1]:
+        write_scores(out, names, scores, classes)
+        click.echo(f"Saving results into {out}")
+    if not ranked:
         options.tell(f"each picture has {' x '.join(map(str, scores.shape[1:]))} scores, so no best class is shown")
         return
-    classes = read_labels(labels, given["model"], training, scores.shape[1])
-    for number, row in enumerate(scores.reshape(len(pictures), -1)):
-        click.echo(f"{names[number] if names else f'{input_file}[{number}]'}:")
+    for name, row in zip(names, scores.reshape(len(pictures), -1), strict=True):
+        click.echo(f"{name}:")
         for best in np.argsort(-row, kind="stable")[:BEST]:
             click.echo(f"{row[best]:12.4f}  {classes[best] if classes else f'class {best}'}")
+
+
+def write_scores(path, names, scores, classes):
+    """Write scores (N, ...) of the pictures `names` in the format that the ending of `path` says."""
+    if path.lower().endswith(".npy"):
+        with replacing(path) as file:
+            np.save(file, scores)
+        return
+    rows = scores.reshape(len(names), -1)
+    classes = classes or [f"class{i}" for i in range(rows.shape[1])]
+    if path.lower().endswith(".csv"):
+        write_bytes(path, csv_bytes(["filename", *classes], ([name, *(f"{v:.8g}" for v in row)]
+                                                             for name, row in zip(names, rows, strict=True))))
+    else:
+        write_bytes(path, json_bytes({"classes": classes, "pictures": [
+            {"filename": name, "scores": [float(f"{v:.8g}") for v in row]} for name, row in zip(names, rows, strict=True)]}))
 
 
 def read_labels(path, model, training, count):

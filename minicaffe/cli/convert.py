@@ -16,6 +16,7 @@ from minicaffe.data.annosets import convert_annotated
 from minicaffe.data.datasets import raw_datum, read_cifar, read_idx
 from minicaffe.data.db import new_database
 from minicaffe.errors import DataError
+from minicaffe.proto.atomic import check_free
 
 
 @click.group(no_args_is_help=False)
@@ -75,8 +76,11 @@ def mnist(images, labels, db, backend, force):
 @options.debug
 def cifar(source, out, backend, force):
     """Make cifar10_train_DB_TYPE and cifar10_test_DB_TYPE in OUT_DIR from CIFAR-10's binary files (convert_cifar_data)."""
-    for split in ("train", "test"):
-        write(out / f"cifar10_{split}_{backend}", backend, force, 5, *read_cifar(source, split))
+    paths = {split: out / f"cifar10_{split}_{backend}" for split in ("train", "test")}
+    for path in paths.values():     # both, before one is written
+        check_free(path, force)
+    for split, path in paths.items():
+        write(path, backend, force, 5, *read_cifar(source, split))
 
 
 @convert.command(cls=options.CaffeCommand)

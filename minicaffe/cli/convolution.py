@@ -14,13 +14,15 @@ PAGE = Path(__file__).resolve().parents[1] / "trace" / "view" / "convolution.htm
 
 @click.command(cls=options.CaffeCommand)
 @click.option("--html", metavar="FILE", help="Write the page to FILE in place of opening it.")
+@options.force
 @options.debug
-def convolution(html):
+def convolution(html, force):
     """Open a page that shows convolution, deconvolution and pooling window by window.
 
     It shows which pixels a window reads, the column matrix, and the index of each element, with the arithmetic written out. It is
     one file and needs no network.
     """
+    options.check_outputs(html, force=force)
     if html is not None:
         write_bytes(html, PAGE.read_bytes())
         click.echo(f"Wrote {html}")

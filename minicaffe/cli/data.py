@@ -14,7 +14,7 @@ from minicaffe.cli.pictures import half_blocks, sheet, shrink, to_rgb, write_png
 from minicaffe.data.convert import compute_mean, convert_images
 from minicaffe.data.datasets import DATA_SETS, make_data_set
 from minicaffe.data.datum import datum_array, datum_info
-from minicaffe.data.db import check_free, open_db
+from minicaffe.data.db import open_db
 from minicaffe.data.from_folders import convert_folders
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import Error
@@ -108,8 +108,7 @@ def _tell_folders(db, made, backend):
 @options.force
 def mean(db, out, backend, force):
     """Compute the mean picture of DB and write it to OUT, a mean_file (compute_image_mean)."""
-    if out:
-        check_free(out, force)
+    options.check_outputs(out, force=force)
     with open_db(db, backend) as database, bars.progress() as progress:
         picture = compute_mean(database, progress)
     if out:
@@ -126,8 +125,7 @@ def mean(db, out, backend, force):
 @options.force
 def info(db, backend, png, force):
     """Show what DB holds: number of records, shapes, encodings, labels, the first pictures."""
-    if png:
-        check_free(png, force)
+    options.check_outputs(png, force=force)
     shapes, kinds, labels, first = Counter(), Counter(), Counter(), []
     with open_db(db, backend) as database, bars.progress() as progress:
         cursor, count = database.cursor(), len(database)

@@ -25,10 +25,12 @@ def _command(name, rankdir):
                   show_default=True, help="Layers to draw.")
     @click.option("--display_lrm", "--display-lrm", is_flag=True, help="Show learning-rate multipliers.")
     @click.option("--shapes", is_flag=True, help="Write the blobs' shapes in svg and png; builds the net, without its data.")
+    @options.force
     @options.model_file
     @options.debug
-    def draw(net_file, picture, rankdir, phase, display_lrm, shapes):
+    def draw(net_file, picture, rankdir, phase, display_lrm, shapes, force):
         """Draw NET to PICTURE; its extension is the format: svg, png, dot, or what Graphviz makes of that, such as pdf."""
+        options.check_outputs(picture, force=force)
         given = options.net_options()
         net, _ = read_net_file(net_file, given["skip_unknown_fields"])
         if not net.layer:

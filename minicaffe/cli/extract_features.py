@@ -1,17 +1,30 @@
-"""``minicaffe extract_features``: blobs of a net to databases, one record for each picture (Caffe extract_features.cpp)."""
+"""``minicaffe extract_features``: blobs of a net to databases, one record for each picture (Caffe extract_features.cpp).
+
+Different from Caffe: --images fills the input of a deploy net with pictures, made as in training (`as_trained`).
+"""
 
 import contextlib
 import logging
 
 import click
+import numpy as np
+from click.core import ParameterSource
 
 from minicaffe.cli import bars, options, ranks
+from minicaffe.cli.as_trained import load_picture, open_net, preprocessing
+from minicaffe.cli.inputs import picture_paths
 from minicaffe.data.db import new_database
+from minicaffe.errors import ConfigError
 from minicaffe.net.net import Net, read_net
+from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
-from minicaffe.solver.report import run_batches
+from minicaffe.proto.atomic import check_free
+from minicaffe.pycaffe import Classifier
+from minicaffe.solver.report import CountedData, run_batches
 
 logger = logging.getLogger("minicaffe.cli")
+
+OF_IMAGES = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
 
 
 @click.command(cls=options.CaffeCommand)
@@ -19,40 +32,63 @@ logger = logging.getLogger("minicaffe.cli")
 @click.argument("net_file", metavar="NET")
 @click.argument("blobs", metavar="BLOB[,BLOB...]")
 @click.argument("databases", metavar="DB[,DB...]")
-@click.argument("batches", type=click.IntRange(min=1))
+@click.argument("batches", type=click.IntRange(min=0))
 @click.argument("backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb")
 @click.argument("mode", type=click.Choice(["CPU", "GPU"]), required=False)
 @click.argument("device_id", type=int, required=False)
+@click.option("--images", multiple=True, metavar="PATH", help="Fill the input of a deploy net with this picture, or those of a "
+              "folder or a pattern; repeatable. They are made as by minicaffe classify.")
+@click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures in a folder of --images.")
+@preprocessing
 @options.force
 @options.net_state
 @options.precision
 @options.threads
 @options.model_file
 @options.common
-def extract_features(weights, net_file, blobs, databases, batches, backend, mode, device_id, force, level, stage):
-    """Run BATCHES batches of NET, which has its own data layer, and write each BLOB to a DB of its own.
+@click.pass_context
+def extract_features(ctx, weights, net_file, blobs, databases, batches, backend, mode, device_id, images, force, **given):
+    """Run BATCHES batches of NET, which has its own data layer, and write each BLOB to a DB of its own. BATCHES 0 takes each record
+    of the data, or each picture of --images, once.
 
     A record has the picture's number, ten digits, as key, and a Datum with float_data and no label. Processes that mpiexec started
     divide the batches.
     """
     blobs, databases = blobs.split(","), databases.split(",")
     if len(blobs) != len(databases) or len(set(databases)) != len(databases):
-        raise click.UsageError(f"give one database for each blob, got {len(blobs)} blobs and {len(set(databases))} databases",
-                               click.get_current_context())
+        raise click.UsageError(f"give one database for each blob, got {len(blobs)} blobs and {len(set(databases))} databases", ctx)
+    unused = [f"--{name}" for name in OF_IMAGES if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if unused and not images:
+        raise click.UsageError(f"{', '.join(unused).replace('_', '-')}: for the pictures of --images, which is not given", ctx)
     if mode == "GPU":
         ranks.use_gpu(begin=device_id or 0)
     options.tell_mode(logger)
-    param, positions = read_net(net_file, caffe_pb2.TEST, level, stage, options.net_options()["skip_unknown_fields"])
-    net = Net(param, file=net_file, positions=positions, **options.net_options())
-    net.copy_from(weights)
+    for path in databases if ranks.first() else ():     # all of them, before one is written
+        check_free(path, force)
+    if images:
+        check_precision()
+        paths = picture_paths(images, given["ext"])
+        net, _ = open_net(Classifier, {**given, "model": net_file, "weights": weights})
+    else:
+        param, positions = read_net(net_file, caffe_pb2.TEST, given["level"], given["stage"],
+                                    options.net_options()["skip_unknown_fields"])
+        net = Net(param, file=net_file, positions=positions, **options.net_options())
+        net.copy_from(weights)
+        if net.input_blobs:
+            raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', so its features would say nothing; give "
+                              "pictures by --images, or a net that reads its own data", file=net_file)
     sources = [net.blob_by_name(name) for name in blobs]
     for blob in sources:
         _ = blob.num    # a Datum has no place for more than four axes: ShapeError
+    if images:
+        count, results = picture_batches(net, paths, batches, sources)
+    else:
+        count, results = data_batches(net, batches, sources)
     counts = [0] * len(blobs)
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(new_database(path, backend, force=force)) for path in databases if ranks.first()]
         report = stack.enter_context(bars.progress())
-        for batch, (_, arrays) in enumerate(run_batches(net, batches, ranks.group(), blobs=sources)):
+        for batch, arrays in enumerate(results):
             for i, (array, target) in enumerate(zip(arrays, targets)):  # ranks but the first have no targets
                 num, channels, height, width = (*array.shape, 1, 1, 1, 1)[:4]
                 for features in array.reshape(num, -1):
@@ -60,6 +96,41 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
                     datum.float_data.extend(features.tolist())
                     target.put(b"%010d" % counts[i], datum.SerializeToString())
                     counts[i] += 1
-            report("batches", batch + 1, batches)
+            report("batches", batch + 1, count)
     for name, path, count in zip(blobs, databases, counts, strict=True):
         click.echo(f"{path}: {count} records of {name}")
+
+
+def data_batches(net, batches, sources):
+    """Return how many batches there are, and an iterable of the arrays of `sources` for each, of a net that reads its data."""
+    whole = None
+    if not batches:
+        data = CountedData.of(net)
+        if data.records is None or data.why:
+            raise ConfigError(f"must be a number of batches: {data.why}", field="BATCHES")
+        whole, batches = data.records, data.batches
+    return batches, (arrays for _, arrays in run_batches(net, batches, ranks.group(), blobs=sources, records=whole))
+
+
+def picture_batches(net, paths, batches, sources):
+    """Return the same for a net whose input is filled with pictures; the last batch may be smaller."""
+    name = net.inputs[0]
+    size, *shape = net.blobs[name].shape
+    wanted = -(-len(paths) // size)
+    count = min(batches, wanted) if batches else wanted
+    if count < wanted:
+        options.tell(f"{count} batches of {size} are {count * size} of {len(paths)} pictures; the others are left out, and "
+                     "BATCHES 0 takes all")
+    elif batches > wanted:
+        options.tell(f"{len(paths)} pictures fill {wanted} batches of {size}, so there are no {batches}")
+    top, left = (int(room) // 2 for room in net.image_dims - shape[1:])
+
+    def compute(number):
+        some = paths[number * size:(number + 1) * size]
+        pictures = [load_picture(path, net)[top:top + shape[1], left:left + shape[2]] for path in some]
+        net.blobs[name].reshape(len(some), *shape)
+        net.blobs[name].data[...] = np.stack([net.transformer.preprocess(name, picture) for picture in pictures])
+        net.forward()
+        return [blob.cpu_data.copy() for blob in sources]
+
+    return count, ranks.divided(count, compute)

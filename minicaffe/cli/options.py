@@ -9,6 +9,7 @@ import click
 
 from minicaffe.cli import log, ranks
 from minicaffe.errors import Error
+from minicaffe.proto.atomic import check_free, check_writable
 
 TRUTH = ("true", "True", "t", "1", "false", "False", "f", "0")
 
@@ -86,6 +87,17 @@ def debug(command):
 def force(command):
     """Give a command the option --force."""
     return click.option("--force", is_flag=True, help="Replace what is at the output.")(command)
+
+
+def check_outputs(*paths, force=False):
+    """Check before all work that the files of `paths` (None: not asked for) can be written, and would overwrite nothing.
+
+    Raises FileError for one that exists, unless `force` says to replace it, and where no file can be made.
+    """
+    for path in paths:
+        if path is not None:
+            check_writable(path)
+            check_free(path, force)
 
 
 def net_state(command):

@@ -17,7 +17,6 @@ from pathlib import Path
 import click
 
 from minicaffe.cli import options
-from minicaffe.data.db import check_free
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import file_error
@@ -50,11 +49,10 @@ def parse_log(log_file, folder, delimiter, verbose, force):
     if not any(tables.values()):
         raise DataError("holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or "
                         "--json LOG)?", file=log_file)
-    for phase, rows in tables.items():
-        path = Path(folder) / f"{Path(log_file).name}.{phase}"
-        if not rows:
-            continue
-        check_free(path, force)
+    paths = {phase: Path(folder) / f"{Path(log_file).name}.{phase}" for phase, rows in tables.items() if rows}
+    options.check_outputs(*paths.values(), force=force)
+    for phase, path in paths.items():
+        rows = tables[phase]
         table = io.StringIO(newline="")
         writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), delimiter=delimiter)
         writer.writeheader()

@@ -47,11 +47,14 @@ class Curve:
 @click.option("--output", "column", metavar="NAME", help="The output of the net to draw; by default those that fit the panel.")
 @click.option("--log", "logarithmic", is_flag=True, help="Logarithmic values; gradients, diffs and activations are so anyway.")
 @click.option("--table", is_flag=True, help="A table of the layers, as last measured by --watch or logged by debug_info.")
+@options.force
 @options.debug
-def plot(logs, picture, panels, along, column, logarithmic, table):
+def plot(logs, picture, panels, along, column, logarithmic, table, force):
     """Draw loss, accuracy and learning rate of trainings from their LOGs, or from what minicaffe train --json wrote."""
     if re.fullmatch(r"\d+", logs[0]) and not os.path.exists(logs[0]):
-        return plot_chart(logs, column)
+        return plot_chart(logs, column, force)
+    if picture is not None:
+        check_picture(picture, force)
     runs = [read_run(log) for log in logs]
     for run in runs:
         tell_cut(run)
@@ -95,12 +98,13 @@ def show_layers(runs):
         console.print(watch_table(samples, width=console.width))
 
 
-def plot_chart(arguments, column):
+def plot_chart(arguments, column, force):
     """Draw one of Caffe's charts: arguments are its number, the picture and the logs."""
     if not 0 <= int(arguments[0]) < len(CHARTS) or len(arguments) < 3:
         raise ConfigError(f"give a number from 0 to {len(CHARTS) - 1}, a picture and logs, as in plot 6 loss.png train.log; got "
                           f"{' '.join(arguments)}", field="CHART")
     (table, what, along), picture, logs = CHARTS[int(arguments[0])], arguments[1], arguments[2:]
+    check_picture(picture, force)
     found = [(os.path.basename(log), *curve(log, table, what, along, column)) for log in logs]
     figure = new_figure(figsize=(8, 5))
     axes = figure.subplots()
@@ -212,14 +216,18 @@ def onto(axes, name, found, logarithmic, runs):
     axes.legend(fontsize="small", frameon=False, **({"loc": "upper left", "bbox_to_anchor": (1, 1)} if outside else {}))
 
 
+def check_picture(picture, force):
+    """Raise ConfigError or FileError, before logs are read, if the file cannot be drawn or would overwrite another."""
+    if not os.path.splitext(picture)[1]:
+        raise ConfigError("has no extension, which says the format: .png, .svg or .pdf", file=picture or "--out")
+    options.check_outputs(picture, force=force)
+
+
 def save(figure, picture):
     """Write the figure; raises ConfigError or FileError if that cannot be."""
-    extension = os.path.splitext(picture)[1]
-    if not extension:
-        raise ConfigError("has no extension, which says the format: .png, .svg or .pdf", file=picture or "--out")
     try:
         with replacing(picture) as file:
-            figure.savefig(file, format=extension[1:], dpi=120)
+            figure.savefig(file, format=os.path.splitext(picture)[1][1:], dpi=120)
     except ValueError as error:
         raise ConfigError(f"{picture}: {error}", field="--out") from None
     click.echo(f"wrote {picture}")

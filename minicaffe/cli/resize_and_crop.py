@@ -12,6 +12,7 @@ import click
 from minicaffe.cli import bars, options
 from minicaffe.data.datum import opencv
 from minicaffe.errors import DataError, DependencyError
+from minicaffe.proto.atomic import check_free
 from minicaffe.proto.files import read_lines
 
 logger = logging.getLogger("minicaffe.cli")
@@ -27,11 +28,14 @@ logger = logging.getLogger("minicaffe.cli")
               help="What reads and writes; pil writes JPEG of quality 75.")
 @click.option("--num_clients", "--num-clients", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="processors",
               help="Pictures in work at a time.")
+@options.force
 @options.debug
-def resize_and_crop(list_file, input_folder, output_folder, output_side_length, image_lib, num_clients):
+def resize_and_crop(list_file, input_folder, output_folder, output_side_length, image_lib, num_clients, force):
     """Resize the pictures of a list and cut out their middle squares. Pictures that cannot be read are named and skipped."""
     work = {"opencv": with_opencv, "pil": with_pillow}[image_lib]()
     names = read_names(list_file)
+    for name in names:
+        check_free(target(output_folder, name), force)
     failed = 0
     with bars.progress() as report, ThreadPoolExecutor(num_clients) as pool:
         jobs = {pool.submit(work, os.path.join(input_folder, name), target(output_folder, name), output_side_length): name

@@ -15,7 +15,6 @@ from rich.text import Text
 from minicaffe.cli import bars, options
 from minicaffe.cli.chart import BLOCKS, PLAIN_BLOCKS, histogram
 from minicaffe.cli.pictures import sheet, to_rgb, write_png
-from minicaffe.data.db import check_free
 from minicaffe.errors import ConfigError, DataError, Error, close_matches
 from minicaffe.proto import upgrade
 from minicaffe.proto.binary import read_blob
@@ -53,7 +52,7 @@ def show(weights, other, layers, bins, filters, force):
     if filters:
         if other:
             raise click.UsageError("--filters draws one file, give one", click.get_current_context())
-        check_free(filters, force)
+        options.check_outputs(filters, force=force)
     console = bars.table_console()
     first = chosen(read_parameters(weights), layers, weights)
     if other:

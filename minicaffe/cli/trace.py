@@ -9,7 +9,6 @@ from minicaffe.common import caffe
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2, upgrade
-from minicaffe.proto.atomic import check_writable
 from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table
 
 logger = logging.getLogger("minicaffe.cli")
@@ -30,8 +29,9 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
 @click.option("--ptx", is_flag=True, help="Put the PTX of the kernels into the trace, too, beside their source; needs NVRTC.")
 @click.option("--step", "walk", is_flag=True, help="Walk through the steps: each in full, as typed lines ask for it.")
+@options.force
 @options.whole_nets
-def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths):
+def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, **paths):
     """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
 
     For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
@@ -39,9 +39,8 @@ def trace(file, iterations, phase, batch_size, ptx, walk, level, stage, **paths)
     run, with the ways of the gradients.
     """
     options.tell_mode(logger)
-    for option in WRITERS:
-        if paths[option] is not None:
-            check_writable(paths[option])   # now rather than when all has run
+    if ranks.first():
+        options.check_outputs(*paths.values(), force=force)     # now rather than when all has run
     with options.naming_data_command():
         if phase.upper() == "TEST":
             target = make_net(file, level, stage, batch_size)

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from minicaffe import cuda
-from minicaffe.cli import log, options, ranks, solver_options, training_file, watch_table
+from minicaffe.cli import earlier, log, options, ranks, solver_options, training_file, watch_table
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
@@ -64,6 +64,9 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
     "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
 @click.option("--trace-trouble", "trouble_path", metavar="FILE", help=(
     "Record the last iterations, and when something is not finite write them to FILE, .json or .html; costs time."))
+@click.option("--force", is_flag=True, help=(
+    "Overwrite log, records, trace and snapshots of an earlier training, as Caffe does; by default they are kept under numbered "
+    "names."))
 @effect("--sigint-effect", default="stop", help="What Ctrl-C does.")
 @effect("--sighup-effect", default="snapshot",
         help="What SIGHUP does, which comes when the terminal is closed; after snapshot and none the training goes on without it.")
@@ -182,7 +185,12 @@ def run(ctx, solver, given):
     result = Result()
     solver.listeners.append(result)
     records = display = kept = watch = trouble = None
+    if ranks.first() and not given["force"] and not earlier.resumes(given["state"], solver.param.snapshot_prefix):
+        solver.listeners.append(earlier.EarlierSnapshots())
+    overwrites = given["force"] or given["state"]   # records and log of a training that goes on are appended to
     if given["json_path"] and ranks.first():
+        if not overwrites:
+            earlier.keep_file(given["json_path"])
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
     if log.is_terminal(sys.stderr) and not (ctx.meta["quiet"] or ctx.meta["verbose"]):
@@ -190,13 +198,19 @@ def run(ctx, solver, given):
         display = LiveDisplay()
         solver.listeners.append(display)
         if solver.param.snapshot_prefix and (solver.param.snapshot or solver.param.snapshot_after_train):
-            kept = log.keep(f"{solver.param.snapshot_prefix}.log", append=bool(given["state"]))
+            path = f"{solver.param.snapshot_prefix}.log"
+            if not overwrites:
+                earlier.keep_file(path)
+            kept = log.keep(path, append=bool(given["state"]))
     if given["watch"] is not None:
         told = [listener.on_watch for listener in (records, display) if listener is not None]
         watch = Watch(solver, given["watch"] or solver.param.display or WATCHED, functools.partial(tell_samples, told), keep=False)
     if given["trouble_path"]:
         from minicaffe.trace.trouble import Trouble
-        trouble = Trouble(solver, ranks.own_path(given["trouble_path"]))
+        path = ranks.own_path(given["trouble_path"])
+        if not given["force"]:
+            earlier.keep_file(path)
+        trouble = Trouble(solver, path)
     with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
         def action():
             if display is not None:

@@ -6,7 +6,6 @@ import logging
 import click
 
 from minicaffe.cli import options
-from minicaffe.data.db import check_free
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
@@ -27,7 +26,7 @@ logger = logging.getLogger("minicaffe.cli")
 @options.common
 def upgrade(kind, source, out, force):
     """Write the file IN in today's form to OUT: the prototxt of a net, its weights, or the prototxt of a solver."""
-    check_free(out, force)
+    options.check_outputs(out, force=force)
     read = functools.partial(read_text, keep_layer_fields=True,
                              skip_unknown_fields=options.net_options()["skip_unknown_fields"])
     if kind == "solver_text":

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from minicaffe.data.db import check_free, new_database
+from minicaffe.data.db import new_database
 from minicaffe.data.download import fetch
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.atomic import check_free
 
 CLASSES = 10
 CIFAR_RECORD = 1 + 3 * 32 * 32  # bytes: label, red, green, blue

@@ -15,7 +15,7 @@ from pathlib import Path
 from minicaffe.data.db_leveldb import LevelDB
 from minicaffe.data.db_lmdb import LMDB
 from minicaffe.errors import ConfigError, FileError
-from minicaffe.proto.atomic import temporary_folder
+from minicaffe.proto.atomic import check_free, temporary_folder
 from minicaffe.proto.files import absolute
 
 KINDS = (LevelDB, LMDB)  # index: caffe_pb2.DataParameter.DB
@@ -103,8 +103,3 @@ def new_folder(path, force=False):
         else:
             growing.rename(path)
 
-
-def check_free(path, force=False):
-    """Raise FileError if `path` exists and may not be replaced."""
-    if os.path.lexists(path) and not force:
-        raise FileError("exists already; --force replaces it, or choose another name", file=os.fspath(path))

@@ -135,7 +135,7 @@ class DetectionPictures:
         for i, planes in enumerate(data):
             image = self._picture(planes)
             mine = rows[(rows[:, 0] == i) & (rows[:, 2] >= self.threshold)]
-            self._draw(image, mine)
+            draw_boxes(image, mine, {label: names[1] for label, names in self.names.items()})
             self._put(image)
 
     def _picture(self, planes):
@@ -147,17 +147,6 @@ class DetectionPictures:
                               field="transform_param.mean_file") from None
         pixels = np.clip(np.round(pixels), 0, 255).astype(np.uint8).transpose(1, 2, 0)
         return np.ascontiguousarray(np.repeat(pixels, 3 // pixels.shape[2], axis=2))
-
-    def _draw(self, image, rows):
-        cv2 = opencv()
-        height, width = image.shape[:2]
-        for _, label, score, *box in rows.tolist():
-            left, top, right, bottom = (int(round(edge)) for edge in np.clip(box, -1, 2) * [width, height, width, height])
-            hue = np.array([[[int(label) * 67 % 180, 255, 255]]], np.uint8)  # neighbouring labels far apart on the wheel
-            colour = cv2.cvtColor(hue, cv2.COLOR_HSV2BGR)[0, 0].tolist()
-            cv2.rectangle(image, (left, top), (right, bottom), colour, 2)
-            name = self.names.get(int(label), ("", str(int(label))))[1]
-            cv2.putText(image, f"{name}: {score:.2f}", (max(left, 0), max(top, 12)), cv2.FONT_HERSHEY_SIMPLEX, 0.4, colour)
 
     def _put(self, image):
         """Write a picture, or show it in a window."""
@@ -183,6 +172,29 @@ class DetectionPictures:
             except cv2.error as error:
                 raise DependencyError("this OpenCV has no windows; name a file in save_file, or set visualize: false",
                                       field="detection_output_param.visualize") from error
+
+
+def draw_boxes(image, rows, names):
+    """Draw boxes with names and scores on a picture.
+
+    Parameters
+    ----------
+    image : uint8 array, shape (H, W, 3)
+        BGR; drawn on.
+    rows : array, shape (N, 7)
+        Of a DetectionOutput.
+    names : dict of int to str
+        Of the labels; one without a name is written as its number.
+    """
+    cv2 = opencv()
+    height, width = image.shape[:2]
+    for _, label, score, *box in rows.tolist():
+        left, top, right, bottom = (int(round(edge)) for edge in np.clip(box, -1, 2) * [width, height, width, height])
+        hue = np.array([[[int(label) * 67 % 180, 255, 255]]], np.uint8)  # neighbouring labels far apart on the wheel
+        colour = cv2.cvtColor(hue, cv2.COLOR_HSV2BGR)[0, 0].tolist()
+        cv2.rectangle(image, (left, top), (right, bottom), colour, 2)
+        cv2.putText(image, f"{names.get(int(label), int(label))}: {score:.2f}", (max(left, 0), max(top, 12)),
+                    cv2.FONT_HERSHEY_SIMPLEX, 0.4, colour)
 
 
 def check_finite(rows):

@@ -102,6 +102,12 @@ def hdf5_in_memory(file):
         file.write(memory.getbuffer())
 
 
+def check_free(path, force=False):
+    """Raise FileError if `path` exists and may not be replaced."""
+    if os.path.lexists(path) and not force:
+        raise FileError("exists already; --force replaces it, or choose another name", file=os.fspath(path))
+
+
 def check_writable(path):
     """Raise FileError if no file can be made at `path`, by making and removing one beside it."""
     target = _target(path)

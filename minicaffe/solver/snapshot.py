@@ -66,6 +66,7 @@ def _write(solver, resume):
     stem = f"{param.snapshot_prefix}_iter_{solver.iter}"
     model_path, state_path = f"{stem}.caffemodel{extension}", f"{stem}.solverstate{extension}"
     path = model_path
+    solver._tell("before_snapshot", model_path, state_path)
     try:
         log.info("Snapshotting to %s file %s", kind, model_path)
         with replacing(model_path) as file:
@@ -334,12 +335,18 @@ def _parse_resume_state(text):
 def _find_model(learned_net, state_path):
     """Return the path of the model: as the state names it, or the file of that name beside the state. None if unset.
 
-    The state of a solver that is not trusted gets the file beside it before any other.
+    The state of a solver that is not trusted gets the file beside it before any other. A state that was renamed gets the model that
+    was renamed with it, as `minicaffe train` does with snapshots of an earlier training: another may have the old name by now.
     """
     if not learned_net:
         log.warning("%s names no model, the weights stay as they are", state_path)
         return None
     beside = os.path.join(os.path.dirname(state_path), os.path.basename(learned_net))
+    stem, found, extension = state_path.rpartition(".solverstate")
+    own = f"{stem}.caffemodel{extension}"
+    if found and os.path.basename(own) != os.path.basename(learned_net) and os.path.exists(own):
+        log.warning("%s names the model %s; %s, which has the state's own name, is taken", state_path, learned_net, own)
+        return own
     for path in (learned_net, beside) if caffe.trusted else (beside, learned_net):
         if os.path.exists(path):
             if path != beside:

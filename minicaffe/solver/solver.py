@@ -79,6 +79,7 @@ class Solver:
         Each may have the methods on_start(solver) and on_end(solver, stopped) around `solve`, on_iteration(solver) after
         each update, on_display(solver, record), on_test(solver, record), on_snapshot(solver, model_path, state_path). In a group
         those of every rank are called; what they get is the same on all, but for the outputs and times of `on_display`.
+        before_snapshot(solver, model_path, state_path), before the files are written, is called on the rank that writes.
     group : Group or Alone
         The processes that train together with this one, see `distribute`; `group.size` is 1 for one that trains alone.
     rate_scale, warmup : float, int

@@ -1,5 +1,6 @@
 """``minicaffe classify`` gives a picture the scores that the net gives it in training's own tests, and says what it did."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -53,15 +54,15 @@ def pictures(tmp_path):
 def test_scores_are_those_of_the_training_net(minicaffe, pictures, tmp_path, transform, gray):
     want, shape = pictures(transform, gray)
     weights = ("--ext=png", "--weights", "w.caffemodel")
-    minicaffe("classify", ".", "own.npy", *weights, "--model", "net.prototxt")
+    minicaffe("classify", ".", "--out", "own.npy", *weights, "--model", "net.prototxt")
     np.testing.assert_allclose(np.load("own.npy"), want, rtol=2e-4, atol=1e-6)
     assert f"{shape[1]} x {shape[2]}" in minicaffe.told and "as in net.prototxt" in minicaffe.told
     (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
-    minicaffe("classify", ".", "deploy.npy", *weights, "--model", "deploy.prototxt")
+    minicaffe("classify", ".", "--out", "deploy.npy", *weights, "--model", "deploy.prototxt")
     np.testing.assert_allclose(np.load("deploy.npy"), want, rtol=2e-4, atol=1e-6)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "deploy.prototxt").rename("elsewhere/deploy.prototxt")
-    minicaffe("classify", ".", "like.npy", *weights, "--model", "elsewhere/deploy.prototxt", "--like=net.prototxt")
+    minicaffe("classify", ".", "--out", "like.npy", *weights, "--model", "elsewhere/deploy.prototxt", "--like=net.prototxt")
     np.testing.assert_allclose(np.load("like.npy"), want, rtol=2e-4, atol=1e-6)
 
 
@@ -77,7 +78,7 @@ def test_a_training_net_of_a_list(minicaffe, pictures, tmp_path, gray, crop):
     made = caffe.Net("net.prototxt", caffe.TEST)
     made.save("w.caffemodel")
     made.forward()
-    minicaffe("classify", ".", "out.npy", "--ext=png", "--model", "net.prototxt", "--weights", "w.caffemodel")
+    minicaffe("classify", ".", "--out", "out.npy", "--ext=png", "--model", "net.prototxt", "--weights", "w.caffemodel")
     np.testing.assert_allclose(np.load("out.npy").argmax(axis=1), made.blobs["ip"].data.argmax(axis=1))
     np.testing.assert_allclose(np.log(np.load("out.npy")).std(axis=1), made.blobs["ip"].data.std(axis=1), rtol=1e-3)
     for gone in ("new_height: 6", "new_width: 8"):
@@ -108,12 +109,12 @@ def test_a_crop_without_the_database(minicaffe, pictures, tmp_path):
     want, shape = pictures('crop_size: 5 scale: 0.02 mean_file: "mean.binaryproto"')
     (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
     shutil.rmtree("db")
-    common = ("classify", ".", "out.npy", "--ext=png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
+    common = ("classify", ".", "--force", "--out=out.npy", "--ext=png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
     minicaffe(*common)
     np.testing.assert_allclose(np.load("out.npy"), want, rtol=2e-4, atol=1e-6)  # the mean file knows the size
-    assert "no such database" in minicaffe(*common[:5], "net.prototxt", *common[6:], status=1)
+    assert "no such database" in minicaffe(*common[:6], "net.prototxt", *common[7:], status=1)
     (tmp_path / "mean.binaryproto").unlink()
-    assert "net.prototxt names it; give another by --mean_file, or --mean_file '' for none" in minicaffe(*common, status=1)
+    assert "net.prototxt names it; give another by --mean, or --mean '' for none" in minicaffe(*common, status=1)
     minicaffe(*common, "--mean_file=")
     assert "net.prototxt cuts 5 x 5 out of pictures whose size is not known here" in minicaffe.told
 
@@ -144,9 +145,15 @@ def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
         minicaffe(*common, *option)
         assert text in minicaffe.told
     (tmp_path / "other.prototxt").write_text(TRAINING % "scale: 0.1")
-    minicaffe(*common)
-    assert "net.prototxt and other.prototxt make pictures differently: name one by --like" in minicaffe.told.replace(
-        "other.prototxt and net.prototxt", "net.prototxt and other.prototxt")
+    error = minicaffe(*common, status=2)    # an answer without mean and scale would be wrong, however sure it is
+    assert re.search("deploy.prototxt: (net.prototxt and other|other.prototxt and net).prototxt have its layers and make pictures "
+                     "differently; name the training net by --like FILE, or give --mean .* and --scale", error), error
+    for half in ("--mean=104,117,123", "--scale=0.1"):
+        assert "make pictures differently" in minicaffe(*common, half, status=2)
+    minicaffe(*common, "--mean=104,117,123", "--scale=0.1")
+    assert "minus mean 104,117,123, times 0.1; " in minicaffe.told
+    minicaffe(*common, "--like=other.prototxt")
+    assert "times 0.1; as in other.prototxt" in minicaffe.told
     (tmp_path / "net.prototxt").unlink()
     (tmp_path / "other.prototxt").write_text("net: 'nowhere.prototxt' base_lr: 1")
     minicaffe(*common)
@@ -154,7 +161,7 @@ def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
     assert "is a solver" in minicaffe(*common, "--like", "other.prototxt", status=2)
     assert "has no layer that reads pictures" in minicaffe(*common, "--like", "deploy.prototxt", status=2)
     assert "give --model and --weights" in minicaffe(*common[:-2], status=2)
-    assert "models/bvlc_reference_caffenet is not in the working directory" in minicaffe("classify", "a.png", status=2)
+    assert "models/bvlc_reference_caffenet is not in the working directory" in minicaffe("classify", "1.png", status=2)
 
 
 def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path):
@@ -162,13 +169,13 @@ def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path
     (tmp_path / "net.prototxt").unlink()
     (tmp_path / "deploy.prototxt").write_text((DEPLOY % (3, 8, 8)).replace("num_output: 4", "num_output: 1000"))
     caffe.Net("deploy.prototxt", caffe.TEST).save("big.caffemodel")
-    minicaffe("classify", "1.png", "out.npy", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
+    minicaffe("classify", "1.png", "--out", "out.npy", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
     assert "resized to 256 x 256, minus the channel means of ImageNet" in minicaffe.told
     net = caffe.Classifier("deploy.prototxt", "big.caffemodel", image_dims=(256, 256), raw_scale=255, channel_swap=(2, 1, 0),
                            mean=np.array([104.00698793, 116.66876762, 122.67891434]))
     np.testing.assert_allclose(np.load("out.npy"), net.predict([caffe.io.load_image("1.png")]), rtol=1e-5)
     (tmp_path / "net.prototxt").write_text((TRAINING % 'crop_size: 8 mean_file: "nowhere.binaryproto"').replace('"db"', '"nowhere"'))
-    minicaffe("classify", "1.png", "same.npy", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
+    minicaffe("classify", "1.png", "--out", "same.npy", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
     assert "nowhere.binaryproto: mean file cannot be read" in minicaffe.told and "the channel means of ImageNet" in minicaffe.told
     np.testing.assert_array_equal(np.load("same.npy"), np.load("out.npy"))
     (tmp_path / "net.prototxt").write_text((TRAINING % "crop_size: 8 mean_value: 9 scale: 0.5").replace('"db"', '"nowhere"'))
@@ -180,7 +187,7 @@ def test_detect_takes_channels_and_transform_of_its_net(minicaffe, pictures, tmp
     want, shape = pictures('scale: 0.02 mean_file: "mean.binaryproto"', gray=True)
     (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,14,9\n")
     (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
-    minicaffe("detect", "w.csv", "out.csv", "--model", "deploy.prototxt", "--weights", "w.caffemodel", "--crop_mode=list", "--context_pad=0")
+    minicaffe("detect", "w.csv", "--out", "out.csv", "--model", "deploy.prototxt", "--weights", "w.caffemodel", "--crop_mode=list", "--context_pad=0")
     assert "1 channel, 7 x 8, minus mean of mean.binaryproto, times 0.02; as in net.prototxt" in minicaffe.told
     net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
     picture = caffe.io.resize_image(caffe.io.load_image("0.png", color=False), (7, 8))[:, :, 0] * 255

@@ -107,37 +107,37 @@ def test_convert(minicaffe, there):
 
 def test_classify(minicaffe, there):
     common = ("--model_def", "deploy.prototxt", "-pretrained_model=w.caffemodel", "--images_dim", "10,10")
-    out = minicaffe("classify", ".", "out.npy", *common, "--ext", "png")
+    out = minicaffe("classify", ".", "--out", "out.npy", *common, "--ext", "png")
     assert "Classifying 3 inputs." in out and "Saving results into out.npy" in out
     scores = np.load("out.npy")
     net = caffe.Classifier("deploy.prototxt", "w.caffemodel", image_dims=(10, 10), raw_scale=255, channel_swap=(2, 1, 0))
     np.testing.assert_allclose(scores, net.predict([caffe.io.load_image(f"{i}.png") for i in range(3)]), rtol=1e-5)
-    minicaffe("classify", "0.png", "one.npy", *common, "--center_only", "--mean_file=", "--channel_swap=0,1,2", "--raw_scale=1")
+    minicaffe("classify", "0.png", "--out", "one.npy", *common, "--center_only", "--mean_file=", "--channel_swap=0,1,2", "--raw_scale=1")
     assert np.load("one.npy").shape == (1, 5)
     np.save("in.npy", np.random.default_rng(0).random((2, 12, 12, 3)))
-    minicaffe("classify", "in.npy", "two.npy", *common)
+    minicaffe("classify", "in.npy", "--out", "two.npy", *common)
     assert np.load("two.npy").shape == (2, 5)
-    assert "holds no *.jpg" in minicaffe("classify", ".", "x.npy", *common, status=1)
-    assert "whole numbers" in minicaffe("classify", ".", "x.npy", *common, "--channel_swap", "a", status=2)
-    assert "2 whole numbers" in minicaffe("classify", ".", "x.npy", *common[:2], "--images_dim", "256", status=2)
-    assert "counted from 0 to 2" in minicaffe("classify", "0.png", "x.npy", *common, "--channel_swap", "0,1,7", status=2)
-    assert "no such" in minicaffe("classify", "9.png", "x.npy", *common, status=1)
+    assert "holds no *.jpg" in minicaffe("classify", ".", "--out", "x.npy", *common, status=1)
+    assert "whole numbers" in minicaffe("classify", ".", "--out", "x.npy", *common, "--channel_swap", "a", status=2)
+    assert "2 whole numbers" in minicaffe("classify", ".", "--out", "x.npy", *common[:2], "--images_dim", "256", status=2)
+    assert "counted from 0 to 2" in minicaffe("classify", "0.png", "--out", "x.npy", *common, "--channel_swap", "0,1,7", status=2)
+    assert "no such" in minicaffe("classify", "9.png", "--out", "x.npy", *common, status=1)
 
 
 def test_detect(minicaffe, there):
     (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,8,8\n0.png,2,2,12,9\n1.png,1,1,9,9\n")
     common = ("--model_def", "deploy.prototxt", "--pretrained_model", "w.caffemodel", "--crop_mode=list", "--context_pad", 1)
-    assert "Processed 3 windows" in minicaffe("detect", "w.csv", "out.csv", *common)
+    assert "Processed 3 windows" in minicaffe("detect", "w.csv", "--out", "out.csv", *common)
     rows = list(csv.reader(open("out.csv")))
     assert rows[0][:6] == ["filename", "ymin", "xmin", "ymax", "xmax", "class0"] and rows[2][:5] == ["0.png", "2", "2", "9", "12"]
-    minicaffe("detect", "w.csv", "out.h5", *common)
+    minicaffe("detect", "w.csv", "--out", "out.h5", *common)
     with h5py.File("out.h5") as file:
         np.testing.assert_allclose(file["prediction"][:], [[float(v) for v in row[5:]] for row in rows[1:]], rtol=1e-5)
         assert list(file["xmax"]) == [8, 12, 9]
-    assert "must end in" in minicaffe("detect", "w.csv", "out.txt", *common, status=2)
+    assert "must end in" in minicaffe("detect", "w.csv", "--out", "out.txt", *common, status=2)
     (there / "bad.csv").write_text("filename,xmin\n0.png,0\n")
-    assert "bad.csv:2" in minicaffe("detect", "bad.csv", "x.csv", *common, status=1)
-    assert "selective_search" in minicaffe("detect", "w.csv", "x.csv", *common[:4], *common[5:], status=1)
+    assert "bad.csv:2" in minicaffe("detect", "bad.csv", "--out", "x.csv", *common, status=1)
+    assert "selective_search" in minicaffe("detect", "w.csv", "--out", "x.csv", *common[:4], *common[5:], status=1)
 
 
 def test_upgrade(minicaffe, there):
@@ -193,7 +193,7 @@ def test_parse_log_and_plot(minicaffe, there):
     else:
         minicaffe("plot", 6, "x.png", "train.log")
         assert (there / "x.png").stat().st_size
-    assert "choose one with --output" in minicaffe("plot", 0, "x.png", "train.log", "--output", "top5", status=1)
+    assert "choose one with --output" in minicaffe("plot", 0, "y.png", "train.log", "--output", "top5", status=1)
 
 
 def test_our_own_log_is_parsed(minicaffe, there):

@@ -12,7 +12,7 @@ from minicaffe import trace
 
 def test_a_net_and_a_solver(minicaffe, folder):
     for file in ("net.prototxt", "solver.prototxt"):
-        out = minicaffe("trace", file, "--iterations", "2", "--json", "t.json")
+        out = minicaffe("trace", file, "--iterations", "2", "--json", "t.json", "--force")
         assert "> scale" in out and "< scale" in out and "= update" in out and "peak on " in out and "wrote t.json" in out
         made = trace.load(folder / "t.json")
         assert {step["iteration"] for step in made.steps} == {0, 1} and made.document["net"]["file"] == "net.prototxt"

@@ -148,7 +148,8 @@ def test_json_lines_and_resume(folder, capsys):
 def test_json_of_a_new_training_begins_anew(folder):
     for _ in range(2):
         assert cli.main(["train", "solver.prototxt", "--json", "log.jsonl", "--quiet"]) == 0
-    assert [json.loads(line)["iteration"] for line in (folder / "log.jsonl").read_text().splitlines()].count(30) == 1
+    for name in ("log.jsonl", "log.1.jsonl"):
+        assert [json.loads(line)["iteration"] for line in (folder / name).read_text().splitlines()].count(30) == 1
 
 
 def test_the_result_says_how_old_a_test_is_and_counts_all_batches(folder, capsys):

@@ -112,9 +112,9 @@ def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size
         net = ["--model", "deploy.prototxt", "--mean_file", "", *weights]
         return [["test", "net.prototxt", *weights, "--iterations", "5"],
                 ["extract_features", "weights_iter_12.caffemodel", "net.prototxt", "ip,loss", f"{name}_ip,{name}_loss", "5", "--force"],
-                ["classify", "pictures.txt", f"{name}.npy", "--list", *net],
+                ["classify", "pictures.txt", "--out", f"{name}.npy", "--list", *net],
                 ["classify", "pictures", "--ext", "png", *net],
-                ["detect", "windows.csv", f"{name}.csv", "--crop_mode", "list", "--context_pad", "0", *net]]
+                ["detect", "windows.csv", "--out", f"{name}.csv", "--crop_mode", "list", "--context_pad", "0", *net]]
 
     alone = run_commands(folder, *commands("one"))
     first, *others = ranks.run(group_size, __file__, "run_commands", str(folder), *commands("all"))

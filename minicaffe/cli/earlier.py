@@ -1,0 +1,64 @@
+"""Files of an earlier training that have the names of this one's: they are kept under numbered names. Caffe overwrites them.
+
+``net_iter_500.caffemodel`` becomes ``net_iter_500.1.caffemodel``; the next time the number is 2. The solver state beside it gets
+the same number, so that it still finds its model (solver/snapshot.py, `_find_model`).
+"""
+
+import itertools
+import logging
+import os
+import re
+
+from minicaffe.proto.atomic import write_error
+
+logger = logging.getLogger("minicaffe.cli")
+
+
+def keep(paths):
+    """Rename those of `paths` that are files to numbered names, all with the same number; return the old names and the new ones.
+
+    Raises FileError if a file cannot be renamed.
+    """
+    found = [path for path in paths if os.path.isfile(path)]    # not a device, such as /dev/stdout
+    number = next(n for n in itertools.count(1) if not any(os.path.lexists(numbered(path, n)) for path in found))
+    kept = [numbered(path, number) for path in found]
+    for path, new in zip(found, kept, strict=True):
+        try:
+            os.rename(path, new)
+        except OSError as cause:
+            raise write_error(path, cause) from cause
+    return found, kept
+
+
+def numbered(path, number):
+    """Return the name under which file `path` of an earlier training is kept."""
+    extension = next((one for one in (".caffemodel.h5", ".solverstate.h5") if path.endswith(one)), os.path.splitext(path)[1])
+    return f"{path[:len(path) - len(extension)]}.{number}{extension}"
+
+
+def keep_file(path):
+    """Keep the file `path`, if there is one, and say so."""
+    for old, new in zip(*keep([path]), strict=True):
+        logger.warning("%s of an earlier run is kept as %s; --force overwrites it", old, new)
+
+
+def resumes(state, prefix):
+    """Whether a training that goes on from the solver state `state` (None: from none) is the one whose snapshots have `prefix`."""
+    return state is not None and re.fullmatch(re.escape(os.path.realpath(prefix)) + r"_iter_\d+\.solverstate(\.h5)?",
+                                              os.path.realpath(state)) is not None
+
+
+class EarlierSnapshots:
+    """A listener of a solver that keeps the snapshots of earlier trainings; a training overwrites its own."""
+
+    def __init__(self):
+        self.own, self.told = set(), False
+
+    def before_snapshot(self, solver, *paths):
+        found, kept = keep([path for path in paths if path not in self.own])
+        self.own.update(paths)
+        if found:
+            logger.log(logging.INFO if self.told else logging.WARNING, "%s of an earlier training %s kept as %s%s",
+                       " and ".join(found), "is" if len(found) == 1 else "are", " and ".join(kept),
+                       "" if self.told else ", and so are others that this one meets; --force overwrites them")
+            self.told = True

@@ -1,0 +1,202 @@
+"""Tests whose number of batches the command chooses give each record once; a given number says what it leaves out or repeats.
+
+extract_features does the same, and fills a deploy net with pictures.
+"""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.data.db import open_db
+from minicaffe.proto import caffe_pb2
+from minicaffe.solver.report import CountedData, OutputMeans, run_batches
+
+COUNT, CLASSES = 36, 3
+NET = """layer { name: "in" type: "Data" top: "data" top: "label" include { phase: TRAIN } data_param { source: "db" batch_size: 4 backend: LMDB } }
+layer { name: "in" type: "%s" top: "data" top: "label" include { phase: TEST } %s }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.1 } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+layer { name: "right" type: "Accuracy" bottom: "ip" bottom: "label" top: "right" include { phase: TEST } }
+%s
+"""
+DATA = 'data_param { source: "db" batch_size: %d backend: LMDB }'
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """A database, files of its records, weights, and the accuracy and loss that one batch of all records has."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(2)
+    pixels, labels = random.integers(0, 255, (COUNT, 1, 3, 2)).astype(np.uint8), random.integers(0, CLASSES, COUNT)
+    with open_db("db", "LMDB", "w") as db:
+        for i in range(COUNT):
+            datum = caffe_pb2.Datum(channels=1, height=3, width=2, data=pixels[i].tobytes(), label=int(labels[i]))
+            db.put(b"%03d" % i, datum.SerializeToString())
+    (tmp_path / "all.prototxt").write_text(NET % ("Data", DATA % COUNT, ""))
+    caffe.set_random_seed(1)
+    net = caffe.Net("all.prototxt", caffe.TEST)
+    net.save("w.caffemodel")
+    out = net.forward()
+    return pixels, labels, float(out["right"]), float(out["loss"])
+
+
+def values(out):
+    return {name: float(value) for name, value in re.findall(r"(right|loss) = ([\d.]+)", out)}
+
+
+@pytest.mark.parametrize("size", [8, 36, 7, 35, 40, 1])
+def test_test_counts_each_record_once(minicaffe, records, tmp_path, size):
+    right, loss = records[2:]
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % size, ""))
+    out = minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
+    assert values(out) == {"right": pytest.approx(right, abs=1e-5), "loss": pytest.approx(loss, rel=1e-4)}
+    assert float(re.search("Loss: ([0-9.]+)", out)[1]) == pytest.approx(loss, rel=1e-4)
+    last = f", the last of {COUNT % size}" if COUNT % size else ""
+    batches = -(-COUNT // size)
+    assert f"test: 36 records, each once, in {batches} batch{'es' * (batches != 1)} of {size}{last}" in minicaffe.told
+
+
+def test_a_given_number_of_batches_is_caffes(minicaffe, records, tmp_path):
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
+    common = ("test", "net.prototxt", "--weights=w.caffemodel")
+    minicaffe(*common, "--iterations=4")
+    assert "--iterations: 4 batches of 8 are 32 of the 36 records of the test data; the others are left out" in minicaffe.told
+    out = minicaffe(*common, "--iterations=5")
+    assert "--iterations: 5 batches of 8 are 40 records, and the test data hold 36: they begin again" in minicaffe.told
+    net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
+    assert values(out)["right"] == pytest.approx(np.mean([float(net.forward()["right"]) for _ in range(5)]), abs=1e-5)
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 9, ""))
+    minicaffe(*common, "--iterations=4")
+    assert "--iterations" not in minicaffe.told
+
+
+@pytest.mark.parametrize("more", [(), ("--test-batch-size=5",)])
+def test_a_training_counts_each_record_once_in_every_test(minicaffe, records, tmp_path, more):
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
+    minicaffe("train", "net.prototxt", "--weights=w.caffemodel", "--base-lr=0", "--max-iter=6", "--test-interval=2", "--json=r.jsonl", *more)
+    size = 5 if more else 8
+    assert f"test: 36 records, each once, in {-(-COUNT // size)} batches of {size}, the last of {COUNT % size}" in minicaffe.told
+    tests = [json.loads(line)["outputs"] for line in (tmp_path / "r.jsonl").read_text().splitlines() if '"test"' in line]
+    assert len(tests) == 4      # the second begins where the first ended
+    for outputs in tests:
+        assert {o["name"]: o["value"] for o in outputs} == {"right": pytest.approx(records[2], abs=1e-6), "loss": pytest.approx(records[3], rel=1e-5)}
+
+
+def test_a_given_test_iter_is_caffes(minicaffe, records, tmp_path):
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
+    (tmp_path / "solver.prototxt").write_text("net: 'net.prototxt' base_lr: 0 lr_policy: 'fixed' max_iter: 1 test_iter: 4 test_interval: 1")
+    minicaffe("train", "solver.prototxt")
+    assert "test: test_iter: 4 batches of 8 are 32 of the 36 records" in minicaffe.told
+    minicaffe("train", "net.prototxt", "--test-iter=6", "--max-iter=1")
+    assert "test: test_iter: 6 batches of 8 are 48 records, and the test data hold 36" in minicaffe.told
+    minicaffe("train", "net.prototxt", "--test-iter=6", "--max-iter=1", "--quiet")
+    assert minicaffe.told == ""
+
+
+def test_lists_of_hdf5_files_and_of_pictures_are_counted(minicaffe, records, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    pixels, labels, right, loss = records
+    for name, part in (("a.h5", slice(0, 10)), ("b.h5", slice(10, COUNT))):
+        with h5py.File(name, "w") as file:
+            file["data"], file["label"] = pixels[part].astype(np.float32), labels[part].astype(np.float32)
+    (tmp_path / "list.txt").write_text("a.h5\nb.h5\n")
+    (tmp_path / "net.prototxt").write_text(NET % ("HDF5Data", 'hdf5_data_param { source: "list.txt" batch_size: 8 }', ""))
+    assert values(minicaffe("test", "net.prototxt", "--weights=w.caffemodel")) == {"right": pytest.approx(right, abs=1e-5), "loss": pytest.approx(loss, rel=1e-4)}
+    assert "test: 36 records, each once, in 5 batches of 8, the last of 4" in minicaffe.told
+    cv2 = pytest.importorskip("cv2")
+    for i in range(COUNT):
+        cv2.imwrite(f"{i}.png", pixels[i, 0])
+    (tmp_path / "list.txt").write_text("".join(f"{i}.png {label}\n" for i, label in enumerate(labels)))
+    (tmp_path / "net.prototxt").write_text(NET % ("ImageData", 'image_data_param { source: "list.txt" batch_size: 8 is_color: false shuffle: true }', ""))
+    assert values(minicaffe("test", "net.prototxt", "--weights=w.caffemodel"))["right"] == pytest.approx(right, abs=1e-5)
+
+
+def test_a_net_that_takes_no_smaller_batch_says_so(minicaffe, records, tmp_path):
+    fixed = 'layer { name: "flat" type: "Reshape" bottom: "data" top: "flat" reshape_param { shape { dim: 8 dim: 6 } } include { phase: TEST } }\n' \
+            'layer { name: "none" type: "Silence" bottom: "flat" include { phase: TEST } }'
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, fixed))
+    minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
+    assert re.search(r"test: 36 records, 4 of them twice: .*layer 'flat' \(Reshape\).*, in 5 batches of 8$", minicaffe.told, re.M), minicaffe.told
+    net = caffe.Net("net.prototxt", caffe.TEST)
+    assert CountedData.of(net).why and net.blobs["ip"].shape == (8, 3)     # the trial leaves it as it was
+    net.forward()
+
+
+def test_data_whose_number_is_not_known(minicaffe, tmp_path):
+    (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } data_filler { type: "constant" value: 3 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 axis: 0 } }
+        layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }""")
+    caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
+    minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
+    assert "test: how many records there are is not known, so 50 batches are tested" in minicaffe.told
+
+
+def test_outputs_for_each_record(records, tmp_path):
+    """The mean of a value for each record is over the batches that have the record; that of others is by records."""
+    each = 'layer { name: "each" type: "Reduction" bottom: "data" top: "each" reduction_param { axis: 1 } include { phase: TEST } }'
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, each))
+    net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
+    data, means = CountedData.of(net), OutputMeans(net)
+    for i, (_, arrays) in enumerate(run_batches(net, data.batches, records=data.records)):
+        means.add([array.copy() for array in arrays], data.share(i))
+    sums = records[0].reshape(COUNT, -1).sum(axis=1).astype(float)
+    got = [r["value"] for r in means.records() if r["name"] == "each"]
+    np.testing.assert_allclose(got, [sums[i::8].mean() for i in range(8)], rtol=1e-6)
+    assert net.layers[0].position == COUNT and net.layers[0].end is None
+    net.forward()
+    np.testing.assert_array_equal(net.blobs["data"].data, records[0][:8])    # whole batches again, from the first record on
+
+
+def test_a_deploy_net_is_not_tested(minicaffe, tmp_path):
+    (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }""")
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    assert "deploy.prototxt: nothing fills its input 'x', and a test would score zeros" in minicaffe("test", "deploy.prototxt", "--weights=w.caffemodel", status=2)
+
+
+# ---- extract_features
+
+def features(path):
+    with open_db(path, "lmdb") as db:
+        return np.array([caffe_pb2.Datum.FromString(bytes(value)).float_data for _, value in db.records()])
+
+
+@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
+def test_features_of_each_record(minicaffe, records, tmp_path):
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
+    assert "f: 36 records of data" in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "data", "f", 0)
+    np.testing.assert_array_equal(features("f"), records[0].reshape(COUNT, -1))
+    fixed = 'layer { name: "flat" type: "Reshape" bottom: "data" top: "flat" reshape_param { shape { dim: 8 dim: 6 } } include { phase: TEST } }'
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, fixed))
+    assert "BATCHES: must be a number of batches: " in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "data", "g", 0, status=2)
+
+
+@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
+def test_features_of_pictures_by_a_deploy_net(minicaffe, records, tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    (tmp_path / "pictures").mkdir()
+    for i in range(5):
+        cv2.imwrite(f"pictures/{i}.png", records[0][i, 0])
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
+    (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 2 dim: 1 dim: 3 dim: 2 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 } }
+        layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }""")
+    common = ("extract_features", "w.caffemodel", "deploy.prototxt", "ip,data")
+    error = minicaffe(*common, "f,d", 1, status=2)
+    assert "deploy.prototxt: nothing fills its input 'data', so its features would say nothing; give pictures by --images" in error
+    assert not (tmp_path / "f").exists()
+    assert "--mean: for the pictures of --images, which is not given" in minicaffe(*common, "f,d", 1, "--mean=3", status=2)
+    out = minicaffe(*common, "f,d", 0, "--images=pictures", "--ext=png")
+    assert "f: 5 records of ip" in out and re.search("as in (net|all).prototxt", minicaffe.told)
+    pixels = records[0][:5].reshape(5, -1).astype(float)
+    np.testing.assert_allclose(features("d"), pixels, atol=1e-3)
+    net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
+    np.testing.assert_allclose(features("f"), pixels @ net.params["ip"][0].data.T + net.params["ip"][1].data, rtol=1e-3, atol=1e-3)
+    minicaffe(*common, "f2,d2", 2, "--images=pictures", "--ext=png")
+    assert len(features("f2")) == 4 and "2 batches of 2 are 4 of 5 pictures; the others are left out" in minicaffe.told
+    minicaffe(*common, "f3,d3", 9, "--images=pictures/[34].png", "--images=pictures/0.png")
+    assert "3 pictures fill 2 batches of 2, so there are no 9" in minicaffe.told
+    np.testing.assert_allclose(features("d3"), pixels[[3, 4, 0]], atol=1e-3)
