@@ -21,6 +21,7 @@ from minicaffe.data.detection_files import PICTURES, draw_boxes
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import hdf5_in_memory, replacing, write_bytes
 from minicaffe.proto.files import file_error
 from minicaffe.pycaffe import Detector
@@ -80,6 +81,11 @@ def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, *
                           "or a .txt of pictures, or give the deploy net of an SSD", file=net.file)
     if finder is not None:
         names = label_names(labels, finder, training)
+        mode = training.layer.transform_param.resize_param.resize_mode if training else caffe_pb2.ResizeParameter.WARP
+        if mode != caffe_pb2.ResizeParameter.WARP:
+            word = caffe_pb2.ResizeParameter.Resize_mode.Name(mode)
+            options.tell(f"{training.file} resizes pictures by {word}; here they are resized to the input's height and "
+                         "width, as by WARP")
         return find_boxes(net, pictures, names, threshold, out, targets)
     classes = read_labels(labels, None, None, int(np.prod(net.blobs[net.outputs[0]].shape[1:]))) if labels else None
     score_windows(net, windows, crop_mode, context_pad, out, classes)
@@ -138,7 +144,7 @@ def drawings(pictures, out, force):
 def label_names(path, finder, training):
     """Return the names of labels, a dict, from the file `path` or the label map that the nets name; empty if there is none."""
     if path is not None:
-        if path.lower().endswith(".prototxt"):
+        if path.lower().endswith((".prototxt", ".pbtxt")):
             return {label: names[1] for label, names in read_label_map(path).items()}
         count = finder.param.detection_output_param.num_classes
         return dict(enumerate(read_labels(path, None, None, count)))

@@ -87,10 +87,13 @@ def new_folder(path, force=False):
     """Make the folder `path` whole or not at all; yields the path under which whoever uses this makes it.
 
     It grows under a temporary name beside `path` and gets its own name at the end of the ``with`` block; an exception (Ctrl-C too)
-    removes it and leaves what was there before. What a killed process left goes with the next call. With `force` it replaces what
-    is at `path`; otherwise that is a FileError.
+    removes it and leaves what was there before. What a killed process left goes with the next call. With `force` it replaces a
+    file or a folder with a database that is at `path`; otherwise, and for any other folder, that is a FileError.
     """
     check_free(path, force)
+    made = [*(kind.marker for kind in KINDS), *(f"train_{kind.backend.lower()}" for kind in KINDS)]
+    if os.path.isdir(path) and os.listdir(path) and not any(os.path.exists(os.path.join(path, name)) for name in made):
+        raise FileError("is a folder without a database, so --force does not replace it; choose another name", file=os.fspath(path))
     path = Path(absolute(path))
     with temporary_folder(path) as folder:
         growing = folder / path.name

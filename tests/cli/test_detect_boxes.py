@@ -95,7 +95,16 @@ def test_names_of_a_file(minicaffe, ssd, tmp_path):
     assert "names: holds 2 names, the net gives 3 scores" in minicaffe("detect", "0.png", "--labels=names", *COMMON, status=1)
     training_net(tmp_path, "gone.prototxt")
     minicaffe("detect", "0.png", *COMMON)
-    assert "gone.prototxt, which the net names, is not there, so classes have numbers" in minicaffe.told
+    assert "as by WARP" not in minicaffe.told and "gone.prototxt, which the net names, is not there, so classes have numbers" in minicaffe.told
+
+
+def test_another_way_to_resize_is_said(minicaffe, ssd, tmp_path):
+    training_net(tmp_path)
+    text = (tmp_path / "train.prototxt").read_text()
+    assert "resize_param {" in text
+    (tmp_path / "train.prototxt").write_text(text.replace("resize_param {", "resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD"))
+    minicaffe("detect", "0.png", *COMMON)
+    assert "train.prototxt resizes pictures by FIT_LARGE_SIZE_AND_PAD; here they are resized" in minicaffe.told
 
 
 def test_windows_are_refused(minicaffe, ssd, tmp_path):

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from test_classify import DEPLOY, pictures  # noqa: F401  (a fixture)
+from tiny import Process
 
 import minicaffe as caffe
 from minicaffe.cli import app, earlier
@@ -220,3 +221,34 @@ def test_the_trace_of_an_earlier_trouble_is_kept(minicaffe, folder):
     (folder / "t.json").write_text("the trace that shows it")
     minicaffe("train", "solver.prototxt", "--max-iter=2", "--trace-trouble=t.json")
     assert (folder / "t.1.json").read_text() == "the trace that shows it"
+
+
+def test_the_log_of_an_earlier_training_is_kept(folder):
+    for _ in range(2):
+        process = Process("train", "solver.prototxt", cwd=folder, size=(24, 100))
+        assert process.finish()[0] == 0
+    assert " ".join(process.text.split()).count("tiny.log of an earlier run is kept as tiny.1.log") == 1
+    assert "Optimization Done." in (folder / "tiny.1.log").read_text() and "Optimization Done." in (folder / "tiny.log").read_text()
+
+
+def test_force_replaces_no_folder_of_something_else(minicaffe, pictures, tmp_path):  # noqa: F811
+    pictures("")
+    for name in ("cats", "dogs"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(2):
+            shutil.copy(tmp_path / f"{i}.png", tmp_path / "photos" / name)
+    made = ("data", "images", "--from-folders", "photos")
+    assert "photos: is a folder without a database, so --force does not replace it" in minicaffe(*made, "photos", "--force", status=1)
+    assert len(list((tmp_path / "photos").rglob("*.png"))) == 4
+    for force in ((), ("--force",)):
+        minicaffe(*made, "dbs", *force)
+    (tmp_path / "empty").mkdir()
+    minicaffe(*made, "empty", "--force")
+
+
+def test_both_databases_of_cifar_are_looked_at_first(minicaffe, tmp_path):
+    for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+        (tmp_path / name).write_bytes(bytes(3073))
+    (tmp_path / "cifar10_test_lmdb").mkdir()
+    assert "cifar10_test_lmdb: exists already" in minicaffe("convert", "cifar", ".", ".", status=1)
+    assert not (tmp_path / "cifar10_train_lmdb").exists()

@@ -20,6 +20,7 @@ import ranks
 from minicaffe import cuda
 from minicaffe.cli import app, training_file
 from minicaffe.cli import ranks as cli_ranks
+from minicaffe.data.db import open_db
 from minicaffe.device.threads import get_num_threads, set_num_threads, usable_processors
 from minicaffe.errors import ConfigError, DependencyError
 from minicaffe.parallel import launch
@@ -111,17 +112,21 @@ def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size
         weights = ["--weights", "weights_iter_12.caffemodel"]
         net = ["--model", "deploy.prototxt", "--mean_file", "", *weights]
         return [["test", "net.prototxt", *weights, "--iterations", "5"],
+                ["test", "net.prototxt", *weights],     # each record once
+                ["extract_features", "weights_iter_12.caffemodel", "net.prototxt", "label", f"{name}_label", "0", "--force"],
                 ["extract_features", "weights_iter_12.caffemodel", "net.prototxt", "ip,loss", f"{name}_ip,{name}_loss", "5", "--force"],
-                ["classify", "pictures.txt", "--out", f"{name}.npy", "--list", *net],
+                ["classify", "pictures.txt", "--out", f"{name}.npy", "--list", "--force", *net],
                 ["classify", "pictures", "--ext", "png", *net],
-                ["detect", "windows.csv", "--out", f"{name}.csv", "--crop_mode", "list", "--context_pad", "0", *net]]
+                ["detect", "windows.csv", "--out", f"{name}.csv", "--force", "--crop_mode", "list", "--context_pad", "0", *net]]
 
     alone = run_commands(folder, *commands("one"))
     first, *others = ranks.run(group_size, __file__, "run_commands", str(folder), *commands("all"))
     assert [[output.replace("all", "one"), status] for output, status in first] == alone
     assert all(status == 0 for _, status in alone)
     assert all(status == 0 for rank in others for _, status in rank)
-    for name in ("{}_ip/data.mdb", "{}_loss/data.mdb", "{}.npy", "{}.csv"):
+    with open_db(folder / "all_label", "lmdb") as db:
+        assert len(db) == 40
+    for name in ("{}_ip/data.mdb", "{}_label/data.mdb", "{}_loss/data.mdb", "{}.npy", "{}.csv"):
         assert (folder / name.format("one")).read_bytes() == (folder / name.format("all")).read_bytes(), name
 
 
