@@ -90,7 +90,7 @@ def force(command):
 
 
 def check_outputs(*paths, force=False):
-    """Check before all work that the files of `paths` (None: not asked for) can be written, and would overwrite nothing.
+    """Check before all work that the files of `paths` (None: not given) can be written, and would overwrite nothing.
 
     Raises FileError for one that exists, unless `force` says to replace it, and where no file can be made.
     """

@@ -105,7 +105,7 @@ def tell_test(tell, name, data, batches=None):
     name : str
         Of the test, and for given `batches` of what gives them, such as ``test_iter``.
     batches : int, optional
-        How many were asked for; None: all records are tested.
+        How many were given; None: all records are tested.
     """
     if data.records is None:
         if batches is None:
