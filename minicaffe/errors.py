@@ -7,8 +7,10 @@ net a layer) adds it with :meth:`Error.at` while the error passes by. Caffe ende
 
 import difflib
 import itertools
+import reprlib
 
 LONGEST = 2000  # characters that are shown of a message or name: a hostile file has names of a million
+LONGEST_VALUE = 80  # characters that a message repeats of one value
 
 
 class Error(Exception):
@@ -23,11 +25,12 @@ class Error(Exception):
 
     Attributes
     ----------
-    file, line, column, layer, layer_type, field, message
-        The parts of the text; None where unknown. Lines and columns count from 1.
+    file, line, column, layer, layer_type, record, field, message
+        The parts of the text; None where unknown. Lines and columns count from 1, records from 0; a record may be its number with
+        more words, such as ``3 (key '00000003')``.
     """
 
-    def __init__(self, message, *, field=None, file=None, line=None, column=None, layer=None, layer_type=None):
+    def __init__(self, message, *, field=None, file=None, line=None, column=None, layer=None, layer_type=None, record=None):
         super().__init__(message)
         self.message = message
         self.field = field
@@ -36,8 +39,9 @@ class Error(Exception):
         self.column = column
         self.layer = layer
         self.layer_type = layer_type
+        self.record = record
 
-    def at(self, *, file=None, line=None, layer=None, layer_type=None, field=None):
+    def at(self, *, file=None, line=None, layer=None, layer_type=None, record=None, field=None):
         """Fill in the parts of the place that are still unknown and return the error itself.
 
         A line counts in its own file: an error that names another file already does not get it.
@@ -47,7 +51,16 @@ class Error(Exception):
         self.file = self.file if self.file is not None else file
         self.layer = self.layer if self.layer is not None else layer
         self.layer_type = self.layer_type if self.layer_type is not None else layer_type
+        self.record = self.record if self.record is not None else record
         self.field = self.field if self.field is not None else field
+        return self
+
+    def into_message(self):
+        """Move file, line, record and field into the message, where another file comes first; return the error."""
+        layer, self.layer = self.layer, None
+        self.message = str(self)
+        self.file = self.line = self.column = self.record = self.field = None
+        self.layer = layer
         return self
 
     def __reduce__(self):
@@ -58,11 +71,13 @@ class Error(Exception):
         parts = []
         if self.file is not None:
             place = [self.file, self.line, self.column if self.line else None]
-            parts.append(":".join(str(part) for part in place if part))
+            parts.append(":".join(_shortened(str(part)) for part in place if part))
         elif self.line:
             parts.append(f"line {self.line}")
         if self.layer is not None:
             parts.append(f"layer '{_shortened(self.layer)}'" + (f" ({_shortened(self.layer_type)})" if self.layer_type else ""))
+        if self.record is not None:
+            parts.append(f"record {_shortened(str(self.record))}")
         if self.field is not None:
             parts.append(_shortened(self.field))
         # A compiler's log stays whole.
@@ -165,6 +180,54 @@ class DeviceError(Error, RuntimeError):
 
 class WrongDeviceError(DeviceError):
     """Memory of a GPU that the current one may not use; the message names memory, both GPUs and the remedy."""
+
+
+def shown(value):
+    """Return a value as a message repeats it: a str in quotes, of anything else its repr, cut to `LONGEST_VALUE` characters.
+
+    Parameters
+    ----------
+    value : object
+        A long str or bytes, list, tuple, dict or array is cut before its repr is made, which would take time and memory.
+
+    Returns
+    -------
+    str
+    """
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        kind = "" if isinstance(value, str) else f" of {type(value).__name__}"
+        head = value[:LONGEST_VALUE]
+        text = repr(bytes(head) if isinstance(value, bytearray | memoryview) else head)
+        return text if len(value) <= LONGEST_VALUE else f"{text}... ({len(value)} {'bytes' if kind else 'characters'}{kind})"
+    try:
+        text = reprlib.repr(value) if isinstance(value, list | tuple | dict | set | frozenset | int) else repr(value)
+    except Exception:    # a class of the user may fail at that; its name is known at least
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}... (a {type(value).__name__})"
+
+
+def check_type(value, kinds, what, wanted, **place):
+    """Raise `WrongTypeError` unless a value that a caller gave has one of some types; a bool is no int.
+
+    Parameters
+    ----------
+    value : object
+    kinds : type or tuple of type
+    what : str
+        Names the argument: ``"name"``.
+    wanted : str
+        What it should be, as the message says it: ``"the name of a blob"``.
+    **place
+        As of `Error`.
+
+    Returns
+    -------
+    object
+        The value.
+    """
+    if not isinstance(value, kinds) or isinstance(value, bool) and kinds is not bool:
+        raise WrongTypeError(f"{what} must be {wanted}, got {shown(value)}, a {type(value).__name__}", **place)
+    return value
 
 
 def _shortened(text):

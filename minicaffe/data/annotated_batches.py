@@ -3,7 +3,7 @@
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from minicaffe.data.record_batches import RecordBatches, at_record, picture
+from minicaffe.data.record_batches import RecordBatches, picture
 from minicaffe.errors import DataError, Error
 from minicaffe.proto import caffe_pb2
 
@@ -39,7 +39,7 @@ class AnnotatedBatches(RecordBatches):
             try:
                 picture, label, objects = self._one(bytes(value), number)
             except Error as error:
-                raise at_record(error, i)
+                raise error.at(record=i)
             pictures.append(picture)
             classes.append(label)
             rows.append(np.column_stack([np.full(len(objects), i), objects]))

@@ -14,7 +14,7 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
 from minicaffe.data.image_list import ImageList, decode_picture, read_content
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
@@ -167,10 +167,8 @@ def compute_mean(db, progress=None):
             if total is None:
                 total = np.zeros(batch.shape[1:])
             if batch.shape[1:] != total.shape:
-                error = DataError(f"is {_sizes(batch.shape[1:])}, record 0 is {_sizes(total.shape)}; all must agree")
-                error.record = 0
-                raise error
-        except DataError as error:
+                raise DataError(f"is {_sizes(batch.shape[1:])}, record 0 is {_sizes(total.shape)}; all must agree", record=0)
+        except (DataError, ShapeError) as error:
             raise db.locate(error, start + error.record, records[error.record][0]) from None
         pixels = np.empty(batch.shape)
         batch.write(pixels)

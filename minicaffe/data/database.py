@@ -79,8 +79,8 @@ class Database(ABC):
             self._pending = []
 
     def locate(self, error, number, key):
-        """Put database, number and key of a record into `error` and return it."""
-        error.field = f"record {number % len(self)} (key '{bytes(key).decode(errors='backslashreplace')}')"
+        """Put database, number and key of a record into `error`, which keeps its field, and return it."""
+        error.record = f"{number % len(self)} (key '{bytes(key).decode(errors='backslashreplace')}')"
         return error.at(file=self.source)
 
     def __enter__(self):

@@ -213,8 +213,7 @@ def _read(read, path, name):
         return read(path)
     except Error as error:
         if error.file is not None:  # the net's file comes first in the message
-            error.message = f"'{error.file}'{f', line {error.line}' if error.line else ''}: {error.message}"
-            error.file = error.line = error.field = None
+            error.into_message()
         raise error.at(field=f"{PLACE}.{name}")
 
 

@@ -80,12 +80,9 @@ class ImageBatches:
         try:
             return self.transformer.load_images(pictures, [self.images.entries[index][1] for index in indices])
         except (DataError, ShapeError) as error:
-            record = getattr(error, "record", None)
-            if record is None:
+            if error.record is None:
                 raise
-            if error.field != f"record {record}":  # the field of the transformer's rule that the picture does not fit
-                error.message = f"{error.field}: {error.message}"
-            raise self.images.locate(error, indices[record])
+            raise self.images.locate(error, indices[error.record])
 
     def _read(self, path):
         image = decode_picture(read_content(path, self.within), path, self.color)

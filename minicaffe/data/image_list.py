@@ -42,8 +42,8 @@ class ImageList:
             raise DataError("the image list is empty", file=self.path)
 
     def locate(self, error, index):
-        """Put the list, the line and the number of an entry into `error` and return it."""
-        error.field = f"record {index}"
+        """Put the list, the line and the number of an entry into `error`, which keeps its field, and return it."""
+        error.record = index
         line = index + 1
         for blank in self._blank:
             line += blank <= line

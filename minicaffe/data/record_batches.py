@@ -47,10 +47,9 @@ class RecordBatches:
         try:
             self._fill([value for _, value in records], numbers, buffer)
         except Error as error:
-            index = getattr(error, "record", None)
-            if index is None:
+            if error.record is None:
                 raise error.at(file=self.source)
-            raise self.db.locate(error, numbers[index], records[index][0])
+            raise self.db.locate(error, numbers[error.record], records[error.record][0])
 
     def _fill(self, values, numbers, buffer):
         """Put a batch of serialized records, which are those of `numbers`, into `buffer`."""
@@ -70,7 +69,7 @@ class RecordBatches:
                     raise DataError("is no Datum: protobuf cannot read it") from None
                 pictures.append(self.augmenter.picture(picture(datum, *self.colours), number))
             except Error as error:
-                raise at_record(error, i)
+                raise error.at(record=i)
             labels.append(datum.label)
         return self.transformer.load_images(pictures, labels)
 
@@ -86,11 +85,3 @@ def picture(datum, force_color=False, force_gray=False):
     if datum.encoded:
         return decode_image(datum.data, force_color, force_gray)
     return np.ascontiguousarray(datum_array(datum.SerializeToString()).transpose(1, 2, 0))
-
-
-def at_record(error, index):
-    """Note in an error that it is about record `index` of a batch; its field moves into the message; return it."""
-    if error.field is not None:
-        error.message, error.field = f"{error.field}: {error.message}", None
-    error.record = index
-    return error

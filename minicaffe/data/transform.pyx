@@ -208,7 +208,7 @@ cdef class Transformer:
                 )
         elif self.mean is not None and len(self.mean) not in (1, picture.channels):
             raise ShapeError(
-                f"must be given once or once a channel ({picture.channels}), got {len(self.mean)}",
+                f"give one value, or one for each of the {picture.channels} channels of the picture, got {len(self.mean)}",
                 field="transform_param.mean_value",
             )
         if self.rule.crop_h:
@@ -258,13 +258,12 @@ cdef class Batch:
             else:
                 for i in range(self.count):
                     self._take_image(i, sources[i], image_labels[i])
+            i = 0
             first = transformer._output(self.pictures)
             for i in range(1, self.count):
                 self._check_like_first(i, first)
         except (DataError, ShapeError) as error:
-            if getattr(error, "record", None) is None:
-                error.record = i
-            raise error.at(field=f"record {error.record}")
+            raise error.at(record=i)
         self.shape = (self.count, *first)
 
     def __dealloc__(self):
@@ -298,7 +297,7 @@ cdef class Batch:
                     self._lay_out(i, datums[i].channels, datums[i].height, datums[i].width)
                     self.pictures[i].bytes = datums[i].data if datums[i].size and not datums[i].encoded else NULL
             if reason:
-                raise _at_record(DataError(datum_fault(reason, &datums[i])), i)
+                raise DataError(datum_fault(reason, &datums[i]), record=i)
             for i in range(self.count):
                 if datums[i].encoded:
                     try:
@@ -309,7 +308,7 @@ cdef class Batch:
                         held += image.nbytes
                         check_bytes(held, f"the {i + 1} first decoded pictures of a batch")  # crop_size makes them small later
                     except (DataError, ShapeError) as error:
-                        raise _at_record(error, i)
+                        raise error.at(record=i)
                     self._take_image(i, image, datums[i].label)
                 else:
                     raw += 1
@@ -338,9 +337,7 @@ cdef class Batch:
         if image.ndim == 2:
             image = image[:, :, np.newaxis]
         if image.dtype not in (np.uint8, np.float32) or image.ndim != 3 or image.size == 0:
-            raise _at_record(
-                DataError(f"must be a uint8 or float32 picture (height, width, channels), got {image.dtype} {image.shape}"), i
-            )
+            raise DataError(f"must be a uint8 or float32 picture (height, width, channels), got {image.dtype} {image.shape}", record=i)
         image = np.ascontiguousarray(image)
         self.kept.append(image)
         cdef Picture* picture = &self.pictures[i]
@@ -404,8 +401,3 @@ cdef _flat(array):
     if not array.flags.c_contiguous:
         raise ConfigError("the arrays to fill must be C-contiguous")
     return array.reshape(-1)
-
-
-cdef _at_record(error, index):
-    error.record = index
-    return error

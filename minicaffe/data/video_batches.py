@@ -3,7 +3,7 @@
 import os
 
 from minicaffe.data.datum import opencv
-from minicaffe.errors import DataError, FileError
+from minicaffe.errors import DataError, FileError, ShapeError
 
 
 class VideoBatches:
@@ -88,4 +88,9 @@ class VideoBatches:
             self._go_to(number)
             pictures.append(self.augmenter.picture(self._next(), number))
             self._place = number + 1
-        return self.transformer.load_images(pictures)
+        try:
+            return self.transformer.load_images(pictures)
+        except (DataError, ShapeError) as error:
+            if error.record is not None:
+                error.record = numbers[error.record]
+            raise error.at(file=self.source)

@@ -201,8 +201,7 @@ class WindowBatches:
             try:
                 self._put(row, flip, data[i])
             except (DataError, FileError) as error:
-                error.field = f"record {number}"
-                raise error.at(file=self.source, line=int(row[LINE]))
+                raise error.at(file=self.source, line=int(row[LINE]), record=number)
             if labels is not None:
                 labels[i] = row[LABEL]
 

@@ -9,7 +9,7 @@ from pictures import batch, source_net  # noqa: E402
 
 from minicaffe.common import TEST  # noqa: E402
 from minicaffe.data.db import open_db  # noqa: E402
-from minicaffe.errors import ConfigError, DataError, Error  # noqa: E402
+from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 
 
@@ -86,3 +86,23 @@ def test_wrong(source, tmp_path):
     net = source_net(text(write(tmp_path / "bad", [good, b"\xff\xff"]), "resize_param { height: 3 width: 3 }"))
     with pytest.raises(DataError, match=r"record 1 \(key '00000001'\): .*is no Datum"):
         batch(net)
+
+
+@pytest.mark.parametrize("transform, message", [
+    ("mean_value: 1 mean_value: 2", "transform_param.mean_value: give one value, or one for each of the 1 channels"),
+    ("crop_size: 6", "transform_param.crop_size: must be at most height and width of the picture, got 6 for 1 x 5 x 5"),
+    ("crop_size: 6 resize_param { height: 4 width: 5 }", "transform_param.crop_size: .* got 6 for 1 x 4 x 5"),
+])
+def test_a_record_that_does_not_fit_a_field_is_named_beside_it(tmp_path, transform, message):
+    record = caffe_pb2.Datum(channels=1, height=5, width=5, data=bytes(25)).SerializeToString()
+    path = write(tmp_path / "db", [record])
+    with pytest.raises(ShapeError, match=rf"layer 'd' \(Data\): .*record 0 \(key '00000000'\): {message}"):
+        batch(source_net(text(path, transform, 1)))
+
+
+def test_a_later_record_that_does_not_fit_a_field_is_named_beside_it(tmp_path):
+    records = [caffe_pb2.Datum(channels=n, height=6, width=6, data=bytes(36 * n)).SerializeToString() for n in (3, 1)]
+    net = source_net(text(write(tmp_path / "db", records), "mean_value: 1 mean_value: 2 mean_value: 3", 1))
+    with pytest.raises(ShapeError, match=r"record 1 \(key '00000001'\): transform_param.mean_value: give one value"):
+        for _ in range(2):
+            batch(net)

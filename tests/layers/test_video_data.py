@@ -88,7 +88,7 @@ def test_wrong(video, fields, size, error, message):
 
 
 def test_wrong_transform(video):
-    with pytest.raises(Error, match=r"layer 'v' \(VideoData\): transform_param.crop_size: must be at most height and width"):
+    with pytest.raises(Error, match=r"layer 'v' \(VideoData\): .*film.avi: record 0: transform_param.crop_size: must be at most height"):
         source_net(text(FILE, 1, "crop_size: 40"))
 
 
@@ -108,3 +108,8 @@ def test_untrusted(video, tmp_path):
             source_net(text(f'video_type: VIDEO video_file: "{name}"'), trusted=False)
     with pytest.raises(ConfigError, match="video_data_param.device_id: the net is not trusted, and asks for a camera"):
         source_net(text(""), trusted=False)
+
+
+def test_a_frame_that_does_not_fit_a_field_is_named_with_it(video):
+    with pytest.raises(Error, match=r"film.avi: .*record 0: transform_param.mean_value: give one value, or one for each of the 3"):
+        batch(source_net(text(FILE, 2, "mean_value: 1 mean_value: 2")))

@@ -150,7 +150,7 @@ def test_all_windows_are_drawn_alike_and_a_resumed_run_repeats(picture, tmp_path
     ("batch_size: 1 crop_mode: 'round'", "", "window_data_param.crop_mode: must be 'warp' or 'square', got 'round'"),
     ("batch_size: 1 fg_fraction: 1.5", "", "window_data_param.fg_fraction: must be from 0 to 1"),
     ("batch_size: 1 fg_fraction: nan", "", "window_data_param.fg_fraction: must be from 0 to 1"),
-    ("batch_size: 1", "mean_value: 1 mean_value: 2", "transform_param.mean_value: must be given once"),
+    ("batch_size: 1", "mean_value: 1 mean_value: 2", "transform_param.mean_value: give one value"),
     ("batch_size: 1", "mean_value: 1 mean_file: 'mean'", "cannot both be set"),
     ("batch_size: 1", "mean_file: 'mean'", "transform_param.mean_file: 'mean' is 3 x 7 x 9, too small"),
     ("batch_size: 1 bg_threshold: 0", "", "has no window with an overlap below 0"),

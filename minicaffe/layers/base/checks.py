@@ -18,9 +18,7 @@ def in_field(field, but=()):
         raise
     except Error as error:
         if error.file is not None:
-            place = error.file if error.line is None else f"{error.file}:{error.line}"
-            inside = "" if error.field is None else f"{error.field}: "
-            error.message, error.file, error.line, error.field = f"{place}: {inside}{error.message}", None, None, None
+            error.into_message()
         raise error.at(field=field)
 
 

@@ -68,7 +68,7 @@ class WindowDataLayer(PrefetchingLayer):
             raise ConfigError("cannot both be set", field="transform_param.mean_file and mean_value")
         if param.mean_value:
             if len(param.mean_value) not in (1, 3):
-                raise ShapeError(f"must be given once or once a channel (3), got {len(param.mean_value)}",
+                raise ShapeError(f"give one value, or one for each of the 3 channels of the picture, got {len(param.mean_value)}",
                                  field="transform_param.mean_value")
             return np.broadcast_to(np.array(param.mean_value, np.float64), 3).reshape(3, 1, 1)
         if not param.mean_file:
