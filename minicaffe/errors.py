@@ -226,8 +226,29 @@ def check_type(value, kinds, what, wanted, **place):
         The value.
     """
     if not isinstance(value, kinds) or isinstance(value, bool) and kinds is not bool:
-        raise WrongTypeError(f"{what} must be {wanted}, got {shown(value)}, a {type(value).__name__}", **place)
+        raise WrongTypeError(f"{what} must be {wanted}, got {shown(value)} ({type(value).__name__})", **place)
     return value
+
+
+def names_of(names, what, **place):
+    """Return a list of the names that a caller gave; none for None.
+
+    Parameters
+    ----------
+    names : iterable of str or None
+    what : str
+        Names the argument: ``"blobs"``.
+    **place
+        As of `Error`.
+
+    Raises
+    ------
+    WrongTypeError
+        If it is a str, whose letters would be the names, something else that is no list of str.
+    """
+    if isinstance(names, str | bytes) or not hasattr(names, "__iter__") and names is not None:
+        raise WrongTypeError(f"{what} must be a list of names, got {shown(names)}; for a single name give a list of it", **place)
+    return [check_type(name, str, f"each of {what}", "a str", **place) for name in names or ()]
 
 
 def _shortened(text):
@@ -241,9 +262,9 @@ def close_matches(name, known):
     """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`, whatever the case.
 
     Comparing takes time in proportion to all lengths: nothing is near a name of more than 100 characters, and of long lists the
-    names first met are looked at.
+    names first met are looked at. Nothing is near a `name` that is no str.
     """
-    if len(name) > 100:
+    if not isinstance(name, str) or len(name) > 100:
         return ""
     by_lower = {k.lower(): k for k in itertools.islice(known, 2000) if len(k) <= 100}
     near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)

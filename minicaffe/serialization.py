@@ -15,10 +15,10 @@ from collections import namedtuple
 import numpy as np
 
 from minicaffe.blob import NUMPY_TYPES, Blob, Dtype
-from minicaffe.errors import ConfigError, DataError, Error, MissingNameError, ShapeError, WrongTypeError, close_matches
+from minicaffe.errors import ConfigError, DataError, Error, MissingNameError, ShapeError, WrongTypeError, close_matches, shown
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.synced import SyncedHead
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import replacing
 from minicaffe.proto.binary import counted, varint
 from minicaffe.proto.files import map_bytes
@@ -74,7 +74,7 @@ def register_serializer(kind, to, from_, name=None):
         If `kind` is no type, `name` no str that UTF-8 can hold, or the type is stored by minicaffe itself.
     """
     if not isinstance(kind, type):
-        raise WrongTypeError(f"register_serializer takes a type, got {kind!r}")
+        raise WrongTypeError(f"register_serializer takes a type, got {shown(kind)}")
     name = f"{kind.__module__}.{kind.__qualname__}" if name is None else name
     _encoded(name, "a registered type")
     if (kind in PLAIN or kind in LISTS or kind in (np.ndarray, Blob) or issubclass(kind, np.generic)
@@ -159,7 +159,7 @@ def _encoded(name, what):
     try:
         return name.encode()
     except (AttributeError, UnicodeEncodeError):
-        raise WrongTypeError(f"the name of {what} must be a str that UTF-8 can hold, got {name!r}") from None
+        raise WrongTypeError(f"the name of {what} must be a str that UTF-8 can hold, got {shown(name)}") from None
 
 
 def _slot_parts(value, name, count):
@@ -267,7 +267,7 @@ def read_file(path, names=None):
                 raise DataError("comes twice; the file is damaged", field=name)
             values[name] = value
     except Error as error:
-        raise error.at(file=str(path))
+        raise kinds.named(error.at(file=str(path)), data, "a file of Workspace.save", ("workspace",))
     if names is None:
         return values
     for name in names:

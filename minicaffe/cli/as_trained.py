@@ -26,7 +26,7 @@ from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import read_net
 from minicaffe.ops.engine import check_precision
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.files import file_error
 from minicaffe.pycaffe.classifier import picture_transformer
 
@@ -338,7 +338,8 @@ def load_npy(path):
     except OSError as error:
         raise file_error(path, error) from error
     except ValueError as error:
-        raise DataError(f"is no .npy file of numbers: {error}", file=path) from None
+        raise kinds.named(DataError(f"is no .npy file of numbers: {error}", file=path), kinds.head_of(path),
+                          "a NumPy array (.npy)", ("npy",)) from None
 
 
 def load_picture(path, net):

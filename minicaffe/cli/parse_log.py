@@ -18,6 +18,7 @@ import click
 
 from minicaffe.cli import options
 from minicaffe.errors import ConfigError, DataError
+from minicaffe.proto import kinds
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import file_error
 
@@ -47,8 +48,8 @@ def parse_log(log_file, folder, delimiter, verbose, force):
         raise ConfigError(f"must be one character, got '{delimiter}'", field="--delimiter")
     tables = read_log(log_file)
     if not any(tables.values()):
-        raise DataError("holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or "
-                        "--json LOG)?", file=log_file)
+        raise is_no_log(log_file, "holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or "
+                                  "--json LOG)?")
     paths = {phase: Path(folder) / f"{Path(log_file).name}.{phase}" for phase, rows in tables.items() if rows}
     options.check_outputs(*paths.values(), force=force)
     for phase, path in paths.items():
@@ -86,6 +87,12 @@ class Run:
     cut: str | None = None
 
 
+def is_no_log(path, message):
+    """Return the error for a file in which no training was found: what it is, where that is known, else `message`."""
+    own = "log", "text", "json", "empty"
+    return kinds.named(DataError(message, file=path), kinds.head_of(path), "the log of a training", own)
+
+
 def read_log(path):
     """Return the tables of `read_run`."""
     return read_run(path).tables
@@ -95,6 +102,7 @@ def read_run(path):
     """Return the Run of a log or of lines of --json, as far as the file goes: a last line that is cut off is left out."""
     try:
         with open(path, errors="replace") as file:
+            kinds.check(file.buffer.peek(kinds.HEAD), "the log of a training", path)
             lines = file.readlines()
         year = datetime.datetime.fromtimestamp(os.path.getctime(path)).year
     except OSError as error:

@@ -13,7 +13,7 @@ import click
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.chart import draw, widened
-from minicaffe.cli.parse_log import read_run
+from minicaffe.cli.parse_log import is_no_log, read_run
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.errors import ConfigError, DataError, DependencyError
 from minicaffe.proto.atomic import replacing
@@ -70,7 +70,7 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
         has = sorted({name for run in runs for rows in run.tables.values() for row in rows for name in list(row)[3:]})
         there = f"its outputs are {', '.join(has)}" if has else (
             "it holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or --json LOG)?")
-        raise DataError(f"has no {column or ', '.join(wanted)} along {along}; {there}", file=logs[0])
+        raise is_no_log(logs[0], f"has no {column or ', '.join(wanted)} along {along}; {there}")
     scales = [logarithmic or name in WATCHED for name, _ in drawn]
     if picture is None:
         return in_terminal(drawn, scales, along)
@@ -129,7 +129,7 @@ def curve(log, table, what, along, column=None):
     points = [(row[along], row[name]) for row in rows if row.get(name) is not None and row[along] is not None]
     if not points:
         has = f"its {table} outputs are {', '.join(names)}; choose one with --output" if names else f"it holds no {table} outputs"
-        raise DataError(f"has no {table} {column or what} along {NAMES[along]}; {has}", file=log)
+        raise is_no_log(log, f"has no {table} {column or what} along {NAMES[along]}; {has}")
     return name, *zip(*points, strict=True)
 
 

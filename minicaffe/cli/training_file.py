@@ -6,7 +6,7 @@ import re
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.data.data import check_database, count_records
 from minicaffe.net.definitions import filter_layers
-from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto import caffe_pb2, kinds, upgrade
 from minicaffe.proto.files import MAX_TEXT, read_bytes
 from minicaffe.solver import create_solver, solver_types
 
@@ -34,7 +34,8 @@ def is_net(path, content=None):
     of either.
     """
     names, depth = [], 0
-    text = (read_bytes(path, MAX_TEXT) if content is None else content).decode("utf-8", "replace")
+    content = read_bytes(path, MAX_TEXT) if content is None else content
+    text = content.decode("utf-8", "replace")
     for name, opening, closing in FIELD_OR_BRACE.findall(NOISE.sub('""', text)):
         if name and depth == 0:
             names.append(name)
@@ -42,7 +43,8 @@ def is_net(path, content=None):
     of_net, of_solver = (sum(name in message.DESCRIPTOR.fields_by_name for name in names)
                          for message in (caffe_pb2.NetParameter, caffe_pb2.SolverParameter))
     if not of_net and not of_solver and "\0" not in text:
-        raise ConfigError("is neither a solver nor a net: it has no field of one; give a prototxt", file=path)
+        raise kinds.named(ConfigError("is neither a solver nor a net: it has no field of one; give a prototxt", file=path), content,
+                          "a prototxt", ("prototxt", "text"))
     return of_net > of_solver
 
 

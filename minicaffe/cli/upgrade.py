@@ -7,7 +7,7 @@ import click
 
 from minicaffe.cli import options
 from minicaffe.errors import DataError, FileError
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.binary import check_net, parse_message
 from minicaffe.proto.files import read_bytes
@@ -72,4 +72,5 @@ def parse_binary(path):
         check_net(data)
         return parse_message(caffe_pb2.NetParameter, data)
     except DataError:
-        raise FileError("is no binary NetParameter, or is damaged; a prototxt is upgraded by net_text", file=path) from None
+        error = FileError("is no binary NetParameter, or is damaged; a prototxt is upgraded by net_text", file=path)
+        raise kinds.named(error, data, "a binary NetParameter (a .caffemodel)", ("caffemodel", "prototxt")) from None

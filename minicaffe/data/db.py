@@ -14,9 +14,10 @@ from pathlib import Path
 
 from minicaffe.data.db_leveldb import LevelDB
 from minicaffe.data.db_lmdb import LMDB
-from minicaffe.errors import ConfigError, FileError
+from minicaffe.errors import ConfigError, FileError, shown
+from minicaffe.proto import kinds
 from minicaffe.proto.atomic import check_free, temporary_folder
-from minicaffe.proto.files import absolute
+from minicaffe.proto.files import absolute, path_of
 
 KINDS = (LevelDB, LMDB)  # index: caffe_pb2.DataParameter.DB
 
@@ -48,21 +49,24 @@ def open_db(source, backend, mode="r", *, readahead=True):
     DependencyError
         The package for `backend` is not installed.
     """
-    source = os.fspath(source)
+    source = path_of(source)
     kind = backend_class(backend)
     if mode == "w":
         if os.path.lexists(source):
             raise FileError("exists already; remove it or choose another name", file=source)
         return kind.create(source)
     if mode != "r":
-        raise ConfigError(f"mode must be 'r' or 'w', got {mode!r}")
+        raise ConfigError(f"mode must be 'r' or 'w', got {shown(mode)}")
     if not os.path.exists(source):
         raise FileError("no such database; check the path, which is relative to the working directory", file=source)
     if not os.path.isdir(source):
-        raise FileError(f"is a file, but a database of kind {kind.backend} is a directory", file=source)
+        error = FileError(f"is a file, but a database of kind {kind.backend} is a directory", file=source)
+        raise kinds.named(error, kinds.head_of(source), f"the folder of a database of kind {kind.backend}")
     if not os.path.exists(os.path.join(source, kind.marker)):
         other = next((k for k in KINDS if os.path.exists(os.path.join(source, k.marker))), None)
-        remedy = f"it looks like {other.backend}: set backend: {other.backend}" if other else "check the path"
+        remedy = f"it looks like {other.backend}: set backend: {other.backend}" if other else \
+            "only its lock file lock.mdb is there: copy data.mdb, too" if os.path.exists(os.path.join(source, "lock.mdb")) else \
+            "check the path"
         raise FileError(f"is not a database of kind {kind.backend}: no {kind.marker} in it; {remedy}", file=source)
     return kind.open(source, readahead)
 
@@ -72,7 +76,7 @@ def backend_class(backend):
     for number, kind in enumerate(KINDS):
         if backend == number or isinstance(backend, str) and backend.upper() == kind.backend:
             return kind
-    raise ConfigError(f"must be one of {', '.join(kind.backend for kind in KINDS)}, got {backend!r}", field="backend")
+    raise ConfigError(f"must be one of {', '.join(kind.backend for kind in KINDS)}, got {shown(backend)}", field="backend")
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import os
 
 from minicaffe.data.database import Database, Handle, damaged, share
 from minicaffe.errors import DataError, DependencyError, FileError
+from minicaffe.proto import kinds
 
 
 class LevelDB(Database):
@@ -37,11 +38,10 @@ class LevelDB(Database):
             with shared.handle.iterator() as first:
                 empty = next(first, None) is None
         except (plyvel.Error, OSError) as error:
-            raise FileError(
-                f"cannot be opened as LEVELDB: {error}; it must be whole, writable (LevelDB locks it) and open in no "
-                "other process: copy it, or convert it to LMDB",
-                file=source,
-            ) from error
+            fault = FileError(f"cannot be opened as LEVELDB: {error}; it must be whole, writable (LevelDB locks it) and open in no "
+                              "other process: copy it, or convert it to LMDB", file=source)
+            marker = os.path.join(source, cls.marker)
+            raise kinds.named_inside(fault, marker, "a file of a LevelDB database", ("leveldb",)) from error
         if empty:
             raise DataError("holds no records; make the database anew", file=source)
         return cls(source, shared)

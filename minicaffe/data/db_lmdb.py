@@ -10,7 +10,8 @@ import os
 import lmdb
 
 from minicaffe.data.database import Database, Handle, damaged, share
-from minicaffe.errors import DataError, FileError
+from minicaffe.errors import DataError, FileError, shown
+from minicaffe.proto import kinds
 
 MAP_SIZE = 10 << 20  # bytes, LMDB's own default
 
@@ -44,7 +45,9 @@ class LMDB(Database):
             if "already open" in str(error):  # LMDB allows a process one opening of a file; a program's own is not ours to share
                 raise FileError("is open in this process by lmdb.open; close that first, or copy the database",
                                 file=source) from error
-            raise FileError(f"is not a readable LMDB: {error}; make the database anew", file=source) from error
+            fault = FileError(f"is not a readable LMDB: {error}; make the database anew", file=source)
+            marker = os.path.join(source, cls.marker)
+            raise kinds.named_inside(fault, marker, "the data file of an LMDB database", ("lmdb",)) from error
         if shared.handle.stat()["entries"] == 0:
             raise DataError("holds no records; make the database anew", file=source)
         return cls(source, shared)
@@ -92,7 +95,7 @@ class LMDB(Database):
                 longest = max((key for key, _ in records), key=len)
                 raise DataError(
                     f"a key must have 1 to {self._env.max_key_size()} bytes, the longest here has {len(longest)}: "
-                    f"{longest[:60]!r}; shorten the name",
+                    f"{shown(longest)}; shorten the name",
                     file=self.source,
                 ) from error
             except lmdb.Error as error:

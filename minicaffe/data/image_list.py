@@ -7,7 +7,8 @@ import numpy as np
 
 from minicaffe.data.datum import opencv, png_is_cut
 from minicaffe.data.integers import integer
-from minicaffe.errors import DataError, Error, FileError
+from minicaffe.errors import DataError, Error, FileError, shown
+from minicaffe.proto import kinds
 from minicaffe.proto.files import check_below, read_lines, read_whole
 
 
@@ -22,7 +23,7 @@ class ImageList:
     def __init__(self, path):
         self.path = str(path)
         try:
-            lines = read_lines(path)
+            lines = read_lines(path, "an image list")
         except FileError as error:
             error.message = f"image list cannot be read: {error.message}"
             raise
@@ -32,12 +33,12 @@ class ImageList:
             if not line.strip():
                 self._blank.append(number)
                 continue
-            if not space:
-                raise DataError("a line must be a path, a space and a label", file=self.path, line=number)
             try:
+                if not space:
+                    raise DataError(f"a line must be a path, a space and a label, got {shown(line)}")
                 self.entries.append((name, integer(label, "label", "HDF5Data takes labels that are real numbers")))
             except DataError as error:
-                raise error.at(file=self.path, line=number)
+                raise kinds.named(error.at(file=self.path, line=number), "\n".join(lines[:99]), "an image list", ("text",))
         if not self.entries:
             raise DataError("the image list is empty", file=self.path)
 
@@ -78,5 +79,9 @@ def decode_picture(content, path, color=True):
         except cv2.error as error:
             raise DataError(f"OpenCV fails on '{path}': {error.err}") from None
     if image is None:
-        raise DataError(f"OpenCV knows no picture in '{path}' ({len(content)} bytes); make the file anew or drop it")
+        error = DataError(f"OpenCV knows no picture in '{path}' ({len(content)} bytes); make the file anew or drop it")
+        kind = kinds.kind_of(content)
+        if kind is not None and kind.name != "picture":
+            error.message = f"'{path}' {kinds.describe(kind, 'a picture')}"
+        raise error
     return image

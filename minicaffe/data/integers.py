@@ -2,7 +2,7 @@
 
 import re
 
-from minicaffe.errors import DataError
+from minicaffe.errors import LONGEST_VALUE, DataError, shown
 
 
 def integer(text, what, remedy="", least=-(1 << 31)):
@@ -24,10 +24,10 @@ def integer(text, what, remedy="", least=-(1 << 31)):
         If it is something else, such as ``2.5``, ``7x`` or ``1_000``, or too large.
     """
     if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise DataError(f"{what} '{text[:80]}' is not an integer{remedy and f'; {remedy}'}")
-    value = int(text[:80])
+        raise DataError(f"{what} {shown(text)} is not an integer{remedy and f'; {remedy}'}")
+    value = int(text[:LONGEST_VALUE])
     if not -(1 << 31) <= value < 1 << 31:
-        raise DataError(f"{what} {text[:80]} does not fit into 32 bits")
+        raise DataError(f"{what} {text[:LONGEST_VALUE]} does not fit into 32 bits")
     if value < least:
-        raise DataError(f"{what} must be at least {least}, got {text[:80]}")
+        raise DataError(f"{what} must be at least {least}, got {text[:LONGEST_VALUE]}")
     return value

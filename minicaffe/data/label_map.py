@@ -1,9 +1,9 @@
 """Label maps and lists of names and sizes, the text files that go along with a detection database (SSD's convert_annoset)."""
 
 from minicaffe.data.integers import integer
-from minicaffe.errors import DataError
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.files import read_bytes
+from minicaffe.errors import DataError, shown
+from minicaffe.proto import caffe_pb2, kinds
+from minicaffe.proto.files import read_lines
 from minicaffe.proto.text import read_text
 
 
@@ -28,16 +28,20 @@ def read_name_sizes(path):
     Raises FileError or DataError, naming the line, if the file cannot be read or has a line of another form.
     """
     pictures = []
-    for number, line in enumerate(read_bytes(path).decode("utf-8", "surrogateescape").splitlines(), 1):
+    for number, line in enumerate(read_lines(path, "a list of names, heights and widths"), 1):
         words = line.split()
         if not words:
             continue
         if len(words) != 3:
-            raise DataError(f"must be a name, a height and a width, got '{line[:80]}'", file=str(path), line=number)
+            raise _wrong(DataError(f"must be a name, a height and a width, got {shown(line)}"), path, number)
         try:
             pictures.append((words[0], *(integer(word, "a height or width", least=1) for word in words[1:])))
         except DataError as error:
-            raise error.at(file=str(path), line=number)
+            raise _wrong(error, path, number)
     if not pictures:
         raise DataError("holds no line of a name, a height and a width", file=str(path))
     return pictures
+
+
+def _wrong(error, path, line):
+    return kinds.named(error.at(file=str(path), line=line), kinds.head_of(path), "a list of names, heights and widths", ("text",))

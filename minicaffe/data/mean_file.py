@@ -9,10 +9,12 @@ import math
 import numpy as np
 
 from minicaffe.errors import DataError, FileError
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import read_bytes
+
+WANTED = "a mean file (binaryproto)"
 
 
 def write_mean(path, mean):
@@ -28,21 +30,22 @@ def read_mean(path):
     Raises FileError if it is not there, or no BlobProto; DataError if its shape does not fit its values.
     """
     try:
-        blob = parse_message(caffe_pb2.BlobProto, read_bytes(path))
+        content = read_bytes(path)
     except FileError as error:
         error.message = f"mean file cannot be read: {error.message}"
         raise
-    except DataError as error:
-        raise FileError("is no binary BlobProto; make a mean file with 'minicaffe data mean'", file=str(path)) from error
+    try:
+        blob = parse_message(caffe_pb2.BlobProto, content)
+    except DataError as cause:
+        error = FileError("is no binary BlobProto; make a mean file with 'minicaffe data mean'", file=str(path))
+        raise kinds.named(error, content, WANTED, ("mean",)) from cause
     values = np.array(blob.double_data if blob.double_data else blob.data, np.float64)
     shape = tuple(blob.shape.dim) if blob.HasField("shape") else (blob.num, blob.channels, blob.height, blob.width)
     picture = shape[-3:]
     count = math.prod(picture)  # Python integers: no overflow for any sizes in the file
     sound = len(picture) == 3 and all(s == 1 for s in shape[:-3]) and all(s > 0 for s in picture)
     if not sound or count != values.size:
-        raise DataError(
-            f"a mean file holds 1 x channels x height x width; this one says {' x '.join(map(str, shape))} "
-            f"and holds {values.size} values",
-            file=str(path),
-        )
+        error = DataError(f"a mean file holds 1 x channels x height x width; this one says {' x '.join(map(str, shape))} "
+                          f"and holds {values.size} values", file=str(path))
+        raise kinds.named(error, content, WANTED, ("mean",)) if not values.size else error
     return values.reshape(picture)

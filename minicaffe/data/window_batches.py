@@ -15,7 +15,8 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.integers import integer
 from minicaffe.data.transform import draw
-from minicaffe.errors import DataError, FileError
+from minicaffe.errors import DataError, FileError, shown
+from minicaffe.proto import kinds
 from minicaffe.proto.files import read_bytes
 
 MIRROR, WINDOW = 0, 1                            # which random number of a record
@@ -56,13 +57,16 @@ class WindowList:
         self._thresholds = np.float32(fg_threshold), np.float32(bg_threshold)
         foreground, background = [np.empty((0, 7), np.int32)], [np.empty((0, 7), np.int32)]
         try:
-            content = io.TextIOWrapper(io.BytesIO(read_bytes(path)), "utf-8", "surrogateescape")
+            content = read_bytes(path)
         except FileError as error:
             error.message = f"window file cannot be read: {error.message}"
             raise
-        lines = enumerate(content, 1)
-        while (start := _next(lines)) is not None:
-            self._read_image(start, lines, root, foreground, background)
+        lines = enumerate(io.TextIOWrapper(io.BytesIO(content.removeprefix(b"\xef\xbb\xbf")), "utf-8", "surrogateescape"), 1)
+        try:
+            while (start := _next(lines)) is not None:
+                self._read_image(start, lines, root, foreground, background)
+        except DataError as error:
+            raise kinds.named(error, content, "a window file", ("text",))
         if not self.images:
             raise DataError("the window file is empty", file=path)
         self.foreground, self.background = np.concatenate(foreground), np.concatenate(background)
@@ -71,7 +75,7 @@ class WindowList:
         """Read what the file says about one picture, which begins with the line `start`."""
         number, words = start[0], start[1].split()
         if words != ["#", str(len(self.images))]:
-            raise self._wrong(number, f"must be '# {len(self.images)}', the number of the picture, got '{start[1][:80]}'")
+            raise self._wrong(number, f"must be '# {len(self.images)}', the number of the picture, got {shown(start[1])}")
         header = [_next(lines) or (number, "") for _ in range(5)]
         self.images.append(root + header[0][1])
         self.channels, _, _, count = (self._number(*line) for line in header[1:])
@@ -99,7 +103,7 @@ class WindowList:
             for number, text in rows:
                 if not _is_window(text.split()):
                     raise self._wrong(number, "a window is 'class overlap x1 y1 x2 y2', integers but for the overlap, got "
-                                              f"'{text.strip()[:80]}'")
+                                              f"{shown(text.strip())}")
             raise self._wrong(rows[0][0], "each window must be on a line of its own")
         table = np.empty((len(rows), 7), np.int32)
         table[:, IMAGE], table[:, LABEL] = len(self.images) - 1, values[:, 0]

@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 
 from minicaffe.errors import FileError
-from minicaffe.proto.files import absolute
+from minicaffe.proto.files import absolute, path_of
 
 log = logging.getLogger("minicaffe.proto")
 
@@ -34,7 +34,7 @@ def replacing(path):
     The new file has the mode of the one it replaces, otherwise what ``open`` gives. A symbolic link is followed. Raises FileError
     if the file cannot be written whole; the temporary file is removed and what `path` held before stays.
     """
-    path = os.fspath(path)
+    path = path_of(path)
     target = _target(path)
     try:
         file, temporary = _open_temporary(target)

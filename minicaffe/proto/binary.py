@@ -12,8 +12,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from minicaffe.errors import DataError
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.files import HDF5_SIGNATURE, MAX_LAYERS, is_hdf5, map_bytes
+from minicaffe.proto import caffe_pb2, kinds
+from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes
 from minicaffe.proto.stored import (
     DATA,
     DIFF,
@@ -56,7 +56,7 @@ def read_net(path):
     layer and blob, if it is no caffemodel, is cut off, or a blob in it cannot be.
     """
     data = map_bytes(path)
-    with _recognised(data, path, [(b"\x08", "begins like a solver state or a mean, not like a net; weights are in a .caffemodel")]):
+    with _recognised(data, path, "a .caffemodel, the weights of a net,", "caffemodel"):
         parts, places = _split_net(data)
         net = parse_message(caffe_pb2.NetParameter, b"".join(parts))
         if not places[NET_LAYER] and not places[NET_LAYERS]:
@@ -142,16 +142,19 @@ class _Found:
 def read_blob(path):
     """Read a file that holds one BlobProto (mean image, infogain matrix) and return its `StoredBlob`."""
     data = map_bytes(path)
-    with _recognised(data, path):
+    with _recognised(data, path, "a single blob (binaryproto)", "mean"):
         if not len(data):
             raise DataError("is empty")
-        return parse_blob(data)
+        blob = parse_blob(data)
+        if not blob.data.size:
+            raise DataError(f"holds a blob of shape {shown(blob.shape)} without numbers; fetch the file again")
+        return blob
 
 
 def read_solver_state(path):
     """Read a .solverstate and return its `StoredState`."""
     data = map_bytes(path)
-    with _recognised(data, path):
+    with _recognised(data, path, "the state of a solver (.solverstate)", "solverstate"):
         fields, varints, rest = scan(data, 0, len(data), (STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP))
         others = parse_message(caffe_pb2.SolverState, b"".join(data[start:end] for start, end in rest))
         if STATE_ITER not in varints:
@@ -290,26 +293,9 @@ def _mend_strings(message):
 
 
 @contextlib.contextmanager
-def _recognised(data, path, others=()):
-    """Let DataErrors name the file; one of a file that is something else says that, by its head or as its pair in `others` says."""
+def _recognised(data, path, wanted, own):
+    """Let DataErrors name the file; one of a file of another kind than `own` says what that is (proto/kinds.py)."""
     try:
         yield
     except DataError as error:
-        if what := _what_else(bytes(data[:512]), others):
-            raise DataError(what, file=path) from None
-        raise error.at(file=path)
-
-
-def _what_else(head, others):
-    """Tell what a file that begins so is, and what to do; the empty string if it looks like nothing known."""
-    if not head:
-        return "the file is empty; fetch it again"
-    if head.startswith(HDF5_SIGNATURE):
-        return "is an HDF5 file, where a message of protobuf is expected; name another file"
-    if head.startswith(b"version https://git-lfs"):
-        return "is a Git LFS pointer: run 'git lfs pull'"
-    if head.lstrip().startswith(b"<"):
-        return "is a web page: the download went wrong; fetch the file again"
-    if head.isascii() and all(byte >= 32 or byte in b"\t\n\r" for byte in head):
-        return "it is text, not binary numbers; a prototxt defines a net and holds no weights, a caffemodel holds them"
-    return next((what for begin, what in others if head.startswith(begin)), "")
+        raise kinds.named(error.at(file=path), data, wanted, (own,))

@@ -8,7 +8,7 @@ the fields that the messages do have, so that the layer need not know which are 
 from google.protobuf import text_encoding
 from google.protobuf.descriptor import FieldDescriptor
 
-from minicaffe.errors import ConfigError, MissingFieldError, close_matches
+from minicaffe.errors import ConfigError, MissingFieldError, close_matches, shown
 
 
 class Word(str):
@@ -67,7 +67,7 @@ class Fields:
                 if isinstance(item, dict):
                     item = cls.of(item, inner)
                 elif not isinstance(item, (bool, int, float, str)):
-                    raise ConfigError(f"must be a number, a bool, a str, a dict, or a list of these, got {item!r}", field=inner)
+                    raise ConfigError(f"must be a number, a bool, a str, a dict or a list of them, got {shown(item)}", field=inner)
                 made.add(name, item)
         return made
 

@@ -8,13 +8,13 @@ import mmap
 import os
 import stat
 
-from minicaffe.errors import Error, FileError, close_matches
+from minicaffe.errors import Error, FileError, WrongTypeError, close_matches, shown
 from minicaffe.memory.budget import VARIABLE, max_blob_bytes
+from minicaffe.proto import kinds
 
 # What an error says of a file that a net or solver may not touch (minicaffe/common.pyx, Caffe.check_path).
 REMEDY = "load it without trusted=False (--untrusted) if you trust it"
 NO_DIRECTORY = "the working directory was deleted; change to one that exists (cd)"
-HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 PIECE = 1 << 20  # bytes that are read of a pipe at a time
 
 # Bounds on what one file may describe: a few bytes make a message or object of a hundred times their size, so the file's own length
@@ -22,6 +22,14 @@ PIECE = 1 << 20  # bytes that are read of a pipe at a time
 MAX_LAYERS = 50_000
 MAX_TEXT = 256 << 20  # bytes of a prototxt
 LINE = 256  # bytes that a line of a list takes in memory, its text and its number; longer ones are in the file's length
+
+
+def path_of(path):
+    """Return a path as str; raise `WrongTypeError` for what is none, such as None or a number."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise WrongTypeError(f"a path is a str or an os.PathLike, got {shown(path)} ({type(path).__name__})") from None
 
 
 def working_directory():
@@ -34,7 +42,7 @@ def working_directory():
 
 def absolute(path):
     """Return a path from the root on; raise `FileError` if it counts from a working directory that was deleted."""
-    path = os.fspath(path)
+    path = path_of(path)
     return path if os.path.isabs(path) else os.path.join(working_directory(), path)
 
 
@@ -63,7 +71,10 @@ def file_error(path, cause):
 
     For a missing file the message names the first folder that is missing or the files of similar name beside it.
     """
-    path = os.fspath(path)
+    path = path_of(path)
+    if getattr(kinds.kind_of(path), "name", "") == "prototxt":
+        return FileError(f"is the text of a prototxt and not a path ({len(path)} characters); write it to a file, or use "
+                         "Workspace().create_net(text, phase), which takes the text of a net", file=shown(path))
     if isinstance(cause, FileNotFoundError):
         try:
             folder, name = os.path.split(os.path.abspath(path))
@@ -85,7 +96,7 @@ def file_error(path, cause):
 def _opened(path):
     """Open a file for reading; what the system says against that, or while the block runs, becomes a FileError."""
     try:
-        with open(path, "rb") as file:
+        with open(path_of(path), "rb") as file:
             yield file
     except Error:
         raise
@@ -120,15 +131,26 @@ def read_whole(file, path, most=None):
     raise FileError(f"has more than {limit} bytes, the most that is read of such a file ({size or 'a pipe'}); {remedy}", file=path)
 
 
-def read_lines(path):
-    """Return the lines of a list of files as str, without line ends; raise `FileError` as `read_bytes`, and for more than fit."""
+def read_text_file(path, wanted):
+    """Return a text that a person wrote as str; bytes that are not UTF-8 stay as surrogates, and a byte order mark is left out.
+
+    Raises FileError as `read_bytes`; DataError, which names `wanted`, for a file that cannot be text (proto/kinds.py).
+    """
     content = read_bytes(path)
+    kinds.check(content, wanted, path)
+    return os.fsdecode(content.removeprefix(b"\xef\xbb\xbf"))
+
+
+def read_lines(path, wanted="a list of files"):
+    """Return the lines of a text as `read_text_file`, without line ends; raise `FileError` for more lines than fit, too."""
+    content = read_bytes(path)
+    kinds.check(content, wanted, path)
     count = len(content) - len(content.translate(None, b"\n\r\v\f\x1c\x1d\x1e\x85"))
     limit = max_blob_bytes() // LINE
     if count > limit:
         raise FileError(f"has {count} lines, the budget is enough for {limit}; if the file is right, set the environment variable "
                         f"{VARIABLE}={count * LINE} or more", file=os.fspath(path))
-    return os.fsdecode(content).splitlines()
+    return os.fsdecode(content.removeprefix(b"\xef\xbb\xbf")).splitlines()
 
 
 def map_bytes(path):
@@ -156,9 +178,10 @@ def is_hdf5(path):
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         place = 0
-        while place + len(HDF5_SIGNATURE) <= size:
+        while place + 8 <= size:
             file.seek(place)
-            if file.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE:
+            found = kinds.kind_of(file.read(8))
+            if found is not None and found.name == "hdf5":
                 return True
             place = max(512, 2 * place)
         return False

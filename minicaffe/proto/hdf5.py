@@ -10,8 +10,9 @@ import math
 
 from minicaffe.errors import DataError, Error, FileError, OutOfMemoryError
 from minicaffe.memory.budget import check_bytes
+from minicaffe.proto import kinds
 from minicaffe.proto.atomic import interrupts_held
-from minicaffe.proto.files import REMEDY, check_below, file_error
+from minicaffe.proto.files import REMEDY, check_below, file_error, path_of
 
 
 @contextlib.contextmanager
@@ -23,7 +24,7 @@ def reading(path, within=None):
     minicaffe pass through and get the name of the file.
     """
     import h5py
-    path = str(path)
+    path = str(path_of(path))
     try:
         with interrupts_held(), open(path, "rb"), h5py.File(path, "r") as file:
             check_below(file.id.get_vfd_handle(), path, within)
@@ -34,7 +35,10 @@ def reading(path, within=None):
         raise file_error(path, cause) from cause
     # What h5py raises where links lead nowhere, types are unknown, filters fail, or names are no text.
     except (OSError, KeyError, RuntimeError, TypeError, ValueError, NotImplementedError, OverflowError) as cause:
-        raise FileError(f"cannot read the HDF5 file: {cause}; check the path, or fetch the file again", file=path) from cause
+        why = getattr(cause, "strerror", None) or cause     # an OSError's own text repeats the path
+        error = FileError(f"cannot read the HDF5 file: {why}; check the path, or fetch the file again", file=path)
+        head = kinds.head_of(path) if isinstance(cause, OSError) else None
+        raise (error if head is None else kinds.named(error, head, "an HDF5 file", ("hdf5",))) from cause
 
 
 def find(group, name, follow=True):

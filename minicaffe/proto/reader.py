@@ -473,6 +473,8 @@ class Reader:
         at = self.at if at is None else at
         if self.kinds[at] == OTHER and self.words[at][0] in "'\"":
             message = "a string is not closed on its line; add the quote"
+        elif self.text[self.offsets[at] : self.offsets[at] + 2] in ("//", "/*"):
+            message = "a comment in a prototxt begins with # and ends with its line; write # in place of // or /*"
         line, column = self.positions.place(self.offsets[at])
         return ConfigError(message, field=path or None, file=self.positions.filename, line=line, column=column)
 

@@ -5,8 +5,10 @@ import io
 import numpy as np
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, check_type
+from minicaffe.proto import kinds
 from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of
 from minicaffe.proto.files import MAX_TEXT, read_bytes
 from minicaffe.proto.reader import Reader
@@ -50,10 +52,14 @@ def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fiel
 
 def parse_text(text, message_class, filename="<text>", *, keep_layer_fields=False, skip_unknown_fields=False):
     """Parse the text of a message; as `read_text`, but from a str. An empty text is an empty message."""
-    if "\0" in text:
-        raise ConfigError("holds binary data, a prototxt is text; weights are given by --weights", file=filename)
-    reader = Reader(text, filename, keep_layer_fields, skip_unknown_fields)
-    return reader.read(message_class()), reader.positions
+    check_type(text, str, "text", "the text of a message")
+    try:
+        if "\0" in text:
+            raise ConfigError("holds binary data, a prototxt is text", file=filename)
+        reader = Reader(text, filename, keep_layer_fields, skip_unknown_fields)
+        return reader.read(message_class()), reader.positions
+    except ConfigError as error:
+        raise kinds.named(error, text, "a prototxt", ("prototxt", "text")).at(line=1)
 
 
 def parse_fields(text):
@@ -66,6 +72,7 @@ def write_text(message):
 
     Fields of layers that the messages lack are written as they were read; only ``keep_layer_fields=True`` reads them back.
     """
+    check_type(message, Message, "message", "a message")
     if _has_fork_fields(message):
         out = io.StringIO()
         _write(message, Fields(), out, 0)

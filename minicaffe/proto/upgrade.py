@@ -10,7 +10,7 @@ input has no shape among the ones given.
 import logging
 import os
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, check_type
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_net
 from minicaffe.proto.crop import crop_offset, producers_of
@@ -108,6 +108,7 @@ def upgrade_net(net, positions=None, prefix=""):
     file, with a dot at its end: ``net_param.`` inside a solver. Raises ConfigError if old and new layers are mixed, a type is
     unknown, or an old net cannot be understood.
     """
+    check_type(net, caffe_pb2.NetParameter, "net", "a NetParameter")
     if not needs_upgrade(net):
         return net, []
     upgrade = _Upgrade(net, positions, prefix)
@@ -120,6 +121,7 @@ def upgrade_solver(solver, positions=None):
 
     Raises ConfigError if `type` and `solver_type` are both given, or as `upgrade_net`.
     """
+    check_type(solver, caffe_pb2.SolverParameter, "solver", "a SolverParameter")
     upgraded = caffe_pb2.SolverParameter()
     upgraded.CopyFrom(solver)
     if solver.HasField("solver_type"):
@@ -154,7 +156,12 @@ class _Upgrade:
         """Take the steps in Caffe's order; each does nothing where nothing is old."""
         net = self.net
         if net.layers and net.layer:
-            raise self.error("layers (old) and layer (current) are both given; use one of them", "layers", self.paths[0])
+            old = net.layers[0]
+            kind = _fork_type(old) or caffe_pb2.V1LayerParameter.LayerType.Name(old.type)
+            raise self.error(f"layers (the form of 2014, here '{old.name}') and layer (today's, here '{net.layer[0].name}') are "
+                             "both given, and Caffe reads one of them in a file; write each layers { ... } as layer { ... }, the "
+                             f"type in quotes by today's name: {kind} is \"{V1_TYPES.get(kind) or _today(kind)}\"; or put them in "
+                             "a file of their own, which 'minicaffe upgrade net_text IN OUT' rewrites", "layers", self.paths[0])
         if is_v0(net):
             self.net, kept = upgrade_v0(net, self.note, lambda message, index: self.error(message, None, self.paths[index]))
             self.paths = [self.paths[index] for index in kept]
@@ -313,7 +320,12 @@ def _type_of(number):
     """Return today's name of a V1 layer type."""
     enum = caffe_pb2.V1LayerParameter.LayerType
     name = enum.Name(number)
-    return V1_TYPES.get(name, "".join(word.capitalize() for word in name.split("_")))
+    return V1_TYPES.get(name, _today(name))
+
+
+def _today(name):
+    """Return today's name of a V1 type that `V1_TYPES` lacks."""
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
 def _located(error, positions, path):

@@ -182,7 +182,7 @@ def test_parse_log_and_plot(minicaffe, there):
     assert test == [{"NumIters": "0", "Seconds": "1.0", "LearningRate": "0.01", "accuracy": "0.1", "loss": "2.5"}]
     assert "exists already" in minicaffe("parse_log", "train.log", ".", status=1)
     assert "NumIters;Seconds" in minicaffe("parse_log", "train.log", ".", "--force", "--delimiter=;", "--verbose")
-    assert "no outputs" in minicaffe("parse_log", "deploy.prototxt", ".", status=1)
+    assert "deploy.prototxt: is a prototxt, where the log of a training is expected" in minicaffe("parse_log", "deploy.prototxt", ".", status=1)
     from minicaffe.cli.plot import CHARTS, curve
     assert curve("train.log", *CHARTS[6]) == ("loss", (0, 10), pytest.approx((2.4, np.nan), nan_ok=True))
     assert curve("train.log", *CHARTS[5])[1:] == ((2.0, 4.0), (0.01, 0.001)) and curve("train.log", *CHARTS[0])[0] == "accuracy"

@@ -413,7 +413,7 @@ def test_blobs_that_the_layer_does_not_have(here):
 
 
 @pytest.mark.parametrize("content, words", [
-    (b"", "no .npy file"), (b"\x93NUMPY\x01\x00" + b"\xff" * 80, "no .npy file"), (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', "
+    (b"", r"empty, where a NumPy array \(.npy\) is expected"), (b"\x93NUMPY\x01\x00" + b"\xff" * 80, "no .npy file"), (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', "
      b"'fortran_order': False, 'shape': (1099511627776,), }".ljust(128) + b"\n", "no .npy file")])
 def test_npy_files(tmp_path, content, words):
     from minicaffe.cli.classify import load_npy

@@ -256,7 +256,7 @@ def test_an_untrusted_net_writes_nothing(lists, monkeypatch):
     (("VOC", "XML"), r"output_format: must be one of VOC, COCO, ILSVRC, got 'XML'"),
     (("num_test_image: 3", "num_test_image: 5"), "num_test_image: must be from 1 to 4, the lines of name_size_file, got 5"),
     (("labels.prototxt", "nothing.prototxt"), "label_map_file: .*no such file"),
-    (("sizes.txt", "labels.prototxt"), "name_size_file: .*labels.prototxt:1: must be a name, a height and a width"),
+    (("sizes.txt", "labels.prototxt"), "name_size_file: .*labels.prototxt: is a prototxt, where a list of names, heights and widths"),
     (("num_test_image: 3", "num_test_image: 3 resize_param { height: 3 }"), "resize_param.width: must be given and at least 1"),
 ])
 def test_wrong_files(lists, change, message):

@@ -200,19 +200,19 @@ def test_truncated_and_other_files(tmp_path):
     with pytest.raises(DataError, match=rf"w.caffemodel: .*is cut off: .* before byte {len(whole) - 40}; fetch"):
         read_net(path)
     for content, words in [
-        (b"", "the file is empty"),
+        (b"", "is empty, where a .caffemodel, the weights of a net, is expected; fetch the file again"),
         (b"<!DOCTYPE html>", "web page"),
         (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
         (b"\x89HDF\r\n\x1a\n" + b"\0" * 100, "HDF5"),
-        (b'name: "lenet"\nlayer { }\n', "it is text"),
+        (b'name: "lenet"\nlayer { }\n', "is a prototxt, where a .caffemodel, the weights of a net, is expected; it defines a net"),
         (caffe_pb2.NetParameter(name="x").SerializeToString(), "no layer"),
-        (caffe_pb2.SolverState(iter=7, learned_net="net.caffemodel").SerializeToString(), "begins like a solver state or a mean, not"),
-        (caffe_pb2.BlobProto(num=1, channels=3, data=[1, 2, 3]).SerializeToString(), "begins like a solver state or a mean, not"),
+        (caffe_pb2.SolverState(iter=7, learned_net="net.caffemodel").SerializeToString(), "is a solver state, where a .caffemodel"),
+        (caffe_pb2.BlobProto(num=1, channels=3, data=[1, 2, 3]).SerializeToString(), "is a mean file or another single blob"),
     ]:
         path.write_bytes(content)
         with pytest.raises(DataError, match=words):
             read_net(path)
-    with pytest.raises(DataError, match="no iteration count"):
+    with pytest.raises(DataError, match="is a .caffemodel, the weights of a net, where the state of a solver"):
         read_solver_state(stored(path, model()))
     with pytest.raises(FileError, match="did you mean 'w.caffemodel'"):
         read_net(tmp_path / "x.caffemodel")

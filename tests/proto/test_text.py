@@ -206,3 +206,12 @@ def test_names_of_a_solver_without_quotes_are_read_and_told(caplog):
     for other in ("net: lenet", "snapshot_prefix: x", "lr_policy: 3", "lr_policy: {}"):
         with pytest.raises(ConfigError, match="must be a quoted string"):
             parse_text(other, caffe_pb2.SolverParameter)
+
+
+@pytest.mark.parametrize("text, place", [
+    ('name: "a"\n// a comment', "net:2:1: "), ('layer { name: "x" // a comment\n }', r"net:1:19: layer 'x': "),
+    ('/* a comment */ name: "a"', "net:1:1: "), ('layer { name: // what\n "x" }', r"net:1:15: layer\[0\].name: "),
+])
+def test_comments_of_other_languages_get_their_remedy(text, place):
+    with pytest.raises(ConfigError, match=place + "a comment in a prototxt begins with # and ends with its line; write # in place"):
+        parse_text(text, caffe_pb2.NetParameter, "net")

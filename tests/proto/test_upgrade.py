@@ -176,7 +176,7 @@ def test_padding_of_v0():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("layers { type: RELU }\nlayer {}", r"net.prototxt:1: layers: layers \(old\) and layer \(current\) are both"),
+        ("layers { type: RELU }\nlayer {}", r"net.prototxt:1: layers: layers \(the form of 2014, here ''\) and layer"),
         ("\nlayers { layer { name: 'a' type: 'convv' } }", "net.prototxt:2: unknown type 'convv' .* 'conv'"),
         ("layers { layer { name: 'a' type: 'relu' } bottom: 'x' }", "net.prototxt:1: unknown bottom blob 'x'"),
         (
@@ -347,3 +347,12 @@ def test_a_ceil_mode_that_is_none_stays_an_unknown_field(tmp_path, given):
 def test_other_types_keep_their_ceil_mode(tmp_path):
     net, _ = read(tmp_path, (POOL % "ceil_mode: false").replace('"Pooling"', '"Own"'))
     assert "ceil_mode: false" in net.layer[0].fork_fields
+
+
+@pytest.mark.parametrize("kind, today", [("RELU", "ReLU"), ("INNER_PRODUCT", "InnerProduct"), ("CONVOLUTION", "Convolution")])
+def test_a_mix_of_layer_and_layers_says_how_to_write_one_as_the_other(tmp_path, kind, today):
+    path = tmp_path / "net.prototxt"
+    path.write_text(f'layer {{ name: "x" type: "Silence" }}\nlayers {{ name: "y" type: {kind} bottom: "x" top: "x" }}\n')
+    with pytest.raises(ConfigError, match=rf"net.prototxt:2: layers: layers \(the form of 2014, here 'y'\) and layer \(today's, here 'x'\)"
+                                          rf".* {kind} is \"{today}\"; .*minicaffe upgrade net_text"):
+        read_net_file(path)

@@ -5,7 +5,6 @@ repeat. Different from Caffe: shuffling follows the net's random seed, and a sna
 ``trusted=False`` reads what lies in the files themselves, not what they point at in other files.
 """
 
-import os
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from minicaffe.errors import ConfigError, DataError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field, state_numbers
 from minicaffe.layers.data.sources import NumberedSource
-from minicaffe.proto.files import read_bytes
+from minicaffe.proto.files import read_text_file
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 
 
@@ -131,7 +130,7 @@ class HDF5DataLayer(NumberedSource):
 def _read_list(source):
     """The paths in a list file, separated by white space."""
     with in_field("hdf5_data_param.source"):
-        files = os.fsdecode(read_bytes(source)).split()
+        files = read_text_file(source, "a list of HDF5 files").split()
     if not files:
         raise ConfigError(f"the list '{source}' names no file", field="hdf5_data_param.source")
     return files

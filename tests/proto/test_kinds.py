@@ -1,0 +1,178 @@
+"""Files that are something else: every reader names what the file is and what was expected there."""
+
+import gzip
+import io
+import json
+import pickle
+import tarfile
+import zipfile
+
+import h5py
+import numpy as np
+import pytest
+
+from minicaffe.cli.as_trained import load_npy
+from minicaffe.cli.parse_log import is_no_log, read_run
+from minicaffe.data.db import open_db
+from minicaffe.data.image_list import ImageList, decode_picture
+from minicaffe.data.label_map import read_label_map, read_name_sizes
+from minicaffe.data.mean_file import read_mean
+from minicaffe.data.window_batches import WindowList
+from minicaffe.errors import ConfigError, DataError, Error, FileError
+from minicaffe.layers.data.hdf5_data import _read_list
+from minicaffe.proto import caffe_pb2, kinds
+from minicaffe.proto.binary import read_blob, read_solver_state
+from minicaffe.proto.hdf5 import reading
+from minicaffe.proto.text import parse_text, read_text
+from minicaffe.proto.upgrade import read_net_file, read_weights
+from minicaffe.serialization import read_file
+from minicaffe.trace import load
+
+
+def written(write):
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def zipped(name):
+    return written(lambda file: zipfile.ZipFile(file, "w").writestr(name, b"content" * 20))
+
+
+def hdf5(file):
+    with h5py.File(file, "w") as made:
+        made["x"] = np.zeros(3)
+
+
+def tar(file):
+    with tarfile.open(fileobj=file, mode="w") as made:
+        made.addfile(tarfile.TarInfo("net.prototxt"))
+
+
+FILES = {
+    "a Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 243862414\n",
+    "a git-annex pointer": b"/annex/objects/SHA256E-s243862414--4d7a2146.caffemodel\n",
+    "text in UTF-16": 'name: "net"\nlayer { name: "a" }\n'.encode("utf-16"),
+    "a web page (HTML)": b"\n<!DOCTYPE html>\n<html><head><title>404</title></head></html>\n",
+    "an XML file": b'<?xml version="1.0"?>\n<annotation><size/></annotation>\n',
+    "a NumPy archive (.npz)": written(lambda file: np.savez(file, a=np.zeros(3))),
+    "a NumPy array (.npy)": written(lambda file: np.save(file, np.zeros((3, 2, 2)))),
+    "a PyTorch checkpoint": zipped("archive/data.pkl"),
+    "a zip archive": zipped("net.prototxt"),
+    "a gzip archive": gzip.compress(b"name: 'net'"),
+    "a tar archive": written(tar),
+    "an HDF5 file": written(hdf5),
+    "an ONNX model": b"\x08\x07\x12\x07pytorch\x1a\x052.1.0:\x80\x01",
+    "a Python pickle": pickle.dumps({"a": 1}),
+    "a PNG picture": b"\x89PNG\r\n\x1a\n" + bytes(20),
+    "a JPEG picture": b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(20),
+    "the lock file of an LMDB database": b"\xde\xc0\xef\xbe" + bytes(60),
+    "the data file of an LMDB database": bytes(10) + b"\x08\0\0\0\0\0\xde\xc0\xef\xbe" + bytes(60),
+    "a JSON file": json.dumps({"layers": [1, 2]}).encode(),
+    "a YAML file": b"# a net\nlayers:\n  - name: a\n    type: b\n",
+    "a .proto file, which defines messages": b'// Caffe\nsyntax = "proto2";\n\npackage caffe;\n\nmessage Datum {\n}\n',
+    "a prototxt": b'# a net\nname: "net"\nlayer { name: "a" type: "Silence" }\n',
+    "a solver state": caffe_pb2.SolverState(iter=700, learned_net="net.caffemodel").SerializeToString(),
+    "filled with zeros": bytes(400),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_each_kind_is_known_by_its_first_bytes(what):
+    assert kinds.kind_of(FILES[what]).what == what
+
+
+def test_good_files_of_our_own_are_known():
+    blob = caffe_pb2.BlobProto(num=1, channels=3, height=1, width=1, data=[1, 2, 3])
+    assert kinds.kind_of(blob.SerializeToString()).name == "mean"
+    layer = {"name": "a", "type": "InnerProduct", "blobs": [{"shape": {"dim": [3]}, "data": [1, 2, 3]}]}
+    for name in ("", "a net"):
+        assert kinds.kind_of(caffe_pb2.NetParameter(name=name, layer=[layer]).SerializeToString()).name == "caffemodel"
+    assert kinds.kind_of("a.png 3\n").name == "text" and kinds.kind_of("b\udcff.png 4\n") is None
+    assert kinds.kind_of("\ud800").name == "text" and kinds.kind_of(b"\x01\x02\x03") is None
+
+
+def hdf5_file(path):
+    with reading(path):
+        pass
+
+
+def database(path):
+    folder = path.with_name("db")
+    folder.mkdir(exist_ok=True)
+    (folder / "data.mdb").write_bytes(path.read_bytes())
+    open_db(folder, "LMDB")
+
+
+def log(path):
+    read_run(path)
+    raise is_no_log(path, "holds no outputs")
+
+
+# Reader -> what it expects, and the files of `FILES` that are right or that nothing tells from right ones.
+READERS = {
+    "prototxt": (lambda path: read_text(path, caffe_pb2.NetParameter), "a prototxt", ("a prototxt", "empty")),
+    "net": (read_net_file, "a prototxt", ("a prototxt", "empty")),
+    "weights": (read_weights, "a .caffemodel, the weights of a net,", ()),
+    "blob": (read_blob, "a single blob (binaryproto)", ()),
+    "state": (read_solver_state, "the state of a solver (.solverstate)", ("a solver state",)),
+    "mean": (read_mean, "a mean file (binaryproto)", ()),
+    "hdf5": (hdf5_file, "an HDF5 file", ("an HDF5 file",)),
+    "label map": (read_label_map, "a prototxt", ("a prototxt", "empty")),
+    "name sizes": (read_name_sizes, "a list of names, heights and widths", ("empty",)),
+    "image list": (ImageList, "an image list", ("empty",)),
+    "window file": (lambda path: WindowList(str(path), "", 0.5, 0.5), "a window file", ("empty",)),
+    "hdf5 list": (_read_list, "a list of HDF5 files", ("empty", "a JSON file", "a YAML file", "a prototxt", "a solver state",
+                                                        "a .proto file, which defines messages")),
+    "database": (lambda path: open_db(path, "LMDB"), "the folder of a database of kind LMDB", ()),
+    "data.mdb": (database, "the data file of an LMDB database", ("the data file of an LMDB database",)),
+    "trace": (load, "a trace (minicaffe trace NET --json FILE)", ("a JSON file",)),
+    "log": (log, "the log of a training", ("empty", "a JSON file")),
+    "npy": (load_npy, "a NumPy array (.npy)", ("a NumPy array (.npy)",)),
+    "workspace": (read_file, "a file of Workspace.save", ()),
+    "picture": (lambda path: decode_picture(path.read_bytes(), path), "a picture", ("a PNG picture", "a JPEG picture")),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_names_what_a_file_is_and_what_was_expected(tmp_path, reader):
+    read, wanted, own = READERS[reader]
+    path = tmp_path / "file"
+    for what, content in FILES.items():
+        if what in own:
+            continue
+        path.write_bytes(content)
+        with pytest.raises((ConfigError, DataError, FileError)) as caught:
+            read(path)
+        assert f"is {what}, where {wanted} is expected; " in str(caught.value).replace("its data.mdb ", ""), reader
+        assert str(path) in str(caught.value) or str(path.with_name("db")) in str(caught.value)
+
+
+def test_what_a_reader_takes_is_never_refused(tmp_path):
+    """A byte order mark, and lists whose names look like other kinds of files."""
+    path = tmp_path / "list"
+    for content, entries in ((b"\xef\xbb\xbfa.png 1\n", [("a.png", 1)]), (b"import this.png 1\n", [("import this.png", 1)]),
+                             (b"[1].png 3\n", [("[1].png", 3)]), (b"name: a 4\n", [("name: a", 4)])):
+        path.write_bytes(content)
+        assert ImageList(path).entries == entries
+    path.write_bytes(b"\xef\xbb\xbf/data/a.h5\n")
+    assert _read_list(path) == ["/data/a.h5"]
+    path.write_bytes(b"\xef\xbb\xbf# 0\na.png\n3\n5\n5\n0\n")
+    assert WindowList(str(path), "", 0.5, 0.5).images == ["a.png"]
+
+
+def test_a_cut_file_of_the_right_kind_says_where_it_is_cut(tmp_path):
+    whole = caffe_pb2.NetParameter(layer=[{"name": "a", "blobs": [{"shape": {"dim": [9]}, "data": range(9)}]}]).SerializeToString()
+    (tmp_path / "w").write_bytes(whole[:-9])
+    with pytest.raises(DataError, match="cut off"):
+        read_weights(tmp_path / "w")
+    (tmp_path / "lock").mkdir()
+    (tmp_path / "lock" / "lock.mdb").write_bytes(b"")
+    with pytest.raises(FileError, match="only its lock file lock.mdb is there: copy data.mdb, too"):
+        open_db(tmp_path / "lock", "LMDB")
+
+
+def test_an_error_far_inside_a_prototxt_keeps_its_place():
+    with pytest.raises(Error, match=r"net:2:14: layer\[0\].name: must be a quoted string"):
+        parse_text('name: "a"\nlayer {name: 3}', caffe_pb2.NetParameter, "net")
