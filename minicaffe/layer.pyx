@@ -274,9 +274,10 @@ cdef class Layer:
             blob = self.parameters.blob(key, Blob)
             if blob.shape != tuple(shape) or blob.dtype != self.dtype:
                 raise ShapeError(f"has shape {list(shape)} and {NUMPY_TYPES[self.dtype]}, and {list(blob.shape)} and "
-                                 f"{NUMPY_TYPES[blob.dtype]} in the net that it shares its parameters with; give both nets inputs "
-                                 "of one size and this layer the same parameters and type, or if that net is gone, remove the "
-                                 f"slot '{key}'", field=f"blobs[{index}]")
+                                 f"{NUMPY_TYPES[blob.dtype]} in the net that it shares its parameters with; build the "
+                                 "nets in a Workspace() each if they are to have parameters of their own; to share them, give "
+                                 "both inputs of one size and this layer the same parameters and type, or if that net is gone, "
+                                 f"remove the slot '{key}'", field=f"blobs[{index}]")
             self.blobs.append(blob)
             return blob
         else:

@@ -8,10 +8,11 @@ beside a run, or workspaces of a step's own.
 
 import itertools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
+from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError, shown
 
 
 class Step:
@@ -41,8 +42,11 @@ class Step:
 
     def __init__(self, name, nets=(), *, steps=(), num_iter=None, should_stop_blob=None, backward=False):
         if not isinstance(name, str):
-            raise WrongTypeError(f"a step's name is a str, got {name!r}")
+            raise WrongTypeError(f"a step's name is a str, got {shown(name)}")
         self.name = name
+        for given, what in ((nets, "nets"), (steps, "steps")):
+            if not (isinstance(given, Iterable | Step) or callable(given)):
+                raise WrongTypeError(f"must be {what} or a single one, got {shown(given)}", field=what)
         self.nets = (nets,) if isinstance(nets, str) or callable(nets) else tuple(nets)
         self.steps = (steps,) if isinstance(steps, Step) else tuple(steps)
         self.should_stop_blob = should_stop_blob
@@ -52,18 +56,18 @@ class Step:
         if backward and steps:
             raise ConfigError(f"{self}: has no nets to run; set it where the nets are, in the substeps", field="backward")
         if should_stop_blob is not None and not isinstance(should_stop_blob, str):
-            raise WrongTypeError(f"{self}: is the name of a number, got {should_stop_blob!r}", field="should_stop_blob")
+            raise WrongTypeError(f"{self}: is the name of a number, got {shown(should_stop_blob)}", field="should_stop_blob")
         for net in self.nets:
             if not isinstance(net, str) and not callable(net):
-                raise WrongTypeError(f"{self}: nets are names of nets, or functions of the workspace, got {net!r}")
+                raise WrongTypeError(f"{self}: nets are names of nets, or functions of the workspace, got {shown(net)}")
         for step in self.steps:
             if not isinstance(step, Step):
-                raise WrongTypeError(f"{self}: steps are of the type Step, got {step!r}")
+                raise WrongTypeError(f"{self}: steps are of the type Step, got {shown(step)}")
         if num_iter is None and should_stop_blob is None:
             num_iter = 1
         if num_iter is not None and (
                 not isinstance(num_iter, (int, np.integer)) or isinstance(num_iter, bool) or num_iter < 0):
-            raise ConfigError(f"{self}: must be an integer from 0 on, got {num_iter!r}", field="num_iter")
+            raise ConfigError(f"{self}: must be an integer from 0 on, got {shown(num_iter)}", field="num_iter")
         self.num_iter = num_iter
 
     def net_names(self):
@@ -87,10 +91,12 @@ class Plan:
 
     def __init__(self, steps, name=""):
         self.name = name
+        if not isinstance(steps, Iterable | Step):
+            raise WrongTypeError(f"a plan is made of a Step or some, got {shown(steps)}")
         self.steps = (steps,) if isinstance(steps, Step) else tuple(steps)
         for step in self.steps:
             if not isinstance(step, Step):
-                raise WrongTypeError(f"{self}: steps are of the type Step, got {step!r}")
+                raise WrongTypeError(f"{self}: steps are of the type Step, got {shown(step)}")
 
     def run(self, workspace):
         """Run the plan, see `Workspace.run_plan`."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from minicaffe import serialization
 from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, shown
 from minicaffe.memory.synced import SyncedHead
 from minicaffe.tensor import Tensor
 
@@ -187,4 +187,4 @@ def memory_of(value):
 
 def _check_kind(kind):
     if not isinstance(kind, type):
-        raise WrongTypeError(f"takes a type such as int or Blob, got {kind!r}")
+        raise WrongTypeError(f"takes a type such as int or Blob, got {shown(kind)}")

@@ -15,7 +15,7 @@ import numpy as np
 from minicaffe.blob import MAX_COUNT, NUMPY_TYPES, Blob, checked_shape, numpy_view, packed_array
 from minicaffe.device.strided import DeviceArray
 from minicaffe.elements import bytes_type, element_type, new_objects, same_type, type_name
-from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError, shown
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.copy import copy as copy_bytes
@@ -203,7 +203,7 @@ class Tensor:
         if self.ndim < 1:
             raise ShapeError(f"extend needs axis 0, which {self} does not have; resize it first")
         if not all(isinstance(number, (int, np.integer)) and number >= 0 for number in (num, growth_pct)):
-            raise ShapeError(f"extend: num and growth_pct must be integers of at least 0, got {num!r} and {growth_pct!r}")
+            raise ShapeError(f"extend: num and growth_pct must be integers of at least 0, got {shown(num)} and {shown(growth_pct)}")
         if num == 0:
             return
         first, *rest = self._shape

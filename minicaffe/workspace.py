@@ -10,11 +10,12 @@ Caffe2, a net's blobs are kept in a workspace of its own, a child; its parameter
 """
 
 import logging
+import numbers
 import os
 import weakref
 
 from minicaffe import serialization
-from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches
+from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, check_type, close_matches, names_of, shown
 from minicaffe.plan import Plan
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import interrupts_held
@@ -44,7 +45,8 @@ class Workspace:
         self._owned = {}  # those of create_net; None in what such a net refers to
 
     def child(self, name):
-        """Make a workspace that sees all names of this one."""
+        """Make a workspace that sees all names of this one; raise WrongTypeError for a name that is no str."""
+        self._check_name(name)
         return Workspace(self, name)
 
     def slot(self, name):
@@ -68,9 +70,9 @@ class Workspace:
 
     def create_slot(self, name):
         """Give the own slot `name`, made if missing; for a forwarded name, the slot it means."""
+        self._check_name(name)
         if name in self._forwarded:
             return self.slot(name)
-        self._check_name(name)
         return self._slots.setdefault(name, Slot(name))
 
     def set(self, name, value):
@@ -80,8 +82,8 @@ class Workspace:
         return slot
 
     def has(self, name):
-        """Tell whether `slot` would find `name`."""
-        return self._find(name) is not None
+        """Tell whether `slot` would find `name`; of what is no str it is false."""
+        return isinstance(name, str) and self._find(name) is not None
 
     def local_names(self):
         """List the names of own slots, oldest first."""
@@ -133,6 +135,7 @@ class Workspace:
         ConfigError
             If `new` is known already, here or in a parent, whose slot it would hide.
         """
+        self._check_name(old)
         if old not in self._slots:
             if old in self._forwarded:
                 raise MissingNameError(f"{self}: '{old}' is forwarded to '{self._forwarded[old]}'; remove it, forward the new name")
@@ -312,7 +315,8 @@ class Workspace:
                               field="name", file=file)
         name = param.name
         if name in self._nets and not overwrite:
-            raise ConfigError(f"{self}: there is a net '{name}' already; give another name=, delete_net it, or set overwrite=True")
+            raise ConfigError(f"{self}: there is a net '{name}' already; give another name=, delete_net it, set "
+                              "overwrite=True, or make the net in a Workspace() of its own, if it is to share nothing")
         old, old_slots = self._nets.pop(name, None), set(self._slots)
         try:
             made = self.net_class(param, phase, file=file, positions=positions, workspace=self._without_nets(), **options)
@@ -328,7 +332,9 @@ class Workspace:
 
     def add_net(self, net):
         """Enter a net that was made in this workspace and stays its maker's; a name that is taken gets ``#1``, ``#2``, ..."""
-        name, repeats = net.name, 0
+        name, repeats = getattr(net, "name", None), 0
+        if not isinstance(name, str) or not hasattr(net, "nodes"):
+            raise WrongTypeError(f"{self}: takes a net, got {shown(net)} ({type(net).__name__})")
         while name in self._nets:
             repeats += 1
             name = f"{net.name}#{repeats}"
@@ -371,13 +377,10 @@ class Workspace:
 
     def _check_name(self, name):
         if not isinstance(name, str):
-            raise WrongTypeError(f"{self}: a name is a str, got {name!r}")
+            raise WrongTypeError(f"{self}: a name is a str, got {shown(name)}")
 
     def _listed(self, names):
-        names = [names] if isinstance(names, str) else list(names)
-        for name in names:
-            self._check_name(name)
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys([names] if isinstance(names, str) else names_of(names, "names")))
 
     def _find(self, name):
         slot = self._slots.get(name)  # one step, as another thread may remove it
@@ -395,9 +398,10 @@ class Workspace:
 def _read_net(net, phase, level, stages, skip_unknown_fields):
     """Return a NetParameter of our own for a state, its positions and its file, both None for a message."""
     if phase not in (caffe_pb2.TRAIN, caffe_pb2.TEST):
-        raise ConfigError(f"must be TRAIN (0) or TEST (1), got {phase!r}", field="phase")
-    if isinstance(stages, str):  # whose letters would be the stages
-        raise WrongTypeError(f"must be a sequence of names, got {stages!r}; give [{stages!r}]", field="stages")
+        raise ConfigError(f"must be TRAIN (0) or TEST (1), got {shown(phase)}", field="phase")
+    stages = names_of(stages, "stages", field="stages")
+    if level is not None:
+        check_type(level, numbers.Integral, "level", "a whole number", field="level")
     param, positions, file = caffe_pb2.NetParameter(), None, None
     if isinstance(net, caffe_pb2.NetParameter):
         param.CopyFrom(net)
@@ -414,5 +418,5 @@ def _read_net(net, phase, level, stages, skip_unknown_fields):
     param.state.phase = phase
     if level is not None or file is not None:
         param.state.level = level or 0
-    param.state.stage.extend(stages or ())
+    param.state.stage.extend(stages)
     return param, positions, file

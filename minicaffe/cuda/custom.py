@@ -17,7 +17,7 @@ import numpy as np
 from minicaffe import sim
 from minicaffe.cuda import compile, device, driver
 from minicaffe.device.strided import HasDeviceArray
-from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, WrongTypeError
+from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, WrongTypeError, shown
 from minicaffe.memory.buffer import wrap
 from minicaffe.proto.atomic import replacing
 
@@ -66,14 +66,14 @@ class Kernel:
         if target is None:
             raise ConfigError(f"kernel {self.name} needs GPU mode; call set_mode_gpu() first")
         if stream is not None and not isinstance(stream, device.Stream):
-            raise WrongTypeError(f"kernel {self.name}: the stream must be a cuda.Stream, got {stream!r}")
+            raise WrongTypeError(f"kernel {self.name}: the stream must be a cuda.Stream, got {shown(stream)}")
         if stream is not None and stream.device is not target:
             raise ConfigError(f"kernel {self.name}: the stream is of device {stream.device.index}, the present one is "
                               f"{target.index}; make one with cuda.Stream(cuda.current())")
         for field, size in ("grid", grid), ("block", block):
             if not isinstance(size, (tuple, list)) or not 1 <= len(size) <= 3 or not all(
                     isinstance(n, (int, np.integer)) and 0 < n < 2**32 for n in size):
-                raise ConfigError(f"kernel {self.name}: must be a tuple of 1 to 3 integers from 1 to 2^32 - 1, got {size!r}",
+                raise ConfigError(f"kernel {self.name}: must be a tuple of 1 to 3 integers from 1 to 2^32 - 1, got {shown(size)}",
                                   field=field)
         values = [_argument(value, i, stream) for i, value in enumerate(args)]
         target.launch(self._function(target), tuple(grid), tuple(block), values, shared, stream)
@@ -180,7 +180,7 @@ def sleep(cycles, stream=None):
         In CPU mode; for cycles that are no integer from 0 to 2^62, and a stream of another device.
     """
     if isinstance(cycles, bool) or not isinstance(cycles, (int, np.integer)) or not 0 <= cycles <= 2**62:
-        raise ConfigError(f"must be an integer from 0 to 2^62, got {cycles!r}; device.clock_rate is the cycles of a second",
+        raise ConfigError(f"must be an integer from 0 to 2^62, got {shown(cycles)}; device.clock_rate is the cycles of a second",
                           field="cuda.sleep.cycles")
     _sleep((1,), (1,), (int(cycles),), stream=stream)
 

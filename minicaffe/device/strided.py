@@ -12,7 +12,7 @@ import operator
 
 import numpy as np
 
-from minicaffe.errors import ShapeError, WrongTypeError
+from minicaffe.errors import ShapeError, WrongTypeError, shown
 
 CONTIGUOUS, ANY = -2, -1  # THC's numbers for them
 MAX_AXES = 8  # kMaxStridedAxes of ops/strided/kernel.hpp
@@ -179,7 +179,7 @@ def _integers(numbers):
     try:
         return tuple(operator.index(number) for number in numbers)
     except TypeError:
-        raise ShapeError(f"sizes and strides must be integers, got {numbers!r}") from None
+        raise ShapeError(f"sizes and strides must be integers, got {shown(numbers)}") from None
 
 
 def _index(k, size, axis):
@@ -188,8 +188,8 @@ def _index(k, size, axis):
     except TypeError:
         index = None
     if index is None or isinstance(k, (bool, np.bool_)):
-        raise WrongTypeError(f"axis {axis}: a DeviceArray takes integers, slices, None and ... as indices, got {k!r}; copy it to "
-                             "the host to pick elements by lists or masks")
+        raise WrongTypeError(f"axis {axis}: a DeviceArray takes integers, slices, None and ... as indices, got {shown(k)};"
+                             " copy it to the host to pick elements by lists or masks")
     if not -size <= index < size:
         raise ShapeError(f"axis {axis}: index {index} is out of range for {size} elements")
     return index % size

@@ -28,6 +28,7 @@ from minicaffe.errors import ConfigError, Error, OutOfMemoryError, PointerError,
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.red_zones import RedZones
 from minicaffe.memory.reporter import Stats, live, reporter
+from minicaffe.memory.sizes import checked
 
 cdef extern from *:
     """
@@ -122,7 +123,7 @@ cdef class Allocator:
         if self.upstream is not None:
             self.upstream.empty_cache()
 
-    def malloc(self, size_t nbytes, stream):
+    def malloc(self, nbytes, stream):
         """Give the address of a block for work on `stream`, whichever is current.
 
         Once freed, it goes to other streams only when `stream` is past the work that was put on it before.
@@ -138,6 +139,7 @@ cdef class Allocator:
         ConfigError
             If the allocator keeps no streams apart.
         """
+        checked(nbytes)
         raise ConfigError(f"a {type(self).__name__} gives no memory for a chosen stream; ask a CachingAllocator or BuddyAllocator")
 
     def record_stream(self, size_t address, stream):
@@ -161,7 +163,7 @@ cdef class Allocator:
         if self.upstream is not None:
             self.upstream.record_stream(address, stream)
 
-    def alloc(self, size_t nbytes):
+    def alloc(self, nbytes):
         """Give the address of a block of `nbytes` bytes, a multiple of 64; pair it with `free`. A `Buffer` frees itself instead.
 
         An allocator written in Python overrides it. There ``super().alloc(nbytes)`` takes the block from `upstream`.
@@ -169,8 +171,10 @@ cdef class Allocator:
         Raises
         ------
         OutOfMemoryError
+        WrongTypeError
+            If `nbytes` is no int from 0 to below 2^64.
         """
-        return <size_t>provider(self, "alloc").alloc_ptr(nbytes)
+        return <size_t>provider(self, "alloc").alloc_ptr(checked(nbytes))
 
     def free(self, size_t address):
         """Free the block at `address`; where it is overridden, ``super().free(address)`` gives it back to `upstream`.
@@ -243,9 +247,9 @@ cdef class LimitAllocator(Allocator):
     """
     cdef readonly size_t max_bytes
 
-    def __init__(self, Allocator upstream not None, size_t max_bytes):
+    def __init__(self, Allocator upstream not None, max_bytes):
         super().__init__(upstream.place, upstream)
-        self.max_bytes = max_bytes
+        self.max_bytes = checked(max_bytes, "max_bytes")
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         if nbytes > self.max_bytes - self.usage.live:
@@ -274,9 +278,9 @@ cdef class FailAllocator(Allocator):
     """
     cdef public size_t nth
 
-    def __init__(self, Allocator upstream not None, size_t nth):
+    def __init__(self, Allocator upstream not None, nth):
         super().__init__(upstream.place, upstream)
-        self.nth = nth
+        self.nth = checked(nth, "nth")
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         self.nth -= 1

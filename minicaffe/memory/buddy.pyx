@@ -34,6 +34,7 @@ from minicaffe.memory.streams cimport StreamAllocator, StreamOrder
 from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
 from minicaffe.memory.caching import Segment, SegmentBlock
 from minicaffe.memory.reporter import live, reporter
+from minicaffe.memory.sizes import checked
 from minicaffe.memory.streams import stream_number
 
 cdef Reporter _reporter = reporter
@@ -92,12 +93,13 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef int max_order
     cdef int empty_pools
 
-    def __init__(self, Allocator upstream not None, size_t min_chunk_size=256, size_t max_chunk_size=1 << 26,
+    def __init__(self, Allocator upstream not None, min_chunk_size=256, max_chunk_size=1 << 26,
                  first_pool_size=None, StreamOrder streams=None):
         super().__init__(upstream, streams)
-        cdef size_t first = min(max(<size_t>1 << 20, min_chunk_size), max_chunk_size)
+        min_chunk_size, max_chunk_size = checked(min_chunk_size, "min_chunk_size"), checked(max_chunk_size, "max_chunk_size")
+        first = min(max(1 << 20, min_chunk_size), max_chunk_size)
         if first_pool_size is not None:
-            first = first_pool_size
+            first = checked(first_pool_size, "first_pool_size")
         for field, nbytes, least in (("min_chunk_size", min_chunk_size, LEAST_CHUNK),
                                      ("max_chunk_size", max_chunk_size, min_chunk_size),
                                      ("first_pool_size", first, min_chunk_size)):

@@ -15,6 +15,9 @@ import gc
 
 from minicaffe.errors import ConfigError, OutOfMemoryError, WrongTypeError
 from minicaffe.memory.reporter import reporter
+from minicaffe.memory.sizes import checked
+
+MOST = (1 << 64) - 1    # bytes
 
 cdef Reporter _reporter = reporter
 cdef dict _kept = {}    # thread -> where the blocks go that it drops, see `keep_blocks`
@@ -42,7 +45,9 @@ cdef class Buffer:
         From the allocator, once more after a garbage collection that made memory free.
     """
 
-    def __init__(self, Allocator allocator not None, size_t nbytes, str name="", stream=None):
+    def __init__(self, Allocator allocator not None, nbytes, str name="", stream=None):
+        if type(nbytes) is not int or nbytes < 0 or nbytes > MOST:     # without a call, as training steps make Buffers
+            nbytes = checked(nbytes)
         if self.place is not None:
             raise ConfigError("a Buffer is made once; __init__ was called again")
         cdef size_t live

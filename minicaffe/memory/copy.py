@@ -13,7 +13,7 @@ from numbers import Integral
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, PointerError, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, PointerError, ShapeError, WrongTypeError, shown
 from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.place import CPUPlace, CUDAPlace
 from minicaffe.memory.registry import registry
@@ -103,7 +103,7 @@ def _checked_size(target, source, nbytes):
             raise ShapeError(f"memory.copy: dst has {have[0]} bytes, src has {have[1]}; say how many with nbytes=")
         return have[0]
     if not isinstance(nbytes, Integral):
-        raise WrongTypeError(f"memory.copy: nbytes must be an int, got {nbytes!r}")
+        raise WrongTypeError(f"memory.copy: nbytes must be an int, got {shown(nbytes)}")
     if not 0 <= nbytes <= min(have):
         raise ShapeError(f"memory.copy: nbytes must be 0 to what both ends have, {min(have)}, got {nbytes}")
     return int(nbytes)
@@ -155,7 +155,7 @@ def _device_end(interface, value, name):
 def _block_at(place, address, name):
     """Return what follows `address` in the block of memory.alloc that it lies in."""
     if not isinstance(address, Integral):
-        raise WrongTypeError(f"memory.copy: {name} needs an address, as memory.alloc gave it, got {address!r}")
+        raise WrongTypeError(f"memory.copy: {name} needs an address, as memory.alloc gave it, got {shown(address)}")
     block = registry.block_at(place, address)
     if block is None:
         raise PointerError(f"memory.copy: {name}: {address:#x} lies in no live block of {place} that memory.alloc gave")

@@ -3,7 +3,7 @@
 import logging
 import re
 
-from minicaffe.errors import ConfigError, close_matches
+from minicaffe.errors import ConfigError, check_type, close_matches
 from minicaffe.memory.allocator import LimitAllocator, SystemAllocator
 from minicaffe.memory.buddy import BuddyAllocator
 from minicaffe.memory.caching import CachingAllocator
@@ -41,6 +41,7 @@ def make_allocator(name, upstream, streams=None):
     ConfigError
         If a part of the name is unknown, or a value cannot be read or is out of range.
     """
+    check_type(name, str, "name", "the name of an allocator")
     result = upstream
     for part in reversed(name.split("+")):
         kind, colon, text = part.strip().partition(":")

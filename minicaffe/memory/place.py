@@ -6,7 +6,7 @@ A place is a value: equal places are one key of the registry. It holds no memory
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minicaffe.errors import ConfigError, WrongTypeError
+from minicaffe.errors import ConfigError, WrongTypeError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class CUDAPlace:
 
     def __post_init__(self):
         if not isinstance(self.device, int):
-            raise WrongTypeError(f"a device number must be an int, got {self.device!r}", field="CUDAPlace.device")
+            raise WrongTypeError(f"a device number must be an int, got {shown(self.device)}", field="CUDAPlace.device")
         if self.device < 0:
             raise ConfigError(f"a device number must be at least 0, got {self.device}", field="CUDAPlace.device")
 
@@ -44,4 +44,4 @@ def check_place(place, call):
     """Raise WrongTypeError, which names `call`, unless `place` is one."""
     if not isinstance(place, CPUPlace | PinnedPlace | CUDAPlace):
         meant = f"; device {place} is CUDAPlace({place})" if type(place) is int and place >= 0 else ""
-        raise WrongTypeError(f"{call} needs a place, CPUPlace(), PinnedPlace() or CUDAPlace(i), got {place!r}{meant}")
+        raise WrongTypeError(f"{call} needs a place, CPUPlace(), PinnedPlace() or CUDAPlace(i), got {shown(place)}{meant}")

@@ -8,7 +8,7 @@ from collections import namedtuple
 from numbers import Integral
 from threading import RLock
 
-from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTypeError
+from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTypeError, shown
 from minicaffe.memory import reporter
 from minicaffe.memory.allocator import Allocator, SystemAllocator
 from minicaffe.memory.buffer import Buffer
@@ -96,7 +96,7 @@ class Registry:
         if isinstance(allocator, str):
             allocator = self._make(place, allocator)
         if not isinstance(allocator, Allocator | None):
-            raise WrongTypeError(f"memory.use needs an Allocator, its name or None, got {allocator!r}")
+            raise WrongTypeError(f"memory.use needs an Allocator, its name or None, got {shown(allocator)}")
         if allocator is not None and allocator.place != place:
             raise ConfigError(f"memory.use: an allocator of {allocator.place} cannot serve {place}")
         with self._lock:
@@ -216,7 +216,7 @@ class Registry:
         """
         check_place(place, "memory.alloc")
         if not isinstance(nbytes, Integral) or not 0 <= nbytes < 1 << 64:
-            raise WrongTypeError(f"memory.alloc needs a number of bytes, an int of at least 0, got {nbytes!r}")
+            raise WrongTypeError(f"memory.alloc needs a number of bytes, an int of at least 0, got {shown(nbytes)}")
         block = Buffer(self.allocator(place), nbytes, name, stream)
         self._blocks[place, block.address] = block
         return block.address
@@ -231,7 +231,7 @@ class Registry:
         """
         check_place(place, "memory.free")
         if not isinstance(address, Integral):
-            raise WrongTypeError(f"memory.free needs an address, as memory.alloc gave it, got {address!r}")
+            raise WrongTypeError(f"memory.free needs an address, as memory.alloc gave it, got {shown(address)}")
         if self._blocks.pop((place, address), None) is None:
             raise PointerError(
                 f"memory.free: {address:#x} is no live block of {place}; it was freed before, or memory.alloc never gave it"

@@ -1,11 +1,19 @@
 """Numbers of bytes: read from text, and how many the host has."""
 
+import numbers
 import os
 import re
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, WrongTypeError, shown
 
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def checked(value, what="nbytes"):
+    """Return a number of bytes, or another count, as an int; raise `WrongTypeError` unless it is from 0 to below 2^64."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+        raise WrongTypeError(f"{what} must be an int from 0 to below 2^64, got {shown(value)}")
+    return int(value)
 
 
 def parse_size(text):

@@ -18,6 +18,7 @@ from collections import deque
 
 from minicaffe.errors import ConfigError, Error, WrongTypeError
 from minicaffe.memory.place import CPUPlace
+from minicaffe.memory.sizes import checked
 
 cdef size_t NO_STREAM = <size_t>-1      # of a block that belongs to none
 cdef object PAGEABLE = CPUPlace()
@@ -149,7 +150,8 @@ cdef class StreamAllocator(Allocator):
         """Give memory back to `upstream` while this object goes away: an error is printed, and the rest goes on."""
         self.upstream.free_ptr(<void*>address)
 
-    def malloc(self, size_t nbytes, stream):
+    def malloc(self, nbytes, stream):
+        nbytes = checked(nbytes)
         stream = stream_number(stream)
         if self.streams is None:
             raise one_stream(self)

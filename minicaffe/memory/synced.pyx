@@ -25,6 +25,7 @@ from minicaffe.errors import ConfigError, Error, RecycledError, WrongDeviceError
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
+from minicaffe.memory.sizes import checked
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* o)
@@ -200,8 +201,8 @@ cdef class SyncedMemory:
         Between plain and private layouts, so far.
     """
 
-    def __cinit__(self, size_t size, str name="", place=None):
-        self.size = size
+    def __cinit__(self, size, str name="", place=None):
+        self.size = size if type(size) is int and 0 <= size < 1 << 64 else checked(size, "size")    # mostly without a call
         self._name = name
         self._place = place
         self.gpu = -1

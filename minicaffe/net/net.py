@@ -7,11 +7,12 @@ Caffe: every fault raises and names file, line, layer and field.
 
 import functools
 import logging
+import numbers
 from collections import OrderedDict
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches
+from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, check_type, close_matches, names_of
 from minicaffe.net import weights
 from minicaffe.net.build import Builder
 from minicaffe.net.definitions import chosen_layers, insert_splits
@@ -76,10 +77,16 @@ class Net(Runner):
     ------
     ConfigError, ShapeError
         For anything that BVLC Caffe aborts on.
+    WrongTypeError
+        If `param`, `workspace` or `keep` is something else.
     """
 
     def __init__(self, param, dtype=Dtype.FLOAT, workspace=None, file=None, positions=None, trusted=True,
                  skip_unknown_fields=False, plan=None, keep=()):
+        check_type(param, caffe_pb2.NetParameter, "a net", "made from a NetParameter or the path of a prototxt")
+        keep = names_of(keep, "keep")
+        if workspace is not None:
+            check_type(workspace, Workspace, "workspace", "a Workspace")
         self.name, self.file, self.dtype, self.phase = param.name, file, dtype, param.state.phase
         self.state = caffe_pb2.NetState()
         self.state.CopyFrom(param.state)
@@ -87,6 +94,10 @@ class Net(Runner):
         self.workspace = self.parameters.child(self.name)
         builder = Builder(self)
         layers = chosen_layers(param, positions, file, skip_unknown_fields)
+        if not layers:
+            phase, count = caffe_pb2.Phase.Name(self.phase), len(param.layer)
+            why = f"none of its {count} is for phase {phase}, its level and stages" if count else "there are none in the file"
+            log.warning("%s: the net has no layers: %s", file or f"net '{self.name}'", why)
         with caffe.trusting(trusted):
             self.trusted = caffe.trusted
             for definition in insert_splits(layers, file):
@@ -167,7 +178,10 @@ class Net(Runner):
         ------
         MissingNameError
             If there is none; with near names.
+        WrongTypeError
+            If `name` is no str.
         """
+        check_type(name, str, "name", "the name of a blob")
         if name not in self.blobs:
             raise MissingNameError(f"the net has no blob '{name}'{close_matches(name, self.blob_names)}")
         return self.blobs[name]
@@ -183,7 +197,10 @@ class Net(Runner):
         ------
         MissingNameError
             If there is none; with near names.
+        WrongTypeError
+            If `name` is no str.
         """
+        check_type(name, str, "name", "the name of a layer")
         if name not in self.layer_names:
             raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self.layer_names)}")
         return len(self.layer_names) - 1 - self.layer_names[::-1].index(name)
@@ -281,6 +298,7 @@ class Net(Runner):
 
     def share_with(self, other):
         """Use the parameter memory of `other` for layers with the same name."""
+        check_type(other, Net, "other", "a net")
         with self.lock:
             weights.share(self, other)
 
@@ -299,8 +317,10 @@ def read_net(path, phase, level=0, stages=(), skip_unknown_fields=False):
     -------
     tuple of (NetParameter, Positions)
     """
+    stages = names_of(stages, "stages")
+    check_type(level, numbers.Integral, "level", "a whole number")
     param, positions = upgrade.read_net_file(path, skip_unknown_fields=skip_unknown_fields)
     param.state.phase = phase
     param.state.level = level
-    param.state.stage.extend(stages or ())
+    param.state.stage.extend(stages)
     return param, positions

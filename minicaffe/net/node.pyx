@@ -10,7 +10,7 @@ from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.ops.engine cimport Operation
 from minicaffe.ops.epilogue cimport Epilogue
 
-from minicaffe.errors import Error
+from minicaffe.errors import Error, WrongTypeError, shown
 from minicaffe.layer import DeviceLayer
 
 
@@ -195,7 +195,9 @@ cdef class Node:
             raise self.placed(error)
 
     def placed(self, error):
-        """Tell an error where the layer is, and return it."""
+        """Tell an error where the layer is, and return it; raise WrongTypeError for what is no error of minicaffe."""
+        if not isinstance(error, Error):
+            raise WrongTypeError(f"places an Error of minicaffe, got {shown(error)} ({type(error).__name__})")
         return error.at(file=self.file, line=self.line, layer=self.name, layer_type=self.type)
 
 

@@ -226,7 +226,9 @@ cdef class Runner:
         return self.complete_by[1]
 
     def backward_layer(self, int index):
-        """Run the backward of one layer, whether the net needs it or not."""
+        """Run the backward of one layer, whether the net needs it or not; raise ConfigError for a layer that there is not."""
+        if not 0 <= index < len(self.nodes):
+            raise ConfigError(f"must be from 0 to {len(self.nodes) - 1}, got {index}", field="index")
         with self.lock:
             self.check_ready()
             self.separate(index)
@@ -402,11 +404,16 @@ cdef class Runner:
 
     def add_hook(self, int when, hook):
         """Call ``hook(layer index)`` at BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD or AFTER_BACKWARD of every layer."""
-        self.hooks[when].append(hook)
+        self._hooks_at(when).append(hook)
 
     def remove_hook(self, int when, hook):
         """Take back what `add_hook` added; while there are no hooks a plan or a CUDA graph may hold again."""
-        self.hooks[when].remove(hook)
+        self._hooks_at(when).remove(hook)
+
+    cdef list _hooks_at(self, int when):
+        if not 0 <= when < len(self.hooks):
+            raise ConfigError(f"must be from 0 to {len(self.hooks) - 1}, BEFORE_FORWARD to AFTER_BACKWARD, got {when}", field="when")
+        return self.hooks[when]
 
     def _call_hooks(self, int when, int index):
         for hook in self.hooks[when]:

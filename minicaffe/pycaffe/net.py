@@ -11,10 +11,11 @@ from itertools import zip_longest
 import numpy as np
 
 from minicaffe.common import TEST, TRAIN
-from minicaffe.errors import ConfigError, FileError, ShapeError
+from minicaffe.errors import ConfigError, FileError, ShapeError, names_of, shown
 from minicaffe.net import net as net_room
 from minicaffe.net import run
 from minicaffe.net.net import made_once
+from minicaffe.proto.files import path_of
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -50,8 +51,8 @@ class Net(net_room.Net):
         if isinstance(phase, (str, os.PathLike)):
             if len(args) != 1:
                 raise ConfigError("Net(network_file, weights_file, phase) takes exactly three arguments")
-            log.warning("DEPRECATION WARNING - deprecated use of Python interface; use Net(%r, %s, weights=%r) instead",
-                        str(network_file), "caffe.TRAIN" if args[0] == TRAIN else "caffe.TEST", str(phase))
+            log.warning("DEPRECATION WARNING - deprecated use of Python interface; use Net(%s, %s, weights=%s) instead",
+                        shown(str(network_file)), "caffe.TRAIN" if args[0] == TRAIN else "caffe.TEST", shown(str(phase)))
             weights, phase = phase, args[0]
         elif args:
             level, stages, weights, *rest = [*args, *(None, None, None)[len(args):]]
@@ -59,8 +60,8 @@ class Net(net_room.Net):
             if rest:
                 raise ConfigError("Net takes network_file, phase, level, stages and weights")
         if phase not in (TRAIN, TEST):
-            raise ConfigError(f"must be TRAIN (0) or TEST (1), got {phase!r}", field="phase")
-        if weights is not None and not os.path.exists(weights):
+            raise ConfigError(f"must be TRAIN (0) or TEST (1), got {shown(phase)}", field="phase")
+        if weights is not None and not os.path.exists(path_of(weights)):
             raise FileError("no such weights file; check the path", file=str(weights))
         if isinstance(network_file, (str, os.PathLike)):
             param, positions = net_room.read_net(network_file, phase, level, stages, options.get("skip_unknown_fields", False))
@@ -151,14 +152,16 @@ class Net(net_room.Net):
             For an unknown layer or blob name.
         ConfigError, ShapeError
             If the keywords are not exactly the inputs, or a first dimension differs.
+        WrongTypeError
+            If a name is no str.
         """
         first = 0 if start is None else self.layer_index(start)
         last = len(self.layers) - 1 if end is None else self.layer_index(end)
-        wanted = self.outputs if end is None else self.top_names[end]
+        wanted = [*(self.outputs if end is None else self.top_names[end]), *names_of(blobs, "blobs")]
         with self.lock:
             self._feed(kwargs, self.inputs, "inputs", "data")
             self.forward_from_to(first, last)
-            return {name: self.blob_by_name(name).data for name in dict.fromkeys([*wanted, *(blobs or [])])}
+            return {name: self.blob_by_name(name).data for name in dict.fromkeys(wanted)}
 
     def backward(self, diffs=None, start=None, end=None, **kwargs):
         """Run the net backward, from layer `start` (the last) down to `end` (the first).
@@ -177,11 +180,11 @@ class Net(net_room.Net):
         """
         first = len(self.layers) - 1 if start is None else self.layer_index(start)
         last = 0 if end is None else self.layer_index(end)
-        wanted = self.inputs if end is None else self.bottom_names[end]
+        wanted = [*(self.inputs if end is None else self.bottom_names[end]), *names_of(diffs, "diffs")]
         with self.lock:
             self._feed(kwargs, self.outputs, "outputs", "diff")
             self.backward_from_to(first, last)
-            return {name: self.blob_by_name(name).diff for name in dict.fromkeys([*wanted, *(diffs or [])])}
+            return {name: self.blob_by_name(name).diff for name in dict.fromkeys(wanted)}
 
     def _feed(self, arrays, names, what, part):
         """Copy arrays into the data or diff of the blobs `names`, which they must match exactly."""

@@ -7,7 +7,7 @@ displays, tests and snapshots, and at the end; the sums that it takes are made w
 import logging
 import math
 
-from minicaffe.errors import ConfigError, NotFiniteError
+from minicaffe.errors import ConfigError, NotFiniteError, shown
 from minicaffe.memory.synced import SyncedHead
 
 log = logging.getLogger("minicaffe.solver")
@@ -31,7 +31,7 @@ class FiniteWatch:
 
     def __init__(self, effect="warn", begin=0):
         if effect not in EFFECTS:
-            raise ConfigError(f"must be one of {', '.join(EFFECTS)}, got {effect!r}", field="nan")
+            raise ConfigError(f"must be one of {', '.join(EFFECTS)}, got {shown(effect)}", field="nan")
         self.effect = effect
         self.begin = begin
         self.first = None   # since the first loss that was not finite: its iteration, and the remedy

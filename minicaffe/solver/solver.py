@@ -8,13 +8,14 @@ whoever wants to watch adds a listener instead of reading the log.
 import functools
 import logging
 import math
+import numbers
 import time
 
 import numpy as np
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError, Error, check_type
 from minicaffe.layers.data.sources import log_own_data
 from minicaffe.net.net import Net
 from minicaffe.parallel.alone import ALONE
@@ -265,6 +266,8 @@ class Solver:
 
         A GPU may still compute the last one when this returns. Its loss is read when `smoothed_loss` is, or the next `step` begins.
         """
+        if type(n) is not int:
+            check_type(n, numbers.Integral, "n", "a number of iterations")
         param, net = self.param, self.net
         end = self.iter + n
         self._read_late_loss()
@@ -522,6 +525,10 @@ class Solver:
             The record that listeners get: iteration, net, loss (None unless test_compute_loss), outputs. None if `action`
             said "stop". With ``eval_type: "detection"`` the outputs are mean average precisions (solver/detection.py).
         """
+        check_type(i, numbers.Integral, "i", "the number of a test net")
+        if not 0 <= i < len(self.test_nets):
+            count = len(self.test_nets)
+            raise ConfigError(f"must be from 0 to {count - 1}, the solver has {count} test nets, got {i}", field="i")
         net, whole = self.test_nets[i], self.whole_tests.get(i)
         batches = whole.batches if whole else self.param.test_iter[i]
         log.info("Iteration %d, Testing net (#%d)", self.iter, i)
@@ -622,7 +629,7 @@ class Solver:
 
     def share_weights(self, net):
         """Let `net` use the parameters of this solver's train net."""
-        net.share_with(self.net)
+        check_type(net, Net, "net", "a net").share_with(self.net)
 
     def add_callback(self, on_start, on_gradients_ready):
         """Call both in every iteration from now on, see `callbacks`."""

@@ -4,11 +4,12 @@ Iterations that are watched run layer by layer, without plan and CUDA graph, and
 """
 
 import math
+import numbers
 import sys
 
 import numpy as np
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, WrongTypeError, check_type, shown
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 
 # Where an activation hardly changes any more: from its values and the layer's parameter the number of elements there.
@@ -53,6 +54,9 @@ class Watch:
     """
 
     def __init__(self, solver, every=100, on_samples=None, keep=True):
+        if not hasattr(solver, "listeners"):
+            raise WrongTypeError(f"solver must be a Solver, got {shown(solver)} ({type(solver).__name__})")
+        check_type(every, numbers.Integral, "every", "a number of iterations", field="every")
         if every < 1:
             raise ConfigError(f"must be at least 1, got {every}", field="every")
         self.solver, self.every, self.on_samples, self.keep = solver, every, on_samples, keep
@@ -69,6 +73,8 @@ class Watch:
 
     def on_iteration(self, solver):
         """Take what the update has done, tell, and get ready for the next watched iteration."""
+        if solver is not self.solver:
+            raise WrongTypeError(f"is called by the solver that it watches, got {shown(solver)}")
         iteration = solver.iter - 1
         if self.armed:
             self._disarm()

@@ -68,7 +68,7 @@ def test_the_state_and_the_options_of_the_net(tmp_path):
     assert workspace.create_net(param, caffe.TEST).layer_names[-1] == "staged"
     assert workspace.create_net(param, caffe.TEST, name="other", level=0).layer_names[-1] == "ip"
     assert workspace.create_net(param, caffe.TEST, name="no further", stages=None).layer_names[-1] == "staged"
-    with pytest.raises(WrongTypeError, match="stages: must be a sequence of names, got 'extra'"):
+    with pytest.raises(WrongTypeError, match="stages must be a list of names, got 'extra'"):
         workspace.create_net(param, caffe.TEST, name="letters", stages="extra")
     test.save(tmp_path / "w.caffemodel")
     other = Workspace().create_net(param, caffe.TEST, weights=str(tmp_path / "w.caffemodel"), trusted=False)
@@ -280,3 +280,12 @@ def test_a_net_that_is_deleted_in_another_thread_runs_to_its_end():
     assert losses == [0] and workspace.nets == {}
     gc.collect()  # the hook's lambda holds no net
     assert seen() is None
+
+
+def test_nets_of_one_name_are_pointed_to_a_workspace_each():
+    workspace = Workspace()
+    workspace.create_net(text(4), caffe.TEST)
+    with pytest.raises(ConfigError, match=r"there is a net 'small' already; .* or make the net in a Workspace\(\) of its own"):
+        workspace.create_net(text(5), caffe.TEST)
+    with pytest.raises(ShapeError, match=r"layer 'ip' \(InnerProduct\): blobs\[0\]: has shape \[5, 3\] .*; build the nets in a Workspace\(\) each"):
+        workspace.create_net(text(5), caffe.TEST, name="second")

@@ -489,7 +489,7 @@ def test_nets_whose_inputs_differ_in_size_are_told_to_agree():
     both = net % (4, "TRAIN") + net % (3, "TEST") + """
         layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" loss_weight: 1 inner_product_param { num_output: 2 } }"""
     with pytest.raises(ShapeError, match=r"layer 'ip' .*blobs\[0\]: has shape \[2, 3\] and float32, and \[2, 4\] and float32 in the net "
-                                         "that it shares its parameters with.*; give both nets inputs of one size"):
+                                         "that it shares its parameters with.*; .*give both inputs of one size"):
         make_solver("test_iter: 1 test_interval: 1", both)
 
 
