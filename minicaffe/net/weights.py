@@ -1,6 +1,7 @@
 """Weights into and out of a net: .caffemodel and HDF5 files, and sharing with another net (Caffe net.cpp, hdf5.cpp)."""
 
 import difflib
+import itertools
 import logging
 import warnings
 from collections import Counter
@@ -26,6 +27,8 @@ class Loaded:
         The layers of the net that have parameters.
     taken, unused : list of str
         The layers of the file that have some: those that the net knows, and the others.
+    owners : dict
+        By the names of `net`, the numbers of the parameters whose memory each uses; layers share one by a name in ``param``.
     """
 
     def __init__(self, file, net, stored):
@@ -34,6 +37,10 @@ class Loaded:
         there = set(self.net)
         self.taken = [name for name in stored if name in there]
         self.unused = [name for name in stored if name not in there]
+        places = iter(net.param_table.owners)
+        self.owners = {}
+        for node in net.nodes:
+            self.owners.setdefault(node.name, set()).update(itertools.islice(places, len(node.blobs)))
 
     def tell(self, given=()):
         """Say in one line what was taken; a ConfigWarning says if it was nothing, although the net has parameters.
@@ -45,7 +52,8 @@ class Loaded:
             warnings.warn(ConfigWarning(f"no layer of the net got weights: {reason}, the net has {self._new(self.net)}; a layer "
                                         "takes the weights of the layer with its name", file=self.file), stacklevel=2)
             return
-        new = [name for name in self.net if name not in self.taken and name not in given]
+        got = {owner for name in (*self.taken, *given) for owner in self.owners.get(name, ())}
+        new = [name for name in self.net if not self.owners[name] <= got]
         log.log(logging.WARNING if new or self.unused else logging.INFO, "%s: took %d of %d layers%s%s", self.file, len(self.taken),
                 len(self.net), f"; new here: {self._new(new)}" if new else "",
                 f"; not used: {_listed(self.unused)}" if self.unused else "")
@@ -81,8 +89,7 @@ def copy_layers(net, stored):
     plan = []
     for layer, target in _matched(net, stored):
         if len(layer.blobs) != len(target.blobs):
-            raise ShapeError(f"the file has {len(layer.blobs)} parameter blobs, the net needs {len(target.blobs)}; rename the "
-                             "layer to train it anew", field="blobs", layer=target.name, layer_type=target.type)
+            raise ShapeError(_other_count(target, len(layer.blobs)), field="blobs", layer=target.name, layer_type=target.type)
         for i, (source, blob) in enumerate(zip(layer.blobs, target.blobs)):
             if not blob.shape_equals(source.shape, source.legacy):
                 raise ShapeError(f"is {_times(source.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it "
@@ -157,6 +164,20 @@ def load_hdf5(net, path):
     return Loaded(path, net, stored)
 
 
+def _other_count(target, count):
+    """Return the message for a stored layer of `count` blobs where the net's layer `target` has another number."""
+    message = f"the file has {count} parameter blobs, the net needs {len(target.blobs)}; "
+    if target.type == "BatchNorm" and count == 5:
+        return message + ("NVCaffe's BatchNorm keeps scale and bias as its blobs 3 and 4, BVLC Caffe in a layer Scale: give the "
+                          "net a Scale with bias_term: true after this layer, and copy blobs 0 to 2 to this layer's parameters, "
+                          "3 and 4 to its (minicaffe.proto.read_net reads the file)")
+    if target.type == "Scale" and len(target.blobs) - count == 1 or count == 1 and len(target.blobs) == 2:
+        return message + "bias_term: false leaves the bias out as the file does, or rename the layer to train it anew"
+    if count == 2 and len(target.blobs) == 1:
+        return message + "the file has a bias: leave bias_term: false out, or rename the layer to train it anew"
+    return message + "rename the layer to train it anew"
+
+
 def _hdf5_layer(target, name, group, sharers, follow):
     """Return the pairs (values, blob) of one stored layer; it may leave out the blobs whose id is in `sharers`.
 
@@ -167,7 +188,7 @@ def _hdf5_layer(target, name, group, sharers, follow):
     if not isinstance(group, h5py.Group):
         raise DataError("is no group of datasets", **place)
     if len(group) > len(target.blobs):
-        raise ShapeError(f"the file has {len(group)} parameter blobs, the net needs {len(target.blobs)}", field="blobs", **place)
+        raise ShapeError(_other_count(target, len(group)), field="blobs", **place)
     pairs = []
     for i, blob in enumerate(target.blobs):
         field = f"blobs[{i}]"

@@ -219,7 +219,21 @@ def restore(solver, path):
         _set_generator(solver, resume)
     for name in POLICY_STATE:
         setattr(solver, name, getattr(state, name))
+    _compare_stepvalues(solver, path)
     return resume
+
+
+def _compare_stepvalues(solver, path):
+    """Say it if the state has passed another number of stepvalues than the solver has below its iteration: the state's counts."""
+    values, passed = solver.param.stepvalue, solver.current_step
+    if solver.param.lr_policy != "multistep" or any(passed == sum(value <= until for value in values)
+                                                    for until in (solver.iter - 1, solver.iter)):
+        return  # the value that is the iteration itself is passed when the rate is computed next
+    below = sum(value <= solver.iter for value in values)
+    following = f"the next fall is the one of stepvalue {values[passed]}" if passed < len(values) else "the rate falls no more"
+    log.warning("%s: stepvalue has %d values up to iteration %d, the state has passed %d, and its number counts, as in BVLC Caffe: "
+                "%s. To follow the new values set solver.current_step = %d after the restore", path, below, solver.iter, passed,
+                following, below)
 
 
 def _set_generator(solver, state):

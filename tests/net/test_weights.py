@@ -2,12 +2,14 @@
 
 import logging
 
+import h5py
 import numpy as np
 import pytest
 
 import minicaffe as caffe
 from minicaffe import cli
-from minicaffe.errors import ConfigWarning
+from minicaffe.errors import ConfigWarning, ShapeError
+from minicaffe.proto import caffe_pb2
 
 NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
 layer { name: "ip1" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 weight_filler { type: "gaussian" } } }
@@ -102,3 +104,50 @@ def test_several_files_of_a_solver_are_told_together(weights, tmp_path, caplog):
     (tmp_path / "solver.prototxt").write_text(SOLVER + f'test_iter: 1 test_interval: 1 weights: "{weights},new.caffemodel"')
     caffe.get_solver("solver.prototxt")
     assert lines(caplog) == [("WARNING", f"{weights}: took 1 of 2 layers; not used: ip2"), ("INFO", "new.caffemodel: took 2 of 2 layers")]
+
+
+def test_layers_that_got_parameters_by_a_shared_name_are_not_new(weights, caplog):
+    shared = NET.replace("inner_product_param", 'param { name: "w" } param { name: "b" } inner_product_param')
+    more = shared + shared.splitlines()[3].replace('"ip2"', '"ip3"').replace('"b" inner', '"c" inner').replace('top: "b"', 'top: "c"')
+    with open("shared.prototxt", "w") as file:
+        file.write(more.replace('"ip1"', '"other"'))
+    caplog.set_level(logging.INFO, "minicaffe.net")
+    net = caffe.Net("shared.prototxt", caffe.TEST)
+    caplog.clear()
+    net.copy_from(weights)
+    assert lines(caplog) == [("WARNING", f"{weights}: took 1 of 3 layers; not used: ip1")]
+    np.testing.assert_array_equal(net.params["other"][0].data, caffe.Net("net.prototxt", caffe.TEST, weights=weights).params["ip2"][0].data)
+
+
+def test_another_number_of_blobs_names_the_remedy(tmp_path):
+    text = """layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
+              layer {{ name: "a" type: "{0}" bottom: "x" top: "y" {1} }}"""
+    for kind, fields, count, words in (
+            ("BatchNorm", "", 5, r"5 parameter blobs, the net needs 3; NVCaffe's BatchNorm keeps scale and bias .* a Scale with "
+                                 r"bias_term: true after this layer, and copy blobs 0 to 2"),
+            ("InnerProduct", "inner_product_param { num_output: 3 }", 1, "bias_term: false leaves the bias out as the file does"),
+            ("InnerProduct", "inner_product_param { num_output: 3 bias_term: false }", 2, "leave bias_term: false out"),
+            ("BatchNorm", "", 2, "rename the layer to train it anew")):
+        (tmp_path / "net.prototxt").write_text(text.format(kind, fields))
+        layer = caffe_pb2.LayerParameter(name="a", type=kind, blobs=[{"shape": {"dim": [3]}, "data": [1, 2, 3]}] * count)
+        (tmp_path / "w.caffemodel").write_bytes(caffe_pb2.NetParameter(layer=[layer]).SerializeToString())
+        with pytest.raises(ShapeError, match=rf"layer 'a' \({kind}\): blobs: the file has .*{words}"):
+            caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, weights=str(tmp_path / "w.caffemodel"))
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        for i in range(5):
+            file[f"data/a/{i}"] = np.zeros(3)
+    (tmp_path / "net.prototxt").write_text(text.format("BatchNorm", ""))
+    with pytest.raises(ShapeError, match="NVCaffe's BatchNorm"):
+        caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, weights=str(tmp_path / "w.h5"))
+
+
+@pytest.mark.parametrize("content, words", [
+    ("", "empty.prototxt: the net has no layers: there are none in the file"),
+    ('layer { name: "a" type: "Silence" include { phase: TRAIN } }',
+     "empty.prototxt: the net has no layers: none of its 1 is for phase TEST, its level and stages"),
+])
+def test_a_net_without_layers_says_so(tmp_path, monkeypatch, content, words, caplog):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.prototxt").write_text(content)
+    assert caffe.Net("empty.prototxt", caffe.TEST).forward() == {}
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [words]

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 
 import h5py
@@ -417,3 +418,20 @@ def test_ctrl_c_leaves_no_model_without_its_state(tmp_path, monkeypatch, form):
     with pytest.raises(KeyboardInterrupt):
         solver.snapshot()
     assert sorted(os.listdir(tmp_path)) == [f"s_iter_1.{kind}{FORMATS[form]}" for kind in ("caffemodel", "solverstate")]
+
+
+def test_new_stepvalues_are_ignored_as_in_caffe_and_that_is_said(tmp_path, caplog):
+    policy = "momentum: 0.9 lr_policy: 'multistep' gamma: 0.5 {}"
+    first = built(tmp_path, policy.format("stepvalue: 3 stepvalue: 5 stepvalue: 9"))
+    first.step(7)
+    state = first.snapshot()[1]
+    for values, words in (("stepvalue: 3 stepvalue: 5 stepvalue: 8", None), ("stepvalue: 3 stepvalue: 5 stepvalue: 7", None),
+                          ("stepvalue: 9", "stepvalue has 0 values up to iteration 7, the state has passed 2, .*: the rate falls no more"),
+                          ("stepvalue: 1 stepvalue: 2 stepvalue: 4 stepvalue: 30",
+                           r"has 3 values up to iteration 7, the state has passed 2, .* is the one of stepvalue 4\. .*current_step = 3")):
+        caplog.clear()
+        solver = built(tmp_path, policy.format(values))
+        solver.restore(state)
+        said = [record.getMessage() for record in caplog.records if "stepvalue" in record.getMessage()]
+        assert solver.current_step == 2 and bool(said) == (words is not None)
+        assert words is None or re.search(words, said[0])
