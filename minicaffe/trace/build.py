@@ -23,7 +23,7 @@ from minicaffe.net import cost
 from minicaffe.proto import caffe_pb2
 from minicaffe.pycaffe import drawing
 from minicaffe.trace import kernels
-from minicaffe.trace.model import FORMAT
+from minicaffe.trace.schema import FORMAT
 
 
 class Memory(NamedTuple):

@@ -8,7 +8,9 @@ import re
 from html import escape
 from importlib import resources
 
+from minicaffe.errors import check_type
 from minicaffe.proto.atomic import write_bytes
+from minicaffe.trace.model import Trace
 
 SCRIPTS = "model.js", "draw.js", "page.js"
 
@@ -22,6 +24,9 @@ def page(trace, moment=None):
     moment : int, optional
         Open at this moment; None: after the first forward step.
     """
+    check_type(trace, Trace, "trace", "a Trace")
+    if moment is not None:
+        trace.check_moment(moment)
     view = resources.files(__package__) / "view"
 
     def text(name):

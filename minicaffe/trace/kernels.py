@@ -4,6 +4,8 @@ import functools
 import re
 
 from minicaffe.cuda import compile
+from minicaffe.errors import check_type
+from minicaffe.trace.model import Trace
 
 
 def source_of(name):
@@ -40,6 +42,7 @@ def add_ptx(trace):
     DependencyError
         If NVRTC, which compiles it, is missing.
     """
+    check_type(trace, Trace, "trace", "a Trace")
     for name, kernel in trace.document["kernels"].items():
         if kernel["source"] is not None:
             kernel["ptx"] = compile.ptx(name)

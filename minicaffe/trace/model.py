@@ -3,18 +3,21 @@
 import copy
 import functools
 import json
+import numbers
 import os
 import re
 from bisect import bisect_right
 from typing import NamedTuple
 
-from minicaffe.errors import DataError, WrongTypeError
+from minicaffe.errors import ConfigError, DataError, WrongTypeError, check_type, shown
 from minicaffe.memory.reporter import Event
+from minicaffe.proto import kinds
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import read_bytes
+from minicaffe.trace import schema
 
-FORMAT = 1
-EMPTY = {"format": FORMAT, "minicaffe": "", "device": {"kind": "cpu", "name": "", "threads": 1, "copy_bandwidth": None},
+WANTED = "a trace (minicaffe trace NET --json FILE)"
+EMPTY = {"format": schema.FORMAT, "minicaffe": "", "device": {"kind": "cpu", "name": "", "threads": 1, "copy_bandwidth": None},
          "net": {"name": "", "file": "", "phase": "", "nodes": []}, "memories": [],
          "start": {"time": 0, "heads": {}, "blocks": [], "arenas": []}, "strings": [],
          "events": {key: [] for key in ("time", "kind", "place", "address", "bytes", "name", "detail", "took")},
@@ -59,13 +62,20 @@ class Trace:
     Attributes
     ----------
     document : dict
+
+    Raises
+    ------
+    DataError
+        If `document` is something else; names the place in it.
     """
 
     def __init__(self, document):
-        self.document = copy.deepcopy(EMPTY) if document is None else document
+        self.document = None
+        self.fill(copy.deepcopy(EMPTY) if document is None else document)
 
     def fill(self, document):
-        """Say something else from now on, as when a record ends."""
+        """Replace the document, as when a record ends; raise DataError, and keep the old one, if it is no document of a trace."""
+        schema.check(document)
         for cached in ("events", "_firsts"):
             self.__dict__.pop(cached, None)
         self.document = document
@@ -108,7 +118,13 @@ class Trace:
         Returns
         -------
         Moment
+
+        Raises
+        ------
+        ConfigError
+            If there is no such moment.
         """
+        self.check_moment(moment)
         start = self.document["start"]
         replay = Replay(start["heads"], start["blocks"], start["arenas"])
         for event in self.events[:moment]:
@@ -116,8 +132,15 @@ class Trace:
         return replay.moment()
 
     def step_at(self, moment):
-        """Return the number of the step to which event `moment` belongs; None if there is no step."""
+        """Return the number of the step to which event `moment` belongs; None if there is no step. Raises ConfigError as `at`."""
+        self.check_moment(moment)
         return max(0, bisect_right(self._firsts, moment) - 1) if self.steps else None
+
+    def check_moment(self, moment):
+        """Raise WrongTypeError or ConfigError unless `moment` is a number from 0 to ``len(trace)``."""
+        check_type(moment, numbers.Integral, "moment", f"a number from 0 to {len(self)}")
+        if not 0 <= moment <= len(self):
+            raise ConfigError(f"must be from 0 to {len(self)}, got {moment}", field="moment")
 
     @functools.cached_property
     def _firsts(self):
@@ -159,15 +182,22 @@ def load(path):
     FileError
         If it cannot be read.
     """
+    content = read_bytes(path)
     try:
-        document = json.loads(read_bytes(path))
-    except ValueError as error:
-        raise DataError(f"is no trace: {error}", file=os.fspath(path)) from None
-    if not isinstance(document, dict) or not isinstance(document.get("format"), int) or EMPTY.keys() - document.keys():
-        raise DataError("is no trace; `minicaffe trace NET --json FILE` writes one", file=os.fspath(path))
-    if document["format"] > FORMAT:
-        raise DataError(f"has format {document['format']}, this minicaffe reads {FORMAT}; update it", file=os.fspath(path))
-    return Trace(document)
+        document = json.loads(content, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        error = DataError(f"is no trace: {error}; `minicaffe trace NET --json FILE` writes one", file=os.fspath(path))
+        raise kinds.named(error, content, WANTED, ("trace", "json", "text")) from None
+    made = Trace(None)
+    try:
+        made.fill(document)     # null is no trace of nothing
+        return made
+    except DataError as error:
+        raise kinds.named(error.at(file=os.fspath(path)), content, WANTED, ("trace", "json", "text"))
+
+
+def _no_constant(name):
+    raise ValueError(f"{name} is no number of JSON")
 
 
 class Replay:
@@ -241,7 +271,8 @@ class Replay:
                 continue
             for segment in arena["segments"]:
                 if segment["address"] <= event.address < segment["address"] + segment["bytes"]:
-                    return segment, bisect_right([block["address"] for block in segment["blocks"]], event.address) - 1
+                    at = bisect_right([block["address"] for block in segment["blocks"]], event.address) - 1
+                    return (segment, at) if at >= 0 else (None, None)
         return None, None
 
     RULES = {"head": _head, "alloc": _alloc, "free": _free, "split": _split, "merge": _merge,
@@ -288,11 +319,17 @@ def launch_of(event):
     Returns
     -------
     Launch
+
+    Raises
+    ------
+    WrongTypeError
+        If it is no event, or one of another kind.
     """
+    check_type(event, Event, "event", "an Event")
     shape, _, arrays = event.detail.partition("; ")
     found = re.fullmatch(r"(\d+)x(\d+)x(\d+) blocks of (\d+) threads", shape)
     if found is None:
-        raise WrongTypeError(f"'{event.kind}' is no launch: '{event.detail}'")
+        raise WrongTypeError(f"{shown(event.kind)} is no launch: {shown(event.detail)}")
     *grid, threads = map(int, found.groups())
     named = re.findall(r"(.*?) \((\d+) bytes\)(?:; |\Z)", arrays, re.DOTALL)     # names may have anything in them
     return Launch(tuple(grid), threads, [(name, int(nbytes)) for name, nbytes in named])

@@ -7,8 +7,9 @@ the trace (Trace Event Format, "JSON Object Format").
 
 import json
 
+from minicaffe.errors import check_type
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.trace.model import Usage, launch_of
+from minicaffe.trace.model import Trace, Usage, launch_of
 
 STEPS, KERNELS, COPIES, ALLOCATOR, TRAVELS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
@@ -23,6 +24,7 @@ def events(trace):
     ----------
     trace : Trace
     """
+    check_type(trace, Trace, "trace", "a Trace")
     net = trace.document["net"]
     rows = [{"ph": "M", "pid": PROCESS, "name": "process_name", "args": {"name": f"minicaffe: {net['name'] or 'a net'}"}}]
     for track, name in TRACKS.items():

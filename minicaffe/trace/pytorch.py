@@ -7,7 +7,9 @@ numbers; the host's places follow as devices of their own, since the format has 
 import pickle
 import re
 
+from minicaffe.errors import check_type
 from minicaffe.proto.atomic import replacing
+from minicaffe.trace.model import Trace
 
 ACTIONS = {"alloc": ["alloc"], "free": ["free_requested", "free_completed"], "segment taken": ["segment_alloc"],
            "pool taken": ["segment_alloc"], "segment given back": ["segment_free"], "pool given back": ["segment_free"]}
@@ -25,6 +27,7 @@ def snapshot(trace):
     dict
         `segments`, each with its blocks by address, and `device_traces`, a list of actions for each device.
     """
+    check_type(trace, Trace, "trace", "a Trace")
     events, end = trace.events, trace.at(len(trace))
     places = [event.place for event in events if event.place] + [b["place"] for b in end.blocks] + [a["place"] for a in end.arenas]
     number = _numbers(places)

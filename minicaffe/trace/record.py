@@ -1,5 +1,6 @@
 """Recorder: collect the events of a solver's or net's iterations, all of them or the last few."""
 
+import numbers
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from time import perf_counter_ns
@@ -7,7 +8,7 @@ from typing import NamedTuple
 
 from minicaffe import cuda, memory
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, WrongTypeError
+from minicaffe.errors import ConfigError, WrongTypeError, check_type, shown
 from minicaffe.memory import reporter
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
@@ -60,6 +61,8 @@ class Recorder:
             raise WrongTypeError(f"a trace is of a Solver, a Net or None, got {type(target).__name__}")
         self.solver = target if isinstance(target, Solver) else None
         self.net = target.net if self.solver is not None else target
+        if keep is not None:
+            check_type(keep, numbers.Integral, "keep", "a number of iterations", field="keep")
         if keep is not None and (self.solver is None or keep < 1):
             raise ConfigError(f"must be at least 1, and the target a solver, got {keep} of a {type(target).__name__}",
                               field="keep")
@@ -94,7 +97,9 @@ class Recorder:
                 self._cut(self._iteration())
 
     def on_iteration(self, solver):
-        """Begin the next iteration; the solver calls it after each."""
+        """Begin the next iteration; the solver calls it after each. Raises WrongTypeError for another object."""
+        if solver is not self.solver or self._running is None:
+            raise WrongTypeError(f"is called by the solver that it records while it runs, got {shown(solver)}")
         self._cut(solver.iter - 1)
         if self.keep is not None:
             del self.parts[: -self.keep]

@@ -1,10 +1,12 @@
 """Why copies and reorders were made, in words: who wrote the data last and where, who asked for them and where."""
 
+import numbers
 import re
 from bisect import bisect_left
 from collections import defaultdict
 
-from minicaffe.errors import WrongTypeError
+from minicaffe.errors import ConfigError, WrongTypeError, check_type
+from minicaffe.trace.model import Trace
 
 SIDES = {"cpu": "on the host", "gpu": "on the device", "device": "on the device", "private": "in an engine's layout"}
 HEADS = {
@@ -35,8 +37,14 @@ def why(trace, number):
     Raises
     ------
     WrongTypeError
-        If the event is neither.
+        If the event is neither, or `trace` or `number` something else.
+    ConfigError
+        If there is no such event.
     """
+    check_type(trace, Trace, "trace", "a Trace")
+    check_type(number, numbers.Integral, "number", "the number of an event")
+    if not 0 <= number < len(trace):
+        raise ConfigError(f"must be from 0 to {len(trace) - 1}, got {number}", field="number")
     if trace.events[number].kind not in ("copy", "reorder"):
         raise WrongTypeError(f"event {number} is no copy and no reorder but '{trace.events[number].kind}'")
     return Reasons(trace).of(number)
@@ -79,7 +87,7 @@ class Reasons:
                      + (f" ({call})." if call else "."), self._writer(event.name, number)]
         if asked is not None:
             before, _, after = asked.detail.rpartition(" by ")[0].partition(" -> ")
-            sentences.append(f"Its head was {before}, {HEADS[before]}; since then it is {after}, {HEADS[after]}.")
+            sentences.append(f"Its head was {before}, {_meaning(before)}; since then it is {after}, {_meaning(after)}.")
         return " ".join(sentences)
 
     def _asked(self, number):
@@ -118,6 +126,10 @@ class Reasons:
             if call:
                 return f"It was written last {_side(call[1]) or 'there'}, by a call of {call[1]}."
         return "It was written before the record began."
+
+
+def _meaning(head):
+    return HEADS.get(head, "which this minicaffe does not know")
 
 
 def _side(call):

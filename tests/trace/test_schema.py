@@ -1,0 +1,192 @@
+"""A trace document is checked once, when a Trace gets it: what passes, all readers can read; what does not is a typed error."""
+
+import copy
+import json
+import random
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe import trace
+from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
+from minicaffe.solver.watch import Watch
+from minicaffe.trace import html, kernels, perfetto, pytorch
+from minicaffe.trace.model import Trace, launch_of
+from minicaffe.trace.why import Reasons
+from minicaffe.workspace import Workspace
+
+NET = """name: "net" force_backward: true
+layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "a" bottom: "y" top: "l" }
+"""
+WRONG = [None, True, -1, 3, 1.5, float("nan"), 10**400, 2**63, "", "x", "launch", [], [None], [0], {}, {"a": 1}, [[]]]
+
+
+@pytest.fixture(scope="module")
+def solver(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("schema")
+    (folder / "net.prototxt").write_text(NET)
+    (folder / "solver.prototxt").write_text(f'net: "{folder}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 9')
+    return caffe.SGDSolver(str(folder / "solver.prototxt"))
+
+
+@pytest.fixture(scope="module")
+def document(solver):
+    recorder = trace.Recorder(solver)
+    recorder.start()
+    solver.step(1)
+    solver.net.blobs["a"].reshape(3, 3)
+    solver.net.blobs["a"].data[...] = 1
+    recorder.stop()
+    made = recorder.trace().document
+    # An arena and a launch, which only allocators of a device and kernels have.
+    made["start"]["arenas"].append({"place": "CPUPlace", "allocator": "caching", "segments": [
+        {"address": 64, "bytes": 128, "blocks": [{"address": 64, "bytes": 128, "used": False}]}]})
+    made["kernels"]["k"] = {"functor": "k", "source": None, "header": None, "ptx": None}
+    strings, events = made["strings"], made["events"]
+    for kind, detail in (("launch", "8x1x1 blocks of 256 threads; conv1 data (2949120 bytes)"), ("split", ""), ("merge", ""),
+                         ("copy", "host to device"), ("segment taken", ""), ("segment given back", "")):
+        for text in (kind, "k", "CPUPlace", detail):
+            if text not in strings:
+                strings.append(text)
+        for key, value in {"time": events["time"][-1], "kind": strings.index(kind), "place": strings.index("CPUPlace"), "address": 64,
+                           "bytes": 32, "name": strings.index("k"), "detail": strings.index(detail), "took": 0}.items():
+            events[key].append(value)
+        made["steps"][-1]["last"] += 1
+    return json.loads(json.dumps(made))
+
+
+def read_all(made):
+    """Everything that reads a trace."""
+    json.dumps(perfetto.events(made))
+    pytorch.snapshot(made)
+    html.page(made, 0)
+    for moment in (0, len(made) // 2, len(made)):
+        made.at(moment)
+        made.step_at(moment)
+    Reasons(made).all()
+    made.to_json()
+    repr(made)
+    for event in made.events:
+        if event.kind == "launch":
+            launch_of(event)
+
+
+def places(value, path=()):
+    """Yield the path of every part of a document; of long lists the first three."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def mutated(document, path, rng):
+    """Return a copy with the part at a path changed, removed, doubled or swapped for another part."""
+    made = json.loads(json.dumps(document))
+    if not path:
+        return rng.choice(WRONG)
+    parent = made
+    for key in path[:-1]:
+        parent = parent[key]
+    how = rng.randrange(6)
+    if how == 0:
+        del parent[path[-1]]
+    elif how == 1 and isinstance(parent, list):
+        parent.append(copy.deepcopy(parent[path[-1]]))
+    elif how == 2 and isinstance(parent[path[-1]], int):
+        parent[path[-1]] += rng.choice([-1, 1, 1000])
+    else:
+        parent[path[-1]] = rng.choice(WRONG)
+    return made
+
+
+def test_a_good_document_is_read_by_all(document):
+    made = Trace(document)
+    assert {event.kind for event in made.events} >= {"launch", "split", "merge", "copy", "head", "begin", "end", "segment taken"}
+    read_all(made)
+
+
+def test_mutated_documents_are_refused_or_read_by_all(document, tmp_path):
+    rng, refused, taken = random.Random(31), 0, 0
+    every = list(places(document))
+    path = tmp_path / "trace.json"
+    for number in range(600):
+        changed = mutated(document, rng.choice(every), rng)
+        try:
+            if number % 10:
+                made = Trace(changed)
+            else:       # through a file, too
+                path.write_text(json.dumps(changed))
+                made = trace.load(path)
+        except DataError as error:
+            assert "trace" in str(error)
+            refused += 1
+            continue
+        taken += 1
+        try:
+            read_all(made)
+        except WrongTypeError as error:     # a launch, the detail of which says no grid
+            assert "is no launch" in str(error)
+    assert refused > 200 and taken > 50
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda d: d.pop("steps"), "lacks 'steps'; it is no trace, or was changed"),
+    (lambda d: d["steps"][0].pop("kind"), r"steps\[0\]: lacks 'kind'"),
+    (lambda d: d["steps"][0].update(node=99), r"steps\[0\].node: must be null or from 0 to 2, got 99"),
+    (lambda d: d["steps"][0].update(first=10**6), r"steps\[0\]: must be of events from 0 to"),
+    (lambda d: d["events"]["kind"].__setitem__(0, 10**6), "events.kind: must have numbers from 0 to"),
+    (lambda d: d["events"]["time"].pop(), "events.* has .* entries, events.time has"),
+    (lambda d: d["events"]["address"].__setitem__(0, -1), "events.address: must have no negative number"),
+    (lambda d: d["events"]["bytes"].__setitem__(0, 2**70), r"events.bytes\[0\]: must be between"),
+    (lambda d: d["net"]["nodes"][0].update(line="3"), r"net.nodes\[0\].line: must be a whole number or null, got '3'"),
+    (lambda d: d["memories"][0].update(role=[]), r"memories\[0\].role: must be a text, got \[\]"),
+    (lambda d: d["start"].update(heads=[]), "start.heads: must be an object"),
+    (lambda d: d.update(format=2), "has format 2, this minicaffe reads traces of format 1; update it"),
+])
+def test_errors_name_the_place(document, tmp_path, change, message):
+    changed = copy.deepcopy(document)
+    change(changed)
+    (tmp_path / "t.json").write_text(json.dumps(changed))
+    for read in (lambda: Trace(changed), lambda: trace.load(tmp_path / "t.json")):
+        with pytest.raises(DataError, match=message):
+            read()
+    made = Trace(document)
+    with pytest.raises(DataError, match=message):
+        made.fill(changed)
+    assert made.document is document
+
+
+@pytest.mark.parametrize("text", ['{"format": NaN}', "[" * 100000, '{"format": 1', "[]", "3", "null", '"x"'])
+def test_json_that_is_no_trace(tmp_path, text):
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(DataError, match="t.json: .*minicaffe trace NET --json FILE"):
+        trace.load(tmp_path / "t.json")
+
+
+def test_wrong_types_are_typed_errors(solver, document, tmp_path):
+    made, node = Trace(document), solver.net.nodes[1]
+    recorder, watch = trace.Recorder(solver), Watch(solver)
+    watch.close()
+    calls = [lambda wrong: perfetto.events(wrong), lambda wrong: perfetto.write(wrong, tmp_path / "x"), lambda wrong: html.page(wrong),
+             lambda wrong: html.write(wrong, tmp_path / "x"), lambda wrong: pytorch.snapshot(wrong), lambda wrong: trace.why(wrong, 0),
+             lambda wrong: pytorch.write(wrong, tmp_path / "x"), lambda wrong: kernels.add_ptx(wrong), lambda wrong: launch_of(wrong),
+             lambda wrong: node.placed(wrong), lambda wrong: watch.on_iteration(wrong), lambda wrong: recorder.on_iteration(wrong),
+             lambda wrong: Workspace().add_net(wrong), lambda wrong: Watch(wrong), lambda wrong: trace.Recorder(wrong)]
+    for call in calls:
+        for wrong in (5, "x", [], object(), b"x", np.zeros(3), "x" * 100_000):
+            with pytest.raises(WrongTypeError) as caught:
+                call(wrong)
+            assert len(str(caught.value)) < 400
+    for call in (lambda wrong: made.at(wrong), lambda wrong: made.step_at(wrong), lambda wrong: html.page(made, wrong),
+                 lambda wrong: trace.why(made, wrong), lambda wrong: Trace(wrong), lambda wrong: trace.load(wrong),
+                 lambda wrong: trace.Recorder(solver, keep=wrong), lambda wrong: Watch(solver, every=wrong)):
+        for wrong in ("x", [], 1.5, object(), -1, 10**9):
+            if wrong == 10**9 and {"Recorder", "Watch"} & set(call.__code__.co_names):
+                continue
+            with pytest.raises((WrongTypeError, ConfigError, DataError, Error)):
+                call(wrong)
+    for listener in [one for one in solver.listeners if isinstance(one, Watch)]:
+        listener.close()
