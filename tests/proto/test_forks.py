@@ -191,3 +191,19 @@ def test_protoc_sees_the_same_messages():
     if importlib.util.find_spec("grpc_tools") is None:
         pytest.skip("protoc is missing: pip install grpcio-tools")
     assert caffe_pb2.LayerParameter.FORK_FIELDS_FIELD_NUMBER == 1000
+
+
+def test_nets_of_caffeonspark(caplog):
+    text = """layer { name: "data" type: "MemoryData" top: "data" top: "label" source_class: "com.yahoo.ml.caffe.LMDB"
+  memory_data_param { source: "file:/mnist" batch_size: 64 channels: 1 height: 28 width: 28 share_in_parallel: false
+                      image_encoded: true dataframe_column_select: "data" dataframe_column_select: "label" } }"""
+    with pytest.raises(ConfigError, match=r"source_class: unknown field in LayerParameter; the fork CaffeOnSpark has it; it changes no "
+                                          "result, and skip_unknown_fields leaves it out"):
+        parse(text)
+    caplog.set_level(logging.WARNING)
+    layer = parse(text, skip_unknown_fields=True).layer[0]
+    assert layer.memory_data_param == caffe_pb2.MemoryDataParameter(batch_size=64, channels=1, height=28, width=28)
+    for name in ("source_class", "source", "share_in_parallel", "image_encoded", "dataframe_column_select"):
+        assert f"{name}: unknown field in" in caplog.text and forks.find_field(
+            "LayerParameter" if name == "source_class" else "MemoryDataParameter", name).forks == ("CaffeOnSpark",)
+    assert "the fork CaffeOnSpark has it" in forks.about_layer("CoSData", [])
