@@ -1,10 +1,12 @@
 """Pictures with boxes to a database of AnnotatedDatum (SSD's convert_annoset.cpp).
 
 Different from Caffe: an annotation that cannot be read, a box turned inside out and a name that the label map lacks are errors
-that name the file.
+that name the file. What is stored as in Caffe but is seldom meant, such as boxes outside of their picture, is counted, and warnings
+at the end say how often it was met and where first.
 """
 
 import json
+import logging
 import math
 import random
 from collections import namedtuple
@@ -15,9 +17,11 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
 from minicaffe.data.integers import integer
 from minicaffe.data.label_map import read_label_map
-from minicaffe.errors import ConfigError, DataError
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.files import read_bytes, read_lines
+from minicaffe.errors import ConfigError, DataError, shown
+from minicaffe.proto import caffe_pb2, kinds
+from minicaffe.proto.files import read_bytes, read_lines, read_text_file
+
+log = logging.getLogger(__name__)
 
 Object = namedtuple("Object", "label box difficult")
 Object.__doc__ = "A label, the corners (xmin, ymin, xmax, ymax) in pixels, and whether it is marked difficult."
@@ -61,27 +65,60 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
         raise ConfigError(f"must be one of {', '.join(READERS)}, got '{label_type}'", field="label_type")
     if label_map is None and label_type != "txt":
         raise ConfigError(f"annotations in {label_type} name their labels; give a label map", field="label_map_file")
-    labels = None if label_map is None else {name: number for number, (name, _) in read_label_map(label_map).items()}
+    labels = None if label_map is None else _numbers(label_map)
     size = resize_size(resize_width, resize_height)
     entries = _read_pairs(list_file)
     if shuffle:
         random.shuffle(entries)
-    written = 0
+    written, doubts = 0, {}
     with new_database(path, backend, force=force) as db:
         for i, (picture, annotation), file, image in readable(root, entries, gray, str(list_file)):
             objects, height, width = READERS[label_type](root + annotation, labels, *image.shape[:2])
+            _doubt(doubts, root + annotation, objects, (width, height), image.shape[1::-1])
             resized = _resize(cv2, image, min_dim, max_dim, size)
             datum = picture_datum(resized, 0, file, encoded, encode_type, keep=resized is image and not gray)
             db.put(b"%08d_" % i + picture.encode(errors="surrogateescape"), _record(datum, objects, height, width))
             written += 1
             if progress:
                 progress("pictures", i + 1, len(entries))
+    for what, (count, first) in doubts.items():
+        log.warning("%s: %d %s; the first: %s", path, count, what, first)
     return written, len(entries) - written
+
+
+def _numbers(label_map):
+    """Return the numbers of a label map by name; a warning names what has two."""
+    numbers = {}
+    for number, (name, _) in read_label_map(label_map).items():
+        if name in numbers:
+            log.warning("%s: %s has the labels %d and %d; the second counts, as in Caffe", label_map, shown(name), numbers[name],
+                        number)
+        numbers[name] = number
+    return numbers
+
+
+def _doubt(doubts, file, objects, size, picture):
+    """Count in `doubts` what is seldom meant in an annotation of the size (width, height), by what it is; note the first."""
+    def met(what, where):
+        count, first = doubts.get(what, (0, f"{file}: {where}"))
+        doubts[what] = count + 1, first
+
+    if tuple(size) != tuple(picture):
+        met("annotations say another size than their picture has; boxes are divided by what they say, as in Caffe",
+            "{}x{} of a picture of {}x{}".format(*size, *picture))
+    for label, box, _ in objects:
+        where = f"{[round(edge, 2) for edge in box]} of label {label}"
+        if min(box) < 0 or box[2] > size[0] or box[3] > size[1]:
+            met("boxes reach beyond their picture and are stored so", f"{where}, in {size[0]}x{size[1]}")
+        if box[2] == box[0] or box[3] == box[1]:
+            met("boxes are empty and are stored so", where)
+        if label == 0:
+            met("objects have label 0, which SSD's layers take for background (background_label_id)", where)
 
 
 def _read_pairs(list_file):
     pairs = []
-    for number, line in enumerate(read_lines(list_file), 1):
+    for number, line in enumerate(read_lines(list_file, "a list of pictures and annotations"), 1):
         picture, _, annotation = line.strip().rpartition(" ")
         if not line.strip():
             continue
@@ -131,19 +168,20 @@ def _object(file, labels, name, corners, difficult=False):
         if len(box) != 4 or not all(map(math.isfinite, box)):
             raise ValueError
     except (TypeError, ValueError):
-        raise DataError(f"the box of '{name}' must be four numbers, got {list(corners)}", file=file) from None
+        raise DataError(f"the box of {shown(str(name))} must be four numbers, got {shown(list(corners))}", file=file) from None
     if box[2] < box[0] or box[3] < box[1]:
-        raise DataError(f"the box of '{name}' is turned inside out: {list(box)}", file=file)
+        raise DataError(f"the box of {shown(str(name))} is turned inside out: {list(box)}", file=file)
     if labels is not None and name not in labels:
-        raise DataError(f"names '{name}', which the label map lacks", file=file)
+        raise DataError(f"names {shown(name)}, which the label map lacks", file=file)
     return Object(labels[name] if labels is not None else name, box, difficult)
 
 
 def _read_xml(file, labels, height, width):
+    content = read_bytes(file)
     try:
-        tree = ElementTree.fromstring(read_bytes(file))
+        tree = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
-        raise DataError(f"is no XML: {error}", file=file) from None
+        raise kinds.named(DataError(f"is no XML: {error}", file=file), content, "an annotation in XML", ("xml", "text")) from None
     objects = []
     for item in tree.iter("object"):
         corners = [item.findtext(f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax")]
@@ -153,8 +191,9 @@ def _read_xml(file, labels, height, width):
 
 
 def _read_json(file, labels, height, width):
+    given = read_bytes(file)
     try:
-        content = json.loads(read_bytes(file))
+        content = json.loads(given)
         image = content.get("image", {})
         objects = []
         for item in content["annotation"]:
@@ -164,17 +203,18 @@ def _read_json(file, labels, height, width):
     except DataError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"is no annotation in JSON: {type(error).__name__}: {error}", file=file) from None
+        error = DataError(f"is no annotation in JSON: {type(error).__name__}: {error}", file=file)
+        raise kinds.named(error, given, "an annotation in JSON", ("json", "text")) from None
 
 
 def _read_txt(file, labels, height, width):
     objects = []
-    for number, line in enumerate(read_bytes(file).decode(errors="replace").splitlines(), 1):
+    for number, line in enumerate(read_text_file(file, "an annotation of lines").splitlines(), 1):
         words = line.split()
         if not words:
             continue
         if len(words) != 5:
-            raise DataError(f"a line must be a label's number and four corners, got '{line[:80]}'", file=file, line=number)
+            raise DataError(f"a line must be a label's number and four corners, got {shown(line)}", file=file, line=number)
         try:
             label = integer(words[0], "label")
         except DataError as error:

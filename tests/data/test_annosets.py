@@ -58,7 +58,7 @@ def objects(record):
 def test_three_forms(folder, kind, caplog):
     counts, records = convert(folder, kind)
     assert counts == (2, 1) and list(records) == ["00000000_a b.png", "00000002_c.jpg"]
-    assert "none.png' (7 bytes); make the file anew or drop it; skipped" in caplog.text
+    assert "none.png' is text, where a picture is expected; name another file; skipped" in caplog.text
     wanted = WANTED if kind != "txt" else [(*row[:3], False) for row in WANTED]
     for record in records.values():
         assert record.type == caffe_pb2.AnnotatedDatum.BBOX and record.HasField("type") and objects(record) == wanted
@@ -130,3 +130,29 @@ def test_wrong_arguments(folder):
     (folder / "list_xml").write_text("c.jpg two.xml\n")
     with pytest.raises(FileError, match="two.xml.*no such file"):
         convert(folder)
+
+
+def test_what_is_seldom_meant_is_counted_and_said_at_the_end(folder, caplog):
+    (folder / "one.xml").write_text(XML.format(width=80, height=20))
+    wide = XML.format(width=40, height=20).replace("<xmax>40", "<xmax>41").replace("<xmin>4</xmin>", "<xmin>-1</xmin>")
+    (folder / "two.xml").write_text(wide.replace("<xmin>0</xmin><ymin>0</ymin><xmax>4</xmax>", "<xmin>4</xmin><ymin>0</ymin><xmax>4</xmax>"))
+    (folder / "list_xml").write_text("a b.png one.xml\nc.jpg two.xml\n")
+    (folder / "labels").write_text('item { name: "cat" label: 1 } item { name: "dog" label: 0 } item { name: "cat" label: 2 }')
+    _, records = convert(folder)
+    assert [label for label, _, _, _ in objects(records["00000001_c.jpg"])] == [2, 2, 0]
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [
+        f"{folder}/labels: 'cat' has the labels 1 and 2; the second counts, as in Caffe",
+        f"{folder}/db: 1 annotations say another size than their picture has; boxes are divided by what they say, as in Caffe; the first: "
+        f"{folder}/one.xml: 80x20 of a picture of 40x20",
+        f"{folder}/db: 2 objects have label 0, which SSD's layers take for background (background_label_id); the first: {folder}/one.xml: "
+        "[0.0, 0.5, 40.0, 20.0] of label 0",
+        f"{folder}/db: 2 boxes reach beyond their picture and are stored so; the first: {folder}/two.xml: [-1.0, 2.0, 20.0, 10.0] of label 2, "
+        "in 40x20",
+        f"{folder}/db: 1 boxes are empty and are stored so; the first: {folder}/two.xml: [4.0, 0.0, 4.0, 4.0] of label 2"]
+
+
+def test_good_annotations_are_converted_without_a_warning(folder, caplog):
+    (folder / "list_xml").write_text("a b.png one.xml\n")
+    convert(folder)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
