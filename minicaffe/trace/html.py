@@ -3,14 +3,13 @@
 The page is written as it stands in the folder view/: no build step, no framework, and nothing is fetched when it is opened.
 """
 
-import json
 import re
 from html import escape
 from importlib import resources
 
 from minicaffe.errors import check_type
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.trace.model import Trace
+from minicaffe.trace.model import Trace, dumped
 
 SCRIPTS = "model.js", "draw.js", "page.js"
 
@@ -40,7 +39,7 @@ def page(trace, moment=None):
         "title": escape(f"{net}: a trace of minicaffe"),
         "style": text("page.css"),
         # Escaped, so that no name can end the script.
-        "trace": json.dumps(document, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "trace": dumped(document).replace("<", "\\u003c"),
         "script": "\n".join(map(text, SCRIPTS)),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], text("page.html"))

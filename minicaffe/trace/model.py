@@ -147,8 +147,8 @@ class Trace:
         return [step["first"] for step in self.steps]
 
     def to_json(self):
-        """Return the document as a string of JSON."""
-        return json.dumps(self.document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        """Return the document as a string of JSON; raise DataError for what JSON has not, such as nan in a sample."""
+        return dumped(self.document)
 
     def save(self, path):
         """Write the document as JSON; a file of that name is replaced when the new one is whole.
@@ -194,6 +194,14 @@ def load(path):
         return made
     except DataError as error:
         raise kinds.named(error.at(file=os.fspath(path)), content, WANTED, ("trace", "json", "text"))
+
+
+def dumped(document):
+    """Return a document as JSON; raise DataError for what JSON has not, where `schema` leaves a place open."""
+    try:
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as cause:
+        raise DataError(f"the document of a trace holds what JSON has not: {cause}") from None
 
 
 def _no_constant(name):
