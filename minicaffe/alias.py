@@ -10,11 +10,10 @@ from minicaffe import proto, pycaffe
 from minicaffe.errors import ConfigError
 from minicaffe.opencv import dnn
 from minicaffe.proto import caffe_pb2
-from minicaffe.pycaffe import classifier, coord_map, detector, draw, io, net_spec
+from minicaffe.pycaffe import _caffe, classifier, coord_map, detector, draw, io, net_spec
 
-# `_caffe` is pycaffe's compiled part, which has the names of pycaffe.
 MODULES = {"classifier": classifier, "coord_map": coord_map, "detector": detector, "dnn": dnn, "draw": draw, "io": io,
-           "net_spec": net_spec, "pycaffe": pycaffe, "_caffe": pycaffe, "proto": proto, "proto.caffe_pb2": caffe_pb2}
+           "net_spec": net_spec, "pycaffe": pycaffe, "_caffe": _caffe, "proto": proto, "proto.caffe_pb2": caffe_pb2}
 
 
 def name_modules(package):

@@ -16,7 +16,7 @@ FLOORS = {
     "minicaffe.common": 3, "minicaffe.blob": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
     # Below the rest of ops/: blob adds up, cuda/ names the preferred engine.
     "minicaffe.ops.lanes": 3, "minicaffe.ops.sums": 3, "minicaffe.ops.engine": 3, "minicaffe.ops.epilogue": 3,
-    "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
+    "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.vectors": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
     "minicaffe.tensor": 4, "minicaffe.elements": 4,
     "minicaffe.serialization": 4, "minicaffe.plan": 4, "minicaffe.data": 4, "minicaffe.parallel": 4,
     "minicaffe.layers": 5, "minicaffe.net": 5,

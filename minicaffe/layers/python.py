@@ -21,11 +21,11 @@ A model file that names a module makes Python run that module, so it does not ru
 import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import site
 import sys
 import sysconfig
-from collections.abc import Sequence
 
 from minicaffe import layer as contract
 from minicaffe.common import TRAIN, caffe
@@ -33,34 +33,9 @@ from minicaffe.errors import ConfigError, close_matches
 from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import layer_fields
+from minicaffe.vectors import BlobVec
 
-
-class BlobVec(Sequence):
-    """The parameters of a layer, as a sequence that can grow (pycaffe BlobVec)."""
-
-    def __init__(self, layer):
-        self._layer = layer
-        self._blobs = contract.Layer.blobs.__get__(layer)
-
-    def __len__(self):
-        return len(self._blobs)
-
-    def __getitem__(self, index):
-        return self._blobs[index]
-
-    def __repr__(self):
-        return repr(self._blobs)
-
-    def add_blob(self, *dims):
-        """Append a parameter of this shape, filled with zeros.
-
-        One that the model file holds, or another net of the workspace made, has its values already and keeps them,
-        whatever `setup` writes.
-        """
-        existed = self._layer._has_param(len(self))
-        blob = self._layer.add_param(dims, caffe_pb2.FillerParameter(), f"blobs[{len(self)}]")
-        if existed:
-            self._layer._existing.append((blob, blob.cpu_data.copy()))
+ASSIGN = "write layer.blobs[0].data[...] = array to set values, and self.blobs.add_blob(*dims) to make parameters"
 
 
 class _OursUntilSet:
@@ -78,8 +53,8 @@ class Layer(contract.Layer):
 
     Attributes
     ----------
-    param_str : str
-        ``python_param.param_str``, set before `setup`.
+    param_str, param_str_ : str
+        ``python_param.param_str``, set before `setup`; the second is the name of 2014.
     phase : int
         0 TRAIN, 1 TEST.
     blobs : BlobVec
@@ -94,11 +69,35 @@ class Layer(contract.Layer):
 
     @property
     def blobs(self):
-        return BlobVec(self)
+        return BlobVec(contract.Layer.blobs.__get__(self), ASSIGN, self._add_blob)
+
+    def __init_subclass__(cls, **keywords):
+        """Make an ``__init__(self, param)``, as BVLC Caffe calls it, take what the net gives besides."""
+        super().__init_subclass__(**keywords)
+        own = vars(cls).get("__init__")
+        if inspect.isfunction(own) and _takes_only_param(own):
+            @functools.wraps(own)
+            def __init__(self, param, *args):
+                if args:
+                    self._construction = args
+                own(self, param)
+
+            cls.__init__ = __init__
 
     def __init__(self, param, *args):
-        super().__init__(param, *args)
-        self.param_str = param.python_param.param_str
+        super().__init__(param, *args or self._construction)
+        self._constructed = True
+        self.param_str = self.param_str_ = param.python_param.param_str
+
+    _construction, _constructed = (), False
+
+    def _add_blob(self, *dims):
+        """Make a parameter for `BlobVec.add_blob`."""
+        index = len(self.blobs)
+        existed = self._has_param(index)
+        blob = self.add_param(dims, caffe_pb2.FillerParameter(), f"blobs[{index}]")
+        if existed:
+            self._existing.append((blob, blob.cpu_data.copy()))
 
     @functools.cached_property
     def fields(self):
@@ -117,6 +116,12 @@ class Layer(contract.Layer):
                           "set propagate_down: false")
 
     # ---- the contract with the net
+
+    def set_up(self, bottom, top):
+        if not self._constructed:
+            raise ConfigError(f"__init__ of class {type(self).__name__} does not call the one of minicaffe.Layer; write "
+                              "super().__init__(param) there, or leave __init__ out and use setup", field="python_param.layer")
+        super().set_up(bottom, top)
 
     def layer_setup(self, bottom, top):
         self._existing = []
@@ -138,6 +143,16 @@ class Layer(contract.Layer):
 
 for _name in ("param", "name", "type", "phase", "dtype", "loss_weights", "generator", "parameters", "key"):
     setattr(Layer, _name, _OursUntilSet(getattr(contract.Layer, _name)))
+
+
+def _takes_only_param(init):
+    """Whether an ``__init__`` needs one argument and cannot take the four that a net gives: param, dtype, parameters, key."""
+    try:
+        inspect.signature(init).bind(None, None)
+        inspect.signature(init).bind(None, None, None, None, None)
+    except TypeError as error:
+        return "too many" in str(error)
+    return False
 
 
 class PythonLayer(contract.Layer):

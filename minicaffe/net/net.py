@@ -20,6 +20,7 @@ from minicaffe.net.feed import Feeder
 from minicaffe.net.run import Runner
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import replacing
+from minicaffe.vectors import FixedDict
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.net")
@@ -155,7 +156,7 @@ class Net(Runner):
     @made_once
     def blobs(self):
         """Blobs by name, in the order in which layers made them, those of splits included."""
-        return OrderedDict((blob.name, blob) for blob in self.blob_list)
+        return FixedDict(((blob.name, blob) for blob in self.blob_list), "net.blobs[{}].data[...] = array to set values")
 
     @made_once
     def input_blobs(self):

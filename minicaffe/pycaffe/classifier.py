@@ -6,6 +6,7 @@ from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
 from minicaffe.pycaffe import io
 from minicaffe.pycaffe.net import Net
+from minicaffe.pycaffe.net2014 import use_gpu
 
 
 class Classifier(Net):
@@ -19,6 +20,8 @@ class Classifier(Net):
         Pictures are resized to this before the crops are taken; by default the size of the input.
     mean, input_scale, raw_scale, channel_swap : optional
         Preprocessing, see `minicaffe.io.Transformer`.
+    gpu : bool, optional
+        As in 2014; today `minicaffe.set_mode_gpu`.
     **options
         Of `minicaffe.Net`.
 
@@ -29,7 +32,8 @@ class Classifier(Net):
     """
 
     def __init__(self, model_file, pretrained_file, image_dims=None, mean=None, input_scale=None, raw_scale=None,
-                 channel_swap=None, **options):
+                 channel_swap=None, gpu=None, **options):
+        use_gpu(gpu)
         super().__init__(model_file, TEST, weights=pretrained_file, **options)
         self.transformer = picture_transformer(self, mean, input_scale, raw_scale, channel_swap)
         self.crop_dims = np.array(self.blobs[self.inputs[0]].shape[2:])

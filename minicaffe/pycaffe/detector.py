@@ -11,6 +11,7 @@ from minicaffe.errors import DependencyError, ShapeError
 from minicaffe.pycaffe import io
 from minicaffe.pycaffe.classifier import picture_transformer
 from minicaffe.pycaffe.net import Net
+from minicaffe.pycaffe.net2014 import use_gpu
 
 
 class Detector(Net):
@@ -24,12 +25,15 @@ class Detector(Net):
         Preprocessing, see `minicaffe.io.Transformer`.
     context_pad : int, optional
         Pixels of the warped window that shall be context around the window.
+    gpu : bool, optional
+        As in 2014; today `minicaffe.set_mode_gpu`.
     **options
         Of `minicaffe.Net`.
     """
 
     def __init__(self, model_file, pretrained_file, mean=None, input_scale=None, raw_scale=None, channel_swap=None,
-                 context_pad=None, **options):
+                 context_pad=None, gpu=None, **options):
+        use_gpu(gpu)
         super().__init__(model_file, TEST, weights=pretrained_file, **options)
         self.transformer = picture_transformer(self, mean, input_scale, raw_scale, channel_swap)
         self.configure_crop(context_pad)

@@ -98,17 +98,35 @@ def load_image(filename, color=True):
 
     Grey pictures are repeated to three channels, an alpha channel is dropped, a turn noted by the camera is not made, and
     grey is 0.2125 R + 0.7154 G + 0.0721 B, all as scikit-image did it.
+
+    Parameters
+    ----------
+    filename : str or path, or bytes-like, or file object
+        A file, its content, or an object with ``read()`` that gives it, such as a file opened with "rb", io.BytesIO or the upload
+        of a web server. It is read from its position to its end and stays open.
+    color : bool
+
+    Raises
+    ------
+    FileError
+        If there is no such file, or it is no picture.
+    WrongTypeError
+        If a file object gives text.
     """
     cv2 = opencv()
-    filename = os.fspath(filename)
+    name, content = _content_of(filename)
     try:
-        image = cv2.imread(filename, cv2.IMREAD_UNCHANGED)
+        if content is None:
+            image = cv2.imread(name, cv2.IMREAD_UNCHANGED)
+        else:
+            image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED) if len(content) else None
     except cv2.error as error:
-        raise FileError(f"OpenCV fails on the picture: {error.err}", file=filename) from None
+        raise FileError(f"OpenCV fails on the picture: {error.err}", file=name) from None
     if image is None:
-        if not os.path.exists(filename):
-            raise file_error(filename, FileNotFoundError())
-        raise FileError("cannot be read as a picture; check its format", file=filename)
+        if content is None and not os.path.exists(name):
+            raise file_error(name, FileNotFoundError())
+        raise FileError("cannot be read as a picture; check its format" + ("" if content is None else f" ({len(content)} bytes)"),
+                        file=name)
     scale = np.iinfo(image.dtype).max if image.dtype.kind in "ui" else 1
     image = np.atleast_3d(image).astype(np.float64) / scale
     if image.shape[2] < 3:
@@ -116,6 +134,22 @@ def load_image(filename, color=True):
         return (np.repeat(grey, 3, axis=2) if color else grey).astype(np.float32)
     image = image[:, :, 2::-1]
     return (image if color else image @ np.array([[0.2125], [0.7154], [0.0721]])).astype(np.float32, order="C")
+
+
+def _content_of(source):
+    """Return a name of `source` for errors, and its bytes; None for a path, which OpenCV reads itself."""
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source), None
+    if not hasattr(source, "read"):
+        if not isinstance(source, (bytes, bytearray, memoryview)):
+            raise WrongTypeError(f"load_image takes a path, a file object or bytes, got {type(source).__name__}")
+        return "<bytes>", bytes(source)
+    name = getattr(source, "filename", None) or getattr(source, "name", None)   # Flask's uploads have a `filename`
+    name = name if isinstance(name, str) else f"<{type(source).__name__}>"
+    content = source.read()
+    if isinstance(content, str):
+        raise WrongTypeError('the file object gives text; open the picture with "rb"', file=name)
+    return name, bytes(content)
 
 
 def resize_image(im, new_dims, interp_order=1):

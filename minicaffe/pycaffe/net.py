@@ -7,6 +7,7 @@ import logging
 import os
 from collections import OrderedDict
 from itertools import zip_longest
+from numbers import Integral
 
 import numpy as np
 
@@ -16,12 +17,16 @@ from minicaffe.net import net as net_room
 from minicaffe.net import run
 from minicaffe.net.net import made_once
 from minicaffe.proto.files import path_of
+from minicaffe.pycaffe import net2014
+from minicaffe.pycaffe.net2014 import Net2014
+from minicaffe.vectors import BlobVec, DtypeVec, FixedDict, IntVec, LayerVec, StringVec
 from minicaffe.workspace import Workspace
 
+FIXED = "they follow from the prototxt"
 log = logging.getLogger(__name__)
 
 
-class Net(net_room.Net):
+class Net(Net2014, net_room.Net):
     """A network read from a prototxt.
 
     Parameters
@@ -36,10 +41,14 @@ class Net(net_room.Net):
         For `stage` and `not_stage` rules.
     weights : str, optional
         A .caffemodel or HDF5 file.
+    force_backward : bool, optional
+        By keyword only: True computes the gradients of all blobs, also of inputs and of layers that learn nothing, as
+        ``force_backward: true`` in the prototxt does; False overrides that line.
     trusted, skip_unknown_fields : bool
         As of `minicaffe.net.net.Net`; by keyword only.
 
-    The older form ``Net(network_file, weights_file, phase)`` works too.
+    The older forms ``Net(network_file, weights_file, phase)`` and ``Net(network_file, weights_file)`` work, too; the last one, of
+    2014, is of phase TEST unless ``caffe.set_phase_train()`` came before it.
 
     Raises
     ------
@@ -47,16 +56,24 @@ class Net(net_room.Net):
         Naming file, line, layer and field.
     """
 
-    def __init__(self, network_file, phase, *args, level=0, stages=None, weights=None, **options):
+    def __init__(self, network_file, phase, *args, level=0, stages=None, weights=None, force_backward=None, **options):
         if isinstance(phase, (str, os.PathLike)):
-            if len(args) != 1:
+            if len(args) > 1:
                 raise ConfigError("Net(network_file, weights_file, phase) takes exactly three arguments")
-            log.warning("DEPRECATION WARNING - deprecated use of Python interface; use Net(%s, %s, weights=%s) instead",
-                        shown(str(network_file)), "caffe.TRAIN" if args[0] == TRAIN else "caffe.TEST", shown(str(phase)))
+            if not args:
+                args = (net2014.default_phase(),)
+                name = net2014.PHASES[args[0]]
+                net2014.say("Net(network_file, weights_file)",
+                            f"Net({shown(str(network_file))}, {name}, weights={shown(str(phase))})")
+            else:
+                log.warning("DEPRECATION WARNING - deprecated use of Python interface; use Net(%s, %s, weights=%s) instead",
+                            shown(str(network_file)), "caffe.TRAIN" if args[0] == TRAIN else "caffe.TEST", shown(str(phase)))
             weights, phase = phase, args[0]
         elif args:
             level, stages, weights, *rest = [*args, *(None, None, None)[len(args):]]
             level = level or 0
+            if not isinstance(level, Integral):
+                raise ConfigError(f"must be an integer, got {level!r}; weights come by name: weights={level!r}", field="level")
             if rest:
                 raise ConfigError("Net takes network_file, phase, level, stages and weights")
         if phase not in (TRAIN, TEST):
@@ -68,6 +85,10 @@ class Net(net_room.Net):
             options.update(file=str(network_file), positions=positions)
         else:  # a NetParameter, from a solver or the command line
             param = network_file
+        if force_backward is not None:
+            given, param = param, type(param)()
+            param.CopyFrom(given)
+            param.force_backward = force_backward
         super().__init__(param, **options)
         if weights is not None:
             self.copy_from(weights)
@@ -80,9 +101,16 @@ class Net(net_room.Net):
         return OrderedDict((blob.name, weight) for blob, weight in self.loss_weights.items())
 
     @made_once
+    def layers(self):
+        """The layers, in order."""
+        return LayerVec((node.layer for node in self.nodes), "change the prototxt and build the net again")
+
+    @made_once
     def params(self):
-        """Parameter blobs of the layers that have any, by layer name."""
-        return OrderedDict((name, layer.blobs) for name, layer in zip(self.layer_names, self.layers) if layer.blobs)
+        """Parameter blobs of the layers that have any, by layer name: weight, bias."""
+        return FixedDict(((name, BlobVec(list(layer.blobs), f"write net.params['{name}'][0].data[...] = array to set values"))
+                          for name, layer in zip(self.layer_names, self.layers) if layer.blobs),
+                         "net.params[{}][0].data[...] = array to set values")
 
     @made_once
     def inputs(self):
@@ -104,7 +132,17 @@ class Net(net_room.Net):
         """Names of the bottoms of each layer by layer name."""
         return OrderedDict((node.name, [blob.name for blob in node.bottoms]) for node in self.nodes)
 
-    _layer_names, _blob_names, _blobs = net_room.Net.layer_names, net_room.Net.blob_names, net_room.Net.blob_list
+    @property
+    def _layer_names(self):
+        return StringVec(self.layer_names, FIXED)
+
+    @property
+    def _blob_names(self):
+        return StringVec(self.blob_names, FIXED)
+
+    @property
+    def _blobs(self):
+        return BlobVec(self.blob_list, "write net.blobs[name].data[...] = array to set values")
 
     @property
     def _inputs(self):
@@ -116,7 +154,7 @@ class Net(net_room.Net):
 
     @property
     def _blob_loss_weights(self):
-        return list(self.loss_weights.values())
+        return DtypeVec(self.loss_weights.values(), FIXED)
 
     def _top_ids(self, index):
         return self._ids(self.nodes[index].tops)
@@ -125,7 +163,7 @@ class Net(net_room.Net):
         return self._ids(self.nodes[index].bottoms)
 
     def _ids(self, blobs):
-        return [self.blob_list.index(blob) for blob in blobs]
+        return IntVec([self.blob_list.index(blob) for blob in blobs], FIXED)
 
     # ---- running
 

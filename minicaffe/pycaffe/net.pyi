@@ -5,19 +5,22 @@ from typing import Any, overload
 
 from numpy.typing import ArrayLike, NDArray
 
-from minicaffe.blob import Blob
 from minicaffe.net import net as net_room
+from minicaffe.pycaffe.net2014 import Net2014
+from minicaffe.vectors import BlobVec, LayerVec
 
-class Net(net_room.Net):
+class Net(Net2014, net_room.Net):
     @overload
     def __init__(self, network_file: str | PathLike[str], phase: int, level: int = 0, stages: Sequence[str] | None = None,
-                 weights: str | PathLike[str] | None = None, **options: Any) -> None: ...
+                 weights: str | PathLike[str] | None = None, *, force_backward: bool | None = None, **options: Any) -> None: ...
     @overload
-    def __init__(self, network_file: str | PathLike[str], weights: str | PathLike[str], phase: int, /) -> None: ...
+    def __init__(self, network_file: str | PathLike[str], weights: str | PathLike[str], phase: int = ..., /) -> None: ...
     @property
     def blob_loss_weights(self) -> OrderedDict[str, float]: ...
     @property
-    def params(self) -> OrderedDict[str, Sequence[Blob]]: ...
+    def layers(self) -> LayerVec: ...  # type: ignore[override]
+    @property
+    def params(self) -> OrderedDict[str, BlobVec]: ...
     @property
     def inputs(self) -> list[str]: ...
     @property

@@ -8,6 +8,7 @@ from minicaffe import cuda
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_types
+from minicaffe.vectors import StringVec
 
 log_ = logging.getLogger("minicaffe")
 
@@ -110,7 +111,7 @@ def set_multiprocess(flag):
 
 def layer_type_list():
     """Return the names of all layer types, sorted."""
-    return list(layer_types())
+    return StringVec(layer_types())
 
 
 def init_log(level=0, to_stderr=True):

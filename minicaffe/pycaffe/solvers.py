@@ -5,6 +5,7 @@ from minicaffe.errors import ConfigError
 from minicaffe.proto import upgrade
 from minicaffe.pycaffe.nccl import NCCL
 from minicaffe.pycaffe.net import Net
+from minicaffe.vectors import NetVec
 
 
 class _FromFile:
@@ -19,6 +20,7 @@ class _FromFile:
         param, positions = _read or upgrade.read_solver_file(solver_file, skip_unknown_fields)
         super().__init__(param, file=str(solver_file), positions=positions, skip_unknown_fields=skip_unknown_fields,
                          trusted=trusted)
+        self.test_nets = NetVec(self.test_nets, "change test_net of the solver's prototxt")
 
     def make_net(self, param, **options):
         return Net(param, param.state.phase, **options)
@@ -49,23 +51,23 @@ class SGDSolver(_FromFile, solver_room.SGDSolver):
     """SGD with momentum, from a solver prototxt; the file's `type` is not looked at."""
 
 
-class NesterovSolver(_FromFile, solver_room.NesterovSolver):
+class NesterovSolver(SGDSolver, solver_room.NesterovSolver):
     """Nesterov's accelerated gradient, from a solver prototxt."""
 
 
-class AdaGradSolver(_FromFile, solver_room.AdaGradSolver):
+class AdaGradSolver(SGDSolver, solver_room.AdaGradSolver):
     """AdaGrad, from a solver prototxt."""
 
 
-class RMSPropSolver(_FromFile, solver_room.RMSPropSolver):
+class RMSPropSolver(SGDSolver, solver_room.RMSPropSolver):
     """RMSProp, from a solver prototxt."""
 
 
-class AdaDeltaSolver(_FromFile, solver_room.AdaDeltaSolver):
+class AdaDeltaSolver(SGDSolver, solver_room.AdaDeltaSolver):
     """AdaDelta, from a solver prototxt."""
 
 
-class AdamSolver(_FromFile, solver_room.AdamSolver):
+class AdamSolver(SGDSolver, solver_room.AdamSolver):
     """Adam, from a solver prototxt."""
 
 

@@ -267,3 +267,70 @@ def test_an_untrusted_net_imports_nothing_new(tmp_path, monkeypatch):
         Net(param, trusted=False)
     with pytest.raises(RuntimeError, match="ran"):
         Net(param)
+
+
+class OldName(Weighted):
+    def setup(self, bottom, top):
+        assert self.param_str_ == self.param_str == "3"
+        super().setup(bottom, top)
+
+
+class OneArgument(Weighted):
+    """As BVLC Caffe calls it: with the parameter alone."""
+
+    def __init__(self, param):
+        super().__init__(param)
+        self.seen = param.python_param.param_str, self.param_str
+
+
+class OneArgumentTwice(OneArgument):
+    def __init__(self, p, /):
+        OneArgument.__init__(self, p)
+        self.more = True
+
+
+class Default(OneArgument):
+    def __init__(self, param, scale=1):
+        super().__init__(param)
+        assert scale == 1
+
+
+class ManyArguments(OneArgument):
+    def __init__(self, param, *args):
+        super().__init__(param, *args)
+
+
+class NoSuper(Weighted):
+    def __init__(self, param):
+        self.mine = 1
+
+
+class Keeps(Weighted):
+    def __init__(self, *args, **keywords):
+        super().__init__(*args, **keywords)
+
+
+def test_the_name_of_2014_of_the_parameter():
+    run_forward(net := layer_net(python("OldName"), [X]))
+    np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
+
+
+@pytest.mark.parametrize("layer", ["OneArgument", "OneArgumentTwice", "Default", "ManyArguments", "Keeps"])
+def test_the_constructor_takes_what_it_names(layer):
+    net = layer_net(python(layer), [X])
+    run_forward(net)
+    assert net.layers[-1].name == "p" and getattr(net.layers[-1], "seen", ("3", "3")) == ("3", "3")
+    np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
+    assert net.layers[-1].dtype == net.dtype
+    check_gradient(python(layer), [X])
+
+
+def test_one_argument_and_a_registered_type():
+    register_layer("OneArgumentType", OneArgument)
+    run_forward(net := layer_net('layer { name: "p" type: "OneArgumentType" bottom: "x" top: "y" python_param { param_str: "3" } }', [X]))
+    np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
+
+
+def test_a_constructor_that_leaves_out_the_one_of_the_base():
+    with pytest.raises(ConfigError, match=r"layer 'p' .*__init__ of class NoSuper does not call .*write super\(\).__init__\(param\)"):
+        layer_net(python("NoSuper"), [X])

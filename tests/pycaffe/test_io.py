@@ -1,10 +1,12 @@
 """caffe.io: messages and arrays both ways, crops, and the Transformer's steps in order."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 
 from minicaffe import io
-from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError
 from minicaffe.proto import caffe_pb2
 
 
@@ -107,3 +109,34 @@ def test_load_image(tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(RuntimeError, match="as a picture"):
         io.load_image(tmp_path / "text.png")
+
+
+def test_load_image_of_file_objects_and_bytes(tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    path = tmp_path / "c.png"
+    cv2.imwrite(str(path), np.random.default_rng(2).integers(0, 256, (5, 4, 3), np.uint8))
+    content, want = path.read_bytes(), io.load_image(path)
+    for source in (content, bytearray(content), memoryview(content), BytesIO(content)):
+        np.testing.assert_array_equal(io.load_image(source), want)
+    np.testing.assert_array_equal(io.load_image(BytesIO(content), color=False), io.load_image(path, color=False))
+    with open(path, "rb") as file:
+        np.testing.assert_array_equal(io.load_image(file), want)
+        assert not file.closed
+
+
+def test_errors_of_file_objects_and_bytes(tmp_path):
+    pytest.importorskip("cv2")
+    (tmp_path / "text.png").write_text("no picture")
+    with open(tmp_path / "text.png", "rb") as file, pytest.raises(FileError, match=r"text.png: cannot be read as a picture.*\(10 bytes\)"):
+        io.load_image(file)
+    for empty in (b"", BytesIO()):
+        with pytest.raises(FileError, match=r"cannot be read as a picture.*\(0 bytes\)"):
+            io.load_image(empty)
+    with open(tmp_path / "text.png") as file, pytest.raises(WrongTypeError, match='gives text; open the picture with "rb"'):
+        io.load_image(file)
+    with pytest.raises(WrongTypeError, match="takes a path, a file object or bytes, got ndarray"):
+        io.load_image(np.zeros((2, 2)))
+    upload = BytesIO(b"?")
+    upload.filename = "cat.jpg"
+    with pytest.raises(FileError, match="cat.jpg: cannot"):
+        io.load_image(upload)

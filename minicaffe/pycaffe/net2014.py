@@ -1,0 +1,162 @@
+"""The pycaffe of 2014: nets that set phase and mode, and prepare pictures. Each name says once in the log how it is written today.
+
+``net = Net(deploy, model); net.set_phase_test(); net.set_mean("data", mean); net.preprocess("data", picture)``. Different from
+then: phase belongs to the net and is fixed when it is built, so that a net that was built for the other one raises.
+"""
+
+import logging
+import os
+
+import numpy as np
+
+from minicaffe.common import TEST, TRAIN
+from minicaffe.errors import ConfigError, FileError, MissingNameError, close_matches
+from minicaffe.proto.files import file_error
+from minicaffe.pycaffe import io, settings
+
+log = logging.getLogger(__name__)
+PHASES = {TRAIN: "caffe.TRAIN", TEST: "caffe.TEST"}
+_phase = TEST   # of the nets that ``Net(deploy, model)`` makes
+_said = set()   # the names whose line is in the log
+
+
+def say(old, today):
+    """Log once how `old` is written today."""
+    if old not in _said:
+        _said.add(old)
+        log.warning("DEPRECATION WARNING - %s is pycaffe of 2014; use %s instead", old, today)
+
+
+def default_phase():
+    """Return the phase of nets whose program gives none."""
+    return _phase
+
+
+def _set_default(phase):
+    global _phase
+    _phase = phase
+
+
+def set_phase_test():
+    """Build the nets of ``Net(deploy, model)`` for phase TEST from now on, which is the default."""
+    say("caffe.set_phase_test()", "caffe.Net(file, caffe.TEST, weights=model)")
+    _set_default(TEST)
+
+
+def set_phase_train():
+    """Build the nets of ``Net(deploy, model)`` for phase TRAIN from now on."""
+    say("caffe.set_phase_train()", "caffe.Net(file, caffe.TRAIN, weights=model)")
+    _set_default(TRAIN)
+
+
+def use_gpu(gpu):
+    """Choose where to compute, for the argument `gpu` that Classifier and Detector had; None leaves it."""
+    if gpu is not None:
+        say(f"gpu={gpu}", "caffe.set_mode_gpu()" if gpu else "caffe.set_mode_cpu()")
+        (settings.set_mode_gpu if gpu else settings.set_mode_cpu)()
+
+
+class Net2014:
+    """The methods that nets had in 2014, for `minicaffe.Net`."""
+
+    def set_phase_test(self):
+        """Check that the net is one of phase TEST.
+
+        Raises
+        ------
+        ConfigError
+            If it was built for TRAIN.
+        """
+        self._check_phase("net.set_phase_test()", TEST)
+
+    def set_phase_train(self):
+        """Check that the net is one of phase TRAIN.
+
+        Raises
+        ------
+        ConfigError
+            If it was built for TEST.
+        """
+        self._check_phase("net.set_phase_train()", TRAIN)
+
+    def _check_phase(self, old, phase):
+        today = f"caffe.Net(file, {PHASES[phase]}, weights=model)"
+        if self.phase != phase:
+            raise ConfigError(f"{old}: this net was built for {PHASES[self.phase]}, and a net keeps its phase; build it by {today}",
+                              file=self.file, field="phase")
+        say(old, today)
+
+    def set_mode_cpu(self):
+        """Compute on the CPU; counts for all nets."""
+        say("net.set_mode_cpu()", "caffe.set_mode_cpu()")
+        settings.set_mode_cpu()
+
+    def set_mode_gpu(self):
+        """Compute on the GPU; counts for all nets."""
+        say("net.set_mode_gpu()", "caffe.set_mode_gpu()")
+        settings.set_mode_gpu()
+
+    def set_device(self, device_id):
+        """Choose the GPU; counts for all nets."""
+        say("net.set_device(i)", "caffe.set_device(i)")
+        settings.set_device(device_id)
+
+    def set_mean(self, input_, mean, mode="elementwise"):
+        """Set the mean that `preprocess` subtracts.
+
+        Parameters
+        ----------
+        input_ : str
+            An input of the net.
+        mean : array, shape (C, H, W) or (C,), or path of an .npy file
+        mode : {"elementwise", "channel"}
+            "channel": subtract the mean of each channel.
+        """
+        if mode not in ("elementwise", "channel"):
+            raise ConfigError(f"must be 'elementwise' or 'channel', got {mode!r}", field="mode")
+        if isinstance(mean, (str, os.PathLike)):
+            mean = _array_of(os.fspath(mean))
+        mean = np.asarray(mean)
+        self._old(input_, "set_mean").set_mean(input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
+
+    def set_input_scale(self, input_, scale):
+        """Set the factor that `preprocess` applies last."""
+        self._old(input_, "set_input_scale").set_input_scale(input_, scale)
+
+    def set_raw_scale(self, input_, scale):
+        """Set the factor that `preprocess` applies before it subtracts the mean, such as 255."""
+        self._old(input_, "set_raw_scale").set_raw_scale(input_, scale)
+
+    def set_channel_swap(self, input_, order):
+        """Set the order of channels for `preprocess`; (2, 1, 0) turns RGB into BGR."""
+        self._old(input_, "set_channel_swap").set_channel_swap(input_, order)
+
+    def preprocess(self, input_, data):
+        """Return the picture `data` (H, W, K), in [0, 1] as of `io.load_image`, as the net's input (K, H, W)."""
+        return self._old(input_, "preprocess").preprocess(input_, data)
+
+    def deprocess(self, input_, data):
+        """Undo `preprocess`, except for the resizing."""
+        return self._old(input_, "deprocess").deprocess(input_, data)
+
+    def _old(self, input_, name):
+        """Return the Transformer of the net, which knows the inputs' shapes of now."""
+        say(f"net.{name}()", f"caffe.io.Transformer({{'{input_}': net.blobs['{input_}'].data.shape}}).{name}()")
+        if input_ not in self.inputs:
+            raise MissingNameError(f"the net has no input '{input_}'{close_matches(input_, self.inputs)}; its inputs are "
+                                   f"{', '.join(self.inputs) or 'none'}", file=self.file)
+        transformer = self.__dict__.setdefault("transformer", io.Transformer({}))
+        known = input_ in transformer.inputs
+        transformer.inputs[input_] = self.blobs[input_].shape
+        if not known and len(self.blobs[input_].shape) == 4:
+            transformer.set_transpose(input_, (2, 0, 1))
+        return transformer
+
+
+def _array_of(path):
+    try:
+        return np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise file_error(path, error)
+    except ValueError as error:
+        raise FileError(f"is no array of NumPy ({error}); read a .binaryproto by caffe.io.blobproto_to_array", file=path) from None

@@ -1,0 +1,174 @@
+"""pycaffe's vectors: `BlobVec`, `IntVec` and the others that Boost.Python makes of C++ vectors (``caffe._caffe``).
+
+A vector has items of one type. What a net hands out is fixed: to assign another item there would not change what the net computes,
+so it is refused with what to write instead. A vector that a program makes itself is changed as in pycaffe. Different from Boost's:
+vectors with equal items are equal, also to lists.
+"""
+
+from collections import OrderedDict
+from collections.abc import MutableSequence
+from numbers import Integral, Real
+
+from minicaffe.blob import Blob
+from minicaffe.errors import WrongTypeError
+
+
+class Vector(MutableSequence):
+    """A sequence of items of one type.
+
+    Parameters
+    ----------
+    items : iterable
+        A list is kept, not copied: the vector shows what is added to it later.
+    fixed : str, optional
+        What to write instead of an assignment; with it the vector cannot be changed.
+    """
+
+    item_type, item_name = object, "object"
+
+    def __init__(self, items=(), fixed=None):
+        self._items = items if isinstance(items, list) else list(items)
+        self._fixed = fixed
+        for item in self._items:
+            self._check(item)
+
+    def _check(self, item):
+        if not isinstance(item, self.item_type):
+            raise WrongTypeError(f"an item of {type(self).__name__} is a {self.item_name}, got {type(item).__name__}")
+        return item
+
+    def _change(self):
+        if self._fixed:
+            raise WrongTypeError(f"Invalid assignment: the items of this {type(self).__name__} are the net's own; {self._fixed}")
+        return self._items
+
+    def __len__(self):
+        return len(self._items)
+
+    def __getitem__(self, index):
+        return type(self)(self._items[index], self._fixed) if isinstance(index, slice) else self._items[index]
+
+    def __setitem__(self, index, value):
+        items = self._change()
+        items[index] = [self._check(item) for item in value] if isinstance(index, slice) else self._check(value)
+
+    def __delitem__(self, index):
+        del self._change()[index]
+
+    def insert(self, index, value):
+        """Put an item before the one at `index`."""
+        items = self._change()
+        items.insert(index, self._check(value))
+
+    def __eq__(self, other):
+        return self._items == list(other) if isinstance(other, (Vector, list, tuple)) else NotImplemented
+
+    __hash__ = None
+
+    def __add__(self, other):
+        return [*self._items, *other]
+
+    def __radd__(self, other):
+        return [*other, *self._items]
+
+    def __repr__(self):
+        return repr(self._items)
+
+
+class BlobVec(Vector):
+    """Blobs, such as ``net.params["fc"]``: weight, bias.
+
+    Parameters
+    ----------
+    items : list of Blob
+    fixed : str, optional
+    add : callable, optional
+        Makes a parameter of the shape that it is given, for `add_blob`.
+    """
+
+    item_type, item_name = Blob, "Blob"
+
+    def __init__(self, items=(), fixed=None, add=None):
+        super().__init__(items, fixed)
+        self._add = add
+
+    def add_blob(self, *dims):
+        """Append a parameter of this shape, filled with zeros; in `setup` of a layer written in Python.
+
+        One that the model file holds, or another net of the workspace made, has its values already and keeps them,
+        whatever `setup` writes.
+
+        Raises
+        ------
+        WrongTypeError
+            If these are no parameters of a layer written in Python, which alone may make some.
+        """
+        if self._add is not None:
+            self._add(*dims)
+        else:
+            self._change().append(Blob(dims))
+
+
+class RawBlobVec(BlobVec):
+    """Blobs: the bottoms or tops of a layer."""
+
+
+class LayerVec(Vector):
+    """The layers of a net, in order."""
+
+    item_name = "layer"
+
+
+class NetVec(Vector):
+    """Nets, such as ``solver.test_nets``."""
+
+    item_name = "net"
+
+
+class IntVec(Vector):
+    """Integers."""
+
+    item_type, item_name = Integral, "integer"
+
+
+class DtypeVec(Vector):
+    """Real numbers."""
+
+    item_type, item_name = Real, "real number"
+
+
+class StringVec(Vector):
+    """Names."""
+
+    item_type, item_name = str, "string"
+
+
+class BoolVec(Vector):
+    """Truth values."""
+
+    item_type, item_name = (bool,), "bool"
+
+
+class FixedDict(OrderedDict):
+    """What a net holds by name; an assignment would not change what the net computes, so it is refused.
+
+    Parameters
+    ----------
+    items : iterable of (str, object)
+    cure : str
+        What to write instead; ``{}`` is the name in quotes.
+    """
+
+    def __init__(self, items, cure):
+        self._cure = None
+        super().__init__(items)
+        self._cure = cure
+
+    def __setitem__(self, name, value):
+        if self._cure is not None:
+            raise WrongTypeError(f"Invalid assignment: what is called {name!r} is the net's own; write "
+                                 + self._cure.format(repr(name)))
+        super().__setitem__(name, value)
+
+    def __reduce__(self):
+        return OrderedDict, (list(self.items()),)

@@ -1,0 +1,132 @@
+"""The pycaffe of 2014: programs of then run, and the log says once how each name is written today."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.errors import ConfigError, FileError, MissingNameError
+from minicaffe.pycaffe import net2014
+
+NET = """
+layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: 4 dim: 4 } } }
+layer { name: "fc" type: "InnerProduct" bottom: "data" top: "y" inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+layer { name: "drop" type: "Dropout" bottom: "y" top: "z" }
+"""
+PICTURE = np.random.default_rng(0).random((4, 4, 3)).astype(np.float32)
+MEAN = np.arange(48, dtype=np.float32).reshape(3, 4, 4)
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch):
+    monkeypatch.setattr(net2014, "_said", set())
+    monkeypatch.setattr(net2014, "_phase", caffe.TEST)
+    yield
+    caffe.set_mode_cpu()
+
+
+@pytest.fixture
+def files(tmp_path):
+    net, model = tmp_path / "net.prototxt", tmp_path / "net.caffemodel"
+    net.write_text(NET)
+    caffe.Net(str(net), caffe.TEST).save(str(model))
+    return str(net), str(model)
+
+
+def test_a_program_of_2014(files, caplog):
+    net = caffe.Net(*files)
+    assert net.phase == caffe.TEST
+    net.set_phase_test()
+    net.set_mode_cpu()
+    net.set_mean("data", MEAN)
+    net.set_raw_scale("data", 255)
+    net.set_channel_swap("data", (2, 1, 0))
+    net.set_input_scale("data", 0.5)
+    blob = net.preprocess("data", PICTURE)
+    np.testing.assert_allclose(blob, (PICTURE.transpose(2, 0, 1)[::-1] * 255 - MEAN) * 0.5, rtol=1e-5)
+    np.testing.assert_allclose(net.deprocess("data", blob), PICTURE, atol=1e-5)
+    out = net.forward(data=blob[np.newaxis])["z"]
+    np.testing.assert_allclose(out[0], net.params["fc"][0].data @ blob.ravel(), rtol=1e-3)
+    lines = [record.message for record in caplog.records if "of 2014" in record.message]
+    assert len(lines) == len(set(lines)) == 9
+    for today in ("caffe.TEST, weights='", "caffe.set_mode_cpu()", ".set_mean()", ".set_raw_scale()", ".set_channel_swap()", ".preprocess()",
+                  ".deprocess()", ".set_input_scale()"):
+        assert any(today in line for line in lines), today
+
+
+def test_each_line_comes_once(files, caplog):
+    for _ in range(2):
+        net = caffe.Net(*files)
+        net.set_phase_test()
+        net.preprocess("data", PICTURE)
+    assert sum("of 2014" in record.message for record in caplog.records) == 3
+
+
+def test_phases(files):
+    caffe.set_phase_train()
+    train = caffe.Net(*files)
+    assert train.phase == caffe.TRAIN
+    train.set_phase_train()
+    with pytest.raises(ConfigError, match=r"built for caffe.TRAIN.*build it by caffe.Net\(file, caffe.TEST, weights=model\)"):
+        train.set_phase_test()
+    caffe.set_phase_test()
+    test = caffe.Net(*files)
+    assert test.phase == caffe.TEST
+    with pytest.raises(ConfigError, match="built for caffe.TEST"):
+        test.set_phase_train()
+
+
+def test_means(files, tmp_path):
+    np.save(tmp_path / "mean.npy", MEAN)
+    net = caffe.Net(*files)
+    for mean, mode, want in ((str(tmp_path / "mean.npy"), "elementwise", MEAN), (MEAN, "channel", MEAN.mean((1, 2), keepdims=True)),
+                             ([1, 2, 3], "elementwise", np.array([1, 2, 3]).reshape(3, 1, 1))):
+        net.set_mean("data", mean, mode=mode)
+        np.testing.assert_allclose(net.preprocess("data", PICTURE), PICTURE.transpose(2, 0, 1) - want, rtol=1e-5)
+    with pytest.raises(ConfigError, match="must be 'elementwise' or 'channel'"):
+        net.set_mean("data", MEAN, mode="all")
+    with pytest.raises(FileError, match="no such file"):
+        net.set_mean("data", str(tmp_path / "none.npy"))
+    with pytest.raises(FileError, match="is no array of NumPy"):
+        net.set_mean("data", files[0])
+    with pytest.raises(MissingNameError, match="no input 'dat'.*inputs are data"):
+        net.preprocess("dat", PICTURE)
+
+
+def test_preprocess_knows_a_new_shape_of_the_input(files):
+    net = caffe.Net(*files)
+    assert net.preprocess("data", PICTURE).shape == (3, 4, 4)
+    net.blobs["data"].reshape(1, 3, 6, 5)
+    assert net.preprocess("data", PICTURE).shape == (3, 6, 5)
+
+
+def test_gpu_by_the_net_and_the_classifier(files, monkeypatch, caplog):
+    monkeypatch.setenv("MINICAFFE_DEVICE", "sim")
+    net = caffe.Net(*files)
+    net.set_device(0)
+    net.set_mode_gpu()
+    assert caffe.common.caffe.mode == "gpu"
+    net.set_mode_cpu()
+    assert caffe.common.caffe.mode == "cpu"
+    caffe.Classifier(*files, gpu=True)
+    assert caffe.common.caffe.mode == "gpu"
+    caffe.Detector(*files, gpu=False)
+    assert caffe.common.caffe.mode == "cpu"
+    assert {"gpu=True", "gpu=False", "net.set_device(i)"} <= {record.args[0] for record in caplog.records if "of 2014" in record.message}
+
+
+def test_old_methods_of_a_classifier_use_its_transformer(files):
+    net = caffe.Classifier(*files, raw_scale=2)
+    np.testing.assert_allclose(net.preprocess("data", PICTURE), 2 * PICTURE.transpose(2, 0, 1), rtol=1e-6)
+
+
+def test_weights_in_the_place_of_the_level(files):
+    with pytest.raises(ConfigError, match="level: must be an integer, got .*weights="):
+        caffe.Net(files[0], caffe.TEST, files[1])
+
+
+def test_today_says_nothing(files, caplog):
+    with caplog.at_level(logging.WARNING):
+        caffe.Net(files[0], caffe.TEST, weights=files[1])
+    assert not caplog.records
