@@ -29,6 +29,7 @@ __all__ = [
     "set_precision",
 ]
 name_modules("minicaffe")
+pycaffe.settings.follow_environment()
 
 
 def __getattr__(name):

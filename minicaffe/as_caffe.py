@@ -1,6 +1,8 @@
 """``python -m minicaffe.as_caffe script.py arguments``: run an old pycaffe script unchanged; ``import caffe`` gives minicaffe.
 
-MINICAFFE_DEVICE=gpu (or sim) makes the script compute there although it does not say so.
+``--install`` writes a module caffe.py into the environment, so that ``import caffe`` gives minicaffe in all its programs, also in
+processes that they start; ``--remove`` deletes it. MINICAFFE_DEVICE=gpu (or sim) makes the script compute there although it does
+not say so.
 """
 
 import os
@@ -8,8 +10,14 @@ import runpy
 import sys
 
 import minicaffe
+from minicaffe import alias
 
-USAGE = "usage: python -m minicaffe.as_caffe [--force] script.py [argument ...]"
+USAGE = """usage: python -m minicaffe.as_caffe [--force] script.py [argument ...]
+       python -m minicaffe.as_caffe [--force] --install [FOLDER]
+       python -m minicaffe.as_caffe --remove [FOLDER]"""
+HELP = """--install: write caffe.py into the environment (or FOLDER), so that import caffe gives minicaffe in all its programs
+--remove: delete it
+--force: also where another caffe is installed"""
 
 
 def main(arguments):
@@ -17,8 +25,10 @@ def main(arguments):
     force = arguments[:1] == ["--force"]
     script, *_ = arguments = arguments[force:] or [None]
     if script is None or script in ("-h", "--help"):
-        print(USAGE, "--force: also where another caffe is installed", sep="\n", file=sys.stdout if script else sys.stderr)
+        print(USAGE, HELP, sep="\n", file=sys.stdout if script else sys.stderr)
         return 0 if script else 2
+    if script in ("--install", "--remove"):
+        return write_or_remove(script, arguments[1:], force)
     if not os.path.exists(script):
         print(f"{script}: no such script", USAGE, sep="\n", file=sys.stderr)
         return 2
@@ -32,6 +42,31 @@ def main(arguments):
         minicaffe.set_mode_gpu()
     sys.argv = arguments
     runpy.run_path(script, run_name="__main__")
+    return 0
+
+
+def write_or_remove(option, folders, force):
+    """Do what ``--install`` or ``--remove`` says, and return an exit status."""
+    force, folders = force or "--force" in folders, [folder for folder in folders if folder != "--force"]
+    if len(folders) > 1 or folders and folders[0].startswith("-"):
+        print(f"{option}: one folder at most, got {' '.join(folders)}", USAGE, sep="\n", file=sys.stderr)
+        return 2
+    folder = folders[0] if folders else None
+    try:
+        if option == "--remove":
+            removed = alias.remove_alias(folder)
+            print(*(f"{path}: deleted" for path in removed or ()), *(() if removed else ("there is no alias to delete",)), sep="\n")
+            return 0
+        path = alias.write_alias(folder, force)
+    except minicaffe.errors.Error as error:
+        print(f"minicaffe: {error}", file=sys.stderr)
+        return 2 if isinstance(error, minicaffe.errors.ConfigError) else 1
+    print(f"{path}: written; import caffe gives minicaffe now; python -m minicaffe.as_caffe --remove deletes it")
+    folder = os.path.dirname(path)
+    if not any(os.path.realpath(entry) == os.path.realpath(folder) for entry in sys.path if entry):
+        print(f"{folder} is not on Python's path; add it to PYTHONPATH", file=sys.stderr)
+    if (found := alias.other_caffe()):
+        print(f"another caffe is installed ({found}); Python imports the one that is first on its path", file=sys.stderr)
     return 0
 
 

@@ -82,3 +82,124 @@ def test_the_runner(tmp_path):
     assert (done.returncode, done.stdout) == (3, "hello ['a', '-b'] __main__\n"), done.stderr
     assert run("-m", "minicaffe.as_caffe", "nowhere.py", cwd=tmp_path).returncode == 2
     assert "usage" in run("-m", "minicaffe.as_caffe", cwd=tmp_path).stderr
+
+
+LOADED = "import caffe, sys, caffe.io; from caffe.proto import caffe_pb2; from caffe import layers as L; print(caffe.__name__, caffe.io.__name__)"
+
+
+@pytest.fixture
+def alias(tmp_path):
+    """The folder of an alias, which lies on Python's path as the folder of the installed packages does."""
+    folder = tmp_path / "packages"
+    done = run("-m", "minicaffe.as_caffe", "--install", folder, cwd=tmp_path)
+    assert done.returncode == 0 and "caffe.py: written; import caffe gives minicaffe now" in done.stdout, done.stderr
+    assert "is not on Python's path; add it to PYTHONPATH" in done.stderr
+    return folder
+
+
+def test_the_alias_is_found_and_imported(alias, tmp_path):
+    find = "import importlib.util as u; print(u.find_spec('caffe').origin); import caffe; print(u.find_spec('caffe.io').name)"
+    done = run("-c", find, cwd=tmp_path, PYTHONPATH=str(alias))
+    assert done.stdout.split() == [str(alias / "caffe.py"), "minicaffe.pycaffe.io"] and not done.stderr
+    for program in (LOADED, f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {LOADED!r}]))",
+                    f"import minicaffe; minicaffe.install_as_caffe(); {LOADED}", f"{LOADED}; import minicaffe; minicaffe.install_as_caffe()"):
+        done = run("-c", program, cwd=tmp_path, PYTHONPATH=str(alias))
+        assert done.stdout == "minicaffe minicaffe.pycaffe.io\n" and not done.stderr, program
+
+
+def test_the_alias_in_a_process_that_is_spawned(alias, tmp_path):
+    (tmp_path / "spawn.py").write_text("""
+import multiprocessing
+import caffe
+def work(seed):
+    caffe.set_random_seed(seed)
+    return caffe.__name__, caffe.Layer.__module__
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(work, [1]))
+""")
+    done = run(tmp_path / "spawn.py", cwd=tmp_path, PYTHONPATH=str(alias))
+    assert done.stdout == "[('minicaffe', 'minicaffe.layers.python')]\n", done.stderr
+
+
+def test_the_alias_is_written_again_and_removed(alias, tmp_path):
+    assert run("-m", "minicaffe.as_caffe", "--install", alias, cwd=tmp_path, PYTHONPATH=str(alias)).returncode == 0
+    done = run("-m", "minicaffe.as_caffe", "--remove", cwd=tmp_path, PYTHONPATH=str(alias))
+    assert done.stdout == f"{alias / 'caffe.py'}: deleted\n" and not (alias / "caffe.py").exists()
+    assert run("-m", "minicaffe.as_caffe", "--remove", alias, cwd=tmp_path).stdout == "there is no alias to delete\n"
+
+
+@pytest.mark.parametrize("name", ["caffe.py", "caffe/__init__.py"])
+def test_the_alias_shadows_no_other_caffe(name, tmp_path):
+    theirs, folder = tmp_path / "theirs" / name, tmp_path / "packages"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("__version__ = 'theirs'\n")
+    there = {"PYTHONPATH": str(tmp_path / "theirs")}
+    done = run("-m", "minicaffe.as_caffe", "--install", folder, cwd=tmp_path, **there)
+    assert done.returncode == 2 and f"another caffe is installed ({theirs})" in done.stderr and not folder.exists()
+    for force in ([], ["--force"]):     # in the same folder it is never overwritten
+        done = run("-m", "minicaffe.as_caffe", *force, "--install", tmp_path / "theirs", cwd=tmp_path)
+        assert done.returncode == 2 and "is not overwritten; uninstall it first" in done.stderr
+    assert theirs.read_text() == "__version__ = 'theirs'\n"
+    done = run("-m", "minicaffe.as_caffe", "--force", "--install", folder, cwd=tmp_path, **there)
+    assert done.returncode == 0 and f"another caffe is installed ({theirs}); Python imports the one that is first" in done.stderr
+    order = {"PYTHONPATH": f"{folder}{os.pathsep}{tmp_path / 'theirs'}"}
+    done = run("-c", "import caffe; print(caffe.__name__)", cwd=tmp_path, **order)
+    assert done.stdout == "minicaffe\n" and f"hides another caffe ({theirs})" in done.stderr and done.stderr.count("\n") == 1
+    order = {"PYTHONPATH": f"{tmp_path / 'theirs'}{os.pathsep}{folder}"}
+    assert run("-c", "import caffe; print(caffe.__version__)", cwd=tmp_path, **order).stdout == "theirs\n"
+    done = run("-m", "minicaffe.as_caffe", "--remove", tmp_path / "theirs", cwd=tmp_path)
+    assert done.stdout == "there is no alias to delete\n" and theirs.exists()
+
+
+def test_the_alias_says_when_minicaffe_is_gone(alias, tmp_path):
+    hide = "import sys; sys.modules.pop('minicaffe', None); sys.meta_path.insert(0, type('F', (), {'find_spec': staticmethod(lambda name, *_: (_ for _ in ()).throw(ModuleNotFoundError(name, name=name)) if name == 'minicaffe' else None)}))"
+    done = run("-c", f"{hide}\nimport caffe", cwd=tmp_path, PYTHONPATH=str(alias))
+    assert done.returncode == 1 and f"ImportError: {alias / 'caffe.py'} gives minicaffe" in done.stderr and "delete this file" in done.stderr
+
+
+def test_wrong_use_of_the_options(tmp_path):
+    (tmp_path / "file").write_text("")
+    for arguments, words in ((["--install", "a", "b"], "one folder at most"), (["--remove", "--all"], "one folder at most"),
+                             (["--install", "file/below"], "cannot be made")):
+        done = run("-m", "minicaffe.as_caffe", *arguments, cwd=tmp_path)
+        assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+
+
+LOGS = """
+import warnings, minicaffe, logging
+log = logging.getLogger("minicaffe.net")
+log.info("an info"); log.warning("a warning"); log.error("an error"); log.critical("a fatal line")
+warnings.warn(minicaffe.errors.ConfigWarning("a config warning"))
+"""
+
+
+@pytest.mark.parametrize("level, shown", [
+    (None, ["warning", "error", "fatal", "config"]), ("0", ["info", "warning", "error", "fatal", "config"]),
+    ("1", ["warning", "error", "fatal", "config"]), ("2", ["error", "fatal"]), ("3", ["fatal"]), ("7", ["fatal"]),
+    ("few", ["warning", "error", "fatal", "config", "must be a number, 0 to 3, got 'few'; it is ignored"])])
+def test_minloglevel_of_glog(level, shown, tmp_path):
+    done = run("-c", LOGS, cwd=tmp_path, GLOG_minloglevel=level or "")
+    words = ["an info", "a warning", "an error", "a fatal", "a config", "must be a number, 0 to 3, got 'few'; it is ignored"]
+    assert [word for word in words if word in done.stderr] == [w for w in words if any(w.endswith(s) for s in shown)], done.stderr
+
+
+def test_the_program_has_the_last_word_about_the_log(tmp_path):
+    program = "import minicaffe, sys; minicaffe.init_log({}); minicaffe.log('an info line')"
+    assert "an info line" in run("-c", program.format("0"), cwd=tmp_path, GLOG_minloglevel="2").stderr
+    assert "an info line" not in run("-c", program.format(""), cwd=tmp_path, GLOG_minloglevel="2").stderr
+    assert "an info line" in run("-c", program.format(""), cwd=tmp_path, GLOG_minloglevel="").stderr
+
+
+def test_minloglevel_and_the_lines_of_a_training(tmp_path):
+    (tmp_path / "net.prototxt").write_text("""
+layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } }
+layer { name: "fc" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 1 } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "y" top: "loss" }""")
+    (tmp_path / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 2 display: 1')
+    for level, lines in (("0", True), ("", True), ("1", False), ("2", False)):
+        done = run("-m", "minicaffe", "train", "solver.prototxt", cwd=tmp_path, GLOG_minloglevel=level)
+        assert done.returncode == 0 and ("Iteration 1 (" in done.stderr) == lines, done.stderr
+    steps = "import minicaffe as caffe; caffe.init_log(); s = caffe.SGDSolver('solver.prototxt'); s.step(2)"
+    for level, lines in (("0", True), ("2", False)):
+        assert ("Iteration 1" in run("-c", steps, cwd=tmp_path, GLOG_minloglevel=level).stderr) == lines

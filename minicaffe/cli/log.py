@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 
+from minicaffe.pycaffe.settings import level_of_environment
+
 LETTERS = {logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
 
 
@@ -83,11 +85,15 @@ def is_terminal(stream):
 
 
 def start(quiet=False, verbose=False, prefix=""):
-    """Send the log of all of minicaffe to standard error from now on, with a prefix; called again, the new choice counts."""
+    """Send the log of all of minicaffe to standard error from now on, with a prefix; called again, the new choice counts.
+
+    What ``GLOG_minloglevel`` hides stays hidden; a file of `keep` has it all the same.
+    """
     logger = logging.getLogger("minicaffe")
     handler = StderrHandler()
     show_all = verbose or not is_terminal(sys.stderr)
     handler.setFormatter(GlogFormatter() if show_all and not prefix else logging.Formatter(prefix + "%(message)s"))
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.WARNING if quiet or not show_all else logging.DEBUG if verbose else logging.INFO)
+    level = logging.WARNING if quiet or not show_all else logging.DEBUG if verbose else logging.INFO
+    logger.setLevel(max(level, level_of_environment() or level))
     logger.propagate = False

@@ -1,16 +1,19 @@
 """The functions of pycaffe's module: where nets compute, random numbers, parallel training, the log; and its Timer."""
 
 import logging
+import os
 import sys
 import time
+import warnings
 
 from minicaffe import cuda
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, ConfigWarning
 from minicaffe.layer import layer_types
 from minicaffe.vectors import StringVec
 
 log_ = logging.getLogger("minicaffe")
+LEVELS = logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL     # of glog's severities 0 to 3
 
 
 class Timer:
@@ -114,19 +117,47 @@ def layer_type_list():
     return StringVec(layer_types())
 
 
-def init_log(level=0, to_stderr=True):
+def level_of_environment():
+    """Return the level of Python's logging that ``GLOG_minloglevel`` names, or None where it is not set.
+
+    0 shows all, 1 hides lines of information, 2 hides warnings, too, 3 and more hide errors, too. Anything else is reported in one
+    line and counts for nothing.
+    """
+    text = os.environ.get("GLOG_minloglevel", "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        log_.warning("GLOG_minloglevel must be a number, 0 to 3, got %r; it is ignored", text)
+        return None
+    return LEVELS[min(int(text), 3)]
+
+
+def init_log(level=None, to_stderr=True):
     """Show log messages from severity `level` (0 info, 1 warning, 2 error, 3 fatal) on, on stderr.
 
-    Without it, Python's logging decides: warnings and errors only.
+    Without it, Python's logging decides: warnings and errors only. Without `level` it is that of ``GLOG_minloglevel``, or else 0.
     """
+    if level is None:
+        level = LEVELS.index(level_of_environment() or logging.INFO)
     if not 0 <= level <= 3:
         raise ConfigError(f"must be 0 to 3, got {level}", field="level")
-    log_.setLevel((logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)[level])
+    log_.setLevel(LEVELS[level])
     if to_stderr and not log_.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(levelname).1s%(asctime)s %(process)d %(filename)s:%(lineno)d] %(message)s",
                                                "%m%d %H:%M:%S"))
         log_.addHandler(handler)
+
+
+def follow_environment():
+    """Apply ``GLOG_minloglevel``, as glog does when Caffe is loaded; called by ``import minicaffe``."""
+    level = level_of_environment()
+    if level == logging.INFO:
+        init_log(0)
+    elif level is not None:
+        log_.setLevel(level)
+        if level > logging.WARNING:     # appended: the program's own filters come first
+            warnings.filterwarnings("ignore", category=ConfigWarning, append=True)
 
 
 def log(message):
