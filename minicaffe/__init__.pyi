@@ -17,6 +17,7 @@ from minicaffe.pycaffe import classifier as classifier
 from minicaffe.pycaffe import coord_map as coord_map
 from minicaffe.pycaffe import detector as detector
 from minicaffe.pycaffe import draw as draw
+from minicaffe.pycaffe import model_libs as model_libs
 from minicaffe.pycaffe import net_spec as net_spec
 from minicaffe.slot import Slot as Slot
 from minicaffe.tensor import Tensor as Tensor

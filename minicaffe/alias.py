@@ -16,10 +16,11 @@ from minicaffe.errors import ConfigError, FileError
 from minicaffe.opencv import dnn
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import replacing
-from minicaffe.pycaffe import _caffe, classifier, coord_map, detector, draw, io, net_spec
+from minicaffe.pycaffe import _caffe, classifier, coord_map, detector, draw, io, model_libs, net_spec
 
 MODULES = {"classifier": classifier, "coord_map": coord_map, "detector": detector, "dnn": dnn, "draw": draw, "io": io,
-           "net_spec": net_spec, "pycaffe": pycaffe, "_caffe": _caffe, "proto": proto, "proto.caffe_pb2": caffe_pb2}
+           "model_libs": model_libs, "net_spec": net_spec, "pycaffe": pycaffe, "_caffe": _caffe,
+           "proto": proto, "proto.caffe_pb2": caffe_pb2}
 
 
 log = logging.getLogger(__name__)

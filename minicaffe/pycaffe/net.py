@@ -90,6 +90,7 @@ class Net(Net2014, net_room.Net):
             param.CopyFrom(given)
             param.force_backward = force_backward
         super().__init__(param, **options)
+        self._warned_of = set()
         if weights is not None:
             self.copy_from(weights)
 
@@ -214,15 +215,26 @@ class Net(Net2014, net_room.Net):
         Returns
         -------
         dict
-            Live views of diffs. Without ``force_backward: true`` those of inputs are usually not computed.
+            Live views of diffs. Those of inputs are usually not computed without ``force_backward``: of `Net`, or in the prototxt.
+            Where no layer computes a gradient, the log says so once.
         """
         first = len(self.layers) - 1 if start is None else self.layer_index(start)
         last = 0 if end is None else self.layer_index(end)
         wanted = [*(self.inputs if end is None else self.bottom_names[end]), *names_of(diffs, "diffs")]
         with self.lock:
             self._feed(kwargs, self.outputs, "outputs", "diff")
+            self._warn_without_gradients(last, first)
             self.backward_from_to(first, last)
             return {name: self.blob_by_name(name).diff for name in dict.fromkeys(wanted)}
+
+    def _warn_without_gradients(self, first, last):
+        """Say once, for a choice of layers, that backward computes nothing."""
+        if (first, last) in self._warned_of or any(node.needs_backward for node in self.nodes[first:last + 1]):
+            return
+        self._warned_of.add((first, last))
+        log.warning("%s: backward computes nothing: no layer from '%s' down to '%s' needs a gradient, as none lies between a loss "
+                    "and a parameter; for the gradients of all blobs build the net by caffe.Net(..., force_backward=True)",
+                    self.file or self.name, self.layer_names[last], self.layer_names[first])
 
     def _feed(self, arrays, names, what, part):
         """Copy arrays into the data or diff of the blobs `names`, which they must match exactly."""

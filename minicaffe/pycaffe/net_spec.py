@@ -3,17 +3,23 @@
 ``n = NetSpec(); n.ip = L.InnerProduct(n.data, num_output=10); n.to_proto()`` gives the NetParameter. A layer is a
 `Function`; what it gives to others are its `Top`s. Different from pycaffe: a field that exists nowhere is named with what
 to write instead (still an AttributeError), a chain of anonymous layers may have any length, tuples count as lists, and an
-empty list sets nothing.
+empty list sets nothing. Numbers and arrays of NumPy are values of fields, and so is ``64 / 2``, a float without a fraction, where
+the field takes integers.
 """
 
+import logging
 import sys
 from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
 
 from minicaffe.errors import ConfigError, MissingFieldError, MissingNameError, close_matches
 from minicaffe.layer import layer_types
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields, lines_of
 
+log = logging.getLogger(__name__)
 LAYER_FIELDS = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name
 
 
@@ -54,25 +60,44 @@ def assign_proto(proto, name, val):
     if field is None:
         near = close_matches(name, proto.DESCRIPTOR.fields_by_name)
         raise MissingFieldError(f"{proto.DESCRIPTOR.name} has no field '{name}'{near}", field=name)
+    val = _plain(val)
     try:
         if hasattr(getattr(proto, name), "extend"):
-            for item in val if isinstance(val, (list, tuple)) else [val]:
+            for item in val if isinstance(val, list) else [val]:
                 if isinstance(item, dict):
                     _assign_all(getattr(proto, name).add(), item)
                 else:
-                    getattr(proto, name).append(item)
+                    getattr(proto, name).append(_integer(item, field))
         elif isinstance(val, dict):
             getattr(proto, name).SetInParent()
             _assign_all(getattr(proto, name), val)
         elif field.message_type is not None and isinstance(val, field.message_type._concrete_class):
             getattr(proto, name).CopyFrom(val)
         else:
-            setattr(proto, name, val)
+            setattr(proto, name, _integer(val, field))
     except ConfigError as error:
         error.field = f"{name}.{error.field}" if error.field else name
         raise
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{val!r} does not fit: {error}", field=name) from None
+
+
+def _plain(value):
+    """Return a value of a field without NumPy's types, sequences as lists."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _integer(value, field):
+    """Return a float without a fraction as an integer, if `field` takes integers: ``64 / 2``."""
+    takes_integers = field.cpp_type not in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE, field.CPPTYPE_BOOL, field.CPPTYPE_STRING,
+                                            field.CPPTYPE_MESSAGE)
+    return int(value) if takes_integers and isinstance(value, float) and value.is_integer() else value
 
 
 def _assign_all(proto, values):
@@ -96,6 +121,10 @@ class Top:
     def to_proto(self):
         """Return the NetParameter of all layers that this Top needs, with automatic names."""
         return to_proto(self)
+
+    def update(self, params):
+        """Set more fields of the layer (SSD)."""
+        self.fn.update(params)
 
     def _to_proto(self, layers, names, counts):
         self.fn._to_proto(layers, names, counts)
@@ -128,9 +157,13 @@ class Function:
         self.type_name = type_name
         self.inputs = inputs
         self.params = dict(params)
-        self.ntop = self.params.pop("ntop", 1)
+        self.ntop = _count(self.params.pop("ntop", 1), type_name)
         self.in_place = self.params.pop("in_place", False)
         self.tops = tuple(Top(self, n) for n in range(self.ntop))
+
+    def update(self, params):
+        """Set more fields, or others: a dict as the keywords of ``L.Type()`` (SSD)."""
+        self.params.update(params)
 
     def _name(self, key, names, counts):
         """Return the name of this Function or one of its Tops, made up if it has none."""
@@ -166,7 +199,7 @@ class Function:
                 elif name in LAYER_FIELDS:
                     assign_proto(layer, name, value)
                 elif name.endswith("_param") and isinstance(value, dict) and _reads_any_field(self.type_name):
-                    extra.extend(name, Fields.of({name: value}).all(name))
+                    extra.extend(name, Fields.of({name: _plain(value)}).all(name))
                 else:
                     raise self._unknown(name, own)
         except ConfigError as error:
@@ -190,16 +223,27 @@ class Function:
         return f"<{self.type_name} layer>"
 
 
+def _count(ntop, type_name):
+    count = int(ntop) if isinstance(ntop, (int, float, np.number)) and float(ntop).is_integer() else -1
+    if count < 0:
+        raise ConfigError(f"must be a number of tops, 0 or more, got {ntop!r}", field="ntop", layer_type=type_name)
+    return count
+
+
 class NetSpec:
-    """A net that is being written: assign Tops to attributes or items, then call `to_proto`."""
+    """A net that is being written: assign Tops to attributes or items, then call `to_proto`.
+
+    A tuple of Tops may be assigned, too: ``n["data"] = L.Data(ntop=2)``. In `to_proto` its first Top is named ``data`` and the
+    others get automatic names, unless they have names of their own.
+    """
 
     def __init__(self):
         super().__setattr__("tops", {})
 
     def __setattr__(self, name, value):
-        if not isinstance(value, (Top, Function)):
-            raise TypeError(f"NetSpec takes what layers give, '{name}' is {type(value)}"
-                            + ("; unpack the tuple: n.a, n.b = L....(ntop=2)" if isinstance(value, tuple) else ""))
+        tops = value if isinstance(value, tuple) and value else (value,)
+        if not all(isinstance(top, (Top, Function)) for top in tops):
+            raise TypeError(f"NetSpec takes what layers give, '{name}' is {type(value)}")
         self.tops[name] = value
 
     def __getattr__(self, name):
@@ -233,17 +277,45 @@ class NetSpec:
         """Return the Tops in order of assignment."""
         return list(self.tops.values())
 
-    def update(self, tops):
-        """Take over a dict of names and Tops."""
-        for name, top in tops.items():
-            self[name] = top
+    def update(self, name, params=None):
+        """Set more fields of the layer of a Top, or take over a dict of names and Tops.
+
+        Parameters
+        ----------
+        name : str
+            Of a Top, as in SSD: ``n.update("conv5_1", {"dilation": 2})``. Or a dict of names and Tops, without `params`.
+        params : dict, optional
+            Fields, as the keywords of ``L.Type()``.
+
+        Raises
+        ------
+        MissingNameError
+            If there is no Top of that name.
+        """
+        if params is None:
+            for key, top in name.items():
+                self[key] = top
+        else:
+            top = self[name]
+            (top[0] if isinstance(top, tuple) else top).update(params)
 
     def to_proto(self):
         """Return the NetParameter of all layers needed, dependencies first, in order of assignment.
 
         A layer takes the name of its first Top; the name of an in-place layer's Top names only the layer.
         """
-        return _net(self.tops.values(), {top: name for name, top in self.tops.items()})
+        names = {top: name for name, top in self.tops.items() if not isinstance(top, tuple)}
+        tops, tuples = [], [(name, top) for name, top in self.tops.items() if isinstance(top, tuple)]
+        for name, several in tuples:
+            names.setdefault(several[0], name)
+        unnamed = [(name, top) for name, several in tuples for top in several if top not in names]
+        for top in self.tops.values():
+            tops.extend(top if isinstance(top, tuple) else (top,))
+        net = _net(tops, names)
+        for name, top in unnamed:
+            log.warning("NetSpec '%s' is a tuple: its top number %d is named %s; to choose the names, unpack it: n.a, n.b = ...",
+                        name, top.n, names[top])
+        return net
 
 
 class Layers:

@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 
 import minicaffe as caffe
@@ -80,7 +81,14 @@ def test_where_fields_go():
     (lambda x: L.Input(shape=dict(dmi=3)).to_proto(), ConfigError, "shape.dmi: BlobShape has no field 'dmi'"),
     (lambda x: P.Pooling.MAXIMUM, AttributeError, "MAXIMUM"),
     (lambda x: P.Poling.MAX, AttributeError, "did you mean 'Pooling'"),
-    (lambda x: setattr(caffe.NetSpec(), "x", L.Data(ntop=2)), TypeError, "unpack the tuple"),
+    (lambda x: setattr(caffe.NetSpec(), "x", (x, 3)), TypeError, "NetSpec takes what layers give, 'x' is <class 'tuple'>"),
+    (lambda x: setattr(caffe.NetSpec(), "x", ()), TypeError, "NetSpec takes what layers give"),
+    (lambda x: L.Data(ntop=1.5), ConfigError, "ntop: must be a number of tops, 0 or more, got 1.5"),
+    (lambda x: L.Data(ntop="2"), ConfigError, "ntop: must be a number of tops"),
+    (lambda x: caffe.NetSpec().update("x", {"axis": 1}), MissingNameError, "no 'x'"),
+    (lambda x: L.Convolution(x, num_output=63 / 2).to_proto(), ConfigError, "num_output: 31.5 does not fit"),
+    (lambda x: L.Convolution(x, num_output=np.float32(31.5)).to_proto(), ConfigError, "num_output: 31.5 does not fit"),
+    (lambda x: L.Convolution(x, num_output=float("inf")).to_proto(), ConfigError, "num_output: inf does not fit"),
     (lambda x: caffe.NetSpec()["x"], MissingNameError, "no 'x'"),
 ])
 def test_refusals(wrong, kind, text):
@@ -137,3 +145,55 @@ def test_messages_that_only_a_type_of_ones_own_knows():
         L.ReLU(n.x, own_param=dict(size=3)).to_proto()
     with pytest.raises(AttributeError, match="no such field of TypeOfOnesOwn"):
         L.TypeOfOnesOwn(n.x, own=3).to_proto()
+
+
+def test_update_of_ssd_and_ours():
+    n = caffe.NetSpec()
+    n.data = L.Input(shape=dict(dim=[1, 3, 8, 8]))
+    n.conv = L.Convolution(n.data, num_output=4, kernel_size=3)
+    n.update("conv", {"dilation": 2, "num_output": 5})
+    n.conv.update({"pad": 1})
+    n.conv.fn.update({"param": dict(lr_mult=0)})
+    made = n.to_proto().layer[1]
+    assert (made.convolution_param.dilation, made.convolution_param.pad, made.convolution_param.num_output) == ([2], [1], 5)
+    assert [param.lr_mult for param in made.param] == [0]
+    n.update({"relu": L.ReLU(n.conv, in_place=True)})
+    assert n.keys() == ["data", "conv", "relu"]
+
+
+def test_a_tuple_is_accepted(caplog):
+    n = caffe.NetSpec()
+    n["data"] = L.DummyData(shape=[dict(dim=[2, 3]), dict(dim=[2])], ntop=2)
+    n.ip = L.InnerProduct(n["data"][0], num_output=3)
+    n.loss = L.SoftmaxWithLoss(n.ip, n.data[1])
+    n.update("data", {"name": "first"})
+    made = n.to_proto().layer
+    assert [list(layer.top) for layer in made] == [["data", "DummyData1"], ["ip"], ["loss"]]
+    assert made[0].name == "first" and list(made[2].bottom) == ["ip", "DummyData1"]
+    assert "its top number 1 is named DummyData1" in caplog.text and len(caplog.records) == 1
+    n.label = n["data"][1]
+    assert list(n.to_proto().layer[0].top) == ["data", "label"] and len(caplog.records) == 1
+    n.data, n.label = n["data"]
+    assert list(n.to_proto().layer[0].top) == ["data", "label"]
+
+
+@pytest.mark.parametrize("value, want", [(64 / 2, 32), (np.int64(32), 32), (np.float64(32), 32), (np.uint8(32), 32), (np.array(32), 32)])
+def test_integers(value, want):
+    layer = L.Convolution(L.Input(shape=dict(dim=[value, 1])), num_output=value, kernel_size=[value, 3.0]).to_proto().layer
+    assert layer[1].convolution_param.num_output == want and list(layer[1].convolution_param.kernel_size) == [want, 3]
+    assert list(layer[0].input_param.shape[0].dim) == [want, 1]
+
+
+def test_arrays_and_scalars_of_numpy():
+    n = caffe.NetSpec()
+    n.data, n.label = L.Data(ntop=np.int32(2), transform_param=dict(mean_value=np.array([104, 117, 123], np.float32), mirror=np.bool_(True),
+                                                                    scale=np.float32(0.5)), source=np.str_("db"))
+    n.relu = L.ReLU(n.data, negative_slope=np.float64(0.25), loss_weight=np.arange(1.0))
+    n.shape = L.Input(shape=dict(dim=np.array([2, 3])))
+    n.again = L.Input(shape=dict(dim=range(1, 3)))
+    data, relu, shape, again = n.to_proto().layer
+    assert list(data.transform_param.mean_value) == [104, 117, 123] and data.transform_param.mirror and data.transform_param.scale == 0.5
+    assert data.data_param.source == "db" and relu.relu_param.negative_slope == 0.25 and list(relu.loss_weight) == [0]
+    assert list(shape.input_param.shape[0].dim) == [2, 3] and list(again.input_param.shape[0].dim) == [1, 2]
+    mine = L.Mine(n.data, mine_param=dict(size=np.int64(3), at=np.array([1, 2]))).to_proto().layer[-1]
+    assert "size: 3" in mine.fork_fields and "at: 1" in mine.fork_fields

@@ -210,3 +210,58 @@ def test_a_net_and_a_solver_are_told_apart(tmp_path):
             make(str(tmp_path / "net.prototxt"))
     with pytest.raises(ConfigError, match="solver.prototxt:1:1: net: .*solvers have it: .* give the net of its field net"):
         caffe.Net(str(tmp_path / "solver.prototxt"), caffe.TEST)
+
+
+def scorer(tmp_path, **options):
+    (tmp_path / "scorer.prototxt").write_text(NET.replace("force_backward: true", "") + """
+layer { name: "top" type: "InnerProduct" bottom: "y" top: "z" inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }""")
+    return caffe.Net(str(tmp_path / "scorer.prototxt"), caffe.TEST, **options)
+
+
+def test_force_backward_as_an_argument(tmp_path, path, caplog):
+    x, given = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32), np.eye(2, dtype=np.float32)
+    net = scorer(tmp_path, force_backward=True)
+    net.forward(x=x)
+    first, second = net.params["ip"][0].data, net.params["top"][0].data
+    want = (given @ second * (net.blobs["y"].data > 0)) @ first
+    np.testing.assert_allclose(net.backward(z=given)["x"], want, atol=1e-6)
+    assert not caplog.records
+    off = caffe.Net(path, caffe.TEST, force_backward=False)     # the file says true
+    off.forward(x=x)
+    assert not off.backward(y=np.ones((2, 4)))["x"].any() and "computes nothing" in caplog.text
+
+
+def test_backward_without_anything_to_compute_says_so_once(tmp_path, caplog):
+    net = scorer(tmp_path)
+    net.forward(x=np.ones((2, 3)))
+    for _ in range(2):
+        assert not net.backward(z=np.ones((2, 2)))["x"].any()
+    record, = caplog.records
+    assert record.levelname == "WARNING" and "scorer.prototxt: backward computes nothing" in record.message
+    assert "from 'top' down to 'in'" in record.message and "force_backward=True" in record.message
+    net.backward(start="relu")
+    assert len(caplog.records) == 2 and "from 'relu' down to 'in'" in caplog.text
+
+
+def test_force_backward_leaves_a_given_message_alone(path):
+    param, _ = caffe.proto.upgrade.read_net_file(path)
+    param.force_backward = False
+    assert all(node.needs_backward for node in caffe.Net(param, caffe.TEST, force_backward=True).nodes) and not param.force_backward
+
+
+def test_guided_backward(tmp_path):
+    """The recipe of docs/api.md: negative gradients become 0 after each ReLU."""
+    net = scorer(tmp_path, force_backward=True)
+
+    def guide(i):
+        if net.layers[i].type == "ReLU":
+            diff = net.blobs[net.bottom_names[net.layer_names[i]][0]].diff
+            np.maximum(diff, 0, out=diff)
+
+    net.after_backward(guide)
+    net.forward(x=np.random.default_rng(1).normal(size=(2, 3)))
+    net.blobs["z"].diff[...] = [[1, 0], [0, 1]]
+    saliency = net.backward(start="top")["x"]
+    passed = net.params["top"][0].data * (net.blobs["y"].data > 0)
+    assert (passed < 0).any()
+    np.testing.assert_allclose(saliency, np.maximum(passed, 0) @ net.params["ip"][0].data, atol=1e-6)

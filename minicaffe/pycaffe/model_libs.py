@@ -1,0 +1,533 @@
+"""Parts of nets in Python, as the SSD fork of Caffe has them in ``caffe.model_libs``: ZFNet, VGG16, ResNet, Inception v3, head.
+
+Each function adds layers to a `NetSpec` and returns it; names of layers and of arguments are those of SSD, so that its scripts and
+weights fit. Different from SSD: wrong arguments raise ConfigError in place of an AssertionError, and lists that are given are not
+changed. ``from caffe.model_libs import *`` brings `L`, `P` and `caffe_pb2`, too, as the scripts expect.
+"""
+
+import os
+
+from minicaffe.errors import ConfigError, MissingNameError, close_matches
+from minicaffe.proto import caffe_pb2
+from minicaffe.pycaffe.net_spec import layers as L
+from minicaffe.pycaffe.net_spec import params as P
+
+__all__ = [
+    "ConvBNLayer", "CreateAnnotatedDataLayer", "CreateMultiBoxHead", "InceptionTower", "InceptionV3Body", "L", "P", "ResBody",
+    "ResNet101Body", "ResNet152Body", "UnpackVariable", "VGGNetBody", "ZFNetBody", "caffe_pb2", "check_if_exist",
+    "make_if_not_exist",
+]
+
+FROZEN = {"lr_mult": 0, "decay_mult": 0}
+
+
+def check_if_exist(path):
+    """Return whether `path` exists."""
+    return os.path.exists(path)
+
+
+def make_if_not_exist(path):
+    """Make the folder `path` and those above it, where they are missing."""
+    os.makedirs(path, exist_ok=True)
+
+
+def UnpackVariable(var, num):
+    """Return `var` as a list of `num` items: a list of that length as it is, anything else repeated.
+
+    Raises
+    ------
+    ConfigError
+        If it is a list of another length.
+    """
+    if isinstance(var, list):
+        if len(var) not in (1, num):
+            raise ConfigError(f"give one value or {num}, got {var}")
+        return var * num if len(var) == 1 else list(var)
+    return [var] * num
+
+
+def _take(net, name, what="from_layer"):
+    """Return the Top of `net` called `name`."""
+    if name not in net.keys():
+        raise MissingNameError(f"{what}: the net has no layer '{name}'{close_matches(name, net.keys())}")
+    return net[name]
+
+
+def _constant(value):
+    return {"type": "constant", "value": value}
+
+
+def _weights(lr_mult=1):
+    """Return the fields of a layer with weight and bias."""
+    return {"param": [{"lr_mult": lr_mult, "decay_mult": 1}, {"lr_mult": 2 * lr_mult, "decay_mult": 0}],
+            "weight_filler": {"type": "xavier"}, "bias_filler": _constant(0)}
+
+
+def _same(kernel_size, dilation):
+    """Return the pad with which a convolution of stride 1 keeps the size."""
+    return dilation * (kernel_size - 1) // 2
+
+
+def ConvBNLayer(net, from_layer, out_layer, use_bn, use_relu, num_output, kernel_size, pad, stride, dilation=1, use_scale=True,
+                lr_mult=1, conv_prefix="", conv_postfix="", bn_prefix="", bn_postfix="_bn", scale_prefix="", scale_postfix="_scale",
+                bias_prefix="", bias_postfix="_bias", **bn_params):
+    """Add a convolution, with `use_bn` a BatchNorm and a Scale (or a Bias) in place, and with `use_relu` a ReLU in place.
+
+    Parameters
+    ----------
+    net : NetSpec
+    from_layer, out_layer : str
+        The layer that is read, and the name of the new one between prefix and postfix; the ReLU has ``_relu`` after it.
+    kernel_size, pad, stride : int, or list of two
+        One number, or height and width.
+    use_scale : bool
+        A Scale with a bias after the BatchNorm, otherwise a Bias.
+    lr_mult : float
+        Of the weights; the bias has twice as much.
+    **bn_params
+        ``eps`` (0.001), ``moving_average_fraction`` (0.999), and ``use_global_stats`` (False): True also freezes
+        Scale or Bias.
+    """
+    bottom = _take(net, from_layer)
+    fields = _weights(lr_mult)
+    if use_bn:
+        fields = {"param": [{"lr_mult": lr_mult, "decay_mult": 1}], "weight_filler": {"type": "gaussian", "std": 0.01},
+                  "bias_term": False}
+    for name, value in (("kernel", kernel_size), ("pad", pad), ("stride", stride)):
+        height, width = UnpackVariable(value, 2)
+        if UnpackVariable(kernel_size, 2)[0] == UnpackVariable(kernel_size, 2)[1] and height == width:
+            fields["kernel_size" if name == "kernel" else name] = height
+        else:
+            fields.update({f"{name}_h": height, f"{name}_w": width})
+    if dilation > 1:
+        fields["dilation"] = dilation
+    name = f"{conv_prefix}{out_layer}{conv_postfix}"
+    net[name] = conv = L.Convolution(bottom, num_output=num_output, **fields)
+    if use_bn:
+        _normalize(net, conv, out_layer, use_scale, lr_mult, (bn_prefix, bn_postfix), (scale_prefix, scale_postfix),
+                   (bias_prefix, bias_postfix), bn_params)
+    if use_relu:
+        net[f"{name}_relu"] = L.ReLU(conv, in_place=True)
+    return net
+
+
+def _normalize(net, conv, out_layer, use_scale, lr_mult, bn_affixes, scale_affixes, bias_affixes, bn_params):
+    """Add BatchNorm and Scale or Bias in place after `conv`."""
+    unknown = set(bn_params) - {"eps", "moving_average_fraction", "use_global_stats"}
+    if unknown:
+        raise ConfigError(f"bn_params are eps, moving_average_fraction and use_global_stats, got {sorted(unknown)}")
+    fields = {"param": [FROZEN] * 3, "eps": bn_params.get("eps", 0.001)}
+    if bn_params.get("use_global_stats", False):
+        fields["use_global_stats"], lr_mult = True, 0
+    else:
+        fields["moving_average_fraction"] = bn_params.get("moving_average_fraction", 0.999)
+    learn = {"lr_mult": lr_mult, "decay_mult": 0}
+    name = out_layer.join(bn_affixes)
+    net[name] = norm = L.BatchNorm(conv, in_place=True, **fields)
+    if use_scale:
+        net[out_layer.join(scale_affixes)] = L.Scale(norm, in_place=True, bias_term=True, param=[learn] * 2, filler=_constant(1.0),
+                                                     bias_filler=_constant(0.0))
+    else:
+        net[out_layer.join(bias_affixes)] = L.Bias(norm, in_place=True, param=[learn], filler=_constant(0.0))
+
+
+def ResBody(net, from_layer, block_name, out2a, out2b, out2c, stride, use_branch1, dilation=1, **bn_param):
+    """Add a bottleneck block of ResNet, ``res<block_name>``: 1x1, 3x3 and 1x1 convolutions beside the shortcut.
+
+    Parameters
+    ----------
+    out2a, out2b, out2c : int
+        Outputs of the three convolutions.
+    stride : int
+        Of the first one, and of the shortcut.
+    use_branch1 : bool
+        The shortcut has a convolution.
+    """
+    affixes = {f"{kind}_{end}": f"{word}{block_name}_" if end == "prefix" else ""
+               for kind, word in (("conv", "res"), ("bn", "bn"), ("scale", "scale")) for end in ("prefix", "postfix")}
+
+    def branch(below, name, outputs, kernel_size, pad, stride, relu, dilation=1):
+        ConvBNLayer(net, below, name, use_bn=True, use_relu=relu, num_output=outputs, kernel_size=kernel_size, pad=pad,
+                    stride=stride, dilation=dilation, use_scale=True, **affixes, **bn_param)
+        return f"res{block_name}_{name}"
+
+    shortcut = branch(from_layer, "branch1", out2c, 1, 0, stride, False) if use_branch1 else from_layer
+    below = branch(from_layer, "branch2a", out2a, 1, 0, stride, True)
+    below = branch(below, "branch2b", out2b, 3, _same(3, dilation), 1, True, dilation)
+    below = branch(below, "branch2c", out2c, 1, 0, 1, False)
+    name = f"res{block_name}"
+    net[name] = L.Eltwise(net[shortcut], net[below])
+    net[f"{name}_relu"] = L.ReLU(net[name], in_place=True)
+
+
+def _resnet(net, from_layer, blocks3, blocks4, use_pool5, use_dilation_conv5, bn_param):
+    """Add a ResNet whose third and fourth stage have so many blocks after their first."""
+    ConvBNLayer(net, from_layer, "conv1", use_bn=True, use_relu=True, num_output=64, kernel_size=7, pad=3, stride=2,
+                bn_prefix="bn_", bn_postfix="", scale_prefix="scale_", scale_postfix="", **bn_param)
+    net.pool1 = L.Pooling(net.conv1, pool=P.Pooling.MAX, kernel_size=3, stride=2)
+    stride5, dilation5 = (1, 2) if use_dilation_conv5 else (2, 1)
+    below = "pool1"
+    for stage, more, narrow, stride, dilation in ((2, "bc", 64, 1, 1), (3, [f"b{i}" for i in range(1, blocks3 + 1)], 128, 2, 1),
+                                                  (4, [f"b{i}" for i in range(1, blocks4 + 1)], 256, 2, 1),
+                                                  (5, "bc", 512, stride5, dilation5)):
+        for block in ("a", *more):
+            first = block == "a"
+            ResBody(net, below, f"{stage}{block}", narrow, narrow, 4 * narrow, stride if first else 1, first, dilation, **bn_param)
+            below = f"res{stage}{block}"
+    if use_pool5:
+        net.pool5 = L.Pooling(net.res5c, pool=P.Pooling.AVE, global_pooling=True)
+    return net
+
+
+def ResNet101Body(net, from_layer, use_pool5=True, use_dilation_conv5=False, **bn_param):
+    """Add the body of ResNet-101.
+
+    Parameters
+    ----------
+    use_pool5 : bool
+        End with the pooling over all places.
+    use_dilation_conv5 : bool
+        The fifth stage keeps the size, with a dilation of 2.
+    """
+    return _resnet(net, from_layer, 3, 22, use_pool5, use_dilation_conv5, bn_param)
+
+
+def ResNet152Body(net, from_layer, use_pool5=True, use_dilation_conv5=False, **bn_param):
+    """Add the body of ResNet-152; see `ResNet101Body`."""
+    return _resnet(net, from_layer, 7, 35, use_pool5, use_dilation_conv5, bn_param)
+
+
+def InceptionTower(net, from_layer, tower_name, layer_params, **bn_param):
+    """Add layers one after the other, ``<tower_name>/<name>``, and return the last Top.
+
+    Parameters
+    ----------
+    layer_params : list of dict
+        ``name`` and the fields of a Pooling, where the layer's name contains "pool", or else the arguments of `ConvBNLayer`.
+    """
+    for given in layer_params:
+        fields = dict(given)
+        name = f"{tower_name}/{fields.pop('name')}"
+        if "pool" in name:
+            net[name] = L.Pooling(_take(net, from_layer), **fields)
+        else:
+            ConvBNLayer(net, from_layer, name, use_bn=True, use_relu=True, use_scale=False, **{**fields, **bn_param})
+        from_layer = name
+    return net[from_layer]
+
+
+def _conv(name, outputs, kernel_size=1, pad=0, stride=1):
+    return {"name": name, "num_output": outputs, "kernel_size": kernel_size, "pad": pad, "stride": stride}
+
+
+def _chain(*sizes):
+    """Return the convolutions conv, conv_1, ... of a tower: outputs, or (outputs, kernel, pad, stride)."""
+    return [_conv(f"conv_{i}" if i else "conv", *(size if isinstance(size, tuple) else (size,))) for i, size in enumerate(sizes)]
+
+
+def _pool(method, pad, stride):
+    return {"name": "pool", "pool": method, "kernel_size": 3, "pad": pad, "stride": stride}
+
+
+def _inception(net, from_layer, name, bn_param, *towers):
+    """Add towers side by side and join them as ``<name>/join``; a tower is (name, layers), or with splits of the last layer."""
+    tops = []
+    for tower, layer_params, *splits in towers:
+        tower = f"{name}/{tower}" if tower else name
+        top = InceptionTower(net, from_layer, tower, layer_params, **bn_param)
+        for split in splits:
+            below = f"{tower}/{layer_params[-1]['name']}"
+            parts = [InceptionTower(net, below, f"{tower}/mixed", [layer], **bn_param) for layer in split]
+            net[f"{tower}/mixed"] = top = L.Concat(*parts, axis=1)
+        tops.append(top)
+    net[f"{name}/join"] = L.Concat(*tops, axis=1)
+    return f"{name}/join"
+
+
+def InceptionV3Body(net, from_layer, output_pred=False, **bn_param):
+    """Add the body of Inception v3.
+
+    Parameters
+    ----------
+    output_pred : bool
+        End with the pooling, the 1008 scores and their softmax.
+    """
+    def conv(below, name, outputs, kernel_size, pad, stride):
+        ConvBNLayer(net, below, name, use_bn=True, use_relu=True, num_output=outputs, kernel_size=kernel_size, pad=pad,
+                    stride=stride, use_scale=False, **bn_param)
+        return name
+
+    below = conv(from_layer, "conv", 32, 3, 0, 2)
+    below = conv(below, "conv_1", 32, 3, 0, 1)
+    below = conv(below, "conv_2", 64, 3, 1, 1)
+    net.pool = L.Pooling(net[below], pool=P.Pooling.MAX, kernel_size=3, stride=2, pad=0)
+    below = conv("pool", "conv_3", 80, 1, 0, 1)
+    below = conv(below, "conv_4", 192, 3, 0, 1)
+    net.pool_1 = L.Pooling(net[below], pool=P.Pooling.MAX, kernel_size=3, stride=2, pad=0)
+    below = "pool_1"
+    wide, high = ([1, 7], [0, 3], [1, 1]), ([7, 1], [3, 0], [1, 1])
+    average, reduce = _pool(P.Pooling.AVE, 1, 1), _pool(P.Pooling.MAX, 0, 2)
+    for block in range(3):
+        below = _inception(net, below, f"mixed_{block}" if block else "mixed", bn_param,
+                           ("", _chain(64)), ("tower", _chain(48, (64, 5, 2, 1))),
+                           ("tower_1", _chain(64, (96, 3, 1, 1), (96, 3, 1, 1))),
+                           ("tower_2", [average, _conv("conv", 64 if block else 32)]))
+    below = _inception(net, below, "mixed_3", bn_param, ("", _chain((384, 3, 0, 2))),
+                       ("tower", _chain(64, (96, 3, 1, 1), (96, 3, 0, 2))), ("", [reduce]))
+    for block, n in ((4, 128), (5, 160), (6, 160), (7, 192)):
+        below = _inception(net, below, f"mixed_{block}", bn_param, ("", _chain(192)),
+                           ("tower", _chain(n, (n, *wide), (192, *high))),
+                           ("tower_1", _chain(n, (n, *high), (n, *wide), (n, *high), (192, *wide))),
+                           ("tower_2", [average, _conv("conv", 192)]))
+    below = _inception(net, below, "mixed_8", bn_param, ("tower", _chain(192, (320, 3, 0, 2))),
+                       ("tower_1", _chain(192, (192, *wide), (192, *high), (192, 3, 0, 2))), ("", [reduce]))
+    split = [_conv("conv", 384, [1, 3], [0, 1], [1, 1]), _conv("conv_1", 384, [3, 1], [1, 0], [1, 1])]
+    for block, method in ((9, P.Pooling.AVE), (10, P.Pooling.MAX)):
+        below = _inception(net, below, f"mixed_{block}", bn_param, ("", _chain(320)), ("tower", _chain(384), split),
+                           ("tower_1", _chain(448, (384, 3, 1, 1)), split),
+                           ("tower_2", [_pool(method, 1, 1), _conv("conv", 192)]))
+    if output_pred:
+        net.pool_3 = L.Pooling(net[below], pool=P.Pooling.AVE, kernel_size=8, pad=0, stride=1)
+        net.softmax = L.InnerProduct(net.pool_3, num_output=1008)
+        net.softmax_prob = L.Softmax(net.softmax)
+    return net
+
+
+def _convolution(net, block, below, outputs, **fields):
+    """Add ``conv<block>`` with a ReLU in place, and return the ReLU's Top."""
+    net[f"conv{block}"] = conv = L.Convolution(below, num_output=outputs, **fields, **_weights())
+    net[f"relu{block}"] = relu = L.ReLU(conv, in_place=True)
+    return relu
+
+
+def _fully_connected(net, below, fields6, outputs7, dropout):
+    """Add fc6 and fc7 with ReLU and Dropout: convolutions where `fields6` are those of one, otherwise inner products."""
+    for index, fields in ((6, fields6), (7, fields6 and {"num_output": outputs7, "kernel_size": 1})):
+        if fields:
+            net[f"fc{index}"] = below = L.Convolution(below, **fields, **_weights())
+        else:
+            net[f"fc{index}"] = below = L.InnerProduct(below, num_output=4096)
+        net[f"relu{index}"] = below = L.ReLU(below, in_place=True)
+        if dropout or not fields:
+            net[f"drop{index}"] = L.Dropout(below, dropout_ratio=0.5, in_place=True)
+
+
+def _freeze(net, names):
+    """Set the rates of layers to 0; names that the net lacks count for nothing, as in SSD."""
+    for name in names:
+        if name in net.keys():
+            net.update(name, {**_weights(), "param": [FROZEN] * 2})
+
+
+def ZFNetBody(net, from_layer, need_fc=True, fully_conv=False, reduced=False, dilated=False, dropout=True, need_fc8=False,
+              freeze_layers=()):
+    """Add the body of ZFNet; see `VGGNetBody`.
+
+    Parameters
+    ----------
+    need_fc8 : bool
+        End with fc8, 1000 scores, and their softmax ``prob``.
+    """
+    below = _take(net, from_layer)
+    for block, outputs, kernel_size, pad in ((1, 96, 7, 3), (2, 256, 5, 2)):
+        relu = _convolution(net, block, below, outputs, pad=pad, kernel_size=kernel_size, stride=2)
+        net[f"norm{block}"] = L.LRN(relu, local_size=3, alpha=0.00005, beta=0.75, norm_region=P.LRN.WITHIN_CHANNEL,
+                                    engine=P.LRN.CAFFE)
+        net[f"pool{block}"] = below = L.Pooling(net[f"norm{block}"], pool=P.Pooling.MAX, pad=1, kernel_size=3, stride=2)
+    for block, outputs in ((3, 384), (4, 384), (5, 256)):
+        below = _convolution(net, block, below, outputs, pad=1, kernel_size=3)
+    if need_fc:
+        net.pool5 = L.Pooling(below, pool=P.Pooling.MAX, pad=1, kernel_size=3, stride=1 if dilated else 2)
+        wide = 1024 if reduced else 4096
+        kernel_size, pad, dilation = {(False, False): (6, 2, 1), (False, True): (3, 2, 2), (True, False): (6, 5, 2),
+                                      (True, True): (3, 5, 5)}[bool(dilated), bool(reduced)]
+        fields = {"num_output": wide, "pad": pad, "kernel_size": kernel_size, **({"dilation": dilation} if dilation > 1 else {})}
+        _fully_connected(net, net.pool5, fields if fully_conv else None, wide, dropout)
+    if need_fc8:
+        below = net.vals()[-1]
+        net.fc8 = (L.Convolution(below, num_output=1000, kernel_size=1, **_weights()) if fully_conv
+                   else L.InnerProduct(below, num_output=1000))
+        net.prob = L.Softmax(net.fc8)
+    _freeze(net, freeze_layers)
+    return net
+
+
+def VGGNetBody(net, from_layer, need_fc=True, fully_conv=False, reduced=False, dilated=False, nopool=False, dropout=True,
+               freeze_layers=(), dilate_pool4=False):
+    """Add the body of VGG16.
+
+    Parameters
+    ----------
+    need_fc : bool
+        Go on after conv5_3 with pool5, fc6 and fc7.
+    fully_conv : bool
+        These are convolutions.
+    reduced : bool
+        With 1024 outputs, and fc6 with a kernel of 3, in place of 4096 and 7.
+    dilated : bool
+        The last pooling keeps the size, and fc6 has a dilation for it.
+    nopool : bool
+        Convolutions with a stride in place of the poolings.
+    dropout : bool
+        Dropout after fc6 and fc7.
+    freeze_layers : list of str
+        Layers whose rates are set to 0.
+    dilate_pool4 : bool
+        The fourth pooling keeps the size, and later convolutions have a dilation for it.
+    """
+    below = _take(net, from_layer)
+    dilation = 1
+    for block, convolutions, outputs in ((1, 2, 64), (2, 2, 128), (3, 3, 256), (4, 3, 512), (5, 3, 512)):
+        fields = {"pad": 1, "kernel_size": 3}
+        if block == 5:
+            fields = {"pad": _same(3, dilation), "kernel_size": 3, "dilation": dilation}
+        for i in range(1, convolutions + 1):
+            below = _convolution(net, f"{block}_{i}", below, outputs, **fields)
+        if block == 5 and not need_fc:
+            break
+        keeps_size = dilated if block == 5 else dilate_pool4 and block == 4 and not nopool
+        if nopool:
+            name = f"conv{block}_{convolutions + 1}"
+            net[name] = L.Convolution(below, num_output=outputs, pad=1, kernel_size=3, stride=1 if keeps_size else 2, **_weights())
+        else:
+            name = f"pool{block}"
+            net[name] = L.Pooling(below, pool=P.Pooling.MAX, **({"kernel_size": 3, "stride": 1, "pad": 1} if keeps_size
+                                                                else {"kernel_size": 2, "stride": 2}))
+        below = net[name]
+        if keeps_size and block == 4:
+            dilation = 2
+    if need_fc:
+        fields, wide = None, 1024 if reduced else 4096
+        if fully_conv:
+            dilation *= (6 if reduced else 2) if dilated else (3 if reduced else 1)
+            kernel_size = 3 if reduced else 7
+            fields = {"num_output": wide, "pad": _same(kernel_size, dilation), "kernel_size": kernel_size, "dilation": dilation}
+        _fully_connected(net, below, fields, wide, dropout)
+    _freeze(net, freeze_layers)
+    return net
+
+
+def CreateAnnotatedDataLayer(source, batch_size=32, backend=P.Data.LMDB, output_label=True, train=True, label_map_file="",
+                             anno_type=None, transform_param=None, batch_sampler=({},)):
+    """Return the Tops data and label of an AnnotatedData layer, or data alone without `output_label`.
+
+    Parameters
+    ----------
+    source : str
+        Database of AnnotatedDatum.
+    train : bool
+        For phase TRAIN, otherwise TEST.
+    label_map_file : str
+    anno_type : int, optional
+        An ``AnnotatedDatum.AnnotationType``, in place of the records' own.
+    transform_param : dict
+    batch_sampler : list of dict
+    """
+    annotated = {"label_map_file": label_map_file, "batch_sampler": [dict(sampler) for sampler in batch_sampler]}
+    if anno_type is not None:
+        annotated["anno_type"] = anno_type
+    phase = caffe_pb2.TRAIN if train else caffe_pb2.TEST
+    return L.AnnotatedData(name="data", ntop=2 if output_label else 1, include={"phase": phase},
+                           transform_param=transform_param or {}, annotated_data_param=annotated,
+                           data_param={"batch_size": batch_size, "backend": backend, "source": source})
+
+
+def CreateMultiBoxHead(net, data_layer="data", num_classes=None, from_layers=(), use_objectness=False, normalizations=(),
+                       use_batchnorm=True, lr_mult=1, use_scale=True, min_sizes=(), max_sizes=(), prior_variance=(0.1,),
+                       aspect_ratios=(), steps=(), img_height=0, img_width=0, share_location=True, flip=True, clip=True, offset=0.5,
+                       inter_layer_depth=(), kernel_size=1, pad=0, conf_postfix="", loc_postfix="", **bn_param):
+    """Add SSD's predictions and prior boxes of several layers, and join them.
+
+    Parameters
+    ----------
+    num_classes : int
+        With the background.
+    from_layers : list of str
+        The layers whose places predict boxes. Of the lists that follow, one that is not empty has an item for each.
+    normalizations : list of float
+        The scale of a Normalize layer before the predictions, -1 for none.
+    min_sizes, max_sizes : list of float, or of list
+        Sides of the prior boxes in pixels.
+    aspect_ratios : list of list
+        Besides 1; with `flip` also their inverse.
+    steps : list of float
+        Pixels from one place to the next.
+    inter_layer_depth : list of int
+        Outputs of a 3x3 convolution before the predictions, 0 for none.
+    use_batchnorm, use_scale, lr_mult, **bn_param
+        Of `ConvBNLayer`.
+    kernel_size, pad : int
+        Of the convolutions that predict.
+
+    Returns
+    -------
+    list of Top
+        mbox_loc, mbox_conf, mbox_priorbox, and mbox_objectness if asked for.
+
+    Raises
+    ------
+    ConfigError
+        If `num_classes` is missing, or the lengths of lists differ.
+    """
+    if not isinstance(num_classes, int) or num_classes < 1:
+        raise ConfigError(f"must be the number of classes with the background, at least 1, got {num_classes!r}",
+                          field="num_classes")
+    _take(net, data_layer, "data_layer")
+    lists = {"normalizations": normalizations, "max_sizes": max_sizes, "aspect_ratios": aspect_ratios, "steps": steps,
+             "inter_layer_depth": inter_layer_depth}
+    for name, given in {"min_sizes": min_sizes, **{name: given for name, given in lists.items() if given}}.items():
+        if len(given) != len(from_layers):
+            raise ConfigError(f"must have one item for each of the {len(from_layers)} from_layers, got {len(given)}", field=name)
+    parts = {"loc": [], "conf": [], "priorbox": []} | ({"objectness": []} if use_objectness else {})
+    for i, below in enumerate(from_layers):
+        here = {name: given[i] if given else None for name, given in lists.items()}
+        if here["normalizations"] not in (None, -1):
+            norm = f"{below}_norm"
+            net[norm] = L.Normalize(_take(net, below), scale_filler=_constant(here["normalizations"]), across_spatial=False,
+                                    channel_shared=False)
+            below = norm
+        if here["inter_layer_depth"]:
+            inter = f"{below}_inter"
+            ConvBNLayer(net, below, inter, use_bn=use_batchnorm, use_relu=True, lr_mult=lr_mult, use_scale=use_scale,
+                        num_output=here["inter_layer_depth"], kernel_size=3, pad=1, stride=1, **bn_param)
+            below = inter
+        least, most, ratios = _listed(min_sizes[i]), _listed(here["max_sizes"]), _listed(here["aspect_ratios"])
+        if most and len(most) != len(least):
+            raise ConfigError(f"must have as many items as min_sizes[{i}], {len(least)}, got {len(most)}", field=f"max_sizes[{i}]")
+        boxes = len(least) * (1 + bool(most) + len(ratios) * (2 if flip else 1))
+        outputs = {"loc": (f"loc{loc_postfix}", 4 * boxes * (1 if share_location else num_classes)),
+                   "conf": (f"conf{conf_postfix}", boxes * num_classes), "objectness": ("objectness", 2 * boxes)}
+        for kind in parts:
+            if kind == "priorbox":
+                parts[kind].append(_prior_box(net, below, data_layer, least, most, ratios, flip, here["steps"], img_height,
+                                              img_width, clip=clip, variance=list(prior_variance), offset=offset))
+                continue
+            name = f"{below}_mbox_{outputs[kind][0]}"
+            ConvBNLayer(net, below, name, use_bn=use_batchnorm, use_relu=False, lr_mult=lr_mult, use_scale=use_scale,
+                        num_output=outputs[kind][1], kernel_size=kernel_size, pad=pad, stride=1, **bn_param)
+            net[f"{name}_perm"] = L.Permute(net[name], order=[0, 2, 3, 1])
+            net[f"{name}_flat"] = L.Flatten(net[f"{name}_perm"], axis=1)
+            parts[kind].append(net[f"{name}_flat"])
+    for kind, tops in parts.items():
+        net[f"mbox_{kind}"] = L.Concat(*tops, axis=2 if kind == "priorbox" else 1)
+    return [net[f"mbox_{kind}"] for kind in parts]
+
+
+def _listed(value):
+    """Return a number, a list or None as a list."""
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _prior_box(net, below, data_layer, least, most, ratios, flip, step, img_height, img_width, **fields):
+    """Add the prior boxes of a layer and return their Top."""
+    if most:
+        fields["max_size"] = most
+    if ratios:
+        fields.update(aspect_ratio=ratios, flip=flip)
+    if step:
+        fields["step"] = step
+    if img_height and img_width:
+        fields.update({"img_size": img_height} if img_height == img_width else {"img_h": img_height, "img_w": img_width})
+    name = f"{below}_mbox_priorbox"
+    net[name] = top = L.PriorBox(net[below], net[data_layer], min_size=least, **fields)
+    return top
