@@ -7,20 +7,32 @@ name, by OpenCV's (see `Net`), and by the name of its blob; arrays returned are 
 instead of cv2.error.
 """
 
+import logging
 import os
 import tempfile
+import time
 
 import numpy as np
 
 from minicaffe import cuda, pycaffe
 from minicaffe.common import TEST, caffe
-from minicaffe.errors import ConfigError, DependencyError, MissingNameError, ShapeError, close_matches
+from minicaffe.errors import ConfigError, MissingNameError, ShapeError, close_matches
 from minicaffe.net import net as net_room
+from minicaffe.opencv.blobs import CV_8U, CV_32F, blobFromImage, blobFromImages, imagesFromBlob, scalar
+from minicaffe.opencv.boxes import NMSBoxes, NMSBoxesBatched
+from minicaffe.opencv.models import ClassificationModel, DetectionModel, Model, SegmentationModel
 from minicaffe.proto import caffe_pb2, text, upgrade
 
-CV_8U, CV_32F = 0, 5
-DNN_BACKEND_DEFAULT, DNN_BACKEND_OPENCV, DNN_BACKEND_CUDA = 0, 3, 5
-DNN_TARGET_CPU, DNN_TARGET_CUDA = 0, 6
+__all__ = [
+    "CV_32F", "CV_8U", "ClassificationModel", "DNN_BACKEND_CUDA", "DNN_BACKEND_DEFAULT", "DNN_BACKEND_INFERENCE_ENGINE",
+    "DNN_BACKEND_OPENCV", "DNN_TARGET_CPU", "DNN_TARGET_CUDA", "DNN_TARGET_CUDA_FP16", "DNN_TARGET_OPENCL",
+    "DNN_TARGET_OPENCL_FP16", "DetectionModel", "Model", "NMSBoxes", "NMSBoxesBatched", "Net", "SegmentationModel", "blobFromImage",
+    "blobFromImages", "imagesFromBlob", "readNet", "readNetFromCaffe",
+]
+log = logging.getLogger(__name__)
+
+DNN_BACKEND_DEFAULT, DNN_BACKEND_INFERENCE_ENGINE, DNN_BACKEND_OPENCV, DNN_BACKEND_CUDA = 0, 2, 3, 5
+DNN_TARGET_CPU, DNN_TARGET_OPENCL, DNN_TARGET_OPENCL_FP16, DNN_TARGET_CUDA, DNN_TARGET_CUDA_FP16 = 0, 1, 2, 6, 7
 
 
 def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, trusted=True, plan="memory", keep=()):
@@ -62,6 +74,35 @@ def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, tr
             model.flush()
             net.copy_from(model.name)
     return Net(net, {layer.name for layer in param.layer})
+
+
+def readNet(model, config="", framework="", **options):
+    """Read a net from its two files in either order, as OpenCV's `readNet` does; see `readNetFromCaffe`.
+
+    Parameters
+    ----------
+    model, config : str or path
+        A .caffemodel and a .prototxt; the caffemodel may be missing.
+    framework : str
+        "caffe", or nothing.
+    **options
+        Of `readNetFromCaffe`.
+
+    Raises
+    ------
+    ConfigError
+        If a file is of another kind, such as .onnx, or the .prototxt is missing.
+    """
+    given = [os.fspath(path) for path in (model, config) if os.fspath(path)]
+    kinds = {path: os.path.splitext(path)[1].lower() for path in given}
+    other = [path for path, kind in kinds.items() if kind not in (".caffemodel", ".prototxt")]
+    if framework.lower() not in ("", "caffe") or other:
+        raise ConfigError(f"readNet takes a .prototxt and a .caffemodel of Caffe, got {other[0] if other else repr(framework)}; "
+                          "cv2.dnn.readNet reads others, and readNetFromCaffe(prototxt, caffemodel) files of any name")
+    prototxts, models = ([path for path in given if kinds[path] == kind] for kind in (".prototxt", ".caffemodel"))
+    if len(prototxts) != 1 or len(models) > 1:
+        raise ConfigError(f"give one .prototxt, and a .caffemodel or none, got {', '.join(given) or 'nothing'}")
+    return readNetFromCaffe(prototxts[0], models[0] if models else None, **options)
 
 
 def _content(buffer):
@@ -124,8 +165,15 @@ class Net:
         """Compute on the CPU, or with DNN_TARGET_CUDA on the GPU; counts for the whole process."""
         if targetId == DNN_TARGET_CUDA:
             cuda.use_gpu()
-        elif targetId == DNN_TARGET_CPU and caffe.mode != "cpu":
-            cuda.use_cpu()
+        elif targetId == DNN_TARGET_CUDA_FP16:
+            log.warning("DNN_TARGET_CUDA_FP16: the GPU computes in float32; minicaffe.set_precision('tf32') makes it faster")
+            cuda.use_gpu()
+        else:
+            if targetId != DNN_TARGET_CPU:
+                log.warning("there is no target %s here, so the CPU computes; give DNN_TARGET_CPU or DNN_TARGET_CUDA",
+                            targetId)
+            if caffe.mode != "cpu":
+                cuda.use_cpu()
 
     def setInput(self, blob, name="", scalefactor=1.0, mean=(0, 0, 0, 0)):
         """Set an input, the first by default, to ``scalefactor * (blob - mean)``; the net takes its shape.
@@ -140,7 +188,7 @@ class Net:
             raise MissingNameError(f"the net has no input '{name}'{close_matches(name, inputs)}; its inputs are "
                                    f"{', '.join(inputs)}")
         blob = np.array(blob, np.float32)
-        mean = _scalar(mean)
+        mean = scalar(mean)
         if any(mean):
             if blob.ndim < 2 or blob.shape[1] > 4:
                 raise ShapeError(f"is for blobs of 1 to 4 channels, the blob is {list(blob.shape)}", field="mean")
@@ -169,6 +217,26 @@ class Net:
         """Run the net and return for each layer a tuple of all its outputs."""
         return tuple(tuple(tops) for tops in self._run(list(outBlobNames)))
 
+    def getPerfProfile(self):
+        """Run the net once more, layer by layer, and return what it took.
+
+        Returns
+        -------
+        total : int
+            Nanoseconds of all layers; ``total / cv2.getTickFrequency()`` are seconds, as OpenCV's ticks are nanoseconds on Linux.
+        layers : array, shape (layers,), float64
+            Nanoseconds of each layer in the order of `getLayerNames`.
+        """
+        net, times = self.caffe, np.zeros(len(self.caffe.nodes))
+        self._fill_inputs()
+        for index in range(len(times)):
+            start = time.perf_counter_ns()
+            net.forward_from_to(index, index)
+            if caffe.mode == "gpu":
+                cuda.current().synchronize()
+            times[index] = time.perf_counter_ns() - start
+        return int(times.sum()), times[list(self._layers.values())]
+
     def _index(self, name):
         """Return the place of a layer, or of the last layer that makes the blob of that name."""
         if name in self._layers:
@@ -180,14 +248,18 @@ class Net:
             raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self._layers)}")
         return makers[-1]
 
-    def _run(self, names):
-        """Run as far as the layers `names` need; return copies of the outputs of each, taken when it has run."""
-        net = self.caffe
+    def _fill_inputs(self):
+        """Copy what `setInput` was given to the inputs, which take its shape."""
         for name, array in self._given.items():
-            blob = net.blobs[name]
+            blob = self.caffe.blobs[name]
             if blob.shape != array.shape:
                 blob.reshape(*array.shape)
             blob.data[...] = array
+
+    def _run(self, names):
+        """Run as far as the layers `names` need; return copies of the outputs of each, taken when it has run."""
+        net = self.caffe
+        self._fill_inputs()
         wanted = [self._index(name) for name in names]
         outputs, first = {}, 0
         for index in sorted(set(wanted)):
@@ -197,83 +269,7 @@ class Net:
         return [outputs[index] for index in wanted]
 
 
-def _scalar(value):
-    """Return OpenCV's Scalar of a number or of up to four: what is missing is 0."""
-    values = [float(v) for v in np.atleast_1d(value)]
-    if len(values) > 4:
-        raise ShapeError(f"must be a number or up to 4, got {len(values)}", field="mean")
-    return values + [0.0] * (4 - len(values))
-
-
-def blobFromImage(image, scalefactor=1.0, size=(0, 0), mean=(0, 0, 0, 0), swapRB=False, crop=False, ddepth=CV_32F):
-    """Return a picture as a blob (1, C, H, W), ``scalefactor * (image - mean)``; see `blobFromImages`."""
-    return blobFromImages([image], scalefactor, size, mean, swapRB, crop, ddepth)
-
-
-def blobFromImages(images, scalefactor=1.0, size=(0, 0), mean=(0, 0, 0, 0), swapRB=False, crop=False, ddepth=CV_32F):
-    """Return pictures as a blob (N, C, H, W), ``scalefactor * (image - mean)``.
-
-    Parameters
-    ----------
-    images : sequence of array, shape (H, W) or (H, W, C), C up to 4
-    size : (width, height)
-        Pictures are resized to it; by default the size of the first.
-    mean : number or sequence
-        One value for each channel of the blob, thus after `swapRB`.
-    swapRB : bool
-        Swap the first and the third channel.
-    crop : bool
-        Resize so that the picture covers `size`, and cut out the middle; otherwise proportions change.
-    ddepth : {CV_32F, CV_8U}
-        Type of the blob; CV_8U takes neither `scalefactor` nor `mean`.
-    """
-    if len(images) == 0:
-        raise ConfigError("give at least one picture", field="images")
-    mean = _scalar(mean)
-    if ddepth not in (CV_32F, CV_8U) or ddepth == CV_8U and (scalefactor != 1 or any(mean)):
-        raise ConfigError("must be CV_32F, or CV_8U without scalefactor and mean", field="ddepth")
-    size = int(size[0]), int(size[1])
-    planes = []
-    for image in images:
-        image = np.asarray(image)
-        if image.ndim not in (2, 3) or image.size == 0 or image.ndim == 3 and image.shape[2] > 4:
-            raise ShapeError(f"a picture is (H, W) or (H, W, C) with 1 to 4 channels, got {list(image.shape)}", field="images")
-        size = size if any(size) else image.shape[1::-1]
-        image = np.atleast_3d(_resized(image, size, crop))
-        if swapRB and image.shape[2] > 2:
-            image = image[:, :, [2, 1, 0, *range(3, image.shape[2])]]
-        if ddepth == CV_8U:
-            if image.dtype != np.uint8:
-                raise ConfigError(f"CV_8U takes pictures of uint8, got {image.dtype}", field="ddepth")
-        else:
-            image = image.astype(np.float32)
-            if any(mean):
-                image -= np.array(mean[:image.shape[2]], np.float32)
-            if scalefactor != 1:
-                image *= np.float32(scalefactor)
-        if planes and image.shape != planes[0].shape[1:] + planes[0].shape[:1]:
-            raise ShapeError(f"has {image.shape[2]} channels, the first one {planes[0].shape[0]}", field="images")
-        planes.append(image.transpose(2, 0, 1))
-    return np.stack(planes)
-
-
-def imagesFromBlob(blob):
-    """Return the pictures (H, W, C) of a blob (N, C, H, W) as a tuple."""
-    return tuple(np.ascontiguousarray(picture.transpose(1, 2, 0)) for picture in np.asarray(blob))
-
-
-def _resized(image, size, crop):
-    """Return a picture of `size` (width, height), resized by OpenCV itself if it has another."""
-    if image.shape[1::-1] == size:
-        return image
-    try:
-        import cv2
-    except ImportError:
-        raise DependencyError('resizing as OpenCV does needs OpenCV: pip install "minicaffe[images]"; or give pictures of the size '
-                              "that the net takes") from None
-    if not crop:
-        return cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
-    factor = max(np.float32(size[0]) / np.float32(image.shape[1]), np.float32(size[1]) / np.float32(image.shape[0]))
-    image = cv2.resize(image, None, fx=float(factor), fy=float(factor), interpolation=cv2.INTER_LINEAR)
-    top, left = int(0.5 * (image.shape[0] - size[1])), int(0.5 * (image.shape[1] - size[0]))
-    return image[top:top + size[1], left:left + size[0]]
+Model.read_net = staticmethod(readNet)
+# As cv2 names them besides, without ``.dnn``.
+dnn_Model, dnn_ClassificationModel = Model, ClassificationModel
+dnn_DetectionModel, dnn_SegmentationModel = DetectionModel, SegmentationModel

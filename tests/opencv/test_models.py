@@ -1,0 +1,201 @@
+"""Non-maximum suppression, readNet, getPerfProfile and models under OpenCV's names; compared with cv2 where that has them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe import dnn
+from minicaffe.errors import ConfigError, ShapeError
+
+RANDOM = np.random.default_rng(3)
+NET = """layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 6 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+"""
+ENDS = {
+    "classes": 'layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.01 } } }',
+    "places": "",
+    "two": 'layer { name: "a" type: "ReLU" bottom: "conv" top: "a" } layer { name: "b" type: "TanH" bottom: "conv" top: "b" }',
+}
+# Boxes by hand: the location is a parameter of four inner products of nothing but biases.
+DETECTION = """layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }
+layer { name: "loc" type: "InnerProduct" bottom: "data" top: "loc" inner_product_param { num_output: 16 weight_filler { type: "gaussian" std: 0.001 } } }
+layer { name: "conf" type: "InnerProduct" bottom: "data" top: "conf" inner_product_param { num_output: 12 weight_filler { type: "gaussian" std: 0.003 } } }
+layer { name: "confs" type: "Reshape" bottom: "conf" top: "confs" reshape_param { shape { dim: 0 dim: -1 dim: 3 } } }
+layer { name: "soft" type: "Softmax" bottom: "confs" top: "soft" softmax_param { axis: 2 } }
+layer { name: "flat" type: "Flatten" bottom: "soft" top: "flat" flatten_param { axis: 1 } }
+layer { name: "pool" type: "Pooling" bottom: "data" top: "pool" pooling_param { pool: MAX kernel_size: 4 stride: 4 } }
+layer { name: "prior" type: "PriorBox" bottom: "pool" bottom: "data" top: "prior" prior_box_param { min_size: 3 clip: false variance: 0.1 } }
+layer { name: "out" type: "DetectionOutput" bottom: "loc" bottom: "flat" bottom: "prior" top: "out"
+  detection_output_param { num_classes: 3 share_location: true background_label_id: 0 nms_param { nms_threshold: 0.45 top_k: 10 }
+    code_type: CENTER_SIZE keep_top_k: 5 confidence_threshold: 0.01 } }
+"""
+
+
+def files(tmp_path, text, name="net"):
+    paths = str(tmp_path / f"{name}.prototxt"), str(tmp_path / f"{name}.caffemodel")
+    Path(paths[0]).write_text(text)
+    caffe.Net(paths[0], caffe.TEST).save(paths[1])
+    return paths
+
+
+def boxes_of(n):
+    return np.concatenate([RANDOM.integers(0, 40, (n, 2)), RANDOM.integers(0, 30, (n, 2))], axis=1)
+
+
+@pytest.mark.parametrize("eta, top_k", [(1.0, 0), (0.7, 0), (1.0, 12)])
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.9])
+def test_nms_is_opencvs(eta, top_k, threshold):
+    cv2 = pytest.importorskip("cv2")
+    for n in (1, 5, 60):
+        boxes, scores, classes = boxes_of(n), RANDOM.random(n).astype(np.float32), RANDOM.integers(0, 3, n)
+        scores[: n // 3] = 0.5      # ties
+        for kind in (int, float):
+            given = [tuple(map(kind, box)) for box in boxes]
+            ours = dnn.NMSBoxes(given, scores.tolist(), 0.2, threshold, eta, top_k)
+            theirs = cv2.dnn.NMSBoxes(given, scores.tolist(), 0.2, threshold, eta, top_k)
+            np.testing.assert_array_equal(ours, theirs)
+            assert type(ours) is type(theirs) and getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
+            given[0] = (900, 900, 3, 3)     # so far that OpenCV moves classes apart
+            np.testing.assert_array_equal(dnn.NMSBoxesBatched(given, scores.tolist(), classes.tolist(), 0.2, threshold, eta, top_k),
+                                          cv2.dnn.NMSBoxesBatched(given, scores.tolist(), classes.tolist(), 0.2, threshold, eta, top_k))
+
+
+def test_nms_by_hand():
+    boxes = [(0, 0, 10, 10), (1, 0, 10, 10), (20, 20, 5, 5), (0, 0, 10, 10)]
+    assert list(dnn.NMSBoxes(boxes, [0.5, 0.9, 0.3, 0.1], 0.2, 0.5)) == [1, 2]
+    assert list(dnn.NMSBoxesBatched(boxes, [0.5, 0.9, 0.3, 0.1], [0, 1, 0, 2], 0.05, 0.5)) == [1, 0, 2, 3]
+    assert dnn.NMSBoxes([], [], 0.2, 0.5) == () and dnn.NMSBoxes(boxes, [0.1] * 4, 0.2, 0.5) == ()
+    for arguments, words in (((boxes, [1], 0.1, 0.1), "scores: must have one score"), ((boxes, [1] * 4, -1, 0.1), "score_threshold: must be at least 0"),
+                             ((boxes, [1] * 4, 0, float("nan")), "nms_threshold: must be at least 0, got nan"),
+                             ((boxes, [1] * 4, 0, 0, 0), "eta: must be above 0 and at most 1, got 0")):
+        with pytest.raises(ValueError, match=words):
+            dnn.NMSBoxes(*arguments)
+
+
+def test_read_net(tmp_path):
+    paths = files(tmp_path, NET)
+    x = RANDOM.random((1, 3, 8, 6)).astype(np.float32)
+    want = caffe.Net(paths[0], caffe.TEST, weights=paths[1]).forward(data=x)["conv"]
+    for arguments in (paths, paths[::-1], (*paths, "Caffe"), tuple(map(Path, paths))):
+        net = dnn.readNet(*arguments)
+        net.setInput(x)
+        np.testing.assert_array_equal(net.forward(), want)
+    assert dnn.readNet(paths[0]).getLayerNames() == ("conv",)
+    for arguments, words in ((("a.onnx",), "readNet takes a .prototxt and a .caffemodel of Caffe, got a.onnx; cv2.dnn.readNet reads others"),
+                             ((*paths, "darknet"), "got 'darknet'"), ((paths[1],), "give one .prototxt"), ((paths[0], paths[0]), "give one .prototxt"),
+                             (("",), "got nothing")):
+        with pytest.raises(ConfigError, match=words):
+            dnn.readNet(*arguments)
+
+
+@pytest.mark.parametrize("place", ["cpu", "sim"])
+def test_perf_profile(tmp_path, place, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_DEVICE", "sim")
+    net = dnn.readNet(*files(tmp_path, NET + ENDS["classes"]))
+    try:
+        net.setPreferableTarget(dnn.DNN_TARGET_CUDA if place == "sim" else dnn.DNN_TARGET_CPU)
+        x = RANDOM.random((2, 3, 8, 6)).astype(np.float32)
+        net.setInput(x)
+        before = net.forward()
+        total, layers = net.getPerfProfile()
+        assert isinstance(total, int) and layers.shape == (2,) == (len(net.getLayerNames()),) and (layers > 0).all() and total >= layers.sum() > 0
+        np.testing.assert_array_equal(net.forward(), before)
+    finally:
+        caffe.set_mode_cpu()
+
+
+def test_other_targets_are_named(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_DEVICE", "sim")
+    net = dnn.readNet(*files(tmp_path, NET))
+    net.setPreferableTarget(dnn.DNN_TARGET_CUDA_FP16)
+    assert caffe.common.caffe.mode == "gpu" and "computes in float32" in caplog.text
+    net.setPreferableTarget(dnn.DNN_TARGET_OPENCL)
+    assert caffe.common.caffe.mode == "cpu" and "there is no target 1 here, so the CPU computes" in caplog.text
+
+
+def frame(height=20, width=30):
+    return RANDOM.integers(0, 256, (height, width, 3), np.uint8)
+
+
+def pair(kind, paths, **options):
+    """Our model and OpenCV's, None where that has no importer."""
+    cv2 = pytest.importorskip("cv2")
+    ours = getattr(dnn, kind)(paths[1], paths[0])
+    try:
+        theirs = getattr(cv2.dnn, kind)(paths[1], paths[0])
+    except (AttributeError, cv2.error):
+        theirs = None
+    for model in filter(None, (ours, theirs)):
+        model.setInputParams(**options)
+    return ours, theirs
+
+
+def test_classification(tmp_path):
+    paths = files(tmp_path, NET + ENDS["classes"])
+    picture = frame()
+    ours, theirs = pair("ClassificationModel", paths, scale=0.02, size=(6, 8), mean=(10, 20, 30), swapRB=True)
+    net = dnn.readNet(*paths)
+    net.setInput(dnn.blobFromImage(picture, 0.02, (6, 8), (10, 20, 30), True))
+    scores = net.forward()[0]
+    assert ours.classify(picture) == (scores.argmax(), pytest.approx(scores.max()))
+    np.testing.assert_array_equal(ours.predict(picture)[0][0], scores)
+    if theirs is not None:
+        assert ours.classify(picture) == (theirs.classify(picture)[0], pytest.approx(theirs.classify(picture)[1], rel=1e-4))
+    assert not ours.getEnableSoftmaxPostProcessing() and ours.setEnableSoftmaxPostProcessing(True) is ours
+    shares = np.exp(scores - scores.max())
+    assert ours.classify(picture)[1] == pytest.approx((shares / shares.sum()).max(), rel=1e-5)
+    with pytest.raises(ConfigError, match="a ClassificationModel has one output, this one has a, b"):
+        dnn.ClassificationModel(dnn.readNet(*files(tmp_path, NET + ENDS["two"], "two"))).classify(picture)
+
+
+def test_setters_are_as_all_at_once(tmp_path):
+    pytest.importorskip("cv2")
+    paths, picture = files(tmp_path, NET), frame()
+    one, other = dnn.Model(*paths), dnn.dnn_Model(dnn.readNet(*paths))
+    np.testing.assert_array_equal(one.predict(picture)[0], other.setInputSize(6, 8).predict(picture)[0])    # by default the input's size
+    one.setInputParams(0.5, (10, 12), (1, 2, 3), True, True)
+    other.setInputScale(0.5).setInputSize((10, 12)).setInputMean((1, 2, 3)).setInputSwapRB(True).setInputCrop(True)
+    other.setPreferableBackend(dnn.DNN_BACKEND_OPENCV).setPreferableTarget(dnn.DNN_TARGET_CPU)
+    np.testing.assert_array_equal(one.predict(picture)[0], other.predict(picture)[0])
+    assert one.predict(picture)[0].shape == (1, 4, 10, 8)
+
+
+def test_segmentation(tmp_path):
+    ours, theirs = pair("SegmentationModel", files(tmp_path, NET), size=(6, 8), scale=0.01)
+    picture = frame()
+    mask = ours.segment(picture)
+    assert mask.shape == (6, 4) and mask.dtype == np.uint8 and len(np.unique(mask)) > 1
+    np.testing.assert_array_equal(mask, ours.predict(picture)[0][0].argmax(0))
+    if theirs is not None:
+        np.testing.assert_array_equal(mask, theirs.segment(picture))
+    with pytest.raises(ShapeError, match="segment needs an output"):
+        dnn.SegmentationModel(dnn.readNet(*files(tmp_path, NET + ENDS["classes"], "ip"))).segment(picture)
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.4])
+def test_detection(tmp_path, threshold):
+    ours, theirs = pair("DetectionModel", files(tmp_path, DETECTION), size=(8, 8))
+    picture = frame(200, 300)
+    classes, confidences, boxes = ours.detect(picture, threshold)
+    assert len(classes) == len(confidences) == len(boxes) >= 2 and boxes.dtype == classes.dtype == np.int32 and confidences.dtype == np.float32
+    assert (confidences >= threshold).all() and (boxes[:, :2] >= 0).all() and (boxes[:, :2] + boxes[:, 2:] <= (300, 200)).all()
+    if theirs is not None:
+        theirs_too = theirs.detect(picture, threshold)
+        one, other = (np.lexsort((confidences, classes)), np.lexsort((theirs_too[1], theirs_too[0])))   # OpenCV mixes the classes
+        np.testing.assert_array_equal(classes[one], theirs_too[0][other])
+        np.testing.assert_allclose(confidences[one], theirs_too[1][other], rtol=1e-4)
+        assert np.abs(boxes[one] - theirs_too[2][other]).max() <= 1     # a corner on a pixel's edge
+    assert ours.detect(picture, 1.1) == ((), (), ())
+    with pytest.raises(ConfigError, match=r"ends with DetectionOutput, the last layer is 'conv' \(Convolution\)"):
+        dnn.DetectionModel(dnn.readNet(*files(tmp_path, NET, "plain"))).detect(picture)
+
+
+def test_every_name_is_in_cv2():
+    cv2 = pytest.importorskip("cv2")
+    for name in dnn.__all__:
+        theirs = getattr(cv2.dnn, name, getattr(cv2, name, None))
+        assert theirs is not None, name
+        if name.startswith("DNN_"):
+            assert theirs == getattr(dnn, name), name
