@@ -31,8 +31,8 @@ def NMSBoxes(bboxes, scores, score_threshold, nms_threshold, eta=1.0, top_k=0):
 def NMSBoxesBatched(bboxes, scores, class_ids, score_threshold, nms_threshold, eta=1.0, top_k=0):
     """Return which boxes to keep as `NMSBoxes` does, where boxes of different classes do not suppress each other.
 
-    `class_ids` has an integer for each box; the other arguments are those of `NMSBoxes`. Different from OpenCV 4, which moves the boxes
-    of a class by the greatest coordinate: there boxes of two classes may overlap after that.
+    `class_ids` has an integer for each box; the other arguments are those of `NMSBoxes`. Different from OpenCV 4, which moves the
+    boxes of a class by the greatest coordinate: there boxes of two classes may overlap after that.
     """
     boxes, scores, classes = np.asarray(bboxes, np.float64).reshape(-1, 4), np.asarray(scores, np.float32), np.asarray(class_ids)
     if not len(boxes) == len(scores) == len(classes):

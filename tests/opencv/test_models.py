@@ -57,6 +57,7 @@ def test_nms_is_opencvs(eta, top_k, threshold):
             theirs = cv2.dnn.NMSBoxes(given, scores.tolist(), 0.2, threshold, eta, top_k)
             np.testing.assert_array_equal(ours, theirs)
             assert type(ours) is type(theirs) and getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
+            given = [(x, y, w + 1, h + 1) for x, y, w, h in given]  # OpenCV's batched form drops some boxes without an area
             given[0] = (900, 900, 3, 3)     # so far that OpenCV moves classes apart
             np.testing.assert_array_equal(dnn.NMSBoxesBatched(given, scores.tolist(), classes.tolist(), 0.2, threshold, eta, top_k),
                                           cv2.dnn.NMSBoxesBatched(given, scores.tolist(), classes.tolist(), 0.2, threshold, eta, top_k))
