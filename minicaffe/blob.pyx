@@ -394,6 +394,16 @@ cdef class Blob:
         return _device_array(self, self.diff_memory, True)
 
     @property
+    def _gpu_data_ptr(self):
+        """The address of the values on the device, to write (pycaffe); `mutable_gpu_data` keeps the memory alive, a number does not."""
+        return self.mutable_gpu_data.address
+
+    @property
+    def _gpu_diff_ptr(self):
+        """The address of the gradient on the device, to write (pycaffe)."""
+        return self.mutable_gpu_diff.address
+
+    @property
     def gpu_shape(self):
         """The shape as int32 on the device to read, as a `DeviceArray`; copied there at the first use (Caffe ``gpu_shape``)."""
         cdef SyncedMemory memory = self.shape_memory
