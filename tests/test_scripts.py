@@ -203,3 +203,29 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "y" top: "loss" }
     steps = "import minicaffe as caffe; caffe.init_log(); s = caffe.SGDSolver('solver.prototxt'); s.step(2)"
     for level, lines in (("0", True), ("2", False)):
         assert ("Iteration 1" in run("-c", steps, cwd=tmp_path, GLOG_minloglevel=level).stderr) == lines
+
+
+def test_the_folder_of_the_alias(tmp_path, monkeypatch):
+    """That of the environment, or the user's own where that cannot be written and Python looks into it."""
+    from minicaffe import alias
+    monkeypatch.setattr(alias.sysconfig, "get_path", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(alias.site, "getusersitepackages", lambda: str(tmp_path / "user"))
+    for writable, user, want in ((True, True, "purelib"), (False, True, "user"), (False, False, "purelib"), (False, None, "purelib")):
+        monkeypatch.setattr(alias.os, "access", lambda path, mode, writable=writable: writable)
+        monkeypatch.setattr(alias.site, "ENABLE_USER_SITE", user)
+        assert alias.alias_folder() == str(tmp_path / want)
+    path = alias.write_alias()
+    assert path == str(tmp_path / "purelib" / "caffe.py") and alias.is_alias(path)
+    assert alias.remove_alias(str(tmp_path / "purelib")) == [path] and not os.path.exists(path)
+
+
+def test_an_alias_that_cannot_be_written_or_deleted(tmp_path, monkeypatch):
+    from minicaffe import alias
+    monkeypatch.setattr(alias.os, "remove", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    path = alias.write_alias(str(tmp_path))
+    with pytest.raises(minicaffe.errors.FileError, match="caffe.py: cannot be deleted: Permission denied"):
+        alias.remove_alias(str(tmp_path))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(minicaffe.errors.FileError, match="the folder cannot be made"):
+        alias.write_alias(str(tmp_path / "file" / "below"))
+    assert alias.is_alias(path)

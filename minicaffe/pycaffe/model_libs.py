@@ -1,4 +1,4 @@
-"""Parts of nets in Python, as the SSD fork of Caffe has them in ``caffe.model_libs``: ZFNet, VGG16, ResNet, Inception v3, head.
+"""Parts of nets in Python, as SSD has them in ``caffe.model_libs``: ZFNet, VGG16, ResNet, Inception v3, and SSD's head.
 
 Each function adds layers to a `NetSpec` and returns it; names of layers and of arguments are those of SSD, so that its scripts and
 weights fit. Different from SSD: wrong arguments raise ConfigError in place of an AssertionError, and lists that are given are not
