@@ -10,14 +10,20 @@ from minicaffe.proto.text import read_text
 def read_label_map(path):
     """Read a LabelMap in text format: for each label number (name, display name), the name twice where there is no display name.
 
-    Raises FileError or ConfigError if the file cannot be read; DataError if a label is named twice.
+    Raises FileError or ConfigError if the file cannot be read; DataError if an item has no label, or the label or name of another.
     """
     message, _ = read_text(path, caffe_pb2.LabelMap)
-    names = {}
+    names, labels = {}, {}
     for i, item in enumerate(message.item):
+        if not item.HasField("label"):
+            raise DataError(f"'{item.name}' has no label; add one (0 is the background)", file=str(path), field=f"item[{i}]")
         if item.label in names:
             raise DataError(f"label {item.label} was named '{names[item.label][0]}' before; each label needs one item",
                             file=str(path), field=f"item[{i}]")
+        if item.name in labels:
+            raise DataError(f"label {item.label} has the name '{item.name}', as label {labels[item.name]} has; each needs its own",
+                            file=str(path), field=f"item[{i}]")
+        labels[item.name] = item.label
         names[item.label] = item.name, item.display_name or item.name
     return names
 

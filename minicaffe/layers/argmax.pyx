@@ -1,6 +1,9 @@
-"""ArgMax: which classes score highest (Caffe argmax_layer.cpp). It has no gradient. Different from Caffe: NaN comes last."""
+"""ArgMax: which classes score highest (Caffe argmax_layer.cpp). It has no gradient.
 
-from minicaffe.blob cimport Blob
+Different from Caffe: NaN comes last; more values than the net's type can number are an error.
+"""
+
+from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.kernels.types cimport item_size
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
@@ -49,6 +52,9 @@ cdef class ArgMaxLayer(DeviceLayer):
             shape = (x.dims[0], 2 if self.values else 1, self.top_k) + (1,) * max(x.num_axes - 3, 0)
         if self.top_k > self.n:
             raise ConfigError(f"must be at most the number of values, {self.n}, got {self.top_k}", field="argmax_param.top_k")
+        if self.dtype == FLOAT and self.n > 1 << 24 and not (self.values and self.along_axis):
+            raise ShapeError(f"{self.n} values to choose from; a float32 holds indices up to 2^24 exactly: use a net of doubles, or "
+                             "give an axis of fewer values", field="bottom[0]")
         (<Blob> top[0]).reshape_to(shape)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:

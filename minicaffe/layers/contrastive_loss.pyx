@@ -1,11 +1,14 @@
-"""ContrastiveLoss (Caffe contrastive_loss_layer.cpp; Hadsell, Chopra, LeCun, 2006)."""
+"""ContrastiveLoss (Caffe contrastive_loss_layer.cpp; Hadsell, Chopra, LeCun, 2006).
+
+Different from Caffe: a similarity that is no integer is an error; Caffe takes 0.9 for 0.
+"""
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.loss cimport LossLayer
-from minicaffe.ops.loss.caffe cimport Pairs, contrastive, contrastive_backward
+from minicaffe.ops.loss.caffe cimport Pairs, contrastive, contrastive_backward, find_fraction
 
-from minicaffe.errors import ShapeError
+from minicaffe.errors import DataError, ShapeError
 from minicaffe.layer import register_layer
 
 
@@ -17,7 +20,12 @@ cdef class ContrastiveLossLayer(LossLayer):
     ----------
     bottom[0], bottom[1] : Blob, shape (N, C), or with trailing axes of size 1
     bottom[2] : Blob with N elements
-        0 for a dissimilar pair, anything else for a similar one.
+        0 for a dissimilar pair, any other integer for a similar one.
+
+    Raises
+    ------
+    DataError
+        If a value of bottom[2] is no integer; names the pair.
     """
 
     exact_num_bottom_blobs = 3
@@ -41,6 +49,17 @@ cdef class ContrastiveLossLayer(LossLayer):
             raise ShapeError(f"needs one element for each of the {a.dims[0]} pairs, got {list(bottom[2].shape)}",
                              field="bottom[2]")
         self.pairs.count, self.pairs.width = a.dims[0], a.dims[1]
+
+    cpdef inspect(self, list bottom):
+        cdef Blob similar = bottom[2]
+        cdef long long bad = find_fraction(self.dtype, similar.count, similar.cpu_data_ptr())
+        if bad >= 0:
+            raise DataError(f"similarity {similar.cpu_data.flat[bad]!s} of pair {bad} is not an integer; give 0 for a dissimilar pair, "
+                            "1 for a similar one", field="bottom[2]")
+
+    cdef double prepare(self, const Context& on, list bottom) except? -1:
+        self.inspect(bottom)
+        return LossLayer.prepare(self, on, bottom)
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]

@@ -1,17 +1,22 @@
-"""SigmoidCrossEntropyLoss (Caffe sigmoid_cross_entropy_loss_layer.cpp)."""
+"""SigmoidCrossEntropyLoss (Caffe sigmoid_cross_entropy_loss_layer.cpp).
+
+Different from Caffe: a target that becomes `ignore_label` only when it is cut to an integer is an error; Caffe ignores it.
+"""
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.loss cimport BATCH_SIZE, FULL, VALID, LossLayer, mode_of, same_count
-from minicaffe.ops.loss.caffe cimport count_targets, kNoLabel, sigmoid_loss, sigmoid_loss_backward
+from minicaffe.layers.base.labels cimport place_of
+from minicaffe.ops.loss.caffe cimport check_targets, kNoLabel, sigmoid_loss, sigmoid_loss_backward
 
+from minicaffe.errors import DataError
 from minicaffe.layer import register_layer
 
 
 cdef class SigmoidCrossEntropyLossLayer(LossLayer):
     """``loss = sum(max(x, 0) - x t + log(1 + e^-|x|)) / divisor``, the cross entropy of sigmoid(x) and targets t in [0, 1].
 
-    A target that is `loss_param.ignore_label` when cut to an integer is left out. The divisor is BATCH_SIZE by default.
+    A target that is `loss_param.ignore_label` is left out. The divisor is BATCH_SIZE by default.
     """
 
     cdef int ignore, mode
@@ -32,9 +37,23 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
         cdef Blob x = bottom[0]
-        if self.mode == VALID:
-            return count_targets(self.dtype, x.count, self.ignore, (<Blob> bottom[1]).cpu_data_ptr())
-        return {FULL: x.count, BATCH_SIZE: x.dims[0]}.get(self.mode, 1)
+        cdef long long valid = self.count_targets(bottom[1])
+        return {VALID: valid, FULL: x.count, BATCH_SIZE: x.dims[0]}.get(self.mode, 1)
+
+    cpdef inspect(self, list bottom):
+        self.count_targets(bottom[1])
+
+    cdef long long count_targets(self, Blob target) except -1:
+        """Return how many targets are not ignored. Raises DataError if one is so only when it is cut to an integer."""
+        cdef long long valid, bad
+        if self.ignore == kNoLabel:
+            return target.count
+        bad = check_targets(self.dtype, target.count, self.ignore, target.cpu_data_ptr(), &valid)
+        if bad >= 0:
+            raise DataError(f"target {target.cpu_data.flat[bad]!s} of {place_of(target, bad)} is ignore_label {self.ignore} when it is "
+                            "cut to an integer, as Caffe does; round it, or use an ignore_label that no target comes near, such as -1",
+                            field="bottom[1]")
+        return valid
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob a = bottom[0], b = bottom[1]

@@ -64,6 +64,25 @@ def test_label_out_of_range_names_record_and_range(label):
         run_forward(net)
 
 
+@pytest.mark.parametrize("tops", [1, 2])
+def test_a_label_that_is_no_integer(tops):
+    net = layer_net(accuracy(tops=tops), [np.zeros((3, 5)), np.array([0, 4, 3.75])], Dtype.FLOAT)
+    with pytest.raises(DataError, match=r"layer 'a' \(Accuracy\): bottom\[1\]: label 3.75 of record 2 is not an integer"):
+        run_forward(net)
+
+
+def test_argmax_of_more_values_than_float32_numbers():
+    for fields, dtype, fits in (("", Dtype.FLOAT, False), ("axis: 1", Dtype.FLOAT, False), ("axis: 1 out_max_val: true", Dtype.FLOAT, True),
+                                ("", Dtype.DOUBLE, True)):
+        net = layer_net(argmax(fields), [np.zeros((0, 1))], dtype)
+        net.blob_by_name("x").reshape(0, 2**24 + 1)
+        if fits:
+            run_forward(net)
+        else:
+            with pytest.raises(ShapeError, match=r"'m' \(ArgMax\): bottom\[0\]: 16777217 values to choose from; a float32 holds"):
+                run_forward(net)
+
+
 @pytest.mark.parametrize("fields, error, message", [
     ("top_k: 6", ConfigError, "accuracy_param.top_k: must be at most the number of classes, 5"),
     ("top_k: 0", ConfigError, "accuracy_param.top_k: must be at least 1"),

@@ -159,6 +159,8 @@ def test_wrong_bottoms():
         with pytest.raises(ShapeError, match=r"bottom\[0\]: must be rows of 7 numbers"):
             layer_net(layer("num_classes: 4"), [wrong, known])
     for change, message in (((0, 2, 1, 7), r"bottom\[0\]: row 2: label 7 of image .* is outside 0..3"),
+                            ((0, 2, 1, 1.5), r"bottom\[0\]: row 2: image .* and label 1.5 must be integers; round"),
+                            ((1, 2, 0, 0.5), r"bottom\[1\]: row 2: image 0.5 and label .* must be integers"),
                             ((1, 2, 1, 0), r"bottom\[1\]: row 2: label 0 of image .* is background"),
                             ((1, 4, 0, -3), r"bottom\[1\]: row 4: label . of image -3 is of no image")):
         arrays = [found.copy(), known.copy()]

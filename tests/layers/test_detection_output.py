@@ -272,6 +272,12 @@ def test_a_label_without_a_name(lists):
     (lists / "labels.prototxt").write_text(LABELS + 'item { name: "cow" label: 3 }')
     with pytest.raises(DataError, match="label 3 was named 'dog' before"):
         layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'VOC')}"), inputs())
+    (lists / "labels.prototxt").write_text(LABELS + 'item { name: "cat" label: 4 }')
+    with pytest.raises(DataError, match=r"label 4 has the name 'cat', as label 2 has"):
+        layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'VOC')}"), inputs())
+    (lists / "labels.prototxt").write_text(LABELS + 'item { name: "cow" }')
+    with pytest.raises(DataError, match="'cow' has no label; add one"):
+        layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'VOC')}"), inputs())
 
 
 # ---- pictures

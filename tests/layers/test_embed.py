@@ -71,6 +71,15 @@ def test_an_index_out_of_range_names_its_place_value_and_range(value, place):
             run_forward(net)
 
 
+@pytest.mark.parametrize("value", [1.5, -0.5, 2.9999998])
+def test_an_index_that_is_no_integer(value):
+    index = np.array([0, value, 2])
+    for text, arrays, field in ((embed("num_output: 2 input_dim: 4"), [index], r"\(Embed\): bottom\[0\]"),
+                                (REINDEX, [np.ones((4, 2)), index], r"\(BatchReindex\): bottom\[1\]")):
+        with pytest.raises(DataError, match=f"{field}: value 1 is {value}, an index must be an integer; round it in the data"):
+            run_forward(layer_net(text, arrays, Dtype.FLOAT))
+
+
 def test_filter():
     x, z = RANDOM.standard_normal((4, 2, 3)), RANDOM.standard_normal((4,))
     net = layer_net(FILTER, [x, z, np.array([0, 2, 0, -1])])

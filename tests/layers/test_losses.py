@@ -120,6 +120,41 @@ def test_label_out_of_range_names_record_and_range(kind, label, record):
         run_forward(net)
 
 
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "HingeLoss", "MultinomialLogisticLoss", "InfogainLoss"])
+@pytest.mark.parametrize("label", [2.883, 0.5, -0.5, 2.9999998])
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_a_label_that_is_no_integer(kind, label, dtype):
+    arrays = [np.full((3, 4), 0.25), np.array([0, label, 1])] + [np.eye(4)] * (kind == "InfogainLoss")
+    net = layer_net(layer_text(kind, bottoms=len(arrays)), arrays, dtype)
+    with pytest.raises(DataError, match=rf"layer 'loss' \({kind}\): bottom\[1\]: label {label} of record 1 is not an integer; round it in "
+                       "the data. EuclideanLoss and SmoothL1Loss take real numbers"):
+        run_forward(net)
+
+
+def test_a_fraction_is_not_the_ignored_label():
+    labels = np.full((2, 3, 3), 255.0)
+    labels[1, 1, 2] = 255.5
+    net = layer_net(layer_text("SoftmaxWithLoss", "loss_param { ignore_label: 255 }"), [np.zeros((2, 4, 3, 3)), labels])
+    with pytest.raises(DataError, match="label 255.5 of record 1, position 5 is not an integer"):
+        run_forward(net)
+
+
+@pytest.mark.parametrize("fields", ["", "normalization: VALID"])
+def test_a_target_that_is_cut_to_the_ignored_label(fields):
+    text = layer_text("SigmoidCrossEntropyLoss", f"loss_param {{ ignore_label: 0 {fields} }}")
+    net = layer_net(text, [np.zeros((2, 3)), np.array([[1, 0, 1], [0, 0.25, 1]])])
+    with pytest.raises(DataError, match=r"bottom\[1\]: target 0.25 of record 1, position 1 is ignore_label 0 when it is cut to an integer"):
+        run_forward(net)
+    loss_of(text.replace("ignore_label: 0", "ignore_label: -1"), [np.zeros((2, 3)), np.full((2, 3), 0.25)])
+
+
+@pytest.mark.parametrize("value", [0.9, -0.5, np.nan])
+def test_a_similarity_that_is_no_integer(value):
+    net = layer_net(layer_text("ContrastiveLoss", bottoms=3), [np.ones((2, 3)), np.ones((2, 3)), np.array([1, value])])
+    with pytest.raises(DataError, match=rf"\(ContrastiveLoss\): bottom\[2\]: similarity {value} of pair 1 is not an integer; give 0"):
+        run_forward(net)
+
+
 def test_label_out_of_range_in_a_map():
     labels = np.zeros((2, 3, 3))
     labels[1, 1, 2] = 6

@@ -3,7 +3,11 @@
 from minicaffe.blob cimport Blob
 from minicaffe.ops.loss.caffe cimport Labels, check_labels
 
+import numpy as np
+
 from minicaffe.errors import DataError, ShapeError
+
+REAL = "EuclideanLoss and SmoothL1Loss take real numbers"
 
 
 cdef int see_labels(Labels* labels, Blob x, int axis, int end, Blob blob) except -1:
@@ -20,13 +24,20 @@ cdef int see_labels(Labels* labels, Blob x, int axis, int end, Blob blob) except
 cdef long long count_labels(int dtype, const Labels& labels, Blob blob) except -1:
     """Return how many labels of `blob`, which is bottom[1], are not ignored.
 
-    Raises DataError if one is outside the classes; names record and position.
+    Raises DataError if one is no integer or outside the classes; names record and position.
     """
     cdef long long valid, bad = check_labels(dtype, labels, blob.cpu_data_ptr(), &valid)
     if bad < 0:
         return valid
-    per_record = blob.count // blob.shape[0] if blob.num_axes and blob.shape[0] else 1
-    record, position = divmod(bad, per_record)
-    where = f"record {record}" + (f", position {position}" if per_record > 1 else "")
-    raise DataError(f"label {blob.cpu_data.flat[bad]:g} of {where} is outside 0..{labels.classes - 1}; mend the data, give the net "
+    value, where = blob.cpu_data.flat[bad], place_of(blob, bad)
+    if np.floor(value) < value:
+        raise DataError(f"label {value!s} of {where} is not an integer; round it in the data. {REAL}", field="bottom[1]")
+    raise DataError(f"label {value:g} of {where} is outside 0..{labels.classes - 1}; mend the data, give the net "
                     "more classes, or name it in ignore_label", field="bottom[1]")
+
+
+cdef str place_of(Blob blob, long long index):
+    """Return the words for a value of a blob: its record, and its position there if a record has several."""
+    per_record = blob.count // blob.shape[0] if blob.num_axes and blob.shape[0] else 1
+    record, position = divmod(index, per_record)
+    return f"record {record}" + (f", position {position}" if per_record > 1 else "")

@@ -1,10 +1,15 @@
-"""RowLayer: the base of layers that pick rows by index. Different from Caffe: every index is checked in every pass."""
+"""RowLayer: the base of layers that pick rows by index.
+
+Different from Caffe: every index is checked in every pass; one that is no integer is an error, where Caffe cuts it.
+"""
 
 from minicaffe.blob cimport INT, Blob
 from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.rows.caffe cimport read_indices
+
+import numpy as np
 
 from minicaffe.errors import DataError
 
@@ -20,8 +25,10 @@ cdef class RowLayer(DeviceLayer):
         cdef int* out = <int*> self.index.mutable_cpu_data_ptr()
         cdef long long wrong = read_indices(self.dtype, blob.count, blob.cpu_data_ptr(), limit, out)
         if wrong >= 0:
-            raise DataError(f"value {wrong} is {blob.cpu_data.reshape(-1)[wrong]:g}, an index must be from 0 to {limit - 1}",
-                            field=field)
+            value = blob.cpu_data.reshape(-1)[wrong]
+            if np.floor(value) < value:
+                raise DataError(f"value {wrong} is {value!s}, an index must be an integer; round it in the data", field=field)
+            raise DataError(f"value {wrong} is {value:g}, an index must be from 0 to {limit - 1}", field=field)
         return <const int*> self.index.data_on(on)
 
     def capture_obstacle(self):

@@ -53,7 +53,7 @@ cdef class DetectionEvaluateLayer(Layer):
     ConfigError, ShapeError
         For fields out of range or bottoms of other shapes.
     DataError
-        For a label that is no class, or objects of the background; names the row.
+        For a label that is no integer or no class, or objects of the background; names the row.
     """
 
     exact_num_bottom_blobs = 2
@@ -109,6 +109,11 @@ cdef class DetectionEvaluateLayer(Layer):
     def _check(self, rows, bottom, counts):
         """Raise DataError for the first row that counts and has a wrong image or label."""
         image, label = rows[:, 0], rows[:, 1]
+        fraction = counts & ((np.floor(image) < image) | (np.floor(label) < label))
+        if fraction.any():
+            i = int(fraction.argmax())
+            raise DataError(f"row {i}: image {image[i]} and label {label[i]} must be integers; round them in the data",
+                            field=f"bottom[{bottom}]")
         wrong = counts & ~((image >= 0) & (image < 2**31) & (label >= 0) & (label < self.rule.classes)
                            & (label.round() != self.rule.background))
         if wrong.any():

@@ -47,6 +47,7 @@ cdef extern from "minicaffe/ops/boxes/multibox.hpp" namespace "mc::cpu" nogil:
         const void* priors
     int IMAGE "mc::cpu::kImage"
     int LABEL "mc::cpu::kLabel"
+    int FRACTION "mc::cpu::kFraction"
     long long read_truths(int dtype, const MultiBoxRule&, const void* rows, long long count, vector[Truth]* truths, int* fault)
     Matched match_typed(Threads threads, int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&)
     void gather_locations(int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&, const Matched&, void*, void*)
@@ -82,7 +83,7 @@ cdef class MultiBoxLossLayer(Layer):
     ConfigError, ShapeError
         For fields that are out of range or do not go together, and bottoms that do not fit.
     DataError
-        For a row of another image than those of the batch, or a label that is background or no class; names the row.
+        For a row of another image than those of the batch, or a label that is no integer, background or no class; names the row.
     """
 
     exact_num_bottom_blobs = 4
@@ -193,6 +194,8 @@ cdef class MultiBoxLossLayer(Layer):
                 why = f"image {row[0]:g} is not in the batch of {self.rule.images}"
             elif fault == LABEL:
                 why = f"label {row[1]:g} is outside 0..{self.rule.classes - 1}; mend the data or num_classes"
+            elif fault == FRACTION:
+                why = f"image {row[0]!s} and label {row[1]!s} must be integers; round them in the data"
             else:
                 why = f"label {row[1]:g} is background, which is no object"
             raise DataError(f"object {index}: {why}", field="bottom[3]")

@@ -1,6 +1,7 @@
 // Which boxes SSD learns from (SSD's multibox_loss_layer.cpp; Liu et al., 2016): match prior boxes with objects, choose the
 // background boxes that are worth learning, and gather predictions and targets for the losses.
 #pragma once
+#include <cmath>
 #include <limits>
 #include "minicaffe/ops/boxes/boxes.hpp"
 #include "minicaffe/ops/loss/kernel.hpp"
@@ -46,7 +47,7 @@ struct Matched {
   std::vector<Example> examples;
 };
 
-enum TruthFault { kNoFault, kImage, kLabel, kBackground };
+enum TruthFault { kNoFault, kImage, kLabel, kBackground, kFraction };
 
 /// Read rows (image, label, instance, xmin, ymin, xmax, ymax, difficult) by image; return the first faulty row or -1.
 inline index_t read_truths(int dtype, const MultiBoxRule& r, const void* rows, index_t count, std::vector<Truth>* truths,
@@ -58,7 +59,8 @@ inline index_t read_truths(int dtype, const MultiBoxRule& r, const void* rows, i
     for (index_t i = 0; i < count; ++i, row += 8) {
       if (row[0] == -1) continue;
       const double image = double(row[0]), label = double(row[1]);
-      if (!(image >= 0 && image < double(r.images))) *fault = kImage;
+      if (std::floor(image) < image || std::floor(label) < label) *fault = kFraction;
+      else if (!(image >= 0 && image < double(r.images))) *fault = kImage;
       else if (!(label >= 0 && label < double(r.classes))) *fault = kLabel;
       else if (int(label) == r.background) *fault = kBackground;
       if (*fault) return i;

@@ -1,19 +1,22 @@
 // The losses: out[0] = coeff times the sum of the terms in ops/loss/kernel.hpp, and their gradients. Labels and targets are checked
 // and counted on the host: what is wrong there is an error before anything is computed.
 #pragma once
+#include <cmath>
+
 #include "minicaffe/ops/loss/kernel.hpp"
 #include "minicaffe/ops/sums/caffe.hpp"
 
 namespace mc {
 namespace cpu {
 
-/// Count the labels that are not `ignore` into *valid; return the index of the first one outside 0..classes-1, or -1.
+/// Count the labels that are not `ignore` into *valid; return the index of the first that is no integer of 0..classes-1, or -1.
 inline index_t check_labels(int dtype, const Labels& s, const void* label, index_t* valid) {
   return dispatch(dtype, [&](auto type) -> index_t {
     auto value = static_cast<const decltype(type)*>(label);
     *valid = 0;
     for (index_t i = 0; i < s.outer * s.inner; ++i) {
       int l = label_(value[i]);
+      if (decltype(type)(l) != value[i]) return i;  // true for NaN as well
       if (s.ignore != kNoLabel && l == s.ignore) continue;
       if (l < 0 || l >= s.classes) return i;
       ++*valid;
@@ -22,13 +25,30 @@ inline index_t check_labels(int dtype, const Labels& s, const void* label, index
   });
 }
 
-/// How many of `n` real-valued targets are not `ignore` when cut to an integer.
-inline index_t count_targets(int dtype, index_t n, int ignore, const void* target) {
+/// Count the real-valued targets that are not `ignore` into *valid; return the index of the first that only becomes `ignore` when cut
+/// to an integer, or -1.
+inline index_t check_targets(int dtype, index_t n, int ignore, const void* target, index_t* valid) {
   return dispatch(dtype, [&](auto type) -> index_t {
-    auto value = static_cast<const decltype(type)*>(target);
-    index_t valid = 0;
-    for (index_t i = 0; i < n; ++i) valid += ignore == kNoLabel || label_(value[i]) != ignore;
-    return valid;
+    using T = decltype(type);
+    auto value = static_cast<const T*>(target);
+    *valid = n;
+    if (ignore == kNoLabel) return -1;
+    for (index_t i = 0; i < n; ++i) {
+      if (label_(value[i]) != ignore) continue;
+      if (value[i] != T(ignore)) return i;
+      --*valid;
+    }
+    return -1;
+  });
+}
+
+/// Return the index of the first of `n` values that is no integer, or -1.
+inline index_t find_fraction(int dtype, index_t n, const void* x) {
+  return dispatch(dtype, [&](auto type) -> index_t {
+    auto value = static_cast<const decltype(type)*>(x);
+    for (index_t i = 0; i < n; ++i)
+      if (!(std::floor(value[i]) == value[i])) return i;  // true for NaN as well
+    return -1;
   });
 }
 

@@ -12,7 +12,8 @@ cdef extern from "minicaffe/ops/loss/caffe.hpp" namespace "mc" nogil:
         double margin
         cpp_bool legacy
     long long check_labels "mc::cpu::check_labels"(int dtype, const Labels&, const void* label, long long* valid)
-    long long count_targets "mc::cpu::count_targets"(int dtype, long long n, int ignore, const void* target)
+    long long check_targets "mc::cpu::check_targets"(int dtype, long long n, int ignore, const void* target, long long* valid)
+    long long find_fraction "mc::cpu::find_fraction"(int dtype, long long n, const void* x)
     void log_loss(const Context&, int dtype, const Labels&, const void* p, const void* label, double floor, double coeff, void* out)
     void log_loss_backward(const Context&, int dtype, const Labels&, const void* p, const void* label, double scale, double floor,
                            void* dx)

@@ -9,7 +9,7 @@ namespace mc {
 
 constexpr int kNoLabel = -2147483647 - 1;
 
-/// A label as Caffe reads it, cut to an integer; kNoLabel for NaN and what no int holds.
+/// A label as Caffe reads it, cut to an integer; kNoLabel for NaN and what no int holds. The layer has refused fractions before.
 template <class T> MC_HD int label_(T value) {
   return value > T(-2147483648.0) && value < T(2147483648.0) ? int(value) : kNoLabel;
 }

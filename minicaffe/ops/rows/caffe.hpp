@@ -6,14 +6,15 @@
 namespace mc {
 namespace cpu {
 
-/// out = the n values of x, on the host, as integers. Returns the position of the first that is not in 0..limit-1, or -1.
+/// out = the n values of x, on the host, as integers. Returns the position of the first that is no integer of 0..limit-1, or -1.
 inline index_t read_indices(int dtype, index_t n, const void* x, index_t limit, int* out) {
   return dispatch(dtype, [&](auto type) -> index_t {
     using T = decltype(type);
     for (index_t i = 0; i < n; ++i) {
       const T value = static_cast<const T*>(x)[i];
-      if (!(value > T(-1) && value < T(limit))) return i;  // true for NaN as well
+      if (!(value >= T(0) && value < T(limit))) return i;  // true for NaN as well
       out[i] = int(value);
+      if (T(out[i]) != value) return i;
     }
     return -1;
   });
