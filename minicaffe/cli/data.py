@@ -7,13 +7,14 @@ database or file under the final name.
 from collections import Counter
 
 import click
+import numpy as np
 from rich.console import Console
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.pictures import half_blocks, sheet, shrink, to_rgb, write_png
 from minicaffe.data.convert import compute_mean, convert_images
 from minicaffe.data.datasets import DATA_SETS, make_data_set
-from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.datum import datum_array, datum_info, datum_labels
 from minicaffe.data.db import open_db
 from minicaffe.data.from_folders import convert_folders
 from minicaffe.data.mean_file import write_mean
@@ -66,15 +67,19 @@ for _name in DATA_SETS:
 @click.option("--check_size", "--check-size", is_flag=True, help="Fail unless all pictures have one size.")
 @click.option("--encoded", is_flag=True, help="Store picture files instead of pixels.")
 @click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded.")
+@click.option("--float_labels", "--float-labels", "label_size", type=click.IntRange(min=1), metavar="K",
+              help="Each line of LIST ends with K real numbers in place of the integer label.")
 @options.force
 @click.pass_context
-def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, **how):
+def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, label_size, **how):
     """Make the database DB from pictures (convert_imageset).
 
     Each line of LIST is a path, a space and an integer label; ROOT is put before the path unchanged.
 
     With --from-folders DB is a folder that gets train_lmdb, test_lmdb, labels.txt and mean.binaryproto.
     """
+    if from_folders and label_size:
+        raise click.UsageError("--float-labels is for ROOT and LIST: with --from-folders the folders are the labels", ctx)
     if len(paths) != (1 if from_folders else 3):
         wanted = "DB alone with --from-folders DIR" if from_folders else "ROOT, LIST and DB, or --from-folders DIR and DB"
         raise click.UsageError(f"give {wanted}; got {' '.join(paths) or 'nothing'}", ctx)
@@ -82,11 +87,14 @@ def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, **ho
         if from_folders:
             made = convert_folders(from_folders, paths[0], test_share=test_share, seed=seed, progress=progress, **how)
         else:
-            written, skipped = convert_images(*paths, shuffle=shuffle, check_size=check_size, progress=progress, **how)
+            written, skipped = convert_images(*paths, shuffle=shuffle, check_size=check_size, label_size=label_size,
+                                              progress=progress, **how)
     if from_folders:
         _tell_folders(paths[0], made, how["backend"])
     else:
         click.echo(f"{paths[2]}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
+        if label_size:
+            click.echo(f"a Data layer reads their labels with data_param {{ label_size: {label_size} }}; Caffe reads label 0")
 
 
 def _tell_folders(db, made, backend):
@@ -126,7 +134,7 @@ def mean(db, out, backend, force):
 def info(db, backend, png, force):
     """Show what DB holds: number of records, shapes, encodings, labels, the first pictures."""
     options.check_outputs(png, force=force)
-    shapes, kinds, labels, first = Counter(), Counter(), Counter(), []
+    shapes, kinds, labels, reals, first = Counter(), Counter(), Counter(), {}, []
     with open_db(db, backend) as database, bars.progress() as progress:
         cursor, count = database.cursor(), len(database)
         for number in range(count):
@@ -139,14 +147,22 @@ def info(db, backend, png, force):
                 raise database.locate(error, number, key) from None
             kinds["encoded picture" if record.encoded else "bytes" if record.size else "floats"] += 1
             shapes["in the picture file" if record.encoded else " x ".join(map(str, record[:3]))] += 1
-            labels[record.label] += 1
+            if record.size and record.floats:
+                _add_labels(reals, datum_labels(value, record.floats))
+            else:
+                labels[record.label] += 1
             if number % 1000 == 999:
                 progress("records", number + 1, count)
     console = Console(highlight=False)
     console.print(f"{db}: {count} records, {database.backend}", soft_wrap=True)
     console.print("channels x height x width: " + _listing(shapes))
     console.print("content: " + _listing(kinds))
-    _show_labels(console, labels)
+    for size, (found, low, high, total) in sorted(reals.items()):
+        spans = [f"{a:g} to {b:g}, mean {s / found:g}" for a, b, s in zip(low, high, total, strict=True)][:MOST_LABELS]
+        spans += ["..."] * (size > MOST_LABELS)
+        console.print(f"real-valued labels: {size} in each of {found} records: {'; '.join(spans)}", soft_wrap=True)
+    if labels:
+        _show_labels(console, labels)
     pictures = [to_rgb(picture) for picture in first]
     if console.is_terminal:
         small = [shrink(picture, min(TERMINAL_PIXELS, console.width), TERMINAL_PIXELS) for picture in pictures]
@@ -155,6 +171,12 @@ def info(db, backend, png, force):
     if png:
         write_png(png, sheet(pictures, SHEET_COLUMNS))
         console.print(f"{png}: the first {len(pictures)} pictures", soft_wrap=True)
+
+
+def _add_labels(reals, labels):
+    """Add the real-valued labels of a record to `reals`: by their number, how many records; least, largest, sum of each label."""
+    found, low, high, total = reals.get(len(labels), (0, labels, labels, np.zeros(len(labels))))
+    reals[len(labels)] = found + 1, np.minimum(low, labels), np.maximum(high, labels), total + labels
 
 
 def _listing(counter):

@@ -13,6 +13,7 @@ from minicaffe.data.datasets import raw_datum
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
 from minicaffe.data.image_list import ImageList, decode_picture, read_content
+from minicaffe.data.real_labels import label_fields
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.proto import caffe_pb2
@@ -22,7 +23,7 @@ BATCH = 256  # records summed together
 
 
 def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle=False, resize_width=0, resize_height=0,
-                   check_size=False, encoded=False, encode_type="", force=False, progress=None):
+                   check_size=False, encoded=False, encode_type="", label_size=None, force=False, progress=None):
     """Make a database from the pictures of a list.
 
     Differs from Caffe: `check_size` compares height and width of the pictures, encoded ones too (Caffe compares bytes,
@@ -48,6 +49,8 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
         Store picture files instead of pixels: the file itself if it needs no change.
     encode_type : str
         Such as ``"png"``; implies `encoded`. Empty: each file's own suffix.
+    label_size : int, optional
+        Each line has this many labels that are real numbers; they are stored in float_data, and no `label` is (Caffe reads 0).
     force : bool
         Replace an existing database.
     progress : callable, optional
@@ -58,7 +61,7 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
     (int, int)
         Records written, pictures that could not be read.
     """
-    entries = ImageList(list_file).entries
+    entries = ImageList(list_file, label_size).entries
     if shuffle:
         random.shuffle(entries)
     size = resize_size(resize_width, resize_height)
@@ -149,7 +152,7 @@ def picture_datum(image, label, file, encoded, encode_type, keep):
             content = cv2.imencode("." + kind, image)[1].tobytes()
         except cv2.error as error:
             raise ConfigError(f"OpenCV cannot write '{kind}' pictures ({file})", field="encode_type") from error
-    return caffe_pb2.Datum(data=content, label=label, encoded=True).SerializeToString()
+    return caffe_pb2.Datum(data=content, encoded=True, **label_fields(label)).SerializeToString()
 
 
 def compute_mean(db, progress=None):

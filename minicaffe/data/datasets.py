@@ -21,6 +21,7 @@ import numpy as np
 
 from minicaffe.data.db import new_database
 from minicaffe.data.download import fetch
+from minicaffe.data.real_labels import label_fields
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import check_free
@@ -130,9 +131,10 @@ def make_data_set(name, out, *, source=None, url=None, limit=None, force=False, 
 
 
 def raw_datum(image, label):
-    """Return the serialized Datum of a uint8 array (C, H, W)."""
+    """Return the serialized Datum of a uint8 array (C, H, W); `label` is an int, or a sequence of real numbers."""
     channels, height, width = image.shape
-    return caffe_pb2.Datum(channels=channels, height=height, width=width, data=image.tobytes(), label=label).SerializeToString()
+    return caffe_pb2.Datum(channels=channels, height=height, width=width, data=image.tobytes(),
+                           **label_fields(label)).SerializeToString()
 
 
 def read_mnist(directory, split):

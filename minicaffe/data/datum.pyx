@@ -207,6 +207,20 @@ def datum_array(const uint8_t[::1] record not None):
     return copied_floats(&record[0], record.shape[0], datum.floats).reshape(shape)
 
 
+def datum_labels(const uint8_t[::1] record not None, count):
+    """Return the real-valued labels in a serialized Datum, float32 of (count,): its float_data beside the picture in `data`.
+
+    Raises DataError as `datum_info`, if they are not `count`, or if float_data is the picture itself.
+    """
+    cdef Datum datum
+    datum_read(record, &datum)
+    if datum.size == 0:
+        raise DataError("has no labels that are real numbers: its float_data is the picture, as it has no data")
+    if datum.floats != count:
+        raise DataError(f"has {datum.floats} elements of float_data beside the picture, label_size says {count}")
+    return copied_floats(&record[0], record.shape[0], datum.floats)
+
+
 def decode_image(content, force_color=False, force_gray=False):
     """Decode a picture file to uint8 (H, W, C) with OpenCV, the library whose pixels Caffe's nets were trained on.
 

@@ -51,7 +51,12 @@ class ImageBatches:
     def fill(self, numbers, buffer):
         """Put the records `numbers` into `buffer`."""
         batch = self._load(numbers)
-        batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
+        if self.images.label_size is None:
+            batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
+            return
+        data, labels = buffer.room(batch.shape, (len(numbers), self.images.label_size))
+        batch.write(data, None, numbers.start, numbers.step)
+        labels[...] = [self.images.entries[self._index(number)][1] for number in numbers]
 
     def close(self):
         """Nothing to close."""
@@ -78,7 +83,8 @@ class ImageBatches:
             except (DataError, FileError, ShapeError) as error:
                 raise self.images.locate(error, index)
         try:
-            return self.transformer.load_images(pictures, [self.images.entries[index][1] for index in indices])
+            labels = None if self.images.label_size else [self.images.entries[index][1] for index in indices]
+            return self.transformer.load_images(pictures, labels)
         except (DataError, ShapeError) as error:
             if error.record is None:
                 raise

@@ -7,6 +7,7 @@ import numpy as np
 
 from minicaffe.data.datum import opencv, png_is_cut
 from minicaffe.data.integers import integer
+from minicaffe.data.real_labels import real
 from minicaffe.errors import DataError, Error, FileError, shown
 from minicaffe.proto import kinds
 from minicaffe.proto.files import check_below, read_lines, read_whole
@@ -15,13 +16,15 @@ from minicaffe.proto.files import check_below, read_lines, read_whole
 class ImageList:
     """The content of an image list: a line is a path, which may hold spaces, a space and an integer label.
 
+    With `label_size` a line is a path and that many real numbers, and a label a tuple of floats.
+
     `entries` are its pairs of path and label. Blank lines are left out. Raises FileError or DataError naming file and line.
 
     Different from Caffe: a label that is no integer is an error. Caffe takes the digits at its beginning, or else 0.
     """
 
-    def __init__(self, path):
-        self.path = str(path)
+    def __init__(self, path, label_size=None):
+        self.path, self.label_size = str(path), label_size
         try:
             lines = read_lines(path, "an image list")
         except FileError as error:
@@ -29,14 +32,11 @@ class ImageList:
             raise
         self.entries, self._blank = [], []
         for number, line in enumerate(lines, 1):
-            name, space, label = line.rpartition(" ")
             if not line.strip():
                 self._blank.append(number)
                 continue
             try:
-                if not space:
-                    raise DataError(f"a line must be a path, a space and a label, got {shown(line)}")
-                self.entries.append((name, integer(label, "label", "HDF5Data takes labels that are real numbers")))
+                self.entries.append(_entry(line, label_size))
             except DataError as error:
                 raise kinds.named(error.at(file=self.path, line=number), "\n".join(lines[:99]), "an image list", ("text",))
         if not self.entries:
@@ -49,6 +49,19 @@ class ImageList:
         for blank in self._blank:
             line += blank <= line
         return error.at(file=self.path, line=line)
+
+
+def _entry(line, label_size):
+    """Return path and label of a line."""
+    if label_size is None:
+        name, space, label = line.rpartition(" ")
+        if not space:
+            raise DataError(f"a line must be a path, a space and a label, got {shown(line)}")
+        return name, integer(label, "label", "label_size of ImageData, or --float-labels, takes labels that are real numbers")
+    name, *labels = line.rsplit(None, label_size)
+    if len(labels) < label_size:
+        raise DataError(f"a line must be a path and {label_size} labels, got {shown(line)}")
+    return name, tuple(map(real, labels))
 
 
 def read_content(path, within=None):

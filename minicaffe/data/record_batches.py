@@ -3,7 +3,7 @@
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from minicaffe.data.datum import datum_array, decode_image
+from minicaffe.data.datum import datum_array, datum_labels, decode_image
 from minicaffe.data.db import open_db
 from minicaffe.errors import DataError, Error
 from minicaffe.proto import caffe_pb2
@@ -21,6 +21,8 @@ class RecordBatches:
         What happens to a picture before the transformer's steps.
     colours : (bool, bool)
         force_color, force_gray; only where there is an augmenter, else the transformer knows.
+    label_size : int, optional
+        A record's labels are this many real numbers, its float_data.
 
     Raises
     ------
@@ -28,10 +30,11 @@ class RecordBatches:
         The database cannot be opened or is empty.
     """
 
-    def __init__(self, source, backend, transformer, *, augmenter=None, colours=(False, False)):
+    def __init__(self, source, backend, transformer, *, augmenter=None, colours=(False, False), label_size=None):
         self.db = open_db(source, backend)
         self.source = self.db.source
         self.transformer, self.augmenter, self.colours = transformer, augmenter, colours
+        self.label_size = label_size
         self.cursor = None
 
     def open(self, number):
@@ -54,7 +57,16 @@ class RecordBatches:
     def _fill(self, values, numbers, buffer):
         """Put a batch of serialized records, which are those of `numbers`, into `buffer`."""
         batch = self.load(values, numbers)
-        batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
+        if self.label_size is None:
+            batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
+            return
+        data, labels = buffer.room(batch.shape, (len(values), self.label_size))
+        batch.write(data, None, numbers.start, numbers.step)
+        for i, value in enumerate(values if labels is not None else ()):
+            try:
+                labels[i] = datum_labels(value, self.label_size)
+            except DataError as error:
+                raise at_record(error, i)
 
     def load(self, values, numbers):
         """Return a Batch of serialized Datums, which are the records `numbers`."""

@@ -131,7 +131,9 @@ def _source(layer, phase, file, shapes, inputs, earlier):
         picture, why = shapes[layer.top[0]], "as --shape says"
     batch = next((value.batch_size for field, value in layer.ListFields() if field.name.endswith("_param")
                   and field.message_type is not None and "batch_size" in field.message_type.fields_by_name), 1)
-    rest = [(1, 1, batch, 8) if layer.type == "AnnotatedData" else (batch,) for _ in layer.top[1:]]
+    reals = next((value.label_size for _, value in layer.ListFields() if getattr(value, "label_size", 0)), None)
+    rest = [(1, 1, batch, 8) if layer.type == "AnnotatedData" else (batch,) if reals is None else (batch, reals)
+            for _ in layer.top[1:]]
     rest = [(batch, *given) if (given := shapes.get(top, inputs.get(top))) is not None else shape
             for shape, top in zip(rest, layer.top[1:])]
     return Source(layer.type, [(batch, *picture), *rest], ahead, f"{layer.top[0]} is {'x'.join(map(str, picture))}, {why}",

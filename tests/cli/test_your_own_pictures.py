@@ -17,30 +17,57 @@ PAGE = Path(__file__).parents[2] / "docs" / "your_own_pictures.md"
 MOST = 6  # commands
 
 
-def test_the_commands_of_the_page(tmp_path):
-    random = np.random.default_rng(0)
-    for shift, name in enumerate(("rose", "tulip")):  # stripes that lie or stand, of any width, colour and size
-        (tmp_path / "pictures" / name).mkdir(parents=True)
+def write_pictures(folder):
+    """Write forty roses and tulips, stripes that lie or stand, of any width, colour and size; return their direction and contrast as a list."""
+    random, lines = np.random.default_rng(0), []
+    for shift, name in enumerate(("rose", "tulip")):
+        (folder / "pictures" / name).mkdir(parents=True)
         for i in range(1, 41):
             height, width = random.integers(40, 60, 2)
             wave = np.sin(np.arange(60) * 2 * np.pi / random.integers(10, 16) + random.uniform(0, 6))
             stripes = wave[:height, None] * np.ones(width) if shift else wave[None, :width] * np.ones((height, 1))
-            picture = 120 + 80 * stripes[:, :, None] * random.uniform(0.5, 1, 3) + random.normal(0, 5, (height, width, 3))
-            cv2.imwrite(str(tmp_path / "pictures" / name / f"{i}.jpg"), picture.clip(0, 255).astype(np.uint8))
-    commands = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+            colour = random.uniform(0.5, 1, 3)
+            picture = 120 + 80 * stripes[:, :, None] * colour + random.normal(0, 5, (height, width, 3))
+            cv2.imwrite(str(folder / "pictures" / name / f"{i}.jpg"), picture.clip(0, 255).astype(np.uint8))
+            lines.append(f"{name}/{i}.jpg {shift - 0.5} {colour.mean():.4f}\n")
+    return "".join(lines)
+
+
+def run_commands(text, folder):
+    """Run the commands of a part of the page; return the last one's process."""
+    commands = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     assert 4 <= len(commands) <= MOST
     for command in commands:
         if command.startswith("minicaffe train"):
             command = command.rstrip() + " --seed 1"
-        done = subprocess.run(["bash", "-c", command.replace("minicaffe ", f"{sys.executable} -m minicaffe ", 1)], cwd=tmp_path,
-                              env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-                              timeout=4 * PATIENCE)  # 200 iterations take half a minute on the simulated device
+        command = re.sub("^minicaffe ", f"{sys.executable} -m minicaffe ", re.sub("^python ", f"{sys.executable} ", command))
+        done = subprocess.run(["bash", "-c", command], cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
+                              text=True, timeout=4 * PATIENCE)  # 200 iterations take half a minute on the simulated device
         assert done.returncode == 0, f"{command}: {done.stderr[-2000:]}"
+    return done
+
+
+def parts():
+    """Return the page before and after it comes to numbers."""
+    return PAGE.read_text().split("\n## Numbers in place of classes\n")
+
+
+def test_the_commands_of_the_page(tmp_path):
+    write_pictures(tmp_path)
+    done = run_commands(parts()[0], tmp_path)
     assert "as in net.prototxt" in done.stderr and "flowers/labels.txt" in done.stderr
     picture, best, second = done.stdout.splitlines()
     assert picture == "pictures/rose/1.jpg:" and best.split()[1] == "rose" and second.split()[1] == "tulip"
     assert float(best.split()[0]) > 0.8
     assert cv2.imread(str(tmp_path / "sheet.png")) is not None
+
+
+def test_the_commands_for_numbers(tmp_path):
+    (tmp_path / "numbers.txt").write_text(write_pictures(tmp_path))
+    done = run_commands(parts()[1], tmp_path)
+    values = np.array([line.split() for line in done.stdout.splitlines()], float)
+    predicted, wanted = values[:, :2], values[:, 2:]
+    assert values.shape == (16, 4) and np.abs(predicted - wanted).mean() < 0.3 * np.abs(wanted - wanted.mean(axis=0)).mean()
 
 
 def test_a_root_without_its_slash(tmp_path, capsys):

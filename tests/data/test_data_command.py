@@ -80,6 +80,29 @@ def test_images_with_all_options(tmp_path, leveldb):
     assert cv2.imdecode(np.frombuffer(message.data, np.uint8), -1).shape == (2, 3)
 
 
+@pytest.mark.parametrize("encoded", [False, True])
+def test_images_with_real_labels(tmp_path, encoded):
+    labels = [[0.1, 0.9, 3], [2.883, -1, 0], [1e-3, 5, 1]]
+    for i in range(3):
+        cv2.imwrite(str(tmp_path / f"{i} {i}.png"), np.full((4, 5, 3), 40 * i, np.uint8))
+    (tmp_path / "list").write_text("".join(f"{i} {i}.png {a} {b} {c}\n" for i, (a, b, c) in enumerate(labels)))
+    path = tmp_path / "db"
+    result = run("images", "--float-labels", 3, *["--encoded"] * encoded, f"{tmp_path}/", tmp_path / "list", path)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == (f"{path}: 3 records\na Data layer reads their labels with data_param {{ label_size: 3 }}; Caffe reads label 0\n")
+    with open_db(path, "LMDB") as db:
+        records = [caffe_pb2.Datum.FromString(bytes(value)) for _, value in db.cursor().take(3)]
+    np.testing.assert_array_equal([record.float_data for record in records], np.array(labels, np.float32))
+    assert all(record.data and record.encoded == encoded and not record.HasField("label") for record in records)
+    shown = run("info", path).stdout
+    assert "real-valued labels: 3 in each of 3 records: 0.001 to 2.883, mean 0.994667; -1 to 5, mean 1.63333; 0 to 3, mean 1.33333" in shown
+    assert "labels: 1 different" not in shown
+    assert failed(run("images", "--float-labels", 4, f"{tmp_path}/", tmp_path / "list", tmp_path / "other"), 1, "list:1: label '0.png' is not")
+    assert run("images", "--float-labels", 0, "a/", "b", "c").exit_code == 2
+    result = run("images", "--float-labels", 1, "--from-folders", tmp_path, path)
+    assert result.exit_code == 2 and "with --from-folders the folders are the labels" in result.stderr
+
+
 def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 5, 3), np.uint8))
     (tmp_path / "list").write_text("a.png 1\n" * 3)

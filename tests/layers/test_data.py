@@ -7,6 +7,7 @@ cv2 = pytest.importorskip("cv2")
 
 from pictures import batch, source_net  # noqa: E402
 
+from minicaffe.blob import Dtype  # noqa: E402
 from minicaffe.common import TEST  # noqa: E402
 from minicaffe.data.db import open_db  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
@@ -106,3 +107,100 @@ def test_a_later_record_that_does_not_fit_a_field_is_named_beside_it(tmp_path):
     with pytest.raises(ShapeError, match=r"record 1 \(key '00000001'\): transform_param.mean_value: give one value"):
         for _ in range(2):
             batch(net)
+
+
+# ---- labels that are real numbers
+
+LABELS = np.array([[0.5, -1.25, 3], [7, 1e-3, 2], [-4, 0, 1e6]], np.float32)
+
+
+def real_valued(tmp_path, label=None, encoded=(1,)):
+    """Write three pictures (3, 8, 6) whose labels are the rows of LABELS."""
+    pixels = np.random.default_rng(2).integers(0, 256, (3, 3, 8, 6), np.uint8)
+    records = []
+    for i, planes in enumerate(pixels):
+        datum = caffe_pb2.Datum(channels=3, height=8, width=6, data=planes.tobytes(), float_data=LABELS[i], label=label)
+        if i in encoded:
+            datum.encoded, datum.data = True, cv2.imencode(".png", planes.transpose(1, 2, 0))[1].tobytes()
+        records.append(datum.SerializeToString())
+    return write(tmp_path / "real", records), pixels
+
+
+def with_size(definition, count, tops='top: "data" top: "label"'):
+    return definition.replace("batch_size", f"label_size: {count} batch_size").replace('top: "data" top: "label"', tops)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("transform", ["", "noise_param { inverse: false }"])
+def test_labels_that_are_real_numbers(tmp_path, transform, dtype, device):
+    path, pixels = real_valued(tmp_path)
+    net = source_net(with_size(text(path, transform), 3), dtype)
+    assert net.tops[0][1].shape == (2, 3)
+    for k in range(3):
+        data, labels = batch(net)
+        which = [(2 * k + i) % 3 for i in range(2)]
+        np.testing.assert_array_equal(labels, LABELS[which])
+        np.testing.assert_array_equal(data, pixels[which])
+    net = source_net(with_size(text(path, transform), 3, 'top: "data"'), dtype)
+    np.testing.assert_array_equal(batch(net)[0], pixels[:2])
+
+
+def test_a_record_with_other_labels(tmp_path):
+    path, _ = real_valued(tmp_path)
+    with pytest.raises(DataError, match=r"layer 'd' \(Data\): data_param.source: .*record 0 .*has 3 elements of float_data beside the "
+                       "picture, label_size says 2"):
+        source_net(with_size(text(path, ""), 2))
+    first, second = (caffe_pb2.Datum(channels=1, height=1, width=1, data=b"a", float_data=[1.0] * n).SerializeToString() for n in (2, 3))
+    net = source_net(with_size(text(write(tmp_path / "bad", [first, second]), ""), 2))
+    with pytest.raises(DataError, match=r"record 1 \(key '00000001'\): .*has 3 elements of float_data beside the picture"):
+        batch(net)
+    only = write(tmp_path / "floats", [caffe_pb2.Datum(channels=2, height=1, width=1, float_data=[1, 2]).SerializeToString()])
+    with pytest.raises(DataError, match="has no labels that are real numbers: its float_data is the picture"):
+        source_net(with_size(text(only, ""), 2))
+
+
+def test_without_label_size(tmp_path, caplog):
+    with pytest.raises(DataError, match=r"record 0 .*has 3 elements of float_data beside the picture and no label; label_size: 3 in data_param"):
+        source_net(text(real_valued(tmp_path)[0], ""))
+    source_net(text(str(tmp_path / "real"), "").replace(' top: "label"', ""))
+    (tmp_path / "both").mkdir()
+    path, pixels = real_valued(tmp_path / "both", label=5)  # of another program: as Caffe reads it
+    net = source_net(text(path, ""))
+    assert batch(net)[1].tolist() == [5, 5]
+    warned = [record.getMessage() for record in caplog.records if "float_data" in record.getMessage()]
+    assert len(warned) == 1 and "layer 'd' (Data)" in warned[0] and "has 3 elements of float_data beside the picture; they are not read" in warned[0]
+
+
+@pytest.mark.parametrize("kind, param", [("AnnotatedData", "data_param"), ("VideoData", "data_param"), ("WindowData", "data_param"),
+                                         ("WindowData", "image_data_param")])
+def test_other_types_refuse_label_size(kind, param):
+    size = "batch_size: 2 label_size: 2" if param == "data_param" else "label_size: 2"
+    definition = (f'layer {{ name: "d" type: "{kind}" top: "data" top: "label" window_data_param {{ batch_size: 2 }} '
+                  f"{param} {{ {size} }} }}")
+    with pytest.raises(ConfigError, match=rf"layer 'd' \({kind}\): {param}.label_size: {kind} does not take it; Data and ImageData do"):
+        source_net(definition)
+    with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): data_param.label_size: must be at least 1, got 0"):
+        source_net(with_size(text("nowhere", ""), 0))
+
+
+def test_a_regression_learns(tmp_path):
+    """The brightness of two colours, from pictures to a Data layer to EuclideanLoss."""
+    random = np.random.default_rng(5)
+    wanted = random.uniform(0.1, 0.9, (40, 2))
+    records = []
+    for blue, red in wanted:
+        planes = np.zeros((3, 4, 4), np.uint8)
+        planes[0], planes[2] = 255 * blue, 255 * red
+        records.append(caffe_pb2.Datum(channels=3, height=4, width=4, data=planes.tobytes(), float_data=[blue, red]).SerializeToString())
+    definition = with_size(text(write(tmp_path / "colours", records), "scale: 0.00392", 20), 2) + """
+        layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 2 } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "label" top: "loss" }"""
+    net = source_net(definition)
+    losses = []
+    for _ in range(300):
+        losses.append(net.forward_from_to(0, len(net.layers) - 1))
+        net.backward_from_to(len(net.layers) - 1, 0)
+        for blob in net.layers[1].blobs:
+            blob.data[...] -= 0.05 * blob.diff
+            blob.diff[...] = 0
+    assert losses[-1] < losses[0] / 100

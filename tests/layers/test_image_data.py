@@ -58,6 +58,32 @@ def test_paths_with_spaces(pictures, tmp_path):
     assert batch(source_net(text("batch_size: 2")))[1].tolist() == [7, -3]
 
 
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_labels_that_are_real_numbers(pictures, tmp_path, dtype, device):
+    labels = np.random.default_rng(4).normal(size=(7, 3))
+    (tmp_path / "a b.png").write_bytes((tmp_path / "1.png").read_bytes())
+    names = ["0.png", "a b.png", *(f"{i}.png" for i in range(2, 7))]
+    (tmp_path / "list.txt").write_text("\n\n".join(f"{name}  {a} {b!r} {c:e}" for name, (a, b, c) in zip(names, labels.tolist())))
+    net = source_net(text("batch_size: 3 label_size: 3", "crop_size: 4 mirror: true"), dtype)
+    assert net.tops[0][1].shape == (3, 3)
+    for k in range(4):
+        data, got = batch(net)
+        wanted = labels[[(3 * k + i) % 7 for i in range(3)]]
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+        assert data.shape == (3, 3, 4, 4) and got.dtype == (np.float32, np.float64)[dtype]
+    shuffled = source_net(text("batch_size: 7 label_size: 3 shuffle: true"), dtype)
+    data, got = batch(shuffled)
+    order = [int(np.abs(labels - row).sum(axis=1).argmin()) for row in got]
+    assert order != list(range(7))
+    np.testing.assert_array_equal(data, planes([pictures[i] for i in order]))
+
+
+def test_one_label_that_is_a_real_number(pictures, tmp_path):
+    (tmp_path / "list.txt").write_text("0.png 2.883\n1.png -7\n")
+    labels = batch(source_net(text("batch_size: 2 label_size: 1")))[1]
+    assert labels.shape == (2, 1) and labels.ravel().tolist() == [np.float32(2.883), -7]
+
+
 # ---- order
 
 def labels_of(net, count):
@@ -120,7 +146,7 @@ def test_wrong_prefetch(pictures):
     ("\n\n", "list.txt: the image list is empty"),
     ("0.png\n", "list.txt:1: a line must be"),
     ("0.png 9999999999\n", "list.txt:1: label 9999999999 does not fit"),
-    ("0.png 1\n0.png 2.883\n", "list.txt:2: label '2.883' is not an integer; HDF5Data takes labels that are real numbers"),
+    ("0.png 1\n0.png 2.883\n", "list.txt:2: label '2.883' is not an integer; label_size of ImageData, or --float-labels, takes"),
     ("\nnowhere.png 1\n", "list.txt:2: record 0: 'nowhere.png' cannot be read: No such file"),
     ("list.txt 1\n", "list.txt:1: record 0: 'list.txt' is text, where a picture is expected"),
     ("empty 1\n", "list.txt:1: record 0: 'empty' is empty, where a picture is expected"),
@@ -133,6 +159,31 @@ def test_wrong_lists(pictures, tmp_path, content, error):
     (tmp_path / "list.txt").write_text(content)
     with pytest.raises((DataError, FileError), match=rf"test.prototxt:1: layer 'd' \(ImageData\): .*{error}"):
         source_net(text())
+
+
+@pytest.mark.parametrize("line, error", [
+    ("0.png 1", "a line must be a path and 2 labels, got '0.png 1'"),
+    ("0.png 1 nan", "label 'nan' is not a number"),
+    ("0.png 0x1 2", "label '0x1' is not a number"),
+    ("0.png 1 1e39", "label 1e39 does not fit into a float32"),
+    ("0.png 1e-60 1", "label 1e-60 does not fit into a float32"),
+    ("0.png 16777217 1", "label 16777217 becomes 16777216 in a float32"),
+    ("0.png 1 2 3", "record 0: '0.png 1' cannot be read"),
+])
+def test_wrong_real_labels(pictures, tmp_path, line, error):
+    (tmp_path / "list.txt").write_text(f"\n{line}\n")
+    with pytest.raises((DataError, FileError), match=rf"layer 'd' \(ImageData\): .*{error}") as raised:
+        source_net(text("label_size: 2"))
+    assert "list.txt:2" in str(raised.value)
+
+
+@pytest.mark.parametrize("fields, more, error", [
+    ("label_size: 0", "", "image_data_param.label_size: must be at least 1, got 0"),
+    ("", "data_param { label_size: 1 }", "data_param.label_size: ImageData does not take it; give image_data_param.label_size"),
+])
+def test_wrong_label_size(pictures, fields, more, error):
+    with pytest.raises((ConfigError, ShapeError), match=rf"layer 'd' \(ImageData\): {error}"):
+        source_net(text(fields, more=more))
 
 
 def test_no_list(pictures):

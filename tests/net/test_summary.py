@@ -75,6 +75,8 @@ def test_a_net_without_its_data(tmp_path):
     net, sources = stand_in.stand_in(parsed(DATA.format("transform_param { crop_size: 9 force_gray: true }")))
     assert sources["data"].shapes == [(8, 1, 9, 9), (8,)] and "from crop_size" in sources["data"].assumed
     assert sources["data"].bytes_ahead == 3 * 4 * (8 * 81 + 8) and Net(net).blob_by_name("data").shape == (8, 1, 9, 9)
+    _, sources = stand_in.stand_in(parsed(DATA.format("transform_param { crop_size: 9 }").replace("batch_size: 8", "batch_size: 8 label_size: 3")))
+    assert sources["data"].shapes == [(8, 3, 9, 9), (8, 3)]
     with pytest.raises(Error, match="/nowhere.*--shape data=3x224x224"):
         stand_in.stand_in(parsed(DATA.format("")))
     _, sources = stand_in.stand_in(parsed(DATA.format("")), shapes={"data": (2, 5)}, batch=3)

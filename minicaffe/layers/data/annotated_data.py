@@ -29,6 +29,8 @@ class AnnotatedDataLayer(DataLayer):
     crop, mirror, mean, scale. A box is clipped to what is shown, and dropped if nothing is left or `emit_constraint` says so.
     """
 
+    label_param = None
+
     def prepare(self):
         annotated = self.param.annotated_data_param
         resize = self.param.transform_param.resize_param

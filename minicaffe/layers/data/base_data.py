@@ -12,6 +12,7 @@ import numpy as np
 
 from minicaffe.common import caffe
 from minicaffe.data.prefetch import Prefetcher
+from minicaffe.data.real_labels import label_size
 from minicaffe.data.upload import DeviceUpload, pinned_array
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.base.checks import in_field, state_numbers
@@ -20,11 +21,12 @@ from minicaffe.memory.budget import check_bytes
 
 # What the thread holds beside the values themselves, at least: the place of a record and of a batch.
 RECORD_BYTES, BUFFER_BYTES = 512, 4096
+LABEL_FIELDS = "data_param", "image_data_param"  # the messages with a field label_size
 DEFAULT_DEPTH = 4  # of data_param.prefetch; as many batches are held whatever the budget
 
 
 class PrefetchingLayer(NumberedSource):
-    """Tops: data (batch, channels, height, width), and label (batch,) where the type has it.
+    """Tops: data (batch, channels, height, width), and label (batch,) where the type has it, or (batch, label_size).
 
     A type defines `batch_field`, `prepare`, which reads the layer's other parameters and gives the shape of a record, and
     `make_batches`.
@@ -33,11 +35,14 @@ class PrefetchingLayer(NumberedSource):
     ----------
     seed : int
         Of the layer's random draws, known before `prepare`.
+    label_size : int or None
+        How many real numbers the label of a record is, if it is not one integer; known before `prepare`.
     within : str or None
         The folder that files must lie in, if the net is not trusted.
     """
 
     batch_field = None  # the field that says the batch's size
+    label_param = None  # the message whose label_size the type takes
 
     def check_files(self):
         """Raise ConfigError unless the net may read what `make_batches` opens; called again before it, as links may change."""
@@ -65,6 +70,7 @@ class PrefetchingLayer(NumberedSource):
         self.batch_size = attrgetter(self.batch_field)(self.param)
         if self.batch_size < 1:
             raise ConfigError(f"must be at least 1, got {self.batch_size}", field=self.batch_field)
+        self.label_size = self._label_size()
         shape = self.prepare()
         with in_field(self.batch_field):
             top[0].reshape(self.batch_size, *shape)
@@ -73,7 +79,20 @@ class PrefetchingLayer(NumberedSource):
             with in_field("data_param.prefetch"):
                 check_bytes(depth * max(BUFFER_BYTES, top[0].count * (4, 8)[self.dtype]), f"{depth} batches made ready")
         if len(top) > 1:
-            top[1].reshape(self.batch_size)
+            if self.label_size is None:
+                top[1].reshape(self.batch_size)
+            else:
+                with in_field(f"{self.label_param}.label_size"):
+                    top[1].reshape(self.batch_size, self.label_size)
+
+    def _label_size(self):
+        for name in LABEL_FIELDS:
+            if name != self.label_param and getattr(self.param, name).HasField("label_size"):
+                remedy = f"give {self.label_param}.label_size" if self.label_param else "Data and ImageData do"
+                raise ConfigError(f"{self.type} does not take it; {remedy}", field=f"{name}.label_size")
+        if self.label_param is None:
+            return None
+        return label_size(getattr(self.param, self.label_param), f"{self.label_param}.label_size")
 
     def forward_cpu(self, bottom, top):
         step = self._aim()

@@ -1,22 +1,31 @@
-"""Data: batches of pictures and labels from an LMDB or LevelDB (Caffe data_layer.cpp)."""
+"""Data: batches of pictures and labels from an LMDB or LevelDB (Caffe data_layer.cpp).
 
+Different from Caffe: `data_param.label_size` takes labels that are real numbers (data/real_labels.py).
+"""
+
+import logging
 import os
 from contextlib import closing
 
 from minicaffe.common import caffe
 from minicaffe.data.augment import Augmenter
+from minicaffe.data.datum import datum_info, datum_labels
 from minicaffe.data.db import open_db
 from minicaffe.data.record_batches import RecordBatches
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError, DataError, Error
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.proto import caffe_pb2
 
+log = logging.getLogger(__name__)
+
 
 class DataLayer(PrefetchingLayer):
     """Tops: data (batch, channels, height, width), and label (batch,) unless only one top is named.
+
+    With `data_param.label_size` label is (batch, label_size), the float_data of records that have their picture in `data`.
 
     SSD's resize_param, noise_param, distort_param and expand_param of `transform_param` come before crop and mirror.
     """
@@ -24,6 +33,7 @@ class DataLayer(PrefetchingLayer):
     min_top_blobs = 1
     max_top_blobs = 2
     batch_field = "data_param.batch_size"
+    label_param = "data_param"
 
     def check_files(self):
         super().check_files()
@@ -38,14 +48,29 @@ class DataLayer(PrefetchingLayer):
         return Transformer(self.param.transform_param, self.phase, self.seed)
 
     def _first_shape(self, record):
+        if len(self.param.top) > 1:
+            self._check_labels(record)
         with closing(self.make_batches()) as maker:
             return maker.load([record], range(1)).shape[1:]
+
+    def _check_labels(self, record):
+        """Raise DataError unless the first record has labels of the kind that `label_size` says."""
+        if self.label_size is not None:
+            datum_labels(record, self.label_size)
+            return
+        info = datum_info(record)
+        if info.size and info.floats:
+            said = f"has {info.floats} elements of float_data beside the picture"
+            if not caffe_pb2.Datum.FromString(bytes(record)).HasField("label"):
+                raise DataError(f"{said} and no label; label_size: {info.floats} in data_param reads them as labels")
+            log.warning("layer '%s' (%s): %s: its first record %s; they are not read, as data_param has no label_size",
+                        self.name, self.type, self.param.data_param.source, said)
 
     def make_batches(self):
         param, transform = self.param.data_param, self.param.transform_param
         augmenter = Augmenter(transform, seed=self.seed)
         return RecordBatches(param.source, param.backend, self.transformer(), augmenter=augmenter if augmenter.active else None,
-                             colours=(transform.force_color, transform.force_gray))
+                             colours=(transform.force_color, transform.force_gray), label_size=self.label_size)
 
     def count_records(self):
         return count_records(self.param.data_param)

@@ -1,7 +1,7 @@
 """ImageData: batches of the pictures that a list names (Caffe image_data_layer.cpp). Needs OpenCV.
 
 Different from Caffe: a picture that cannot be read is named with its line of the list; `rand_skip` may exceed the list,
-which then goes round.
+which then goes round; `label_size` takes labels that are real numbers.
 """
 
 from minicaffe.common import caffe
@@ -19,15 +19,17 @@ NO_RECORD = 2**64 - 1  # a number that no record has: the draw where to start
 
 
 class ImageDataLayer(PrefetchingLayer):
-    """Tops: data (batch, channels, height, width) and label (batch,).
+    """Tops: data (batch, channels, height, width) and label (batch,), or (batch, label_size) with `label_size`.
 
-    Each line of `image_data_param.source` is a path, which `root_folder` is put before, a space and a label. Pictures are
+    Each line of `image_data_param.source` is a path, which `root_folder` is put before, a space and an integer label; with
+    `label_size` a path and that many real numbers, which no crop or mirror changes. Pictures are
     BGR, or gray with ``is_color: false``, resized to `new_height` x `new_width` if given, then go through `transform_param`,
     with SSD's resize_param, noise_param, distort_param and expand_param before crop and mirror.
     """
 
     exact_num_top_blobs = 2
     batch_field = "image_data_param.batch_size"
+    label_param = "image_data_param"
 
     def prepare(self):
         param = self.param.image_data_param
@@ -42,7 +44,7 @@ class ImageDataLayer(PrefetchingLayer):
         if param.rand_skip:
             self.position = draw(self.seed, NO_RECORD, 0, param.rand_skip)
         with in_field("image_data_param.source"):
-            self.images = ImageList(param.source)
+            self.images = ImageList(param.source, self.label_size)
         caffe.check_listed((param.root_folder + name for name, _ in self.images.entries), param.source, "image_data_param.source")
         with in_field("image_data_param.source"):
             return self.make_batches().infer_shape(self.position)
