@@ -137,7 +137,7 @@ class Handle:
         self.pid = os.getpid()
 
 
-# lmdb and LevelDB forbid a second opening of a database in one process: this table is the process's, as the rule is.
+# LevelDB forbids a second opening of a database in one process, and one mapping of an LMDB is enough: this table is the process's.
 _handles = weakref.WeakValueDictionary()
 _handles_lock = threading.Lock()
 

@@ -1,15 +1,15 @@
-"""LMDB databases (Caffe db_lmdb.cpp), through the package lmdb.
+"""LMDB databases (Caffe db_lmdb.cpp): written through the package lmdb, read by `minicaffe.data.lmdb_pages`.
 
-Read without the lock file, so a read-only directory will do. A file shorter than its own page table says is refused at
-once: touching the missing pages of the mapped file would kill the process (SIGBUS).
+Read without the lock file, so a read-only directory will do, and beside any `lmdb.open` of the program. A file shorter than its
+own page table says is refused at once: touching the missing pages of the mapped file would kill the process (SIGBUS).
 """
 
-import itertools
 import os
 
 import lmdb
 
-from minicaffe.data.database import Database, Handle, damaged, share
+from minicaffe.data.database import Database, Handle, share
+from minicaffe.data.lmdb_pages import PageFile
 from minicaffe.errors import DataError, FileError, shown
 from minicaffe.proto import kinds
 
@@ -25,30 +25,17 @@ class LMDB(Database):
     def __init__(self, source, shared, map_size=0):
         super().__init__(source)
         self._shared = shared
-        self._env = shared.handle
+        self._env = shared.handle  # a PageFile when reading, an lmdb.Environment when writing
         self._map_size = map_size  # bytes; 0 when reading
 
     @classmethod
     def open(cls, source, readahead):
-        def connect():
-            env = lmdb.open(source, readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=0)
-            needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-            size = os.path.getsize(os.path.join(source, cls.marker))
-            if size < needed:
-                env.close()
-                raise FileError(f"data.mdb is cut off: {size} bytes of {needed}; copy it again", file=source)
-            return env
-
+        marker = os.path.join(source, cls.marker)
         try:
-            shared = share(os.path.join(source, cls.marker), connect)
-        except lmdb.Error as error:
-            if "already open" in str(error):  # LMDB allows a process one opening of a file; a program's own is not ours to share
-                raise FileError("is open in this process by lmdb.open; close that first, or copy the database",
-                                file=source) from error
-            fault = FileError(f"is not a readable LMDB: {error}; make the database anew", file=source)
-            marker = os.path.join(source, cls.marker)
-            raise kinds.named_inside(fault, marker, "the data file of an LMDB database", ("lmdb",)) from error
-        if shared.handle.stat()["entries"] == 0:
+            shared = share(marker, lambda: PageFile(source, readahead))
+        except FileError as error:
+            raise kinds.named_inside(error, marker, "the data file of an LMDB database", ("lmdb",)) from None
+        if shared.handle.snapshot().entries == 0:
             raise DataError("holds no records; make the database anew", file=source)
         return cls(source, shared)
 
@@ -63,23 +50,10 @@ class LMDB(Database):
         return cls(source, Handle(env), MAP_SIZE)
 
     def __len__(self):
-        return self._env.stat()["entries"]
+        return self._env.snapshot().entries
 
     def steps(self, skip=0):
-        def read():
-            try:
-                return cursor.item()
-            except lmdb.Error as error:
-                raise damaged(self.source, error) from error
-
-        try:
-            with self._env.begin(buffers=True) as transaction:
-                cursor = transaction.cursor()
-                # Keys alone stay on the leaf pages; lmdb reads the pages of each value that it is asked for from the disk.
-                for _ in itertools.islice(cursor.iternext(keys=True, values=False), skip, None):
-                    yield read
-        except lmdb.Error as error:
-            raise damaged(self.source, error) from error
+        return self._env.steps(skip)
 
     def _write(self, records):
         while True:
@@ -109,6 +83,6 @@ class LMDB(Database):
             if self._map_size:
                 self._env.sync(True)
         finally:
-            if self._map_size:  # a reader's environment is shared and goes with its last user
+            if self._map_size:  # a reader's file is shared and goes with its last user
                 self._env.close()
             self._env = self._shared = None

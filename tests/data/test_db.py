@@ -6,6 +6,7 @@ import shutil
 import sys
 
 import lmdb
+import numpy as np
 import pytest
 
 from minicaffe.data import db_lmdb
@@ -38,11 +39,123 @@ def test_seek_counts_modulo_the_number_of_records(make_db, backend, index):
         assert [int(bytes(v)) for _, v in cursor.take(4)] == [(index + i) % 3 for i in range(4)]
 
 
-def test_an_lmdb_that_the_program_itself_holds_open(make_db):
-    path = make_db([b"0"], "LMDB")
-    with lmdb.open(str(path), readonly=True, lock=False), pytest.raises(FileError, match="is open in this process by lmdb.open; close that"):
+@pytest.mark.parametrize("how", [{}, {"readonly": True, "lock": False}, {"readonly": True}])
+def test_an_lmdb_that_the_program_itself_holds_open(make_db, how):
+    path = make_db([b"0", b"1", b"2"], "LMDB")
+    lmdb.open(str(path)).close()  # makes the lock file
+
+    def values(db):
+        return [bytes(value) for _, value in db.cursor().take(3)]
+
+    with lmdb.open(str(path), **how) as env, open_db(path, "LMDB") as db:
+        assert values(db) == [b"0", b"1", b"2"]
+        with env.begin() as transaction:
+            assert transaction.get(b"00000001") == b"1"
+    with open_db(path, "LMDB") as db:
+        cursor = db.cursor()
+        cursor.next()
+        with lmdb.open(str(path), **how) as env, env.begin() as transaction:
+            assert bytes(cursor.next()[1]) == b"1" and transaction.get(b"00000002") == b"2"
+        assert bytes(cursor.next()[1]) == b"2" and values(db) == [b"0", b"1", b"2"]
+
+
+def test_the_program_writes_between_two_rounds(make_db):
+    path = make_db([b"0", b"1"], "LMDB")
+    with lmdb.open(str(path), map_size=1 << 26) as env, open_db(path, "LMDB") as db:
+        cursor = db.cursor()
+        assert [bytes(value) for _, value in cursor.take(2)] == [b"0", b"1"]
+        for i in range(2, 60):  # the file grows past what was mapped
+            with env.begin(write=True) as transaction:
+                transaction.put(b"%08d" % i, b"%d" % i * 2000)
+        assert len(db) == 60
+        values = [bytes(value) for _, value in cursor.take(60)]
+        assert values[:2] == [b"0", b"1"] and all(value == b"%d" % i * 2000 for i, value in enumerate(values[2:], 2))
+
+
+def test_writing_while_it_is_read_is_an_error(tmp_path):
+    with lmdb.open(str(tmp_path), map_size=1 << 26) as env:
+        def write(text):
+            with env.begin(write=True) as transaction:
+                for i in range(300):
+                    transaction.put(b"%08d" % i, text * 100)
+
+        write(b"a")
+        with open_db(tmp_path, "LMDB") as db:
+            cursor = db.cursor()
+            assert bytes(cursor.next()[1]) == b"a" * 100
+            write(b"b")  # leaves the pages that are read alone
+            assert all(bytes(value) == b"a" * 100 for _, value in cursor.take(299))
+            assert all(bytes(value) == b"b" * 100 for _, value in cursor.take(150))
+            write(b"c")
+            write(b"d")
+            with pytest.raises(FileError, match="was written to while it was read; let the program that writes it finish, or read a copy"):
+                cursor.take(150)
+
+
+def random_records(count):
+    random = np.random.default_rng(7)
+    sizes = random.choice([0, 1, 7, 100, 2000, 4000, 4097, 20000], count)
+    return {random.bytes(random.integers(1, 511)): random.bytes(int(size)) for size in sizes}
+
+
+@pytest.mark.parametrize("count", [1, 2, 50, 3000])
+def test_lmdb_is_read_as_py_lmdb_reads_it(tmp_path, count):
+    records = random_records(count)
+    with lmdb.open(str(tmp_path), map_size=1 << 28, sync=False) as env:
+        for part in range(3):
+            with env.begin(write=True) as transaction:
+                for key in list(records)[part::3]:
+                    transaction.put(key, records[key])
+        for key in list(records)[::5][1:]:
+            with env.begin(write=True) as transaction:
+                transaction.delete(key)
+        with env.begin() as transaction, open_db(tmp_path, "LMDB") as db:
+            wanted = list(transaction.cursor())
+            assert len(db) == len(wanted)
+            assert [(bytes(key), bytes(value)) for key, value in db.cursor().take(len(wanted))] == wanted
+            cursor = db.cursor()
+            for start in (0, len(wanted) // 2, len(wanted) - 1):
+                cursor.seek(start)
+                assert bytes(cursor.next()[0]) == wanted[start][0]
+
+
+def test_pages_that_are_damaged_are_an_error(tmp_path):
+    """Whatever bytes change, reading gives records or an error, and never touches what lies behind the file."""
+    with lmdb.open(str(tmp_path / "good"), map_size=1 << 26, lock=False) as env, env.begin(write=True) as transaction:
+        for key, value in random_records(400).items():
+            transaction.put(key, value[:100])
+    content = (tmp_path / "good" / "data.mdb").read_bytes()
+    random, failed = np.random.default_rng(8), 0
+    for i in range(400):
+        changed = bytearray(content)
+        page = int(random.integers(0, len(content) // 4096)) * 4096
+        for _ in range(4):
+            changed[page + int(random.choice(64 if i % 2 else 4096))] = int(random.choice([0, 1, 2, 255, 127]))
+        folder = tmp_path / f"bad{i}"
+        folder.mkdir()
+        (folder / "data.mdb").write_bytes(changed)
+        try:
+            with open_db(folder, "LMDB") as db:
+                for _, value in db.cursor().take(len(db)):
+                    bytes(value)
+        except (DataError, FileError) as error:
+            failed += 1
+            assert str(folder) in str(error)
+    assert failed > 50
+
+
+@pytest.mark.parametrize(("offset", "value", "error"), [
+    (20, 2, "it has LMDB's data format 2, format 1"), (16, 7, "it does not begin as one"), (40, 100, "its page size is 100"),
+    (92, 4, "its keys have several values each"),
+])
+def test_another_kind_of_lmdb(make_db, offset, value, error):
+    path = make_db([b"a"])
+    with open(path / "data.mdb", "r+b") as file:
+        for page in (0, 4096):
+            file.seek(page + offset)
+            file.write(value.to_bytes(2, "little"))
+    with pytest.raises(FileError, match=f"db: is not a readable LMDB: {error}"):
         open_db(path, "LMDB")
-    open_db(path, "LMDB").close()
 
 
 def test_keys_are_sorted_as_bytes_and_the_last_value_wins(tmp_path, backend):

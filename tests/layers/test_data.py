@@ -1,5 +1,6 @@
 """Data with the steps of SSD's transform_param; what it does without them is tested in tests/data."""
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -107,6 +108,21 @@ def test_a_later_record_that_does_not_fit_a_field_is_named_beside_it(tmp_path):
     with pytest.raises(ShapeError, match=r"record 1 \(key '00000001'\): transform_param.mean_value: give one value"):
         for _ in range(2):
             batch(net)
+
+
+@pytest.mark.parametrize("how", [{}, {"readonly": True, "lock": False}])
+def test_beside_the_programs_own_lmdb(source, how):
+    """pycaffe's programs open the database of a net, before the net reads it or after."""
+    path, pixels = source
+    with lmdb.open(path, **how) as env:
+        net = source_net(text(path, ""))
+        np.testing.assert_array_equal(batch(net)[0], pixels[:2])
+        assert env.stat()["entries"] == 3
+    with lmdb.open(path, **how) as env, env.begin() as transaction:
+        data, labels = batch(net)
+        np.testing.assert_array_equal(data, pixels[[2, 0]])
+        assert caffe_pb2.Datum.FromString(transaction.get(b"00000002")).label == labels[0] == 6
+        np.testing.assert_array_equal(batch(source_net(text(path, "")))[0], pixels[:2])
 
 
 # ---- labels that are real numbers

@@ -1,0 +1,174 @@
+"""Read the pages of an LMDB file: format 1, of LMDB 0.9, whose values are little-endian and 64 bits wide.
+
+py-lmdb, which writes databases, refuses a second opening of a file in one process, as LMDB's locks belong to the process. A reader
+without locks needs none of that: this one maps ``data.mdb`` and walks its tree, so that a program may have the database open by
+`lmdb.open` before a net reads it or after. All that the file says is checked against its bounds.
+
+A transaction of another writer leaves the pages of the state before it alone; the one after that may overwrite them. So reading
+stops with an error when two were committed since it began. Not done here: sorted duplicates, databases with names.
+"""
+
+import mmap
+import os
+import struct
+import threading
+from collections import namedtuple
+from functools import partial
+
+from minicaffe.data.database import damaged
+from minicaffe.errors import FileError
+
+MAGIC, FORMAT = 0xBEEFC0DE, 1
+HEADER = struct.Struct("<QHHHH")  # of a page: number, unused, flags, end of the pointers, begin of the nodes
+META = struct.Struct("<IIQQ48sIHHQQQQQQQ")
+NODE = struct.Struct("<HHHH")  # low and high half of the size, flags, size of the key; in a branch the first three are a page
+BRANCH, LEAF, OVERFLOW = 1, 2, 4  # flags of pages
+BIG = 1  # flag of a node: the value has pages of its own
+DUPLICATES = 4  # flag of a database: a key may have several values
+NONE = (1 << 64) - 1  # root of an empty tree
+
+Snapshot = namedtuple("Snapshot", "transaction depth entries root last")
+Snapshot.__doc__ = """A committed state: its number, levels of its tree, records, page of its root, last page in use."""
+
+
+class PageFile:
+    """The mapped data file of an LMDB environment.
+
+    Parameters
+    ----------
+    source : str
+        The directory of ``data.mdb``.
+    readahead : bool
+        Whether the system may read ahead of what is used.
+
+    Raises
+    ------
+    FileError
+        The file cannot be opened, is no LMDB, is of another format, or shorter than its pages; later: its pages do not hold what
+        they must.
+    """
+
+    def __init__(self, source, readahead=True):
+        self.source, self._readahead, self._lock = source, readahead, threading.Lock()
+        self._map()
+        first = self._meta(0)
+        self.page_size = struct.unpack_from("<I", first[4])[0]
+        if self.page_size < 256 or self.page_size & (self.page_size - 1):
+            raise self._unreadable(f"its page size is {self.page_size}")
+        if first[6] & DUPLICATES:
+            raise self._unreadable("its keys have several values each (dupsort)")
+        self.snapshot()
+
+    def _map(self):
+        try:
+            with open(os.path.join(self.source, "data.mdb"), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < HEADER.size + META.size:
+                    raise self._unreadable(f"data.mdb has {size} bytes")
+                mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise self._unreadable(error.strerror) from None
+        if not self._readahead and hasattr(mmap, "MADV_RANDOM"):
+            mapped.madvise(mmap.MADV_RANDOM)
+        self._bytes = memoryview(mapped)  # values that were handed out keep an older map alive
+
+    def _unreadable(self, why):
+        return FileError(f"is not a readable LMDB: {why}; make the database anew", file=self.source)
+
+    def _damaged(self, why):
+        return damaged(self.source, why)
+
+    def _meta(self, offset):
+        meta = META.unpack_from(self._bytes, offset + HEADER.size)
+        if meta[0] != MAGIC:
+            raise self._unreadable("it does not begin as one")
+        if meta[1] != FORMAT:
+            raise self._unreadable(f"it has LMDB's data format {meta[1]}, format {FORMAT} (LMDB 0.9) is read")
+        return meta
+
+    def _newest(self):
+        """Return the meta page of the newest transaction, of the two that there are."""
+        if len(self._bytes) < self.page_size + HEADER.size + META.size:
+            raise self._unreadable("its second page is missing")
+        return max(self._meta(0), self._meta(self.page_size), key=lambda meta: meta[-1])
+
+    def snapshot(self):
+        """Return the Snapshot of the newest transaction; map what the file has grown by."""
+        with self._lock:
+            meta = self._newest()
+            found = Snapshot(meta[-1], meta[7], meta[11], meta[12], meta[13])
+            if (found.last + 1) * self.page_size > len(self._bytes):
+                self._map()
+            needed = (found.last + 1) * self.page_size
+            if needed > len(self._bytes):
+                raise FileError(f"data.mdb is cut off: {len(self._bytes)} bytes of {needed}; copy it again", file=self.source)
+            return found
+
+    def steps(self, skip=0):
+        """Step from record `skip` of the newest snapshot to the last; give for each a function that returns its key and value."""
+        snapshot, seen = self.snapshot(), 0
+        pages = self._bytes
+        for begin, pointers in self._leaves(pages, snapshot):
+            if self._newest()[-1] > snapshot.transaction + 1:
+                raise FileError("was written to while it was read; let the program that writes it finish, or read a copy",
+                                file=self.source)
+            if seen + len(pointers) <= skip:
+                seen += len(pointers)
+                continue
+            for pointer in pointers[max(0, skip - seen):]:
+                yield partial(self._record, pages, snapshot, begin + pointer, begin + self.page_size)
+            seen += len(pointers)
+        if seen != snapshot.entries:
+            raise self._damaged(f"it has {seen} records, and says {snapshot.entries}")
+
+    def _leaves(self, pages, snapshot):
+        """Yield place and pointers of each leaf page, in the order of the keys."""
+        if snapshot.root == NONE:
+            return
+        stack = [iter([snapshot.root])]  # of the pages that are still to be read on each level
+        while stack:
+            number = next(stack[-1], None)
+            if number is None:
+                stack.pop()
+                continue
+            begin, flags, pointers = self._page(pages, snapshot, number)
+            leaf = len(stack) == snapshot.depth
+            if flags & (BRANCH | LEAF) != (LEAF if leaf else BRANCH):
+                raise self._damaged(f"page {number} has flags {flags:#x} on level {len(stack)} of {snapshot.depth}")
+            if leaf:
+                yield begin, pointers
+            else:
+                stack.append(map(self._child, [pages] * len(pointers), [begin + pointer for pointer in pointers]))
+
+    def _page(self, pages, snapshot, number):
+        """Return place, flags and pointers of a page of the tree."""
+        if number > snapshot.last:
+            raise self._damaged(f"page {number} lies behind the last, {snapshot.last}")
+        begin = number * self.page_size
+        own, _, flags, lower, _ = HEADER.unpack_from(pages, begin)
+        if own != number or not HEADER.size <= lower <= self.page_size:
+            raise self._damaged(f"page {number} says that it is page {own} with pointers up to {lower}")
+        pointers = pages[begin + HEADER.size:begin + lower & ~1].cast("H") if lower > HEADER.size + 1 else ()
+        if len(pointers) and max(pointers) > self.page_size - NODE.size:
+            raise self._damaged(f"page {number} has a pointer to {max(pointers)}")
+        return begin, flags, pointers
+
+    @staticmethod
+    def _child(pages, at):
+        low, high, top, _ = NODE.unpack_from(pages, at)
+        return low | high << 16 | top << 32
+
+    def _record(self, pages, snapshot, at, end):
+        """Return the key and value whose node lies at `at`, in a page that ends at `end`."""
+        low, high, flags, size = NODE.unpack_from(pages, at)
+        length, at = low | high << 16, at + NODE.size
+        key = at
+        at += size
+        if flags & BIG:
+            if at + 8 > end:
+                raise self._damaged(f"a key of {size} bytes does not fit into its page")
+            first, = struct.unpack_from("<Q", pages, at)
+            at, end = first * self.page_size + HEADER.size, (snapshot.last + 1) * self.page_size
+        if at + length > end:
+            raise self._damaged(f"a value of {length} bytes does not fit into its page")
+        return pages[key:key + size], pages[at:at + length]
