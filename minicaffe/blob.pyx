@@ -267,6 +267,22 @@ cdef class Blob:
         old_data, old_diff = self.data_memory, self.diff_memory
         self.data_memory, self.diff_memory = data, diff
 
+    def release(self, bint gone=False):
+        """Free data and diff, which take memory of the present size on first access; views that were taken before keep the old one.
+
+        Parameters
+        ----------
+        gone : bool
+            True: reading raises RecycledError until a layer writes it. False: the values are zeros.
+        """
+        cdef size_t size = self.count * item_size(self.dtype)
+        self.check_idle()
+        self.put_memory(_memory(self, size, "data"), _memory(self, size, "diff"))
+        self.stamp += 1
+        if gone:
+            self.data_memory.recycle()
+            self.diff_memory.recycle()
+
     cdef const void* cpu_data_ptr(self) except? NULL nogil:
         return self.data_memory.cpu_data_ptr()
 

@@ -153,7 +153,7 @@ class BusyError(Error, RuntimeError):
 
 
 class RecycledError(Error, RuntimeError):
-    """A blob was read whose memory serves others by the net's plan."""
+    """A blob was read whose memory serves others by the net's plan, or was freed by `Net.release`."""
 
 
 class PointerError(Error, ValueError):

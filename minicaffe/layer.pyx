@@ -112,6 +112,17 @@ cdef class Layer:
         """Return the operations for which the layer asks engines (ops/engine.pyx), as a list."""
         return []
 
+    def scratch_blobs(self):
+        """Return the layer's own blobs that each forward writes before it or backward reads them, as a list."""
+        return []
+
+    def release_memory(self):
+        """Free what the layer holds between forward and the next: scratch memory, what backward needs, what engines prepared."""
+        for operation in self.operations():
+            operation.release()
+        for blob in self.scratch_blobs():
+            blob.release()
+
     def join(self, epilogue, list bottom, bint backward):
         """Let the layer below compute this one, too: add to its Epilogue (ops/epilogue.pyx) what this layer does, and return True.
 

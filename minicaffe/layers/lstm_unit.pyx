@@ -39,6 +39,9 @@ cdef class LSTMUnitLayer(DeviceLayer):
     cpdef layer_setup(self, list bottom, list top):
         self.acts = self.new_blob(what="gates")
 
+    def scratch_blobs(self):
+        return [self.acts]
+
     cpdef reshape(self, list bottom, list top):
         shape = bottom[0].shape
         if len(shape) != 3 or shape[0] != 1:

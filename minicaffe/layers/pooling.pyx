@@ -124,6 +124,9 @@ cdef class PoolingLayer(DeviceLayer):
     def operations(self):
         return [self.op]
 
+    def scratch_blobs(self):
+        return [] if self.mask is None else [self.mask]
+
     cdef Blob mask_of(self, list top):
         return top[1] if len(top) > 1 else self.mask
 

@@ -154,6 +154,9 @@ cdef class RecurrentLayer(DeviceLayer):
             self.add_param((rows,), param.bias_filler, "recurrent_param.bias_filler")
         return product
 
+    def scratch_blobs(self):
+        return [self.acts, self.kept, self.shared, self.scratch, self.packed]
+
     def operations(self):
         return [product for product in (self.of_x, self.of_static, self.of_kept) if product is not None]
 
@@ -367,6 +370,9 @@ cdef class RNNLayer(RecurrentLayer):
         RecurrentLayer.make_params(self, bottom)
         self.of_h = self.make_product(self.size, self.size, True)
         self.h, self.o = self.new_blob(what="h"), self.new_blob(what="o")
+
+    def scratch_blobs(self):
+        return [*RecurrentLayer.scratch_blobs(self), self.h, self.o]
 
     def operations(self):
         return [*RecurrentLayer.operations(self), self.of_h]

@@ -84,6 +84,10 @@ class SPPLayer(Layer):
     def capture_obstacle(self):
         return self.inner.net.capture_obstacle()
 
+    def release_memory(self):
+        super().release_memory()
+        self.inner.net.release()
+
     def inspect(self, bottom):
         self.inner.inspect()
 

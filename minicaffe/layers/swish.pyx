@@ -21,6 +21,9 @@ cdef class SwishLayer(NeuronLayer):
         self.beta = self.param.swish_param.beta
         self.kept = self.new_blob() if top[0] is bottom[0] else None
 
+    def scratch_blobs(self):
+        return [] if self.kept is None else [self.kept]
+
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
         if self.kept is not None:

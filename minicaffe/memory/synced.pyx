@@ -597,8 +597,8 @@ cdef class SyncedMemory:
         elif step.action == REFUSE and self.head == RECYCLED:
             blob, _, part = self._name.rpartition(" ")
             keep = "" if blob.endswith("]") else f"with keep=['{blob}'], or "       # those of parameters are not kept
-            raise RecycledError(f"the {part} of blob '{blob}' is gone: by the net's plan its memory serves others; make the net "
-                                f"{keep}without a plan")
+            raise RecycledError(f"the {part} of blob '{blob}' is gone: after net.release() run forward first; of a net with a plan the "
+                                f"memory serves others: make the net {keep}without a plan")
         elif step.action == REFUSE:
             remedy = "write through mutable_cpu_data first" if call == ASYNC_GPU_PUSH else "write through mutable_gpu_data first"
             raise self.wrong(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")

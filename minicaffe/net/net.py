@@ -13,6 +13,7 @@ from collections import OrderedDict
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, check_type, close_matches, names_of
+from minicaffe.memory import SyncedHead, empty_cache
 from minicaffe.net import weights
 from minicaffe.net.build import Builder
 from minicaffe.net.definitions import chosen_layers, insert_splits
@@ -235,6 +236,28 @@ class Net(Runner):
 
     def _repr_html_(self):
         return self.summary()._repr_html_()
+
+    def release(self):
+        """Free what the net needs only while it runs: blobs, scratch memory, batches made ready; all but parameters and inputs.
+
+        The next forward takes what the present shapes need; without `release` a net holds the memory of the largest picture that
+        it has seen. Before that forward, reading a blob that a layer computes, or running backward, raises RecycledError. Inputs
+        (tops of Input layers), losses, parameters, their gradients and the state of recurrent layers keep their values. Views of
+        blobs that were taken before keep the old memory.
+        """
+        with self.lock:
+            kept = {id(memory) for blob in self.param_table.params for memory in (blob.data_memory, blob.diff_memory)}
+            for node in self.nodes:
+                node.layer.release_memory()
+                for blob, weight in zip(node.tops, node.loss_weights):
+                    if weight or id(blob.data_memory) in kept:  # a loss's weight is stored in its diff; a Parameter layer's top
+                        continue
+                    given = blob.cpu_data if node.type == "Input" and blob.data_memory.head != SyncedHead.UNINITIALIZED else None
+                    blob.release(gone=node.type != "Input")
+                    if given is not None:
+                        blob.data[...] = given
+            self._feeder = Feeder()
+        empty_cache()
 
     # ---- inputs (net/feed.py)
 

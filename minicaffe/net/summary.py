@@ -96,6 +96,7 @@ class Summary:
         """The sums in words, a list of lines."""
         lines = [f"{len(self.rows)} layers, {self.parameters:,} parameters ({size_text(self.parameter_bytes)})",
                  f"blobs, without a plan by which they share memory: data {size_text(self.data)}, diff {size_text(self.diff)}",
+                 "net.release() frees them until the next forward",
                  f"operations of a batch: {flops_text(self.flops)}FLOP forward"]
         if self.backward_flops:
             lines[-1] += f", {flops_text(self.backward_flops)}FLOP backward"

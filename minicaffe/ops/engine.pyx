@@ -241,6 +241,14 @@ cdef class Operation:
             self.kept.data_memory.recycle()
         return 0
 
+    def release(self):
+        """Free scratch memory, what was kept for backward, and what engines prepared; they are asked again by the next forward."""
+        cdef Blob blob
+        for blob in (self.memory, self.kept):
+            if blob is not None:
+                blob.release()
+        self.forth = self.back = self.learn = self.ran = None
+
     def describe(self):
         """Return who computes: a dict with `operation`, `engine` and `refused`, a dict of reasons.
 

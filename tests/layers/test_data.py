@@ -125,6 +125,16 @@ def test_beside_the_programs_own_lmdb(source, how):
         np.testing.assert_array_equal(batch(source_net(text(path, "")))[0], pixels[:2])
 
 
+def test_a_net_that_was_released_goes_on_with_the_next_batch(source, device):
+    path, pixels = source
+    net = source_net(text(path, ""))
+    batch(net)
+    net.release()
+    data, labels = batch(net)
+    np.testing.assert_array_equal(data, pixels[[2, 0]])
+    assert labels.tolist() == [6, 4]
+
+
 # ---- labels that are real numbers
 
 LABELS = np.array([[0.5, -1.25, 3], [7, 1e-3, 2], [-4, 0, 1e6]], np.float32)

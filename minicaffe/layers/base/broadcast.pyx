@@ -31,6 +31,9 @@ cdef class BroadcastLayer(DeviceLayer):
         """In which dy is, or x if that is plain; None as above."""
         return by_channels(diff_layout(on, top) or data_layout(on, [self.forward_x(bottom, top)]), bottom[0], &self.axes)
 
+    def scratch_blobs(self):
+        return [] if self.kept is None else [self.kept]
+
     cdef void* keep(self, const Context& on, list bottom, list top, Layout layout) except? NULL:
         """Return where forward copies x to, null if x stays in the bottom."""
         if top[0] is not bottom[0]:

@@ -115,6 +115,9 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
     def operations(self):
         return [self.softmax]
 
+    def scratch_blobs(self):
+        return [self.p]
+
     cdef int reshape_softmax(self, list bottom, list top, int axis, str field) except -1:
         LossLayer.reshape(self, bottom, top)
         cdef Blob x = bottom[0]

@@ -126,6 +126,11 @@ class PrefetchingLayer(NumberedSource):
                 self._drop()
         return step
 
+    def release_memory(self):
+        """Free the batches that were made ready; the next forward makes them again."""
+        super().release_memory()
+        self._drop()
+
     def _drop(self):
         """End the thread, and forget what it has made ready."""
         self.upload = None

@@ -59,6 +59,9 @@ cdef class NormalizeLayer(DeviceLayer):
         self.norm, self.unit = self.new_blob(what="norm"), self.new_blob(what="normalised values")
         self.positions, self.dots = self.new_blob(), self.new_blob()
 
+    def scratch_blobs(self):
+        return [self.norm, self.unit, self.positions, self.dots]
+
     cdef int _check(self, Blob x) except -1:
         if x.num_axes < 2:
             raise ShapeError(f"needs at least 2 axes, the bottom has shape {list(x.shape)}", field="bottom[0]")

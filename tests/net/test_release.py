@@ -1,0 +1,132 @@
+"""Net.release: memory goes back, the next forward takes it again, and the numbers are those of a net that was not released."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import minicaffe
+from minicaffe.errors import RecycledError
+from minicaffe.memory import CPUPlace, CUDAPlace
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
+
+INPUT = """layer { name: "in" type: "Input" top: "x" top: "l" input_param { shape { dim: 2 dim: 4 dim: 12 dim: 12 } shape { dim: 2 } } }
+"""
+CONV = """layer { name: "%s" type: "Convolution" bottom: "%s" top: "%s" convolution_param { num_output: 8 kernel_size: 3 pad: 1
+  weight_filler { type: "xavier" } } }
+"""
+END = """layer { name: "ip" type: "InnerProduct" bottom: "%s" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "l" top: "loss" }
+"""
+BODIES = {
+    "pooling": CONV % ("c", "x", "c") + """layer { name: "r" type: "ReLU" bottom: "c" top: "c" }
+        layer { name: "p" type: "Pooling" bottom: "c" top: "y" pooling_param { pool: MAX kernel_size: 2 stride: 2 } }""",
+    "norms": CONV % ("c", "x", "c") + """layer { name: "b" type: "BatchNorm" bottom: "c" top: "c" }
+        layer { name: "s" type: "Scale" bottom: "c" top: "c" scale_param { bias_term: true } }
+        layer { name: "n" type: "LRN" bottom: "c" top: "n" } layer { name: "m" type: "MVN" bottom: "n" top: "y" }""",
+    "branches": CONV % ("c", "x", "c") + CONV % ("d", "x", "d") + """
+        layer { name: "k" type: "Concat" bottom: "c" bottom: "d" top: "k" } layer { name: "e" type: "Eltwise" bottom: "c" bottom: "d" top: "e" }
+        layer { name: "f" type: "Flatten" bottom: "e" top: "f" } layer { name: "g" type: "Flatten" bottom: "k" top: "g" }
+        layer { name: "y" type: "Concat" bottom: "f" bottom: "g" top: "y" }""",
+    "in place": CONV % ("c", "x", "c") + """layer { name: "w" type: "Swish" bottom: "c" top: "c" }
+        layer { name: "s" type: "Scale" bottom: "c" top: "c" } layer { name: "p" type: "PReLU" bottom: "c" top: "c" }
+        layer { name: "r" type: "Reshape" bottom: "c" top: "y" reshape_param { shape { dim: 0 dim: -1 } } }""",
+    "others": CONV % ("c", "x", "c") + """layer { name: "n" type: "Normalize" bottom: "c" top: "n" }
+        layer { name: "s" type: "SPP" bottom: "n" top: "s" spp_param { pyramid_height: 2 } }
+        layer { name: "q" type: "Parameter" top: "q" parameter_param { shape { dim: 2 dim: 40 } } }
+        layer { name: "e" type: "Eltwise" bottom: "s" bottom: "q" top: "y" }""",
+    "lstm": """layer { name: "cont" type: "DummyData" top: "cont" dummy_data_param { shape { dim: 2 dim: 4 } data_filler { value: 1 } } }
+        layer { name: "h" type: "LSTM" bottom: "x" bottom: "cont" top: "y" recurrent_param { num_output: 6 weight_filler { type: "xavier" } } }""",
+}
+
+
+def net_of(text, **options):
+    param = parse_text(text, caffe_pb2.NetParameter)[0]
+    param.state.phase = caffe_pb2.TRAIN
+    minicaffe.set_random_seed(7)
+    net = Net(param, **options)
+    net.blobs["x"].data[...] = np.random.default_rng(3).normal(size=net.blobs["x"].shape)
+    net.blobs["l"].data[...] = [1, 4]
+    return net
+
+
+def step(net):
+    """Run forward and backward; return all that was computed."""
+    net.clear_param_diffs()
+    net.forward_backward()
+    return [blob.cpu_diff.copy() for blob in net.learnable_params] + [net.blobs["ip"].cpu_data.copy(), net.blobs["loss"].cpu_data.copy()]
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+@pytest.mark.parametrize("body", BODIES)
+def test_the_numbers_are_those_of_a_net_that_was_not_released(body, plan, device):
+    text = INPUT + BODIES[body] + END % "y"
+    one, other = (net_of(text, plan=plan, keep=["ip"] if plan else []) for _ in range(2))
+    one.release()   # before anything ran
+    for _ in range(3):
+        for a, b in zip(step(one), step(other), strict=True):
+            np.testing.assert_array_equal(a, b)
+        one.release()
+        one.release()
+
+
+def test_a_large_picture_leaves_nothing(device):
+    place = CPUPlace() if device == "cpu" else CUDAPlace(0)
+    net = net_of(INPUT + CONV % ("c", "x", "c") + 'layer { name: "r" type: "ReLU" bottom: "c" top: "c" }' + CONV % ("d", "c", "d"))
+
+    def forward(side):
+        net.blobs["x"].reshape(2, 4, side, side)
+        net.blobs["x"].data[...] = 0.5
+        net.forward_from_to(0, len(net.layers) - 1)
+        return minicaffe.memory.used(place)
+
+    gc.collect()
+    small = forward(12)
+    assert forward(400) > small + 2 * 2 * 8 * 400 * 400 * 4
+    assert forward(12) > small + 2 * 2 * 8 * 400 * 400 * 4     # a blob keeps memory that is large enough
+    net.release()
+    released = minicaffe.memory.used(place)
+    assert released < small
+    assert forward(12) <= small * 1.1
+
+
+def test_what_is_gone_is_said():
+    net = net_of(INPUT + BODIES["pooling"] + END % "y")
+    step(net)
+    view = net.blobs["c"].data
+    before, inputs, loss = view.copy(), net.blobs["x"].cpu_data.copy(), net.blobs["loss"].cpu_data.copy()
+    net.release()
+    for name in ("c", "y", "ip"):
+        with pytest.raises(RecycledError, match=f"the data of blob '{name}' is gone: after net.release\\(\\) run forward first"):
+            net.blobs[name].cpu_data  # noqa: B018
+    with pytest.raises(RecycledError, match="is gone: after net.release"):
+        net.backward_from_to(len(net.layers) - 1, 0)
+    np.testing.assert_array_equal(view, before)
+    np.testing.assert_array_equal(net.blobs["x"].cpu_data, inputs)
+    np.testing.assert_array_equal(net.blobs["loss"].cpu_data, loss)
+    assert "net.release() frees them until the next forward" in str(net.summary())
+    step(net)
+
+
+def test_training_goes_on(device):
+    """Between iterations; a CUDA graph is recorded again."""
+    losses = []
+    for released in (False, True):
+        minicaffe.set_random_seed(7)
+        param = caffe_pb2.SolverParameter(base_lr=0.1, momentum=0.9, lr_policy="fixed", max_iter=8, snapshot_after_train=False, display=0)
+        parse = INPUT + BODIES["norms"] + END % "y"
+        param.net_param.CopyFrom(parse_text(parse, caffe_pb2.NetParameter)[0])
+        solver = create_solver(param)
+        solver.net.blobs["x"].data[...] = np.random.default_rng(3).normal(size=(2, 4, 12, 12))
+        solver.net.blobs["l"].data[...] = [1, 4]
+        mine = []
+        for i in range(8):
+            solver.step(1)
+            mine.append(solver.net.blobs["loss"].cpu_data.item())
+            if released and i % 3 == 2:
+                solver.net.release()
+        losses.append(mine)
+    assert losses[0] == losses[1] and losses[0][-1] < losses[0][0]
