@@ -243,10 +243,7 @@ cdef class Operation:
 
     def release(self):
         """Free scratch memory, what was kept for backward, and what engines prepared; they are asked again by the next forward."""
-        cdef Blob blob
-        for blob in (self.memory, self.kept):
-            if blob is not None:
-                blob.release()
+        self.memory = self.kept = None      # not blobs of their present size: scratch memory has that of the largest array so far
         self.forth = self.back = self.learn = self.ran = None
 
     def describe(self):
