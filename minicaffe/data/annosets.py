@@ -65,7 +65,7 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
         raise ConfigError(f"must be one of {', '.join(READERS)}, got '{label_type}'", field="label_type")
     if label_map is None and label_type != "txt":
         raise ConfigError(f"annotations in {label_type} name their labels; give a label map", field="label_map_file")
-    labels = None if label_map is None else _numbers(label_map)
+    labels = None if label_map is None else {name: number for number, (name, _) in read_label_map(label_map).items()}
     size = resize_size(resize_width, resize_height)
     entries = _read_pairs(list_file)
     if shuffle:
@@ -84,17 +84,6 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
     for what, (count, first) in doubts.items():
         log.warning("%s: %d %s; the first: %s", path, count, what, first)
     return written, len(entries) - written
-
-
-def _numbers(label_map):
-    """Return the numbers of a label map by name; a warning names what has two."""
-    numbers = {}
-    for number, (name, _) in read_label_map(label_map).items():
-        if name in numbers:
-            log.warning("%s: %s has the labels %d and %d; the second counts, as in Caffe", label_map, shown(name), numbers[name],
-                        number)
-        numbers[name] = number
-    return numbers
 
 
 def _doubt(doubts, file, objects, size, picture):

@@ -66,7 +66,7 @@ class RecordBatches:
             try:
                 labels[i] = datum_labels(value, self.label_size)
             except DataError as error:
-                raise at_record(error, i)
+                raise error.at(record=i)
 
     def load(self, values, numbers):
         """Return a Batch of serialized Datums, which are the records `numbers`."""

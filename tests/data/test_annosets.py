@@ -137,12 +137,11 @@ def test_what_is_seldom_meant_is_counted_and_said_at_the_end(folder, caplog):
     wide = XML.format(width=40, height=20).replace("<xmax>40", "<xmax>41").replace("<xmin>4</xmin>", "<xmin>-1</xmin>")
     (folder / "two.xml").write_text(wide.replace("<xmin>0</xmin><ymin>0</ymin><xmax>4</xmax>", "<xmin>4</xmin><ymin>0</ymin><xmax>4</xmax>"))
     (folder / "list_xml").write_text("a b.png one.xml\nc.jpg two.xml\n")
-    (folder / "labels").write_text('item { name: "cat" label: 1 } item { name: "dog" label: 0 } item { name: "cat" label: 2 }')
+    (folder / "labels").write_text('item { name: "cat" label: 2 } item { name: "dog" label: 0 }')
     _, records = convert(folder)
     assert [label for label, _, _, _ in objects(records["00000001_c.jpg"])] == [2, 2, 0]
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said == [
-        f"{folder}/labels: 'cat' has the labels 1 and 2; the second counts, as in Caffe",
         f"{folder}/db: 1 annotations say another size than their picture has; boxes are divided by what they say, as in Caffe; the first: "
         f"{folder}/one.xml: 80x20 of a picture of 40x20",
         f"{folder}/db: 2 objects have label 0, which SSD's layers take for background (background_label_id); the first: {folder}/one.xml: "
