@@ -38,7 +38,7 @@ def net(files):
     return caffe.Net("net.prototxt", caffe.TRAIN)
 
 
-@pytest.mark.parametrize("wrong", [5, None, b"x", [], object(), np.zeros(2)], ids=repr)
+@pytest.mark.parametrize("wrong", [5, None, b"x", [], object(), np.zeros(2)], ids=lambda value: type(value).__name__)
 def test_names_that_are_no_strings(net, wrong):
     for call in (lambda: net.blob_by_name(wrong), lambda: net.layer_index(wrong), lambda: net.forward(blobs=[wrong]),
                  lambda: net.backward(diffs=[wrong]), lambda: caffe.Net("net.prototxt", caffe.TEST, keep=[wrong]),
@@ -63,7 +63,7 @@ def test_lists_of_names(net, wrong):
     assert list(net.forward(blobs=("ip",))) == ["loss", "ip"]
 
 
-@pytest.mark.parametrize("wrong", [None, 5, [], object(), 1.5], ids=repr)
+@pytest.mark.parametrize("wrong", [None, 5, [], object(), 1.5], ids=lambda value: type(value).__name__)
 def test_paths_that_are_none(net, files, wrong):
     for call in (lambda: caffe.Net(wrong, caffe.TEST), lambda: caffe.SGDSolver(wrong), lambda: caffe.get_solver(wrong),
                  lambda: net.copy_from(wrong), lambda: net.load_hdf5(wrong), lambda: net.save(wrong), lambda: net.save_hdf5(wrong),
@@ -94,7 +94,7 @@ def test_other_arguments(net, files):
         caffe.NetSpec()[None]
 
 
-@pytest.mark.parametrize("wrong", [-1, 1 << 64, None, "5", 1.5, [], True], ids=repr)
+@pytest.mark.parametrize("wrong", [-1, 1 << 64, None, "5", 1.5, [], True], ids=lambda value: type(value).__name__)
 def test_numbers_of_bytes(wrong):
     system = memory.SystemAllocator()
     for call in (lambda: system.alloc(wrong), lambda: memory.CachingAllocator(system).alloc(wrong),
