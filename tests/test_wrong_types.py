@@ -113,7 +113,7 @@ def test_long_values_are_cut(net, files):
     text = NET * 300
     for call, most in ((lambda: caffe.Net(text, caffe.TEST), 400), (lambda: net.blob_by_name("x" * 10**6), 3000),
                        (lambda: net.copy_from("y" * 100_000), 3000), (lambda: net.load_hdf5("y" * 100_000), 3000),
-                       (lambda: caffe.Net("net.prototxt", text), 400), (lambda: caffe.Net("net.prototxt", caffe.TEST, weights=text), 3000),
+                       (lambda: caffe.Net("net.prototxt", text), 3000), (lambda: caffe.Net("net.prototxt", caffe.TEST, weights=text), 3000),
                        (lambda: Workspace().slot(b"x" * 10**6), 400), (lambda: net.forward(end=[0] * 10**6), 400)):
         with pytest.raises(Error) as caught:
             call()

@@ -24,7 +24,7 @@ MIXED = """
 name: "mixed"
 layer { name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param {
   shape { dim: 5 dim: 3 dim: 9 dim: 9 } shape { dim: 5 }
-  data_filler { type: "gaussian" std: 1 } data_filler { type: "uniform" min: 0 max: 6.999 } } }
+  data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 3 } } }
 layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param {
   num_output: 8 kernel_size: 3 pad: 1 weight_filler { type: "msra" } bias_term: false } }
 layer { name: "bn1" type: "BatchNorm" bottom: "conv1" top: "bn1" }
