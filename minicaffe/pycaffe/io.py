@@ -4,6 +4,7 @@ Pictures are read with OpenCV and resized by `taps`, which give the numbers of p
 pycaffe: wrong input raises what minicaffe.errors names, and no function changes the arrays that it is given.
 """
 
+import contextlib
 import math
 import operator
 import os
@@ -103,7 +104,8 @@ def load_image(filename, color=True):
     ----------
     filename : str or path, or bytes-like, or file object
         A file, its content, or an object with ``read()`` that gives it, such as a file opened with "rb", io.BytesIO or the upload
-        of a web server. It is read from its position to its end and stays open.
+        of a web server. It is read from its beginning, as scikit-image reads it, or from its position where it cannot seek, and
+        stays open.
     color : bool
 
     Raises
@@ -146,6 +148,8 @@ def _content_of(source):
         return "<bytes>", bytes(source)
     name = getattr(source, "filename", None) or getattr(source, "name", None)   # Flask's uploads have a `filename`
     name = name if isinstance(name, str) else f"<{type(source).__name__}>"
+    with contextlib.suppress(AttributeError, OSError):   # the body of a web request cannot seek
+        source.seek(0)   # BytesIO is at its end after Pillow saved a picture to it
     content = source.read()
     if isinstance(content, str):
         raise WrongTypeError('the file object gives text; open the picture with "rb"', file=name)

@@ -1,6 +1,6 @@
 """caffe.io: messages and arrays both ways, crops, and the Transformer's steps in order."""
 
-from io import BytesIO
+from io import BytesIO, UnsupportedOperation
 
 import numpy as np
 import pytest
@@ -122,6 +122,26 @@ def test_load_image_of_file_objects_and_bytes(tmp_path):
     with open(path, "rb") as file:
         np.testing.assert_array_equal(io.load_image(file), want)
         assert not file.closed
+        np.testing.assert_array_equal(io.load_image(file), want)   # from the beginning again: the file is at its end
+
+
+def test_load_image_of_a_file_object_that_was_just_written(tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    picture = np.random.default_rng(3).integers(0, 256, (5, 4, 3), np.uint8)
+    memory = BytesIO()
+    memory.write(cv2.imencode(".png", picture)[1].tobytes())   # as Pillow's save() leaves it: at its end
+    np.testing.assert_allclose(io.load_image(memory), picture[:, :, ::-1] / 255, rtol=1e-6)
+
+    class Body:   # of a web request: it cannot seek
+        def read(self):
+            return memory.getvalue()
+
+    class Pipe(Body):
+        def seek(self, position):
+            raise UnsupportedOperation("seek")
+
+    for stream in (Body(), Pipe()):
+        np.testing.assert_allclose(io.load_image(stream), picture[:, :, ::-1] / 255, rtol=1e-6)
 
 
 def test_errors_of_file_objects_and_bytes(tmp_path):
