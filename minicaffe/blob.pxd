@@ -57,7 +57,10 @@ cdef class Blob:
     cdef long long count_range(self, int start, int end) except? -1
     cdef bint same_shape(self, Blob other)
     cdef int resize(self, const long long* dims, int num_axes) except -1
-    cpdef int canonical_axis(self, int axis) except -1
-    cpdef reshape_like(self, Blob other)
-    cpdef share_data(self, Blob other)
-    cpdef share_diff(self, Blob other)
+    cpdef int canonical_axis(self, axis) except -1
+    cpdef reshape_like(self, other)
+    cpdef share_data(self, other)
+    cpdef share_diff(self, other)
+
+cdef Blob checked_blob(value, str what, str remedy=*)
+cdef Dtype checked_dtype(value) except *

@@ -14,7 +14,7 @@ from minicaffe.kernels.types cimport is_computed, item_size, kTypes, numpy_name
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.device.strided import DeviceArray, HasDeviceArray, device_array
-from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError
+from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError, check_message, check_type, float_of, int_of, shown
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
@@ -49,9 +49,9 @@ cdef class Blob:
         What memory reports call it.
     """
 
-    def __cinit__(self, shape=None, Dtype dtype=FLOAT, str name=""):
-        self.dtype = dtype
-        self.name = name
+    def __cinit__(self, shape=None, dtype=FLOAT, name=""):
+        self.dtype = checked_dtype(dtype)
+        self.name = name if type(name) is str else check_type(name, str, "name", "a str")
         self.data_memory = _memory(self, 0, "data")
         self.diff_memory = _memory(self, 0, "diff")
         if shape is not None:
@@ -119,11 +119,12 @@ cdef class Blob:
         """int: how many elements a reshape can ask for and keep both memories."""
         return min(self.data_memory.size, self.diff_memory.size) // item_size(self.dtype)
 
-    cpdef reshape_like(self, Blob other):
-        """Take the shape of `other`, or none if nothing gave it one."""
-        cdef long long[32] dims = other.dims    # a copy, as another thread may reshape `other` meanwhile
-        if other.num_axes or other.count:
-            self.resize(dims, other.num_axes)
+    cpdef reshape_like(self, other):
+        """Take the shape of another Blob, or none if nothing gave it one."""
+        cdef Blob blob = checked_blob(other, "other")
+        cdef long long[32] dims = blob.dims    # a copy, as another thread may reshape it meanwhile
+        if blob.num_axes or blob.count:
+            self.resize(dims, blob.num_axes)
         elif self.num_axes or self.count:
             self.check_idle()
             self.num_axes = self.count = 0
@@ -150,14 +151,18 @@ cdef class Blob:
     cdef long long dim(self, int axis) except? -1:
         return self.dims[self.canonical_axis(axis)]
 
-    cpdef int canonical_axis(self, int axis) except -1:
+    cpdef int canonical_axis(self, axis) except -1:
         """Return `axis` counted from the front.
 
         Raises
         ------
         ShapeError
             Unless ``-num_axes <= axis < num_axes``.
+        WrongTypeError
+            If it is no int.
         """
+        if type(axis) is not int:
+            axis = int_of(axis, "axis")
         if not -self.num_axes <= axis < self.num_axes:
             raise ShapeError(f"axis {axis} is out of range for a blob with {self.num_axes} axes, shape {list(self.shape)}")
         return axis + self.num_axes if axis < 0 else axis
@@ -171,12 +176,16 @@ cdef class Blob:
             count *= self.dims[axis]
         return count
 
-    def count_from(self, int start, end=None):
+    def count_from(self, start, end=None):
         """Return the product of the sizes of axes `start` to `end` - 1 (Caffe ``count(start, end)``)."""
-        return self.count_range(start, self.num_axes if end is None else end)
+        start, end = int_of(start, "start"), self.num_axes if end is None else int_of(end, "end")
+        if not 0 <= start <= end <= self.num_axes:
+            raise ShapeError(f"axes {shown(start)}..{shown(end)} are out of range for a blob with {self.num_axes} axes")
+        return self.count_range(start, end)
 
-    def legacy_shape(self, int axis):
+    def legacy_shape(self, axis):
         """Return the size of axis -4..3 of a blob seen as 4-dimensional; missing axes have size 1, those of no shape size 0."""
+        axis = int_of(axis, "axis")
         if self.num_axes > 4:
             raise ShapeError(f"num, channels, height and width need at most 4 axes, the blob has {self.num_axes}")
         if not -4 <= axis < 4:
@@ -349,12 +358,13 @@ cdef class Blob:
         if self.count and not (value == 0 and on.stream == NULL and self.diff_memory.clear(self.count * item_size(self.dtype))):
             fill_typed(on, self.dtype, self.count, value, self.mutable_diff_on(on))
 
-    def fill_diff(self, double value):
+    def fill_diff(self, value):
         """Set the gradient to `value` where the present mode computes, on the CPU or the device."""
+        cdef double number = float_of(value, "value")
         cdef Context on = context()
         self.begin_use(this_thread())
         try:
-            self.fill_diff_on(on, value)
+            self.fill_diff_on(on, number)
             settle(on)
         finally:
             self.end_use()
@@ -488,13 +498,13 @@ cdef class Blob:
                 self.stamp += 1
                 self.put_memory(data, diff)
 
-    def take_pushed(self, Blob source):
+    def take_pushed(self, source):
         """Copy the data of `source`, which `async_gpu_push` copies to the device, to this blob there; the host does not wait.
 
-        `source` has the same shape; it may be used for the next push as soon as the computing stream is past this copy. Its host
+        `source` is a Blob of the same shape; it may be used for the next push as soon as the computing stream is past this copy. Its host
         side becomes that of this blob, without a copy; where this blob's memory is larger the blob has none afterwards.
         """
-        cdef SyncedMemory memory = self.data_memory, pushed = source.data_memory
+        cdef SyncedMemory memory = self.data_memory, pushed = checked_blob(source, "source").data_memory
         memory.copy_on_device(pushed, pushed.size)
         if memory.size == pushed.size:
             memory.set_cpu_copy(pushed.host)
@@ -505,28 +515,30 @@ cdef class Blob:
         """Copy the data to the device on `stream` (minicaffe.cuda), which the caller lets the computing wait for."""
         self.data_memory.async_gpu_push(stream)
 
-    cpdef share_data(self, Blob other):
-        """Use the data memory of `other`, which must have the same count; the shapes may differ."""
-        self._check_shareable(other)
-        if self.data_memory is not other.data_memory:
+    cpdef share_data(self, other):
+        """Use the data memory of another Blob, which must have the same count; the shapes may differ."""
+        cdef Blob blob = checked_blob(other, "other")
+        self._check_shareable(blob)
+        if self.data_memory is not blob.data_memory:
             self.check_idle()
             self.stamp += 1
-            self.put_memory(other.data_memory, self.diff_memory)
+            self.put_memory(blob.data_memory, self.diff_memory)
 
-    cpdef share_diff(self, Blob other):
-        """Use the diff memory of `other`, which must have the same count; the shapes may differ."""
-        self._check_shareable(other)
-        if self.diff_memory is not other.diff_memory:
+    cpdef share_diff(self, other):
+        """Use the diff memory of another Blob, which must have the same count; the shapes may differ."""
+        cdef Blob blob = checked_blob(other, "other")
+        self._check_shareable(blob)
+        if self.diff_memory is not blob.diff_memory:
             self.check_idle()
             self.stamp += 1
-            self.put_memory(self.data_memory, other.diff_memory)
+            self.put_memory(self.data_memory, blob.diff_memory)
 
-    def _check_shareable(self, Blob other):
+    def _check_shareable(self, Blob other not None):
         if self.count != other.count or self.dtype != other.dtype:
             raise ShapeError(f"cannot share memory: {self.shape_string()} {NUMPY_TYPES[self.dtype].name} against "
                              f"{other.shape_string()} {NUMPY_TYPES[other.dtype].name}; count and type must agree")
 
-    def copy_from(self, Blob source, bint copy_diff=False, bint reshape=False):
+    def copy_from(self, source, bint copy_diff=False, bint reshape=False):
         """Copy the data, or with `copy_diff` the diff, of a blob of the same shape and type (Caffe Blob::CopyFrom).
 
         In GPU mode the copy stays on the device, also from another GPU's; only what is current on the host alone is copied there.
@@ -536,23 +548,24 @@ cdef class Blob:
         ShapeError
             If the shapes differ, and `reshape` is false.
         WrongTypeError
-            If the types differ.
+            If the types differ, or `source` is no Blob.
         """
-        if self.dtype != source.dtype:
-            raise WrongTypeError(f"copy_from: the source is {NUMPY_TYPES[source.dtype].name}, this blob is "
+        cdef Blob other = checked_blob(source, "source", "; to copy an array: blob.data[...] = array")
+        if self.dtype != other.dtype:
+            raise WrongTypeError(f"copy_from: the source is {NUMPY_TYPES[other.dtype].name}, this blob is "
                                  f"{NUMPY_TYPES[self.dtype].name}; convert it: blob.data[...] = source.cpu_data")
-        if not self.same_shape(source):
+        if not self.same_shape(other):
             if not reshape:
-                raise ShapeError(f"cannot copy {source.shape_string()} to {self.shape_string()}; pass reshape=True")
-            self.reshape_like(source)
+                raise ShapeError(f"cannot copy {other.shape_string()} to {self.shape_string()}; pass reshape=True")
+            self.reshape_like(other)
         cdef SyncedMemory target = self.diff_memory if copy_diff else self.data_memory
-        cdef SyncedMemory origin = source.diff_memory if copy_diff else source.data_memory
+        cdef SyncedMemory origin = other.diff_memory if copy_diff else other.data_memory
         if target is origin or self.count == 0:
             return
         if on_device() and origin.head != HEAD_AT_CPU:
             target.copy_on_device(origin, self.count * item_size(self.dtype))
         else:
-            _view(self, target, True)[...] = _view(source, origin, False)
+            _view(self, target, True)[...] = _view(other, origin, False)
 
     # ---- exchange
 
@@ -567,6 +580,7 @@ cdef class Blob:
 
     def to_proto(self, proto, bint write_diff=False):
         """Write shape and values to a BlobProto (float to `data`, double to `double_data`); legacy fields stay unset."""
+        check_message(proto, "BlobProto", "proto")
         proto.Clear()
         proto.shape.dim.extend(self.shape)
         double = "double_" if self.dtype == DOUBLE else ""
@@ -584,7 +598,10 @@ cdef class Blob:
             If `reshape` is false and the shapes differ.
         DataError
             If the number of values is not the product of the shape.
+        WrongTypeError
+            If `proto` is no BlobProto.
         """
+        check_message(proto, "BlobProto", "proto")
         legacy = any(proto.HasField(f) for f in ("num", "channels", "height", "width"))
         shape = (proto.num, proto.channels, proto.height, proto.width) if legacy else tuple(proto.shape.dim)
         if reshape:
@@ -601,9 +618,10 @@ cdef class Blob:
 
     def shape_equals(self, shape, bint legacy=False):
         """Whether a stored shape fits: exactly, or for four `legacy` numbers aligned from the last axis."""
+        shape = _sizes_of(shape)
         if not legacy:
-            return tuple(shape) == self.shape
-        return self.num_axes <= 4 and all(self.legacy_shape(axis) == shape[axis + 4] for axis in range(-4, 0))
+            return shape == self.shape
+        return len(shape) == 4 and self.num_axes <= 4 and all(self.legacy_shape(axis) == shape[axis + 4] for axis in range(-4, 0))
 
     # ---- arithmetic
 
@@ -637,13 +655,13 @@ cdef class Blob:
         """Sum of squares of the diff; 0 for memory that was never touched."""
         return _sum(self, self.diff_memory, True)
 
-    def scale_data(self, double factor):
+    def scale_data(self, factor):
         """Multiply the data in place; nothing happens to memory that was never touched."""
-        _scale(self, self.data_memory, factor)
+        _scale(self, self.data_memory, float_of(factor, "factor"))
 
-    def scale_diff(self, double factor):
+    def scale_diff(self, factor):
         """Multiply the diff in place; nothing happens to memory that was never touched."""
-        _scale(self, self.diff_memory, factor)
+        _scale(self, self.diff_memory, float_of(factor, "factor"))
 
 
 HasDeviceArray.register(Blob)
@@ -678,20 +696,40 @@ def checked_shape(shape, str what="a blob"):
         For more than 32 axes, a negative size or more than 2**31 - 1 elements.
     """
     cdef long long dims[32]
-    try:
-        shape = tuple(getattr(shape, "dim", shape))
-    except TypeError:
-        raise ShapeError(f"a shape is integers, a sequence of them or a BlobShape, got {shape!r}") from None
+    shape = _sizes_of(shape)
     if len(shape) > MAX_AXES:
         raise ShapeError(f"{what} has at most {MAX_AXES} axes, got {len(shape)}")
     for axis, size in enumerate(shape):
         if not isinstance(size, (int, np.integer)):
-            raise ShapeError(f"sizes must be integers, got {size!r}")
+            raise ShapeError(f"sizes must be integers, got {shown(size)}")
         if not 0 <= size <= MAX_COUNT:
             raise ShapeError(f"axis {axis} must have a size from 0 to 2^31 - 1, got {size} in {list(shape)}")
         dims[<int> axis] = size
     checked_count(dims, len(shape))
     return tuple(map(int, shape))
+
+
+cdef tuple _sizes_of(shape):
+    try:
+        return tuple(getattr(shape, "dim", shape))
+    except TypeError:
+        raise ShapeError(f"a shape is integers, a sequence of them or a BlobShape, got {shown(shape)}") from None
+
+
+cdef Blob checked_blob(value, str what, str remedy=""):
+    """Return a Blob that a caller gave; raise WrongTypeError if it is something else. `remedy` ends that message."""
+    if not isinstance(value, Blob):
+        raise WrongTypeError(f"{what} must be a Blob, got {shown(value)} ({type(value).__name__}){remedy}")
+    return <Blob> value
+
+
+cdef Dtype checked_dtype(value) except *:
+    """Return the type of elements that a caller gave."""
+    if not isinstance(value, int) or type(value) is bool:
+        value = int_of(value, "dtype")
+    if not 0 <= value < len(NUMPY_TYPES):
+        raise WrongTypeError(f"dtype must be FLOAT, DOUBLE or INT of minicaffe.blob, got {shown(value)}")
+    return <Dtype> <int> value
 
 
 cdef long long checked_count(const long long* dims, int num_axes) except -1:

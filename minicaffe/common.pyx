@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, int_of, shown
 from minicaffe.proto.files import REMEDY, is_below, working_directory
 
 TRAIN, TEST = 0, 1  # minicaffe.proto Phase
@@ -21,7 +21,7 @@ cdef class Generator:
     """A stream of random numbers: a `seed` and how many counters of its stream were used, `offset`."""
 
     def __init__(self, seed=None):
-        self.seed = int.from_bytes(os.urandom(8), "little") if seed is None else seed & 0xFFFFFFFFFFFFFFFF
+        self.seed = int.from_bytes(os.urandom(8), "little") if seed is None else int_of(seed, "seed") & 0xFFFFFFFFFFFFFFFF
         self.offset = 0
 
     cdef unsigned long long reserve(self, long long count) noexcept:
@@ -30,8 +30,10 @@ cdef class Generator:
         self.offset += count
         return start
 
-    def take(self, long long count=1):
-        """Take the next `count` counters of the stream and return the first of them."""
+    def take(self, count=1):
+        """Take the next `count` counters of the stream and return the first of them; raise ConfigError if they are too many to count."""
+        if not 0 <= int_of(count, "count") < 1 << 63:
+            raise ConfigError(f"must be from 0 to below 2^63, got {shown(count)}", field="count")
         return self.reserve(count)
 
 
@@ -152,10 +154,13 @@ class Caffe:
         Raises
         ------
         ConfigError
-            If the seed is negative.
+            If the seed is negative, or 2^64 or more.
+        WrongTypeError
+            If it is no int.
         """
-        if seed < 0:
-            raise ConfigError(f"a random seed must be 0 or more, got {seed}", field="random_seed")
+        seed = int_of(seed, "seed")
+        if not 0 <= seed < 1 << 64:
+            raise ConfigError(f"a random seed must be 0 or more, and below 2^64, got {shown(seed)}", field="random_seed")
         self.generator.seed = seed
         self.generator.offset = 0
 

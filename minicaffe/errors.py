@@ -7,6 +7,7 @@ net a layer) adds it with :meth:`Error.at` while the error passes by. Caffe ende
 
 import difflib
 import itertools
+import operator
 import reprlib
 
 LONGEST = 2000  # characters that are shown of a message or name: a hostile file has names of a million
@@ -227,6 +228,63 @@ def check_type(value, kinds, what, wanted, **place):
     """
     if not isinstance(value, kinds) or isinstance(value, bool) and kinds is not bool:
         raise WrongTypeError(f"{what} must be {wanted}, got {shown(value)} ({type(value).__name__})", **place)
+    return value
+
+
+def int_of(value, what, **place):
+    """Return an int that a caller gave, also as an integer of NumPy.
+
+    Parameters
+    ----------
+    value : int
+    what : str
+        Names the argument: ``"axis"``.
+    **place
+        As of `Error`.
+
+    Raises
+    ------
+    WrongTypeError
+        If it is something else; a bool is no int, nor is a float without a fraction.
+    """
+    if type(value) is int:
+        return value
+    try:
+        return operator.index(check_type(value, object, what, "an int", **place))
+    except TypeError:
+        raise WrongTypeError(f"{what} must be an int, got {shown(value)} ({type(value).__name__})", **place) from None
+
+
+def float_of(value, what, **place):
+    """Return a number that a caller gave as a float, as `int_of` does; an array without axes is one, too."""
+    try:
+        return float(check_type(value, object, what, "a number", **place) + 0)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongTypeError(f"{what} must be a number, got {shown(value)} ({type(value).__name__})", **place) from None
+
+
+def check_callable(value, what, **place):
+    """Raise `WrongTypeError` unless a value that a caller gave can be called; return it. Arguments as of `check_type`."""
+    if not callable(value):
+        raise WrongTypeError(f"{what} must be callable, got {shown(value)} ({type(value).__name__})", **place)
+    return value
+
+
+def check_message(value, kind, what, **place):
+    """Raise `WrongTypeError` unless a value that a caller gave is a message of some type; return it.
+
+    Parameters
+    ----------
+    value : object
+    kind : str
+        Name of the message type in caffe.proto, such as ``"BlobProto"``; messages of another build of that file are taken, too.
+    what : str
+        Names the argument.
+    **place
+        As of `Error`.
+    """
+    if isinstance(value, type) or getattr(getattr(value, "DESCRIPTOR", None), "name", None) != kind:
+        raise WrongTypeError(f"{what} must be a {kind} message, got {shown(value)} ({type(value).__name__})", **place)
     return value
 
 

@@ -8,11 +8,11 @@ import math
 
 import numpy as np
 
-from minicaffe.blob cimport Blob, this_thread
+from minicaffe.blob cimport Blob, checked_blob, this_thread
 from minicaffe.common cimport Generator
 from minicaffe.device.threads cimport Threads, num_threads
 
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError, Error, check_message, check_type
 
 cdef extern from "minicaffe/ops/random/caffe.hpp" nogil:
     void uniform_numbers "mc::fill_uniform"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
@@ -22,19 +22,19 @@ cdef extern from "minicaffe/ops/random/caffe.hpp" nogil:
     void keep_some "mc::keep_some"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start, double p, void* y)
 
 
-def constant(Blob blob, filler, Generator generator):
+def constant(Blob blob not None, filler, Generator generator not None):
     """Every value is ``value``, 0 unless given."""
     blob.data[...] = filler.value
 
 
-def uniform(Blob blob, filler, Generator generator):
+def uniform(Blob blob not None, filler, Generator generator not None):
     """U[min, max), by default [0, 1)."""
     if not filler.min <= filler.max:  # nan is neither
         raise ConfigError(f"must be at most max, got min {filler.min:g} and max {filler.max:g}", field="min")
     fill_uniform(blob, generator, filler.min, filler.max)
 
 
-def gaussian(Blob blob, filler, Generator generator):
+def gaussian(Blob blob not None, filler, Generator generator not None):
     """N(mean, std); with ``sparse`` s each value is kept with probability s / shape[0], else set to 0."""
     if not filler.std > 0:
         raise ConfigError(f"must be more than 0, got {filler.std:g}", field="std")
@@ -48,25 +48,25 @@ def gaussian(Blob blob, filler, Generator generator):
               blob.mutable_cpu_data_ptr())
 
 
-def positive_unitball(Blob blob, filler, Generator generator):
+def positive_unitball(Blob blob not None, filler, Generator generator not None):
     """U[0, 1), then each slice along axis 0 divided by its sum."""
     fill_uniform(blob, generator, 0, 1)
     rows = blob.data.reshape(blob.shape[0] if blob.num_axes else 1, -1)
     rows /= rows.sum(axis=1, keepdims=True)
 
 
-def xavier(Blob blob, filler, Generator generator):
+def xavier(Blob blob not None, filler, Generator generator not None):
     """U[-a, a), a = sqrt(3 / n); n is the fan that ``variance_norm`` names (Glorot and Bengio 2010)."""
     bound = math.sqrt(3 / _fan(blob, filler))
     fill_uniform(blob, generator, -bound, bound)
 
 
-def msra(Blob blob, filler, Generator generator):
+def msra(Blob blob not None, filler, Generator generator not None):
     """N(0, sqrt(2 / n)); n is the fan that ``variance_norm`` names (He et al. 2015)."""
     fill_gaussian(blob, generator, 0, math.sqrt(2 / _fan(blob, filler)))
 
 
-def bilinear(Blob blob, filler, Generator generator):
+def bilinear(Blob blob not None, filler, Generator generator not None):
     """Weights of bilinear upsampling: (1 - |i/f - c|)(1 - |j/f - c|), f = ceil(K/2), c = (K-1)/(2f), in every K x K plane."""
     if blob.num_axes != 4 or blob.shape[2] != blob.shape[3]:
         raise ConfigError(f"bilinear needs 4 axes, square in the last two, the blob has shape {list(blob.shape)}", field="type")
@@ -79,42 +79,45 @@ def bilinear(Blob blob, filler, Generator generator):
 FILLERS = {f.__name__: f for f in (constant, uniform, gaussian, positive_unitball, xavier, msra, bilinear)}
 
 
-def fill(Blob blob, filler, Generator generator, str field=""):
+def fill(blob, filler, generator, field=""):
     """Fill the data of `blob` as a FillerParameter says.
 
     Raises ConfigError with the field inside the FillerParameter, behind the `field` that holds it, for an unknown type or values
-    the type does not allow.
+    the type does not allow. Raises WrongTypeError for arguments of other types.
     """
+    check_message(filler, "FillerParameter", "filler")
+    check_type(generator, Generator, "generator", "a Generator of minicaffe.common")
+    cdef Blob to_fill = checked_blob(blob, "blob")
     try:
         if filler.type not in FILLERS:
             raise ConfigError(f"unknown filler '{filler.type}'; known are {', '.join(FILLERS)}", field="type")
-        if blob.count == 0:
+        if to_fill.count == 0:
             raise ConfigError(f"cannot fill an empty blob, shape {list(blob.shape)}")
         if filler.sparse != -1 and filler.type != "gaussian":
             raise ConfigError(f"only the gaussian filler knows it, the type is {filler.type}", field="sparse")
-        blob.begin_use(this_thread())
+        to_fill.begin_use(this_thread())
         try:
             FILLERS[filler.type](blob, filler, generator)
         finally:
-            blob.end_use()
+            to_fill.end_use()
     except Error as error:
         error.field = ".".join(filter(None, (field, error.field))) or None
         raise
 
 
-def fill_uniform(Blob blob, Generator generator, double lo, double hi):
+def fill_uniform(Blob blob not None, Generator generator not None, double lo, double hi):
     """Fill with U[lo, hi)."""
     uniform_numbers(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), lo, hi,
                     blob.mutable_cpu_data_ptr())
 
 
-def fill_gaussian(Blob blob, Generator generator, double mean, double std):
+def fill_gaussian(Blob blob not None, Generator generator not None, double mean, double std):
     """Fill with N(mean, std)."""
     gaussian_numbers(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), mean, std,
                      blob.mutable_cpu_data_ptr())
 
 
-def _fan(Blob blob, filler):
+def _fan(Blob blob not None, filler):
     """The n of xavier and msra: fan-in, fan-out or their mean (VarianceNorm 0, 1, 2)."""
     if blob.num_axes == 0:
         raise ConfigError(f"{filler.type} needs a blob with an axis, got a scalar", field="type")

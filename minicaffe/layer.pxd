@@ -15,6 +15,8 @@ cdef class Layer:
     cdef readonly object parameters        # the workspace that owns the parameter blobs, or None
     cdef readonly str key                  # the layer's name there
     cdef readonly bint has_loss
+    cdef int num_bottoms                   # those of `set_up`; -1 before it
+    cdef int num_tops
     cdef unsigned long long seen           # the stamps of bottoms and tops at the last reshape, added up
     cdef unsigned long long sized          # their counts at the last reshape or forward, for which backward has memory
     cpdef layer_setup(self, list bottom, list top)
@@ -23,6 +25,7 @@ cdef class Layer:
     cpdef backward_cpu(self, list top, list propagate_down, list bottom)
     cpdef forward_gpu(self, list bottom, list top)
     cpdef backward_gpu(self, list top, list propagate_down, list bottom)
+    cdef int check_blobs(self, list bottom, list top) except -1
     cdef int refresh(self, list bottom, list top) except -1
     cdef int run_forward(self, list bottom, list top) except -1
     cdef double loss_of(self, list top) except? -1
@@ -34,6 +37,7 @@ cdef class Layer:
 cdef class DeviceLayer(Layer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1
+    cdef int check_backward(self, list top, list propagate_down, list bottom) except -1
 
 
 cdef unsigned long long stamps(list bottom, list top)

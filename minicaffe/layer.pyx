@@ -11,13 +11,13 @@ import importlib
 import logging
 import pkgutil
 
-from minicaffe.blob cimport FLOAT, Blob, Dtype
+from minicaffe.blob cimport FLOAT, Blob, checked_dtype
 from minicaffe.kernels.types cimport is_computed
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, Error, ShapeError, WrongTypeError, check_message, check_type, int_of, shown
 from minicaffe.filler import fill
 from minicaffe.memory.synced import device_lock
 from minicaffe.proto import forks
@@ -63,20 +63,21 @@ cdef class Layer:
     parts = ()              # of its top, for each bottom: where that may be written at once (ops/epilogue.pyx)
     host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
-    def __init__(self, param, Dtype dtype=FLOAT, parameters=None, str key=None):
-        if not is_computed(dtype):
-            raise ConfigError(f"layers do not compute on {NUMPY_TYPES[dtype]}; give FLOAT or DOUBLE", field="dtype")
-        self.param = param
+    def __init__(self, param, dtype=FLOAT, parameters=None, key=None):
+        self.num_bottoms = self.num_tops = -1
+        self.dtype = checked_dtype(dtype)
+        if not is_computed(self.dtype):
+            raise ConfigError(f"layers do not compute on {NUMPY_TYPES[self.dtype]}; give FLOAT or DOUBLE", field="dtype")
+        self.param = check_message(param, "LayerParameter", "param")
         self.name = param.name
         self.type = param.type
         self.phase = param.phase
-        self.dtype = dtype
         self.blobs = []
         self.param_propagate_down = []
         self.loss_weights = []
         self.generator = caffe.generator
         self.parameters = parameters
-        self.key = key or self.name
+        self.key = check_type(key, str, "key", "a str") if key else self.name
 
     # ---- what a layer type defines
 
@@ -145,10 +146,12 @@ cdef class Layer:
 
     def flops(self, bottom, top):
         """Return the floating-point operations of forward, as net/cost.py counts them."""
+        self.check_blobs(listed(bottom, "bottom"), listed(top, "top"))
         return 2 * self.multiply_adds(bottom, top) + self.flops_per_value[0] * _largest(bottom, top)
 
     def backward_flops(self, bottom, top, needs):
         """Return those of backward, if the bottoms for which `needs` is true get a gradient."""
+        self.check_blobs(listed(bottom, "bottom"), listed(top, "top"))
         values, products = _largest(bottom, top), 2 * self.multiply_adds(bottom, top)
         cdef object flops = sum(needs) * (products // max(len(bottom), 1) + self.flops_per_value[1] * values)
         if self.learns(0) and self.blobs:
@@ -158,7 +161,7 @@ cdef class Layer:
                 flops += sum(blob.count for blob in top)    # of a bias
         return flops
 
-    def allow_force_backward(self, int bottom_index):
+    def allow_force_backward(self, bottom_index):
         """Whether ``force_backward`` may ask this bottom for a gradient."""
         return True
 
@@ -172,9 +175,12 @@ cdef class Layer:
 
     # ---- what a net calls
 
-    def set_up(self, list bottom, list top):
+    def set_up(self, bottom, top):
         """Check the numbers of blobs, then layer_setup, reshape, and the loss weights (Caffe Layer::SetUp)."""
+        bottom, top = listed(bottom, "bottom"), listed(top, "top")
         self.check_blob_counts(len(bottom), len(top))
+        self.num_bottoms, self.num_tops = len(bottom), len(top)
+        self.check_blobs(bottom, top)
         for i, blob in enumerate(top if self.refuses_in_place else ()):
             if any(blob is other for other in bottom):
                 raise ConfigError(f"{self.type} cannot work in place; give the top a name of its own", field=f"top[{i}]")
@@ -185,8 +191,9 @@ cdef class Layer:
         self.seen, self.sized = stamps(bottom, top), _sizes(bottom, top)
         self._set_loss_weights(top)
 
-    def check_blob_counts(self, int bottoms, int tops):
+    def check_blob_counts(self, bottoms, tops):
         """Raise ConfigError unless the type takes that many bottoms and tops."""
+        bottoms, tops = int_of(bottoms, "bottoms"), int_of(tops, "tops")
         for what, got, exact, least, most in (
                 ("bottom", bottoms, self.exact_num_bottom_blobs, self.min_bottom_blobs, self.max_bottom_blobs),
                 ("top", tops, self.exact_num_top_blobs, self.min_top_blobs, self.max_top_blobs)):
@@ -212,6 +219,19 @@ cdef class Layer:
         for weight, blob in zip(self.loss_weights, top):
             if weight:
                 blob.diff[...] = weight
+
+    cdef int check_blobs(self, list bottom, list top) except -1:
+        """Raise unless these are as many blobs as `set_up` had: what computes takes them from the lists without a look."""
+        if bottom is None or top is None or len(bottom) != self.num_bottoms or len(top) != self.num_tops:
+            if self.num_bottoms < 0:
+                raise ConfigError(f"layer '{self.name}' was not set up; call set_up(bottom, top) first, or use it in a net")
+            raise WrongTypeError(f"layer '{self.name}' was set up with {self.num_bottoms} bottoms and {self.num_tops} tops; give it lists "
+                                 f"of as many blobs, got {shown(bottom)} and {shown(top)}")
+        for blobs in (bottom, top):
+            for blob in <list> blobs:
+                if not isinstance(blob, Blob):
+                    raise WrongTypeError(f"bottoms and tops are lists of Blob, got {shown(blob)} ({type(blob).__name__}) in one")
+        return 0
 
     cdef int refresh(self, list bottom, list top) except -1:
         """Reshape if a blob changed since the last time."""
@@ -261,7 +281,7 @@ cdef class Layer:
         """Whether parameter `index` gets a gradient; all do until a net says otherwise."""
         return index >= len(self.param_propagate_down) or self.param_propagate_down[index]
 
-    def add_param(self, shape, filler, str filler_field):
+    def add_param(self, shape, filler, filler_field):
         """Append a parameter blob and return it.
 
         Its values come from the layer definition if that embeds blobs, else from the workspace if another net made the
@@ -272,6 +292,8 @@ cdef class Layer:
         ShapeError, ConfigError
             If the blob found has another shape, or the filler is wrong; names ``blobs[i]`` or the filler's field.
         """
+        check_message(filler, "FillerParameter", "filler")
+        check_type(filler_field, str, "filler_field", "a str")
         cdef int index = len(self.blobs)
         cdef Blob blob
         key = f"{self.key}[{index}]"
@@ -299,7 +321,7 @@ cdef class Layer:
         self.blobs.append(blob)
         return blob
 
-    def new_blob(self, shape=(0,), str what="scratch"):
+    def new_blob(self, shape=(0,), what="scratch"):
         """Return a blob of the layer's own for scratch memory."""
         return Blob(shape, self.dtype, f"{self.name} {what}")
 
@@ -318,26 +340,43 @@ cdef class DeviceLayer(Layer):
         """Compute the gradients where `on` says, as `backward_cpu` says."""
         Layer.backward_cpu(self, top, propagate_down, bottom)
 
+    cdef int check_backward(self, list top, list propagate_down, list bottom) except -1:
+        """As `check_blobs`, of the lists of a backward."""
+        self.check_blobs(bottom, top)
+        if propagate_down is None or len(propagate_down) < self.num_bottoms:
+            raise WrongTypeError(f"propagate_down must be a list of a bool for each of the {self.num_bottoms} bottoms of layer "
+                                 f"'{self.name}', got {shown(propagate_down)}")
+        return 0
+
     def capture_obstacle(self):
         return None
 
     cpdef forward_cpu(self, list bottom, list top):
+        self.check_blobs(bottom, top)
         self.forward_on(cpu_context(), bottom, top)
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+        self.check_backward(top, propagate_down, bottom)
         self.backward_on(cpu_context(), top, propagate_down, bottom)
 
     cpdef forward_gpu(self, list bottom, list top):
+        self.check_blobs(bottom, top)
         cdef Context on = context()
         with device_lock:
             self.forward_on(on, bottom, top)
             settle(on)
 
     cpdef backward_gpu(self, list top, list propagate_down, list bottom):
+        self.check_backward(top, propagate_down, bottom)
         cdef Context on = context()
         with device_lock:
             self.backward_on(on, top, propagate_down, bottom)
             settle(on)
+
+
+cdef list listed(blobs, str what):
+    """Return a list of blobs that a caller gave."""
+    return check_type(blobs, list, what, "a list of Blob")
 
 
 cdef long long _largest(list bottom, list top):
@@ -372,7 +411,7 @@ _types = {}
 _found = False
 
 
-def register_layer(str name, layer_class):
+def register_layer(name, layer_class):
     """Make `layer_class`, a subclass of Layer, the layer type called `name`.
 
     Raises
@@ -380,8 +419,9 @@ def register_layer(str name, layer_class):
     ConfigError
         If the name is taken by another class, or the class is no Layer.
     """
+    check_type(name, str, "name", "the name of a layer type")
     if not (isinstance(layer_class, type) and issubclass(layer_class, Layer)):
-        raise ConfigError(f"a layer type is a subclass of Layer, got {layer_class!r}", field=name)
+        raise ConfigError(f"a layer type is a subclass of Layer, got {shown(layer_class)}", field=name)
     if _types.setdefault(name, layer_class) is not layer_class:
         raise ConfigError(f"layer type '{name}' is registered already, by {_types[name].__module__}", field=name)
 
@@ -402,7 +442,7 @@ cdef list _modules():
     return [module.name for module in pkgutil.walk_packages(package.__path__, "minicaffe.layers.")]
 
 
-def layer_class(str name):
+def layer_class(name):
     """Return the class of a layer type.
 
     Raises
@@ -410,6 +450,7 @@ def layer_class(str name):
     ConfigError
         For an unknown type; names the forks that have it, near names, or all.
     """
+    check_type(name, str, "name", "the name of a layer type")
     if name not in _types and not _found:
         for module in _modules():
             if module.rpartition(".")[2].replace("_", "") == name.lower():

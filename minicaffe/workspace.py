@@ -161,8 +161,10 @@ class Workspace:
     def print_blob_sizes(self, file=None):
         """Print name, bytes and type of each own slot, largest first, to `file` or stdout (Caffe2's PrintBlobSizes).
 
-        In the total shared memory counts once.
+        In the total shared memory counts once. Raises WrongTypeError for a `file` without `write`.
         """
+        if file is not None and not hasattr(file, "write"):
+            raise WrongTypeError(f"file must be open for writing text, got {shown(file)} ({type(file).__name__})")
         rows = self._memories()
         width = max([5, *(len(name) for name, _, _ in rows)])
         total = {piece: nbytes for _, _, memory in rows for piece, nbytes in memory.items()}

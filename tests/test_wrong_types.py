@@ -5,6 +5,8 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import memory, proto
+from minicaffe.blob import Blob
+from minicaffe.common import Generator
 from minicaffe.errors import (
     LONGEST_VALUE,
     ConfigError,
@@ -12,10 +14,15 @@ from minicaffe.errors import (
     FileError,
     MissingNameError,
     WrongTypeError,
+    check_callable,
     check_type,
+    float_of,
+    int_of,
     names_of,
     shown,
 )
+from minicaffe.filler import fill
+from minicaffe.layer import Layer, layer_class
 from minicaffe.plan import Plan, Step
 from minicaffe.workspace import Workspace
 
@@ -136,3 +143,102 @@ def test_what_a_message_shows_of_a_value():
     assert check_type(3, int, "n", "a number") == 3 and names_of(None, "x") == [] and names_of(("a",), "x") == ["a"]
     with pytest.raises(WrongTypeError, match=r"n must be a number, got True \(bool\)"):
         check_type(True, int, "n", "a number")
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "x", [], object(), np.zeros(2)], ids=lambda value: type(value).__name__)
+def test_what_is_no_blob_and_no_message(net, wrong):
+    blob, synced, layer = Blob((2, 3)), memory.SyncedMemory(8), net.layer_dict["ip"]
+    for call in (lambda: blob.share_data(wrong), lambda: blob.share_diff(wrong), lambda: blob.copy_from(wrong),
+                 lambda: blob.reshape_like(wrong), lambda: blob.take_pushed(wrong), lambda: blob.from_proto(wrong),
+                 lambda: blob.to_proto(wrong), lambda: net.own_on_device([wrong]), lambda: net.own_on_device(5), lambda: Layer(wrong),
+                 lambda: layer.add_param((1,), wrong, "f"), lambda: layer.set_up([wrong], [blob]), lambda: layer.set_up(5, []),
+                 lambda: layer.forward_cpu([wrong], [blob]), lambda: layer.backward_cpu([blob], [True], [wrong]),
+                 lambda: fill(wrong, caffe.proto.caffe_pb2.FillerParameter(), Generator(1)), lambda: fill(blob, wrong, Generator(1)),
+                 lambda: fill(blob, caffe.proto.caffe_pb2.FillerParameter(), wrong), lambda: synced.exchange_private(wrong),
+                 lambda: synced.copy_on_device(wrong, 4), lambda: synced.private_data(wrong), lambda: caffe.io.blobproto_to_array(wrong),
+                 lambda: caffe.io.datum_to_array(wrong)):
+        with pytest.raises(WrongTypeError):
+            call()
+    assert blob.shape == (2, 3)
+
+
+def test_lists_that_have_too_few_blobs(net):
+    layer = net.layer_dict["ip"]
+    for call in (lambda: layer.forward_cpu([], []), lambda: layer.backward_cpu([], [], []), lambda: layer.flops([], []),
+                 lambda: layer.backward_flops([], [], []), lambda: layer.forward_cpu(None, None)):     # these ended the process
+        with pytest.raises(WrongTypeError, match="was set up with 1 bottoms and 1 tops"):
+            call()
+    with pytest.raises(WrongTypeError, match="propagate_down must be a list"):
+        layer.backward_cpu([Blob((1, 2))], [], [Blob((1, 2))])
+
+
+@pytest.mark.parametrize("wrong", [None, 1.5, "5", [], True, object(), np.zeros(2)], ids=lambda value: type(value).__name__)
+def test_what_is_no_integer(net, wrong):
+    blob, system = Blob((2, 3)), memory.SystemAllocator()
+    for call in (lambda: blob.canonical_axis(wrong), lambda: blob.count_from(wrong), lambda: blob.legacy_shape(wrong),
+                 lambda: net.forward_from_to(wrong, 1), lambda: net.backward_from_to(1, wrong), lambda: net.backward_layer(wrong),
+                 lambda: net.add_hook(wrong, print), lambda: caffe.set_num_threads(wrong), lambda: caffe.set_random_seed(wrong),
+                 lambda: caffe.set_solver_count(wrong), lambda: caffe.set_solver_rank(wrong), lambda: Generator(1).take(wrong),
+                 lambda: system.free(wrong), lambda: system.record_stream(wrong, 0), lambda: memory.SyncedMemory(8).clear(wrong),
+                 lambda: Blob((2,), wrong), lambda: memory.CachingAllocator(system).base_allocation(wrong)):
+        with pytest.raises(WrongTypeError):
+            call()
+    if wrong is not None:
+        with pytest.raises(WrongTypeError, match="level must be an int, got"):
+            caffe.init_log(wrong)
+    if wrong is None or type(wrong) is list:
+        for call in (lambda: blob.scale_data(wrong), lambda: blob.scale_diff(wrong), lambda: blob.fill_diff(wrong)):
+            with pytest.raises(WrongTypeError, match="must be a number"):
+                call()
+    with pytest.raises(Error):
+        blob.shape_equals(5)
+
+
+def test_integers_that_are_too_large(net):
+    blob, large = Blob((2, 3)), 1 << 80
+    for call in (lambda: blob.canonical_axis(large), lambda: blob.count_from(large), lambda: blob.legacy_shape(-large),
+                 lambda: net.forward_from_to(large, 1), lambda: net.backward_from_to(1, -large), lambda: net.backward_layer(large),
+                 lambda: net.add_hook(large, print), lambda: caffe.set_num_threads(large), lambda: caffe.set_random_seed(large),
+                 lambda: Generator(1).take(large), lambda: memory.SystemAllocator().free(large), lambda: Blob((2,), 99)):
+        with pytest.raises(Error):
+            call()
+    assert blob.canonical_axis(np.int64(-1)) == 1 and int_of(np.int32(3), "n") == 3 and float_of(np.float32(0.5), "x") == 0.5
+
+
+def test_functions_that_set_something(files):
+    for call in (lambda: caffe.set_precision([]), lambda: memory.register([], print), lambda: memory.unregister([]),
+                 lambda: memory.register(memory.CPUPlace, None), lambda: memory.register(memory.CPUPlace, print, side=5),
+                 lambda: memory.allocator_of([]), lambda: Workspace().print_blob_sizes(5), lambda: caffe.register_layer(None, Layer),
+                 lambda: layer_class(None), lambda: memory.SyncedMemory(8, None), lambda: Blob((2,), 0, None)):
+        with pytest.raises(WrongTypeError):
+            call()
+    assert memory.used(memory.CPUPlace()) >= 0     # its provider is still there
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "x"], ids=lambda value: type(value).__name__)
+def test_hooks_that_cannot_be_called(net, files, wrong):
+    solver = caffe.SGDSolver("solver.prototxt")
+    calls = [lambda: net.before_forward(wrong), lambda: net.after_backward(wrong), lambda: net.add_hook(0, wrong)]
+    if wrong is not None:
+        calls += [lambda: solver.add_callback(print, wrong), lambda: solver.add_callback(wrong, print),
+                  lambda: net.forward_backward(on_loss=wrong)]
+    for call in calls:
+        with pytest.raises(WrongTypeError, match="must be callable, got"):
+            call()
+    with pytest.raises(ConfigError, match="was not added there"):
+        net.remove_hook(0, print)
+    net.forward()
+    assert check_callable(print, "x") is print and not solver.callbacks
+
+
+def test_a_changed_list_of_parameters(net):
+    layer = net.layer_dict["ip"]
+    kept = list(layer.blobs)
+    for change in (lambda: layer.blobs.__setitem__(0, np.zeros((2, 2))), layer.blobs.clear):
+        layer.blobs[:] = kept
+        change()
+        for call in (net.forward, net.backward, net.reshape, lambda: net.backward_layer(1)):
+            with pytest.raises(WrongTypeError, match=r"layer 'ip' \(InnerProduct\): blobs: .*net.params\['ip'\]\[i\].data\[...\] = array"):
+                call()
+    layer.blobs[:] = kept
+    net.forward()

@@ -29,7 +29,7 @@ from minicaffe.device.context cimport (Context, CudaKernel, CudaStream, HostImag
 
 from minicaffe import sim
 from minicaffe.cuda import compile, driver, libraries
-from minicaffe.errors import ConfigError, DeviceError, WrongDeviceError
+from minicaffe.errors import ConfigError, DeviceError, WrongDeviceError, int_of
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
@@ -602,6 +602,12 @@ def check_owner(int owner, str name):
 
 # ---- the present device
 
+cdef int number_of_device(index) except? -1:
+    """Return the number of a device that a caller gave; of one that no C int holds -1, which `get_device` refuses, too."""
+    index = int_of(index, "device_id")
+    return index if -1 <= index < 1 << 31 else -1
+
+
 def use_gpu(index=None):
     """Compute on device `index` (by default the selected one, first 0) from now on, in all threads.
 
@@ -609,7 +615,7 @@ def use_gpu(index=None):
     """
     global _selected
     driver.start()      # says so if this process was forked
-    cdef Device chosen = get_device(_selected if index is None else index)
+    cdef Device chosen = get_device(_selected if index is None else number_of_device(index))
     _selected = chosen.index
     chosen.wait_for_guests()
     chosen.guests.clear()
@@ -629,7 +635,7 @@ def use_cpu():
 def select(index):
     """Choose the device of GPU mode, at once if that is the present mode (Caffe's SetDevice)."""
     global _selected
-    _selected = get_device(index).index
+    _selected = get_device(number_of_device(index)).index
     if on_device():
         use_gpu(index)
 

@@ -5,7 +5,7 @@ import math
 import os
 from pathlib import Path
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, int_of, shown
 
 log = logging.getLogger("minicaffe")
 
@@ -25,10 +25,11 @@ def set_num_threads(n):
 
     The number changes results by rounding at most. The threads are one pool: a net that computes in a second Python thread while
     they are in use computes on that thread alone. While other programs keep the processors busy, fewer may be used. Raises
-    ConfigError if `n` is less than 1 or more than 1024.
+    ConfigError if `n` is less than 1 or more than 1024, WrongTypeError if it is no int.
     """
+    n = int_of(n, "n")
     if not 1 <= n <= kMaxThreads:
-        raise ConfigError(f"the number of threads must be 1 to {kMaxThreads}, got {n}", field="set_num_threads")
+        raise ConfigError(f"the number of threads must be 1 to {kMaxThreads}, got {shown(n)}", field="set_num_threads")
     _threads.count = n
 
 

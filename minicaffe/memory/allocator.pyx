@@ -19,6 +19,7 @@ from cython.operator cimport dereference
 from libc.stdlib cimport free as c_free
 from posix.stdlib cimport posix_memalign
 
+from minicaffe.arguments cimport bytes_of
 from minicaffe.memory.reporter cimport Reporter, Usage
 
 from numbers import Integral
@@ -142,7 +143,7 @@ cdef class Allocator:
         checked(nbytes)
         raise ConfigError(f"a {type(self).__name__} gives no memory for a chosen stream; ask a CachingAllocator or BuddyAllocator")
 
-    def record_stream(self, size_t address, stream):
+    def record_stream(self, address, stream):
         """Say that `stream`, too, uses the block at `address`: once freed, it is not given out before `stream` got there.
 
         An allocator that caches nothing has nothing to do: a driver's own free waits for all streams. Nor has any of pageable
@@ -160,6 +161,7 @@ cdef class Allocator:
         ConfigError
             If the allocator was made without `streams`.
         """
+        bytes_of(address, "address")
         if self.upstream is not None:
             self.upstream.record_stream(address, stream)
 
@@ -176,7 +178,7 @@ cdef class Allocator:
         """
         return <size_t>provider(self, "alloc").alloc_ptr(checked(nbytes))
 
-    def free(self, size_t address):
+    def free(self, address):
         """Free the block at `address`; where it is overridden, ``super().free(address)`` gives it back to `upstream`.
 
         Raises
@@ -184,7 +186,7 @@ cdef class Allocator:
         PointerError
             If no block of this allocator lives there.
         """
-        provider(self, "free").free_ptr(<void*>address)
+        provider(self, "free").free_ptr(<void*>bytes_of(address, "address"))
 
     def __reduce__(self):
         raise WrongTypeError(f"a {type(self).__name__} cannot be copied or pickled: its memory is of this process")

@@ -26,6 +26,7 @@ from libc.stdlib cimport free as c_free
 from libc.string cimport memcpy, memset
 from libcpp.map cimport map as ordered_map
 
+from minicaffe.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
@@ -345,8 +346,8 @@ cdef class BuddyAllocator(StreamAllocator):
         self.leaf_of(pool, address)
         return pool.stream
 
-    def record_stream(self, size_t address, stream):
-        if self.sizes.count(address) > 0:   # too large for the pools
+    def record_stream(self, address, stream):
+        if self.sizes.count(bytes_of(address, "address")) > 0:   # too large for the pools
             self.upstream.record_stream(address, stream_number(stream))
         else:
             StreamAllocator.record_stream(self, address, stream)

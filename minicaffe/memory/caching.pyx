@@ -40,6 +40,7 @@ from libcpp.pair cimport pair
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
+from minicaffe.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
@@ -47,7 +48,7 @@ from minicaffe.memory.streams cimport StreamAllocator, StreamOrder
 
 from collections import namedtuple
 
-from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
+from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError, int_of, shown
 from minicaffe.memory.reporter import Stats, live, reporter
 from minicaffe.memory.streams import stream_number
 
@@ -357,8 +358,8 @@ cdef class CachingAllocator(StreamAllocator):
         ConfigError
             If `nbytes` is negative.
         """
-        if nbytes is not None and not 0 <= nbytes < ANY:
-            raise ConfigError(f"must be a number of bytes, from 0 to 2^64 - 2, got {nbytes}", field="CachingAllocator.limit")
+        if nbytes is not None and not 0 <= int_of(nbytes, "nbytes") < ANY:
+            raise ConfigError(f"must be a number of bytes, from 0 to 2^64 - 2, got {shown(nbytes)}", field="CachingAllocator.limit")
         self.limit = ANY if nbytes is None else nbytes
 
     cdef size_t largest_free(self) noexcept:
@@ -403,7 +404,7 @@ cdef class CachingAllocator(StreamAllocator):
         cdef pair[size_t, size_t] found = self.free_bytes(ANY if stream is None else stream_number(stream))
         return found.first, found.second
 
-    def base_allocation(self, size_t address):
+    def base_allocation(self, address):
         """Give where the segment begins that a live block was cut from, and its bytes (THC's getBaseAllocation).
 
         Raises
@@ -411,7 +412,7 @@ cdef class CachingAllocator(StreamAllocator):
         PointerError
             If no live block starts at `address`.
         """
-        cdef Block* block = self.find_live(address)
+        cdef Block* block = self.find_live(bytes_of(address, "address"))
         cdef size_t nbytes = 0
         while block.left != NULL:
             block = block.left

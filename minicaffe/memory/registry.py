@@ -8,7 +8,7 @@ from collections import namedtuple
 from numbers import Integral
 from threading import RLock
 
-from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTypeError, shown
+from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTypeError, check_callable, check_type, shown
 from minicaffe.memory import reporter
 from minicaffe.memory.allocator import Allocator, SystemAllocator
 from minicaffe.memory.buffer import Buffer
@@ -56,13 +56,24 @@ class Registry:
             ``streams(place)`` gives the StreamOrder that caching allocators go by.
         default : str
             Name of the allocator, as for `use`, that serves a place unless another is chosen.
+
+        Raises
+        ------
+        WrongTypeError
+            If `place_type` is no type, one of the functions cannot be called, or `default` is no str.
         """
+        check_callable(factory, "factory", field="memory.register")
+        for function, name in ((side, "side"), (streams, "streams")):
+            if function is not None:
+                check_callable(function, name, field="memory.register")
+        check_type(default, str, "default", "the name of an allocator", field="memory.register")
         with self._lock:
             self.unregister(place_type)
             self._providers[place_type] = Provider(factory, side, streams, default)
 
     def unregister(self, place_type):
-        """Forget the provider of a kind of place and its allocators; blocks that live keep theirs."""
+        """Forget the provider of a kind of place and its allocators; blocks that live keep theirs; WrongTypeError for no type."""
+        check_type(place_type, type, "place_type", "the type of a place, such as CUDAPlace")
         with self._lock:
             self._providers.pop(place_type, None)
             for made in self._allocators, self._sides:
@@ -120,6 +131,8 @@ class Registry:
         if name is not None:
             return self._make(place, name)
         with self._lock:
+            if type(place).__hash__ is None:
+                check_place(place, "memory.allocator_of")
             if place not in self._allocators:
                 self._allocators[place] = self._make(place, self._provider(place).default)
             return self._allocators[place]

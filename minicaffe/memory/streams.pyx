@@ -12,6 +12,7 @@ cimport cython
 from cython.operator cimport dereference
 from libcpp.vector cimport vector
 
+from minicaffe.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator
 
 from collections import deque
@@ -159,17 +160,17 @@ cdef class StreamAllocator(Allocator):
         self.record_stream(address, stream)     # a block that belongs to no stream waits for this one, too
         return address
 
-    def record_stream(self, size_t address, stream):
+    def record_stream(self, address, stream):
         cdef size_t number = stream_number(stream)
-        cdef size_t known
-        if number == self.own_stream(address) or self.place == PAGEABLE:
+        cdef size_t known, start = bytes_of(address, "address")
+        if number == self.own_stream(start) or self.place == PAGEABLE:
             return      # a copy from pageable memory has read it when the call returns
         if self.streams is None:
             raise one_stream(self)
-        for known in self.users[address]:
+        for known in self.users[start]:
             if known == number:
                 return
-        self.users[address].push_back(number)
+        self.users[start].push_back(number)
 
     def empty_cache(self):
         """Wait for blocks that other streams use, then give everything without a live block back to `upstream`."""

@@ -15,17 +15,17 @@ from cpython.ref cimport PyObject
 from libc.string cimport memset
 
 from minicaffe.kernels.types cimport BF16
+from minicaffe.arguments cimport bytes_of
 from minicaffe.memory.buffer cimport Buffer, foreign_buffer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
 
 import threading
 
-from minicaffe.errors import ConfigError, Error, RecycledError, WrongDeviceError, WrongTypeError
+from minicaffe.errors import ConfigError, Error, RecycledError, WrongDeviceError, WrongTypeError, check_type
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
-from minicaffe.memory.sizes import checked
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* o)
@@ -201,9 +201,9 @@ cdef class SyncedMemory:
         Between plain and private layouts, so far.
     """
 
-    def __cinit__(self, size, str name="", place=None):
-        self.size = size if type(size) is int and 0 <= size < 1 << 64 else checked(size, "size")    # mostly without a call
-        self._name = name
+    def __cinit__(self, size, name="", place=None):
+        self.size = bytes_of(size, "size")
+        self._name = name if type(name) is str else check_type(name, str, "name", "a str")
         self._place = place
         self.gpu = -1
 
@@ -255,15 +255,16 @@ cdef class SyncedMemory:
                 self.become(HEAD_AT_CPU, "show_private")
         return 0
 
-    def clear(self, size_t nbytes):
+    def clear(self, nbytes):
         """Let all be zeros if `nbytes` are all and only one side on the host is valid, and return whether that was so.
 
         Whoever looks next fills them in; who overwrites all does not need to.
         """
+        cdef size_t size = bytes_of(nbytes, "nbytes")
         with device_lock:
             if self.overwritten:
                 return False
-            whole = nbytes == self.size and (self.head == HEAD_AT_CPU
+            whole = size == self.size and (self.head == HEAD_AT_CPU
                                              or self.head == HEAD_AT_PRIVATE and self.arrangement.plain_nbytes == self.size)
             if not whole or self.shown():
                 return self.head == UNINITIALIZED
@@ -307,15 +308,18 @@ cdef class SyncedMemory:
             self.private_side = self.arrangement = None
         return 0
 
-    def exchange_private(self, SyncedMemory other not None):
+    def exchange_private(self, other):
         """Swap the private sides, which become the only valid ones, with another memory whose private side has the same layout."""
+        if not isinstance(other, SyncedMemory):
+            check_type(other, SyncedMemory, "other", "a SyncedMemory")
+        cdef SyncedMemory memory = other
         with device_lock:
-            if self.private_side is None or other.private_side is None or self.arrangement != other.arrangement:
+            if self.private_side is None or memory.private_side is None or self.arrangement != memory.arrangement:
                 raise self.wrong("exchange_private", f"needs a memory whose private side has the same layout, got {other!r}")
-            self.private_side, other.private_side = other.private_side, self.private_side
+            self.private_side, memory.private_side = memory.private_side, self.private_side
             self.become(HEAD_AT_PRIVATE, "exchange_private")
-            other.become(HEAD_AT_PRIVATE, "exchange_private")
-            self.private_side.name, other.private_side.name = self._name, other._name
+            memory.become(HEAD_AT_PRIVATE, "exchange_private")
+            self.private_side.name, memory.private_side.name = self._name, memory._name
 
     cpdef bint recycle(self) except -1:
         """Give back the blocks of all sides, unless somebody else has a hold on one; until `renew` reading and writing raise.
@@ -382,18 +386,21 @@ cdef class SyncedMemory:
         self.private_side, self.arrangement = None, layout
         return 0
 
-    def private_data(self, Layout layout):
+    def private_data(self, layout):
         """Give the private side in `layout`, to read."""
+        check_type(layout, Layout, "layout", "a Layout")
         self.private_data_ptr(layout)
         return self.private_side.toreadonly()
 
-    def mutable_private_data(self, Layout layout):
+    def mutable_private_data(self, layout):
         """Give the private side in `layout`, to read and write; the plain sides become stale."""
+        check_type(layout, Layout, "layout", "a Layout")
         self.mutable_private_data_ptr(layout)
         return self.private_side
 
-    def overwrite_private_data(self, Layout layout):
+    def overwrite_private_data(self, layout):
         """Give the private side in `layout`, to be overwritten; the plain sides become stale."""
+        check_type(layout, Layout, "layout", "a Layout")
         self.overwrite_private_data_ptr(layout)
         return self.private_side
 
@@ -457,22 +464,23 @@ cdef class SyncedMemory:
             raise self.wrong(call, f"needs {self.size} bytes, got {nbytes}")
         return foreign_buffer(ptr, nbytes, CPUPlace(), owner, self._name)
 
-    def set_gpu_data(self, size_t address, owner=None):
+    def set_gpu_data(self, address, owner=None):
         """Take `size` bytes at device `address` as the device side; `owner` is kept alive, the memory never freed."""
         if address == 0:
             raise self.wrong("set_gpu_data", "needs a device address, got 0")
+        cdef size_t start = bytes_of(address, "address")
         with device_lock:
             place = self.place
-            gpu = registry.device_side(place).device_of(address)
+            gpu = registry.device_side(place).device_of(start)
             if gpu >= 0 and gpu != place.device:
                 if self._place is not None:
-                    raise WrongDeviceError(f"SyncedMemory.set_gpu_data: {address:#x} is memory of GPU {gpu}, this memory's device "
+                    raise WrongDeviceError(f"SyncedMemory.set_gpu_data: {start:#x} is memory of GPU {gpu}, this memory's device "
                                            f"side is on GPU {place.device}; give memory of that one", field=self._name or None)
                 place = type(place)(gpu)
             if _current_gpu >= 0:
                 registry.device_side(place).admit(self._name, None)
             self._place = place
-            self.act(SET_GPU_DATA, foreign_buffer(<void*>address, self.size, place, owner, self._name))
+            self.act(SET_GPU_DATA, foreign_buffer(<void*>start, self.size, place, owner, self._name))
 
     def async_gpu_push(self, stream):
         """Put the copy of the host side to the device on `stream`; wait for the stream before using the device side.
@@ -491,7 +499,7 @@ cdef class SyncedMemory:
         self.use_on_device(-1)
         self.act(ASYNC_GPU_PUSH, stream)
 
-    def copy_on_device(self, SyncedMemory source, size_t nbytes):
+    def copy_on_device(self, source, nbytes):
         """Copy the first `nbytes` of `source`, device side to device side, also from another GPU; the host does not wait.
 
         Raises
@@ -501,16 +509,20 @@ cdef class SyncedMemory:
         WrongDeviceError
             If this memory is on another GPU than the current one.
         """
-        if nbytes > min(self.size, source.size) or source is self:
+        if not isinstance(source, SyncedMemory):
+            check_type(source, SyncedMemory, "source", "a SyncedMemory")
+        cdef SyncedMemory other = source
+        cdef size_t size = bytes_of(nbytes, "nbytes")
+        if size > min(self.size, other.size) or other is self:
             raise self.wrong("copy_on_device", f"cannot copy {nbytes} bytes here ({self.size} bytes) from {source!r}")
         with device_lock:
-            if nbytes < self.size:
+            if size < self.size:
                 self.mutable_gpu_data_ptr()     # the rest stays
             else:
                 self.use_on_device(-1)
-            if not steps[<int>GPU_DATA][<int>source.head].idle:
-                source.act(GPU_DATA, None)
-            self.act(COPY_ON_DEVICE, (source, nbytes))
+            if not steps[<int>GPU_DATA][<int>other.head].idle:
+                other.act(GPU_DATA, None)
+            self.act(COPY_ON_DEVICE, (other, size))
 
     cdef int use_on_device(self, int call) except -1 with gil:
         """Do `call` (-1: nothing) where the device side may be one of another GPU than the current one: refuse it, or lend it."""

@@ -28,6 +28,7 @@ cdef class Node:
     cdef int forward_with(self, int most, bint lasting, list parts) except -1
     cdef int separate(self) except -1
     cdef int backward(self) except -1
+    cdef int check_params(self, Py_ssize_t made) except -1
     cdef int renew_tops(self) except -1
     cdef int renew_bottoms(self) except -1
     cdef unsigned long long stamp(self) noexcept

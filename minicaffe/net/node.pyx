@@ -10,7 +10,7 @@ from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.ops.engine cimport Operation
 from minicaffe.ops.epilogue cimport Epilogue
 
-from minicaffe.errors import Error, WrongTypeError, shown
+from minicaffe.errors import Error, WrongTypeError, check_type, shown
 from minicaffe.layer import DeviceLayer
 
 
@@ -26,8 +26,10 @@ cdef class Node:
     line : int, optional
     """
 
-    def __init__(self, Layer layer not None, list bottoms not None, list tops not None, file=None, line=None):
-        self.layer, self.bottoms, self.tops, self.file, self.line = layer, bottoms, tops, file, line
+    def __init__(self, layer, bottoms, tops, file=None, line=None):
+        self.layer = check_type(layer, Layer, "layer", "a Layer")
+        self.bottoms, self.tops = (check_type(blobs, list, name, "a list of Blob") for blobs, name in ((bottoms, "bottoms"), (tops, "tops")))
+        self.file, self.line = file, line
         self.name, self.type, self.param = layer.name, layer.type, layer.param
         self.followers = []
 
@@ -144,6 +146,18 @@ cdef class Node:
             self.layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
         except Error as error:
             raise self.placed(error)
+
+    cdef int check_params(self, Py_ssize_t made) except -1:
+        """Raise unless the layer's list of parameters, which Python may change, still has the `made` blobs or more."""
+        cdef list blobs = self.layer.blobs
+        wrong = blobs is None or len(blobs) < made
+        for blob in blobs or ():
+            wrong = wrong or not isinstance(blob, Blob)
+        if wrong:
+            got = [f"a {type(blob).__name__}" for blob in blobs or ()]
+            raise self.placed(WrongTypeError(f"the layer was made with {made} blobs, its list has {', '.join(got) or 'none'} now; to set "
+                                             f"values write net.params['{self.name}'][i].data[...] = array", field="blobs"))
+        return 0
 
     cdef int renew_tops(self) except -1:
         """Let the layer write data that was recycled; not of a top that is a bottom, too, and would be read first."""

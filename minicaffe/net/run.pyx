@@ -17,7 +17,7 @@ from minicaffe.net.node cimport ALONE, CARRIED, Node
 from minicaffe.device.context cimport Context, context
 from minicaffe.ops.engine cimport Operation
 
-from minicaffe.errors import ConfigError, ShapeError, close_matches
+from minicaffe.errors import ConfigError, ShapeError, check_callable, check_type, close_matches, int_of, shown
 from minicaffe.memory.reporter import reporter
 from minicaffe.net.node import link_followers
 from minicaffe.net.observe import log_backward, log_forward, log_norms
@@ -54,6 +54,7 @@ cdef class Runner:
     cdef int device             # the GPU that it ran on first, -1 if none
     cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list param_counts      # of all parameters, as their layers made them
+    cdef list params_made       # how many each layer made
     cdef list computed          # the blobs whose data layers write, not those that sources give, and the learnable parameters
     cdef dict loss_copies       # top with a loss -> its copy (late_loss)
     cdef list hooks
@@ -85,6 +86,7 @@ cdef class Runner:
         self.learnable_params = [param_table.params[i] for i in param_table.learnable]
         self.computed = [blob for blob in self.blob_list if blob not in given] + self.learnable_params
         self.param_counts = [blob.count for blob in param_table.params]
+        self.params_made = [len(node.layer.blobs) for node in nodes]
         link_followers(nodes)
         self.lock = NetLock([*self.blob_list, *param_table.params])
         self.recycles = self.in_parts = True
@@ -107,7 +109,7 @@ cdef class Runner:
         ConfigError
             If it is none of them.
         """
-        if plan and plan not in PLANS:
+        if plan and check_type(plan, str, "plan", "a str") not in PLANS:
             raise ConfigError(f"must be one of {', '.join(PLANS)}, got '{plan}'{close_matches(plan, PLANS)}", field="plan")
         self.plan, self.training, self.lifetimes = plan, training, None
         self.kept = {*kept, *(top for node in self.nodes for top, weight in zip(node.tops, node.loss_weights)
@@ -126,7 +128,7 @@ cdef class Runner:
             self.lifetimes = Lifetimes(self.nodes, self.kept, self.param_table.params, self.learnable_params, self.training, stamp)
         return self.lifetimes
 
-    cpdef double forward_from_to(self, int start, int end) except? -1:
+    cpdef double forward_from_to(self, start, end) except? -1:
         """Run layers `start` to `end`, both included; return the sum of their losses.
 
         Raises
@@ -134,18 +136,23 @@ cdef class Runner:
         ConfigError
             If `start` is negative or `end` is not a layer's index.
         """
+        start, end = int_of(start, "start"), int_of(end, "end")
         self.check_range(start, end)
         with self.lock:
             return self.compute(True, start, end) + self.losses(start, end)
 
-    cpdef backward_from_to(self, int start, int end):
+    cpdef backward_from_to(self, start, end):
         """Run the backward of layers `start` down to `end`, both included, where it is needed."""
+        start, end = int_of(start, "start"), int_of(end, "end")
+        self.check_range(end, start)
+        self.backward_of(start, end)
+
+    cdef int backward_of(self, int start, int end) except -1:
         cdef Lifetimes lifetimes
         cdef Node node
         cdef int i
         cdef bint offers
         cdef list complete
-        self.check_range(end, start)
         with self.lock:
             self.check_ready()
             self.complete, self.waiting = [], 0
@@ -225,8 +232,9 @@ cdef class Runner:
             self.complete_by = stamp, completion(self.nodes, self.learnable_params, heads(self.nodes))
         return self.complete_by[1]
 
-    def backward_layer(self, int index):
+    def backward_layer(self, index):
         """Run the backward of one layer, whether the net needs it or not; raise ConfigError for a layer that there is not."""
+        index = int_of(index, "index")
         if not 0 <= index < len(self.nodes):
             raise ConfigError(f"must be from 0 to {len(self.nodes) - 1}, got {index}", field="index")
         with self.lock:
@@ -258,13 +266,15 @@ cdef class Runner:
         """
         cdef int last = len(self.nodes) - 1
         cdef double loss
+        if on_loss is not None and not callable(on_loss):
+            check_callable(on_loss, "on_loss")
         with self.lock:
             loss = self.compute(run_sources, 0, last)
             if read_loss:
                 loss += self.losses(0, last)
             if on_loss is not None:
                 on_loss(loss)
-            self.backward_from_to(last, 0)
+            self.backward_of(last, 0)
             if self.debug_info:
                 log_norms(self.learnable_params)
             return loss
@@ -275,9 +285,9 @@ cdef class Runner:
             index -= 1
         return (<Node> self.nodes[index]).separate()
 
-    cdef int check_range(self, int low, int high) except -1:
-        if low < 0 or high >= len(self.nodes):
-            raise ConfigError(f"layers {low}..{high} are out of range, the net has {len(self.nodes)}")
+    cdef int check_range(self, low, high) except -1:
+        if not (0 <= low <= len(self.nodes) and -1 <= high < len(self.nodes)):
+            raise ConfigError(f"layers {shown(low)}..{shown(high)} are out of range, the net has {len(self.nodes)}")
 
     cdef double compute(self, bint sources, int start, int end) except? -1:
         """Run layers forward, those without bottoms only if `sources`; return the losses that cannot be read later."""
@@ -323,11 +333,12 @@ cdef class Runner:
         return loss
 
     cdef int check_ready(self) except -1:
-        """Raise if a parameter's count is not what its layer was made for, or the net's memory lies on another GPU."""
+        """Raise if a layer's parameters are not what it was made for, or the net's memory lies on another GPU."""
         cdef Context on = context()
         cdef list params = self.param_table.params
         cdef Blob blob
         cdef int i
+        self.check_params()
         for i in range(len(params)):
             blob = <Blob> params[i]
             if blob.count != <long long> self.param_counts[i]:
@@ -340,6 +351,13 @@ cdef class Runner:
         if self.device != on.stream.device:
             raise ConfigError(f"the net's memory is on GPU {self.device}, the present one is GPU {on.stream.device}; call "
                               f"set_device({self.device}) before using it, or make the net anew")
+
+    cdef int check_params(self) except -1:
+        """Raise if somebody changed a layer's list of parameters, from which it takes them without a look."""
+        cdef int i
+        for i in range(len(self.nodes)):
+            (<Node> self.nodes[i]).check_params(self.params_made[i])
+        return 0
 
     cdef double losses(self, int start, int end) except? -1:
         """The sum of the losses of layers that have run; read last, since a GPU is waited for then."""
@@ -373,6 +391,7 @@ cdef class Runner:
         """Propagate changed input shapes through the layers without computing (Caffe Net::Reshape)."""
         cdef Node node
         with self.lock:
+            self.check_params()
             for node in self.nodes:
                 node.reshape()
 
@@ -402,17 +421,35 @@ cdef class Runner:
         """Point parameters that share a name at their owner's memory."""
         self.param_table.share()
 
-    def add_hook(self, int when, hook):
-        """Call ``hook(layer index)`` at BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD or AFTER_BACKWARD of every layer."""
-        self._hooks_at(when).append(hook)
+    def add_hook(self, when, hook):
+        """Call ``hook(layer index)`` at BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD or AFTER_BACKWARD of every layer.
 
-    def remove_hook(self, int when, hook):
-        """Take back what `add_hook` added; while there are no hooks a plan or a CUDA graph may hold again."""
-        self._hooks_at(when).remove(hook)
+        Raises
+        ------
+        ConfigError
+            If `when` is none of them.
+        WrongTypeError
+            If `hook` cannot be called.
+        """
+        self._hooks_at(when).append(check_callable(hook, "hook"))
 
-    cdef list _hooks_at(self, int when):
+    def remove_hook(self, when, hook):
+        """Take back what `add_hook` added; while there are no hooks a plan or a CUDA graph may hold again.
+
+        Raises
+        ------
+        ConfigError
+            If it was not added there.
+        """
+        hooks = self._hooks_at(when)
+        if hook not in hooks:
+            raise ConfigError(f"this hook was not added there, or was removed before: {shown(hook)}", field="hook")
+        hooks.remove(hook)
+
+    cdef list _hooks_at(self, when):
+        when = int_of(when, "when")
         if not 0 <= when < len(self.hooks):
-            raise ConfigError(f"must be from 0 to {len(self.hooks) - 1}, BEFORE_FORWARD to AFTER_BACKWARD, got {when}", field="when")
+            raise ConfigError(f"must be from 0 to {len(self.hooks) - 1}, BEFORE_FORWARD to AFTER_BACKWARD, got {shown(when)}", field="when")
         return self.hooks[when]
 
     def _call_hooks(self, int when, int index):
@@ -461,12 +498,14 @@ cdef class Runner:
         """Return a number that changes whenever a blob gets another shape or memory."""
         return stamps(self.blob_list, self.learnable_params)
 
-    def own_on_device(self, list others):
+    def own_on_device(self, others):
         """Make the device's copy the only valid one of every blob that is there, but for what sources give; of `others` too.
 
         Labels are checked on the host, so what sources give stays valid there, also where it is the data of a Split's tops.
         """
         cdef Blob blob
+        for other in check_type(others, list, "others", "a list of Blob"):
+            check_type(other, Blob, "each of others", "a Blob")
         for blob in self.computed + others:
             if blob.data_memory.device is not None:
                 blob.data_memory.mutable_gpu_data_ptr()

@@ -16,7 +16,7 @@ from minicaffe.blob cimport FLOAT, Blob, Dtype
 from minicaffe.device.context cimport Context, context
 from minicaffe.memory.layout cimport Layout
 
-from minicaffe.errors import ConfigError, DependencyError, Error
+from minicaffe.errors import ConfigError, DependencyError, Error, check_type
 from minicaffe.memory.registry import registry
 from minicaffe.onednn.library import check_bf16
 
@@ -408,7 +408,7 @@ cdef int check_place(const Context& on) except -1:
 
 def _choose_precision(name, field):
     global _precision, _precision_field
-    if name not in PRECISIONS:
+    if check_type(name, str, field, "a str") not in PRECISIONS:
         raise ConfigError(f"must be {' or '.join(PRECISIONS)}, got '{name}'", field=field)
     if name == "bf16":
         if preferred() not in ("", "ONEDNN"):

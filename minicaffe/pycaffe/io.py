@@ -12,7 +12,7 @@ import os
 import numpy as np
 
 from minicaffe.data.datum import opencv
-from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import file_error
@@ -26,6 +26,7 @@ def blobproto_to_array(blob, return_diff=False):
     ShapeError
         For several values without a shape, or a shape that does not fit their number.
     """
+    check_message(blob, "BlobProto", "blob")
     values = np.array(blob.diff if return_diff else blob.data, np.float32)
     if any(blob.HasField(f) for f in ("num", "channels", "height", "width")):
         shape = (blob.num, blob.channels, blob.height, blob.width)
@@ -85,7 +86,7 @@ def array_to_datum(arr, label=None):
 
 def datum_to_array(datum):
     """Return the array (channels, height, width) of a Datum that is not encoded: uint8 from bytes, else float64."""
-    if datum.encoded:
+    if check_message(datum, "Datum", "datum").encoded:
         raise ConfigError("an encoded datum holds a picture file; decode it with OpenCV first", field="encoded")
     values = np.frombuffer(datum.data, np.uint8) if datum.data else np.array(datum.float_data, np.float64)
     shape = datum.channels, datum.height, datum.width

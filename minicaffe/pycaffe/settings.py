@@ -8,7 +8,7 @@ import warnings
 
 from minicaffe import cuda
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, ConfigWarning
+from minicaffe.errors import ConfigError, ConfigWarning, int_of, shown
 from minicaffe.layer import layer_types
 from minicaffe.vectors import StringVec
 
@@ -90,9 +90,7 @@ def solver_count():
 
 def set_solver_count(count):
     """Say how many solvers train together; a Data layer in phase TRAIN reads every count-th record."""
-    if count < 1:
-        raise ConfigError(f"must be at least 1, got {count}", field="solver_count")
-    caffe.solver_count = count
+    caffe.solver_count = _at_least(1, count, "solver_count")
 
 
 def solver_rank():
@@ -102,9 +100,14 @@ def solver_rank():
 
 def set_solver_rank(rank):
     """Say which of the `solver_count` solvers this process is, from 0."""
-    if rank < 0:
-        raise ConfigError(f"must be at least 0, got {rank}", field="solver_rank")
-    caffe.solver_rank = rank
+    caffe.solver_rank = _at_least(0, rank, "solver_rank")
+
+
+def _at_least(least, value, field):
+    value = int_of(value, field)
+    if value < least:
+        raise ConfigError(f"must be at least {least}, got {shown(value)}", field=field)
+    return value
 
 
 def set_multiprocess(flag):
@@ -139,8 +142,9 @@ def init_log(level=None, to_stderr=True):
     """
     if level is None:
         level = LEVELS.index(level_of_environment() or logging.INFO)
+    level = int_of(level, "level")
     if not 0 <= level <= 3:
-        raise ConfigError(f"must be 0 to 3, got {level}", field="level")
+        raise ConfigError(f"must be 0 to 3, got {shown(level)}", field="level")
     log_.setLevel(LEVELS[level])
     if to_stderr and not log_.handlers:
         handler = logging.StreamHandler(sys.stderr)

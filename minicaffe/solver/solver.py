@@ -15,7 +15,7 @@ import numpy as np
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, check_type
+from minicaffe.errors import ConfigError, Error, check_callable, check_type
 from minicaffe.layers.data.sources import log_own_data
 from minicaffe.net.net import Net
 from minicaffe.parallel.alone import ALONE
@@ -632,8 +632,8 @@ class Solver:
         check_type(net, Net, "net", "a net").share_with(self.net)
 
     def add_callback(self, on_start, on_gradients_ready):
-        """Call both in every iteration from now on, see `callbacks`."""
-        self.callbacks.append((on_start, on_gradients_ready))
+        """Call both in every iteration from now on, see `callbacks`; raises WrongTypeError for what cannot be called."""
+        self.callbacks.append((check_callable(on_start, "on_start"), check_callable(on_gradients_ready, "on_gradients_ready")))
 
     def _tell(self, event, *arguments):
         for listener in list(self.listeners):   # one may take itself or others away

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, WrongTypeError, check_type, shown
+from minicaffe.errors import ConfigError, WrongTypeError, check_callable, check_type, shown
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 
 # Where an activation hardly changes any more: from its values and the layer's parameter the number of elements there.
@@ -59,6 +59,8 @@ class Watch:
         check_type(every, numbers.Integral, "every", "a number of iterations", field="every")
         if every < 1:
             raise ConfigError(f"must be at least 1, got {every}", field="every")
+        if on_samples is not None:
+            check_callable(on_samples, "on_samples")
         self.solver, self.every, self.on_samples, self.keep = solver, every, on_samples, keep
         self.samples, self.records = [], []
         self.armed = False

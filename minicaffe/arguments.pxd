@@ -1,0 +1,9 @@
+"""What compiled functions make of the arguments that a caller gave, mostly without a call of a Python function."""
+
+
+cdef inline size_t bytes_of(value, str what) except? <size_t> -1:
+    """Return a number of bytes or an address; raise WrongTypeError, which names `what`, unless it is an int from 0 to below 2^64."""
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        from minicaffe.memory.sizes import checked
+        value = checked(value, what)
+    return value
