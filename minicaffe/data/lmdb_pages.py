@@ -21,6 +21,7 @@ from minicaffe.errors import FileError
 MAGIC, FORMAT = 0xBEEFC0DE, 1
 HEADER = struct.Struct("<QHHHH")  # of a page: number, unused, flags, end of the pointers, begin of the nodes
 META = struct.Struct("<IIQQ48sIHHQQQQQQQ")
+NUMBER = struct.Struct("<Q")
 NODE = struct.Struct("<HHHH")  # low and high half of the size, flags, size of the key; in a branch the first three are a page
 BRANCH, LEAF, OVERFLOW = 1, 2, 4  # flags of pages
 BIG = 1  # flag of a node: the value has pages of its own
@@ -75,8 +76,16 @@ class PageFile:
     def _unreadable(self, why):
         return FileError(f"is not a readable LMDB: {why}; make the database anew", file=self.source)
 
-    def _damaged(self, why):
+    def _damaged(self, snapshot, why):
+        self._check_unchanged(snapshot)  # what another process has overwritten is no damage
         return damaged(self.source, why)
+
+    def _check_unchanged(self, snapshot):
+        end = HEADER.size + META.size - NUMBER.size  # the transaction is the last field of a meta page
+        newest = max(NUMBER.unpack_from(self._bytes, end), NUMBER.unpack_from(self._bytes, self.page_size + end))
+        if newest[0] > snapshot.transaction + 1:
+            raise FileError("was written to while it was read; let the program that writes it finish, or read a copy",
+                            file=self.source)
 
     def _meta(self, offset):
         meta = META.unpack_from(self._bytes, offset + HEADER.size)
@@ -109,9 +118,7 @@ class PageFile:
         snapshot, seen = self.snapshot(), 0
         pages = self._bytes
         for begin, pointers in self._leaves(pages, snapshot):
-            if self._newest()[-1] > snapshot.transaction + 1:
-                raise FileError("was written to while it was read; let the program that writes it finish, or read a copy",
-                                file=self.source)
+            self._check_unchanged(snapshot)
             if seen + len(pointers) <= skip:
                 seen += len(pointers)
                 continue
@@ -119,7 +126,7 @@ class PageFile:
                 yield partial(self._record, pages, snapshot, begin + pointer, begin + self.page_size)
             seen += len(pointers)
         if seen != snapshot.entries:
-            raise self._damaged(f"it has {seen} records, and says {snapshot.entries}")
+            raise self._damaged(snapshot, f"it has {seen} records, and says {snapshot.entries}")
 
     def _leaves(self, pages, snapshot):
         """Yield place and pointers of each leaf page, in the order of the keys."""
@@ -134,7 +141,7 @@ class PageFile:
             begin, flags, pointers = self._page(pages, snapshot, number)
             leaf = len(stack) == snapshot.depth
             if flags & (BRANCH | LEAF) != (LEAF if leaf else BRANCH):
-                raise self._damaged(f"page {number} has flags {flags:#x} on level {len(stack)} of {snapshot.depth}")
+                raise self._damaged(snapshot, f"page {number} has flags {flags:#x} on level {len(stack)} of {snapshot.depth}")
             if leaf:
                 yield begin, pointers
             else:
@@ -143,14 +150,14 @@ class PageFile:
     def _page(self, pages, snapshot, number):
         """Return place, flags and pointers of a page of the tree."""
         if number > snapshot.last:
-            raise self._damaged(f"page {number} lies behind the last, {snapshot.last}")
+            raise self._damaged(snapshot, f"page {number} lies behind the last, {snapshot.last}")
         begin = number * self.page_size
         own, _, flags, lower, _ = HEADER.unpack_from(pages, begin)
         if own != number or not HEADER.size <= lower <= self.page_size:
-            raise self._damaged(f"page {number} says that it is page {own} with pointers up to {lower}")
-        pointers = pages[begin + HEADER.size:begin + lower & ~1].cast("H") if lower > HEADER.size + 1 else ()
-        if len(pointers) and max(pointers) > self.page_size - NODE.size:
-            raise self._damaged(f"page {number} has a pointer to {max(pointers)}")
+            raise self._damaged(snapshot, f"page {number} says that it is page {own} with pointers up to {lower}")
+        pointers = pages[begin + HEADER.size:begin + lower & ~1].cast("H").tolist()
+        if pointers and max(pointers) > self.page_size - NODE.size:
+            raise self._damaged(snapshot, f"page {number} has a pointer to {max(pointers)}")
         return begin, flags, pointers
 
     @staticmethod
@@ -166,9 +173,10 @@ class PageFile:
         at += size
         if flags & BIG:
             if at + 8 > end:
-                raise self._damaged(f"a key of {size} bytes does not fit into its page")
-            first, = struct.unpack_from("<Q", pages, at)
+                raise self._damaged(snapshot, f"a key of {size} bytes does not fit into its page")
+            first, = NUMBER.unpack_from(pages, at)
             at, end = first * self.page_size + HEADER.size, (snapshot.last + 1) * self.page_size
         if at + length > end:
-            raise self._damaged(f"a value of {length} bytes does not fit into its page")
+            raise self._damaged(snapshot, f"a value of {length} bytes does not fit into its page")
+        self._check_unchanged(snapshot)  # after the sizes were read
         return pages[key:key + size], pages[at:at + length]

@@ -92,6 +92,27 @@ def test_writing_while_it_is_read_is_an_error(tmp_path):
                 cursor.take(150)
 
 
+def test_what_a_writer_has_overwritten_is_no_damage(tmp_path):
+    """The values of a page that was read before the transactions, and a page that they have put to another use."""
+    with lmdb.open(str(tmp_path), map_size=1 << 26) as env:
+        def write(size):
+            with env.begin(write=True) as transaction:
+                for i in range(300):
+                    transaction.put(b"%08d" % i, b"\xff" * size)
+
+        write(100)
+        with open_db(tmp_path, "LMDB") as db:
+            steps = db.steps()
+            read = next(steps)
+            snapshot = db._env.snapshot()
+            for size in (5000, 10, 5000, 10):
+                write(size)
+            pages = db._env
+            for call in (read, lambda: [step() for step in steps], lambda: pages._page(pages._bytes, snapshot, snapshot.last + 1)):
+                with pytest.raises(FileError, match="was written to while it was read"):
+                    call()
+
+
 def random_records(count):
     random = np.random.default_rng(7)
     sizes = random.choice([0, 1, 7, 100, 2000, 4000, 4097, 20000], count)
