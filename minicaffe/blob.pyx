@@ -282,7 +282,8 @@ cdef class Blob:
         Parameters
         ----------
         gone : bool
-            True: reading raises RecycledError until a layer writes it. False: the values are zeros.
+            True: reading the data raises RecycledError until a layer writes them. False: they are zeros. The diff is zeros in both
+            cases: only backward, or the caller, writes it.
         """
         cdef size_t size = self.count * item_size(self.dtype)
         self.check_idle()
@@ -290,7 +291,6 @@ cdef class Blob:
         self.stamp += 1
         if gone:
             self.data_memory.recycle()
-            self.diff_memory.recycle()
 
     cdef const void* cpu_data_ptr(self) except? NULL nogil:
         return self.data_memory.cpu_data_ptr()

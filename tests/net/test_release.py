@@ -130,3 +130,20 @@ def test_training_goes_on(device):
                 solver.net.release()
         losses.append(mine)
     assert losses[0] == losses[1] and losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.parametrize("blob", ["ip", "y", "c"])
+def test_a_gradient_may_be_given_after_the_next_forward(blob, device):
+    """As scripts do that look at what a class or a feature depends on: the caller writes a diff, which no layer writes before."""
+    nets = [net_of("force_backward: true\n" + INPUT + BODIES["pooling"] + END % "y") for _ in range(2)]
+    for net in nets:
+        net.forward_from_to(0, len(net.layers) - 1)
+    nets[0].release()
+    for net in nets:
+        net.forward_from_to(0, len(net.layers) - 1)
+        assert not net.blobs[blob].cpu_diff.any()
+        net.blobs[blob].diff[...] = 0.5
+        start = max(i for i, node in enumerate(net.nodes) if net.blobs[blob] in node.tops)
+        net.backward_from_to(start, 0)
+    assert nets[0].blobs["x"].cpu_diff.any()
+    np.testing.assert_array_equal(nets[0].blobs["x"].cpu_diff, nets[1].blobs["x"].cpu_diff)
