@@ -21,6 +21,7 @@ class DummyDataLayer(SourceLayer):
 
     def layer_setup(self, bottom, top):
         self.fillers = self._one_each("data_filler", len(top), optional=True) or [caffe_pb2.FillerParameter()] * len(top)
+        self.drawn = False
         self.varying = [i for i, filler in enumerate(self.fillers) if filler.type != "constant"]
         for i, (blob, shape) in enumerate(zip(top, self._shapes(len(top)))):
             with in_field(f"dummy_data_param.shape[{i}]"):
@@ -45,7 +46,9 @@ class DummyDataLayer(SourceLayer):
 
     def reshape(self, bottom, top):
         for i in range(len(top)):
-            self._fill(top, i)
+            if i not in self.varying or not self.drawn:     # once, as in Caffe: memory that was released takes no random numbers
+                self._fill(top, i)
+        self.drawn = True
 
     def forward_cpu(self, bottom, top):
         for i in self.varying:
