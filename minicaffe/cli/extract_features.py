@@ -105,7 +105,7 @@ def data_batches(net, batches, sources):
     """Return how many batches there are, and an iterable of the arrays of `sources` for each, of a net that reads its data."""
     whole = None
     if not batches:
-        data = CountedData.of(net)
+        data = CountedData.of(net, mean=False)
         if data.records is None or data.why:
             raise ConfigError(f"must be a number of batches: {data.why}", field="BATCHES")
         whole, batches = data.records, data.batches

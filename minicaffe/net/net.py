@@ -242,8 +242,8 @@ class Net(Runner):
 
         The next forward takes what the present shapes need; without `release` a net holds the memory of the largest picture that
         it has seen. Before that forward, reading the data of a blob that a layer computes, as backward does, raises RecycledError,
-        and the diffs of blobs are zeros, as in a new net. Inputs (tops of Input layers), losses, parameters, their gradients and the
-        state of recurrent layers keep their values. Views of blobs that were taken before keep the old memory.
+        and the diffs of blobs are zeros, as in a new net. Inputs (tops of Input layers), losses, parameters, their gradients and
+        the state of recurrent layers keep their values. Views of blobs that were taken before keep the old memory.
         """
         with self.lock:
             kept = {id(memory) for blob in self.param_table.params for memory in (blob.data_memory, blob.diff_memory)}

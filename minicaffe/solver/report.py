@@ -11,6 +11,7 @@ import numpy as np
 from minicaffe.errors import Error, ShapeError
 from minicaffe.layers.data.sources import NumberedSource, Turns, share_sources, undivided
 from minicaffe.parallel.alone import ALONE
+from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger("minicaffe.solver")
 
@@ -22,8 +23,8 @@ class CountedData(namedtuple("CountedData", "records size why")):
     """
 
     @classmethod
-    def of(cls, net):
-        """Return the CountedData of a net."""
+    def of(cls, net, mean=True):
+        """Return the CountedData of a net; `mean` says that the mean of its outputs over the batches is what is wanted."""
         sources = [node for node in net.nodes if node.tops and not node.bottoms and node.type != "Parameter"]
         numbered = [node.layer for node in sources if isinstance(node.layer, NumberedSource)]
         counts = {(layer.count_records(), layer.batch_size) for layer in numbered}
@@ -33,7 +34,7 @@ class CountedData(namedtuple("CountedData", "records size why")):
         others = [f"layer '{node.name}' ({node.type}) has a batch of its own" for node in sources if node.layer not in numbered]
         why = others[0] if others else undivided(net) or ""
         if not why and records % size:
-            why = _refused(net, numbered, size, records % size)
+            why = mean and _summed(net) or _refused(net, numbered, size, records % size)
         return cls(records, size, why)
 
     @property
@@ -44,6 +45,20 @@ class CountedData(namedtuple("CountedData", "records size why")):
     def share(self, batch):
         """Return what part of a whole batch batch number `batch` is, of a test that gives each record once."""
         return min(self.size, self.records - batch * self.size) / self.size
+
+
+def _summed(net):
+    """Return why a smaller batch would count less in the mean of a net's outputs; '' if it does not."""
+    for node in net.nodes:
+        reduction, axes = node.param.reduction_param, len(node.bottoms[0].shape) if node.bottoms else 0
+        if node.param.loss_param.normalization == caffe_pb2.LossParameter.NONE:
+            field = "loss_param.normalization: NONE"
+        elif node.type == "Reduction" and reduction.operation != reduction.MEAN and reduction.axis in (0, -axes):
+            field = f"reduction_param.operation: {caffe_pb2.ReductionParameter.ReductionOp.Name(reduction.operation)}"
+        else:
+            continue
+        return f"layer '{node.name}' ({node.type}) gives a sum over its batch ({field})"
+    return ""
 
 
 def _refused(net, sources, size, rest):

@@ -125,6 +125,28 @@ def test_a_net_that_takes_no_smaller_batch_says_so(minicaffe, records, tmp_path)
     net.forward()
 
 
+REDUCTION = 'layer { name: "all" type: "Reduction" bottom: "data" top: "all" %s include { phase: TEST } }'
+SUMS = {
+    "loss": ('top: "loss" }', 'top: "loss" loss_param { normalization: NONE } }', "loss_param.normalization: NONE"),
+    "all": ("", REDUCTION % "", "reduction_param.operation: SUM"),
+    "asum": ("", REDUCTION % "reduction_param { operation: ASUM axis: -4 }", "reduction_param.operation: ASUM"),
+    "mean": ("", REDUCTION % "reduction_param { operation: MEAN }", None),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_a_sum_over_a_smaller_batch_is_not_taken_for_that_of_a_whole_one(minicaffe, records, tmp_path, case):
+    before, after, field = SUMS[case]
+    for size, once in ((8, field is None), (9, True)):
+        text = NET % ("Data", DATA % size, after if not before else "")
+        (tmp_path / "net.prototxt").write_text(text.replace(before, after) if before else text)
+        minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
+        assert ("test: 36 records, each once" in minicaffe.told) == once
+        assert once or f" gives a sum over its batch ({field}), in 5 batches of 8" in minicaffe.told
+        net = caffe.Net("net.prototxt", caffe.TEST)
+        assert not CountedData.of(net, mean=False).why
+
+
 def test_data_whose_number_is_not_known(minicaffe, tmp_path):
     (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } data_filler { type: "constant" value: 3 } } }
         layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 axis: 0 } }
