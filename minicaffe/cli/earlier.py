@@ -9,6 +9,7 @@ import logging
 import os
 import re
 
+from minicaffe.errors import ConfigError
 from minicaffe.proto.atomic import write_error
 
 logger = logging.getLogger("minicaffe.cli")
@@ -20,7 +21,8 @@ def keep(paths):
     Raises FileError if a file cannot be renamed.
     """
     found = [path for path in paths if os.path.isfile(path)]    # not a device, such as /dev/stdout
-    number = next(n for n in itertools.count(1) if not any(os.path.lexists(numbered(path, n)) for path in found))
+    # A number that none of them has, missing ones neither: a state that was left alone must not get another training's model.
+    number = next(n for n in itertools.count(1) if not any(os.path.lexists(numbered(path, n)) for path in paths))
     kept = [numbered(path, number) for path in found]
     for path, new in zip(found, kept, strict=True):
         try:
@@ -40,6 +42,12 @@ def keep_file(path):
     """Keep the file `path`, if there is one, and say so."""
     for old, new in zip(*keep([path]), strict=True):
         logger.warning("%s of an earlier run is kept as %s; --force overwrites it", old, new)
+
+
+def check_unread(path, option, read):
+    """Raise ConfigError if the file `path`, which `option` names to be written, is one of the files `read`."""
+    if path and os.path.exists(path) and any(other and os.path.exists(other) and os.path.samefile(path, other) for other in read):
+        raise ConfigError("is a file that this training reads; name another", file=path, field=option)
 
 
 def resumes(state, prefix):

@@ -182,6 +182,10 @@ def run(ctx, solver, given):
     """Train with display, signals and records, print the result, and return the exit status."""
     if ranks.group().size > 1:
         distribute(solver, given)
+    param = solver.param
+    read = [given["file"], given["solver"], given["state"], param.net, param.train_net, *param.test_net, *param.weights]
+    earlier.check_unread(given["json_path"], "--json", read)
+    earlier.check_unread(given["trouble_path"], "--trace-trouble", read)
     result = Result()
     solver.listeners.append(result)
     records = display = kept = watch = trouble = None

@@ -223,6 +223,25 @@ def test_the_trace_of_an_earlier_trouble_is_kept(minicaffe, folder):
     assert (folder / "t.1.json").read_text() == "the trace that shows it"
 
 
+def test_a_file_that_the_training_reads_is_not_renamed(minicaffe, folder):
+    there = sorted(path.name for path in folder.iterdir())
+    for option in ("--json", "--trace-trouble"):
+        for name in ("solver.prototxt", "net.prototxt"):
+            for force in ((), ("--force",)):
+                error = minicaffe("train", "solver.prototxt", "--max-iter=2", f"{option}={name}", *force, status=2)
+                assert f"{name}: {option}: is a file that this training reads; name another" in error
+    assert sorted(path.name for path in folder.iterdir()) == there
+
+
+def test_a_number_is_free_for_all_files_of_a_snapshot(tmp_path):
+    """Else the state that was kept first would go on from the model of the second training."""
+    model, state = (str(tmp_path / f"n_iter_5.{kind}") for kind in ("caffemodel", "solverstate"))
+    for path in (model, earlier.numbered(state, 1)):
+        with open(path, "w") as file:
+            file.write("x")
+    assert earlier.keep([model, state]) == ([model], [earlier.numbered(model, 2)])
+
+
 def test_the_log_of_an_earlier_training_is_kept(folder):
     for _ in range(2):
         process = Process("train", "solver.prototxt", cwd=folder, size=(24, 100))
