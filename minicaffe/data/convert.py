@@ -122,8 +122,10 @@ def readable(root, entries, gray, source):
         found += 1
         yield number, entry, file, image
     if not found:
-        raise DataError(f"none of its {len(entries)} pictures can be read, the first would be '{first}'; is ROOT ('{root}') right?",
-                        file=source)
+        labels = entries[0][1]
+        count = f", and is {len(labels)} the number of labels in a line" if isinstance(labels, tuple) else ""
+        raise DataError(f"none of its {len(entries)} pictures can be read, the first would be '{first}'; "
+                        f"is ROOT ('{root}') right{count}?", file=source)
 
 
 @contextlib.contextmanager

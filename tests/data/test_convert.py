@@ -151,6 +151,9 @@ def test_lists(tmp_path, folder):
         ImageList(tmp_path / "list")
     with pytest.raises(DataError, match=r"none of its 4 pictures can be read, the first would be '/nowhere/a.png'; is ROOT \('/nowhere/'\)"):
         convert_images("/nowhere/", folder / "list.txt", folder / "db")
+    (folder / "numbers.txt").write_text("a.png 1.5 2 3\n")
+    with pytest.raises(DataError, match=r"would be '.*a.png 1.5'; is ROOT \('.*'\) right, and is 2 the number of labels in a line\?"):
+        convert_images(f"{folder}/", folder / "numbers.txt", folder / "db", label_size=2)
     assert not (folder / "db").exists()
 
 
