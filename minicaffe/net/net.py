@@ -257,6 +257,7 @@ class Net(Runner):
                     if given is not None:
                         blob.data[...] = given
             self._feeder = Feeder()
+            self.forget_lifetimes()
         empty_cache()
 
     # ---- inputs (net/feed.py)

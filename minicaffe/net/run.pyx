@@ -119,6 +119,10 @@ cdef class Runner:
         """Whether a plan holds for a run of layers `start` to `end`."""
         return start == 0 and end == len(self.nodes) - 1 and self.watcher() is None
 
+    def forget_lifetimes(self):
+        """Drop the lifetimes of blobs, which hold their memory; the next run finds them again."""
+        self.lifetimes = None
+
     cdef Lifetimes lifetimes_of(self, int start, int end):
         """Return which memories end in a run of layers `start` to `end`; None if none do."""
         if not self.plan or not self.recycles or not self.whole(start, end):
