@@ -7,6 +7,7 @@ failed. The file of a reader that succeeds is not looked up here, so no rule of 
 
 import os
 import re
+import stat
 from typing import NamedTuple
 
 from minicaffe.errors import DataError
@@ -14,13 +15,14 @@ from minicaffe.errors import DataError
 HEAD = 1024  # bytes that the rules look at: tar's mark is at byte 257
 AGAIN = "fetch the file again"
 CONVERT = "set the parameters of a net to its arrays in Python (net.params), and write them with net.save"
-SPACE = rb"(?:\s|#[^\n]*\n|//[^\n]*\n|/\*.*?\*/)*"
+SPACE = rb"(?:\s|#[^\n]*\n|//[^\n]*\n|/\*(?:(?!\*/).)*\*/)*"
 
 
 class Kind(NamedTuple):
     """A kind of file: `name` for readers, `what` it is and the `remedy` for people, and the `rule` that its first bytes match.
 
     `text` says whether a list of paths might begin so, too. The rule is a pattern of the module re, in which a dot is any byte.
+    What repeats must match a text in one way only: otherwise a hostile file makes re try an exponential number of ways.
     """
 
     name: str
@@ -38,7 +40,7 @@ KINDS = (
     Kind("annex", "a git-annex pointer", "run 'git annex get'", rb"(?:\.\./)*(?:\.git)?/?annex/objects/"),
     Kind("utf-16", "text in UTF-16", "save it as UTF-8", rb"\xff\xfe|\xfe\xff|(?:[\t\n\r -~]\0){4}|(?:\0[\t\n\r -~]){4}"),
     Kind("html", "a web page (HTML)", f"the download went wrong; {AGAIN}",
-         rb"(?i)(?:\xef\xbb\xbf)?\s*(?:<!--.*?-->\s*)*<(?:!doctype html|html|head|body|meta|title|script)\b"),
+         rb"(?i)(?:\xef\xbb\xbf)?\s*(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype html|html|head|body|meta|title|script)\b"),
     Kind("xml", "an XML file", "name another file",
          rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml\b|<!DOCTYPE\b|<[A-Za-z_][\w.:-]*(?:\s[^<>]*)?>)"),
     # Archives and arrays
@@ -53,14 +55,14 @@ KINDS = (
     Kind("zstd", "a zstd archive", "unpack it with unzstd", rb"\x28\xb5\x2f\xfd"),
     Kind("7z", "a 7-Zip archive", "unpack it with 7z x", rb"7z\xbc\xaf\x27\x1c"),
     Kind("rar", "a RAR archive", "unpack it with unrar x", rb"Rar!\x1a\x07"),
-    Kind("tar", "a tar archive", "unpack it with tar xf", rb".{257}ustar"),
+    Kind("tar", "a tar archive", "unpack it with tar xf", rb".{257}ustar[\0 ][\0 0]"),
     Kind("npy", "a NumPy array (.npy)", "name another file", rb"\x93NUMPY"),
     Kind("hdf5", "an HDF5 file", "name another file", rb"\x89HDF\r\n\x1a\n"),
     # Nets of other frameworks
     Kind("pytorch", "a PyTorch checkpoint", CONVERT, rb"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"),
     Kind("pickle", "a Python pickle", "read it in Python, if you trust it", rb"\x80[\x02-\x05]"),
     Kind("safetensors", "a safetensors file", CONVERT, rb'.{6}\0\0\{\s*"'),
-    Kind("tflite", "a TensorFlow Lite model", CONVERT, rb".{4}TFL3"),
+    Kind("tflite", "a TensorFlow Lite model", CONVERT, rb".{2}\0\0TFL3"),
     Kind("onnx", "an ONNX model", CONVERT,
          rb"\x08[\x01-\x1f](?:\x12[\x01-\x40](?!/|[^\0-\x1f]{0,63}\.(?:caffemodel|h5))[ -~]{2,64}[\x1a\x22(:B]|:|B)"),
     # Pictures, films, programs
@@ -70,7 +72,7 @@ KINDS = (
     Kind("picture", "a BMP picture", "name another file", rb"BM.{4}\0\0\0\0"),
     Kind("picture", "a WebP picture", "name another file", rb"RIFF.{4}WEBP"),
     Kind("picture", "a TIFF picture", "name another file", rb"II\*\0|MM\0\*"),
-    Kind("film", "a film", "name another file", rb"RIFF.{4}AVI |.{4}ftyp|\x1a\x45\xdf\xa3"),
+    Kind("film", "a film", "name another file", rb"RIFF.{4}AVI |\0\0.{2}ftyp|\x1a\x45\xdf\xa3"),
     Kind("pdf", "a PDF document", "name another file", rb"%PDF-"),
     Kind("program", "a program", "name another file", rb"\x7fELF|MZ.{58}\0"),
     # Databases
@@ -167,8 +169,10 @@ def named_inside(error, path, wanted, own):
 
 
 def head_of(path):
-    """Return the first bytes of a file for `kind_of`; none of what cannot be read, for which another error is being raised."""
+    """Return the first bytes of a file for `kind_of`; None if it cannot be read, or is a pipe, whose opening may block."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return None
         with open(path, "rb") as file:
             return file.read(HEAD)
     except (OSError, ValueError):

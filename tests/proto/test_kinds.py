@@ -3,7 +3,10 @@
 import gzip
 import io
 import json
+import os
 import pickle
+import subprocess
+import sys
 import tarfile
 import zipfile
 
@@ -22,6 +25,7 @@ from minicaffe.errors import ConfigError, DataError, Error, FileError
 from minicaffe.layers.data.hdf5_data import _read_list
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.binary import read_blob, read_solver_state
+from minicaffe.proto.files import read_lines
 from minicaffe.proto.hdf5 import reading
 from minicaffe.proto.text import parse_text, read_text
 from minicaffe.proto.upgrade import read_net_file, read_weights
@@ -91,6 +95,28 @@ def test_good_files_of_our_own_are_known():
         assert kinds.kind_of(caffe_pb2.NetParameter(name=name, layer=[layer]).SerializeToString()).name == "caffemodel"
     assert kinds.kind_of("a.png 3\n").name == "text" and kinds.kind_of("b\udcff.png 4\n") is None
     assert kinds.kind_of("\ud800").name == "text" and kinds.kind_of(b"\x01\x02\x03") is None
+
+
+@pytest.mark.parametrize("head", [b"<!---->" * 146, b"/**/" * 256, b"# a\n" * 256 + b"\1", b"a:\n" + b"#\n" * 500 + b"\1"],
+                         ids=["html", "c", "shell", "yaml"])
+def test_a_hostile_head_takes_no_time(head):
+    command = f"from minicaffe.proto import kinds; kinds.kind_of({head!r})"
+    subprocess.run([sys.executable, "-c", command], check=True, timeout=60)     # an exponential rule takes years
+
+
+@pytest.mark.parametrize("lists", ["x" * 11 + "food/mustard/0001.jpg 3\n" * 40, "fil/ftyp/a.jpg 0\n", "aeroTFL3/1.jpg 0\n"])
+def test_lists_whose_paths_hold_the_mark_of_an_archive(tmp_path, lists):
+    (tmp_path / "list.txt").write_text(lists)
+    assert read_lines(tmp_path / "list.txt") == lists.splitlines()
+
+
+def test_films_and_models_are_known():
+    assert kinds.kind_of(b"\0\0\0\x20ftypisom").name == "film" and kinds.kind_of(b"\x1c\0\0\0TFL3\x14\0").name == "tflite"
+
+
+def test_a_pipe_has_no_head(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert kinds.head_of(tmp_path / "pipe") is None     # without a writer, open would block
 
 
 def hdf5_file(path):
