@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import MutableSequence
 from numbers import Integral, Real
 
+import numpy as np
+
 from minicaffe.blob import Blob
 from minicaffe.errors import WrongTypeError
 
@@ -24,7 +26,7 @@ class Vector(MutableSequence):
         What to write instead of an assignment; with it the vector cannot be changed.
     """
 
-    item_type, item_name = object, "object"
+    item_type, item_name = object, "an object"
 
     def __init__(self, items=(), fixed=None):
         self._items = items if isinstance(items, list) else list(items)
@@ -34,7 +36,7 @@ class Vector(MutableSequence):
 
     def _check(self, item):
         if not isinstance(item, self.item_type):
-            raise WrongTypeError(f"an item of {type(self).__name__} is a {self.item_name}, got {type(item).__name__}")
+            raise WrongTypeError(f"an item of {type(self).__name__} must be {self.item_name}, got {type(item).__name__}")
         return item
 
     def _change(self):
@@ -59,6 +61,9 @@ class Vector(MutableSequence):
         """Put an item before the one at `index`."""
         items = self._change()
         items.insert(index, self._check(value))
+
+    def __copy__(self):
+        return self[:]
 
     def __eq__(self, other):
         return self._items == list(other) if isinstance(other, (Vector, list, tuple)) else NotImplemented
@@ -86,7 +91,7 @@ class BlobVec(Vector):
         Makes a parameter of the shape that it is given, for `add_blob`.
     """
 
-    item_type, item_name = Blob, "Blob"
+    item_type, item_name = Blob, "a Blob"
 
     def __init__(self, items=(), fixed=None, add=None):
         super().__init__(items, fixed)
@@ -116,37 +121,37 @@ class RawBlobVec(BlobVec):
 class LayerVec(Vector):
     """The layers of a net, in order."""
 
-    item_name = "layer"
+    item_name = "a layer"
 
 
 class NetVec(Vector):
     """Nets, such as ``solver.test_nets``."""
 
-    item_name = "net"
+    item_name = "a net"
 
 
 class IntVec(Vector):
     """Integers."""
 
-    item_type, item_name = Integral, "integer"
+    item_type, item_name = Integral, "an integer"
 
 
 class DtypeVec(Vector):
     """Real numbers."""
 
-    item_type, item_name = Real, "real number"
+    item_type, item_name = Real, "a real number"
 
 
 class StringVec(Vector):
     """Names."""
 
-    item_type, item_name = str, "string"
+    item_type, item_name = str, "a string"
 
 
 class BoolVec(Vector):
     """Truth values."""
 
-    item_type, item_name = (bool,), "bool"
+    item_type, item_name = (bool, np.bool_), "a bool"
 
 
 class FixedDict(OrderedDict):
@@ -169,6 +174,17 @@ class FixedDict(OrderedDict):
             raise WrongTypeError(f"Invalid assignment: what is called {name!r} is the net's own; write "
                                  + self._cure.format(repr(name)))
         super().__setitem__(name, value)
+
+    # A copy is the program's own and may be changed.
+    def copy(self):
+        """Return an OrderedDict of the same items."""
+        return OrderedDict(self)
+
+    def __or__(self, other):
+        return OrderedDict(self) | other
+
+    def __ror__(self, other):
+        return other | OrderedDict(self)
 
     def __reduce__(self):
         return OrderedDict, (list(self.items()),)

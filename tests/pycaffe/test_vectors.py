@@ -82,7 +82,7 @@ def test_vectors_of_a_program(name, good, bad):
     if bad is not None:
         for change in (lambda: vector.append(bad), lambda: vector.__setitem__(0, bad), lambda: vector.__setitem__(slice(1), [bad]),
                        lambda: type(vector)([bad])):
-            with pytest.raises(TypeError, match=f"an item of {name} is a"):
+            with pytest.raises(TypeError, match=f"an item of {name} must be a"):
                 change()
     del vector[0]
     assert len(vector) == 2
@@ -110,3 +110,24 @@ def test_vectors_are_no_keys_and_print_their_items():
     with pytest.raises(TypeError):
         hash(_caffe.IntVec([1]))
     assert pickle.loads(pickle.dumps(_caffe.IntVec([1, 2]))) == [1, 2]
+
+
+def test_a_copy_is_of_its_own(net):
+    vector = _caffe.IntVec([1, 2])
+    copied = copy.copy(vector)
+    copied.append(3)
+    assert vector == [1, 2] and copied == [1, 2, 3] and type(copied) is _caffe.IntVec
+    assert copy.copy(net.params["fc"]) == net.params["fc"]
+
+
+def test_numpys_truth_values():
+    assert _caffe.BoolVec([np.bool_(True), False]) == [True, False]
+
+
+@pytest.mark.parametrize("copied", [lambda held: held.copy(), copy.copy, lambda held: held | {}, lambda held: {} | held])
+def test_a_copied_dict_may_be_changed(net, copied):
+    for held in net.params, net.blobs:
+        made = copied(held)
+        assert list(made.items()) == list(held.items())
+        made["more"] = 1
+        assert "more" not in held
