@@ -5,13 +5,19 @@ The code that finds the error gives the field and the message; whoever knows the
 net a layer) adds it with :meth:`Error.at` while the error passes by. Caffe ended the process instead (glog CHECK).
 """
 
+import array
+import collections
 import difflib
 import itertools
 import operator
+import re
 import reprlib
 
 LONGEST = 2000  # characters that are shown of a message or name: a hostile file has names of a million
 LONGEST_VALUE = 80  # characters that a message repeats of one value
+CUT_FIRST = list, tuple, dict, set, frozenset, int, collections.deque, array.array  # what reprlib cuts before it makes the repr
+# Control characters, ends of lines, changes of the direction of writing, and surrogates, which no terminal can show.
+CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Error(Exception):
@@ -82,7 +88,7 @@ class Error(Exception):
         if self.field is not None:
             parts.append(_shortened(self.field))
         # A compiler's log stays whole.
-        return ": ".join([*parts, self.message if isinstance(self, DeviceError) else _shortened(self.message)])
+        return ": ".join([*parts, self.message if isinstance(self, DeviceError) else _shortened(self.message, "\n\t")])
 
 
 def _again(kind, arguments, parts):
@@ -189,22 +195,25 @@ def shown(value):
     Parameters
     ----------
     value : object
-        A long str or bytes, list, tuple, dict or array is cut before its repr is made, which would take time and memory.
+        A long str or bytes, list, tuple, dict, deque or array is cut before its repr is made, which would take time and memory.
 
     Returns
     -------
     str
+        One line.
     """
-    if isinstance(value, str | bytes | bytearray | memoryview):
-        kind = "" if isinstance(value, str) else f" of {type(value).__name__}"
-        head = value[:LONGEST_VALUE]
-        text = repr(bytes(head) if isinstance(value, bytearray | memoryview) else head)
-        return text if len(value) <= LONGEST_VALUE else f"{text}... ({len(value)} {'bytes' if kind else 'characters'}{kind})"
     try:
-        text = reprlib.repr(value) if isinstance(value, list | tuple | dict | set | frozenset | int) else repr(value)
+        if isinstance(value, str | bytes | bytearray | memoryview):
+            kind = "" if isinstance(value, str) else f" of {type(value).__name__}"
+            value = value.cast("B") if isinstance(value, memoryview) else value
+            head = value[:LONGEST_VALUE]
+            text = repr(bytes(head) if kind else head)
+            return text if len(value) <= LONGEST_VALUE else f"{text}... ({len(value)} {'bytes' if kind else 'characters'}{kind})"
+        text = reprlib.repr(value) if isinstance(value, CUT_FIRST) else repr(value)
     except Exception:    # a class of the user may fail at that; its name is known at least
         text = f"a {type(value).__name__}"
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}... (a {type(value).__name__})"
+    line = _escaped(re.sub(r"\s*\n\s*", " ", text[:LONGEST_VALUE].strip()))
+    return line if len(text) <= LONGEST_VALUE else f"{line}... (a {type(value).__name__})"
 
 
 def check_type(value, kinds, what, wanted, **place):
@@ -309,11 +318,16 @@ def names_of(names, what, **place):
     return [check_type(name, str, f"each of {what}", "a str", **place) for name in names or ()]
 
 
-def _shortened(text):
-    """Return a text whose middle is left out where it is longer than an error should be."""
+def _escaped(text, keep=""):
+    """Return a text with its control characters as escapes, besides those in `keep`: a name may hold what changes a terminal."""
+    return CONTROL.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
+
+
+def _shortened(text, keep=""):
+    """Return a text as `_escaped`, whose middle is left out where it is longer than an error should be."""
     left_out = len(text) - LONGEST
     half = LONGEST // 2
-    return text if left_out <= 0 else f"{text[:half]} ... ({left_out} characters are left out) ... {text[-half:]}"
+    return _escaped(text if left_out <= 0 else f"{text[:half]} ... ({left_out} characters are left out) ... {text[-half:]}", keep)
 
 
 def close_matches(name, known):

@@ -1,5 +1,8 @@
 """Arguments of wrong types in public functions: each is an error of minicaffe's own that names the argument, and no text is long."""
 
+import array
+import collections
+
 import numpy as np
 import pytest
 
@@ -24,6 +27,7 @@ from minicaffe.errors import (
 from minicaffe.filler import fill
 from minicaffe.layer import Layer, layer_class
 from minicaffe.plan import Plan, Step
+from minicaffe.proto import caffe_pb2
 from minicaffe.workspace import Workspace
 
 NET = """name: "net" force_backward: true
@@ -140,6 +144,10 @@ def test_what_a_message_shows_of_a_value():
     assert shown(bytes(10**6)).endswith("... (1000000 bytes of bytes)") and shown(memoryview(b"abc")) == "b'abc'"
     for value in (list(range(10**6)), {i: i for i in range(10**5)}, 10**5000, np.zeros(10**6), [[["x" * 10**6]]], (None,) * 10**6):
         assert len(shown(value)) < 2 * LONGEST_VALUE
+    for value in (memoryview(np.array(3.0)), memoryview(np.zeros((9, 9))), type("Text", (str,), {"__getitem__": None})("a"),
+                  collections.deque(range(10**6)), array.array("i", range(10**6)), np.zeros((9, 9)), caffe_pb2.LayerParameter(name="a\n"),
+                  type("Lines", (), {"__repr__": lambda self: "a\n  b\x1b[31m\x9b\u202e"})()):
+        assert len(shown(value)) < 6 * LONGEST_VALUE and shown(value).isprintable()
     assert check_type(3, int, "n", "a number") == 3 and names_of(None, "x") == [] and names_of(("a",), "x") == ["a"]
     with pytest.raises(WrongTypeError, match=r"n must be a number, got True \(bool\)"):
         check_type(True, int, "n", "a number")
@@ -242,3 +250,14 @@ def test_a_changed_list_of_parameters(net):
                 call()
     layer.blobs[:] = kept
     net.forward()
+
+
+@pytest.mark.parametrize("name, text", [("a\nb", r"a\nb"), ("\x1b[31ma\x9b", r"\x1b[31ma\x9b"), ("a\u202eb", r"a\u202eb"),
+                                        ("\udcff", r"\udcff"), ("\u5199\u3000\xe9", "\u5199\u3000\xe9")])
+def test_a_name_with_control_characters_is_escaped(name, text):
+    error = FileError(f"no '{name[-1:]}'", file=name, layer=name, field=name)
+    assert str(error).startswith(f"{text}: layer '{text}': {text}: ") and error.file == name
+    assert not set(str(error)) & set("\x1b\x9b\u202e\udcff")
+    with pytest.raises(FileError) as caught:
+        caffe.Net(f"{name}.prototxt", caffe.TEST)
+    assert f"{text}.prototxt: no such file" in str(caught.value)
