@@ -67,6 +67,10 @@ def with_opencv():
     cv2 = opencv()
 
     def work(source, path, side):
+        try:
+            f"{source}{path}".encode()
+        except UnicodeEncodeError:  # OpenCV crashes on it
+            raise DataError("the name is not UTF-8, and OpenCV takes no others; rename it") from None
         image = cv2.imread(source)
         if image is None:
             raise DataError("cannot be read as a picture")

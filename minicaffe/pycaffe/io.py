@@ -15,7 +15,7 @@ from minicaffe.data.datum import opencv
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
-from minicaffe.proto.files import file_error
+from minicaffe.proto.files import file_error, read_bytes
 
 
 def blobproto_to_array(blob, return_diff=False):
@@ -142,7 +142,12 @@ def load_image(filename, color=True):
 def _content_of(source):
     """Return a name of `source` for errors, and its bytes; None for a path, which OpenCV reads itself."""
     if isinstance(source, (str, os.PathLike)):
-        return os.fspath(source), None
+        name = os.fsdecode(source)
+        try:
+            name.encode()
+        except UnicodeEncodeError:  # OpenCV crashes on a name that is not UTF-8
+            return name, read_bytes(name)
+        return name, None
     if not hasattr(source, "read"):
         if not isinstance(source, (bytes, bytearray, memoryview)):
             raise WrongTypeError(f"load_image takes a path, a file object or bytes, got {type(source).__name__}")

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+import shutil
 import struct
 from types import SimpleNamespace
 
@@ -245,6 +246,13 @@ def test_resize_and_crop(minicaffe, there):
     assert not (there.parent / "2.png").exists()
     (there / "nothing.txt").write_text("")
     assert "list is empty" in minicaffe("resize_and_crop", "--input", "nothing.txt", "--output_folder", "out", status=1)
+
+
+def test_resize_and_crop_of_a_name_that_is_not_utf8(minicaffe, there):
+    shutil.copyfile("0.png", b"\xff.png")
+    (there / "list.txt").write_bytes(b"\xff.png 1\n0.png 2\n")
+    out = minicaffe("resize_and_crop", "--input", "list.txt", "--input_folder", ".", "--output_folder", "out", "--output_side_length", 8)
+    assert "out: 1 pictures, 1 could not be read" in out
 
 
 def test_every_command_has_help(minicaffe):

@@ -1,5 +1,6 @@
 """caffe.io: messages and arrays both ways, crops, and the Transformer's steps in order."""
 
+import os
 from io import BytesIO, UnsupportedOperation
 
 import numpy as np
@@ -160,3 +161,13 @@ def test_errors_of_file_objects_and_bytes(tmp_path):
     upload.filename = "cat.jpg"
     with pytest.raises(FileError, match="cat.jpg: cannot"):
         io.load_image(upload)
+
+
+def test_a_picture_whose_name_is_not_utf8(tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")
+    with pytest.raises(FileError, match="no such file"):
+        io.load_image(path)
+    with open(path, "wb") as file:
+        file.write(cv2.imencode(".png", np.full((2, 3, 3), 255, np.uint8))[1])
+    np.testing.assert_array_equal(io.load_image(path), np.ones((2, 3, 3)))
