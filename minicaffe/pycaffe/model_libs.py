@@ -6,8 +6,11 @@ changed. ``from caffe.model_libs import *`` brings `L`, `P` and `caffe_pb2`, too
 """
 
 import os
+from numbers import Integral
 
-from minicaffe.errors import ConfigError, MissingNameError, close_matches
+import numpy as np
+
+from minicaffe.errors import ConfigError, MissingNameError, close_matches, names_of
 from minicaffe.proto import caffe_pb2
 from minicaffe.pycaffe.net_spec import layers as L
 from minicaffe.pycaffe.net_spec import params as P
@@ -469,12 +472,14 @@ def CreateMultiBoxHead(net, data_layer="data", num_classes=None, from_layers=(),
     ConfigError
         If `num_classes` is missing, or the lengths of lists differ.
     """
-    if not isinstance(num_classes, int) or num_classes < 1:
+    if not isinstance(num_classes, Integral) or isinstance(num_classes, bool) or num_classes < 1:
         raise ConfigError(f"must be the number of classes with the background, at least 1, got {num_classes!r}",
                           field="num_classes")
     _take(net, data_layer, "data_layer")
     lists = {"normalizations": normalizations, "max_sizes": max_sizes, "aspect_ratios": aspect_ratios, "steps": steps,
              "inter_layer_depth": inter_layer_depth}
+    from_layers, min_sizes = names_of(from_layers, "from_layers"), _listed(min_sizes)
+    lists = {name: _listed(given) for name, given in lists.items()}
     for name, given in {"min_sizes": min_sizes, **{name: given for name, given in lists.items() if given}}.items():
         if len(given) != len(from_layers):
             raise ConfigError(f"must have one item for each of the {len(from_layers)} from_layers, got {len(given)}", field=name)
@@ -500,7 +505,7 @@ def CreateMultiBoxHead(net, data_layer="data", num_classes=None, from_layers=(),
         for kind in parts:
             if kind == "priorbox":
                 parts[kind].append(_prior_box(net, below, data_layer, least, most, ratios, flip, here["steps"], img_height,
-                                              img_width, clip=clip, variance=list(prior_variance), offset=offset))
+                                              img_width, clip=clip, variance=_listed(prior_variance), offset=offset))
                 continue
             name = f"{below}_mbox_{outputs[kind][0]}"
             ConvBNLayer(net, below, name, use_bn=use_batchnorm, use_relu=False, lr_mult=lr_mult, use_scale=use_scale,
@@ -514,8 +519,8 @@ def CreateMultiBoxHead(net, data_layer="data", num_classes=None, from_layers=(),
 
 
 def _listed(value):
-    """Return a number, a list or None as a list."""
-    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+    """Return a number, a list, an array or None as a list."""
+    return [] if value is None else list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value]
 
 
 def _prior_box(net, below, data_layer, least, most, ratios, flip, step, img_height, img_width, **fields):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.errors import ConfigError, MissingNameError
+from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError
 from minicaffe.net_spec import NetSpec
 from minicaffe.proto import parse_text
 from minicaffe.proto.caffe_pb2 import NetParameter
@@ -194,6 +194,13 @@ def test_size_of_the_picture():
         assert (param.img_size, param.img_h, param.img_w) == want
 
 
+def test_numbers_and_arrays_in_place_of_lists():
+    given, same = spec(4), spec(4)
+    CreateMultiBoxHead(given, **{**HEAD, "num_classes": np.int64(HEAD["num_classes"])}, prior_variance=0.1, steps=np.array([8]))
+    CreateMultiBoxHead(same, **HEAD, prior_variance=[0.1], steps=[8])
+    assert given.to_proto() == same.to_proto()
+
+
 @pytest.mark.parametrize("call, error, words", [
     (lambda n: CreateMultiBoxHead(n), ConfigError, "num_classes: must be the number of classes"),
     (lambda n: CreateMultiBoxHead(n, **{**HEAD, "min_sizes": []}), ConfigError, "min_sizes: must have one item for each of the 1"),
@@ -203,7 +210,9 @@ def test_size_of_the_picture():
     (lambda n: CreateMultiBoxHead(n, **HEAD, epsilon=1), ConfigError, r"bn_params are eps.*\['epsilon'\]"),
     (lambda n: VGGNetBody(n, "dat"), MissingNameError, "from_layer: the net has no layer 'dat'"),
     (lambda n: UnpackVariable([1, 2, 3], 2), ConfigError, "give one value or 2"),
-], ids=range(8))
+    (lambda n: CreateMultiBoxHead(n, **{**HEAD, "from_layers": "data"}), WrongTypeError, "from_layers must be a list of names"),
+    (lambda n: CreateMultiBoxHead(n, **{**HEAD, "num_classes": True}), ConfigError, "num_classes: must be the number of classes"),
+], ids=range(10))
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(spec(4))
