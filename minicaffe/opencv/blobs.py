@@ -2,14 +2,45 @@
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DependencyError, ShapeError
+from minicaffe.errors import ConfigError, DependencyError, ShapeError, WrongTypeError, shown
 
 CV_8U, CV_32F = 0, 5
 
 
+def number(value, field):
+    """Return the argument `field` as a float."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongTypeError(f"must be a number, got {shown(value)}", field=field) from None
+
+
+def numbers(value, field, dtype=None):
+    """Return the argument `field` as an array of real numbers."""
+    try:
+        array = np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WrongTypeError(f"must be an array of numbers: {error}", field=field) from None
+    if value is None or array.dtype.kind not in "biuf":
+        remedy = "; cv2.imread gives None for a file that it cannot read" if value is None and field == "images" else ""
+        raise WrongTypeError(f"must be an array of real numbers, got {shown(value)}{remedy}", field=field)
+    return array
+
+
+def size_of(size):
+    """Return a size as two ints (width, height); both are 0 for that of the picture."""
+    try:
+        width, height = map(int, size)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongTypeError(f"must be (width, height), got {shown(size)}", field="size") from None
+    if (width, height) != (0, 0) and min(width, height) < 1:
+        raise ShapeError(f"must be at least 1 x 1, or (0, 0) for the size of the picture, got {shown(size)}", field="size")
+    return width, height
+
+
 def scalar(value):
     """Return OpenCV's Scalar of a number or of up to four: what is missing is 0."""
-    values = [float(v) for v in np.atleast_1d(value)]
+    values = [number(v, "mean") for v in np.atleast_1d(numbers(value, "mean"))]
     if len(values) > 4:
         raise ShapeError(f"must be a number or up to 4, got {len(values)}", field="mean")
     return values + [0.0] * (4 - len(values))
@@ -37,15 +68,17 @@ def blobFromImages(images, scalefactor=1.0, size=(0, 0), mean=(0, 0, 0, 0), swap
     ddepth : {CV_32F, CV_8U}
         Type of the blob; CV_8U takes neither `scalefactor` nor `mean`.
     """
+    if not hasattr(images, "__len__"):
+        raise WrongTypeError(f"must be a sequence of pictures, got {shown(images)}", field="images")
     if len(images) == 0:
         raise ConfigError("give at least one picture", field="images")
-    mean = scalar(mean)
+    mean, scalefactor = scalar(mean), number(scalefactor, "scalefactor")
     if ddepth not in (CV_32F, CV_8U) or ddepth == CV_8U and (scalefactor != 1 or any(mean)):
         raise ConfigError("must be CV_32F, or CV_8U without scalefactor and mean", field="ddepth")
-    size = int(size[0]), int(size[1])
+    size = size_of(size)
     planes = []
     for image in images:
-        image = np.asarray(image)
+        image = numbers(image, "images")
         if image.ndim not in (2, 3) or image.size == 0 or image.ndim == 3 and image.shape[2] > 4:
             raise ShapeError(f"a picture is (H, W) or (H, W, C) with 1 to 4 channels, got {list(image.shape)}", field="images")
         size = size if any(size) else image.shape[1::-1]
@@ -69,7 +102,10 @@ def blobFromImages(images, scalefactor=1.0, size=(0, 0), mean=(0, 0, 0, 0), swap
 
 def imagesFromBlob(blob):
     """Return the pictures (H, W, C) of a blob (N, C, H, W) as a tuple."""
-    return tuple(np.ascontiguousarray(picture.transpose(1, 2, 0)) for picture in np.asarray(blob))
+    blob = numbers(blob, "blob")
+    if blob.ndim != 4:
+        raise ShapeError(f"must have axes (N, C, H, W), got shape {list(blob.shape)}", field="blob")
+    return tuple(np.ascontiguousarray(picture.transpose(1, 2, 0)) for picture in blob)
 
 
 def _resized(image, size, crop):
@@ -81,6 +117,14 @@ def _resized(image, size, crop):
     except ImportError:
         raise DependencyError('resizing as OpenCV does needs OpenCV: pip install "minicaffe[images]"; or give pictures of the size '
                               "that the net takes") from None
+    try:
+        return _resized_by(cv2, image, size, crop)
+    except cv2.error as error:
+        raise ConfigError(f"OpenCV cannot resize a picture {list(image.shape)} of {image.dtype} to {size[0]} x {size[1]}; "
+                          f"give uint8 or float32: {' '.join(str(error.err).split())}", field="images") from None
+
+
+def _resized_by(cv2, image, size, crop):
     if not crop:
         return cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
     factor = max(np.float32(size[0]) / np.float32(image.shape[1]), np.float32(size[1]) / np.float32(image.shape[0]))

@@ -3,6 +3,7 @@
 import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.opencv.blobs import number, numbers
 
 
 def NMSBoxes(bboxes, scores, score_threshold, nms_threshold, eta=1.0, top_k=0):
@@ -25,7 +26,7 @@ def NMSBoxes(bboxes, scores, score_threshold, nms_threshold, eta=1.0, top_k=0):
     -------
     array of int32, or an empty tuple if there are none, as OpenCV does
     """
-    return NMSBoxesBatched(bboxes, scores, [0] * len(scores), score_threshold, nms_threshold, eta, top_k)
+    return NMSBoxesBatched(bboxes, scores, np.zeros(np.shape(scores)[:1], np.int32), score_threshold, nms_threshold, eta, top_k)
 
 
 def NMSBoxesBatched(bboxes, scores, class_ids, score_threshold, nms_threshold, eta=1.0, top_k=0):
@@ -34,19 +35,26 @@ def NMSBoxesBatched(bboxes, scores, class_ids, score_threshold, nms_threshold, e
     `class_ids` has an integer for each box; the other arguments are those of `NMSBoxes`. Different from OpenCV 4, which moves the
     boxes of a class by the greatest coordinate: there boxes of two classes may overlap after that.
     """
-    boxes, scores, classes = np.asarray(bboxes, np.float64).reshape(-1, 4), np.asarray(scores, np.float32), np.asarray(class_ids)
+    boxes, scores = numbers(bboxes, "bboxes", np.float64), numbers(scores, "scores", np.float32)
+    classes = numbers(class_ids, "class_ids")
+    if boxes.size and (boxes.ndim == 0 or boxes.shape[-1] != 4):
+        raise ShapeError(f"a box is (x, y, width, height), got shape {list(boxes.shape)}", field="bboxes")
+    boxes = boxes.reshape(-1, 4)
+    for name, value in (("scores", scores), ("class_ids", classes)):
+        if value.ndim != 1:
+            raise ShapeError(f"must have one axis, got shape {list(value.shape)}", field=name)
     if not len(boxes) == len(scores) == len(classes):
         raise ShapeError(f"must have one score and class for each of the {len(boxes)} boxes, got {len(scores)} and {len(classes)}",
                          field="scores")
     for name, value in (("score_threshold", score_threshold), ("nms_threshold", nms_threshold)):
-        if not value >= 0:
+        if not number(value, name) >= 0:
             raise ConfigError(f"must be at least 0, got {value}", field=name)
-    if not 0 < eta <= 1:
+    if not 0 < number(eta, "eta") <= 1:
         raise ConfigError(f"must be above 0 and at most 1, got {eta}", field="eta")
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > np.float32(score_threshold)]
-    if top_k > 0:
-        order = order[:top_k]
+    if number(top_k, "top_k") > 0:
+        order = order[:int(top_k)]
     kept, threshold = [], np.float32(nms_threshold)
     for index in order:
         rivals = [other for other in kept if classes[other] == classes[index]]

@@ -11,17 +11,19 @@ import logging
 import os
 import tempfile
 import time
+from numbers import Integral
 
 import numpy as np
 
 from minicaffe import cuda, pycaffe
 from minicaffe.common import TEST, caffe
-from minicaffe.errors import ConfigError, MissingNameError, ShapeError, close_matches
+from minicaffe.errors import ConfigError, MissingNameError, ShapeError, WrongTypeError, check_type, close_matches, names_of, shown
 from minicaffe.net import net as net_room
-from minicaffe.opencv.blobs import CV_8U, CV_32F, blobFromImage, blobFromImages, imagesFromBlob, scalar
+from minicaffe.opencv.blobs import CV_8U, CV_32F, blobFromImage, blobFromImages, imagesFromBlob, number, numbers, scalar
 from minicaffe.opencv.boxes import NMSBoxes, NMSBoxesBatched
 from minicaffe.opencv.models import ClassificationModel, DetectionModel, Model, SegmentationModel
 from minicaffe.proto import caffe_pb2, text, upgrade
+from minicaffe.proto.files import path_of
 
 __all__ = [
     "CV_32F", "CV_8U", "ClassificationModel", "DNN_BACKEND_CUDA", "DNN_BACKEND_DEFAULT", "DNN_BACKEND_INFERENCE_ENGINE",
@@ -68,9 +70,9 @@ def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, tr
     if isinstance(caffeModel, (str, os.PathLike)):
         if os.fspath(caffeModel):
             net.copy_from(os.fspath(caffeModel))
-    elif caffeModel is not None and len(caffeModel):
+    elif caffeModel is not None and len(content := _content(caffeModel)):
         with tempfile.NamedTemporaryFile(suffix=".caffemodel") as model:
-            model.write(_content(caffeModel))
+            model.write(content)
             model.flush()
             net.copy_from(model.name)
     return Net(net, {layer.name for layer in param.layer})
@@ -93,7 +95,8 @@ def readNet(model, config="", framework="", **options):
     ConfigError
         If a file is of another kind, such as .onnx, or the .prototxt is missing.
     """
-    given = [os.fspath(path) for path in (model, config) if os.fspath(path)]
+    given = [path for path in (path_of(model), path_of(config)) if path]
+    check_type(framework, str, "framework", "a name, 'caffe' or ''")
     kinds = {path: os.path.splitext(path)[1].lower() for path in given}
     other = [path for path, kind in kinds.items() if kind not in (".caffemodel", ".prototxt")]
     if framework.lower() not in ("", "caffe") or other:
@@ -106,7 +109,12 @@ def readNet(model, config="", framework="", **options):
 
 
 def _content(buffer):
-    return bytes(np.asarray(buffer, np.uint8)) if isinstance(buffer, (np.ndarray, list)) else bytes(buffer)
+    try:
+        if not isinstance(buffer, int):     # of which bytes() makes zeros
+            return bytes(np.asarray(buffer, np.uint8)) if isinstance(buffer, (np.ndarray, list)) else bytes(buffer)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise WrongTypeError(f"a file is given by its path, or by its content as bytes, got {shown(buffer)} ({type(buffer).__name__})")
 
 
 class Net:
@@ -152,7 +160,13 @@ class Net:
 
     def getParam(self, layer, numParam=0):
         """Return parameter number `numParam` of a layer, given by name or number, as an array."""
-        name = self.getLayerNames()[layer - 1] if isinstance(layer, int) else layer
+        name = layer
+        if isinstance(layer, Integral):
+            names = self.getLayerNames()
+            if not 1 <= layer <= len(names):
+                raise ConfigError(f"must be a name, or a number from 1 to {len(names)}, got {layer}", field="layer")
+            name = names[layer - 1]
+        check_type(numParam, Integral, "numParam", "the number of a parameter")
         blobs = self.caffe.layers[self._index(name)].blobs
         if not 0 <= numParam < len(blobs):
             raise ConfigError(f"layer '{name}' has {len(blobs)} parameters, counted from 0; got {numParam}", field="numParam")
@@ -187,8 +201,8 @@ class Net:
         if name not in inputs:
             raise MissingNameError(f"the net has no input '{name}'{close_matches(name, inputs)}; its inputs are "
                                    f"{', '.join(inputs)}")
-        blob = np.array(blob, np.float32)
-        mean = scalar(mean)
+        blob = np.array(numbers(blob, "blob"), np.float32)
+        mean, scalefactor = scalar(mean), number(scalefactor, "scalefactor")
         if any(mean):
             if blob.ndim < 2 or blob.shape[1] > 4:
                 raise ShapeError(f"is for blobs of 1 to 4 channels, the blob is {list(blob.shape)}", field="mean")
@@ -211,11 +225,11 @@ class Net:
         """
         if outputName is None or isinstance(outputName, str):
             return self._run([outputName or self.getLayerNames()[-1]])[0][0]
-        return tuple(tops[0] for tops in self._run(list(outputName)))
+        return tuple(tops[0] for tops in self._run(names_of(outputName, "outputName")))
 
     def forwardAndRetrieve(self, outBlobNames):
         """Run the net and return for each layer a tuple of all its outputs."""
-        return tuple(tuple(tops) for tops in self._run(list(outBlobNames)))
+        return tuple(tuple(tops) for tops in self._run(names_of(outBlobNames, "outBlobNames")))
 
     def getPerfProfile(self):
         """Run the net once more, layer by layer, and return what it took.

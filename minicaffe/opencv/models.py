@@ -4,10 +4,12 @@ A model is made of a `minicaffe.dnn` Net or of the files that `readNet` takes. D
 with DetectionOutput, as SSD's do; Region layers are Darknet's, and Caffe's files have none.
 """
 
+import os
+
 import numpy as np
 
-from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.opencv.blobs import blobFromImage
+from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, shown
+from minicaffe.opencv.blobs import blobFromImage, size_of
 
 
 class Model:
@@ -15,16 +17,19 @@ class Model:
 
     Parameters
     ----------
-    model : Net, or str
+    model : Net, or str or path
         A net, or a file for `readNet`.
-    config : str
+    config : str or path
         The other file.
     """
 
     read_net = None     # `minicaffe.dnn` sets it to its readNet, which is above this module
 
     def __init__(self, model, config=""):
-        self.net = type(self).read_net(model, config) if isinstance(model, str) else model
+        self.net = type(self).read_net(model, config) if isinstance(model, (str, os.PathLike)) else model
+        if not hasattr(self.net, "caffe"):
+            raise WrongTypeError(f"must be a Net of minicaffe.dnn, or a path, got {shown(model)} ({type(model).__name__})",
+                                 field="model")
         self._scale, self._mean, self._swap, self._crop = 1.0, (0, 0, 0, 0), False, False
         inputs = self.net.caffe.inputs
         shape = self.net.caffe.blobs[inputs[0]].shape if inputs else ()
@@ -32,11 +37,11 @@ class Model:
 
     def setInputParams(self, scale=1.0, size=(0, 0), mean=(0, 0, 0, 0), swapRB=False, crop=False):
         """Set all of the preprocessing; see `blobFromImage`."""
-        self._scale, self._size, self._mean, self._swap, self._crop = scale, tuple(size), mean, swapRB, crop
+        self._scale, self._size, self._mean, self._swap, self._crop = scale, size_of(size), mean, swapRB, crop
 
     def setInputSize(self, *size):
         """Set the size that pictures are resized to: (width, height), or both by themselves."""
-        self._size = tuple(size[0]) if len(size) == 1 else size
+        self._size = size_of(size[0] if len(size) == 1 else size)
         return self
 
     def setInputMean(self, mean):
@@ -144,9 +149,10 @@ class DetectionModel(Model):
         if last.type != "DetectionOutput":
             raise ConfigError(f"detect needs a net that ends with DetectionOutput, the last layer is '{last.name}' ({last.type})",
                               file=self.net.caffe.file)
-        height, width = frame.shape[:2]
+        rows = self._only_output(frame).reshape(-1, 7)
+        height, width = np.shape(frame)[:2]
         found = []
-        for _, label, confidence, *corners in self._only_output(frame).reshape(-1, 7):
+        for _, label, confidence, *corners in rows:
             if confidence >= np.float32(confThreshold) and label >= 0:
                 found.append((int(label), confidence, _box(corners, width, height)))
         if not found:

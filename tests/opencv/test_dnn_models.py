@@ -7,7 +7,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import dnn
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, Error, ShapeError
 
 RANDOM = np.random.default_rng(3)
 NET = """layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 6 } } }
@@ -201,3 +201,54 @@ def test_every_name_is_in_cv2():
         assert theirs is not None, name
         if name.startswith("DNN_"):
             assert theirs == getattr(dnn, name), name
+
+
+PLAIN = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: [1, 3, 8, 8] } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 4 } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+IMAGE = np.zeros((8, 8, 3), np.uint8)
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: dnn.blobFromImage(None), "images: must be an array.*cv2.imread gives None"), (lambda: dnn.blobFromImage("a.jpg"), "images"),
+    (lambda: dnn.blobFromImage([[1, 2], [3]]), "images"), (lambda: dnn.blobFromImage(IMAGE * 1j), "images"),
+    (lambda: dnn.blobFromImages(None), "images: must be a sequence"), (lambda: dnn.blobFromImage(IMAGE, 1, 8), "size: must be .width"),
+    (lambda: dnn.blobFromImage(IMAGE, 1, (8,)), "size"), (lambda: dnn.blobFromImage(IMAGE, 1, (0, 4)), "size: must be at least 1 x 1"),
+    (lambda: dnn.blobFromImage(IMAGE, 1, (-3, 4)), "size"), (lambda: dnn.blobFromImage(IMAGE, None), "scalefactor: must be a number"),
+    (lambda: dnn.blobFromImage(IMAGE, 1, (8, 8), "a"), "mean"), (lambda: dnn.blobFromImage(IMAGE, 1, (8, 8), None), "mean"),
+    (lambda: dnn.blobFromImage(IMAGE, 1, (8, 8), ((1, 2), (3, 4))), "mean"),
+    (lambda: dnn.blobFromImage(IMAGE.astype(np.int64), 1, (4, 4)), "images: OpenCV cannot resize .* int64 to 4 x 4; give uint8"),
+    (lambda: dnn.imagesFromBlob(np.zeros(3)), "blob: must have axes"), (lambda: dnn.NMSBoxes([[0, 0, 1]], [1], 0, 0), "bboxes: a box is"),
+    (lambda: dnn.NMSBoxes(np.zeros((4, 5)), [1] * 5, 0, 0), "bboxes: a box is"), (lambda: dnn.NMSBoxes(None, None, 0, 0), "bboxes"),
+    (lambda: dnn.NMSBoxes([[0, 0, 1, 1]], [[1]], 0, 0), "scores: must have one axis"),
+    (lambda: dnn.NMSBoxes([[0, 0, 1, 1]], [1], "a", 0), "score_threshold"), (lambda: dnn.NMSBoxes([[0, 0, 1, 1]], [1], 0, 0, 1, "a"), "top_k"),
+    (lambda: dnn.NMSBoxesBatched([[0, 0, 1, 1]], [1], None, 0, 0), "class_ids"), (lambda: dnn.readNetFromCaffe(None), "content as bytes"),
+    (lambda: dnn.readNetFromCaffe(5), "content as bytes"), (lambda: dnn.readNetFromCaffe([300]), "content as bytes"),
+    (lambda: dnn.readNet(None), "a path is"), (lambda: dnn.readNet("a.prototxt", framework=None), "framework"),
+    (lambda: dnn.Model(5), "model: must be a Net"),
+], ids=range(28))
+def test_wrong_arguments(call, words):
+    with pytest.raises(Error, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda net: net.setInput(None), "blob: must be an array"), (lambda net: net.setInput("a"), "blob: must be an array"),
+    (lambda net: net.setInput(IMAGE, "", None), "scalefactor"), (lambda net: net.forward(5), "outputName must be a list"),
+    (lambda net: net.forwardAndRetrieve("prob"), "outBlobNames must be a list"), (lambda net: net.getParam(0), "layer: must be .* 1 to 2, got 0"),
+    (lambda net: net.getParam(-1), "layer: must be"), (lambda net: net.getParam(3), "layer: must be"), (lambda net: net.getParam(1, "a"), "numParam"),
+    (lambda net: dnn.Model(net).setInputSize(5), "size"), (lambda net: dnn.Model(net).setInputParams(size=5), "size"),
+    (lambda net: dnn.readNetFromCaffe(net.caffe.file, 5), "content as bytes"),
+], ids=range(12))
+def test_wrong_arguments_of_a_net(tmp_path, call, words):
+    net = dnn.readNet(files(tmp_path, PLAIN)[0])
+    with pytest.raises(Error, match=words):
+        call(net)
+    assert net.getParam(np.int64(1)).shape == (4, 192)
+
+
+def test_a_model_takes_a_path(tmp_path):
+    assert dnn.ClassificationModel(Path(files(tmp_path, PLAIN)[0])).classify(IMAGE) == (0, 0.25)
