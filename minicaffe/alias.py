@@ -4,6 +4,7 @@
 --install`` for all programs of an environment: it writes a module ``caffe.py`` there.
 """
 
+import functools
 import importlib.machinery
 import logging
 import os
@@ -32,8 +33,8 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "minicaffe":
         raise
-    raise ImportError(f"{__file__} gives minicaffe under the name caffe, and minicaffe is no longer installed: install it "
-                      "again, or delete this file") from None
+    raise ImportError(f"{__file__} gives minicaffe under the name caffe, and minicaffe is not on Python's path: install it "
+                      "again, start Python without -S, or delete this file") from None
 become_caffe(__file__)
 """
 
@@ -88,6 +89,8 @@ def other_caffe(paths=None):
 
 def is_alias(path):
     """Return whether a file is an alias that `write_alias` wrote."""
+    if not os.path.isfile(path):    # to open a pipe may block
+        return False
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(len(MARK)) == MARK
@@ -102,6 +105,10 @@ def become_caffe(file):
     if found:
         log.warning("import caffe gives minicaffe, by %s, and hides another caffe (%s); to have that one: python -m "
                     "minicaffe.as_caffe --remove", file, found)
+    # A thread that waits for this import gets the alias itself, not what takes its place.
+    present = sys.modules.get("caffe")
+    if getattr(present, "__file__", None) == file:
+        present.__getattr__ = functools.partial(getattr, sys.modules["minicaffe"])
     _take_the_name()
 
 

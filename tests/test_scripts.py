@@ -122,6 +122,29 @@ if __name__ == "__main__":
     assert done.stdout == "[('minicaffe', 'minicaffe.layers.python')]\n", done.stderr
 
 
+def test_the_alias_is_imported_by_threads(alias, tmp_path):
+    done = run("-c", """
+import threading
+start, found = threading.Barrier(8), []
+def work():
+    start.wait()
+    import caffe
+    from caffe import Net, layers
+    found.append(caffe.Net is Net and caffe.TEST == 1)
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(found.count(True))
+""", cwd=tmp_path, PYTHONPATH=str(alias))
+    assert done.stdout == "8\n", done.stderr
+
+
+def test_a_pipe_is_no_alias(tmp_path):
+    os.mkfifo(tmp_path / "caffe.py")
+    done = run("-m", "minicaffe.as_caffe", "--install", tmp_path, cwd=tmp_path)
+    assert done.returncode == 2 and "is not overwritten" in done.stderr
+
+
 def test_the_alias_is_written_again_and_removed(alias, tmp_path):
     assert run("-m", "minicaffe.as_caffe", "--install", alias, cwd=tmp_path, PYTHONPATH=str(alias)).returncode == 0
     done = run("-m", "minicaffe.as_caffe", "--remove", cwd=tmp_path, PYTHONPATH=str(alias))
