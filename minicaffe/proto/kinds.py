@@ -127,7 +127,7 @@ def kind_of(head, text=True):
 
 
 def describe(kind, wanted):
-    """Return what an error says of a file of a `Kind` where a reader wants another, whose name is `wanted`."""
+    """Return what an error says of a file of a `Kind` where a reader expects another, whose name is `wanted`."""
     return f"is {kind.what}, where {wanted} is expected; {kind.remedy}"
 
 

@@ -12,7 +12,7 @@ import os
 import numpy as np
 
 from minicaffe.data.datum import opencv
-from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import file_error, read_bytes
@@ -126,8 +126,13 @@ def load_image(filename, color=True):
     except cv2.error as error:
         raise FileError(f"OpenCV fails on the picture: {error.err}", file=name) from None
     if image is None:
-        if content is None and not os.path.exists(name):
-            raise file_error(name, FileNotFoundError())
+        if content is None:
+            try:
+                os.stat(name)
+            except (OSError, ValueError) as cause:  # ValueError: a NUL inside the path
+                raise file_error(name, cause if isinstance(cause, OSError) else FileNotFoundError()) from None
+            if os.path.isdir(name):
+                raise file_error(name, IsADirectoryError())
         raise FileError("cannot be read as a picture; check its format" + ("" if content is None else f" ({len(content)} bytes)"),
                         file=name)
     scale = np.iinfo(image.dtype).max if image.dtype.kind in "ui" else 1
@@ -247,6 +252,8 @@ def oversample(images, crop_dims):
     array, shape (10 N, height, width, K), float32
     """
     images = list(images)
+    if not images:
+        raise ConfigError("give at least one picture", field="images")
     height, width = int(crop_dims[0]), int(crop_dims[1])
     rows, cols = images[0].shape[:2]
     if height > rows or width > cols:
@@ -258,6 +265,13 @@ def oversample(images, crop_dims):
         five = [image[y:y + height, x:x + width] for y, x in corners]
         crops += five + [crop[:, ::-1] for crop in five]
     return np.stack(crops).astype(np.float32)
+
+
+def _scale(scale, field):
+    """Return a factor of a Transformer, a number or an array of them."""
+    if np.asarray(scale).dtype.kind not in "biuf":
+        raise WrongTypeError(f"must be a number, got {shown(scale)}", field=field)
+    return scale
 
 
 class Transformer:
@@ -334,7 +348,7 @@ class Transformer:
     def set_raw_scale(self, in_, scale):
         """Set the factor applied before the mean is subtracted, such as 255 for pictures in [0, 1]."""
         self._check(in_)
-        self.raw_scale[in_] = scale
+        self.raw_scale[in_] = _scale(scale, "raw_scale")
 
     def set_mean(self, in_, mean):
         """Set the mean to subtract: one value a channel, or an array (H, W) or (C, H, W) of the input's size."""
@@ -358,4 +372,4 @@ class Transformer:
     def set_input_scale(self, in_, scale):
         """Set the factor applied last."""
         self._check(in_)
-        self.input_scale[in_] = scale
+        self.input_scale[in_] = _scale(scale, "input_scale")

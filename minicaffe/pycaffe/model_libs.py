@@ -362,7 +362,7 @@ def VGGNetBody(net, from_layer, need_fc=True, fully_conv=False, reduced=False, d
     Parameters
     ----------
     need_fc : bool
-        Go on after conv5_3 with pool5, fc6 and fc7.
+        Add pool5, fc6 and fc7 after conv5_3.
     fully_conv : bool
         These are convolutions.
     reduced : bool
@@ -465,7 +465,7 @@ def CreateMultiBoxHead(net, data_layer="data", num_classes=None, from_layers=(),
     Returns
     -------
     list of Top
-        mbox_loc, mbox_conf, mbox_priorbox, and mbox_objectness if asked for.
+        mbox_loc, mbox_conf, mbox_priorbox, and with `use_objectness` mbox_objectness.
 
     Raises
     ------

@@ -68,6 +68,8 @@ class Net(Net2014, net_room.Net):
             else:
                 log.warning("DEPRECATION WARNING - deprecated use of Python interface; use Net(%s, %s, weights=%s) instead",
                             shown(str(network_file)), "caffe.TRAIN" if args[0] == TRAIN else "caffe.TEST", shown(str(phase)))
+            if weights is not None:
+                raise ConfigError(f"is given twice, {shown(str(phase))} and {shown(str(weights))}; give one file", field="weights")
             weights, phase = phase, args[0]
         elif args:
             level, stages, weights, *rest = [*args, *(None, None, None)[len(args):]]
@@ -76,7 +78,7 @@ class Net(Net2014, net_room.Net):
                 raise ConfigError(f"must be an integer, got {level!r}; weights come by name: weights={level!r}", field="level")
             if rest:
                 raise ConfigError("Net takes network_file, phase, level, stages and weights")
-        if phase not in (TRAIN, TEST):
+        if not isinstance(phase, Integral) or isinstance(phase, bool) or phase not in (TRAIN, TEST):
             raise ConfigError(f"must be TRAIN (0) or TEST (1), got {shown(phase)}", field="phase")
         if weights is not None and not os.path.exists(path_of(weights)):
             raise FileError("no such weights file; check the path", file=str(weights))

@@ -11,6 +11,7 @@ import numpy as np
 
 from minicaffe.common import TEST, TRAIN
 from minicaffe.errors import ConfigError, FileError, MissingNameError, close_matches
+from minicaffe.proto import kinds
 from minicaffe.proto.files import file_error
 from minicaffe.pycaffe import io, settings
 
@@ -140,7 +141,7 @@ class Net2014:
         return self._old(input_, "deprocess").deprocess(input_, data)
 
     def _old(self, input_, name):
-        """Return the Transformer of the net, which knows the inputs' shapes of now."""
+        """Return the Transformer of the net, with the present shapes of the inputs."""
         say(f"net.{name}()", f"caffe.io.Transformer({{'{input_}': net.blobs['{input_}'].data.shape}}).{name}()")
         if input_ not in self.inputs:
             raise MissingNameError(f"the net has no input '{input_}'{close_matches(input_, self.inputs)}; its inputs are "
@@ -159,4 +160,5 @@ def _array_of(path):
     except OSError as error:
         raise file_error(path, error)
     except ValueError as error:
-        raise FileError(f"is no array of NumPy ({error}); read a .binaryproto by caffe.io.blobproto_to_array", file=path) from None
+        found = FileError(f"is no array of NumPy ({error}); read a .binaryproto by caffe.io.blobproto_to_array", file=path)
+        raise kinds.named(found, kinds.head_of(path), "a NumPy array (.npy)", ("npy", "mean")) from None

@@ -163,6 +163,14 @@ def test_errors_of_file_objects_and_bytes(tmp_path):
         io.load_image(upload)
 
 
+def test_paths_of_no_picture(tmp_path):
+    pytest.importorskip("cv2")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    for name, words in ((tmp_path, "is a folder; name a file"), (tmp_path / "loop.png", "symbolic links"), ("a\0b", "no such file")):
+        with pytest.raises(FileError, match=words):
+            io.load_image(name)
+
+
 def test_a_picture_whose_name_is_not_utf8(tmp_path):
     cv2 = pytest.importorskip("cv2")
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")
@@ -171,3 +179,14 @@ def test_a_picture_whose_name_is_not_utf8(tmp_path):
     with open(path, "wb") as file:
         file.write(cv2.imencode(".png", np.full((2, 3, 3), 255, np.uint8))[1])
     np.testing.assert_array_equal(io.load_image(path), np.ones((2, 3, 3)))
+
+
+def test_wrong_scales_and_no_pictures():
+    transformer = io.Transformer({"data": (1, 3, 8, 8)})
+    for name in "raw_scale", "input_scale":
+        for value in "a", None:
+            with pytest.raises(WrongTypeError, match=f"{name}: must be a number"):
+                getattr(transformer, f"set_{name}")("data", value)
+        getattr(transformer, f"set_{name}")("data", np.ones((3, 1, 1)))
+    with pytest.raises(ConfigError, match="images: give at least one"):
+        io.oversample([], (2, 2))

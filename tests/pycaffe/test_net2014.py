@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.errors import ConfigError, FileError, MissingNameError
+from minicaffe.errors import ConfigError, FileError, MissingNameError, WrongTypeError
 from minicaffe.pycaffe import net2014
 
 NET = """
@@ -88,7 +88,7 @@ def test_means(files, tmp_path):
         net.set_mean("data", MEAN, mode="all")
     with pytest.raises(FileError, match="no such file"):
         net.set_mean("data", str(tmp_path / "none.npy"))
-    with pytest.raises(FileError, match="is no array of NumPy"):
+    with pytest.raises(FileError, match="is a prototxt, where a NumPy array"):
         net.set_mean("data", files[0])
     with pytest.raises(MissingNameError, match="no input 'dat'.*inputs are data"):
         net.preprocess("dat", PICTURE)
@@ -130,3 +130,18 @@ def test_today_says_nothing(files, caplog):
     with caplog.at_level(logging.WARNING):
         caffe.Net(files[0], caffe.TEST, weights=files[1])
     assert not caplog.records
+
+
+def test_wrong_arguments(files):
+    net, model = files
+    for phase in True, 1.0, np.array([1, 0]), b"net.caffemodel":
+        with pytest.raises(ConfigError, match="phase: must be TRAIN"):
+            caffe.Net(net, phase)
+    with pytest.raises(ConfigError, match="weights: is given twice"):
+        caffe.Net(net, model, weights=model)
+    with pytest.raises(FileError, match="is a prototxt, where a NumPy array"):
+        caffe.Net(net, model).set_mean("data", net)
+    for call in caffe.set_solver_count, caffe.set_solver_rank, caffe.init_log:
+        for value in "a", 1.5:
+            with pytest.raises(WrongTypeError, match="must be .* number"):
+                call(value)
