@@ -11,7 +11,7 @@ import click
 
 from minicaffe.cli import bars, options
 from minicaffe.data.datum import opencv
-from minicaffe.errors import DataError, DependencyError
+from minicaffe.errors import DataError, DependencyError, shown
 from minicaffe.proto.atomic import check_free
 from minicaffe.proto.files import read_lines
 
@@ -43,7 +43,7 @@ def resize_and_crop(list_file, input_folder, output_folder, output_side_length, 
         for done, job in enumerate(as_completed(jobs), 1):
             if error := job.exception():
                 failed += 1
-                logger.warning("%s: %s; skipped", os.path.join(input_folder, jobs[job]), error)
+                logger.warning("%s: %s; skipped", shown(os.path.join(input_folder, jobs[job])), error)
             report("pictures", done, len(names))
     click.echo(f"{output_folder}: {len(names) - failed} pictures" + (f", {failed} could not be read" if failed else ""))
     return int(failed == len(names))

@@ -19,7 +19,7 @@ from cython.operator cimport dereference
 from libc.stdlib cimport free as c_free
 from posix.stdlib cimport posix_memalign
 
-from minicaffe.arguments cimport bytes_of
+from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.reporter cimport Reporter, Usage
 
 from numbers import Integral

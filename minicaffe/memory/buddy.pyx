@@ -26,7 +26,7 @@ from libc.stdlib cimport free as c_free
 from libc.string cimport memcpy, memset
 from libcpp.map cimport map as ordered_map
 
-from minicaffe.arguments cimport bytes_of
+from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter

@@ -40,7 +40,7 @@ from libcpp.pair cimport pair
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
-from minicaffe.arguments cimport bytes_of
+from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter

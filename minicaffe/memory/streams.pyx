@@ -12,7 +12,7 @@ cimport cython
 from cython.operator cimport dereference
 from libcpp.vector cimport vector
 
-from minicaffe.arguments cimport bytes_of
+from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator
 
 from collections import deque

@@ -15,7 +15,7 @@ from cpython.ref cimport PyObject
 from libc.string cimport memset
 
 from minicaffe.kernels.types cimport BF16
-from minicaffe.arguments cimport bytes_of
+from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.buffer cimport Buffer, foreign_buffer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
