@@ -51,7 +51,7 @@ def check_unread(path, option, read):
 
 
 def resumes(state, prefix):
-    """Whether a training that goes on from the solver state `state` (None: from none) is the one whose snapshots have `prefix`."""
+    """Whether a training that resumes from the solver state `state` (None: from none) is the one whose snapshots have `prefix`."""
     return state is not None and re.fullmatch(re.escape(os.path.realpath(prefix)) + r"_iter_\d+\.solverstate(\.h5)?",
                                               os.path.realpath(state)) is not None
 
@@ -60,13 +60,13 @@ class EarlierSnapshots:
     """A listener of a solver that keeps the snapshots of earlier trainings; a training overwrites its own."""
 
     def __init__(self):
-        self.own, self.told = set(), False
+        self.own, self.warned = set(), False
 
     def before_snapshot(self, solver, *paths):
         found, kept = keep([path for path in paths if path not in self.own])
         self.own.update(paths)
         if found:
-            logger.log(logging.INFO if self.told else logging.WARNING, "%s of an earlier training %s kept as %s%s",
+            logger.log(logging.INFO if self.warned else logging.WARNING, "%s of an earlier training %s kept as %s%s",
                        " and ".join(found), "is" if len(found) == 1 else "are", " and ".join(kept),
-                       "" if self.told else ", and so are others that this one meets; --force overwrites them")
-            self.told = True
+                       "" if self.warned else ", and so are others that this one meets; --force overwrites them")
+            self.warned = True

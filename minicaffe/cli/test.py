@@ -41,7 +41,7 @@ def test(file, model, weights, iterations, ap_version, level, stage):
         raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', and a test would score zeros; give the net that "
                           "reads test data, or score pictures by minicaffe classify", file=file)
     data = CountedData.of(net)
-    training_file.tell_test(options.tell, "test" if iterations is None else "--iterations", data, iterations)
+    training_file.report_records(options.tell, "test" if iterations is None else "--iterations", data, iterations)
     whole = data if iterations is None and data.records and not data.why else None
     if iterations is None:
         iterations = data.batches if data.records else training_file.UNKNOWN_TEST_ITER

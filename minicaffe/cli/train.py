@@ -154,7 +154,7 @@ def count_tests(solver, chosen):
             if not data.why:
                 solver.whole_tests[i] = data
         batches = None if chosen else solver.param.test_iter[i]
-        training_file.tell_test(options.tell, name if chosen else f"{name}: test_iter", data, batches)
+        training_file.report_records(options.tell, name if chosen else f"{name}: test_iter", data, batches)
 
 
 def tell_tf32():

@@ -98,7 +98,7 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
     return type(base.__name__, (base,), {"make_net": make_net})(param, file=file, positions=positions, **options)
 
 
-def tell_test(tell, name, data, batches=None):
+def report_records(tell, name, data, batches=None):
     """Say by `tell` how a test counts the records of `data`, a CountedData.
 
     Parameters
