@@ -12,8 +12,8 @@ import click
 from minicaffe import cuda
 from minicaffe.cli import options
 from minicaffe.common import caffe
+from minicaffe.memory.reporter import record
 from minicaffe.net.net import Net, read_net
-from minicaffe.net.node import ALONE, CARRIED
 from minicaffe.proto import caffe_pb2
 
 logger = logging.getLogger("minicaffe.cli")
@@ -48,40 +48,49 @@ def measure(net, iterations):
 
     Return the mean milliseconds of each layer forward, a list, those backward, and the milliseconds of all rounds together.
     """
-    count = len(net.layers)
+    last = len(net.layers) - 1
     logger.info("Performing Forward")
-    logger.info("Initial loss: %g", net.forward_from_to(0, count - 1))
+    logger.info("Initial loss: %g", net.forward_from_to(0, last))
     logger.info("Performing Backward")
-    for i in reversed(range(count)):
-        run_backward(net, i)
-    forward, backward = [0.0] * count, [0.0] * count
+    run_backward(net)
+    times = LayerTimes(net)
     logger.info("*** Benchmark begins ***")
     logger.info("Testing for %d iterations.", iterations)
     begin = clock.perf_counter()
-    for round_ in range(1, iterations + 1):
-        started = clock.perf_counter()
-        for i, node in enumerate(net.nodes):
-            if node.ran == ALONE:
-                before = clock.perf_counter()
-                net.forward_from_to(i, i + node.fused)
-                wait()
-                forward[i] += clock.perf_counter() - before
-        for i in reversed(range(count)):
-            before = clock.perf_counter()
-            run_backward(net, i)
-            backward[i] += clock.perf_counter() - before
-        logger.info("Iteration: %d forward-backward time: %d ms.", round_, 1000 * (clock.perf_counter() - started))
+    with record(times):
+        for round_ in range(1, iterations + 1):
+            started = clock.perf_counter()
+            net.forward_from_to(0, last)
+            run_backward(net)
+            logger.info("Iteration: %d forward-backward time: %d ms.", round_, 1000 * (clock.perf_counter() - started))
     total = 1000 * (clock.perf_counter() - begin)
-    return [1000 * t / iterations for t in forward], [1000 * t / iterations for t in backward], total
+    return *([1000 * t / iterations for t in times.seconds[kind]] for kind in ("forward", "backward")), total
 
 
-def run_backward(net, index):
-    """Run one layer backward, also where the net itself would skip its parameters (a deploy net has no loss)."""
-    node = net.nodes[index]
-    if node.carries():
-        net.backward_from_to(index + node.fused, index)
-    elif node.needs_backward and node.ran != CARRIED or node.blobs and node.ran == ALONE:
-        net.backward_layer(index)
+class LayerTimes:
+    """Adds up the seconds of each layer, forward and backward, from the events of its begin and end."""
+
+    def __init__(self, net):
+        self.numbers = {id(node): i for i, node in enumerate(net.nodes)}
+        self.seconds = {kind: [0.0] * len(net.nodes) for kind in ("forward", "backward")}
+
+    def append(self, event):
+        """Take an event."""
+        if event.kind in ("begin", "end") and event.address in self.numbers:
+            wait()
+            if event.kind == "begin":
+                self.began = clock.perf_counter()
+            else:
+                self.seconds[event.detail.split()[0]][self.numbers[event.address]] += clock.perf_counter() - self.began
+
+
+def run_backward(net):
+    """Run the net backward, and layers with parameters that the net itself would skip (a deploy net has no loss)."""
+    net.backward_from_to(len(net.nodes) - 1, 0)
+    fused = {name for names in net.fused() for name in names}
+    for i, node in reversed(list(enumerate(net.nodes))):
+        if node.blobs and not node.needs_backward and node.name not in fused:
+            net.backward_layer(i)
     wait()
 
 

@@ -120,9 +120,15 @@ def event(str kind, *, place=None, size_t address=0, size_t nbytes=0, str name="
 
 
 @contextmanager
-def record():
-    """Collect `Event` tuples of all threads in a list while the ``with`` block runs; blocks may nest."""
-    events = []
+def record(events=None):
+    """Collect `Event` tuples of all threads in a list while the ``with`` block runs; blocks may nest.
+
+    Parameters
+    ----------
+    events : optional
+        Whose method ``append`` takes them in place of the list.
+    """
+    events = [] if events is None else events
     with _record_lock:
         _reporter.records += (events,)
         _reporter.recording = True

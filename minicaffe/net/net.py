@@ -217,8 +217,8 @@ class Net(Runner):
             computes a gradient, None before the first use; `refused` says by engine why it does not compute this; `fused` names the
             layers after this one that it computed, too, when it ran last, of a Concat its part.
         """
-        return [{"layer": node.name, **operation.describe(), "fused": node.computes}
-                for node in self.nodes for operation in node.layer.operations()]
+        return [{"layer": node.name, **operation.describe(), "fused": fused}
+                for node, fused in zip(self.nodes, self.fused()) for operation in node.layer.operations()]
 
     def summary(self):
         """Return the table of the layers (`minicaffe.net.summary.Summary`), which ``print(net)`` and notebooks show.
@@ -257,7 +257,7 @@ class Net(Runner):
                     if given is not None:
                         blob.data[...] = given
             self._feeder = Feeder()
-            self.forget_lifetimes()
+            self.forget_schedule()
         empty_cache()
 
     # ---- inputs (net/feed.py)

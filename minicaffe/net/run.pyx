@@ -1,25 +1,25 @@
 """Runner: the loops that run the nodes of a net forward and backward (Caffe net.cpp, ForwardFromTo and BackwardFromTo).
 
-Different from Caffe: a layer's reshape runs only when a blob changed (see layer.pyx), a fault raises with the layer's place, and
-threads take turns (lock.pyx).
+A run from the first layer to the last follows the net's schedule (schedule.pyx). A part of one, and one that hooks or debug_info observe,
+goes layer by layer: nothing is fused, and no memory is freed. Different from Caffe: a layer's reshape runs only when a blob changed (see
+layer.pyx), a fault raises with the layer's place, and threads take turns (lock.pyx).
 """
 
 import functools
 from collections import Counter
 
 from minicaffe.blob cimport Blob
-from minicaffe.net.lifetimes cimport Lifetimes, completion, heads
 from minicaffe.layer cimport stamps
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.synced cimport RECYCLED
 from minicaffe.net.lock cimport NetLock
-from minicaffe.net.node cimport ALONE, CARRIED, Node
+from minicaffe.net.node cimport Node
+from minicaffe.net.schedule cimport Schedule, Step, compile_nodes
 from minicaffe.device.context cimport Context, context
 from minicaffe.ops.engine cimport Operation
 
 from minicaffe.errors import ConfigError, ShapeError, check_callable, check_type, close_matches, int_of, shown
 from minicaffe.memory.reporter import reporter
-from minicaffe.net.node import link_followers
 from minicaffe.net.observe import log_backward, log_forward, log_norms
 
 
@@ -62,12 +62,12 @@ cdef class Runner:
     cdef public bint recycles       # False: no memory is recycled now, as while a CUDA graph knows its addresses
     cdef set kept                   # blobs that are read after a run
     cdef bint training              # a run forward is followed by one backward
-    cdef Lifetimes lifetimes        # None until they are needed
-    cdef public object updater      # updater(which, part, last) takes the learnable parameters, by number, whose gradients are complete, and
-                                    # returns those that it has used; None again when it has had all
-    cdef public bint in_parts       # whether it takes parts of a large gradient
-    cdef tuple complete_by          # the stamp and what `completion` returned, without lifetimes
-    cdef list complete              # those of them that it has not had yet, and
+    cdef Schedule compiled          # for what the net was when it was needed last; None before
+    cdef Schedule ran               # of the last run forward as a whole
+    cdef bint in_steps              # that was the last run forward, and it is backward's turn
+    cdef object take                # while backward runs: see `forward_backward`
+    cdef bint in_parts
+    cdef list complete              # learnable parameters, by number, that `take` has not had yet, and
     cdef long long waiting          # how many elements they have
 
     def __init__(self, list nodes not None, param_table not None, bint debug_info=False):
@@ -87,9 +87,8 @@ cdef class Runner:
         self.computed = [blob for blob in self.blob_list if blob not in given] + self.learnable_params
         self.param_counts = [blob.count for blob in param_table.params]
         self.params_made = [len(node.layer.blobs) for node in nodes]
-        link_followers(nodes)
         self.lock = NetLock([*self.blob_list, *param_table.params])
-        self.recycles = self.in_parts = True
+        self.recycles = True
         self.loss_copies = {}
 
     def set_plan(self, plan, kept, bint training):
@@ -98,7 +97,7 @@ cdef class Runner:
         Parameters
         ----------
         plan : str or None
-            One of PLANS. With ``memory`` blobs share memory (lifetimes.pyx).
+            One of PLANS. With ``memory`` blobs share memory (schedule.pyx).
         kept : list of Blob
             That are read after a run; those that sources give and the losses are among them anyway.
         training : bool
@@ -111,7 +110,8 @@ cdef class Runner:
         """
         if plan and check_type(plan, str, "plan", "a str") not in PLANS:
             raise ConfigError(f"must be one of {', '.join(PLANS)}, got '{plan}'{close_matches(plan, PLANS)}", field="plan")
-        self.plan, self.training, self.lifetimes = plan, training, None
+        self.plan, self.training = plan, training
+        self.forget_schedule()
         self.kept = {*kept, *(top for node in self.nodes for top, weight in zip(node.tops, node.loss_weights)
                               if weight or not node.bottoms)}
 
@@ -119,18 +119,26 @@ cdef class Runner:
         """Whether a plan holds for a run of layers `start` to `end`."""
         return start == 0 and end == len(self.nodes) - 1 and self.watcher() is None
 
-    def forget_lifetimes(self):
-        """Drop the lifetimes of blobs, which hold their memory; the next run finds them again."""
-        self.lifetimes = None
+    def forget_schedule(self):
+        """Drop the schedule, which holds memory; the next run compiles the net again."""
+        if self.compiled is not None:
+            self.compiled.expire()
+        self.compiled, self.ran, self.in_steps = None, None, False
 
-    cdef Lifetimes lifetimes_of(self, int start, int end):
-        """Return which memories end in a run of layers `start` to `end`; None if none do."""
-        if not self.plan or not self.recycles or not self.whole(start, end):
-            return None
-        stamp = self.stamp()
-        if self.lifetimes is None or self.lifetimes.stamp != stamp:
-            self.lifetimes = Lifetimes(self.nodes, self.kept, self.param_table.params, self.learnable_params, self.training, stamp)
-        return self.lifetimes
+    cdef Schedule present_schedule(self):
+        """Return the schedule for the present shapes, memories, device and settings; compile the net if it has none."""
+        cdef Context on = context()
+        cdef bint plan = bool(self.plan) and self.recycles
+        cdef Node node
+        if self.compiled is None or not self.compiled.holds(self.stamp(), on, plan):
+            for node in self.nodes:
+                if not node.layer.always_reshape:   # the shapes of which depend on values
+                    node.reshape()
+            if self.compiled is not None:
+                self.compiled.expire()
+            self.compiled = compile_nodes(self.nodes, self.kept, self.param_table.params, self.learnable_params, self.training, plan,
+                                          self.stamp(), on)
+        return self.compiled
 
     cpdef double forward_from_to(self, start, end) except? -1:
         """Run layers `start` to `end`, both included; return the sum of their losses.
@@ -151,107 +159,117 @@ cdef class Runner:
         self.check_range(end, start)
         self.backward_of(start, end)
 
-    cdef int backward_of(self, int start, int end) except -1:
-        cdef Lifetimes lifetimes
+    cdef bint backward_of(self, int start, int end, take=None, bint in_parts=False) except -1:
+        """Run backward; return whether `take` has had the gradients: it gets none of a run that is observed."""
         cdef Node node
         cdef int i
-        cdef bint offers
-        cdef list complete
         with self.lock:
             self.check_ready()
-            self.complete, self.waiting = [], 0
-            lifetimes = self.lifetimes_of(end, start)
-            offers = self.updater is not None and self.whole(end, start)
-            if offers:
-                learned, unlearned = self.completion(lifetimes)
-            if start >= end and (<Node> self.nodes[end]).ran == CARRIED:
-                self.separate(end)
-            for i in range(end, start + 1):
-                node = <Node> self.nodes[i]
-                if node.carries() and (i + node.fused > start or self.watcher() is not None):
-                    node.separate()
-            for i in range(start, end - 1, -1):
-                node = <Node> self.nodes[i]
-                complete = learned[i] if offers else None
-                if self.hooks[2]:
-                    self._call_hooks(BEFORE_BACKWARD, i)
-                if node.needs_backward:
-                    self.tell("begin", i, "backward")
-                    try:
-                        if node.ran != CARRIED:
-                            node.renew_bottoms()
-                            if offers and self.in_parts and lifetimes is not None and lifetimes.parts[i] is not None:
-                                complete = self.backward_in_parts(i, lifetimes)
-                            else:
-                                node.backward()
-                        if lifetimes is not None:
-                            lifetimes.end_backward(i, node)
-                    finally:    # what comes after an error is not the layer's
-                        self.tell("end", i, "backward")
-                    if self.debug_info:
-                        log_backward(node)
-                if offers:      # of followers, too, where the node itself needs no backward
-                    self.offer(lifetimes, complete)
-                if self.hooks[3]:
-                    self._call_hooks(AFTER_BACKWARD, i)
-            if offers:
-                self.offer(lifetimes, unlearned, True)
-                self.updater = None
+            self.take, self.in_parts, self.complete, self.waiting = take, in_parts, [], 0
+            try:
+                if self.in_steps and self.whole(end, start):
+                    self.backward_in_steps(self.ran)
+                    return True
+                for i in range(end, start + 1):
+                    self.separate(i)
+                for i in range(start, end - 1, -1):
+                    self.backward_at(i)
+                return False
+            finally:
+                self.take = None
 
-    cdef list backward_in_parts(self, int index, Lifetimes lifetimes):
-        """Run the backward of a node, offer a large gradient part by part to the updater, and return which it has not had."""
-        cdef Operation operation
-        operation, large = lifetimes.parts[index]
-        if (<Blob> self.learnable_params[large]).diff_memory.shown():       # whoever holds a view of it reads it there
-            (<Node> self.nodes[index]).backward()
-            return lifetimes.learned[index]
-        operation.consumer = functools.partial(self.updater, [large])
+    cdef int backward_at(self, int index) except -1:
+        """Run the backward of one layer for those who observe it."""
+        cdef Node node = self.nodes[index]
+        if self.hooks[2]:
+            self._call_hooks(BEFORE_BACKWARD, index)
+        if node.needs_backward:
+            self.tell("begin", node, "backward")
+            try:
+                node.renew_bottoms()
+                node.backward()
+            finally:    # what comes after an error is not the layer's
+                self.tell("end", node, "backward")
+            if self.debug_info:
+                log_backward(node)
+        if self.hooks[3]:
+            self._call_hooks(AFTER_BACKWARD, index)
+
+    cdef int backward_in_steps(self, Schedule schedule) except -1:
+        cdef Step step
+        cdef Node node, head
+        cdef list complete
+        schedule.stale = schedule.stale or not self.recycles or schedule.stamp != self.stamp()
+        for step in schedule.backward:
+            head, complete = step.nodes[0], step.updates
+            if head.needs_backward:
+                if step.carried and head.within < 0:    # made layer by layer meanwhile
+                    for node in reversed(step.nodes):
+                        self.backward_at(step.first + step.nodes.index(node))
+                else:
+                    self.tell_fused(step, "backward")
+                    self.tell("begin", head, "backward")
+                    try:
+                        head.renew_bottoms()
+                        if step.carried:
+                            head.run_backward()
+                        elif self.take is not None and self.in_parts and schedule.plan and step.large is not None:
+                            complete = self.backward_in_parts(step, schedule)
+                        else:
+                            head.backward()
+                        schedule.end_backward(step)
+                    finally:
+                        self.tell("end", head, "backward")
+            if self.take is not None:
+                self.offer(schedule, complete)
+        if self.take is not None:
+            self.offer(schedule, schedule.unlearned, True)
+
+    cdef list backward_in_parts(self, Step step, Schedule schedule):
+        """Run a backward that gives a large gradient part by part to `take`; return the parameters that it has not had."""
+        cdef Node node = step.nodes[0]
+        cdef Operation operation = node.layer.operations()[0]
+        if (<Blob> self.learnable_params[step.large]).diff_memory.shown():       # who holds a view of it reads it there
+            node.backward()
+            return step.updates
+        operation.consumer = functools.partial(self.take, [step.large])
         try:
-            (<Node> self.nodes[index]).backward()
+            node.backward()
             taken = operation.consumer is None
         finally:
             operation.consumer = None
         if not taken:
-            return lifetimes.learned[index]
-        lifetimes.end_update([large])
-        return [i for i in lifetimes.learned[index] if i != large]
+            return step.updates
+        schedule.end_update([step.large])
+        return [i for i in step.updates if i != step.large]
 
-    cdef int offer(self, Lifetimes lifetimes, list which, bint last=False) except -1:
-        """Let the updater have the gradients of these parameters; to be updated small ones wait for others. Those that it has used end."""
+    cdef int offer(self, Schedule schedule, list which, bint last=False) except -1:
+        """Give complete gradients to `take`; small ones wait for others. Free those that it has used."""
         for i in which:
             self.complete.append(i)
             self.waiting += (<Blob> self.learnable_params[i]).count
         if last or self.waiting >= (TOGETHER if self.in_parts else 1):
-            used = self.updater(self.complete, None, last)
-            if lifetimes is not None:
-                lifetimes.end_update(used)
+            schedule.end_update(self.take(self.complete, None, last))
             self.complete, self.waiting = [], 0
-
-    cdef tuple completion(self, Lifetimes lifetimes):
-        """For each node the list of the learnable parameters whose gradients its backward completes, and those of no node."""
-        if lifetimes is not None:
-            return lifetimes.learned, lifetimes.unlearned
-        stamp = self.stamp()
-        if self.complete_by is None or self.complete_by[0] != stamp:
-            self.complete_by = stamp, completion(self.nodes, self.learnable_params, heads(self.nodes))
-        return self.complete_by[1]
 
     def backward_layer(self, index):
         """Run the backward of one layer, whether the net needs it or not; raise ConfigError for a layer that there is not."""
+        cdef Node node
         index = int_of(index, "index")
         if not 0 <= index < len(self.nodes):
             raise ConfigError(f"must be from 0 to {len(self.nodes) - 1}, got {index}", field="index")
         with self.lock:
             self.check_ready()
             self.separate(index)
-            self.tell("begin", index, "backward")
+            node = self.nodes[index]
+            self.tell("begin", node, "backward")
             try:
-                (<Node?> self.nodes[index]).renew_bottoms()
-                (<Node> self.nodes[index]).backward()
+                node.renew_bottoms()
+                node.backward()
             finally:
-                self.tell("end", index, "backward")
+                self.tell("end", node, "backward")
 
-    def forward_backward(self, bint run_sources=True, bint read_loss=True, on_loss=None):
+    def forward_backward(self, bint run_sources=True, bint read_loss=True, on_loss=None, take=None, bint in_parts=True):
         """Run the whole net forward and backward.
 
         Parameters
@@ -262,6 +280,12 @@ cdef class Runner:
             False: return 0, as while a CUDA graph is recorded, when there is no loss yet.
         on_loss : callable, optional
             Gets the loss before backward begins.
+        take : callable, optional
+            ``take(which, part, last)`` takes the learnable parameters, by number, whose gradients are complete, and returns those whose
+            gradients it has used; `last` is True in its last call. It gets them while backward runs, all at once at the end if the run
+            is observed. `part` is None, or of a single large gradient ``(blob, first, count)``: these elements, in `blob`.
+        in_parts : bool
+            False: no part of a gradient is given to `take`, and small gradients do not wait for others.
 
         Returns
         -------
@@ -278,16 +302,21 @@ cdef class Runner:
                 loss += self.losses(0, last)
             if on_loss is not None:
                 on_loss(loss)
-            self.backward_of(last, 0)
+            taken = self.backward_of(last, 0, take, in_parts)
             if self.debug_info:
                 log_norms(self.learnable_params)
+            if take is not None and not taken:
+                take(list(range(len(self.learnable_params))), None, True)
             return loss
 
     cdef int separate(self, int index) except -1:
-        """Let a node run by itself that was computed with others, and whose backward would be, too."""
-        while (<Node> self.nodes[index]).ran == CARRIED:
-            index -= 1
-        return (<Node> self.nodes[index]).separate()
+        """Let a layer run by itself that was computed with others, and whose backward would be, too."""
+        cdef Node node = self.nodes[index]
+        cdef Step step
+        if node.within >= 0 and self.ran is not None:
+            step = self.ran.step_of(node.within)
+            if step is not None:
+                step.separate()
 
     cdef int check_range(self, low, high) except -1:
         if not (0 <= low <= len(self.nodes) and -1 <= high < len(self.nodes)):
@@ -296,44 +325,69 @@ cdef class Runner:
     cdef double compute(self, bint sources, int start, int end) except? -1:
         """Run layers forward, those without bottoms only if `sources`; return the losses that cannot be read later."""
         cdef double loss = 0
-        cdef Lifetimes lifetimes = self.lifetimes_of(start, end)
-        cdef Node node
-        cdef int i, most, done = -1     # the last of the layers that another has computed, too
-        cdef bint unseen = self.watcher() is None
+        cdef int i, first = start
         self.check_ready()
-        if lifetimes is not None:
-            lifetimes.begin_forward()
-        if end >= start and (<Node> self.nodes[start]).ran == CARRIED:
-            self.separate(start)
-        for i in range(start, end + 1):
-            node = <Node> self.nodes[i]
-            if not sources and not len(node.bottoms):
-                continue
-            if self.hooks[0]:
-                self._call_hooks(BEFORE_FORWARD, i)
-            self.tell("begin", i, "forward")
-            try:
-                if i > done:
-                    node.renew_tops()
-                    most = min(end - i, <int> len(node.followers)) if unseen else 0
-                    if most > node.in_place:
-                        most = lifetimes.unread(i, node, most) if lifetimes is not None else node.in_place
-                    parts = lifetimes.parts_of(i, node, most) if lifetimes is not None else None
-                    done = i + node.forward_with(most, lifetimes is None or self.training, parts)
-                if self.loss_at_once:
-                    loss += self.loss_at(i)
-                if lifetimes is not None:
-                    lifetimes.end_forward(i, node)
-            except BaseException:
-                if lifetimes is not None:
-                    lifetimes.abandon_forward()
-                raise
-            finally:        # what comes after an error is not the layer's
-                self.tell("end", i, "forward")
-            if self.debug_info:
-                log_forward(node)
-            if self.hooks[1]:
-                self._call_hooks(AFTER_FORWARD, i)
+        self.in_steps = False
+        if not self.whole(start, end):
+            if end >= start and (<Node> self.nodes[start]).within != start:
+                self.separate(start)
+            first = end + 1
+        else:       # sources may have other shapes each time
+            while first <= end and not len((<Node> self.nodes[first]).bottoms):
+                first += 1
+        for i in range(start, first):
+            if sources or len((<Node> self.nodes[i]).bottoms):
+                loss += self.forward_at(i)
+        if first <= end:
+            loss += self.forward_in_steps(sources, first)
+        return loss
+
+    cdef double forward_at(self, int index) except? -1:
+        """Run one layer for those who observe it."""
+        cdef double loss = 0
+        cdef Node node = self.nodes[index]
+        if self.hooks[0]:
+            self._call_hooks(BEFORE_FORWARD, index)
+        self.tell("begin", node, "forward")
+        try:
+            node.renew_tops()
+            node.forward()
+            if self.loss_at_once:
+                loss = self.loss_at(index)
+        finally:        # what comes after an error is not the layer's
+            self.tell("end", node, "forward")
+        if self.debug_info:
+            log_forward(node)
+        if self.hooks[1]:
+            self._call_hooks(AFTER_FORWARD, index)
+        return loss
+
+    cdef double forward_in_steps(self, bint sources, int first) except? -1:
+        """Run the schedule from layer `first` on."""
+        cdef double loss = 0
+        cdef Schedule schedule = self.present_schedule()
+        cdef Step step
+        cdef Node node
+        cdef int i
+        self.ran, schedule.stale = schedule, False
+        try:
+            for step in schedule.forward:
+                node = step.nodes[0]
+                if step.first < first or not sources and not len(node.bottoms):
+                    continue
+                self.tell("begin", node, "forward")
+                try:
+                    schedule.run_forward(step)
+                    if self.loss_at_once:
+                        for i in range(step.first, step.first + len(step.nodes)):
+                            loss += self.loss_at(i)
+                finally:
+                    self.tell("end", node, "forward")
+                self.tell_fused(step, "forward")
+        except BaseException:
+            schedule.abandon_forward()
+            raise
+        self.in_steps = True
         return loss
 
     cdef int check_ready(self) except -1:
@@ -376,20 +430,23 @@ cdef class Runner:
         cdef Node node = self.nodes[index]
         cdef double loss = node.loss()
         if _reporter.recording and node.layer.has_loss:
-            self.tell("loss", index, repr(loss))
+            self.tell("loss", node, repr(loss))
         return loss
 
-    cdef int tell(self, str kind, int index, str detail) except -1:
-        """Report something of a node to who records; of one that is computed by a node before it also which."""
+    cdef int tell(self, str kind, Node node, str detail) except -1:
+        """Report an event of a node where events are recorded."""
+        if _reporter.recording:
+            _reporter.event(kind, None, <size_t> <void*> node, 0, node.name, detail)
+        return 0
+
+    cdef int tell_fused(self, Step step, str detail) except -1:
+        """Report the nodes that were computed, or are, by the first one of a step."""
+        cdef Node head = step.nodes[0], node
         if not _reporter.recording:
             return 0
-        cdef Node node = self.nodes[index]
-        cdef Node first = node
-        while kind == "end" and first.ran != ALONE and (detail == "forward" or node.ran == CARRIED):
-            index -= 1
-            first = self.nodes[index]
-        return _reporter.event(kind, None, <size_t> <void*> node, 0, node.name,
-                               detail if first is node else f"{detail} with {first.name}")
+        for node in step.nodes[1:] if detail == "forward" else step.nodes[:0:-1]:
+            self.tell("begin", node, detail)
+            self.tell("end", node, detail if detail == "forward" and not step.ran_fused else f"{detail} with {head.name}")
 
     def reshape_all(self):
         """Propagate changed input shapes through the layers without computing (Caffe Net::Reshape)."""
@@ -460,7 +517,16 @@ cdef class Runner:
         for hook in self.hooks[when]:
             hook(index)
 
-    # ---- for CUDA graphs (solver/graph.py)
+    def fused(self):
+        """For each layer the names of those that it computed, too, in the last forward, of a Concat its part, as a list of lists."""
+        cdef Step step
+        cdef list found = [[] for _ in self.nodes]
+        if self.in_steps:
+            for step in self.ran.forward:
+                found[step.first] = step.fused
+        return found
+
+    # ---- for CUDA graphs (solver/iteration.py)
 
     def run_sources(self):
         """Run the layers without bottoms, and put what they give on the present device."""

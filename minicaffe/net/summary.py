@@ -75,8 +75,8 @@ class Summary:
     def __init__(self, net, types=None, scratch=None):
         self.name, self.file, self.phase = net.name, net.file, "TEST" if net.phase else "TRAIN"
         seen, by, self.rows = set(), {}, []
-        for node in net.nodes:
-            by.update((id(follower), node.name) for follower in node.followers[:node.fused])
+        for node, fused in zip(net.nodes, net.fused()):
+            by.update(dict.fromkeys(fused, node.name))
             forth, back = cost.forward(node), cost.backward(node)
             engines = [operation.describe()["engine"] for operation in node.layer.operations()]
             layouts = [layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None]
@@ -85,7 +85,7 @@ class Summary:
                       cost.nbytes(blob for blob in node.tops if _first(blob.data_memory, seen)),
                       cost.nbytes(blob for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
                       forth.flops, back.flops, "/".join(dict.fromkeys(filter(None, engines))) or None, next(iter(layouts), None),
-                      node.computes, by.get(id(node), ""), (scratch or {}).get(node.name))
+                      fused, by.get(node.name, "") if node.type != "Concat" else "", (scratch or {}).get(node.name))
             if node.type != "Split" or row.diff or row.data:
                 self.rows.append(row)
         for name in ("parameters", "data", "diff", "flops", "backward_flops"):

@@ -4,6 +4,7 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.epilogue cimport Epilogue
 
 cdef int refuse() except -1
+cdef unsigned current_epoch() noexcept
 
 
 cdef class Primitive:
@@ -34,8 +35,9 @@ cdef class Operation:
     cdef Blob kept                      # what forward leaves for backward
     cdef object consumer                # takes the gradient of p part by part; who gives it so takes this away
     cdef int changed(self) except -1
-    cdef bint fuses(self)
-    cdef bint adds(self)
+    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1
+    cdef bint adds(self) noexcept
+    cdef int choose(self, const Context& on, Blob x) except -1
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
     cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
     cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=*) except -1

@@ -102,20 +102,20 @@ cdef class Operation:
         self.forth = None
         return 0
 
-    cdef bint fuses(self):
-        """Whether the next forward may compute an epilogue, too."""
-        return self.forth is None or self.forth.fuses
+    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
+        """Choose the engine for x and y; return whether its forward can compute an epilogue (ops/epilogue.pyx)."""
+        if type(self) not in _makers:   # the function of engine CAFFE alone, which has one
+            return True
+        self.choose(on, x)
+        return self.forth.fuses
 
-    cdef bint adds(self):
-        """The same of an epilogue with an addend."""
-        return self.forth is None or self.forth.adds
+    cdef bint adds(self) noexcept:
+        """The same of an epilogue with an addend, after `fuses`."""
+        return self.forth is not None and self.forth.adds
 
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
         """y from x"""
-        cdef Layout layout = x.data_memory.layout() if self.by_layout else None
-        if self.epoch != _epoch or self.threads != on.threads.count or self.empty != (x.count == 0) or self.layout is not layout:
-            self.forth, self.layout = None, layout
-        self.ask(on, x)
+        self.choose(on, x)
         self.ran = self.forth
         try:
             return self.forth.forward(on, self, x, y, p, q)
@@ -160,6 +160,13 @@ cdef class Operation:
             return self.back.backward_both(on, self, x, y, p, q)
         finally:
             end_scratch(self)
+
+    cdef int choose(self, const Context& on, Blob x) except -1:
+        """Choose the engine of the next forward."""
+        cdef Layout layout = x.data_memory.layout() if self.by_layout else None
+        if self.epoch != _epoch or self.threads != on.threads.count or self.empty != (x.count == 0) or self.layout is not layout:
+            self.forth, self.layout = None, layout
+        return self.ask(on, x)
 
     cdef int ask(self, const Context& on, Blob x) except -1:
         """Ask the engines, unless it is known who computes here; what has run forward goes backward as it ran."""
@@ -325,6 +332,10 @@ def use_cudnn(use=True):
     theirs.
     """
     prefer("CUDNN" if use else "CAFFE")
+
+
+cdef unsigned current_epoch() noexcept:
+    return _epoch
 
 
 def settings_epoch():

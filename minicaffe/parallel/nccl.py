@@ -3,7 +3,7 @@
     computing stream: backward -- ready --> NCCL's stream: all-reduce -- arrived --> computing stream: update
 
 The sums take the place of the gradients. The host waits for nothing of this, it puts all on the two streams, or into a CUDA graph
-(solver/graph.py).
+(solver/iteration.py).
 """
 
 import contextlib

@@ -13,7 +13,7 @@ from minicaffe.blob import Blob
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.solver import policy
-from minicaffe.solver.graph import TrainingGraph
+from minicaffe.solver.iteration import ByParameter, Exchanged, Plain, Recorded
 from minicaffe.solver.solver import Solver
 from minicaffe.solver.update import Rule, update_params
 
@@ -25,15 +25,14 @@ class SGDSolver(Solver):
 
     rule = Rule.SGD
     histories = 1  # history blobs for each parameter
-    use_graphs = True  # on a GPU, replay the iteration as one CUDA graph where that can be (solver/graph.py)
-    _graph = None
-    _updated = False  # done already, by the graph or along with backward
+    use_graphs = True  # on a GPU, replay the iteration as one CUDA graph where that can be (solver/iteration.py)
 
     def _build(self, dtype, net_files):
         super()._build(dtype, net_files)
         params, param = self.net.learnable_params, self.param
         self.history = [Blob(blob.shape, blob.dtype, f"{blob.name} history") for _ in range(self.histories) for blob in params]
         self.net.lock.add(self.history)
+        self._recorded = Recorded()
         known = param.regularization_type in ("L1", "L2")
         if not known and param.weight_decay and any(self.net.params_weight_decay):
             raise ConfigError(f"unknown regularization type '{param.regularization_type}'; known are L1 and L2",
@@ -74,21 +73,23 @@ class SGDSolver(Solver):
         Error
             If this process trains together with others, and the gradients are not those of all of them.
         """
-        param = self.param
         if self._exchange is not None and not self._summed:
             raise Error(f"apply_update() on {self.group.name()} needs the gradients of all ranks, and these are its own; call "
                         "gradients() before it, or step(1) in place of both")
         self._summed = False
-        if param.lr_policy == "plateau":
+        if self.param.lr_policy == "plateau":
             self._watch_plateau()
+        return self._end_iteration(updated=False)
+
+    def _end_iteration(self, updated=True):
+        """Update unless that is done, count the iteration, and return its learning rate."""
         rate = self.learning_rate()
-        if param.display and self.iter % param.display == 0:
+        if self.param.display and self.iter % self.param.display == 0:
             log.info("Iteration %d, lr = %g", self.iter, rate)
-        if not self._updated:
+        if not updated:
             self.update(self.constants(rate)[0])
-        self._updated = False
         self.iter += 1
-        self._torn = False
+        self._summed = self._torn = False
         return rate
 
     def update(self, rate, which=None, part=None):
@@ -108,59 +109,22 @@ class SGDSolver(Solver):
                       [net.params_lr[i] for i in which], [net.params_weight_decay[i] for i in which], rate, scale,
                       param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta, part)
 
-    def gradients(self, read_loss=True):
-        """Compute the gradients.
+    def _iteration(self):
+        """Return how the next iteration is computed."""
+        if self.updates_itself or {"gradients", "apply_update"} & vars(self).keys():
+            return Plain
+        if caffe.mode == "gpu" and self.use_graphs:
+            return self._recorded
+        if self._exchange is not None:
+            return Exchanged
+        along = caffe.mode == "cpu" and self.net.plan and self.net.watcher() is None
+        return ByParameter if along and self.update_obstacle() is None and not self.param.snapshot_diff else Plain
 
-        If nothing observes them, a net with a plan updates each parameter as soon as its gradient is complete.
+    def update_along(self):
+        """Return the function that updates parameters while backward runs, as `forward_backward` calls its `take`."""
+        return functools.partial(self._update_some, self.constants(self.learning_rate())[0])
 
-        Without `read_loss`, which `_loss_can_wait` allows, a function that returns the loss may be returned in its place.
-        """
-        self._check_whole()
-        self._updated = False       # an error may have come between the update and `apply_update`
-        if (type(self).apply_update, type(self).update) != (SGDSolver.apply_update, SGDSolver.update):
-            return super().gradients()
-        obstacle = self.update_obstacle()
-        net = self.net
-        if caffe.mode == "cpu" and self._exchange is None and net.plan and obstacle is None and not self.param.snapshot_diff:
-            net.updater = functools.partial(self._update_along, self.constants(self.learning_rate())[0])
-            try:
-                loss = super().gradients()
-                self._updated = net.updater is None
-            finally:
-                net.updater = None
-            return loss
-        if self.use_graphs and caffe.mode == "gpu":
-            if self._graph is None:
-                self._graph = TrainingGraph(self)
-            with self.net.lock:  # before device_lock, which a recording takes
-                loss = self._graph.step(self.constants(self.learning_rate())[0], read_loss)
-            if loss is not None:
-                self._updated = True
-                if self._exchange is None:
-                    return loss
-                self._exchange.tell(loss, self._poll())
-                return self._told()
-        return super().gradients() if self._exchange is None else self._gradients_of_all(obstacle)
-
-    def _loss_can_wait(self):
-        if not self.use_graphs or caffe.mode != "gpu" or getattr(self.gradients, "__func__", None) is not SGDSolver.gradients:
-            return False
-        snapshot = self.param.snapshot
-        return not (self.listeners or self.callbacks or self.nan == "stop" or self._exchange is not None
-                    or snapshot and (self.iter + 1) % snapshot == 0)
-
-    def _gradients_of_all(self, obstacle):
-        """The same of processes that train together: what has come from all is updated while the rest is on its way."""
-        if obstacle is None and not self.param.snapshot_diff:
-            self._exchange.update = functools.partial(self._update_along, self.constants(self.learning_rate())[0])
-        try:
-            loss = super().gradients()
-            self._updated = self._exchange.update is not None
-        finally:
-            self._exchange.update = None
-        return loss
-
-    def _update_along(self, rate, which, part=None, last=False):
+    def _update_some(self, rate, which, part=None, last=False):
         self._torn = True       # until the iteration is counted
         if which:
             self.update(rate, which, part)

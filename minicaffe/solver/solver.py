@@ -24,6 +24,7 @@ from minicaffe.proto.atomic import interrupts_held
 from minicaffe.solver import nets, snapshot
 from minicaffe.solver.detection import DetectionOutputs
 from minicaffe.solver.finite import FiniteWatch
+from minicaffe.solver.iteration import Plain
 from minicaffe.solver.policy import check_policy
 from minicaffe.solver.report import OutputMeans, images_together, log_outputs, output_records, run_batches
 from minicaffe.workspace import Workspace
@@ -31,6 +32,7 @@ from minicaffe.workspace import Workspace
 log = logging.getLogger("minicaffe.solver")
 WIRES = ("float32", "bf16")     # types in which gradients travel between processes
 CARRIERS = ("mpi", "nccl")      # what brings them
+UPDATES = {"gradients", "apply_update", "update"}   # what a user's class may do in its own way
 RATE_SCALES = {"linear": float, "sqrt": math.sqrt}  # what n processes with the batches of one each may multiply the rate by
 
 
@@ -102,6 +104,13 @@ class Solver:
     """
 
     exact_resume = True
+
+    updates_itself = False   # a user's class has an update of its own, which comes after all gradients
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if not cls.__module__.startswith("minicaffe.solver."):
+            cls.updates_itself = cls.updates_itself or bool(UPDATES & vars(cls).keys())
 
     def __init__(self, param, *, file=None, positions=None, dtype=Dtype.FLOAT, workspace=None, skip_unknown_fields=False,
                  trusted=True, own_fields=(), net_files=None, plan=None):
@@ -287,8 +296,9 @@ class Solver:
                     on_start()
                 display = param.display and self.iter % param.display == 0 and self._leads
                 net.debug_info = bool(display and param.debug_info)
-                can_wait = self.iter + 1 == end and not display and self._loss_can_wait()
-                loss = self.gradients(read_loss=False) if can_wait else self.gradients()
+                iteration = self._iteration()
+                can_wait = self.iter + 1 == end and not display and iteration.loss_can_wait(self)
+                loss, updated = iteration.run(self, not can_wait)
                 late = callable(loss)
                 if not late:
                     loss /= param.iter_size
@@ -296,7 +306,7 @@ class Solver:
                 record = self._display() if display else None
                 for _, on_gradients_ready in self.callbacks:
                     on_gradients_ready()
-                rate = self.apply_update()
+                rate = self._end_iteration() if updated else self.apply_update()
             if record:
                 self._tell("on_display", {**record, "lr": rate})
             if self.listeners:
@@ -400,6 +410,7 @@ class Solver:
 
         Of processes that train together each gets the sums of all ranks' gradients, and the mean of their losses.
         """
+        self._check_whole()
         net, passes = self.net, self.param.iter_size
         net.clear_param_diffs()
         if self._exchange is None:
@@ -417,14 +428,7 @@ class Solver:
         if exchange is None:
             return net.forward_backward(**options)
         exchange.begin()
-        net.updater, net.in_parts = exchange.offer, False
-        try:
-            loss = net.forward_backward(**options)
-            if net.updater is not None:     # somebody looks into each layer's run
-                exchange.finish()
-            return loss
-        finally:
-            net.updater, net.in_parts = None, True
+        return net.forward_backward(take=exchange.offer, in_parts=False, **options)
 
     def _told(self):
         loss, self._action = self._exchange.told()
@@ -456,9 +460,9 @@ class Solver:
         for blob, mean in zip(blobs, np.split(self.group.sum(mine) / self.group.size, ends[:-1]), strict=True):
             blob.data[...] = mean.reshape(blob.shape)
 
-    def _loss_can_wait(self):
-        """Return whether `gradients` takes ``read_loss=False`` in the next iteration, the loss of which nothing needs at once."""
-        return False
+    def _iteration(self):
+        """Return how the next iteration is computed, as a class of iteration.py or an object of one."""
+        return Plain
 
     def _read_late_loss(self):
         """Do what `step` does with a loss, if it did not wait for that of the last iteration."""

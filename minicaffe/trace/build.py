@@ -109,7 +109,7 @@ def document(parts, net, solver, device):
             blob, _, part = own.rpartition(" ")
             role = known[own]["role"] if own in known else "workspace"  # what a blob had before it grew, or of another net
             known[event.name] = {"name": event.name, "blob": blob, "part": part, "bytes": event.nbytes, "role": role, "aliases": []}
-    nodes = [_node(net, node) for node in net.nodes] if net is not None else []
+    nodes = [_node(net, node, fused) for node, fused in zip(net.nodes, net.fused())] if net is not None else []
     for step, used in zip(steps.found, steps.uses):
         if step["node"] is not None:
             step["flops"], step["bytes"] = (nodes[step["node"]][key][step["kind"]] for key in ("flops", "bytes"))
@@ -330,7 +330,7 @@ def _watch_heads(steps, events, start, uses):
         step["touched"] = [{"memory": name, "before": head, "after": heads.get(name)} for name, head in before.items()]
 
 
-def _node(net, node):
+def _node(net, node, fused):
     """Return what the document says of a node."""
     operations = list(node.layer.operations())
     blobs = [*node.bottoms, *node.tops, *node.blobs]
@@ -342,7 +342,7 @@ def _node(net, node):
         "bottoms": [blob.name for blob in node.bottoms], "tops": [blob.name for blob in node.tops],
         "params": [blob.name for blob in node.blobs], "shapes": {blob.name: list(blob.shape) for blob in blobs},
         "engine": " ".join(engines) or None, "layout": layout,
-        "fused": node.computes,
+        "fused": fused,
         "flops": {kind: of.flops for kind, of in costs.items()}, "bytes": {kind: of.bytes for kind, of in costs.items()},
     }
 

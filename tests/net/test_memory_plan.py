@@ -591,7 +591,7 @@ def test_a_top_that_cannot_come_back_stays_gone(poison, on_cpu):
     text += layer("e", "Eltwise", ["a", "b"], ["e"]) + layer("r", "ReLU", ["e"], ["e"]) + LOSS % "e"
     net = net_of(text, plan="memory")
     trace(net, 1)
-    assert net.nodes[[node.name for node in net.nodes].index("e")].carries()
+    assert net.fused()[[node.name for node in net.nodes].index("e")] == ["r"]
     net.add_hook(BEFORE_BACKWARD, lambda index: None)
     with pytest.raises(RecycledError):
         net.backward_from_to(len(net.nodes) - 1, 0)

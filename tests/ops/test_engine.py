@@ -74,7 +74,7 @@ def test_what_is_refused_by_default_is_told_at_level_debug(makers, caplog):
 
 
 def test_the_epoch_of_the_settings(makers):
-    """Changes with the preferred engine and the precision (solver/graph.py)."""
+    """Changes with the preferred engine and the precision (solver/iteration.py)."""
     seen = [engine.settings_epoch()]
     for change in (lambda: engine.prefer("CAFFE"), lambda: caffe.set_precision("tf32"), lambda: caffe.set_precision("float32")):
         change()

@@ -82,13 +82,11 @@ def parts(net, batch, threads, seconds):
     def run():
         net.clear_param_diffs()
         rounds.append({"update": 0.0})
-        net.updater, net.in_parts = complete, False
         start = time.perf_counter()
-        net.forward_backward(on_loss=lambda loss: rounds[-1].update(begun=time.perf_counter()))
+        net.forward_backward(on_loss=lambda loss: rounds[-1].update(begun=time.perf_counter()), take=complete, in_parts=False)
         found = rounds[-1]
         found["backward"] = time.perf_counter() - found["begun"] - found["update"]
         found["forward"] = found["begun"] - start
-        net.in_parts = True
 
     alone = medians_of({"alone": ours.step, "parts": run}, seconds)["alone"]
     median = {what: statistics.median(found[what] for found in rounds[2:]) for what in rounds[0]}

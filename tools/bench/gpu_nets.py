@@ -63,7 +63,7 @@ class Measurement:
         made = {"minicaffe": ours.step, **self.calls(peers, "step")}
         self.compare(made, "step", ours.net)
         best = self.row("training step, data resident", made, engines=self.engines(ours.net),
-                        graph=ours.solver._graph.graph is not None)
+                        graph=ours.solver._recorded.graph is not None)
         mine = stats.peak_reserved / MIB
         self.rows.add(f"{self.title()}: peak of reserved device memory", mine, "MiB", {**peaks, **self.missing}, "below PyTorch's",
                       mine < min(peaks.values()) if peaks else None, live=stats.peak / MIB)

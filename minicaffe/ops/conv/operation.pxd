@@ -1,4 +1,5 @@
 from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
 from minicaffe.ops.engine cimport Operation
 
 cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
@@ -22,4 +23,4 @@ cdef class Convolution(Operation):
     cdef long long images, outputs, plane   # of the top
     cdef int describe_shape(self, long long images, long long channels, long long outputs, long long groups, const Window& window,
                             long long plane) except -1
-    cdef bint by_axis_1(self, Blob y)
+    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1

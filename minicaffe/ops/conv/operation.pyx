@@ -82,9 +82,10 @@ cdef class Convolution(Operation):
         self.images, self.outputs, self.plane = images, channels if self.transposed else outputs, plane
         return self.changed()
 
-    cdef bint by_axis_1(self, Blob y):
-        """Whether the channels are axis 1 of the top, which the layers behind take for theirs."""
-        return y.num_axes == 2 + self.shape.window.num_axes and self.images == y.dims[0] and self.outputs == y.dims[1]
+    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
+        # The layers behind take axis 1 of the top for its channels.
+        return (y.num_axes == 2 + self.shape.window.num_axes and self.images == y.dims[0] and self.outputs == y.dims[1]
+                and Operation.fuses(self, on, x, y))
 
 
 cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1:
@@ -229,7 +230,7 @@ cdef class WinogradConvolution(Primitive):
         cdef Part part = None
         cdef char* to = NULL    # a part of another blob, of as many channels
         cdef long long channels = op.outputs
-        if epilogue is not None and op.by_axis_1(y):
+        if epilogue is not None:
             if epilogue.scale.size():
                 epilogue.round(bias)
                 factors, terms = epilogue.factors.data(), epilogue.terms.data()
@@ -302,11 +303,11 @@ cdef class OnednnConvolution(OnednnWeighted):
         cdef Blob addend = epilogue.addend, top = epilogue.top
         cdef Part part = epilogue.part
         cdef char* to = NULL    # a part of another blob
-        if part is not None and addend is None and op.by_axis_1(y) and pays_apart(op.shape, on.threads.count):
+        if part is not None and addend is None and pays_apart(op.shape, on.threads.count):
             to = part.begin(on, self.y)
             if to != NULL and not self.conv.fuse(False, epilogue.slopes.size(), True):
                 to = NULL
-        if to == NULL and (not op.by_axis_1(y) or not self.conv.fuse(addend is not None, epilogue.slopes.size(), False)):
+        if to == NULL and not self.conv.fuse(addend is not None, epilogue.slopes.size(), False):
             self.adds, self.fuses = False, self.fuses and addend is not None
             return False
         cdef Layout layout = self.w

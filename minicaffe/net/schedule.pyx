@@ -1,0 +1,494 @@
+"""Schedule: what a net does in an iteration, step by step, decided before it runs.
+
+`compile_nodes` makes it: layers are fused into the steps of forward and backward, then the last use of every memory is found, then the
+step after which each gradient is complete. Running, freeing, updating, exchange with other processes and what is printed follow it.
+
+In an iteration forward runs all nodes, then backward those that need it, in reverse. A memory lives from the step that writes it first
+to the last one that reads or writes it; then its blocks go back to a pool, from which later memories take theirs. Blobs that share a
+memory (Split, in place, Reshape) have one life. Reading a freed memory raises (`SyncedMemory.recycle`), so that a life which was found
+too short gives no wrong numbers.
+"""
+
+from cpython.object cimport PyObject
+
+from minicaffe.blob cimport Blob
+from minicaffe.memory.synced cimport RECYCLED, SyncedMemory
+from minicaffe.net.node cimport Node
+from minicaffe.ops.engine cimport Operation, current_epoch
+from minicaffe.ops.epilogue cimport Epilogue, Part
+
+from collections import Counter
+
+from minicaffe.errors import Error
+from minicaffe.memory.registry import registry
+from minicaffe.net.node import unchanged
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject* o)
+
+cdef enum:
+    LARGE = 1 << 20     # elements: gradients from here on are used part by part where that can be
+
+
+cdef class Life:
+    """A memory of blobs of a net, and where in an iteration it is needed."""
+
+    def __init__(self, SyncedMemory memory not None):
+        self.memory, self.first, self.last = memory, -1, -1
+
+    cdef void touch(self, int position, bint writes=False) noexcept:
+        """See the memory used at a position, the first to write it among them."""
+        if self.last < 0:
+            self.first, self.written = position, writes
+        self.last = position
+
+    cdef bint others_hold(self) noexcept:
+        """Whether a blob outside of the net has the memory, such as one of a net inside a layer: it may be read at any time."""
+        return Py_REFCNT(<PyObject*> self.memory) > self.holders + 1
+
+    cdef int free(self) except -1:
+        if not self.others_hold():
+            self.memory.recycle()
+
+
+cdef class Step:
+    """One or more layers that run as one."""
+
+    def __init__(self, list nodes not None, int first):
+        self.nodes, self.first = nodes, first
+        self.skipped, self.frees, self.updates = [], [], []
+        self.stamp = self.present_stamp()
+
+    @property
+    def fused(self):
+        """list of str: the layers that the first one computed, too, when it ran last, and that of whose result it wrote a part."""
+        return ([node.name for node in self.nodes[1:]] if self.ran_fused else []) + ([self.part.by] if self.wrote_part else [])
+
+    cdef unsigned long long present_stamp(self) noexcept:
+        cdef unsigned long long stamp = 0
+        cdef Node node
+        for node in self.nodes:
+            stamp += node.stamp()
+        return stamp
+
+    cdef bint forward(self, bint compiled, bint lasting) except -1:
+        """Compute the tops; return whether no engine refused.
+
+        `compiled`: shapes are those that the step was compiled for. `lasting`: backward may follow. What is fused runs layer by layer where
+        the shapes changed, or somebody outside of the net has a top between the layers.
+        """
+        cdef Node node = self.nodes[0]
+        cdef Epilogue epilogue = None
+        cdef Life life
+        self.wrote_part = self.ran_fused = False
+        if self.operation is not None and compiled:
+            for life in self.skipped:
+                compiled = compiled and not (life.memory.shown() or life.others_hold())
+            epilogue = self.epilogue(lasting) if compiled else None
+        if epilogue is None:
+            self.one_by_one(0)
+            return True
+        for follower in self.nodes:
+            (<Node> follower).renew_tops()
+        self.operation.epilogue = epilogue
+        try:
+            node.forward()
+            if self.operation.epilogue is not None:     # the engine did not take it
+                self.operation.epilogue = None
+                self.one_by_one(1)
+                return False
+        finally:
+            self.operation.epilogue = None
+        self.ran_fused, self.wrote_part = True, self.part is not None and self.part.written
+        if self.carried:
+            node.within = self.first
+        for follower in self.nodes[1:]:
+            if self.carried or not lasting or not (<Node> follower).needs_backward:
+                (<Node> follower).within = self.first
+            else:
+                (<Node> follower).within = -1
+        if self.skipped or self.wrote_part:
+            epilogue.top.data_memory.show_private()
+            for node in self.nodes:
+                if self.wrote_part or node.tops[0] is not epilogue.top:
+                    (<Blob> node.tops[0]).data_memory.recycle()
+        return True
+
+    cdef int one_by_one(self, int start) except -1:
+        """Run layers from number `start` of the step on, each by itself."""
+        cdef Node node
+        for node in self.nodes[start:]:
+            node.renew_tops()
+            node.forward()
+
+    cdef Epilogue epilogue(self, bint lasting):
+        """Return the other layers and the part as an Epilogue of the operation, with the present parameters; None if one does not fit."""
+        cdef Node node = self.nodes[0]
+        cdef Epilogue epilogue = self.operation.takes_epilogue(node.tops[0], self.carried, self.operation.adds())
+        for node in self.nodes[1:]:
+            if not joined(epilogue, node, lasting):
+                return None
+        epilogue.part = self.part
+        if self.part is not None:
+            self.part.written = False
+        return epilogue
+
+    cdef int separate(self) except -1:
+        """Compute the layers one by one after all, where backward runs them one by one."""
+        cdef Node head = self.nodes[0], node
+        cdef Blob top = head.tops[0]
+        if not self.carried or head.within < 0:
+            return 0
+        cdef bint gone = top.data_memory.head == RECYCLED
+        data = None if gone else top.data.copy()
+        top.data_memory.renew()
+        try:
+            head.layer.separate(head.bottoms, head.tops)
+            for node in self.nodes[1:]:
+                node.forward()
+            head.within, self.ran_fused = -1, False
+        except BaseException:
+            if gone:
+                top.data_memory.recycle()
+            raise
+        if data is not None:
+            top.data[...] = data        # what layers in place behind them have made of it
+
+
+cdef bint joined(Epilogue epilogue, Node node, bint lasting) except -1:
+    """Let a node be part of an epilogue; return whether it fits."""
+    if epilogue.carries and not node.bottom_needs[0]:
+        return False
+    if not node.layer.join(epilogue, node.bottoms, node.needs_backward and lasting and not epilogue.carries):
+        return False
+    epilogue.top = node.tops[0]
+    return True
+
+
+cdef class Schedule:
+    """The steps of an iteration; `compile_nodes` makes them."""
+
+    cdef bint holds(self, unsigned long long stamp, const Context& on, bint plan) noexcept:
+        """Whether it was compiled for this."""
+        return (self.stamp == stamp and not self.outdated and self.epoch == current_epoch() and self.threads == on.threads.count
+                and self.device == (on.stream.device if on.stream != NULL else -1) and self.plan == plan)
+
+    cdef Step step_of(self, int index):
+        """The step that begins with node `index`; None if there is none."""
+        cdef Step step
+        for step in self.forward:
+            if step.first == index:
+                return step
+        return None
+
+    cdef int run_forward(self, Step step) except -1:
+        """Run a step, and free what was needed last by it."""
+        cdef SyncedMemory memory
+        cdef int i
+        self.stale = self.stale or step.stamp != step.present_stamp()
+        if not step.forward(not self.stale, self.lasting):
+            self.outdated = True
+        self.stale = self.stale or step.stamp != step.present_stamp()
+        if self.plan:
+            for i in range(step.first, step.first + len(step.nodes)):
+                for memory in <list> self.plain_copies[i]:
+                    memory.drop_plain()
+            if not self.training:
+                self.let_go(step)
+            self.end(step)
+
+    cdef int end_backward(self, Step step) except -1:
+        """Free what was needed last by a step of backward."""
+        if self.plan:
+            self.let_go(step)
+            self.stale = self.stale or step.stamp != step.present_stamp()
+            self.end(step)
+
+    cdef int let_go(self, Step step) except -1:
+        cdef Node node
+        for node in step.nodes:
+            for operation in node.layer.operations():
+                (<Operation> operation).let_go()
+
+    cdef int end(self, Step step) except -1:
+        cdef Life life
+        if not self.stale:
+            for life in step.frees:
+                life.free()
+
+    cdef int end_update(self, list which) except -1:
+        """Free the gradients of these learnable parameters; the next addition to one finds zeros."""
+        cdef Life life
+        if not self.plan or self.gradients is None:
+            return 0
+        for i in which:
+            life = self.gradients[i]
+            life.free()
+            life.memory.pool = self.pool
+
+    cdef int abandon_forward(self) except -1:
+        """After an error no part counts as written, and no whole can be read whose other parts were not."""
+        cdef Step step
+        for step in self.forward:
+            if step.part is not None and step.part.take() and step.part.whole.data_memory.overwritten:
+                step.part.whole.data_memory.recycle()
+
+    cdef int expire(self) except -1:
+        """Give up all memory, which a later schedule counts anew."""
+        cdef Step step
+        self.gradients = None
+        for step in [*self.forward, *self.backward]:
+            step.frees, step.skipped = [], []
+
+
+cdef class Fusion:
+    """The pass that fuses layers.
+
+    A rule for each: `epilogue_of`, layers that follow an operation whose engine computes them along with it, and `part_of`, a result that is
+    written into the blob where a Concat joins it with others.
+    """
+
+    cdef list nodes
+    cdef dict lives         # without fusion; None without a plan, where all tops are written
+    cdef dict places        # for each blob that a node joins: that node, which part, and the last node before that uses the blob
+    cdef bint training, lasting
+
+    cdef Step step(self, int i, const Context& on):
+        """The step that begins with node `i`."""
+        cdef Node node = self.nodes[i]
+        cdef Operation operation
+        cdef Step step
+        operation = fusing(node)
+        try:
+            if operation is None or not operation.fuses(on, node.bottoms[0], node.tops[0]):
+                return Step([node], i)
+            carried = operation.carries if node.bottoms == node.tops else operation.carries_own_top
+            carried = carried and self.lasting and node.needs_backward and any(node.bottom_needs)
+            step = Step(self.epilogue_of(i, operation, carried), i)
+        except Error as error:
+            raise node.placed(error)
+        step.part = self.part_of(i, step) if operation.takes_epilogue.moves else None
+        if len(step.nodes) > 1 or step.part is not None:
+            step.operation = operation
+            step.carried = carried and len(step.nodes) > 1
+            last = step.nodes[len(step.nodes) - 1].tops[0]
+            step.skipped = [Life((<Blob> node.tops[0]).data_memory) for node in step.nodes if node.tops[0] is not last or step.part is not None]
+        return step
+
+    cdef list epilogue_of(self, int i, Operation operation, bint carried):
+        """Node `i` and those after it that its operation can compute, too: in place on its top, or the only ones to read it."""
+        cdef Node node = self.nodes[i], follower
+        cdef list found = [node]
+        cdef Blob top = node.tops[0]
+        cdef Epilogue epilogue = operation.takes_epilogue(top, carried, operation.adds())
+        for k in range(i + 1, len(self.nodes)):
+            follower = self.nodes[k]
+            if len(follower.tops) != 1 or not unchanged(follower.layer):
+                break
+            if not (len(follower.bottoms) == 1 and follower.bottoms[0] is top and follower.tops[0] is top):
+                if self.training or not epilogue.moves or follower.tops[0] is top or not self.only_reader(k, top) \
+                        or not any(blob is top for blob in follower.bottoms):
+                    break
+            if not joined(epilogue, follower, self.lasting):
+                break
+            found.append(follower)
+            top = follower.tops[0]
+        return found
+
+    cdef Part part_of(self, int i, Step step):
+        """The part of another blob that the top of a step which begins with node `i` is, if nothing else reads that top; or None."""
+        cdef Node last = step.nodes[len(step.nodes) - 1]
+        place = self.places.get(last.tops[0])
+        if place is None or place[2] != i + len(step.nodes) - 1 or not self.only_reader(place[0], last.tops[0]):
+            return None
+        return (<Node> self.nodes[place[0]]).layer.parts[place[1]]
+
+    cdef bint only_reader(self, int index, Blob blob) except -1:
+        """Whether nothing but node `index`, forward, reads these data, so that they need not be written if it does without them."""
+        if self.lives is None:
+            return False
+        cdef Life life = self.lives[id(blob.data_memory)]
+        return life.written and not life.kept and life.last == index and life.memory.size > 0
+
+
+cdef Operation fusing(Node node):
+    """The operation of a node that may compute more than its layer; None if it has none."""
+    if len(node.tops) == 1 and node.bottoms and unchanged(node.layer):
+        for operation in node.layer.operations():
+            return operation if operation.takes_epilogue is not None else None
+    return None
+
+
+cdef Life life_of(dict lives, SyncedMemory memory):
+    """The life of a memory among those by its id; a new one at its first use."""
+    if id(memory) not in lives:
+        lives[id(memory)] = Life(memory)
+    return lives[id(memory)]
+
+
+cdef dict find_lives(list nodes, list head, kept, list params, bint training):
+    """The lives of the memories of all blobs, by the memory's id.
+
+    `head` has for each node the first node of the step that computes its backward.
+    """
+    cdef Node node, first
+    cdef Blob blob
+    cdef Life life
+    cdef int i, at, count = len(nodes)
+    cdef dict lives = {}
+    for blob in {blob for node in nodes for blob in [*node.bottoms, *node.tops]}:
+        for memory in (blob.data_memory, blob.diff_memory):
+            life = life_of(lives, memory)
+            life.holders += 1
+    for blob in [*kept, *params]:
+        for memory in (blob.data_memory, blob.diff_memory):
+            life_of(lives, memory).kept = True
+    for i, node in enumerate(nodes):
+        for blob in node.bottoms:
+            life_of(lives, blob.data_memory).touch(i)
+        for blob in node.tops:
+            life_of(lives, blob.data_memory).touch(i, True)
+    for i in reversed(range(count)) if training else ():
+        node, first = nodes[i], nodes[head[i]]
+        if not node.needs_backward:
+            continue
+        at = 2 * count - 1 - i
+        for blob in node.tops:
+            life_of(lives, blob.diff_memory).touch(at)
+        for blob, needed in zip(node.bottoms, node.bottom_needs):
+            if needed:
+                life_of(lives, blob.diff_memory).touch(at, True)
+        if head[i] != i and first.bottoms == first.tops:    # it kept what it needs, and reads none of their data
+            continue
+        at = 2 * count - 1 - <int> head[i]
+        for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()),
+                     *(node.tops if node.layer.backward_reads_tops else ())):
+            life = life_of(lives, blob.data_memory)
+            if life.last < at:
+                life.touch(at)
+    for blob in params:
+        life = life_of(lives, blob.diff_memory)
+        life.holders += 1
+    return lives
+
+
+cdef dict find_places(list nodes, dict lives):
+    """For each blob that a node joins with others: that node, the number of the part, and the last node before it that uses the blob."""
+    cdef Node node
+    cdef Blob blob
+    found, used = {}, {}
+    for i, node in enumerate(nodes):
+        if node.layer.always_reshape:       # from here on shapes depend on values
+            break
+        if node.layer.parts and unchanged(node.layer) and (<Life> lives[id((<Blob> node.tops[0]).data_memory)]).first == i:
+            for j in range(len(node.layer.parts)):
+                blob = node.bottoms[j]
+                found[blob] = i, j, used.get(id(blob.data_memory), -1)
+        for blob in [*node.bottoms, *node.tops]:
+            used[id(blob.data_memory)] = i
+    return found
+
+
+cdef tuple completion(list nodes, list learnable, list head):
+    """For each node the list of the learnable parameters, by number, whose gradients its backward completes; those of no node.
+
+    Neither are their data read afterwards.
+    """
+    last = {}       # by the id of a parameter's memory: the node whose backward uses it last, adds to a gradient or reads data
+    for i in reversed(range(len(nodes))):
+        if nodes[i].needs_backward:
+            last.update((id(memory), head[i]) for blob in nodes[i].blobs for memory in (blob.data_memory, blob.diff_memory))
+    learned, unlearned = [[] for _ in nodes], []
+    for i, blob in enumerate(learnable):
+        if id(blob.diff_memory) in last:
+            learned[min(last[id(blob.diff_memory)], last.get(id(blob.data_memory), len(nodes)))].append(i)
+        else:
+            unlearned.append(i)
+    return learned, unlearned
+
+
+cdef int see_large(Step step, list learnable, users) except -1:
+    """Find a gradient that the step's operation gives part by part."""
+    cdef Node node = step.nodes[0]
+    cdef Blob blob
+    operations = node.layer.operations()
+    if len(step.nodes) > 1 or len(operations) != 1 or not operations[0].learns_in_parts or not unchanged(node.layer) or not node.blobs:
+        return 0        # of several operations one may read it later
+    for i in step.updates:
+        blob = learnable[i]
+        if blob.count >= LARGE and blob is node.blobs[0] and users[id(blob.data_memory)] == users[id(blob.diff_memory)] == 1:
+            step.large = i
+
+
+cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint training, bint plan, unsigned long long stamp,
+                            const Context& on):
+    """Compile a net, whose shapes are settled, into a Schedule.
+
+    Parameters
+    ----------
+    nodes : list of Node
+    kept : collection of Blob
+        What is read after the iteration: data and diff of these.
+    params, learnable : list of Blob
+        All parameters, of which no blob's memory may end that has theirs, and those that are learned.
+    training : bool
+        Backward follows.
+    plan : bool
+        Memories end with their last use, and tops that nothing reads need not be written.
+    stamp : int
+        Of the net's shapes and memories.
+    on : Context
+        Where it runs.
+    """
+    cdef Schedule made = Schedule()
+    cdef Fusion fusion = Fusion()
+    cdef Step step
+    cdef Node node
+    cdef Life life
+    cdef int i, count = len(nodes)
+    cdef list head = list(range(count)), ends = [None] * (2 * count)
+    made.nodes, made.training, made.plan, made.lasting = nodes, training, plan, training or not plan
+    made.stamp, made.epoch, made.threads, made.device = stamp, current_epoch(), on.threads.count, -1
+    if on.stream != NULL:
+        made.device = on.stream.device
+    fusion.nodes, fusion.training, fusion.lasting, fusion.places = nodes, training, made.lasting, {}
+    if plan:
+        fusion.lives = find_lives(nodes, head, kept, params, training)
+        fusion.places = find_places(nodes, fusion.lives)
+    made.forward, made.backward = [], []
+    i = 0
+    while i < count:
+        step = fusion.step(i, on)
+        made.forward.append(step)
+        if step.carried:
+            head[i:i + len(step.nodes)] = [i] * len(step.nodes)
+        ends[i:i + len(step.nodes)] = [step] * len(step.nodes)
+        i += len(step.nodes)
+    learned, made.unlearned = completion(nodes, learnable, head)
+    users = Counter(id(memory) for node in nodes for blob in node.blobs for memory in (blob.data_memory, blob.diff_memory))
+    for i in reversed(range(count)):
+        if head[i] == i:
+            step = Step([node for node, k in zip(nodes, head) if k == i], i)
+            step.carried, step.updates = len(step.nodes) > 1, learned[i]
+            see_large(step, learnable, users)
+            made.backward.append(step)
+            ends[2 * count - 1 - i] = step
+    for i in range(count):
+        ends[2 * count - 1 - i] = ends[2 * count - 1 - <int> head[i]]
+    made.plain_copies = [[blob.data_memory for blob in node.blobs] for node in nodes]
+    if not plan:
+        return made
+    fusion.lives = None     # the lives that follow are those that count who has a memory
+    cdef dict lives = find_lives(nodes, head, kept, params, training)
+    made.pool = registry.host_pool()
+    made.gradients = [life_of(lives, blob.diff_memory) for blob in learnable]
+    for step in made.forward:
+        step.skipped = [lives[id((<Life> life).memory)] for life in step.skipped]
+    # A user's layer may write only a part of an array.
+    partly = {id(memory) for node in nodes if not unchanged(node.layer)
+              for memory in (*(blob.data_memory for blob in node.tops), *(blob.diff_memory for blob in node.bottoms))}
+    for life in lives.values():
+        if not life.kept and life.written and life.memory.size:
+            life.memory.pool, life.memory.overwritten = made.pool, id(life.memory) not in partly
+            (<Step> ends[life.last]).frees.append(life)
+    return made
