@@ -220,6 +220,23 @@ class Net(Runner):
         return [{"layer": node.name, **operation.describe(), "fused": fused}
                 for node, fused in zip(self.nodes, self.fused()) for operation in node.layer.operations()]
 
+    def schedule(self):
+        """Return what the net does in an iteration, step by step, as it is compiled for the present shapes, device and settings.
+
+        Returns
+        -------
+        Listing
+            See `minicaffe.net.listing.Listing`; ``print(net.schedule())`` shows it.
+
+        Raises
+        ------
+        ConfigError
+            If the net cannot compute in the precision that is set.
+        """
+        from minicaffe.net.listing import Listing
+        with self.lock:
+            return Listing(self, *self.schedule_rows())
+
     def summary(self):
         """Return the table of the layers (`minicaffe.net.summary.Summary`), which ``print(net)`` and notebooks show.
 

@@ -517,6 +517,11 @@ cdef class Runner:
         for hook in self.hooks[when]:
             hook(index)
 
+    def schedule_rows(self):
+        """Return the rows of the present schedule (`Schedule.rows`), and whether memories end by a plan."""
+        cdef Schedule schedule = self.present_schedule()
+        return schedule.rows(self.kept, self.param_table.params, self.learnable_params), schedule.plan
+
     def fused(self):
         """For each layer the names of those that it computed, too, in the last forward, of a Concat its part, as a list of lists."""
         cdef Step step

@@ -12,6 +12,7 @@ too short gives no wrong numbers.
 from cpython.object cimport PyObject
 
 from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context, context
 from minicaffe.memory.synced cimport RECYCLED, SyncedMemory
 from minicaffe.net.node cimport Node
 from minicaffe.ops.engine cimport Operation, current_epoch
@@ -239,6 +240,93 @@ cdef class Schedule:
         self.gradients = None
         for step in [*self.forward, *self.backward]:
             step.frees, step.skipped = [], []
+
+
+    def rows(self, kept, list params, list learnable):
+        """Return the steps as dicts with the fields of `minicaffe.net.listing.Row`, and by place in the iteration the bytes that live there.
+
+        `kept`, `params` and `learnable` are those that it was compiled for.
+        """
+        cdef Context on = context()
+        cdef Step step
+        cdef Node node
+        cdef Life life
+        cdef int at, i, count = len(self.nodes)
+        cdef list head = list(range(count)), rows = [], ends = [None] * (2 * count)
+        for step in self.backward:
+            head[step.first:step.first + len(step.nodes)] = [step.first] * len(step.nodes)
+        cdef dict lives = find_lives(self.nodes, head, kept, params, self.training)
+        for memory in {id(memory): memory for blob in params for memory in (blob.data_memory, blob.diff_memory)}.values():
+            lives.pop(id(memory), None)
+        for step in self.forward:
+            for node in step.nodes:
+                choose_engines(node, on)
+            at = step.first + len(step.nodes) - 1
+            rows.append(row_of(step, "forward", at, [lives[id((<Blob> blob).data_memory)] for blob in step.nodes[len(step.nodes) - 1].tops
+                                                     if id((<Blob> blob).data_memory) in lives]))
+            ends[step.first:at + 1] = [rows[len(rows) - 1]] * len(step.nodes)
+        for step in self.backward if self.training else ():
+            node = step.nodes[0]
+            if node.needs_backward or step.updates:
+                rows.append(row_of(step, "backward", 2 * count - 1 - step.first, []))
+                rows[len(rows) - 1]["updates"] = [(<Blob> learnable[i]).name for i in step.updates]
+                for i in range(step.first, step.first + len(step.nodes)):
+                    ends[2 * count - 1 - i] = rows[len(rows) - 1]
+        for row in rows:
+            row["saves"] = [memory_name(life.memory) for life in row["saves"] if life.last >= count]
+        for life in lives.values():
+            if life.last < 0 or not life.memory.size:
+                continue
+            ended = self.plan and life.written and not life.kept
+            if ended:
+                ends[life.last]["frees"].append(memory_name(life.memory))
+            for row in rows:
+                if not ended or (life.first <= row["at"] and (life.last <= row["at"] and ends[life.last] is row or row["at"] < life.last)):
+                    row["live"] += life.memory.size
+        for row in rows:
+            del row["at"]
+        return rows
+
+
+cdef str memory_name(SyncedMemory memory):
+    return memory._name
+
+
+cdef int choose_engines(Node node, const Context& on) except -1:
+    """Let the operations of a node that do not depend on the layout of its bottom choose their engines."""
+    cdef Operation operation
+    for operation in node.layer.operations() if node.bottoms else ():
+        if not operation.by_layout and operation.has_engines():
+            operation.choose(on, node.bottoms[0])
+
+
+cdef dict row_of(Step step, str direction, int at, list saves):
+    """The row of a step, of which the lives of memories add the rest."""
+    cdef Node node = step.nodes[0]
+    cdef list inner = [blob for node in step.nodes[:len(step.nodes) - 1] for blob in node.tops]
+    cdef list bottoms = [blob for node in step.nodes for blob in node.bottoms if not any(blob is other for other in inner)]
+    cdef list tops = step.nodes[len(step.nodes) - 1].tops
+    blobs = [blob for node in step.nodes for blob in node.blobs]
+    if direction == "forward":
+        reads, writes = [blob.data_memory for blob in [*bottoms, *blobs]], [blob.data_memory for blob in tops]
+    else:
+        reads = [blob.diff_memory for blob in tops] + [blob.data_memory for blob in blobs]
+        for node in step.nodes:
+            if node is step.nodes[0] or not step.carried:
+                reads += [blob.data_memory for blob in [*(node.bottoms if node.layer.backward_reads_bottoms else ()),
+                                                        *(node.tops if node.layer.backward_reads_tops else ())]]
+        node = step.nodes[0]
+        writes = [blob.diff_memory for blob, needed in zip(node.bottoms, node.bottom_needs) if needed] + [blob.diff_memory for blob in blobs]
+    engines = dict.fromkeys(operation.describe()["engine"] for operation in (<Node> step.nodes[0]).layer.operations())
+    layout = next((found.name for blob in tops if (found := blob.layout_of_data()) is not None), None)
+    return {"direction": direction, "layers": [node.name for node in step.nodes], "types": [node.type for node in step.nodes],
+            "part_of": step.part.by if step.part is not None else None, "engine": "/".join(filter(None, engines)) or None,
+            "layout": layout, "reads": nbytes_of(reads), "writes": nbytes_of(writes), "saves": saves, "frees": [], "updates": [],
+            "live": 0, "at": at}
+
+
+cdef long long nbytes_of(list memories):
+    return sum([memory.size for memory in {id(memory): memory for memory in memories}.values()])
 
 
 cdef class Fusion:

@@ -36,6 +36,7 @@ cdef class Operation:
     cdef object consumer                # takes the gradient of p part by part; who gives it so takes this away
     cdef int changed(self) except -1
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1
+    cdef bint has_engines(self)
     cdef bint adds(self) noexcept
     cdef int choose(self, const Context& on, Blob x) except -1
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1

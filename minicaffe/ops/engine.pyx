@@ -104,10 +104,14 @@ cdef class Operation:
 
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
         """Choose the engine for x and y; return whether its forward can compute an epilogue (ops/epilogue.pyx)."""
-        if type(self) not in _makers:   # the function of engine CAFFE alone, which has one
+        if not self.has_engines():      # the function of engine CAFFE alone, which has one
             return True
         self.choose(on, x)
         return self.forth.fuses
+
+    cdef bint has_engines(self):
+        """Whether engines are asked."""
+        return type(self) in _makers
 
     cdef bint adds(self) noexcept:
         """The same of an epilogue with an addend, after `fuses`."""

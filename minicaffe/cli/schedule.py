@@ -1,0 +1,52 @@
+"""``minicaffe schedule``: what a net does in an iteration, step by step, decided before it runs."""
+
+import dataclasses
+import json
+import logging
+
+import click
+
+from minicaffe.cli import options, training_file
+from minicaffe.errors import ConfigError
+from minicaffe.net.net import Net
+from minicaffe.net.stand_in import stand_in
+from minicaffe.ops.engine import check_precision
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.atomic import write_bytes
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("file", metavar="NET")
+@click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True)
+@click.option("--batch-size", "--batch", "batch", type=click.IntRange(min=1), help="Pictures in a batch, if not as the file says.")
+@click.option("--json", "as_json", metavar="FILE", help="Also write the steps to FILE.")
+@options.force
+@options.whole_nets
+def schedule(file, phase, batch, as_json, force, level, stage):
+    """Show what the net of NET does in an iteration: one line for each step.
+
+    A step is a layer, or layers that are computed as one. Its line has their names, the engine, the layout of the result, the bytes that it
+    reads and writes, the bytes of the blobs that live meanwhile; what it keeps for backward, which memories end with it, and which
+    parameters can be updated after it. No data are needed, and nothing is computed.
+    """
+    if as_json:
+        options.check_outputs(as_json, force=force)
+    check_precision()
+    given = options.net_options()
+    if not click.get_current_context().meta.get("verbose"):
+        logging.getLogger("minicaffe").setLevel(logging.WARNING)
+    param, _ = training_file.read(file, given["skip_unknown_fields"])
+    if not isinstance(param, caffe_pb2.NetParameter):
+        raise ConfigError("is a solver; give the prototxt of its net", file=file)
+    stated = caffe_pb2.NetParameter()
+    stated.CopyFrom(param)
+    stated.state.phase, stated.state.level = caffe_pb2.Phase.Value(phase), level
+    stated.state.stage.extend(stage)
+    made, sources = stand_in(stated, file, {}, batch)
+    listing = Net(made, file=file, **given).schedule()
+    if as_json:
+        steps = {**vars(listing), "rows": list(map(dataclasses.asdict, listing.rows))}
+        write_bytes(as_json, json.dumps(steps).encode())
+    click.echo(str(listing))
+    for text in dict.fromkeys(source.assumed for source in sources.values() if source.assumed):
+        click.echo(f"assumed, as the data are not there: {text}")

@@ -1,0 +1,106 @@
+"""A net's schedule as a table (`minicaffe schedule`, ``net.schedule()``)."""
+
+from dataclasses import dataclass
+
+from minicaffe.common import caffe
+from minicaffe.device.threads import get_num_threads
+from minicaffe.memory.sizes import size_text
+
+WIDTH = 30  # of the column of layers
+
+
+@dataclass
+class Row:
+    """A step.
+
+    Attributes
+    ----------
+    direction : str
+        ``forward`` or ``backward``.
+    layers, types : list of str
+        The first one runs, the others are fused into it.
+    part_of : str or None
+        The Concat into whose top forward may write its result.
+    engine, layout : str or None
+        None: no engine is asked, or it depends on the layout of the bottom, which the first run shows. `layout` is that of the last run.
+    reads, writes : int
+        Bytes of blobs and parameters, in plain order.
+    saves : list of str
+        Memories that forward leaves and backward reads.
+    frees : list of str
+        Memories whose last use this is.
+    updates : list of str
+        Parameters whose gradients are complete after it.
+    live : int
+        Bytes of all blobs that have memory while it runs, in plain order.
+    """
+
+    direction: str
+    layers: list
+    types: list
+    part_of: str | None
+    engine: str | None
+    layout: str | None
+    reads: int
+    writes: int
+    saves: list
+    frees: list
+    updates: list
+    live: int
+
+
+class Listing:
+    """The steps of an iteration.
+
+    Attributes
+    ----------
+    name, phase : str
+    place : str
+        Where it is compiled for: ``cpu`` or ``gpu``.
+    threads : int
+    plan : bool
+        Whether memories end with their last use.
+    observed : str or None
+        Why runs go layer by layer at present, not by these steps.
+    rows : list of Row
+    peak : int
+        The largest `Row.live`: bytes of blobs that live at once, without parameters, scratch memory and what layouts add.
+    parameters : int
+        Bytes of all parameters; their gradients take as much in a training without a plan.
+    """
+
+    def __init__(self, net, rows, plan):
+        self.name, self.phase = net.name, "TEST" if net.phase else "TRAIN"
+        self.place, self.threads, self.plan, self.observed = caffe.mode, get_num_threads(), plan, net.watcher()
+        self.rows = [Row(**row) for row in rows]
+        self.peak = max((row.live for row in self.rows), default=0)
+        memories = {id(blob.data_memory): blob.data_memory for blob in net.param_table.params}
+        self.parameters = sum(memory.size for memory in memories.values())
+
+    def __str__(self):
+        plan = "memory, each ends with its last use" if self.plan else "none, all blobs keep their memory"
+        place = f"{self.place}, {self.threads} thread{'s' * (self.threads != 1)}" if self.place == "cpu" else self.place
+        counts = [sum(row.direction == direction for row in self.rows) for direction in ("forward", "backward")]
+        lines = [f"{self.name or 'net'}, phase {self.phase}, {place}; plan: {plan}", ""]
+        lines += [f"{'':>4}  {'layers':<{WIDTH}}{'engine':<10}{'layout':<9}{'reads':>9}{'writes':>9}{'live':>9}"]
+        direction = None
+        for number, row in enumerate(self.rows):
+            if row.direction != direction:
+                direction = row.direction
+                lines.append(direction)
+            lines.append(self.line(number, row))
+        lines += ["", f"{counts[0]} steps forward, {counts[1]} backward; blobs that live at once: {size_text(self.peak)} at most; "
+                      f"parameters: {size_text(self.parameters)}"]
+        if self.observed:
+            lines.append(f"at present runs go layer by layer, as {self.observed}")
+        return "\n".join(lines)
+
+    @staticmethod
+    def line(number, row):
+        """Return a step as a line."""
+        layers = " + ".join(row.layers) + (f" -> {row.part_of}" if row.part_of and row.direction == "forward" else "")
+        cells = (f"{number:>4}  {layers:<{WIDTH}}{row.engine or '':<10}{row.layout or '':<9}"
+                 f"{size_text(row.reads):>9}{size_text(row.writes):>9}{size_text(row.live):>9}")
+        notes = [f"{verb} {', '.join(names)}" for verb, names in (("keeps", row.saves), ("frees", row.frees), ("updates", row.updates))
+                 if names]
+        return "  ".join([cells, "; ".join(notes)]).rstrip()
