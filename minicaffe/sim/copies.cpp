@@ -7,7 +7,7 @@ using namespace mcsim;
 
 namespace {
 
-enum class Side { Host, Device, Any };
+enum class Side { Host, Device };
 
 /// One end of a copy as the caller gave it.
 struct End {
@@ -60,7 +60,7 @@ Span resolve(const char* call, const char* which, const End& end, size_t size) {
   return span;
 }
 
-/// What runs on a stream reaches the memory of the stream's device and of its peers; only cuMemcpyPeer reaches any other.
+/// What runs on a stream reaches the memory of the stream's device and of its peers; only cuMemcpyPeerAsync reaches any other.
 void need_access(const char* call, const Stream& stream, const Span& span) {
   const Device* device = stream.context->device;
   if (span.allocation && span.allocation->device != device && !stream.context->peers.count(span.allocation->device->ordinal))
@@ -118,7 +118,7 @@ void copy_in(const char* call, Context& context, End to, End from, size_t size, 
     from.address = reinterpret_cast<uint64_t>(staged->data());
   }
   std::string name = call;
-  Op op = submit(*stream, {name, CU_GRAPH_NODE_TYPE_MEMCPY, &context, [=, alive = staged](Operation& self) {
+  Op op = submit(*stream, {name, &context, [=, alive = staged](Operation& self) {
                              move(self, name, to, from, size);
                            }});
   if (op && (wait == Wait::Always || (wait == Wait::IfPageable && pageable_target))) synchronize(op);
@@ -128,34 +128,8 @@ CUresult copy(const char* call, End to, End from, size_t size, CUstream stream, 
   return on_context(call, [&](Context& context) { copy_in(call, context, to, from, size, stream, wait); });
 }
 
-template <class T> CUresult fill(const char* call, CUdeviceptr p, T value, size_t count, CUstream handle) {
-  return on_context(call, [&](Context& context) {
-    auto stream = stream_of(context, handle);
-    if (p % sizeof(T)) fail(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx is not aligned to %zu bytes", call, p, sizeof(T));
-    if (!count) return;
-    if (count > SIZE_MAX / sizeof(T)) fail(CUDA_ERROR_INVALID_VALUE, "%s: too many elements", call);
-    const size_t size = count * sizeof(T);
-    std::string name = call;
-    need_access(call, *stream, resolve(call, "destination", {Side::Device, p}, size));
-    submit(*stream, {name, CU_GRAPH_NODE_TYPE_MEMSET, &context, [=](Operation& op) {
-                       Span to = resolve(name.c_str(), "destination", {Side::Device, p}, size);
-                       for (size_t i = 0; i < count; ++i) memcpy(to.memory + i * sizeof(T), &value, sizeof(T));
-                       wrote(op, to, size, "fill");
-                     }});
-  });
-}
-
 End host(const void* p) { return {Side::Host, reinterpret_cast<uint64_t>(p)}; }
 End device(CUdeviceptr p) { return {Side::Device, p}; }
-End any(CUdeviceptr p) { return {Side::Any, p}; }
-
-CUresult copy_peer(const char* call, CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
-                   CUstream stream) {
-  return on_context(call, [&](Context& context) {
-    Device *target = context_of(to_context).device, *source = context_of(from_context).device;
-    copy_in(call, context, {Side::Device, to, target}, {Side::Device, from, source}, size, stream, Wait::Never);
-  });
-}
 
 }  // namespace
 
@@ -173,47 +147,27 @@ CUresult CUDAAPI cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size) {
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t size, CUstream stream) {
   return copy("cuMemcpyDtoHAsync", host(to), device(from), size, stream, Wait::IfPageable);
 }
-CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) {
-  return copy("cuMemcpyDtoD", device(to), device(from), size, nullptr, Wait::Never);
-}
 CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   return copy("cuMemcpyDtoDAsync", device(to), device(from), size, stream, Wait::Never);
 }
-CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size) {
-  // Between two device addresses the real call does not wait for the host either.
-  return on_context("cuMemcpy", [&](Context& c) {
-    const Wait wait = device_of(to) && device_of(from) ? Wait::Never : Wait::Always;
-    copy_in("cuMemcpy", c, any(to), any(from), size, nullptr, wait);
-  });
-}
-CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
-  return copy("cuMemcpyAsync", any(to), any(from), size, stream, Wait::IfPageable);
-}
-CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size) {
-  return copy_peer("cuMemcpyPeer", to, to_context, from, from_context, size, nullptr);
-}
 CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
                                    CUstream stream) {
-  return copy_peer("cuMemcpyPeerAsync", to, to_context, from, from_context, size, stream);
+  return on_context("cuMemcpyPeerAsync", [&](Context& context) {
+    Device *target = context_of(to_context).device, *source = context_of(from_context).device;
+    copy_in("cuMemcpyPeerAsync", context, {Side::Device, to, target}, {Side::Device, from, source}, size, stream, Wait::Never);
+  });
 }
 
-CUresult CUDAAPI cuMemsetD8(CUdeviceptr p, unsigned char value, size_t count) {
-  return fill("cuMemsetD8", p, value, count, nullptr);
+CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t size, CUstream handle) {
+  return on_context("cuMemsetD8Async", [&](Context& context) {
+    auto stream = stream_of(context, handle);
+    if (!size) return;
+    need_access("cuMemsetD8Async", *stream, resolve("cuMemsetD8Async", "destination", device(p), size));
+    submit(*stream, {"cuMemsetD8Async", &context, [=](Operation& op) {
+                       Span to = resolve("cuMemsetD8Async", "destination", device(p), size);
+                       memset(to.memory, value, size);
+                       wrote(op, to, size, "fill");
+                     }});
+  });
 }
-CUresult CUDAAPI cuMemsetD16(CUdeviceptr p, unsigned short value, size_t count) {
-  return fill("cuMemsetD16", p, value, count, nullptr);
-}
-CUresult CUDAAPI cuMemsetD32(CUdeviceptr p, unsigned value, size_t count) {
-  return fill("cuMemsetD32", p, value, count, nullptr);
-}
-CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t count, CUstream stream) {
-  return fill("cuMemsetD8Async", p, value, count, stream);
-}
-CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr p, unsigned short value, size_t count, CUstream stream) {
-  return fill("cuMemsetD16Async", p, value, count, stream);
-}
-CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr p, unsigned value, size_t count, CUstream stream) {
-  return fill("cuMemsetD32Async", p, value, count, stream);
-}
-
 }  // extern "C"

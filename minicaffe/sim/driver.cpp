@@ -36,9 +36,8 @@ void enter(const char* call) {
 
 Context& enter_context(const char* call) {
   enter(call);
-  auto& contexts = this_thread().contexts;
-  if (contexts.empty() || !contexts.back()) fail(CUDA_ERROR_INVALID_CONTEXT, "%s: this thread has no current context", call);
-  Context& context = *contexts.back();
+  if (!this_thread().context) fail(CUDA_ERROR_INVALID_CONTEXT, "%s: this thread has no current context", call);
+  Context& context = *this_thread().context;
   if (!context.retained)
     fail(CUDA_ERROR_CONTEXT_IS_DESTROYED, "%s: the current context, of device %d, was released", call, context.device->ordinal);
   if (context.lost) fail(context.lost, "%s", context.lost_text.c_str());
@@ -79,7 +78,7 @@ void reset(Context& context) {
   context.peers.clear();
   context.legacy = nullptr;
   context.lost = CUDA_SUCCESS;
-  context.retained = 0;
+  context.retained = false;
 }
 
 namespace {
@@ -122,11 +121,6 @@ const Attribute kAttributes[] = {
 };
 #undef A
 // clang-format on
-
-CUcontext current_handle() {
-  auto& contexts = this_thread().contexts;
-  return contexts.empty() || !contexts.back() ? nullptr : mcsim::handle_of(*contexts.back());
-}
 
 }  // namespace
 }  // namespace mcsim
@@ -174,21 +168,6 @@ CUresult CUDAAPI cuDeviceGetName(char* name, int size, CUdevice device) {
     device_at("cuDeviceGetName", device);
     if (!name || size <= 0) fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetName: no room for the name");
     snprintf(name, size_t(size), "minicaffe simulated device");
-  });
-}
-
-CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
-  return on_driver("cuDeviceGetUuid", [&] {
-    need(uuid, "cuDeviceGetUuid", "the uuid's place");
-    memcpy(uuid->bytes, "minicaffe sim  ", 16);
-    uuid->bytes[15] = char(device_at("cuDeviceGetUuid", device).ordinal);
-  });
-}
-
-CUresult CUDAAPI cuDeviceTotalMem(size_t* bytes, CUdevice device) {
-  return on_driver("cuDeviceTotalMem", bytes, "the number's place", [&] {
-    device_at("cuDeviceTotalMem", device);
-    return state().settings.memory;
   });
 }
 
@@ -245,7 +224,8 @@ CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
   return on_driver("cuDevicePrimaryCtxRetain", out, "the context's place", [&] {
     Context& context = device_at("cuDevicePrimaryCtxRetain", device).context;
-    if (!context.retained++) {
+    if (!context.retained) {
+      context.retained = true;
       context.legacy = new_stream(context, "the default stream");
       context.legacy->legacy = true;
     }
@@ -253,16 +233,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
   });
 }
 
-CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
-  return on_driver("cuDevicePrimaryCtxRelease", [&] {
-    Context& context = device_at("cuDevicePrimaryCtxRelease", device).context;
-    if (!context.retained) fail(CUDA_ERROR_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease: it is not retained");
-    if (context.retained > 1) --context.retained;
-    else reset(context);
-  });
-}
-
-/// Ends the context whatever its count: the way on after a sticky error. Retain it anew; the handle stays the same.
+/// Ends the context: the way on after a sticky error. Retain it again; the handle stays the same.
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
   return on_driver("cuDevicePrimaryCtxReset", [&] {
     Context& context = device_at("cuDevicePrimaryCtxReset", device).context;
@@ -270,51 +241,12 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
   });
 }
 
-CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
-  return on_driver("cuDevicePrimaryCtxGetState", [&] {
-    Context& context = device_at("cuDevicePrimaryCtxGetState", device).context;
-    if (flags) *flags = context.flags;
-    if (active) *active = context.retained > 0;
-  });
-}
-
-CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
-  return on_driver("cuDevicePrimaryCtxSetFlags",
-                   [&] { device_at("cuDevicePrimaryCtxSetFlags", device).context.flags = flags; });
-}
-
-CUresult CUDAAPI cuCtxGetCurrent(CUcontext* out) {
-  return on_driver("cuCtxGetCurrent", out, "the context's place", [&] { return current_handle(); });
-}
-
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
-  return on_driver("cuCtxSetCurrent", [&] {
-    auto& contexts = this_thread().contexts;
-    Context* context = handle ? &context_of(handle) : nullptr;
-    if (!contexts.empty()) contexts.pop_back();
-    if (context) contexts.push_back(context);
-  });
-}
-
-CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) {
-  return on_driver("cuCtxPushCurrent", [&] { this_thread().contexts.push_back(&context_of(handle)); });
-}
-
-CUresult CUDAAPI cuCtxPopCurrent(CUcontext* out) {
-  return on_driver("cuCtxPopCurrent", [&] {
-    if (!current_handle()) fail(CUDA_ERROR_INVALID_CONTEXT, "cuCtxPopCurrent: this thread has no current context");
-    if (out) *out = current_handle();
-    this_thread().contexts.pop_back();
-  });
+  return on_driver("cuCtxSetCurrent", [&] { this_thread().context = handle ? &context_of(handle) : nullptr; });
 }
 
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
   return on_context("cuCtxGetDevice", device, "the device's place", [&](Context& context) { return context.device->ordinal; });
-}
-
-CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
-  if (!handle) return cuCtxGetDevice(device);
-  return on_driver("cuCtxGetDevice", device, "the device's place", [&] { return context_of(handle).device->ordinal; });
 }
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
@@ -324,40 +256,11 @@ CUresult CUDAAPI cuCtxSynchronize(void) {
   });
 }
 
-CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
-  if (!handle) return cuCtxSynchronize();
-  return on_driver("cuCtxSynchronize", [&] {
-    Context& context = context_of(handle);
-    if (context.lost) fail(context.lost, "%s", context.lost_text.c_str());
-    if (!context.retained) fail(CUDA_ERROR_CONTEXT_IS_DESTROYED, "cuCtxSynchronize: the context was released");
-    forbid_in_capture("cuCtxSynchronize");
-    synchronize(context);
-  });
-}
-
-CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  return on_context("cuCtxGetStreamPriorityRange", [&](Context&) {
-    if (least) *least = 0;
-    if (greatest) *greatest = -5;
-  });
-}
-
 // NVRTC asks whatever libcuda.so.1 is loaded for tables of its own; there are none here.
 CUresult CUDAAPI cuGetExportTable(const void** table, const CUuuid*) {
   if (table) *table = nullptr;
   return CUDA_ERROR_NOT_FOUND;
 }
-
-CUresult CUDAAPI cuProfilerStart(void) {
-  return on_context("cuProfilerStart", [](Context&) {});
-}
-
-CUresult CUDAAPI cuProfilerStop(void) {
-  return on_context("cuProfilerStop", [](Context&) {});
-}
-
-CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
-                                           size_t*);
 
 }  // extern "C"
 
@@ -374,39 +277,22 @@ struct Entry {
 #define E(name, version) {#name, version, reinterpret_cast<void*>(name)}
 #define V(name, version, function) {#name, version, reinterpret_cast<void*>(function)}
 const Entry kEntries[] = {
-    E(cuInit, 2000), E(cuDriverGetVersion, 2020), E(cuGetErrorName, 6000), E(cuGetErrorString, 6000),
-    E(cuGetProcAddress, 12000), E(cuProfilerStart, 4000), E(cuProfilerStop, 4000),
-    E(cuDeviceGet, 2000), E(cuDeviceGetCount, 2000), E(cuDeviceGetName, 2000), E(cuDeviceGetUuid, 9020),
-    E(cuDeviceTotalMem, 3020), E(cuDeviceGetAttribute, 2000), E(cuDeviceGetPCIBusId, 4010), E(cuDeviceCanAccessPeer, 4000),
-    E(cuDevicePrimaryCtxRetain, 7000), E(cuDevicePrimaryCtxRelease, 7000), E(cuDevicePrimaryCtxReset, 7000),
-    E(cuDevicePrimaryCtxGetState, 7000), E(cuDevicePrimaryCtxSetFlags, 7000),
-    E(cuCtxEnablePeerAccess, 4000), E(cuCtxDisablePeerAccess, 4000), E(cuCtxGetCurrent, 4000), E(cuCtxSetCurrent, 4000),
-    E(cuCtxPushCurrent, 4000), E(cuCtxPopCurrent, 4000), E(cuCtxGetDevice, 2000), V(cuCtxGetDevice, 13000, cuCtxGetDevice_v2),
-    E(cuCtxSynchronize, 2000), V(cuCtxSynchronize, 13000, cuCtxSynchronize_v2), E(cuCtxGetStreamPriorityRange, 5050),
-    E(cuMemAlloc, 3020), E(cuMemFree, 3020), E(cuMemGetInfo, 3020), E(mcsim_poison, 12000), E(mcsim_unpoison, 12000),
-    E(cuMemGetAddressRange, 3020), E(cuMemHostAlloc, 2020), E(cuMemAllocHost, 3020), E(cuMemFreeHost, 2000),
-    E(cuMemHostRegister, 4000), E(cuMemHostUnregister, 4000), E(cuMemHostGetDevicePointer, 3020), E(cuMemHostGetFlags, 2030),
-    E(cuPointerGetAttribute, 4000), E(cuPointerGetAttributes, 7000),
-    E(cuMemcpyHtoD, 3020), E(cuMemcpyHtoDAsync, 3020), E(cuMemcpyDtoH, 3020), E(cuMemcpyDtoHAsync, 3020),
-    E(cuMemcpyDtoD, 3020), E(cuMemcpyDtoDAsync, 3020), E(cuMemcpy, 4000), E(cuMemcpyAsync, 4000), E(cuMemcpyPeer, 4000),
-    E(cuMemcpyPeerAsync, 4000), E(cuMemsetD8, 3020), E(cuMemsetD16, 3020), E(cuMemsetD32, 3020), E(cuMemsetD8Async, 3020),
-    E(cuMemsetD16Async, 3020), E(cuMemsetD32Async, 3020),
-    E(cuStreamCreate, 2000), E(cuStreamCreateWithPriority, 5050), E(cuStreamDestroy, 4000), E(cuStreamSynchronize, 2000),
-    E(cuStreamQuery, 2000), E(cuStreamWaitEvent, 3020), E(cuStreamGetCtx, 9020), E(cuStreamGetFlags, 5050),
-    E(cuStreamGetPriority, 5050), E(cuStreamGetId, 12000), E(cuLaunchHostFunc, 10000), E(cuEventCreate, 2000),
-    E(cuEventDestroy, 4000), E(cuEventRecord, 2000), E(cuEventRecordWithFlags, 11010), E(cuEventQuery, 2000),
-    E(cuEventSynchronize, 2000), E(cuEventElapsedTime, 2000),
-    E(cuStreamBeginCapture, 10010), E(cuStreamEndCapture, 10000), E(cuStreamIsCapturing, 10000),
-    V(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2), E(cuStreamGetCaptureInfo, 12030),
-    E(cuThreadExchangeStreamCaptureMode, 10010), E(cuGraphCreate, 10000), E(cuGraphDestroy, 10000), E(cuGraphGetNodes, 10000),
-    E(cuGraphGetRootNodes, 10000), E(cuGraphNodeGetType, 10000), V(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags),
-    E(cuGraphInstantiateWithFlags, 11040), E(cuGraphInstantiateWithParams, 12000), E(cuGraphUpload, 11010),
-    E(cuGraphLaunch, 10000), E(cuGraphExecDestroy, 10000), E(cuGraphExecUpdate, 12000),
-    E(cuModuleLoadData, 2000), E(cuModuleLoadDataEx, 2010), E(cuModuleUnload, 2000), E(cuModuleGetFunction, 2000),
-    E(cuModuleGetGlobal, 3020), E(cuLibraryLoadData, 12000), E(cuLibraryGetKernel, 12000), E(cuLibraryUnload, 12000),
-    E(cuKernelGetFunction, 12000), E(cuKernelGetAttribute, 12000), E(cuKernelSetAttribute, 12000), E(cuFuncGetName, 12030),
-    E(cuFuncGetAttribute, 2020), E(cuFuncSetAttribute, 9000), E(cuFuncSetCacheConfig, 3000),
-    E(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050), E(cuLaunchKernel, 4000), E(cuLaunchKernelEx, 11060),
+    E(cuInit, 2000), E(cuDriverGetVersion, 2020), E(cuGetErrorName, 6000), E(cuGetErrorString, 6000), E(cuGetProcAddress, 12000),
+    E(cuDeviceGet, 2000), E(cuDeviceGetCount, 2000), E(cuDeviceGetName, 2000), E(cuDeviceGetAttribute, 2000),
+    E(cuDeviceGetPCIBusId, 4010), E(cuDeviceCanAccessPeer, 4000), E(cuDevicePrimaryCtxRetain, 7000),
+    E(cuDevicePrimaryCtxReset, 7000), E(cuCtxEnablePeerAccess, 4000), E(cuCtxDisablePeerAccess, 4000), E(cuCtxSetCurrent, 4000),
+    E(cuCtxGetDevice, 2000), E(cuCtxSynchronize, 2000), E(cuMemAlloc, 3020), E(cuMemFree, 3020), E(cuMemGetInfo, 3020),
+    E(mcsim_poison, 12000), E(mcsim_unpoison, 12000), E(cuMemHostAlloc, 2020), E(cuMemFreeHost, 2000), E(cuMemHostRegister, 4000),
+    E(cuMemHostUnregister, 4000), E(cuPointerGetAttribute, 4000), E(cuMemcpyHtoD, 3020), E(cuMemcpyHtoDAsync, 3020),
+    E(cuMemcpyDtoH, 3020), E(cuMemcpyDtoHAsync, 3020), E(cuMemcpyDtoDAsync, 3020), E(cuMemcpyPeerAsync, 4000),
+    E(cuMemsetD8Async, 3020), E(cuStreamCreate, 2000), E(cuStreamDestroy, 4000), E(cuStreamSynchronize, 2000),
+    E(cuStreamWaitEvent, 3020), E(cuStreamGetCtx, 9020), E(cuLaunchHostFunc, 10000), E(cuEventCreate, 2000),
+    E(cuEventDestroy, 4000), E(cuEventRecord, 2000), E(cuEventQuery, 2000), E(cuEventSynchronize, 2000),
+    E(cuEventElapsedTime, 2000), E(cuStreamBeginCapture, 10010), E(cuStreamEndCapture, 10000), E(cuStreamIsCapturing, 10000),
+    E(cuThreadExchangeStreamCaptureMode, 10010), E(cuGraphDestroy, 10000), E(cuGraphGetNodes, 10000),
+    V(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags), E(cuGraphInstantiateWithFlags, 11040), E(cuGraphLaunch, 10000),
+    E(cuGraphExecDestroy, 10000), E(cuModuleLoadData, 2000), E(cuModuleUnload, 2000), E(cuModuleGetFunction, 2000),
+    E(cuLaunchKernel, 4000),
 };
 #undef V
 #undef E
@@ -420,23 +306,18 @@ bool mcsim::is_entry_point(const std::string& name) {
 
 extern "C" {
 
-/// The newest signature that `version` knows. Calls for per-thread default streams get the same functions: stream 0 stays
+/// Null where `version` knew another signature. Calls for per-thread default streams get the same functions: stream 0 stays
 /// the legacy one.
 CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t,
                                   CUdriverProcAddressQueryResult* status) {
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
   *function = nullptr;
   CUdriverProcAddressQueryResult result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  int best = -1;
   for (const Entry& entry : kEntries) {
     if (strcmp(entry.name, symbol)) continue;
-    if (entry.version > version) {
-      if (!*function) result = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-    } else if (entry.version > best) {
-      best = entry.version;
-      *function = entry.function;
-      result = CU_GET_PROC_ADDRESS_SUCCESS;
-    }
+    const bool known = entry.version <= version;
+    if (known) *function = entry.function;
+    result = known ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   }
   if (status) *status = result;
   return CUDA_SUCCESS;

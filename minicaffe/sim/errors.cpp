@@ -43,9 +43,8 @@ const char* error_name(CUresult code) {
 }
 
 const char* noun(Kind kind) {
-  const char* nouns[] = {"nothing",  "context", "stream",           "event",     "module",
-                         "function", "graph",   "executable graph", "graph node"};
-  return uint64_t(kind) <= uint64_t(Kind::Node) ? nouns[uint64_t(kind)] : "nothing";
+  const char* nouns[] = {"nothing", "context", "stream", "event", "module", "function", "graph", "executable graph"};
+  return uint64_t(kind) <= uint64_t(Kind::Exec) ? nouns[uint64_t(kind)] : "nothing";
 }
 
 std::string print_list(const char* format, va_list list) {
@@ -90,7 +89,7 @@ void bad_handle(Kind wanted, uint64_t handle, uint64_t given_out) {
   uint64_t kind = (handle >> 48) - 0x5000, number = handle & 0xffffffffffff;
   if (kind == uint64_t(wanted) && number && number <= given_out)
     fail(CUDA_ERROR_INVALID_HANDLE, "%s #%llu was destroyed before", noun(wanted), (unsigned long long)number);
-  if (kind >= 1 && kind <= uint64_t(Kind::Node))
+  if (kind >= 1 && kind <= uint64_t(Kind::Exec))
     fail(CUDA_ERROR_INVALID_HANDLE, "a %s is needed, this is a %s (0x%llx)", noun(wanted), noun(Kind(kind)),
          (unsigned long long)handle);
   fail(CUDA_ERROR_INVALID_HANDLE, "0x%llx never was a %s", (unsigned long long)handle, noun(wanted));

@@ -1,5 +1,5 @@
 // Stream capture and graphs. A captured stream appends nodes instead of doing work; an event recorded there carries the
-// capture to the stream that waits for it. Graphs come from capture only, and can be looked at, launched and updated.
+// capture to the stream that waits for it. Graphs come from capture only, and can be counted and launched.
 #include <algorithm>
 
 #include "sim.hpp"
@@ -75,15 +75,6 @@ std::set<int> leaves(const Graph& graph) {
   return last;
 }
 
-CUresult instantiate(const char* call, CUgraphExec* out, CUgraph handle) {
-  return on_context(call, out, "the executable graph's place", [&](Context&) {
-    auto exec = std::make_shared<Exec>();
-    exec->graph = std::make_shared<Graph>(*state().graphs.find(handle));
-    for (size_t i = 0; i < exec->graph->nodes.size(); ++i) exec->lanes.push_back(new_lane());
-    return state().execs.add<CUgraphExec>(exec);
-  });
-}
-
 /// Each node becomes an operation after those it comes after; the stream goes on after the last ones.
 void launch(Exec& exec, Stream& stream) {
   const Graph& graph = *exec.graph;
@@ -111,23 +102,7 @@ void launch(Exec& exec, Stream& stream) {
     operations.push_back(op);
   }
   for (int i : leaves(graph)) last.push_back(operations[size_t(i)]);
-  exec.last = submit(stream, {"graph", CU_GRAPH_NODE_TYPE_GRAPH, stream.context, nullptr}, last);
-}
-
-CUresult list_nodes(const char* call, CUgraph handle, bool roots_only, CUgraphNode* nodes, size_t* count) {
-  return on_driver(call, [&] {
-    need(count, call, "the number's place");
-    auto graph = state().graphs.find(handle);
-    const uint64_t first = number_of(Kind::Graph, handle) << 20;
-    size_t room = nodes ? *count : 0, n = 0;
-    for (size_t i = 0; i < graph->nodes.size(); ++i) {
-      if (roots_only && !graph->nodes[i].after.empty()) continue;
-      if (n < room) nodes[n] = reinterpret_cast<CUgraphNode>(mcsim::handle_of(Kind::Node, first | i));
-      ++n;
-    }
-    for (size_t i = n; i < room; ++i) nodes[i] = nullptr;
-    *count = nodes ? std::min(n, room) : n;
-  });
+  exec.last = submit(stream, {"graph", stream.context, nullptr}, last);
 }
 
 }  // namespace
@@ -139,7 +114,6 @@ extern "C" {
 
 CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
   return on_context("cuStreamBeginCapture", [&](Context& context) {
-    static uint64_t last_id = 0;
     auto stream = stream_of(context, handle);
     if (stream->legacy)
       fail(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamBeginCapture: the default stream cannot be captured");
@@ -148,7 +122,6 @@ CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
     c->mode = mode;
     c->origin = stream;
     c->thread = this_thread().number;
-    c->id = ++last_id;
     stream->capture = c;
     state().captures.push_back(c);
   });
@@ -185,23 +158,6 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* sta
   });
 }
 
-/// Status and id; the graph and its nodes get handles only when the capture ends.
-CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                           const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
-  if (graph) *graph = nullptr;
-  if (nodes) *nodes = nullptr;
-  if (edges) *edges = nullptr;
-  if (count) *count = 0;
-  CUresult result = cuStreamIsCapturing(handle, status);
-  if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE || !id) return result;
-  return on_context("cuStreamGetCaptureInfo", [&](Context& context) { *id = stream_of(context, handle)->capture->id; });
-}
-
-CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                           const CUgraphNode** nodes, size_t* count) {
-  return cuStreamGetCaptureInfo_v3(handle, status, id, graph, nodes, nullptr, count);
-}
-
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return on_driver("cuThreadExchangeStreamCaptureMode", [&] {
     need(mode, "cuThreadExchangeStreamCaptureMode", "the mode's place");
@@ -209,52 +165,24 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   });
 }
 
-CUresult CUDAAPI cuGraphCreate(CUgraph* out, unsigned) {
-  return on_driver("cuGraphCreate", out, "the graph's place", [&] {
-    return state().graphs.add<CUgraph>(std::make_shared<Graph>());
-  });
-}
-
 CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
   return on_driver("cuGraphDestroy", [&] { state().graphs.remove(handle); });
 }
 
+/// How many there are; nodes have no handles here.
 CUresult CUDAAPI cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
-  return list_nodes("cuGraphGetNodes", handle, false, nodes, count);
-}
-
-CUresult CUDAAPI cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
-  return list_nodes("cuGraphGetRootNodes", handle, true, nodes, count);
-}
-
-CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
-  return on_driver("cuGraphNodeGetType", type, "the type's place", [&] {
-    const uint64_t number = number_of(Kind::Node, handle);
-    auto found = state().graphs.all().find(number >> 20);
-    if (found == state().graphs.all().end() || (number & 0xfffff) >= found->second->nodes.size())
-      fail(CUDA_ERROR_INVALID_VALUE, "cuGraphNodeGetType: 0x%llx is no node of a living graph",
-           reinterpret_cast<unsigned long long>(handle));
-    return found->second->nodes[number & 0xfffff].work.type;
+  return on_driver("cuGraphGetNodes", count, "the number's place", [&] {
+    if (nodes) fail(CUDA_ERROR_NOT_SUPPORTED, "cuGraphGetNodes: the simulated device only counts nodes; nodes must be null");
+    return state().graphs.find(handle)->nodes.size();
   });
 }
 
 CUresult CUDAAPI cuGraphInstantiate(CUgraphExec* out, CUgraph graph, unsigned long long) {
-  return instantiate("cuGraphInstantiateWithFlags", out, graph);
-}
-
-CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  CUresult result = instantiate("cuGraphInstantiateWithParams", out, graph);
-  if (params) {
-    params->hErrNode_out = nullptr;
-    params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
-  }
-  return result;
-}
-
-CUresult CUDAAPI cuGraphUpload(CUgraphExec exec, CUstream stream) {
-  return on_context("cuGraphUpload", [&](Context& context) {
-    state().execs.find(exec);
-    stream_of(context, stream);
+  return on_context("cuGraphInstantiateWithFlags", out, "the executable graph's place", [&](Context&) {
+    auto exec = std::make_shared<Exec>();
+    exec->graph = std::make_shared<Graph>(*state().graphs.find(graph));
+    for (size_t i = 0; i < exec->graph->nodes.size(); ++i) exec->lanes.push_back(new_lane());
+    return state().execs.add<CUgraphExec>(exec);
   });
 }
 
@@ -267,23 +195,6 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
   return on_driver("cuGraphExecDestroy", [&] { state().execs.remove(handle); });
-}
-
-/// The new graph must have the same nodes (name and kind) in the same order; their parameters are taken over.
-CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo* info) {
-  return on_context("cuGraphExecUpdate", [&](Context&) {
-    auto exec = state().execs.find(handle);
-    auto graph = state().graphs.find(graph_handle);
-    auto same = [](const Node& a, const Node& b) {
-      return a.after == b.after && a.work.type == b.work.type && a.work.name == b.work.name;
-    };
-    const auto &old = exec->graph->nodes, &now = graph->nodes;
-    bool fits = old.size() == now.size() && std::equal(old.begin(), old.end(), now.begin(), same);
-    if (info) *info = {};
-    if (info && !fits) info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-    if (!fits) fail(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "cuGraphExecUpdate: the graphs differ in more than parameters");
-    exec->graph = std::make_shared<Graph>(*graph);
-  });
 }
 
 }  // extern "C"

@@ -11,7 +11,6 @@
 namespace mcsim {
 
 constexpr unsigned kMaxThreads = 1024, kMaxBlockZ = 64, kMaxGridX = 0x7fffffff, kMaxGridYZ = 65535, kMaxShared = 48 << 10;
-constexpr int kThreadsPerProcessor = 2048, kBlocksPerProcessor = 32;
 
 /// A launch as asked for: a graph keeps it, and so does a stream with deferred=1. The arguments are copies.
 struct Plan {
@@ -149,7 +148,7 @@ void run_kernel(Operation& op, const Plan& plan) {
 
 /// A word of an argument that is an address of ordinary host memory is one the device could not use. Padding holds whatever
 /// lay there by chance, so a word with some in it is no address.
-void refuse_host_pointers(const char* call, const Function& function, int argument, const char* bytes, unsigned size) {
+void refuse_host_pointers(const Function& function, int argument, const char* bytes, unsigned size) {
   const unsigned char* padding = function.kernel->padding;
   for (unsigned i = 0; i + 8 <= size; i += 8) {
     if (padding && std::count(padding + i, padding + i + 8, 1)) continue;
@@ -157,127 +156,32 @@ void refuse_host_pointers(const char* call, const Function& function, int argume
     memcpy(&word, bytes + i, 8);
     if (word >> 32 && !(word >> 47) && !find_pinned(word) && is_mapped_host(word))
       fail(CUDA_ERROR_INVALID_VALUE,
-           "%s: kernel %s, argument %d, byte %u: 0x%llx is a host address, which the device cannot reach", call,
+           "cuLaunchKernel: kernel %s, argument %d, byte %u: 0x%llx is a host address, which the device cannot reach",
            function.name.c_str(), argument, i, (unsigned long long)word);
   }
 }
 
-void copy_arguments(const char* call, Plan& plan, void** given) {
+void copy_arguments(Plan& plan, void** given) {
   const Function& function = *plan.function;
   const mc::HostKernel& kernel = *function.kernel;
   if (!kernel.arguments) return;
   if (!given)
-    fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s takes %d arguments, the list of them is null", call, function.name.c_str(),
-         kernel.arguments);
+    fail(CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: kernel %s takes %d arguments, the list of them is null",
+         function.name.c_str(), kernel.arguments);
   size_t total = 64;  // kept 64 bytes apart, so that any type is aligned
   for (int i = 0; i < kernel.arguments; ++i) total += (kernel.argument_sizes[i] + 63) / 64 * 64;
   plan.storage.resize(total);
   char* next = plan.storage.data() + (64 - uintptr_t(plan.storage.data()) % 64) % 64;
   for (int i = 0; i < kernel.arguments; ++i) {
-    if (!given[i]) fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: argument %d is null", call, function.name.c_str(), i);
+    if (!given[i]) fail(CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: kernel %s: argument %d is null", function.name.c_str(), i);
     if (!is_mapped_host(uintptr_t(given[i])))
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: argument %d is at %p, which is %s", call, function.name.c_str(), i,
+      fail(CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: kernel %s: argument %d is at %p, which is %s", function.name.c_str(), i,
            given[i], describe(uintptr_t(given[i])).c_str());
     memcpy(next, given[i], kernel.argument_sizes[i]);
-    refuse_host_pointers(call, function, i, next, kernel.argument_sizes[i]);
+    refuse_host_pointers(function, i, next, kernel.argument_sizes[i]);
     plan.arguments.push_back(next);
     next += (kernel.argument_sizes[i] + 63) / 64 * 64;
   }
-}
-
-CUresult launch(const char* call, CUfunction handle, const unsigned* grid, const unsigned* block, unsigned dynamic_shared,
-                CUstream stream_handle, void** arguments, void** extra) {
-  return on_context(call, [&](Context& context) {
-    auto plan = std::make_shared<Plan>();
-    auto function = plan->function = state().functions.find(handle);
-    auto stream = stream_of(context, stream_handle);
-    const mc::HostKernel& kernel = *function->kernel;
-    const char* name = function->name.c_str();
-    Context* home = function->module->context;
-    if (home && home != stream->context)
-      fail(CUDA_ERROR_INVALID_HANDLE, "%s: kernel %s was loaded on device %d, %s is of device %d", call, name,
-           home->device->ordinal, stream->name.c_str(), stream->context->device->ordinal);
-    const unsigned long long threads = 1ull * block[0] * block[1] * block[2];
-    if (!grid[0] || !grid[1] || !grid[2] || grid[0] > kMaxGridX || grid[1] > kMaxGridYZ || grid[2] > kMaxGridYZ)
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: a grid of %u x %u x %u blocks; 1 to %u x %u x %u are allowed", call, name,
-           grid[0], grid[1], grid[2], kMaxGridX, kMaxGridYZ, kMaxGridYZ);
-    if (!threads || block[0] > kMaxThreads || block[1] > kMaxThreads || block[2] > kMaxBlockZ || threads > kMaxThreads)
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: %u x %u x %u threads in a block; 1 to %u are allowed, %u in z", call, name,
-           block[0], block[1], block[2], kMaxThreads, kMaxBlockZ);
-    if (kernel.max_threads > 0 && threads > unsigned(kernel.max_threads))
-      fail(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "%s: kernel %s was compiled for at most %d threads in a block, %llu were asked",
-           call, name, kernel.max_threads, threads);
-    plan->shared = (size_t(kernel.shared_size) + 15) / 16 * 16 + dynamic_shared;
-    if (plan->shared > kMaxShared)
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: %zu bytes of shared memory, %u of them dynamic; at most %u are allowed",
-           call, name, plan->shared, dynamic_shared, kMaxShared);
-    if (extra) fail(CUDA_ERROR_NOT_SUPPORTED, "%s: kernel %s: arguments in `extra` are not supported", call, name);
-    copy_arguments(call, *plan, arguments);
-    plan->block = {0, 0, 0, block[0], block[1], block[2], 0, 0, 0, grid[0], grid[1], grid[2], nullptr};
-    submit(*stream, {"kernel " + function->name, CU_GRAPH_NODE_TYPE_KERNEL, stream->context,
-                     [plan](Operation& op) { run_kernel(op, *plan); }});
-  });
-}
-
-std::shared_ptr<Module> load(const char* call, Context* context, const void* data) {
-  auto image = static_cast<const mc::HostImage*>(data);
-  uintptr_t end = uintptr_t(data) + sizeof *image - 1;
-  if (!data || !is_mapped_host(uintptr_t(data)) || !is_mapped_host(end) || memcmp(image->magic, "MCHOST1", 8))
-    fail(CUDA_ERROR_INVALID_IMAGE, "%s: %p is no module for the simulated device: it must begin with MCHOST1", call, data);
-  return std::make_shared<Module>(Module{context, *image});
-}
-
-std::shared_ptr<Function> find_function(const char* call, std::shared_ptr<Module> module, const char* name) {
-  need(name, call, "the name");
-  const mc::HostImage& image = module->image;
-  for (unsigned long long i = 0; i < image.count; ++i)
-    if (!strcmp(image.kernels[i].name, name))
-      return std::make_shared<Function>(Function{module, &image.kernels[i], readable(name), kMaxShared});
-  std::string known;
-  for (unsigned long long i = 0; i < std::min(image.count, 8ull); ++i)
-    known += (i ? ", " : "") + readable(image.kernels[i].name);
-  fail(CUDA_ERROR_NOT_FOUND, "%s: the module has no kernel '%s'; it has %llu: %s%s", call, name, image.count, known.c_str(),
-       image.count > 8 ? ", ..." : "");
-}
-
-/// Of a block.
-int max_threads(const Function& function) {
-  return function.kernel->max_threads > 0 ? function.kernel->max_threads : int(kMaxThreads);
-}
-
-CUresult get_attribute(const char* call, int* value, CUfunction_attribute attribute, const void* handle) {
-  return on_context(call, value, "the value's place", [&](Context&) {
-    auto function = state().functions.find(handle);
-    switch (attribute) {
-      case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return max_threads(*function);
-      case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: return int(function->kernel->shared_size);
-      case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: return function->dynamic_shared_limit;
-      case CU_FUNC_ATTRIBUTE_NUM_REGS: return 32;
-      case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-      case CU_FUNC_ATTRIBUTE_BINARY_VERSION: return 90;
-      default: return 0;
-    }
-  });
-}
-
-CUresult set_attribute(const char* call, const void* handle, CUfunction_attribute attribute, int value) {
-  return on_context(call, [&](Context&) {
-    auto function = state().functions.find(handle);
-    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) return;
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
-        unsigned(value) + function->kernel->shared_size > kMaxShared)
-      fail(CUDA_ERROR_INVALID_VALUE, "%s: kernel %s: attribute %d cannot be %d", call, function->name.c_str(), int(attribute),
-           value);
-    function->dynamic_shared_limit = value;
-  });
-}
-
-int blocks_per_processor(const Function& function, int threads, size_t dynamic_shared) {
-  size_t shared = function.kernel->shared_size + dynamic_shared;
-  if (threads <= 0 || threads > max_threads(function) || shared > kMaxShared) return 0;
-  int by_threads = kThreadsPerProcessor / ((threads + 31) / 32 * 32);
-  int by_shared = shared ? int(2 * kMaxShared / shared) : kBlocksPerProcessor;
-  return std::min(kBlocksPerProcessor, std::min(by_threads, by_shared));
 }
 
 }  // namespace
@@ -287,22 +191,21 @@ using namespace mcsim;
 
 extern "C" {
 
-CUresult CUDAAPI cuModuleLoadData(CUmodule* out, const void* image) {
+CUresult CUDAAPI cuModuleLoadData(CUmodule* out, const void* data) {
   return on_context("cuModuleLoadData", out, "the module's place", [&](Context& context) {
-    return state().modules.add<CUmodule>(load("cuModuleLoadData", &context, image));
-  });
-}
-
-CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) {
-  return on_context("cuModuleLoadDataEx", out, "the module's place", [&](Context& context) {
-    return state().modules.add<CUmodule>(load("cuModuleLoadDataEx", &context, image));
+    auto image = static_cast<const mc::HostImage*>(data);
+    uintptr_t end = uintptr_t(data) + sizeof *image - 1;
+    if (!data || !is_mapped_host(uintptr_t(data)) || !is_mapped_host(end) || memcmp(image->magic, "MCHOST1", 8))
+      fail(CUDA_ERROR_INVALID_IMAGE, "cuModuleLoadData: %p is no module for the simulated device: it must begin with MCHOST1",
+           data);
+    return state().modules.add<CUmodule>(std::make_shared<Module>(Module{&context, *image}));
   });
 }
 
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
-  return on_context("cuModuleUnload", [&](Context& context) {
+  return on_context("cuModuleUnload", [&](Context&) {
     auto module = state().modules.find(handle);
-    synchronize(module->context ? *module->context : context);
+    synchronize(*module->context);
     state().functions.remove_if([&](const Function& f) { return f.module == module; });
     state().modules.remove(handle);
   });
@@ -310,88 +213,56 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   return on_context("cuModuleGetFunction", out, "the function's place", [&](Context&) {
-    return state().functions.add<CUfunction>(find_function("cuModuleGetFunction", state().modules.find(handle), name));
-  });
-}
-
-CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr*, size_t*, CUmodule handle, const char* name) {
-  return on_context("cuModuleGetGlobal", [&](Context&) {
-    state().modules.find(handle);
-    fail(CUDA_ERROR_NOT_FOUND, "cuModuleGetGlobal: '%s': modules of the simulated device have no variables", name ? name : "");
-  });
-}
-
-// Libraries are modules of no context, and their kernels are functions.
-CUresult CUDAAPI cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
-                                   unsigned) {
-  return on_driver("cuLibraryLoadData", out, "the library's place", [&] {
-    return state().modules.add<CUlibrary>(load("cuLibraryLoadData", nullptr, code));
-  });
-}
-
-CUresult CUDAAPI cuLibraryGetKernel(CUkernel* out, CUlibrary handle, const char* name) {
-  return on_driver("cuLibraryGetKernel", out, "the kernel's place", [&] {
-    return state().functions.add<CUkernel>(find_function("cuLibraryGetKernel", state().modules.find(handle), name));
-  });
-}
-
-CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
-  return on_driver("cuLibraryUnload", [&] {
     auto module = state().modules.find(handle);
-    for (auto& device : state().devices)
-      if (device->context.retained) synchronize(device->context);
-    state().functions.remove_if([&](const Function& f) { return f.module == module; });
-    state().modules.remove(handle);
+    need(name, "cuModuleGetFunction", "the name");
+    const mc::HostImage& image = module->image;
+    const mc::HostKernel* end = image.kernels + image.count;
+    const mc::HostKernel* kernel = std::find_if(image.kernels, end, [&](auto& k) { return !strcmp(k.name, name); });
+    if (kernel != end)
+      return state().functions.add<CUfunction>(std::make_shared<Function>(Function{module, kernel, readable(name)}));
+    std::string known;
+    for (unsigned long long i = 0; i < std::min(image.count, 8ull); ++i)
+      known += (i ? ", " : "") + readable(image.kernels[i].name);
+    fail(CUDA_ERROR_NOT_FOUND, "cuModuleGetFunction: the module has no kernel '%s'; it has %llu: %s%s", name, image.count,
+         known.c_str(), image.count > 8 ? ", ..." : "");
   });
 }
 
-CUresult CUDAAPI cuKernelGetFunction(CUfunction* out, CUkernel kernel) {
-  return on_context("cuKernelGetFunction", out, "the function's place", [&](Context&) {
-    state().functions.find(kernel);
-    return reinterpret_cast<CUfunction>(kernel);
-  });
-}
-
-CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
-  return on_context("cuFuncGetName", name, "the name's place", [&](Context&) {
-    return state().functions.find(handle)->kernel->name;
-  });
-}
-
-CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
-  return get_attribute("cuFuncGetAttribute", value, attribute, function);
-}
-CUresult CUDAAPI cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-  return set_attribute("cuFuncSetAttribute", function, attribute, value);
-}
-CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice) {
-  return get_attribute("cuKernelGetAttribute", value, attribute, kernel);
-}
-CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice) {
-  return set_attribute("cuKernelSetAttribute", kernel, attribute, value);
-}
-CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction function, CUfunc_cache) {
-  return on_context("cuFuncSetCacheConfig", [&](Context&) { state().functions.find(function); });
-}
-
-CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, size_t shared) {
-  return on_context("cuOccupancyMaxActiveBlocksPerMultiprocessor", blocks, "the number's place", [&](Context&) {
-    return blocks_per_processor(*state().functions.find(function), threads, shared);
-  });
-}
-
-CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                                unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** arguments,
-                                void** extra) {
+CUresult CUDAAPI cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                unsigned block_y, unsigned block_z, unsigned dynamic_shared, CUstream stream_handle,
+                                void** arguments, void** extra) {
   const unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
-  return launch("cuLaunchKernel", function, grid, block, shared, stream, arguments, extra);
-}
-
-/// Attributes (clusters, priorities) have nothing to act on here.
-CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction function, void** arguments, void** extra) {
-  if (!c) return on_context("cuLaunchKernelEx", [&](Context&) { need(c, "cuLaunchKernelEx", "the configuration"); });
-  const unsigned grid[] = {c->gridDimX, c->gridDimY, c->gridDimZ}, block[] = {c->blockDimX, c->blockDimY, c->blockDimZ};
-  return launch("cuLaunchKernelEx", function, grid, block, c->sharedMemBytes, c->hStream, arguments, extra);
+  return on_context("cuLaunchKernel", [&](Context& context) {
+    auto plan = std::make_shared<Plan>();
+    auto function = plan->function = state().functions.find(handle);
+    auto stream = stream_of(context, stream_handle);
+    const mc::HostKernel& kernel = *function->kernel;
+    const char* name = function->name.c_str();
+    Context* home = function->module->context;
+    if (home != stream->context)
+      fail(CUDA_ERROR_INVALID_HANDLE, "cuLaunchKernel: kernel %s was loaded on device %d, %s is of device %d", name,
+           home->device->ordinal, stream->name.c_str(), stream->context->device->ordinal);
+    const unsigned long long threads = 1ull * block[0] * block[1] * block[2];
+    if (!grid[0] || !grid[1] || !grid[2] || grid[0] > kMaxGridX || grid[1] > kMaxGridYZ || grid[2] > kMaxGridYZ)
+      fail(CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: kernel %s: a grid of %u x %u x %u blocks; 1 to %u x %u x %u are allowed",
+           name, grid[0], grid[1], grid[2], kMaxGridX, kMaxGridYZ, kMaxGridYZ);
+    if (!threads || block[0] > kMaxThreads || block[1] > kMaxThreads || block[2] > kMaxBlockZ || threads > kMaxThreads)
+      fail(CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: kernel %s: %u x %u x %u threads in a block; 1 to %u are allowed, %u in z",
+           name, block[0], block[1], block[2], kMaxThreads, kMaxBlockZ);
+    if (kernel.max_threads > 0 && threads > unsigned(kernel.max_threads))
+      fail(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+           "cuLaunchKernel: kernel %s was compiled for at most %d threads in a block, %llu were asked", name,
+           kernel.max_threads, threads);
+    plan->shared = (size_t(kernel.shared_size) + 15) / 16 * 16 + dynamic_shared;
+    if (plan->shared > kMaxShared)
+      fail(CUDA_ERROR_INVALID_VALUE,
+           "cuLaunchKernel: kernel %s: %zu bytes of shared memory, %u of them dynamic; at most %u are allowed", name,
+           plan->shared, dynamic_shared, kMaxShared);
+    if (extra) fail(CUDA_ERROR_NOT_SUPPORTED, "cuLaunchKernel: kernel %s: arguments in `extra` are not supported", name);
+    copy_arguments(*plan, arguments);
+    plan->block = {0, 0, 0, block[0], block[1], block[2], 0, 0, 0, grid[0], grid[1], grid[2], nullptr};
+    submit(*stream, {"kernel " + function->name, stream->context, [plan](Operation& op) { run_kernel(op, *plan); }});
+  });
 }
 
 }  // extern "C"

@@ -254,48 +254,6 @@ size_t damaged(const Allocation& a) {
 
 using namespace mcsim;
 
-namespace {
-
-void pin(const char* call, Context& context, void** out, size_t size, unsigned flags) {
-  need(out, call, "the pointer's place");
-  *out = nullptr;
-  forbid_in_capture(call);
-  if (!size) fail(CUDA_ERROR_INVALID_VALUE, "%s: 0 bytes asked", call);
-  void* memory = mmap(nullptr, round_up(size, page_size()), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "%s: the host has no %zu bytes", call, size);
-  state().pinned[uintptr_t(memory)] = {size, true, flags, &context};
-  *out = memory;
-}
-
-/// True if the attribute is known. Pointers of neither device nor pinned memory get `fallback` values.
-bool pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr p) {
-  auto a = find_allocation(p);
-  auto* pinned = find_pinned(p);
-  Context* context = a ? &a->device->context : pinned ? pinned->second.context : nullptr;
-  auto put = [&](auto value) {
-    memcpy(data, &value, sizeof value);
-    return true;
-  };
-  switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return put(context ? mcsim::handle_of(*context) : CUcontext());
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      return put(a ? unsigned(CU_MEMORYTYPE_DEVICE) : pinned ? unsigned(CU_MEMORYTYPE_HOST) : 0u);
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(a || pinned ? p : CUdeviceptr());
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER: return put(pinned ? p : CUdeviceptr());
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(0u);
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put(0u);
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(a ? (unsigned long long)a->number : 0ull);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(context ? context->device->ordinal : -2);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return put(a ? a->address : pinned ? CUdeviceptr(pinned->first) : CUdeviceptr());
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(a ? a->size : pinned ? pinned->second.size : size_t());
-    case CU_POINTER_ATTRIBUTE_MAPPED: return put(a || pinned ? 1u : 0u);
-    default: return false;
-  }
-}
-
-}  // namespace
-
 extern "C" {
 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr* out, size_t size) {
@@ -374,21 +332,15 @@ CUresult CUDAAPI cuMemGetInfo(size_t* available, size_t* total) {
   });
 }
 
-CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
-  return on_context("cuMemGetAddressRange", [&](Context&) {
-    auto a = find_allocation(address);
-    if (!a) fail(CUDA_ERROR_NOT_FOUND, "cuMemGetAddressRange: 0x%llx is %s", address, describe(address).c_str());
-    if (base) *base = a->address;
-    if (size) *size = a->size;
+CUresult CUDAAPI cuMemHostAlloc(void** out, size_t size, unsigned) {
+  return on_context("cuMemHostAlloc", out, "the pointer's place", [&](Context& context) {
+    forbid_in_capture("cuMemHostAlloc");
+    if (!size) fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostAlloc: 0 bytes asked");
+    void* memory = mmap(nullptr, round_up(size, page_size()), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "cuMemHostAlloc: the host has no %zu bytes", size);
+    state().pinned[uintptr_t(memory)] = {size, true, &context};
+    return memory;
   });
-}
-
-CUresult CUDAAPI cuMemHostAlloc(void** out, size_t size, unsigned flags) {
-  return on_context("cuMemHostAlloc", [&](Context& context) { pin("cuMemHostAlloc", context, out, size, flags); });
-}
-
-CUresult CUDAAPI cuMemAllocHost(void** out, size_t size) {
-  return on_context("cuMemAllocHost", [&](Context& context) { pin("cuMemAllocHost", context, out, size, 0); });
 }
 
 CUresult CUDAAPI cuMemFreeHost(void* memory) {
@@ -404,7 +356,7 @@ CUresult CUDAAPI cuMemFreeHost(void* memory) {
   });
 }
 
-CUresult CUDAAPI cuMemHostRegister(void* memory, size_t size, unsigned flags) {
+CUresult CUDAAPI cuMemHostRegister(void* memory, size_t size, unsigned) {
   return on_context("cuMemHostRegister", [&](Context& context) {
     uintptr_t p = uintptr_t(memory);
     if (!size || !is_mapped_host(p) || !is_mapped_host(p + size - 1))
@@ -412,7 +364,7 @@ CUresult CUDAAPI cuMemHostRegister(void* memory, size_t size, unsigned flags) {
     auto next = state().pinned.lower_bound(p);
     if (find_pinned(p) || (next != state().pinned.end() && next->first < p + size))
       fail(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "cuMemHostRegister: part of %zu bytes at %p is pinned", size, memory);
-    state().pinned[p] = {size, false, flags, &context};
+    state().pinned[p] = {size, false, &context};
   });
 }
 
@@ -426,39 +378,22 @@ CUresult CUDAAPI cuMemHostUnregister(void* memory) {
   });
 }
 
-CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* out, void* memory, unsigned) {
-  return on_context("cuMemHostGetDevicePointer", out, "the pointer's place", [&](Context&) {
-    if (!find_pinned(uintptr_t(memory)))
-      fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostGetDevicePointer: %p is not pinned: %s", memory,
-           describe(uintptr_t(memory)).c_str());
-    return CUdeviceptr(memory);
-  });
-}
-
-CUresult CUDAAPI cuMemHostGetFlags(unsigned* flags, void* memory) {
-  return on_context("cuMemHostGetFlags", [&](Context&) {
-    auto* pinned = find_pinned(uintptr_t(memory));
-    if (!flags || !pinned) fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostGetFlags: %p is not pinned", memory);
-    *flags = pinned->second.flags;
-  });
-}
-
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr p) {
   return on_driver("cuPointerGetAttribute", [&] {
     need(data, "cuPointerGetAttribute", "data");
-    if (!find_allocation(p) && !find_pinned(p))
-      fail(CUDA_ERROR_INVALID_VALUE, "cuPointerGetAttribute: 0x%llx is %s", p, describe(p).c_str());
-    if (!pointer_attribute(data, attribute, p))
-      fail(CUDA_ERROR_NOT_SUPPORTED, "cuPointerGetAttribute: the simulated device does not know attribute %d", int(attribute));
-  });
-}
-
-CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr p) {
-  return on_driver("cuPointerGetAttributes", [&] {
-    for (unsigned i = 0; i < count; ++i)
-      if (!pointer_attribute(data[i], attributes[i], p))
-        fail(CUDA_ERROR_NOT_SUPPORTED, "cuPointerGetAttributes: the simulated device does not know attribute %d",
-             int(attributes[i]));
+    auto a = find_allocation(p);
+    auto* pinned = find_pinned(p);
+    if (!a && !pinned) fail(CUDA_ERROR_INVALID_VALUE, "cuPointerGetAttribute: 0x%llx is %s", p, describe(p).c_str());
+    auto put = [&](auto value) { memcpy(data, &value, sizeof value); };
+    switch (attribute) {
+      case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return put(unsigned(a ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST));
+      case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(0u);
+      case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put((a ? a->device : pinned->second.context->device)->ordinal);
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(a ? a->address : CUdeviceptr(pinned->first));
+      case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(a ? a->size : pinned->second.size);
+      default:
+        fail(CUDA_ERROR_NOT_SUPPORTED, "cuPointerGetAttribute: the simulated device does not know attribute %d", int(attribute));
+    }
   });
 }
 

@@ -4,7 +4,8 @@
 // checked, and cuGetErrorString(code) tells what the last error with that code in this thread was about. Files: errors (the
 // messages), settings (MINICAFFE_SIM, reports), memory (ranges, allocations, pinned memory), copies, streams (order of work,
 // events, races), graphs (capture), kernels (modules, launches), fibers (threads that wait for each other), faults (SIGSEGV),
-// driver (devices, contexts, the table of entry points). It has no textures, arrays, memory pools, managed memory or PTX.
+// driver (devices, contexts, the table of entry points). It has the calls that minicaffe, its tests and its tools make, so no
+// textures, arrays, memory pools, managed memory or PTX.
 //
 // One global lock is held during each call, kernels included. Entry points are C functions in the file of their subject;
 // on_driver and on_context are their common frame.
@@ -44,7 +45,7 @@ bool error_code(const std::string& name, CUresult* code);
 
 // ---- handles: numbers that are no addresses, never given out twice, so that a destroyed one is known as such
 
-enum class Kind : uint64_t { Context = 1, Stream, Event, Module, Function, Graph, Exec, Node };
+enum class Kind : uint64_t { Context = 1, Stream, Event, Module, Function, Graph, Exec };
 
 inline uint64_t handle_of(Kind kind, uint64_t number) { return ((0x5000 + uint64_t(kind)) << 48) | number; }
 /// The number in a handle; 0, which no handle has, if it is of another kind.
@@ -101,7 +102,6 @@ struct Touch {
 /// What a call asks to be done on a stream, before it has a place in an order; a graph keeps these.
 struct Work {
   std::string name;
-  CUgraphNodeType type;
   Context* context;
   std::function<void(Operation&)> run;  // may be empty: an edge only
 };
@@ -125,9 +125,7 @@ struct Stream {
   std::string name;
   bool legacy = false;    // the default stream that waits for all blocking streams, and they for it
   bool blocking = true;
-  unsigned flags = 0, lane = 0;
-  int priority = 0;
-  uint64_t id = 0;
+  unsigned lane = 0;
   Op last;
   std::shared_ptr<Capture> capture;
   std::set<int> tails;    // under capture: the nodes that the next one comes after
@@ -167,7 +165,6 @@ struct Capture {
   CUstreamCaptureMode mode;
   std::shared_ptr<Stream> origin;
   unsigned thread;
-  uint64_t id;
   bool active = true;
   std::string invalid;  // why it can no longer succeed
 };
@@ -219,13 +216,12 @@ struct Freed {
 struct Pinned {
   size_t size;
   bool owned;
-  unsigned flags;
   Context* context;
 };
 
 struct Context {
   Device* device;
-  unsigned retained = 0, flags = 0;
+  bool retained = false;
   CUresult lost = CUDA_SUCCESS;
   std::string lost_text;
   std::set<int> peers;
@@ -266,7 +262,7 @@ extern "C" void mcsim_unpoison(CUdeviceptr address, size_t size);
 // ---- kernels.cpp, fibers.cpp, faults.cpp
 
 struct Module {
-  Context* context;  // null for a library
+  Context* context;
   mc::HostImage image;  // a copy: the caller may give the bytes back after loading; the kernels stay where they are
 };
 
@@ -274,7 +270,6 @@ struct Function {
   std::shared_ptr<Module> module;
   const mc::HostKernel* kernel;
   std::string name;  // for reading
-  int dynamic_shared_limit;
 };
 
 /// Why a running kernel had to stop.
@@ -331,7 +326,7 @@ void reset(Context& context);
 
 struct ThreadState {
   unsigned number;
-  std::vector<Context*> contexts;
+  Context* context = nullptr;
   std::map<CUresult, std::string> details;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   bool in_callback = false, has_signal_stack = false;

@@ -87,15 +87,6 @@ template <class F> void each_stream(Context& context, F f) {
     if (stream.second->context == &context) f(*stream.second);
 }
 
-/// A query's answer. Work that waits (deferred=1) is done after a first "not ready", as a device would meanwhile.
-void answer_query(const char* call, const std::vector<Op>& operations) {
-  if (!std::all_of(operations.begin(), operations.end(), [](const Op& op) { return op->done; })) {
-    finish(operations);
-    fail(CUDA_ERROR_NOT_READY, "%s: not ready", call);
-  }
-  for (const Op& op : operations) synchronize(op);
-}
-
 }  // namespace
 
 unsigned new_lane() {
@@ -104,12 +95,10 @@ unsigned new_lane() {
 }
 
 std::shared_ptr<Stream> new_stream(Context& context, const std::string& name) {
-  static uint64_t last_id = 0;
   auto stream = std::make_shared<Stream>();
   stream->context = &context;
   stream->name = name;
   stream->lane = new_lane();
-  stream->id = ++last_id;
   return stream;
 }
 
@@ -222,38 +211,6 @@ using namespace mcsim;
 
 namespace {
 
-CUresult create_stream(const char* call, CUstream* out, unsigned flags, int priority) {
-  return on_context(call, [&](Context& context) {
-    need(out, call, "the stream's place");
-    if (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) fail(CUDA_ERROR_INVALID_VALUE, "%s: unknown flags 0x%x", call, flags);
-    auto stream = new_stream(context, "");
-    stream->flags = flags;
-    stream->blocking = !(flags & CU_STREAM_NON_BLOCKING);
-    stream->priority = std::max(-5, std::min(0, priority));
-    *out = state().streams.add<CUstream>(stream);
-    stream->name = print("stream #%llu", (unsigned long long)(reinterpret_cast<uint64_t>(*out) & 0xffffffff));
-  });
-}
-
-CUresult record(const char* call, CUevent handle, CUstream stream_handle) {
-  return on_context(call, [&](Context& context) {
-    auto event = state().events.find(handle);
-    auto stream = stream_of(context, stream_handle);
-    if (event->context != stream->context)
-      fail(CUDA_ERROR_INVALID_HANDLE, "%s: the event is of device %d, the stream of device %d", call,
-           event->context->device->ordinal, stream->context->device->ordinal);
-    event->capture = stream->capture;
-    event->nodes = stream->tails;
-    event->recorded = nullptr;
-    if (stream->capture) {
-      if (!stream->capture->invalid.empty())
-        fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "%s: %s", call, stream->capture->invalid.c_str());
-      return;
-    }
-    event->recorded = submit(*stream, {"event record", CU_GRAPH_NODE_TYPE_EVENT_RECORD, stream->context, nullptr});
-  });
-}
-
 /// An event that was last recorded under capture stands for no time.
 void refuse_captured(Event& event, const char* call) {
   if (!event.capture) return;
@@ -266,10 +223,15 @@ void refuse_captured(Event& event, const char* call) {
 
 extern "C" {
 
-CUresult CUDAAPI cuStreamCreate(CUstream* out, unsigned flags) { return create_stream("cuStreamCreate", out, flags, 0); }
-
-CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* out, unsigned flags, int priority) {
-  return create_stream("cuStreamCreateWithPriority", out, flags, priority);
+CUresult CUDAAPI cuStreamCreate(CUstream* out, unsigned flags) {
+  return on_context("cuStreamCreate", [&](Context& context) {
+    need(out, "cuStreamCreate", "the stream's place");
+    if (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) fail(CUDA_ERROR_INVALID_VALUE, "cuStreamCreate: unknown flags 0x%x", flags);
+    auto stream = new_stream(context, "");
+    stream->blocking = !(flags & CU_STREAM_NON_BLOCKING);
+    *out = state().streams.add<CUstream>(stream);
+    stream->name = print("stream #%llu", (unsigned long long)(reinterpret_cast<uint64_t>(*out) & 0xffffffff));
+  });
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
@@ -292,14 +254,6 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
   });
 }
 
-CUresult CUDAAPI cuStreamQuery(CUstream handle) {
-  return on_context("cuStreamQuery", [&](Context& context) {
-    auto stream = stream_of(context, handle);
-    forbid_capturing(*stream, "cuStreamQuery");
-    answer_query("cuStreamQuery", before_next(*stream));
-  });
-}
-
 CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
   return on_context("cuStreamWaitEvent", [&](Context& context) {
     auto stream = stream_of(context, handle);
@@ -309,7 +263,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
     if (stream->capture)
       break_capture(*stream->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
                     "cuStreamWaitEvent: " + stream->name + " is being captured, the event was recorded outside of the capture");
-    submit(*stream, {"wait for event", CU_GRAPH_NODE_TYPE_WAIT_EVENT, stream->context, nullptr}, {event->recorded});
+    submit(*stream, {"wait for event", stream->context, nullptr}, {event->recorded});
   });
 }
 
@@ -319,23 +273,11 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* out) {
   });
 }
 
-CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned* flags) {
-  return on_context("cuStreamGetFlags", [&](Context& context) { *flags = stream_of(context, handle)->flags; });
-}
-
-CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
-  return on_context("cuStreamGetPriority", [&](Context& context) { *priority = stream_of(context, handle)->priority; });
-}
-
-CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
-  return on_context("cuStreamGetId", [&](Context& context) { *id = stream_of(context, handle)->id; });
-}
-
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   return on_context("cuLaunchHostFunc", [&](Context& context) {
     need(function, "cuLaunchHostFunc", "the function");
     auto stream = stream_of(context, handle);
-    submit(*stream, {"host function", CU_GRAPH_NODE_TYPE_HOST, stream->context, [=](Operation&) {
+    submit(*stream, {"host function", stream->context, [=](Operation&) {
                        // Without the lock: the function may need one (Python's) whose holder waits for ours.
                        this_thread().in_callback = true;
                        state().lock.unlock();
@@ -360,18 +302,34 @@ CUresult CUDAAPI cuEventDestroy(CUevent handle) {
   return on_context("cuEventDestroy", [&](Context&) { state().events.remove(handle); });
 }
 
-CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) { return record("cuEventRecord", event, stream); }
-
-CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) {
-  return record("cuEventRecordWithFlags", event, stream);
+CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
+  return on_context("cuEventRecord", [&](Context& context) {
+    auto event = state().events.find(handle);
+    auto stream = stream_of(context, stream_handle);
+    if (event->context != stream->context)
+      fail(CUDA_ERROR_INVALID_HANDLE, "cuEventRecord: the event is of device %d, the stream of device %d",
+           event->context->device->ordinal, stream->context->device->ordinal);
+    event->capture = stream->capture;
+    event->nodes = stream->tails;
+    event->recorded = nullptr;
+    if (stream->capture) {
+      if (!stream->capture->invalid.empty())
+        fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuEventRecord: %s", stream->capture->invalid.c_str());
+      return;
+    }
+    event->recorded = submit(*stream, {"event record", stream->context, nullptr});
+  });
 }
 
+/// Work that waits (deferred=1) is done after a first "not ready", as a device would meanwhile.
 CUresult CUDAAPI cuEventQuery(CUevent handle) {
   return on_context("cuEventQuery", [&](Context&) {
     auto event = state().events.find(handle);
     refuse_captured(*event, "cuEventQuery");
     forbid_in_capture("cuEventQuery");
-    if (event->recorded) answer_query("cuEventQuery", {event->recorded});
+    const bool ready = !event->recorded || event->recorded->done;
+    if (!ready) finish({event->recorded}), fail(CUDA_ERROR_NOT_READY, "cuEventQuery: not ready");
+    synchronize(event->recorded);
   });
 }
 

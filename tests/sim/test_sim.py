@@ -8,6 +8,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,15 @@ def test_case(outcomes, path, name):
     found, status, text = outcomes(path)
     assert name in found, f"the process ended (status {status}) before this case: {text}"
     assert found[name] is None, found[name] + text
+
+
+def test_the_driver_has_only_calls_that_somebody_makes():
+    table = (ROOT / "minicaffe" / "sim" / "driver.cpp").read_text().split("kEntries[] = {")[1].split("};")[0]
+    names = set(re.findall(r"[EV]\((\w+)", table)) - {"cuDevicePrimaryCtxReset"}  # with which each of these cases begins
+    callers = [p for folder in ("minicaffe", "tests", "tools") for p in (ROOT / folder).rglob("*")
+               if p.suffix in (".py", ".pyx", ".hpp", ".cpp") and not {"sim"} & set(p.parts[:-1])]
+    assert len(names) > 40
+    assert not names - set(re.findall(r"\b((?:cu|mcsim_)\w+?)(?:_v\d)?\b", "\n".join(p.read_text() for p in callers)))
 
 
 ALONE = HERE / "cases" / "alone_process.py"

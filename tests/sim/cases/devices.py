@@ -12,15 +12,13 @@ def _both():
 
 def two_devices():
     assert cu.DeviceGetCount() == 3
-    assert cu.DeviceTotalMem(1) == 64 << 20
     can = [[int(cu.DeviceCanAccessPeer(a, b)) for b in range(3)] for a in range(3)]
     assert can == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
     first, second = _both()
     cu.MemAlloc(1 << 20)
     assert cu.MemGetInfo()[0] == 63 << 20
-    cu.CtxPushCurrent(second)
-    assert int(cu.CtxGetDevice()) == 1 and cu.MemGetInfo()[0] == 64 << 20
-    cu.CtxPopCurrent()
+    cu.CtxSetCurrent(second)
+    assert int(cu.CtxGetDevice()) == 1 and cu.MemGetInfo() == (64 << 20, 64 << 20)
 
 
 def peer_copies():
@@ -28,13 +26,12 @@ def peer_copies():
     p = upload(np.arange(64, dtype="float32"))
     cu.CtxSetCurrent(second)
     q = cu.MemAlloc(256)
-    cu.MemcpyPeer(q, second, p, first, 256)
     cu.MemcpyPeerAsync(q, second, p, first, 256, 0)
     assert (download(q, 64) == np.arange(64)).all()
     with raises("INVALID_VALUE", "destination must be on device 0", "on device 1"):
-        cu.MemcpyPeer(q, first, p, first, 256)
-    with raises("INVALID_VALUE", "cuMemcpyPeer", "past the end of allocation #1 (256 bytes", "on device 1"):
-        cu.MemcpyPeer(q, second, p, first, 260)
+        cu.MemcpyPeerAsync(q, first, p, first, 256, 0)
+    with raises("INVALID_VALUE", "cuMemcpyPeerAsync", "past the end of allocation #1 (256 bytes", "on device 1"):
+        cu.MemcpyPeerAsync(q, second, p, first, 260, 0)
 
 
 def peer_access_by_kernels():
@@ -61,14 +58,14 @@ def without_access_only_peer_copies_reach_another_device():
     p = upload(np.ones(64, "float32"))
     cu.CtxSetCurrent(second)
     q, words = cu.MemAlloc(256), ("on device 0)", "device 1 has no peer access")
-    for call in (lambda: cu.MemcpyDtoD(q, p, 256), lambda: cu.MemcpyDtoDAsync(p, q, 256, 0), lambda: cu.MemcpyAsync(q, p, 256, 0),
-                 lambda: cu.MemsetD8(p, 0, 256), lambda: download(p, 64)):
+    for call in (lambda: cu.MemcpyDtoDAsync(q, p, 256, 0), lambda: cu.MemcpyDtoDAsync(p, q, 256, 0),
+                 lambda: cu.MemsetD8Async(p, 0, 256, 0), lambda: download(p, 64)):
         with raises("INVALID_VALUE", *words):
             call()
-    cu.MemcpyPeer(q, second, p, first, 256)
+    cu.MemcpyPeerAsync(q, second, p, first, 256, 0)
     cu.CtxEnablePeerAccess(first, 0)
-    cu.MemcpyDtoD(p, q, 256)
-    cu.MemsetD8(p, 0, 256)
+    cu.MemcpyDtoDAsync(p, q, 256, 0)
+    cu.MemsetD8Async(p, 0, 256, 0)
     assert not download(p, 64).any()
 
 

@@ -24,7 +24,7 @@ def ill_formed():
 def sizes():
     for text, size in (("memory=1MiB", 1 << 20), ("memory=3M", 3 << 20), ("memory=65536", 1 << 16), ("memory=2GB", 2 << 30)):
         configure(text)
-        assert cu.DeviceTotalMem(0) == size
+        assert cu.MemGetInfo()[1] == size
     configure("memory=4GiB")
 
 
@@ -40,7 +40,7 @@ def addresses_come_round():
     first, seen = None, 0
     for i in range(1000):
         p = cu.MemAlloc(1 << 30)
-        cu.MemsetD8(int(p) + (1 << 30) - 1, 1, 1)
+        cu.MemsetD8Async(int(p) + (1 << 30) - 1, 1, 1, 0)
         cu.MemFree(p)
         first = first or int(p)
         seen += int(p) == first
