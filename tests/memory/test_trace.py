@@ -1,4 +1,4 @@
-"""Traces: from a record to a file and back, invented ones, and the replay."""
+"""Traces of allocations (tools/bench): from a record to a file and back, invented ones, and the replay."""
 
 import subprocess
 import sys
@@ -8,10 +8,13 @@ import pytest
 
 from minicaffe import memory
 from minicaffe.errors import DataError, OutOfMemoryError
-from minicaffe.memory import Buffer, CPUPlace, CUDAPlace, SystemAllocator, make_allocator, trace
-from minicaffe.memory.trace import Step
+from minicaffe.memory import Buffer, CPUPlace, CUDAPlace, SystemAllocator, make_allocator
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "bench" / "replay.py"
+sys.path.insert(0, str(TOOL.parent))
+
+import allocation_trace as trace  # noqa: E402
+from allocation_trace import Step  # noqa: E402
 
 
 def test_a_record_becomes_a_trace_and_comes_back_from_a_file(tmp_path):

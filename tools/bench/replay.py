@@ -6,16 +6,22 @@
 
 Memory always comes from the host; with ``--place device`` the allocators are told that it is a device's, which makes the
 buddy allocator keep no guard words. `plain` is then the C library's, far cheaper than the driver's calls that the others
-save: so look at the column of upstream calls, too.
+save: so look at the column of upstream calls, too. Times are of calls from Python; allocators.py measures calls from C.
 """
 
 import argparse
 import gc
+import sys
 from functools import partial
+from pathlib import Path
 
 from minicaffe import memory
 from minicaffe.errors import Error, OutOfMemoryError
-from minicaffe.memory import CPUPlace, CUDAPlace, SystemAllocator, trace
+from minicaffe.memory import CPUPlace, CUDAPlace, SystemAllocator
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import allocation_trace as trace  # noqa: E402
 
 
 def record_lenet(iterations):

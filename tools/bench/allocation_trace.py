@@ -8,10 +8,6 @@ A trace is a list of `Step`. In a file each is one line of JSON::
 Addresses come again, block numbers do not, so that a trace says what was asked for and not what one allocator made of it.
 """
 
-from libcpp.vector cimport vector
-
-from minicaffe.memory.allocator cimport Allocator
-
 import json
 import random
 from collections import namedtuple
@@ -23,14 +19,9 @@ Step = namedtuple("Step", "kind block nbytes name")
 Step.__doc__ = """Block number `block` is allocated (`kind` alloc), with bytes and the blob it serves, or freed (free)."""
 
 Replay = namedtuple("Replay", "nanoseconds calls peak_live peak_reserved idle upstream_calls")
-Replay.__doc__ = """What `replay` measured: mean time of a call; calls of alloc and free; bytes live and bytes held from
+Replay.__doc__ = """What `replay` measured: mean time of a call from Python; calls of alloc and free; bytes live and bytes held from
 upstream at most; the share of the held bytes that was not live, averaged over the calls (fragmentation and cache); calls
 of alloc of upstream."""
-
-cdef struct Call:
-    size_t block
-    size_t nbytes
-    bint is_free
 
 
 def from_events(events, place=None):
@@ -101,7 +92,7 @@ def synthetic(seed=0, iterations=50, layers=20):
     steps = []
 
     def alloc(nbytes, name):
-        steps.append(Step("alloc", len(steps), nbytes, name))       # step numbers serve as block numbers
+        steps.append(Step("alloc", len(steps), nbytes, name))  # step numbers serve as block numbers
         return len(steps) - 1
 
     def free(block):
@@ -130,7 +121,7 @@ def synthetic(seed=0, iterations=50, layers=20):
     return steps
 
 
-def replay(steps, make, Allocator upstream not None, least_seconds=0.2):
+def replay(steps, make, upstream, least_seconds=0.2):
     """Run a trace on an allocator and measure.
 
     Parameters
@@ -152,52 +143,34 @@ def replay(steps, make, Allocator upstream not None, least_seconds=0.2):
     OutOfMemoryError
         If the allocator cannot serve the trace; nothing stays allocated.
     """
-    cdef Allocator allocator = make(upstream)
-    cdef vector[Call] calls
-    cdef vector[size_t] addresses
-    cdef double idle = 0
-    cdef size_t reserved, address, i
-    cdef Call call
-    numbers = {}
-    for step in steps:
-        if step.kind == "alloc":
-            numbers[step.block] = len(numbers)
-        calls.push_back(Call(numbers[step.block], step.nbytes, step.kind == "free"))
+    allocator, addresses, idle = make(upstream), {}, 0.0
     freed = {step.block for step in steps if step.kind == "free"}
-    for block, number in numbers.items():
-        if block not in freed:
-            calls.push_back(Call(number, 0, True))
-    addresses.resize(len(numbers))
+    calls = [(step.block, step.nbytes if step.kind == "alloc" else None) for step in steps]
+    calls += [(step.block, None) for step in steps if step.kind == "alloc" and step.block not in freed]
 
-    for call in calls:
-        try:
-            play(allocator, call, addresses)
-        except OutOfMemoryError:
-            for address in addresses:
-                if address != 0:
-                    allocator.free_ptr(<void*>address)
-            raise
-        reserved = allocator.reserved()
-        idle += 1 - <double>allocator.usage.live / reserved if reserved > 0 else 0
-    peak_live, peak_reserved, upstream_calls = allocator.usage.peak, upstream.usage.peak, upstream.usage.allocations
+    def play():
+        for block, nbytes in calls:
+            if nbytes is None:
+                allocator.free(addresses.pop(block))
+            else:
+                addresses[block] = allocator.alloc(nbytes)
+            yield
 
-    runs, spent = 0, 0
-    while spent < least_seconds * 1e9 or runs == 0:
-        start = perf_counter_ns()
-        for i in range(calls.size()):
-            play(allocator, calls[i], addresses)
-        spent += perf_counter_ns() - start
-        runs += 1
-    count = calls.size()
-    if count == 0:
+    try:
+        for _ in play():
+            now = allocator.stats()
+            idle += 1 - now.live / now.reserved if now.reserved else 0
+    except OutOfMemoryError:
+        for address in addresses.values():
+            allocator.free(address)
+        raise
+    if not calls:
         return Replay(0, 0, 0, 0, 0, 0)
-    return Replay(spent / (runs * count), count, peak_live, peak_reserved, idle / count, upstream_calls)
-
-
-cdef int play(Allocator allocator, Call call, vector[size_t]& addresses) except -1:
-    cdef size_t address = addresses[call.block]
-    if call.is_free:
-        addresses[call.block] = 0
-        return allocator.free_ptr(<void*>address)
-    addresses[call.block] = <size_t>allocator.alloc_ptr(call.nbytes)
-    return 0
+    peak_live, below = allocator.stats().peak, upstream.stats()
+    runs, start = 0, perf_counter_ns()
+    while runs == 0 or perf_counter_ns() - start < least_seconds * 1e9:
+        for _ in play():
+            pass
+        runs += 1
+    spent = perf_counter_ns() - start
+    return Replay(spent / (runs * len(calls)), len(calls), peak_live, below.peak, idle / len(calls), below.allocations)
