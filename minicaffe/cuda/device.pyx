@@ -24,16 +24,16 @@ from libcpp.vector cimport vector
 from minicaffe.cuda.driver cimport check, error_of, may_call
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.device.context cimport (Context, CudaKernel, CudaStream, HostImage, image_of, kScratch, on_device, set_active,
-                                    set_stream)
+from minicaffe.device.context cimport (choose_gpu, compute_on, CudaKernel, CudaStream, current_gpu, HostImage, image_of, kScratch,
+                                    on_device, set_active)
 
 from minicaffe import sim
 from minicaffe.cuda import compile, driver, libraries
 from minicaffe.errors import ConfigError, DeviceError, WrongDeviceError, int_of
-from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
+from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
-from minicaffe.memory.synced import current_gpu, device_lock, set_current_gpu
+from minicaffe.memory.synced import device_lock
 
 cdef extern from *:
     enum: kMaxDevices "mc::cuda::kMaxDevices"
@@ -44,7 +44,6 @@ cdef enum:
 cdef Reporter _reporter = reporter
 _devices = {}           # index -> Device
 _lock = threading.RLock()
-_selected = 0           # the device that GPU mode uses
 
 
 cpdef Device get_device(int index):
@@ -596,8 +595,8 @@ def disable_peer_access(int device, int peer):
 
 def check_owner(int owner, str name):
     """Raise WrongDeviceError if kernels of the current GPU may not use memory of GPU `owner` (-1: everybody's), called `name`."""
-    if owner not in (-1, current_gpu()):
-        borrow(get_device(current_gpu()), get_device(owner), name)
+    if owner not in (-1, current_gpu):
+        borrow(get_device(current_gpu), get_device(owner), name)
 
 
 # ---- the present device
@@ -613,41 +612,35 @@ def use_gpu(index=None):
 
     Raises DependencyError or DeviceError if there is no driver or no such device.
     """
-    global _selected
     driver.start()      # says so if this process was forked
-    cdef Device chosen = get_device(_selected if index is None else number_of_device(index))
-    _selected = chosen.index
+    cdef Device chosen = get_device(selected() if index is None else number_of_device(index))
     chosen.wait_for_guests()
     chosen.guests.clear()
     chosen.activate()
-    set_current_gpu(chosen.index)
-    registry.set_device_place(CUDAPlace(chosen.index))
-    registry.set_host_place(PinnedPlace())
-    set_stream(&chosen.stream)
+    compute_on(&chosen.stream)
 
 
 def use_cpu():
-    """Compute on the CPU from now on."""
-    set_stream(NULL)
-    registry.set_host_place(CPUPlace())
+    """Compute on the CPU from now on; the selected GPU stays that of the next GPU mode."""
+    compute_on(NULL)
 
 
 def select(index):
     """Choose the device of GPU mode, at once if that is the present mode (Caffe's SetDevice)."""
-    global _selected
-    _selected = get_device(number_of_device(index)).index
     if on_device():
         use_gpu(index)
+    else:
+        choose_gpu(get_device(number_of_device(index)).index)
 
 
 def selected():
-    """Return the index of the device of GPU mode, whichever mode this is."""
-    return _selected
+    """Return the index of the device of GPU mode, whichever mode this is; 0 until one was chosen."""
+    return max(current_gpu, 0)
 
 
 def current():
     """Return the `Device` that GPU mode uses, or None in CPU mode."""
-    return get_device(_selected) if on_device() else None
+    return get_device(current_gpu) if on_device() else None
 
 
 def finish():
@@ -657,7 +650,7 @@ def finish():
         return
     gc.collect()            # what only cycles hold would look like a leak (MINICAFFE_SIM=leak=1)
     device_lock.acquire()   # for good: no other thread puts anything on a stream from here on
-    set_stream(NULL)
+    compute_on(NULL)
     try:
         for one in _devices.values():
             one.synchronize()

@@ -11,6 +11,7 @@ from libc.stdint cimport uintptr_t
 
 from minicaffe.cuda.device cimport Device, Event, Stream, borrow, computing, follow, follow_all, get_device, raise_failure
 from minicaffe.cuda.driver cimport check, may_call
+from minicaffe.device.context cimport current_gpu
 from minicaffe.memory.allocator cimport Allocator, out_of_memory
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.streams cimport StreamOrder
@@ -22,7 +23,7 @@ from minicaffe.errors import PointerError, WrongDeviceError, WrongTypeError
 from minicaffe.memory.place import CUDAPlace, PinnedPlace
 from minicaffe.memory.red_zones import RedZones
 from minicaffe.memory.registry import registry
-from minicaffe.memory.synced import current_gpu, device_lock
+from minicaffe.memory.synced import device_lock
 
 
 @cython.final
@@ -198,7 +199,7 @@ cdef class CudaSide(DeviceSide):
         return found[0]
 
     cpdef admit(self, str name, Buffer block):
-        cdef Device user = get_device(current_gpu())
+        cdef Device user = get_device(current_gpu)
         borrow(user, self.device, name)
         if block is not None:
             block.record_stream(<size_t> user.stream.handle)

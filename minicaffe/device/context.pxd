@@ -38,9 +38,12 @@ cdef extern from "minicaffe/device/context.hpp":
         CudaStream* stream
     const int kScratch "mc::cuda::kScratch"
 
+cdef int current_gpu        # the GPU of GPU mode, also while the CPU computes; -1 until one was chosen
+
 cdef void set_active(CudaStream* stream) noexcept nogil
 cdef Context cpu_context() noexcept nogil
 cdef Context context() noexcept nogil
 cdef bint on_device() noexcept nogil
-cdef int set_stream(CudaStream* stream) except -1
+cdef void choose_gpu(int index) noexcept
+cdef void compute_on(CudaStream* stream) noexcept
 cdef int settle(const Context& on) except -1

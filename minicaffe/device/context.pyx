@@ -1,4 +1,6 @@
-"""Where operations run now: the CPU, or the stream of a device. One choice for the process, so that new threads inherit it."""
+"""Where operations run now, the CPU or the stream of a device, and where new memory is taken. One choice for the process, so that
+new threads inherit it. It is kept here alone: `compute_on` and `choose_gpu` write all of it at once, so that its parts agree.
+"""
 
 from minicaffe.device.threads cimport num_threads
 
@@ -10,6 +12,9 @@ cdef extern from *:
     CudaStream* active_stream
 
 cdef CudaStream* _stream = NULL     # NULL: the CPU
+current_gpu = -1
+cdef int _gpu_of_memory = 0         # see `gpu_of_memory`
+cdef bint _pinned = False           # see `host_is_pinned`
 
 
 cdef void set_active(CudaStream* stream) noexcept nogil:
@@ -41,10 +46,36 @@ cdef bint on_device() noexcept nogil:
     return _stream != NULL
 
 
-cdef int set_stream(CudaStream* stream) except -1:
-    """Let all operations run on `stream` from now on; NULL means the CPU."""
-    global _stream
+cdef void choose_gpu(int index) noexcept:
+    """Let GPU mode, now or later, compute on GPU `index`, and new device memory be taken there."""
+    global current_gpu, _gpu_of_memory
+    current_gpu = _gpu_of_memory = index
+
+
+cdef void compute_on(CudaStream* stream) noexcept:
+    """Let all operations run on `stream` from now on, and what goes to and from its GPU lie in page-locked memory; NULL: the CPU."""
+    global _stream, _pinned
+    if stream != NULL:
+        choose_gpu(stream.device)
     _stream = stream
+    _pinned = stream != NULL
+
+
+def gpu_of_memory():
+    """Give the number of the GPU on which new device sides are taken: the current one, unless `take_memory` chose another."""
+    return _gpu_of_memory
+
+
+def host_is_pinned():
+    """Whether new host sides are page-locked: in GPU mode, unless `take_memory` said otherwise."""
+    return _pinned
+
+
+def take_memory(gpu=None, pinned=None):
+    """Take new memory on that GPU, or in page-locked memory of the host or not, until the next choice of where to compute."""
+    global _gpu_of_memory, _pinned
+    _gpu_of_memory = _gpu_of_memory if gpu is None else gpu
+    _pinned = _pinned if pinned is None else pinned
 
 
 cdef int settle(const Context& on) except -1:

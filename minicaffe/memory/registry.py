@@ -8,31 +8,22 @@ from collections import namedtuple
 from numbers import Integral
 from threading import RLock
 
+from minicaffe.device import context
 from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTypeError, check_callable, check_type, shown
 from minicaffe.memory import reporter
 from minicaffe.memory.allocator import Allocator, SystemAllocator
 from minicaffe.memory.buffer import Buffer
 from minicaffe.memory.caching import CachingAllocator
 from minicaffe.memory.named import make_allocator
-from minicaffe.memory.place import CPUPlace, CUDAPlace, check_place
+from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace, check_place
 
 Provider = namedtuple("Provider", "factory side streams default")
 
 
 class Registry:
-    """One allocator for each place, and one device side for each CUDA place, made on first use.
-
-    Attributes
-    ----------
-    host_place : CPUPlace or PinnedPlace
-        Where new host sides of SyncedMemory are allocated; a GPU mode sets it to PinnedPlace().
-    device_place : CUDAPlace
-        The device of SyncedMemory created from now on.
-    """
+    """One allocator for each place, and one device side for each CUDA place, made on first use."""
 
     def __init__(self):
-        self.host_place = CPUPlace()
-        self.device_place = CUDAPlace(0)
         self._providers = {}  # place type -> Provider
         self._allocators = {}  # place -> Allocator
         self._sides = {}  # place -> DeviceSide
@@ -197,19 +188,29 @@ class Registry:
             )
         return self._providers[type(place)]
 
+    @property
+    def host_place(self):
+        """CPUPlace or PinnedPlace: where new host sides of SyncedMemory are allocated (device/context.pyx)."""
+        return PinnedPlace() if context.host_is_pinned() else CPUPlace()
+
+    @property
+    def device_place(self):
+        """CUDAPlace: the device of SyncedMemory created from now on (device/context.pyx)."""
+        return CUDAPlace(context.gpu_of_memory())
+
     def set_host_place(self, place):
         """Choose where new host sides are allocated: CPUPlace() or PinnedPlace()."""
         check_place(place, "memory.set_host_place")
         if not place.on_host:
             raise ConfigError(f"memory.set_host_place: must be CPUPlace() or PinnedPlace(), got {place}")
-        self.host_place = place
+        context.take_memory(pinned=place == PinnedPlace())
 
     def set_device_place(self, place):
         """Choose the device of SyncedMemory created from now on."""
         check_place(place, "memory.set_device_place")
         if place.on_host:
             raise ConfigError(f"memory.set_device_place: must be a CUDAPlace, got {place}")
-        self.device_place = place
+        context.take_memory(gpu=place.device)
 
     def alloc(self, place, nbytes, name="", stream=None):
         """Allocate `nbytes` bytes at `place` and give the address (int), 64-byte aligned; pair it with `free`.

@@ -14,6 +14,7 @@ from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Relea
 from cpython.ref cimport PyObject
 from libc.string cimport memset
 
+from minicaffe.device.context cimport current_gpu
 from minicaffe.kernels.types cimport BF16
 from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.buffer cimport Buffer, foreign_buffer
@@ -117,19 +118,6 @@ SyncedHead.__str__ = lambda self: self.name     # that of an int enum gives the 
 # launches; a copy changes which side is valid. So threads take turns, an operation or a copy at a time.
 device_lock = threading.RLock()
 
-cdef int _current_gpu = -1      # -1: no GPU has been chosen yet
-
-
-def set_current_gpu(int index):
-    """Say which GPU computes from now on; a device side of another one is handed out only as `DeviceSide.admit` allows."""
-    global _current_gpu
-    _current_gpu = index
-
-
-def current_gpu():
-    """Give the number of the GPU that computes in GPU mode, -1 if none was chosen yet."""
-    return _current_gpu
-
 
 cdef class DeviceSide:
     """Copy between the host and one device (abstract); its provider registers it with the allocator of the place.
@@ -218,14 +206,14 @@ cdef class SyncedMemory:
         return self.host.ptr
 
     cdef const void* gpu_data_ptr(self) except? NULL nogil:
-        if self.gpu != _current_gpu:
+        if self.gpu != current_gpu:
             self.use_on_device(GPU_DATA)
         elif not steps[<int>GPU_DATA][<int>self.head].idle:
             self.act(GPU_DATA, None)
         return self.device.ptr
 
     cdef void* mutable_gpu_data_ptr(self) except? NULL nogil:
-        if self.gpu != _current_gpu:
+        if self.gpu != current_gpu:
             self.use_on_device(MUTABLE_GPU_DATA)
         elif not steps[<int>MUTABLE_GPU_DATA][<int>self.head].idle:
             self.act(MUTABLE_GPU_DATA, None)
@@ -477,7 +465,7 @@ cdef class SyncedMemory:
                     raise WrongDeviceError(f"SyncedMemory.set_gpu_data: {start:#x} is memory of GPU {gpu}, this memory's device "
                                            f"side is on GPU {place.device}; give memory of that one", field=self._name or None)
                 place = type(place)(gpu)
-            if _current_gpu >= 0:
+            if current_gpu >= 0:
                 registry.device_side(place).admit(self._name, None)
             self._place = place
             self.act(SET_GPU_DATA, foreign_buffer(<void*>start, self.size, place, owner, self._name))
@@ -527,7 +515,7 @@ cdef class SyncedMemory:
     cdef int use_on_device(self, int call) except -1 with gil:
         """Do `call` (-1: nothing) where the device side may be one of another GPU than the current one: refuse it, or lend it."""
         self.find_side()
-        cdef bint elsewhere = _current_gpu >= 0 and self.gpu != _current_gpu
+        cdef bint elsewhere = current_gpu >= 0 and self.gpu != current_gpu
         if elsewhere:
             self.side.admit(self._name, None)
         if call >= 0 and not steps[call][<int>self.head].idle:

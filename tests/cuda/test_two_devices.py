@@ -358,3 +358,46 @@ found = np.zeros(1000, np.float32)
 memory.copy(found, target)
 assert (found == 2).all()
 """, "sim", GUESTS[0])
+
+
+def test_mode_device_and_places_of_new_memory_agree():
+    """After each choice, and after one that fails: what was chosen stands in one place (device/context.pyx)."""
+    run("""
+    from minicaffe.common import caffe
+    from minicaffe.cuda.device import selected
+    from minicaffe.memory import CPUPlace, CUDAPlace, PinnedPlace, SyncedMemory
+    from minicaffe.memory.registry import registry
+
+    def agree(mode, index):
+        host = PinnedPlace() if mode == "gpu" else CPUPlace()
+        assert (caffe.mode, selected(), registry.device_place, registry.host_place) == (mode, index, CUDAPlace(index), host)
+        assert (cuda.current() and cuda.current().index) == (index if mode == "gpu" else None)
+        fresh = SyncedMemory(8)
+        assert fresh.cpu_data().place == host and fresh.gpu_data().place == CUDAPlace(index)
+
+    minicaffe.set_mode_cpu()
+    minicaffe.set_device(1)
+    agree("cpu", 1)
+    minicaffe.set_mode_gpu()
+    agree("gpu", 1)
+    cuda.use_gpu(2)
+    agree("gpu", 2)
+    cuda.use_cpu()
+    agree("cpu", 2)
+    minicaffe.set_device(0)
+    agree("cpu", 0)
+    for mode, choose in (("cpu", cuda.use_cpu), ("gpu", cuda.use_gpu)):
+        choose()
+        for wrong in (3, -1, 2**31):
+            for call in (cuda.use_gpu, minicaffe.set_device):
+                try:
+                    call(wrong)
+                except errors.DeviceError:
+                    agree(mode, 0)
+                else:
+                    assert False, (call, wrong)
+    memory.set_device_place(CUDAPlace(1))
+    assert SyncedMemory(8).place == CUDAPlace(1) and selected() == 0
+    minicaffe.set_device(0)
+    agree("gpu", 0)
+    """, "sim", "devices=3")

@@ -42,7 +42,7 @@ def providers_come_back():
     names = ("_providers", "_allocators", "_sides")
     before = {name: dict(getattr(registry, name)) for name in names}
     places = registry.host_place, registry.device_place
-    registry.host_place = CPUPlace()
+    registry.set_host_place(CPUPlace())
     for place_type in (PinnedPlace, CUDAPlace):
         registry.unregister(place_type)
     gc.collect()  # so that no block of an earlier test lives on
@@ -50,4 +50,5 @@ def providers_come_back():
     for name in names:
         getattr(registry, name).clear()
         getattr(registry, name).update(before[name])
-    registry.host_place, registry.device_place = places
+    registry.set_host_place(places[0])
+    registry.set_device_place(places[1])
