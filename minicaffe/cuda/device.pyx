@@ -176,15 +176,6 @@ cdef class Device:
         """Return 1 if kernels here may use the memory of `other`, 0 if not, -1 if nobody asked for it yet (THC's matrix)."""
         return 1 if other is self else self.peers.get(other.index, -1)
 
-    def copy_to_peer(self, size_t src, Device other not None, size_t dst, size_t nbytes):
-        """Copy bytes of this device to another; the driver goes directly where both are peers, else by way of the host."""
-        self.wait_for_guests()
-        follow_all(computing(self), other)
-        self.activate()
-        check(cydriver.cuMemcpyPeerAsync(dst, other.context, src, self.context, nbytes, <cydriver.CUstream> self.stream.handle),
-              "cuMemcpyPeerAsync", (hex(dst), other.index, hex(src), self.index, nbytes))
-        self.synchronize()
-
     @property
     def bus_id(self):
         """str: its place in the machine, such as ``0000:3b:00.0``, whatever CUDA_VISIBLE_DEVICES shows of the GPUs."""

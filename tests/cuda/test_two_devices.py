@@ -47,10 +47,8 @@ def text():
     here, there = put(0, values), put(2, np.zeros_like(values))
     zero_, two = cuda.get_device(0), cuda.get_device(2)
     assert not zero_.reaches(two) and not two.reaches(zero_) and zero_.reaches(zero_)
-    zero_.copy_to_peer(here, two, there, values.nbytes)
+    memory.copy((CUDAPlace(2), there), (CUDAPlace(0), here), values.nbytes)
     assert (get(2, there, values) == values).all() and (get(0, here, values) == values).all()
-    refused(errors.DeviceError, lambda: zero_.copy_to_peer(here, two, there, values.nbytes + (64 << 20)), "cuMemcpyPeerAsync")
-    refused(errors.DeviceError, lambda: zero_.copy_to_peer(there, two, here, values.nbytes), "cuMemcpyPeerAsync")
     print("peers copy")
 
     f = cuda.elementwise("T x", "T y", "y = x + 1", "add_one")
