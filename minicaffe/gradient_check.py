@@ -18,7 +18,6 @@ from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.net import weights as weights_files
 from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2
 
 STEP, THRESHOLD, SEED, ELEMENTS = 1e-4, 1e-5, 1701, 50
 SMALLER = (0.1, 0.01)       # of the step, for elements near a kink
@@ -175,7 +174,7 @@ def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, 
     return report
 
 
-def double_net(net, phase=TRAIN, *, level=0, stages=(), weights=None, seed=SEED, prepare=None, **options):
+def double_net(net, phase=TRAIN, *, level=None, stages=(), weights=None, seed=SEED, prepare=None, **options):
     """Return a net in float64 for `gradcheck`: of a file or a NetParameter, with weights from files, its inputs filled.
 
     Parameters
@@ -184,30 +183,24 @@ def double_net(net, phase=TRAIN, *, level=0, stages=(), weights=None, seed=SEED,
     phase : int
         TRAIN or TEST.
     level, stages
-        As `minicaffe.net.net.read_net` takes them, for a file.
+        As of `minicaffe.net.net.read_net`.
     weights : sequence of str, optional
         Files of weights.
     seed : int
         Of fillers, and of the normal random numbers that Input layers get; what only layers without a gradient for it read, such
         as labels, stays 0.
     prepare : callable, optional
-        Called with the NetParameter of a file before the net is built.
+        Called with the NetParameter before the net is built; of a message with a copy.
     options
         Of `minicaffe.net.net.Net`.
     """
-    if isinstance(net, (str, bytes)) or hasattr(net, "__fspath__"):
-        file = os.fsdecode(net)
-        net, options["positions"] = read_net(file, phase, level, stages, options.get("skip_unknown_fields", False))
-        options["file"] = file
-        if prepare is not None:
-            prepare(net)
-    else:
-        given, net = net, caffe_pb2.NetParameter()
-        net.CopyFrom(given)
-        net.state.phase = phase
+    definition = read_net(os.fsdecode(net) if isinstance(net, bytes) else net, phase, level, stages,
+                          options.get("skip_unknown_fields", False))
+    if prepare is not None:
+        prepare(definition.param)
     with kept(()):
         caffe.seed(seed)
-        net = Net(net, Dtype.DOUBLE, **options)
+        net = Net(definition, Dtype.DOUBLE, **options)
     for path in weights or ():
         weights_files.load(net, path).tell()
     random = np.random.default_rng(seed)

@@ -10,19 +10,17 @@ Caffe2, a net's blobs are kept in a workspace of its own, a child; its parameter
 """
 
 import logging
-import numbers
-import os
 import weakref
 
 from minicaffe import serialization
-from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, check_type, close_matches, names_of, shown
+from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches, names_of, shown
 from minicaffe.plan import Plan
-from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.proto.atomic import interrupts_held
-from minicaffe.proto.text import parse_text
+from minicaffe.proto.upgrade import load_net
 from minicaffe.slot import Slot, memory_of
 
 log = logging.getLogger("minicaffe.workspace")
+_net_factories = []
 
 
 class Workspace:
@@ -33,8 +31,6 @@ class Workspace:
     parent : Workspace, optional
     name : str
     """
-
-    net_class = None  # pycaffe/net.py puts its Net here: this floor knows no nets
 
     def __init__(self, parent=None, name=""):
         self.parent = parent
@@ -308,20 +304,21 @@ class Workspace:
             As `minicaffe.Net`.
         """
         self._check_owner()
-        param, positions, file = _read_net(net, phase, level, stages, options.get("skip_unknown_fields", False))
+        net, content = ("<prototxt>", net.encode(errors="surrogatepass")) if isinstance(net, str) and "{" in net else (net, None)
+        definition = load_net(net, phase, level, stages, options.get("skip_unknown_fields", False), content)
         if name is not None:
             self._check_name(name)
-            param.name = name
-        if not param.name:
+            definition.param.name = name
+        name = definition.param.name
+        if not name:
             raise ConfigError(f"{self}: a net that a workspace owns needs a name; give the prototxt one, or name=",
-                              field="name", file=file)
-        name = param.name
+                              field="name", file=definition.file)
         if name in self._nets and not overwrite:
             raise ConfigError(f"{self}: there is a net '{name}' already; give another name=, delete_net it, set "
                               "overwrite=True, or make the net in a Workspace() of its own, if it is to share nothing")
         old, old_slots = self._nets.pop(name, None), set(self._slots)
         try:
-            made = self.net_class(param, phase, file=file, positions=positions, workspace=self._without_nets(), **options)
+            made = _net_factories[-1](definition, phase, workspace=self._without_nets(), **options)
         except BaseException:
             self._nets.pop(name, None)  # one whose weights could not be loaded
             if old is not None:
@@ -397,28 +394,6 @@ class Workspace:
         raise WrongTypeError(f"{self} cannot be copied or pickled; other.load(path) after save(path) copies what its slots hold")
 
 
-def _read_net(net, phase, level, stages, skip_unknown_fields):
-    """Return a NetParameter of our own for a state, its positions and its file, both None for a message."""
-    if phase not in (caffe_pb2.TRAIN, caffe_pb2.TEST):
-        raise ConfigError(f"must be TRAIN (0) or TEST (1), got {shown(phase)}", field="phase")
-    stages = names_of(stages, "stages", field="stages")
-    if level is not None:
-        check_type(level, numbers.Integral, "level", "a whole number", field="level")
-    param, positions, file = caffe_pb2.NetParameter(), None, None
-    if isinstance(net, caffe_pb2.NetParameter):
-        param.CopyFrom(net)
-    elif isinstance(net, str) and "{" in net:
-        file = "<prototxt>"
-        param, positions = parse_text(net, caffe_pb2.NetParameter, file, keep_layer_fields=True,
-                                      skip_unknown_fields=skip_unknown_fields)
-    elif isinstance(net, (str, os.PathLike)):
-        file = os.fspath(net)
-        param, positions = upgrade.read_net_file(net, skip_unknown_fields)
-    else:
-        raise WrongTypeError(f"a net is made from a NetParameter, a prototxt or a path to one, got {type(net).__name__}")
-    param, _ = upgrade.upgrade_net(param, positions)
-    param.state.phase = phase
-    if level is not None or file is not None:
-        param.state.level = level or 0
-    param.state.stage.extend(stages)
-    return param, positions, file
+def register_net_factory(factory):
+    """Make nets of `Workspace.create_net` by ``factory(definition, phase, workspace=..., **options)``: this floor has none."""
+    _net_factories.append(factory)

@@ -14,7 +14,6 @@ import click
 import numpy as np
 
 from minicaffe.cli import options
-from minicaffe.cli.training_file import is_net
 from minicaffe.common import caffe
 from minicaffe.data.annotated_batches import parse
 from minicaffe.data.datum import opencv
@@ -28,6 +27,7 @@ from minicaffe.net.net import read_net
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.files import file_error
+from minicaffe.proto.upgrade import load
 from minicaffe.pycaffe.classifier import picture_transformer
 
 CAFFENET = "models/bvlc_reference_caffenet"
@@ -294,9 +294,10 @@ def find_training(param, model, given):
     """
     like = given["like"]
     if like is not None:
-        if not is_net(like):
+        param = load(like).param
+        if not isinstance(param, caffe_pb2.NetParameter):
             raise ConfigError("is a solver; give the net that it trains", file=like, field="--like")
-        found = Training.of(read_net(like, caffe_pb2.TEST)[0], like)
+        found = Training.of(param, like)
         if found is None:
             raise ConfigError("has no layer that reads pictures (Data, AnnotatedData, ImageData, MemoryData), so it cannot say how "
                               "they are made",
@@ -307,10 +308,10 @@ def find_training(param, model, given):
     for path in sorted(Path(model).absolute().parent.glob("*.prototxt")):
         path = os.path.join(os.path.dirname(model), path.name)
         try:
-            if os.path.samefile(path, model) or os.path.getsize(path) > LARGEST_PROTOTXT or not is_net(path):
+            if os.path.samefile(path, model) or os.path.getsize(path) > LARGEST_PROTOTXT:
                 continue
-            other = read_net(path, caffe_pb2.TEST)[0]
-            training = Training.of(other, path)
+            other = load(path).param
+            training = Training.of(other, path) if isinstance(other, caffe_pb2.NetParameter) else None
         except (Error, OSError):
             continue  # whatever else is there
         if training is not None and layers <= {(layer.name, layer.type) for layer in other.layer}:

@@ -70,9 +70,8 @@ def extract_features(ctx, weights, net_file, blobs, databases, batches, backend,
         paths = picture_paths(images, given["ext"])
         net, _ = open_net(Classifier, {**given, "model": net_file, "weights": weights})
     else:
-        param, positions = read_net(net_file, caffe_pb2.TEST, given["level"], given["stage"],
-                                    options.net_options()["skip_unknown_fields"])
-        net = Net(param, file=net_file, positions=positions, **options.net_options())
+        about = options.net_options()
+        net = Net(read_net(net_file, caffe_pb2.TEST, given["level"], given["stage"], about["skip_unknown_fields"]), **about)
         net.copy_from(weights)
         if net.input_blobs:
             raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', so its features would say nothing; give "

@@ -23,7 +23,7 @@ from minicaffe.net.net import Net
 from minicaffe.net.summary import Summary, flops_text, params, sizes
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.upgrade import read_net_file
+from minicaffe.proto.upgrade import load, read_net_file
 from minicaffe.solver import trial
 
 TOLD = 100e9        # operations of a trial that are announced: seconds on a CPU
@@ -61,7 +61,7 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
     given = options.net_options()
     if not click.get_current_context().meta.get("verbose"):
         logging.getLogger("minicaffe").setLevel(logging.WARNING)
-    param, positions = training_file.read(file, given["skip_unknown_fields"])
+    param, positions = load(file, given["skip_unknown_fields"])
     is_net = isinstance(param, caffe_pb2.NetParameter)
     if not is_net and phase == "TEST":
         raise click.UsageError("--phase TEST is for nets; give the net of the solver", click.get_current_context())

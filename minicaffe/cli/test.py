@@ -31,11 +31,10 @@ def test(file, model, weights, iterations, ap_version, level, stage):
     Processes that mpiexec started divide the batches, and get what one gets.
     """
     file = options.one_file(file, model, "--model", "net")
-    param, positions = read_net(file, caffe_pb2.TEST, level, stage,
-                                options.net_options()["skip_unknown_fields"])
+    definition = read_net(file, caffe_pb2.TEST, level, stage, options.net_options()["skip_unknown_fields"])
     options.tell_mode(logger)
     with options.naming_data_command():
-        net = Net(param, file=file, positions=positions, **options.net_options())
+        net = Net(definition, **options.net_options())
     net.copy_from(weights)
     if net.input_blobs:
         raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', and a test would score zeros; give the net that "

@@ -33,11 +33,10 @@ logger = logging.getLogger("minicaffe.cli")
 def time(file, model, iterations, phase, level, stage):
     """Run the net of FILE forward and backward and print the mean times of its layers."""
     file = options.one_file(file, model, "--model", "net")
-    param, positions = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage,
-                                options.net_options()["skip_unknown_fields"])
+    definition = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, options.net_options()["skip_unknown_fields"])
     options.tell_mode(logger)
     with options.naming_data_command():
-        net = Net(param, file=file, positions=positions, **options.net_options())
+        net = Net(definition, **options.net_options())
         forward, backward, total = measure(net, iterations)
     log_times(net, forward, backward, total, iterations)
     print_table(net, forward, backward)

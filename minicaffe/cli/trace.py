@@ -5,10 +5,9 @@ import logging
 import click
 
 from minicaffe.cli import options, ranks, training_file
-from minicaffe.common import caffe
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto import caffe_pb2
 from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table
 
 logger = logging.getLogger("minicaffe.cli")
@@ -83,29 +82,21 @@ def run(target, iterations):
 def make_net(file, level, stage, batch_size):
     """Return the net of a file in phase TEST."""
     given = options.net_options()
-    param, positions = read_net(file, caffe_pb2.TEST, level, stage, given["skip_unknown_fields"])
+    definition = read_net(file, caffe_pb2.TEST, level, stage, given["skip_unknown_fields"])
     if batch_size:
-        training_file.set_batch_size(param, batch_size)
-    return Net(param, file=file, positions=positions, **given)
+        training_file.set_batch_size(definition.param, batch_size)
+    return Net(definition, **given)
 
 
 def make_solver(file, level, stage, batch_size):
     """Return the solver of a net or solver file, which only trains: it tests, displays and writes nothing."""
     given = options.net_options()
-    param, positions = training_file.read(file, given["skip_unknown_fields"])
-    source, net_files, own = file, {}, ()
-    if isinstance(param, caffe_pb2.NetParameter):
-        source, positions, net_files = None, None, {file: (param, positions)}
-        own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name
-        with caffe.trusting(given["trusted"]):
-            param = training_file.default_solver(param, file)
-    param = upgrade.upgrade_solver(param, positions)
+    param, place = training_file.read_solver(file, given)
     param.train_state.level = level
     param.train_state.stage.extend(stage)
     for field in ("test_iter", "test_net", "test_net_param", "test_state", "test_interval", "display", "snapshot", "debug_info"):
         param.ClearField(field)
-    return training_file.build_solver(param, source, positions, {caffe_pb2.TRAIN: batch_size} if batch_size else None,
-                                      own_fields=own, net_files=net_files, **given)
+    return training_file.build_solver(param, batch_sizes={caffe_pb2.TRAIN: batch_size} if batch_size else None, **place, **given)
 
 
 def show(made, paths, walk):

@@ -111,20 +111,16 @@ for field in solver_options.FIELDS:
 
 def prepare(ctx, file, fields, given):
     """Return the solver that `file` and the options ask for."""
-    param, positions = training_file.read(file, options.net_options()["skip_unknown_fields"])
-    source, net_files = file, {}
-    if isinstance(param, caffe_pb2.NetParameter):
-        source, positions, net_files = None, None, {file: (param, positions)}
-        with caffe.trusting(options.net_options()["trusted"]):  # it counts the test data
-            param = training_file.default_solver(param, file, fields.get("max_iter", training_file.MAX_ITER),
-                                                 given["test_batch_size"])
+    param, place = training_file.read_solver(file, options.net_options(), fields.get("max_iter", training_file.MAX_ITER),
+                                             given["test_batch_size"])
+    is_net = "file" not in place
     solver_options.set_fields(param, fields)
     if given["state"]:
         param.ClearField("weights")
     if "snapshot_prefix" in fields:
         upgrade.complete_prefix(param, file)
-    param = upgrade.upgrade_solver(param, positions)
-    if source is None and not ctx.meta["quiet"]:
+    param = upgrade.upgrade_solver(param, place.get("positions"))
+    if is_net and not ctx.meta["quiet"]:
         click.echo(f"# {file} is a net; it is trained by this solver:\n{text.write_text(param)}", err=True)
     param.train_state.level = given["level"]
     param.train_state.stage.extend(given["stage"])
@@ -136,11 +132,10 @@ def prepare(ctx, file, fields, given):
     options.tell_mode(logger)
     tell_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
-    own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if source is None else fields
     divide_by = ranks.group().size if given["global_batch"] else 1
-    solver = training_file.build_solver(param, source, positions, {phase: size for phase, size in sizes.items() if size},
-                                        own_fields=own, net_files=net_files, divide_by=divide_by, **options.net_options())
-    count_tests(solver, source is None and "test_iter" not in fields)
+    solver = training_file.build_solver(param, batch_sizes={phase: size for phase, size in sizes.items() if size},
+                                        divide_by=divide_by, **{"own_fields": fields, **place}, **options.net_options())
+    count_tests(solver, is_net and "test_iter" not in fields)
     return solver
 
 

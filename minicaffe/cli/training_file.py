@@ -1,51 +1,42 @@
-"""What ``minicaffe train FILE`` trains: tells a solver from a net, makes a solver for a net alone, sets batch sizes."""
+"""What ``minicaffe train FILE`` trains: reads a solver, makes one for a net alone, sets batch sizes."""
 
 import os
-import re
 
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.data.data import check_database, count_records
 from minicaffe.net.definitions import filter_layers
-from minicaffe.proto import caffe_pb2, kinds, upgrade
-from minicaffe.proto.files import MAX_TEXT, read_bytes
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.upgrade import load
 from minicaffe.solver import create_solver, solver_types
 
 MAX_ITER, DISPLAY, TEST_INTERVAL = 1500, 100, 500  # of a solver made here: about 25 s for LeNet on two cores
 UNKNOWN_TEST_ITER = 50  # where the size of the test data is not known; as in `caffe test`
 
-NOISE = re.compile(r"""#[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")
-FIELD_OR_BRACE = re.compile(r"([A-Za-z_]\w*)\s*(?=[:{<])|([{<])|([}>])")
 
+def read_solver(path, about, max_iter=MAX_ITER, test_batch_size=None):
+    """Return the SolverParameter of a solver's prototxt, or of a net's that of `default_solver`, and where it is from.
 
-def read(path, skip_unknown_fields=False):
-    """Read the prototxt of a net or a solver; return a NetParameter or a SolverParameter, and its Positions.
+    Parameters
+    ----------
+    path : str
+    about : dict
+        What `minicaffe.cli.options.net_options` returns.
+    max_iter, test_batch_size
+        Of `default_solver`.
 
-    Raises FileError or ConfigError as `is_net`, and for what is wrong in it.
+    Returns
+    -------
+    param : SolverParameter
+    place : dict
+        Arguments of `build_solver`: `file` and `positions` of a solver, `net_files` and `own_fields` of a net.
     """
-    content = read_bytes(path, MAX_TEXT)
-    reader = upgrade.read_net_file if is_net(path, content) else upgrade.read_solver_file
-    return reader(path, skip_unknown_fields, content)
-
-
-def is_net(path, content=None):
-    """Tell whether a prototxt is a net rather than a solver, by the names of its outermost fields, even if it is broken.
-
-    `content` is what the file holds, if it was read already. Raises FileError if it cannot be read; ConfigError if it has no field
-    of either.
-    """
-    names, depth = [], 0
-    content = read_bytes(path, MAX_TEXT) if content is None else content
-    text = content.decode("utf-8", "replace")
-    for name, opening, closing in FIELD_OR_BRACE.findall(NOISE.sub('""', text)):
-        if name and depth == 0:
-            names.append(name)
-        depth += bool(opening) - bool(closing)
-    of_net, of_solver = (sum(name in message.DESCRIPTOR.fields_by_name for name in names)
-                         for message in (caffe_pb2.NetParameter, caffe_pb2.SolverParameter))
-    if not of_net and not of_solver and "\0" not in text:
-        raise kinds.named(ConfigError("is neither a solver nor a net: it has no field of one; give a prototxt", file=path), content,
-                          "a prototxt", ("prototxt", "text"))
-    return of_net > of_solver
+    definition = load(path, about["skip_unknown_fields"])
+    if isinstance(definition.param, caffe_pb2.SolverParameter):
+        return definition.param, {"file": path, "positions": definition.positions}
+    with caffe.trusting(about["trusted"]):  # it counts the test data
+        param = default_solver(definition.param, path, max_iter, test_batch_size)
+    return param, {"net_files": {path: definition}, "own_fields": caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name}
 
 
 def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None):

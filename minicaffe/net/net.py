@@ -7,7 +7,6 @@ Caffe: every fault raises and names file, line, layer and field.
 
 import functools
 import logging
-import numbers
 from collections import OrderedDict
 
 from minicaffe.blob import Dtype
@@ -19,8 +18,10 @@ from minicaffe.net.build import Builder
 from minicaffe.net.definitions import chosen_layers, insert_splits
 from minicaffe.net.feed import Feeder
 from minicaffe.net.run import Runner
-from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import replacing
+from minicaffe.proto.upgrade import Definition
+from minicaffe.proto.upgrade import load_net as read_net  # noqa: F401
 from minicaffe.vectors import FixedDict
 from minicaffe.workspace import Workspace
 
@@ -46,8 +47,8 @@ class Net(Runner):
 
     Parameters
     ----------
-    param : NetParameter
-        Its `state` says phase, level and stages; not changed.
+    param : NetParameter or Definition
+        Its `state` says phase, level and stages; not changed. A Definition, which `read_net` returns, has file and positions, too.
     dtype : Dtype
         FLOAT or DOUBLE.
     workspace : Workspace, optional
@@ -67,6 +68,8 @@ class Net(Runner):
         ``"memory"`` blobs that are never needed at once share memory. To read one that is gone raises RecycledError.
     keep : sequence of str
         Names of blobs that stay readable all the same, besides parameters, inputs, outputs and losses.
+    force_backward : bool, optional
+        In place of the message's.
 
     Attributes
     ----------
@@ -84,8 +87,10 @@ class Net(Runner):
     """
 
     def __init__(self, param, dtype=Dtype.FLOAT, workspace=None, file=None, positions=None, trusted=True,
-                 skip_unknown_fields=False, plan=None, keep=()):
-        check_type(param, caffe_pb2.NetParameter, "a net", "made from a NetParameter or the path of a prototxt")
+                 skip_unknown_fields=False, plan=None, keep=(), force_backward=None):
+        if isinstance(param, Definition):
+            param, positions, file = param.param, param.positions or positions, param.file or file
+        check_type(param, caffe_pb2.NetParameter, "a net", "made from a NetParameter, or the Definition that read_net returns")
         keep = names_of(keep, "keep")
         if workspace is not None:
             check_type(workspace, Workspace, "workspace", "a Workspace")
@@ -104,7 +109,7 @@ class Net(Runner):
             self.trusted = caffe.trusted
             for definition in insert_splits(layers, file):
                 builder.add(definition)
-        builder.finish(param.force_backward)
+        builder.finish(param.force_backward if force_backward is None else force_backward)
         self.output_blobs = [builder.available[name] for name in sorted(builder.available, key=str.encode)]
         for blob in self.output_blobs:
             log.info("This network produces output %s", blob.name)
@@ -348,21 +353,3 @@ class Net(Runner):
         raise WrongTypeError("a net cannot be copied or pickled: it holds memory that others may share; build a second one from "
                              "the same file, then other.share_with(net) for the same weights, or net.save(path) and "
                              "other.copy_from(path) for a copy of them")
-
-
-def read_net(path, phase, level=0, stages=(), skip_unknown_fields=False):
-    """Read a prototxt of any age for building: upgraded, with `phase` and `level` set and `stages` appended.
-
-    `skip_unknown_fields` is for fields of the net itself; `Net` looks at those of its layers.
-
-    Returns
-    -------
-    tuple of (NetParameter, Positions)
-    """
-    stages = names_of(stages, "stages")
-    check_type(level, numbers.Integral, "level", "a whole number")
-    param, positions = upgrade.read_net_file(path, skip_unknown_fields=skip_unknown_fields)
-    param.state.phase = phase
-    param.state.level = level
-    param.state.stage.extend(stages)
-    return param, positions

@@ -18,12 +18,11 @@ import numpy as np
 from minicaffe import cuda, pycaffe
 from minicaffe.common import TEST, caffe
 from minicaffe.errors import ConfigError, MissingNameError, ShapeError, WrongTypeError, check_type, close_matches, names_of, shown
-from minicaffe.net import net as net_room
 from minicaffe.opencv.blobs import CV_8U, CV_32F, blobFromImage, blobFromImages, imagesFromBlob, number, numbers, scalar
 from minicaffe.opencv.boxes import NMSBoxes, NMSBoxesBatched
 from minicaffe.opencv.models import ClassificationModel, DetectionModel, Model, SegmentationModel
-from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.proto.files import path_of
+from minicaffe.proto.upgrade import load_net
 
 __all__ = [
     "CV_32F", "CV_8U", "ClassificationModel", "DNN_BACKEND_CUDA", "DNN_BACKEND_DEFAULT", "DNN_BACKEND_INFERENCE_ENGINE",
@@ -56,17 +55,9 @@ def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, tr
     FileError, ConfigError, ShapeError, DataError
         Naming file, line, layer and field.
     """
-    if isinstance(prototxt, (str, os.PathLike)):
-        file = os.fspath(prototxt)
-        param, positions = net_room.read_net(file, TEST, skip_unknown_fields=skip_unknown_fields)
-    else:
-        file = "<prototxt>"
-        param, positions = text.parse_text(_content(prototxt).decode(errors="replace"), caffe_pb2.NetParameter, file,
-                                           keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields)
-        param, _ = upgrade.upgrade_net(param, positions)
-        param.state.phase = TEST
-    net = pycaffe.Net(param, TEST, file=file, positions=positions, skip_unknown_fields=skip_unknown_fields, trusted=trusted,
-                      plan=plan, keep=keep)
+    file, content = (prototxt, None) if isinstance(prototxt, (str, os.PathLike)) else ("<prototxt>", _content(prototxt))
+    definition = load_net(file, TEST, skip_unknown_fields=skip_unknown_fields, content=content)
+    net = pycaffe.Net(definition, TEST, skip_unknown_fields=skip_unknown_fields, trusted=trusted, plan=plan, keep=keep)
     if isinstance(caffeModel, (str, os.PathLike)):
         if os.fspath(caffeModel):
             net.copy_from(os.fspath(caffeModel))
@@ -75,7 +66,7 @@ def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, tr
             model.write(content)
             model.flush()
             net.copy_from(model.name)
-    return Net(net, {layer.name for layer in param.layer})
+    return Net(net, {layer.name for layer in definition.param.layer})
 
 
 def readNet(model, config="", framework="", **options):

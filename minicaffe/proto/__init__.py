@@ -15,7 +15,7 @@ _HOMES = {
         *("read_blob", "read_net", "read_solver_state", "write_net", "write_solver_state"),
     ),
     "upgrade": (
-        *("needs_upgrade", "upgrade_net", "upgrade_solver"),
+        *("Definition", "load", "load_net", "needs_upgrade", "upgrade_net", "upgrade_solver"),
         *("read_net_file", "read_solver_file", "read_weights"),
     ),
 }

@@ -131,6 +131,15 @@ class Reader:
             raise self.error(f"the text has more than {MAX_TOKENS} words, numbers and marks; numbers in such quantity belong into "
                              "a binary file, which --weights or weights= names", None, MAX_TOKENS)
 
+    def outer_names(self):
+        """Return the names of the outermost fields; braces of a broken text may not match."""
+        names, depth = [], 0
+        for kind, word, following in zip(self.kinds, self.words, self.words[1:]):
+            if kind == WORD and depth == 0 and following in (":", *CLOSING):
+                names.append(word)
+            depth += (word in CLOSING) - (word in CLOSING.values())
+        return names
+
     def read(self, message):
         """Fill a message, or `Fields` of whatever names, with the whole text and return it."""
         if isinstance(message, Fields):

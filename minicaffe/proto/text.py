@@ -22,8 +22,9 @@ def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fiel
     Parameters
     ----------
     path : str or path-like
-    message_class : type
-        Class of the message that the file holds, such as ``caffe_pb2.NetParameter``.
+    message_class : type, or tuple of types
+        Class of the message that the file holds, such as ``caffe_pb2.NetParameter``; of several the one that has most of the
+        outermost fields, even if the file is broken.
     keep_layer_fields : bool
         Whether fields of a layer that the messages lack, and a V1 layer's type, are no error here: they are kept in the layer's
         `fork_fields`, for whoever knows which layer reads them (net/definitions.py).
@@ -57,9 +58,20 @@ def parse_text(text, message_class, filename="<text>", *, keep_layer_fields=Fals
         if "\0" in text:
             raise ConfigError("holds binary data, a prototxt is text", file=filename)
         reader = Reader(text, filename, keep_layer_fields, skip_unknown_fields)
+        if isinstance(message_class, tuple):
+            message_class = _class_of(reader, message_class)
         return reader.read(message_class()), reader.positions
     except ConfigError as error:
         raise kinds.named(error, text, "a prototxt", ("prototxt", "text")).at(line=1)
+
+
+def _class_of(reader, classes):
+    names = reader.outer_names()
+    known = {kind: sum(name in kind.DESCRIPTOR.fields_by_name for name in names) for kind in classes}
+    if not any(known.values()):
+        wanted = " nor a ".join(kind.DESCRIPTOR.name.removesuffix("Parameter").lower() for kind in classes)
+        raise ConfigError(f"is neither a {wanted}: it has no field of one; give a prototxt", file=reader.positions.filename)
+    return max(classes, key=known.get)
 
 
 def parse_fields(text):

@@ -9,8 +9,10 @@ input has no shape among the ones given.
 
 import logging
 import os
+from collections import namedtuple
+from numbers import Integral
 
-from minicaffe.errors import ConfigError, check_type
+from minicaffe.errors import ConfigError, check_type, names_of, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_net
 from minicaffe.proto.crop import crop_offset, producers_of
@@ -48,32 +50,85 @@ SOLVER_TYPES = {name.upper(): name for name in ("SGD", "Nesterov", "AdaGrad", "R
 INLINE_NETS = ("net_param", "train_net_param")
 
 
-def read_net_file(path, skip_unknown_fields=False, content=None):
-    """Read a net's prototxt of any age; return the net in today's form, and Positions that answer to its layers' indices.
+class Definition(namedtuple("Definition", "param positions")):
+    """A NetParameter or SolverParameter in today's form, and its Positions, None for one of no text; a net's `Net` builds."""
 
-    Fields of layers that the messages lack are kept in ``LayerParameter.fork_fields``; who builds a net judges them. The other
-    parameters are those of `minicaffe.proto.text.read_text`; errors are those of it and of `upgrade_net`.
-    """
-    net, positions = read_text(path, caffe_pb2.NetParameter, keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields,
-                               content=content)
-    return upgrade_net(net, positions)[0], positions
+    __slots__ = ()
+
+    @property
+    def file(self):
+        """The path that errors name; None for a message of no text."""
+        return self.positions and self.positions.filename
 
 
-def read_solver_file(path, skip_unknown_fields=False, content=None):
-    """Read a solver's prototxt; parameters as of `read_net_file`. Return the SolverParameter and its Positions.
+def load(path, skip_unknown_fields=False, content=None, kinds=(caffe_pb2.NetParameter, caffe_pb2.SolverParameter)):
+    """Read the prototxt of a net or a solver, of any age; return its Definition.
 
+    Fields of layers that the messages lack are kept in ``LayerParameter.fork_fields``; `Net` accepts or refuses them. Parameters
+    are those of `minicaffe.proto.text.read_text`; errors are those of it, of `upgrade_net` and `upgrade_solver`. In a solver
     `solver_type` becomes `type`, nets inside are upgraded, and `snapshot_prefix` is completed: unset, it is the path of the solver
     without extension; an existing folder, the solver's name in it.
     """
-    solver, positions = read_text(path, caffe_pb2.SolverParameter, keep_layer_fields=True,
-                                  skip_unknown_fields=skip_unknown_fields, content=content)
-    solver = upgrade_solver(solver, positions)
-    complete_prefix(solver, path)
-    return solver, positions
+    param, positions = read_text(path, kinds, keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields, content=content)
+    if isinstance(param, caffe_pb2.NetParameter):
+        return Definition(upgrade_net(param, positions)[0], positions)
+    param = upgrade_solver(param, positions)
+    complete_prefix(param, path)
+    return Definition(param, positions)
+
+
+def read_net_file(path, skip_unknown_fields=False, content=None):
+    """Read a net's prototxt, as `load`."""
+    return load(path, skip_unknown_fields, content, caffe_pb2.NetParameter)
+
+
+def read_solver_file(path, skip_unknown_fields=False):
+    """Read a solver's prototxt, as `load`."""
+    return load(path, skip_unknown_fields, kinds=caffe_pb2.SolverParameter)
+
+
+def load_net(net, phase, level=None, stages=(), skip_unknown_fields=False, content=None):
+    """Return the Definition of a net for a state.
+
+    Parameters
+    ----------
+    net : str, path-like, or NetParameter
+        The path of a prototxt of any age, or a message, which is copied.
+    phase, level : int
+        TRAIN or TEST; None: the level is the message's own, and 0 for a file.
+    stages : sequence of str
+        Appended to those of the net.
+    skip_unknown_fields : bool
+        For fields of the net itself; `Net` checks those of its layers.
+    content : bytes, optional
+        What the file holds; `net` is then the name of it in errors.
+
+    Raises
+    ------
+    FileError, ConfigError, WrongTypeError
+        As `load`, and for a phase, level or stages that are none.
+    """
+    if not isinstance(phase, Integral) or isinstance(phase, bool) or phase not in (caffe_pb2.TRAIN, caffe_pb2.TEST):
+        raise ConfigError(f"must be TRAIN (0) or TEST (1), got {shown(phase)}", field="phase")
+    stages = names_of(stages, "stages", field="stages")
+    if isinstance(net, caffe_pb2.NetParameter):
+        param = caffe_pb2.NetParameter()
+        param.CopyFrom(net)
+        definition = Definition(upgrade_net(param)[0], None)
+    else:
+        check_type(net, (str, os.PathLike), "a net", "made from a NetParameter, a prototxt or a path to one")
+        level = 0 if level is None else level
+        definition = read_net_file(net, skip_unknown_fields, content)
+    state = definition.param.state
+    state.phase = phase
+    if level is not None:
+        state.level = check_type(level, Integral, "level", "a whole number", field="level")
+    state.stage.extend(stages)
+    return definition
 
 
 def complete_prefix(solver, path):
-    """Complete the `snapshot_prefix` of a solver read from `path`, as `read_solver_file` says."""
+    """Complete the `snapshot_prefix` of a solver read from `path`, as `load` says."""
     stem = os.path.splitext(os.fspath(path))[0]
     if not solver.HasField("snapshot_prefix"):
         solver.snapshot_prefix = stem

@@ -11,16 +11,17 @@ from numbers import Integral
 
 import numpy as np
 
-from minicaffe.common import TEST, TRAIN
+from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, FileError, ShapeError, names_of, shown
 from minicaffe.net import net as net_room
 from minicaffe.net import run
 from minicaffe.net.net import made_once
 from minicaffe.proto.files import path_of
+from minicaffe.proto.upgrade import Definition, load_net
 from minicaffe.pycaffe import net2014
 from minicaffe.pycaffe.net2014 import Net2014
 from minicaffe.vectors import BlobVec, DtypeVec, FixedDict, IntVec, LayerVec, StringVec
-from minicaffe.workspace import Workspace
+from minicaffe.workspace import register_net_factory
 
 FIXED = "they follow from the prototxt"
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Net(Net2014, net_room.Net):
     Parameters
     ----------
     network_file : str
-        Prototxt of any age.
+        Prototxt of any age; or a NetParameter, which keeps its own level unless one is given, or a Definition, whose state is set.
     phase : int
         TRAIN or TEST.
     level : int
@@ -78,20 +79,11 @@ class Net(Net2014, net_room.Net):
                 raise ConfigError(f"must be an integer, got {level!r}; weights come by name: weights={level!r}", field="level")
             if rest:
                 raise ConfigError("Net takes network_file, phase, level, stages and weights")
-        if not isinstance(phase, Integral) or isinstance(phase, bool) or phase not in (TRAIN, TEST):
-            raise ConfigError(f"must be TRAIN (0) or TEST (1), got {shown(phase)}", field="phase")
         if weights is not None and not os.path.exists(path_of(weights)):
             raise FileError("no such weights file; check the path", file=str(weights))
-        if isinstance(network_file, (str, os.PathLike)):
-            param, positions = net_room.read_net(network_file, phase, level, stages, options.get("skip_unknown_fields", False))
-            options.update(file=str(network_file), positions=positions)
-        else:  # a NetParameter, from a solver or the command line
-            param = network_file
-        if force_backward is not None:
-            given, param = param, type(param)()
-            param.CopyFrom(given)
-            param.force_backward = force_backward
-        super().__init__(param, **options)
+        if not isinstance(network_file, Definition):
+            network_file = load_net(network_file, phase, level or None, stages, options.get("skip_unknown_fields", False))
+        super().__init__(network_file, force_backward=force_backward, **options)
         self._warned_of = set()
         if weights is not None:
             self.copy_from(weights)
@@ -341,7 +333,7 @@ class Net(Net2014, net_room.Net):
         self.add_hook(run.AFTER_BACKWARD, hook)
 
 
-Workspace.net_class = Net
+register_net_factory(Net)
 
 
 def _join(parts, given):

@@ -19,23 +19,35 @@ from minicaffe.proto import caffe_pb2, upgrade
     (NET, True), (SOLVER, False),
     ('net_param { layer { name: "a" } layer { name: "b" } }', False),
     ('# base_lr: 1 max_iter: 2\nname: "base_lr: 0.1 net: { solver_mode: CPU"\nlayer { type: "x" }', True),
-    ('input: "data" input_dim: 1 layers { type: RELU }', True),
-    ('layer { name: "broken" ', True),
-    ("base_lr: 0.1 }}} max_iter: ", False),
+    ('input: "data" input_dim: [1, 2, 3, 4] layers { type: RELU }', True),
 ])
-def test_a_net_is_told_from_a_solver_even_if_broken(tmp_path, text, expected):
+def test_a_net_is_told_from_a_solver(tmp_path, text, expected):
     path = tmp_path / "file.prototxt"
     path.write_text(text)
-    assert training_file.is_net(str(path)) is expected
+    definition = upgrade.load(path)
+    assert isinstance(definition.param, caffe_pb2.NetParameter if expected else caffe_pb2.SolverParameter)
+    assert definition.file == str(path) and definition == (definition.param, definition.positions)
+
+
+@pytest.mark.parametrize("text, message", [
+    ('layer { name: "broken" ', "layer 'broken': the file ends inside LayerParameter"),
+    ('layer { name: "broken" }}', "expected a field of NetParameter"),
+    ("base_lr: 0.1 }}} max_iter: ", "expected a field of SolverParameter"),
+])
+def test_a_broken_file_is_read_as_what_it_is_most_likely(tmp_path, text, message):
+    path = tmp_path / "file.prototxt"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        upgrade.load(path)
 
 
 def test_other_files_are_neither(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("dear reader: this is no prototxt")
-    with pytest.raises(ConfigError, match="neither a solver nor a net"):
-        training_file.is_net(str(path))
+    with pytest.raises(ConfigError, match="notes.txt:1: is neither a net nor a solver"):
+        upgrade.load(path)
     with pytest.raises(FileError, match="no such file"):
-        training_file.is_net(str(tmp_path / "none"))
+        upgrade.load(tmp_path / "none")
 
 
 def default_solver(path, *max_iter):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import minicaffe
-from minicaffe.cli.training_file import is_net
 from minicaffe.cli.upgrade import parse_binary
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList, read_content
@@ -24,7 +23,7 @@ from minicaffe.proto.binary import MAX_DEFINITION
 from minicaffe.proto.files import MAX_LAYERS, PIECE, is_hdf5, map_bytes, read_bytes, read_lines
 from minicaffe.proto.reader import MAX_TOKENS
 from minicaffe.proto.text import parse_text, read_text
-from minicaffe.proto.upgrade import read_net_file, read_weights
+from minicaffe.proto.upgrade import load, read_net_file, read_weights
 from minicaffe.proto.wire import MAX_PARTS
 from minicaffe.solver import load_solver
 
@@ -140,7 +139,7 @@ def window_file(path):
 
 
 @pytest.mark.parametrize("read", [
-    lambda path: read_text(path, caffe_pb2.NetParameter), is_net, read_net_file, parse_binary, read_bytes, read_lines, read_mean,
+    lambda path: read_text(path, caffe_pb2.NetParameter), load, read_net_file, parse_binary, read_bytes, read_lines, read_mean,
     ImageList, read_content, hdf5_list, window_file])
 def test_files_larger_than_the_budget_are_not_read(tmp_path, read):
     path = tmp_path / "huge"

@@ -76,7 +76,7 @@ def test_the_state_and_the_options_of_the_net(tmp_path):
 
 
 @pytest.mark.parametrize("source, phase, error, message", [
-    (3, caffe.TEST, WrongTypeError, "made from a NetParameter, a prototxt or a path to one, got int"),
+    (3, caffe.TEST, WrongTypeError, r"made from a NetParameter, a prototxt or a path to one, got 3 \(int\)"),
     ("nowhere.prototxt", caffe.TEST, FileError, "no such file"),
     ("layer { type: }", caffe.TEST, ConfigError, "<prototxt>:1:"),
     ("layer { type: 'Silence' bottom: 'x' }", 2, ConfigError, "phase: must be TRAIN"),

@@ -155,3 +155,10 @@ def test_net_is_opencvs_where_it_still_has_the_importer(files):
     assert tuple(ours.getUnconnectedOutLayersNames()) == tuple(theirs.getUnconnectedOutLayersNames())
     for name in ours.getLayerNames():
         np.testing.assert_allclose(ours.forward(name), theirs.forward(name), rtol=1e-4, atol=1e-6)
+
+
+def test_a_content_is_read_as_a_file_is():
+    """Bytes that are no UTF-8 are met in comments only, and a byte order mark is no field."""
+    assert dnn.readNetFromCaffe(b"\xef\xbb\xbf# \xff\n" + NET.encode()).getLayerNames() == dnn.readNetFromCaffe(NET.encode()).getLayerNames()
+    with pytest.raises(ConfigError, match="^<prototxt>:1:"):
+        dnn.readNetFromCaffe(b'name: "\xff" ' + NET.encode())

@@ -265,3 +265,12 @@ def test_guided_backward(tmp_path):
     passed = net.params["top"][0].data * (net.blobs["y"].data > 0)
     assert (passed < 0).any()
     np.testing.assert_allclose(saliency, np.maximum(passed, 0) @ net.params["ip"][0].data, atol=1e-6)
+
+
+def test_a_message_is_built_for_the_phase_that_is_given(tmp_path):
+    """Once it was built for the phase of its own state, TRAIN if it says none."""
+    param, _ = caffe.proto.parse_text("""state { level: 2 } layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
+        layer { name: "test" type: "Power" bottom: "x" top: "t" include { phase: TEST min_level: 2 } }
+        layer { name: "train" type: "Power" bottom: "x" top: "y" include { phase: TRAIN } }""", caffe.proto.caffe_pb2.NetParameter)
+    assert caffe.Net(param, caffe.TEST).layer_names == ["x", "test"] and caffe.Net(param, caffe.TRAIN).layer_names == ["x", "train"]
+    assert caffe.Net(param, caffe.TEST, level=1).layer_names == ["x"] and param.state.level == 2 and not param.state.HasField("phase")

@@ -18,7 +18,6 @@ import minicaffe
 from fuzzing import amplify, files, octets
 from fuzzing.text import TextMutator, harmless
 from minicaffe.blob import Blob, Dtype
-from minicaffe.cli.training_file import is_net
 from minicaffe.cli.upgrade import parse_binary
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.image_list import ImageList
@@ -345,7 +344,8 @@ class Amplified(Kind):
         name, content = amplify.expand(data)
         path = f"amplified_{name}"  # beside the files of the folder
         Path(path).write_bytes(content)
-        readers = {"net.prototxt": [upgrade.read_net_file, is_net], "solver.prototxt": [upgrade.read_solver_file, is_net],
+        readers = {"net.prototxt": [upgrade.read_net_file, upgrade.load],
+                   "solver.prototxt": [upgrade.read_solver_file, upgrade.load],
                    "case.caffemodel": [upgrade.read_weights, parse_binary], "case.solverstate": [binary.read_solver_state],
                    "case.binaryproto": [binary.read_blob, read_mean], "list.txt": [ImageList]}[name]
         if name == "net.prototxt" and content.count(b"layer") < 5000:
