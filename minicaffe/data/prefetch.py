@@ -80,7 +80,7 @@ class Prefetcher:
         self._pid = os.getpid()
         self._work = work = _Work(maker, numbers, step)
         for _ in range(depth + hold):
-            work.free.put(Buffer(np.dtype(dtype), labels, allocate))
+            work.free.put(BatchArrays(np.dtype(dtype), labels, allocate))
         thread = threading.Thread(target=work.run, name=f"prefetch {maker.source}", daemon=True)
         # Also called at interpreter exit, while threads can still be joined.
         self._finish = weakref.finalize(self, _finish, work, thread)
@@ -111,7 +111,7 @@ class Prefetcher:
                 while len(self._held) >= self._hold:
                     self._work.free.put(self._held.popleft())
             made = self._work.full.get()
-            if isinstance(made, Buffer):
+            if isinstance(made, BatchArrays):
                 self._held.append(made)
                 self.numbers, self.upcoming = self.upcoming, _after(self.upcoming, self.step)
                 return made.data, made.labels
@@ -123,7 +123,7 @@ class Prefetcher:
         self._finish()
 
 
-class Buffer:
+class BatchArrays:
     """Memory for one batch, reused while batches fit into it."""
 
     def __init__(self, dtype, wants_labels, allocate):

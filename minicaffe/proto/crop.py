@@ -86,10 +86,13 @@ def _step(layer, axis):
         return None
     kernel, stride, pad = (_size(param, name, axis, default) for name, default in (("kernel", 0), ("stride", 1), ("pad", 0)))
     dilation = param.dilation[min(axis, len(param.dilation) - 1)] if layer.type != "Pooling" and param.dilation else 1
-    if not kernel or not stride:
-        return None
-    middle = Fraction((kernel - 1) * dilation, 2)
-    return (Fraction(stride), middle - pad) if layer.type == "Deconvolution" else (Fraction(1, stride), (pad - middle) / stride)
+    return window_map(layer.type, Fraction(stride), Fraction((kernel - 1) * dilation + 1), pad) if kernel and stride else None
+
+
+def window_map(kind, stride, extent, pad):
+    """Return scale and shift of a layer with windows of `extent`: of Fractions exactly, of pycaffe's arrays in float64."""
+    middle = (extent - 1) / 2
+    return (stride, middle - pad) if kind == "Deconvolution" else (1 / stride, (pad - middle) / stride)
 
 
 def _size(param, name, axis, default):
@@ -98,6 +101,5 @@ def _size(param, name, axis, default):
     if param.HasField(sided):
         return getattr(param, sided)
     value = getattr(param, "kernel_size" if name == "kernel" else name)
-    if isinstance(value, int):  # Pooling
-        return value if param.HasField("kernel_size" if name == "kernel" else name) else default
-    return value[min(axis, len(value) - 1)] if value else default
+    values = [value] if isinstance(value, int) else value   # of Pooling one, which has the same defaults
+    return values[min(axis, len(values) - 1)] if values else default

@@ -7,7 +7,7 @@ means any. `a` and `b` are arrays with one entry or one for each spatial axis.
 import numpy as np
 
 from minicaffe.errors import ConfigError
-from minicaffe.proto.crop import PASS_THROUGH_LAYERS
+from minicaffe.proto.crop import PASS_THROUGH_LAYERS, window_map
 from minicaffe.pycaffe.net_spec import layers as L
 
 TWO_SIDED = {"pad_h", "pad_w", "kernel_h", "kernel_w", "stride_h", "stride_w"}
@@ -63,12 +63,9 @@ def coord_map(fn):
     UndefinedMapException
         If its type has none.
     """
-    if fn.type_name in ("Convolution", "Pooling", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution"):
-        axis, stride, extent, pad = conv_params(fn)
-        return axis, 1 / stride, (pad - (extent - 1) / 2) / stride
-    if fn.type_name == "Deconvolution":
-        axis, stride, extent, pad = conv_params(fn)
-        return axis, stride, (extent - 1) / 2 - pad
+    if fn.type_name in ("Convolution", "Pooling", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution", "Deconvolution"):
+        axis, *window = conv_params(fn)
+        return axis, *window_map(fn.type_name, *window)
     if fn.type_name in PASS_THROUGH_LAYERS:
         return IDENTITY
     if fn.type_name == "Crop":
