@@ -37,11 +37,8 @@ ENDINGS = (".npy", ".csv", ".json")
               "averaged, as in Caffe's tool; by default pictures are made as in training.")
 @click.option("--list", "listed", is_flag=True, help="INPUT is a text file with the path of a picture on each line.")
 @click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures in an INPUT that is a folder.")
-@options.precision
-@options.threads
 @options.plan
-@options.model_file
-@options.common
+@options.computing
 def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, **given):
     """Classify each INPUT, a picture, a folder of pictures, a pattern such as 'photos/*.jpg', a list or a .npy array of pictures:
     print the best classes, and with --out write all scores.

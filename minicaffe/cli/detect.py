@@ -45,10 +45,7 @@ WINDOWS = (".csv", ".txt")      # endings of lists of windows, which are no pict
               show_default=True, help="Windows of INPUT, or those that selective search proposes (needs MATLAB).")
 @click.option("--context_pad", "--context-pad", type=click.IntRange(min=0), default=16, show_default=True,
               help="Pixels of context around a window, in the net's input.")
-@options.precision
-@options.threads
-@options.model_file
-@options.common
+@options.computing
 def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, **given):
     """Find objects on pictures with a net of SSD: print their boxes, and with --out write or draw them.
 

@@ -42,10 +42,7 @@ OF_IMAGES = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
 @preprocessing
 @options.force
 @options.net_state
-@options.precision
-@options.threads
-@options.model_file
-@options.common
+@options.computing
 @click.pass_context
 def extract_features(ctx, weights, net_file, blobs, databases, batches, backend, mode, device_id, images, force, **given):
     """Run BATCHES batches of NET, which has its own data layer, and write each BLOB to a DB of its own. BATCHES 0 takes each record

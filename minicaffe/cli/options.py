@@ -61,7 +61,7 @@ def is_truth(option):
 def common(command):
     """Give a command --device, --gpu, --allocator, --quiet, --verbose and --debug; and set up the log before it runs."""
     for option in (
-        click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+        debug,
         click.option("--verbose", is_flag=True, expose_value=False, callback=_note_verbose, is_eager=True,
                      help="Write Caffe's log on a terminal too."),
         click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
@@ -136,10 +136,13 @@ def plan(command):
 
 
 def whole_nets(command):
-    """Give a command that runs whole nets all of `net_state`, `precision`, `threads`, `plan`, `model_file` and `common`."""
-    for options in (common, model_file, plan, threads, precision, net_state):
-        command = options(command)
-    return command
+    """Give a command that runs whole nets all of `net_state`, `plan` and `computing`."""
+    return net_state(plan(computing(command)))
+
+
+def computing(command):
+    """Give a command that runs a net all of `precision`, `threads`, `model_file` and `common`."""
+    return precision(threads(model_file(common(command))))
 
 
 def net_options():

@@ -26,10 +26,7 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True)
 @click.option("--weights", hidden=True, expose_value=False)  # Caffe takes it and does not read it
 @options.net_state
-@options.precision
-@options.threads
-@options.model_file
-@options.common
+@options.computing
 def time(file, model, iterations, phase, level, stage):
     """Run the net of FILE forward and backward and print the mean times of its layers."""
     file = options.one_file(file, model, "--model", "net")

@@ -8,8 +8,7 @@ from html import escape
 from importlib import resources
 
 from minicaffe.errors import check_type
-from minicaffe.proto.atomic import write_bytes
-from minicaffe.trace.model import Trace, dumped
+from minicaffe.trace.model import Trace, dumped, write_text
 
 SCRIPTS = "model.js", "draw.js", "page.js"
 
@@ -46,17 +45,5 @@ def page(trace, moment=None):
 
 
 def write(trace, path, moment=None):
-    """Write `page` to a file; one of that name is replaced when the new one is whole.
-
-    Parameters
-    ----------
-    trace : Trace
-    path : str or path
-    moment : int, optional
-
-    Raises
-    ------
-    FileError
-        If it cannot be written.
-    """
-    write_bytes(path, page(trace, moment).encode(errors="backslashreplace"))    # as Trace.save
+    """Write the `page` of a Trace to a file, as `Trace.save`."""
+    write_text(path, page(trace, moment))

@@ -158,7 +158,7 @@ class Trace:
         FileError
             If it cannot be written.
         """
-        write_bytes(path, self.to_json().encode(errors="backslashreplace"))     # of a path that is not UTF-8: JSON's own escapes
+        write_text(path, self.to_json())
 
     def __repr__(self):
         return f"<Trace of '{self.document['net']['name']}', {len(self.steps)} steps, {len(self)} events>"
@@ -194,6 +194,16 @@ def load(path):
         return made
     except DataError as error:
         raise kinds.named(error.at(file=os.fspath(path)), content, WANTED, ("trace", "json", "text"))
+
+
+def write_text(path, text):
+    """Write a text to a file; of names that are not UTF-8 JSON's own escapes. Raises FileError as `Trace.save`."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
+
+
+def ran(step):
+    """Return what ran in a step, as a text: the layer and its direction, or an update."""
+    return f"{step['layer']} {step['kind']}" if step["layer"] not in ("", step["kind"]) else step["kind"]
 
 
 def dumped(document):

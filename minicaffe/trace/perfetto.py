@@ -5,11 +5,8 @@ once; bytes in use are counters by place and role; what the allocator did are in
 the trace (Trace Event Format, "JSON Object Format").
 """
 
-import json
-
 from minicaffe.errors import check_type
-from minicaffe.proto.atomic import write_bytes
-from minicaffe.trace.model import Trace, Usage, launch_of
+from minicaffe.trace.model import Trace, Usage, dumped, launch_of, ran, write_text
 
 STEPS, KERNELS, COPIES, ALLOCATOR, TRAVELS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
@@ -41,23 +38,11 @@ def events(trace):
 
 
 def write(trace, path):
-    """Write `events` as a JSON file; a file of that name is replaced when the new one is whole.
-
-    Parameters
-    ----------
-    trace : Trace
-    path : str or path
-
-    Raises
-    ------
-    FileError
-        If it cannot be written.
-    """
+    """Write the `events` of a Trace to a JSON file, as `Trace.save`."""
     document = {"traceEvents": events(trace), "displayTimeUnit": "ns",
                 "otherData": {"minicaffe": trace.document["minicaffe"], "net": trace.document["net"]["file"],
                               "device": trace.document["device"]["name"]}}
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    write_bytes(path, text.encode(errors="backslashreplace"))       # as Trace.save
+    write_text(path, dumped(document))
 
 
 def _step(trace, step):
@@ -65,8 +50,7 @@ def _step(trace, step):
     changed = [f"{t['memory']}: {t['before']} -> {t['after']}" for t in step["touched"] if t["before"] != t["after"]]
     found = {"iteration": step["iteration"], **({key: node[key] for key in ("type", "line", "engine")} if node else {}),
              "flops": step["flops"], "with": step["with"], "loss": step["loss"], "states": changed}
-    what = f"{step['layer']} {step['kind']}" if step["layer"] not in ("", step["kind"]) else step["kind"]
-    return {"ph": "X", "pid": PROCESS, "tid": STEPS, "cat": step["kind"], "name": what, "ts": step["begin"] / 1000,
+    return {"ph": "X", "pid": PROCESS, "tid": STEPS, "cat": step["kind"], "name": ran(step), "ts": step["begin"] / 1000,
             "dur": (step["end"] - step["begin"]) / 1000,
             "args": {key: value for key, value in found.items() if value not in (None, [])}}
 

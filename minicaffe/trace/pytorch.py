@@ -8,8 +8,8 @@ import pickle
 import re
 
 from minicaffe.errors import check_type
-from minicaffe.proto.atomic import replacing
-from minicaffe.trace.model import Trace
+from minicaffe.proto.atomic import write_bytes
+from minicaffe.trace.model import Trace, ran
 
 ACTIONS = {"alloc": ["alloc"], "free": ["free_requested", "free_completed"], "segment taken": ["segment_alloc"],
            "pool taken": ["segment_alloc"], "segment given back": ["segment_free"], "pool given back": ["segment_free"]}
@@ -60,20 +60,8 @@ def snapshot(trace):
 
 
 def write(trace, path):
-    """Write `snapshot` as the pickle that PyTorch's tools read; a file of that name is replaced when the new one is whole.
-
-    Parameters
-    ----------
-    trace : Trace
-    path : str or path
-
-    Raises
-    ------
-    FileError
-        If it cannot be written.
-    """
-    with replacing(path) as file:
-        pickle.dump(snapshot(trace), file, protocol=4)      # the viewer's own reader knows no later one
+    """Write the `snapshot` of a Trace as the pickle that PyTorch's tools read, as `Trace.save`."""
+    write_bytes(path, pickle.dumps(snapshot(trace), protocol=4))    # the viewer's own reader knows no later one
 
 
 def _numbers(places):
@@ -88,8 +76,7 @@ def _numbers(places):
 def _frames(trace, step):
     """Return the frames of a step: what ran, where the prototxt has it."""
     node = trace.nodes[step["node"]] if step["node"] is not None else {}
-    what = f"{step['layer']} {step['kind']}" if step["layer"] not in ("", step["kind"]) else step["kind"]
-    return [_frame(f"{what}, iteration {step['iteration']}", trace.document["net"]["file"], node.get("line") or 0)]
+    return [_frame(f"{ran(step)}, iteration {step['iteration']}", trace.document["net"]["file"], node.get("line") or 0)]
 
 
 def _frame(name, filename="", line=0):
