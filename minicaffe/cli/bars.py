@@ -2,6 +2,7 @@
 
 import contextlib
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -14,11 +15,13 @@ def table_console():
 
 @contextlib.contextmanager
 def progress():
-    """Yield ``report(text, done, total)``, which draws a bar for each text."""
+    """Yield ``report(text, done, total)``, which draws a bar for each text; with --quiet it draws nothing."""
     console = Console(stderr=True)
+    context = click.get_current_context(silent=True)
+    drawn = console.is_terminal and not (context is not None and context.meta.get("quiet"))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     tasks = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    with Progress(*columns, console=console, transient=True, disable=not drawn) as bars:
 
         def report(text, done, total):
             if text not in tasks:

@@ -1,12 +1,10 @@
 """``minicaffe test``: score the weights of a net (Caffe tools/caffe.cpp, test)."""
 
-import contextlib
 import logging
-import sys
 
 import click
 
-from minicaffe.cli import log, options, ranks, training_file
+from minicaffe.cli import bars, options, ranks, training_file
 from minicaffe.errors import ConfigError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
@@ -52,7 +50,7 @@ def test(file, model, weights, iterations, ap_version, level, stage):
         means = DetectionOutputs(net, caffe_pb2.SolverParameter(ap_version=ap_version, show_per_class_result=True))
     loss = weight = 0.0
     records = whole.records if whole else None
-    with progress(iterations) as advance:
+    with bars.progress() as report:
         for i, (batch_loss, values) in enumerate(run_batches(net, iterations, ranks.group(), records=records)):
             share = whole.share(i) if whole else 1.0
             loss += batch_loss * share
@@ -60,20 +58,7 @@ def test(file, model, weights, iterations, ap_version, level, stage):
             means.add(values, share)
             for record in output_records(net, values) if logger.isEnabledFor(logging.INFO) and not finds else ():
                 logger.info("Batch %d, %s = %g", i, record["name"], record["value"])
-            advance()
+            report("testing", i + 1, iterations)
     for line in (f"Loss: {loss / weight:g}", *map(options.output_text, means.records())):
         logger.info("%s", line)
         click.echo(line)
-
-
-@contextlib.contextmanager
-def progress(total):
-    """Yield a function that advances a progress bar on a terminal, and does nothing elsewhere."""
-    if not log.is_terminal(sys.stderr) or click.get_current_context().meta["quiet"]:
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("testing", total=total)
-        yield lambda: bar.advance(task)

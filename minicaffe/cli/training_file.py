@@ -5,7 +5,7 @@ import os
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.data.data import check_database, count_records
-from minicaffe.net.definitions import filter_layers
+from minicaffe.net.definitions import filter_layers, with_batch_size
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load
 from minicaffe.solver import create_solver, solver_types
@@ -146,9 +146,3 @@ def divide_batch_size(net_param, count, file=None, positions=None):
     if not found:
         raise ConfigError("divides a batch_size, and no layer of the net has one; give each process its part, without this option",
                           field="--global-batch")
-
-
-def with_batch_size(layer):
-    """Return name and value of the fields of a layer that have a `batch_size`."""
-    return [(field.name, value) for field, value in layer.ListFields()
-            if field.name.endswith("_param") and hasattr(value, "DESCRIPTOR") and "batch_size" in value.DESCRIPTOR.fields_by_name]

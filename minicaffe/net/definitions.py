@@ -153,3 +153,9 @@ def split_layer_name(param, top_index):
 def split_blob_name(param, top_index, k):
     """Return ``<blob>_<layer>_<top index>_split_<k>``."""
     return f"{split_layer_name(param, top_index)}_{k}"
+
+
+def with_batch_size(layer):
+    """Return name and value of the fields of a layer that have a `batch_size`."""
+    return [(field.name, value) for field, value in layer.ListFields()
+            if field.name.endswith("_param") and hasattr(value, "DESCRIPTOR") and "batch_size" in value.DESCRIPTOR.fields_by_name]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layer import layer_class
-from minicaffe.net.definitions import filter_layers
+from minicaffe.net.definitions import filter_layers, with_batch_size
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, upgrade
 
@@ -99,10 +99,9 @@ def write_nothing(layer):
 
 def set_batch(layer, batch):
     """Set the batch of a layer without bottoms; return whether it has one."""
-    for field, value in layer.ListFields():
-        if field.name.endswith("_param") and field.message_type is not None and "batch_size" in field.message_type.fields_by_name:
-            value.batch_size = batch
-            return True
+    for _, value in with_batch_size(layer):
+        value.batch_size = batch
+        return True
     shapes = layer.input_param.shape if layer.type == "Input" else layer.dummy_data_param.shape
     for shape in shapes:
         if shape.dim:
@@ -129,8 +128,7 @@ def _source(layer, phase, file, shapes, inputs, earlier):
                 raise error.at(file=file, layer=layer.name, layer_type=layer.type)
     else:
         picture, why = shapes[layer.top[0]], "as --shape says"
-    batch = next((value.batch_size for field, value in layer.ListFields() if field.name.endswith("_param")
-                  and field.message_type is not None and "batch_size" in field.message_type.fields_by_name), 1)
+    batch = next((value.batch_size for _, value in with_batch_size(layer)), 1)
     reals = next((value.label_size for _, value in layer.ListFields() if getattr(value, "label_size", 0)), None)
     rest = [(1, 1, batch, 8) if layer.type == "AnnotatedData" else (batch,) if reals is None else (batch, reals)
             for _ in layer.top[1:]]

@@ -100,7 +100,7 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
     return _Drawing(net, rankdir, phase, display_lrm, types or {}).svg(standalone)
 
 
-def svg_to_png(svg, zoom=2.0):
+def svg_to_png(svg):
     """Return the PNG of an SVG picture as bytes, on white.
 
     Raises
@@ -113,7 +113,7 @@ def svg_to_png(svg, zoom=2.0):
     except ImportError as error:
         raise DependencyError("a PNG needs resvg, which makes pixels of an SVG: pip install 'minicaffe[plots]' (or resvg-py); "
                               "a file that ends in .svg needs nothing") from error
-    return bytes(resvg_py.svg_to_bytes(svg_string=re.sub(r"@media.*", "", svg), zoom=zoom, background="white",
+    return bytes(resvg_py.svg_to_bytes(svg_string=re.sub(r"@media.*", "", svg), zoom=2, background="white",
                                        sans_serif_family="DejaVu Sans"))
 
 

@@ -34,6 +34,13 @@ def test_test_on_a_terminal_shows_the_result_once(folder, weights):
     assert process.finish()[0] == 0 and process.text.count("Loss: ") == 1 and "Batch" not in process.text
 
 
+def test_quiet_leaves_out_the_progress_bar(folder, weights):
+    """Of every command that draws one: also of those that --quiet once did not reach."""
+    for more, drawn in ([], True), (["--quiet"], False):
+        process = Process("test", "net.prototxt", "--weights", weights, *more, cwd=folder, size=(24, 80))
+        assert process.finish()[0] == 0 and ("testing" in process.text) == drawn and "Loss: " in process.text
+
+
 @pytest.mark.parametrize("arguments, status, text", [
     (["net.prototxt"], 2, "--weights"), (["--weights", "w"], 2, "give one net"), (["net.prototxt", "--weights", "w"], 1, "w: no such file"),
     (["none.prototxt", "--weights", "w"], 1, "none.prototxt: no such file"), (["solver.prototxt", "--weights", "w"], 2, "solver.prototxt:1"),
