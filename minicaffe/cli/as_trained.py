@@ -27,7 +27,7 @@ from minicaffe.net.net import read_net
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.files import file_error
-from minicaffe.proto.upgrade import load
+from minicaffe.proto.upgrade import load, load_net
 from minicaffe.pycaffe.classifier import picture_transformer
 
 CAFFENET = "models/bvlc_reference_caffenet"
@@ -187,8 +187,7 @@ class Training(namedtuple("Training", "file layer")):
     def of(cls, param, file):
         """Return what brings the pictures of a NetParameter, None if it is no training net."""
         for phase in (caffe_pb2.TEST, caffe_pb2.TRAIN):
-            param = _with_phase(param, phase)
-            layer = source_layer(param, file)
+            layer = source_layer(load_net(param, phase).param, file)
             if layer is not None and layer.type in ("Data", "AnnotatedData", "ImageData", "MemoryData"):
                 return cls(file, layer)
         return None
@@ -354,12 +353,3 @@ def load_picture(path, net):
     image = opencv().resize(image, (width, height)) if image.shape[:2] != (height, width) else image
     image = image[:, :, np.newaxis] if image.ndim == 2 else image[:, :, ::-1]
     return image.astype(np.float32) / 255
-
-
-def _with_phase(param, phase):
-    if param.state.phase == phase:
-        return param
-    other = caffe_pb2.NetParameter()
-    other.CopyFrom(param)
-    other.state.phase = phase
-    return other

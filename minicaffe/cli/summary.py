@@ -23,7 +23,7 @@ from minicaffe.net.net import Net
 from minicaffe.net.summary import Summary, flops_text, params, sizes
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.upgrade import load, read_net_file
+from minicaffe.proto.upgrade import load, load_net, read_net_file
 from minicaffe.solver import trial
 
 TOLD = 100e9        # operations of a trial that are announced: seconds on a CPU
@@ -92,11 +92,7 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
         return run is not False and untried is None
 
     if is_net:
-        stated = caffe_pb2.NetParameter()
-        stated.CopyFrom(param)
-        stated.state.phase, stated.state.level = wanted, level
-        stated.state.stage.extend(stage)
-        made, found = without_data(stated, file)
+        made, found = without_data(load_net(param, wanted, level, stage).param, file)
         sources = [found]
         check_shapes()
     solver_param = param if not is_net else training_file.default_solver(param, file) if wanted == caffe_pb2.TRAIN else None
