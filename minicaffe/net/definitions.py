@@ -159,3 +159,14 @@ def with_batch_size(layer):
     """Return name and value of the fields of a layer that have a `batch_size`."""
     return [(field.name, value) for field, value in layer.ListFields()
             if field.name.endswith("_param") and hasattr(value, "DESCRIPTOR") and "batch_size" in value.DESCRIPTOR.fields_by_name]
+
+
+def window_text(param, name, default=""):
+    """Return a size of a convolution or pooling, a number or ``HxW``: from ``<name>_size`` or `name`, or from _h and _w."""
+    stem = name.removesuffix("_size")
+    if param.HasField(f"{stem}_h") or param.HasField(f"{stem}_w"):
+        return f"{getattr(param, f'{stem}_h')}x{getattr(param, f'{stem}_w')}"
+    value = getattr(param, name)
+    if isinstance(value, int):
+        return str(value if param.HasField(name) else default)
+    return "x".join(map(str, value)) if value else str(default)

@@ -6,6 +6,7 @@ from html import escape
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.memory.sizes import size_text
 from minicaffe.net import cost
+from minicaffe.net.definitions import window_text
 
 CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution")
 
@@ -164,16 +165,13 @@ def sizes(layer):
     """Return ``kernel/stride+pad num_output/group`` of a convolution or pooling, usual values left out."""
     if layer.type in CONVOLUTIONS:
         param = layer.convolution_param
-        text = _window(param, *("x".join(map(str, sizes)) for sizes in (param.kernel_size, param.stride, param.pad)))
-        return text + (f" {param.num_output}" if param.num_output else "") + (f"/{param.group}" if param.group != 1 else "")
+        outputs = f" {param.num_output}" if param.num_output else ""
+        return _window(param) + outputs + (f"/{param.group}" if param.group != 1 else "")
     if layer.type == "Pooling":
-        param = layer.pooling_param
-        return "global" if param.global_pooling else _window(param, str(param.kernel_size), str(param.stride), str(param.pad))
+        return "global" if layer.pooling_param.global_pooling else _window(layer.pooling_param)
     return str(layer.inner_product_param.num_output) if layer.type == "InnerProduct" else ""
 
 
-def _window(param, kernel, stride, pad):
-    sides = {name: f"{getattr(param, f'{name}_h')}x{getattr(param, f'{name}_w')}" for name in ("kernel", "stride", "pad")
-             if param.HasField(f"{name}_h") or param.HasField(f"{name}_w")}
-    kernel, stride, pad = sides.get("kernel", kernel), sides.get("stride", stride), sides.get("pad", pad)
+def _window(param):
+    kernel, stride, pad = (window_text(param, name) for name in ("kernel_size", "stride", "pad"))
     return kernel + (f"/{stride}" if stride not in ("", "1") else "") + (f"+{pad}" if pad not in ("", "0") else "")

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 
 from minicaffe.errors import ConfigError, DependencyError, Error
+from minicaffe.net.definitions import window_text
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.pycaffe.definition import WEIGHTED, get_layer_lr_mult, included
@@ -135,17 +136,6 @@ def get_edge_label(layer):
     return str(getattr(layer, WEIGHTED[layer.type]).num_output) if layer.type in WEIGHTED else ""
 
 
-def _size(param, name, default):
-    """Return a size of a convolution or pooling, a number or ``HxW``: from ``<name>_size`` or `name`, or from _h and _w."""
-    stem = name.removesuffix("_size")
-    if param.HasField(f"{stem}_h") or param.HasField(f"{stem}_w"):
-        return f"{getattr(param, f'{stem}_h')}x{getattr(param, f'{stem}_w')}"
-    value = getattr(param, name)
-    if isinstance(value, int):
-        return str(value if param.HasField(name) else default)
-    return "x".join(map(str, value)) if value else str(default)
-
-
 def get_layer_label(layer, rankdir, display_lrm=False):
     """Return what the node of `layer` says: name, type, and the sizes of convolutions and poolings.
 
@@ -166,8 +156,8 @@ def get_layer_label(layer, rankdir, display_lrm=False):
 
 
 def _sizes(param):
-    return [f"kernel size: {_size(param, 'kernel_size', 1)}", f"stride: {_size(param, 'stride', 1)}",
-            f"pad: {_size(param, 'pad', 0)}"]
+    return [f"{name.replace('_', ' ')}: {window_text(param, name, usual)}"
+            for name, usual in (("kernel_size", 1), ("stride", 1), ("pad", 0))]
 
 
 def choose_color_by_layertype(layertype):
