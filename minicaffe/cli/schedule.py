@@ -6,13 +6,13 @@ import logging
 
 import click
 
-from minicaffe.cli import options, training_file
-from minicaffe.errors import ConfigError
+from minicaffe.cli import options
 from minicaffe.net.net import Net
 from minicaffe.net.stand_in import stand_in
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
+from minicaffe.proto.upgrade import load_net
 
 
 @click.command(cls=options.CaffeCommand)
@@ -35,14 +35,8 @@ def schedule(file, phase, batch, as_json, force, level, stage):
     given = options.net_options()
     if not click.get_current_context().meta.get("verbose"):
         logging.getLogger("minicaffe").setLevel(logging.WARNING)
-    param, _ = training_file.read(file, given["skip_unknown_fields"])
-    if not isinstance(param, caffe_pb2.NetParameter):
-        raise ConfigError("is a solver; give the prototxt of its net", file=file)
-    stated = caffe_pb2.NetParameter()
-    stated.CopyFrom(param)
-    stated.state.phase, stated.state.level = caffe_pb2.Phase.Value(phase), level
-    stated.state.stage.extend(stage)
-    made, sources = stand_in(stated, file, {}, batch)
+    net = load_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, given["skip_unknown_fields"]).param
+    made, sources = stand_in(net, file, batch=batch)
     listing = Net(made, file=file, **given).schedule()
     if as_json:
         steps = {**vars(listing), "rows": list(map(dataclasses.asdict, listing.rows))}

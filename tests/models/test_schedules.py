@@ -35,18 +35,41 @@ def ran(net, training):
             net.forward_backward(take=lambda which, part, last: taken.extend(which) or which, in_parts=False)
         else:
             net.forward_from_to(0, len(net.nodes) - 1)
-    steps, followers, freed = [], [], []
+    steps, freed, followers = [], [], []
     for event in events:
+        direction, _, head = event.detail.partition(" with ")
         if event.kind == "head" and event.detail.endswith("-> RECYCLED by recycle"):
             freed.append(event.name)
-        elif event.kind == "end" and event.detail == "forward":
-            steps.append(("forward", [event.name], freed := []))
-            freed = steps[-1][2]
-        elif event.kind == "end" and event.detail.startswith("forward with"):
+        elif event.kind == "end" and direction == "forward" and head:
             steps[-1][1].append(event.name)
-        elif event.kind == "end" and event.detail.startswith("backward with"):
+        elif event.kind == "end" and head:
             followers.insert(0, event.name)
-        elif event.kind == "end" and event.detail == "backward":
-            steps.append(("backward", [event.name, *followers], None))
-            followers = []
+        elif event.kind == "end" and direction in ("forward", "backward"):
+            steps.append((direction, [event.name, *followers], freed))
+            freed, followers = [], []
     return steps, [net.learnable_params[i].name for i in taken]
+
+
+@pytest.mark.parametrize("phase", [caffe_pb2.TRAIN, caffe_pb2.TEST], ids=["train", "test"])
+@pytest.mark.parametrize("model", FILES)
+def test_what_runs_is_what_is_printed(model, phase, device):
+    if device == "sim" and model not in SIMULATED:
+        pytest.skip("too large for the simulated device; run it with --device cpu or gpu")
+    net = built(FILES[model], phase)
+    net.forward_from_to(0, len(net.nodes) - 1)      # shapes that depend on values
+    for plan in ("memory", None):
+        net.set_plan(plan, net.output_blobs, phase == caffe_pb2.TRAIN)
+        listing = net.schedule()
+        steps, taken = ran(net, phase == caffe_pb2.TRAIN)
+        rows = [row for row in listing.rows if row.direction == "forward" or any(net.nodes[net.layer_index(name)].needs_backward
+                                                                                 for name in row.layers)]
+        assert [(row.direction, row.layers) for row in rows] == [(direction, layers) for direction, layers, _ in steps]
+        for row, (_, layers, freed) in zip(rows, steps):
+            assert set(row.frees) <= set(freed), layers
+            assert all("scratch" in name or "[" in name for name in set(freed) - set(row.frees)) or row.part_of or len(layers) > 1, layers
+        assert bool(plan) == any(row.frees for row in rows)
+        if phase == caffe_pb2.TRAIN:
+            complete = [name for row in listing.rows for name in row.updates]
+            assert taken[:len(complete)] == complete and sorted(taken) == sorted(blob.name for blob in net.learnable_params)
+        assert len(listing.rows) < 2 * len(net.nodes) and listing.peak <= sum(
+            blob.data_memory.size + blob.diff_memory.size for blob in net.blob_list)

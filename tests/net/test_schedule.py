@@ -1,0 +1,238 @@
+"""A net's schedule: when it is compiled again, what interrupts it, and how it is shown."""
+
+import json
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe import memory
+from minicaffe.cli.app import main
+from minicaffe.errors import Error
+from minicaffe.net.net import BEFORE_BACKWARD, Net
+from minicaffe.ops import engine
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
+  convolution_param {{ num_output: 16 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "{0}_relu" type: "ReLU" bottom: "{0}" top: "{0}" }}
+"""
+PYTHON = 'layer { name: "own" type: "Python" bottom: "a" top: "own" python_param { module: "own_layers" layer: "Twice" } }'
+LOSS = 'layer { name: "loss" type: "EuclideanLoss" bottom: "b" bottom: "a" top: "loss" }'
+INPUT = 'force_backward: true layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } } } '
+OWN_LAYERS = """
+import minicaffe as caffe
+
+class Twice(caffe.Layer):
+    fail = False
+
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].data.shape)
+
+    def forward(self, bottom, top):
+        if Twice.fail:
+            raise ArithmeticError("no more")
+        top[0].data[...] = 2 * bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = 2 * top[0].diff
+
+
+class Growing(caffe.Layer):
+    count = 0
+
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        top[0].reshape(1, 16, 8, 8)
+
+    def forward(self, bottom, top):
+        Growing.count += 1
+        top[0].reshape(1 + Growing.count % 3, 16, 8, 8)
+        top[0].data[...] = Growing.count
+
+    def backward(self, top, propagate_down, bottom):
+        pass
+"""
+
+
+@pytest.fixture
+def own_layers(tmp_path, monkeypatch):
+    (tmp_path / "own_layers.py").write_text(OWN_LAYERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(caffe.common.caffe, "allow_python_layers", True)
+    import own_layers
+    yield own_layers
+    import sys
+    del sys.modules["own_layers"]
+
+
+def made(text, plan="memory", phase=caffe.TRAIN):
+    caffe.set_random_seed(3)
+    param = parse_text(INPUT + text if "Growing" not in text else "force_backward: true " + text, caffe_pb2.NetParameter)[0]
+    param.state.phase = phase
+    net = Net(param, plan=plan)
+    if "x" in net.blobs and not net.nodes[0].type == "Python":
+        net.blobs["x"].data[...] = np.random.default_rng(0).standard_normal(net.blobs["x"].shape)
+    return net
+
+
+def gradients(net):
+    net.clear_param_diffs()
+    loss = net.forward_backward()
+    return [loss, *(blob.cpu_diff.copy() for blob in net.learnable_params)]
+
+
+def same(found, wanted):
+    assert len(found) == len(wanted)
+    for ours, theirs in zip(found, wanted):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def freed(net):
+    with memory.record() as events:
+        gradients(net)
+    return [event.name for event in events if event.kind == "head" and event.detail.endswith("by recycle") and "scratch" not in event.name]
+
+
+def test_a_layer_of_ones_own_in_the_middle(own_layers):
+    text = CONV.format("a", "x") + PYTHON + CONV.format("b", "own") + LOSS
+    net, plain = made(text), made(text, None)
+    steps = [row.layers for row in net.schedule().rows if row.direction == "forward"]
+    assert ["own"] in steps and not any("own" in layers for layers in steps if len(layers) > 1)
+    for _ in range(3):
+        same(gradients(net), gradients(plain))
+
+
+def test_the_step_after_an_error_is_whole(own_layers):
+    text = CONV.format("a", "x") + PYTHON + CONV.format("b", "own") + LOSS
+    net, plain = made(text), made(text, None)
+    gradients(net)
+    own_layers.Twice.fail = True
+    with pytest.raises((Error, ArithmeticError), match="no more"):
+        gradients(net)
+    own_layers.Twice.fail = False
+    same(gradients(net), gradients(plain))
+    assert freed(net)
+
+
+def test_a_source_that_changes_its_shape_each_time(own_layers):
+    """The schedule is compiled behind the sources: a plan holds in each iteration."""
+    text = ('layer { name: "x" type: "Python" top: "x" python_param { module: "own_layers" layer: "Growing" } } '
+            + CONV.format("a", "x") + CONV.format("b", "a") + CONV.format("c", "b") + LOSS.replace('"b"', '"c"'))
+    net, plain = made(text), made(text, None)
+    for count in range(4):
+        found = []
+        for each in (net, plain):
+            own_layers.Growing.count = count
+            found.append(gradients(each))
+        same(*found)
+        own_layers.Growing.count = count
+        assert len(freed(net)) > 3
+
+
+def test_a_shape_that_changes_between_forward_and_backward():
+    text = CONV.format("a", "x") + CONV.format("b", "a") + LOSS
+    net, plain = made(text), made(text, None)
+    net.forward_from_to(0, len(net.nodes) - 1)
+    net.blobs["x"].reshape(3, 16, 8, 8)
+    with pytest.raises(Error, match="run forward again"):
+        net.backward_from_to(len(net.nodes) - 1, 0)
+    net.blobs["x"].reshape(2, 16, 8, 8)
+    net.blobs["x"].data[...] = plain.blobs["x"].data
+    same(gradients(net), gradients(plain))
+
+
+def test_hooks_come_and_go():
+    text = CONV.format("a", "x") + CONV.format("b", "a") + LOSS
+    net, plain = made(text), made(text, None)
+    seen = []
+    wanted = gradients(plain)
+    same(gradients(net), wanted)
+    net.clear_param_diffs()
+    net.forward_from_to(0, len(net.nodes) - 1)
+    net.add_hook(BEFORE_BACKWARD, seen.append)      # in between
+    assert "layer by layer, as callbacks run between layers" in str(net.schedule())
+    net.backward_from_to(len(net.nodes) - 1, 0)
+    assert seen == list(reversed(range(len(net.nodes))))
+    same([blob.cpu_diff for blob in net.learnable_params], wanted[1:])
+    assert freed(net) == []
+    net.remove_hook(BEFORE_BACKWARD, seen.append)
+    assert net.schedule().observed is None and freed(net)
+    same(gradients(net), wanted)
+
+
+def test_settings_compile_it_again(device):
+    if device != "cpu":
+        pytest.skip("engines that are preferred here compute on the CPU: pytest --device cpu")
+    net = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS)
+    before = engine.preferred()
+
+    def engines():
+        return {row.engine for row in net.schedule().rows if row.types[0] == "Convolution"}
+
+    try:
+        for name in ("CAFFE", "WINOGRAD", "CAFFE"):
+            engine.prefer(name)
+            assert engines() == {name}
+            fused = [row.layers for row in net.schedule().rows if row.layers[0] == "a" and row.direction == "forward"]
+            assert fused == ([["a"]] if name == "CAFFE" else [["a", "a_relu"]])
+            gradients(net)
+            assert engines() == {name}
+    finally:
+        engine.prefer(before)
+
+
+def test_nothing_runs_and_no_blob_gets_memory():
+    net = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS)
+    listing = net.schedule()
+    assert net.blobs["b"].data_memory.head == memory.SyncedHead.UNINITIALIZED
+    assert listing.peak > 0 and str(listing).count("\n") > len(listing.rows)
+
+
+@pytest.mark.parametrize("plan", ["memory", None])
+def test_live_bytes(plan):
+    """a, b and x of 8192 bytes each, their diffs; the loss and its diff 4."""
+    text = CONV.format("a", "x") + CONV.format("b", "a") + LOSS
+    listing = made(text, plan, caffe.TEST).schedule()
+    lives = [row.live for row in listing.rows]
+    assert listing.rows[0].live == (8192 if plan else lives[-1]) and listing.peak == max(lives)
+
+
+# ---- the command
+
+NET = 'name: "small" ' + INPUT + CONV.format("a", "x") + CONV.format("b", "a") + LOSS
+
+
+def run(capsys, *args):
+    code = main(["schedule", *args])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command(capsys, tmp_path, device):
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+    code, out, _ = run(capsys, str(path), "--json", str(tmp_path / "steps.json"))
+    assert code == 0 and "small, phase TRAIN" in out and "backward" in out and "updates b[0], b[1]" in out
+    steps = json.loads((tmp_path / "steps.json").read_text())
+    assert [row["layers"][0] for row in steps["rows"] if row["direction"] == "forward"][0] == "x" and steps["peak"] > 0
+    code, out, _ = run(capsys, str(path), "--phase", "test", "--plan", "none", "--batch-size", "1")
+    assert code == 0 and "plan: none" in out and "frees" not in out and "backward\n" not in out
+
+
+def test_the_command_refuses(capsys, tmp_path):
+    path, solver = tmp_path / "net.prototxt", tmp_path / "solver.prototxt"
+    path.write_text(NET)
+    solver.write_text(f'net: "{path}" base_lr: 0.1 lr_policy: "fixed"')
+    (tmp_path / "taken.json").write_text("mine")
+    for args, words in (((str(tmp_path / "none.prototxt"),), "none.prototxt"), ((str(solver),), "solver.prototxt"),
+                        ((str(path), "--json", str(tmp_path / "taken.json")), "--force"), ((str(path), "--plan", "fast"), "memory")):
+        code, out, err = run(capsys, *args)
+        assert code != 0 and words in err and not out and "Traceback" not in err
+    assert (tmp_path / "taken.json").read_text() == "mine"
