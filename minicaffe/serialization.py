@@ -20,9 +20,9 @@ from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.synced import SyncedHead
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import replacing
-from minicaffe.proto.binary import counted, varint
 from minicaffe.proto.files import map_bytes
-from minicaffe.proto.wire import COUNTED, MAX_AXES, MAX_PARTS, read_dims, scan
+from minicaffe.proto.stored import MAX_AXES, counted, read_dims, varint
+from minicaffe.proto.wire import MAX_PARTS, scan
 
 MAX_DEPTH = 32  # of lists in lists
 VERSION = 1
@@ -258,11 +258,11 @@ def read_file(path, names=None):
     try:
         fields, varints, rest = scan(data, 0, len(data), (WORKSPACE_VERSION, SLOT))
         if varints.get(WORKSPACE_VERSION) != VERSION or varints.keys() != {WORKSPACE_VERSION} or rest or any(
-                (number, wire) != (SLOT, COUNTED) for number, wire, *_ in fields):
+                number != SLOT for number, *_ in fields):
             raise DataError(f"is no workspace of version {VERSION}, which Workspace.save writes; was another file given instead?")
         count, values = _Parts(), {}
-        for _, _, first, _, size in fields:
-            name, value = _read_slot(data, first, first + size, count, names)
+        for _, first, last in fields:
+            name, value = _read_slot(data, first, last, count, names)
             if name in values:
                 raise DataError("comes twice; the file is damaged", field=name)
             values[name] = value
@@ -293,12 +293,12 @@ def _read_slot(data, start, end, count, names=None):
 def _fields(data, start, end, known, count):
     """Return a dict of lists of (first byte, number of bytes) for the fields of a message, all of which must be known."""
     fields, varints, rest = scan(data, start, end, known)
-    if varints or rest or any(wire != COUNTED for _, wire, *_ in fields):
+    if varints or rest:
         raise DataError(f"has fields that version {VERSION} does not have; the bytes are damaged, or of a newer minicaffe")
     count.take(len(fields))
     found = {number: [] for number in known}
-    for number, _, first, _, size in fields:
-        found[number].append((first, size))
+    for number, first, last in fields:
+        found[number].append((first, last - first))
     return found
 
 
@@ -369,12 +369,10 @@ def _read_head(data, fields):
         raise DataError(f"has elements of type '{name}', known are {', '.join(DTYPES)}")
     if not fields[SHAPE]:
         return DTYPES[name], None
-    dims = []
-    for first, size in fields[SHAPE]:
-        read_dims(data, first, first + size, dims)
+    dims = read_dims([memoryview(data)[first:first + size] for first, size in fields[SHAPE]])
     if min(dims, default=0) < 0:
-        raise DataError(f"has the shape {dims}, of which a size is negative; the bytes are damaged")
-    return DTYPES[name], tuple(dims)
+        raise DataError(f"has the shape {list(dims)}, of which a size is negative; the bytes are damaged")
+    return DTYPES[name], dims
 
 
 def _read_array(data, fields):

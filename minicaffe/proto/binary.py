@@ -8,26 +8,13 @@ error here names file, layer and blob.
 import contextlib
 import logging
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
-from minicaffe.errors import DataError
+from minicaffe.errors import DataError, Error
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes
-from minicaffe.proto.stored import (
-    DATA,
-    DIFF,
-    DOUBLE_DATA,
-    DOUBLE_DIFF,
-    SHAPE,
-    LayerBlobs,
-    StoredBlob,
-    StoredState,
-    int32,
-    parse_blob,
-    shown,
-)
-from minicaffe.proto.wire import COUNTED, MAX_PARTS, scan
+from minicaffe.proto.stored import LayerBlobs, StoredBlob, StoredState, blob_parts, counted, int32, parse_blob, shown
+from minicaffe.proto.wire import MAX_PARTS, scan
 
 __all__ = [
     "LayerBlobs", "StoredBlob", "StoredState", "check_net", "is_hdf5", "parse_blob", "read_blob", "read_net", "read_solver_state",
@@ -67,7 +54,7 @@ def read_net(path):
         for index, (start, end) in enumerate(blobs):
             try:
                 layers[-1].blobs.append(parse_blob(data, start, end))
-            except DataError as error:
+            except Error as error:
                 name, kind = layers[-1].name, layers[-1].type
                 raise error.at(file=path, layer=name, layer_type=kind, field=f"blobs[{index}]")
     return net, layers
@@ -99,14 +86,13 @@ def _split_net(data):
         raise DataError(f"has {len(fields)} layers, a net has at most {MAX_LAYERS}; fetch the file again")
     found = _Found()
     parts = found.copy(data, fields, rest)
-    for number, wire, first, _, count in fields:
-        if wire == COUNTED:
-            blobs = []
-            try:
-                parts += counted(number, _without_blobs(data, first, first + count, *BLOBS_IN[number], blobs, found))
-            except DataError as error:
-                raise error.at(field=f"layer[{len(places[number])}]")
-            places[number].append(blobs)
+    for number, first, last in fields:
+        blobs = []
+        try:
+            parts += counted(number, _without_blobs(data, first, last, *BLOBS_IN[number], blobs, found))
+        except DataError as error:
+            raise error.at(field=f"layer[{len(places[number])}]")
+        places[number].append(blobs)
     return parts, places
 
 
@@ -114,11 +100,11 @@ def _without_blobs(data, start, end, blob_field, nested, blobs, found):
     """Return a serialized layer, in parts, without its blobs, whose places are appended to `blobs`."""
     fields, _, rest = scan(data, start, end, (blob_field, *nested))
     parts = found.copy(data, fields, rest)
-    for number, wire, first, _, count in fields:
-        if wire == COUNTED and number in nested:
-            parts += counted(number, _without_blobs(data, first, first + count, *nested[number], blobs, found))
-        elif wire == COUNTED:
-            blobs.append((first, first + count))
+    for number, first, last in fields:
+        if number in nested:
+            parts += counted(number, _without_blobs(data, first, last, *nested[number], blobs, found))
+        else:
+            blobs.append((first, last))
     return parts
 
 
@@ -160,11 +146,11 @@ def read_solver_state(path):
         if STATE_ITER not in varints:
             raise DataError("holds no iteration count, so it is no solver state; was a .caffemodel given instead?")
     history = []
-    for number, wire, first, _, count in fields:
-        if number == STATE_HISTORY and wire == COUNTED:
+    for number, first, last in fields:
+        if number == STATE_HISTORY:
             try:
-                history.append(parse_blob(data, first, first + count))
-            except DataError as error:
+                history.append(parse_blob(data, first, last))
+            except Error as error:
                 raise error.at(file=path, field=f"history[{len(history)}]")
     return StoredState(
         iter=int32(varints[STATE_ITER]),
@@ -197,7 +183,7 @@ def write_net(file, net, layers):
         content = [entry.SerializeToString()]
         for index, blob in enumerate(stored.blobs):
             try:
-                content += counted(LAYER_BLOBS, _blob_parts(blob))
+                content += counted(LAYER_BLOBS, blob_parts(blob))
             except DataError as error:
                 raise error.at(layer=layer.name, layer_type=layer.type, field=f"blobs[{index}]")
         parts += counted(NET_LAYER, content)
@@ -214,32 +200,10 @@ def write_solver_state(file, iter, learned_net, current_step, history, resume_st
     parts = [state.SerializeToString()]
     for index, blob in enumerate(history):
         try:
-            parts += counted(STATE_HISTORY, _blob_parts(blob))
+            parts += counted(STATE_HISTORY, blob_parts(blob))
         except DataError as error:
             raise error.at(field=f"history[{index}]")
     _write(file, parts)
-
-
-def _blob_parts(blob):
-    """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied."""
-    shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
-    parts = [*counted(SHAPE, [shape])]
-    for values, single, double in ((blob.data, DATA, DOUBLE_DATA), (blob.diff, DIFF, DOUBLE_DIFF)):
-        if values is None:
-            continue
-        if values.dtype not in (np.float32, np.float64):
-            raise DataError(f"holds {values.dtype}, float32 and float64 can be stored; convert it with astype")
-        if values.size != np.prod(blob.shape, dtype=np.int64):
-            raise DataError(f"holds {values.size} numbers, its shape {shown(blob.shape)} needs another count")
-        little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-        number = single if values.dtype == np.float32 else double
-        parts += counted(number, [little.reshape(-1).view(np.uint8)])
-    return parts
-
-
-def counted(number, parts):
-    """Return `parts`, a list of bytes or of arrays of bytes that are field `number`, with its tag and length in front."""
-    return [varint(number << 3 | 2) + varint(sum(map(len, parts))), *parts]
 
 
 def _write(file, parts):
@@ -249,16 +213,6 @@ def _write(file, parts):
                         file=getattr(file, "name", None))
     for part in parts:
         file.write(part)
-
-
-def varint(value):
-    """Return a number from 0 to 2**64 - 1 in protobuf's variable length."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def parse_message(message_class, serialized):
@@ -294,8 +248,8 @@ def _mend_strings(message):
 
 @contextlib.contextmanager
 def _recognised(data, path, wanted, own):
-    """Let DataErrors name the file; one of a file of another kind than `own` says what that is (proto/kinds.py)."""
+    """Let errors name the file; one of a file of another kind than `own` says what that is (proto/kinds.py)."""
     try:
         yield
-    except DataError as error:
+    except Error as error:
         raise kinds.named(error.at(file=path), data, wanted, (own,))

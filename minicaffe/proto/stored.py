@@ -1,4 +1,4 @@
-"""A blob as files hold it: `StoredBlob`, and how it is found in a serialized BlobProto.
+"""A blob as files and messages hold it: `StoredBlob`, and how it becomes a serialized BlobProto and comes back.
 
 The numbers are not copied: a `StoredBlob` holds NumPy views of the buffer, usually a memory-mapped file. Shape and
 number of values are checked in 64 bits before any memory is taken; Caffe checks after protobuf has taken it.
@@ -8,11 +8,15 @@ import dataclasses
 import math
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from minicaffe.errors import DataError
-from minicaffe.proto.wire import COUNTED, EIGHT_BYTES, FOUR_BYTES, read_dims, scan
+from minicaffe.memory.budget import check_bytes
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.wire import scan
 
 MAX_COUNT = 2**31 - 1  # elements of a blob: Caffe counts them in an int
+MAX_AXES = 32  # Caffe's kMaxBlobAxes
 
 # Field numbers of BlobProto in proto/caffe.proto.
 LEGACY = (1, 2, 3, 4)  # num, channels, height, width
@@ -20,6 +24,9 @@ DATA, DIFF, SHAPE, DOUBLE_DATA, DOUBLE_DIFF = 5, 6, 7, 8, 9
 # NVIDIA's fork of Caffe and OpenCV's shrinkCaffeModel write the numbers as bytes, with a number for their type before them.
 RAW_DATA_TYPE, RAW_DIFF_TYPE, RAW_DATA, RAW_DIFF = 10, 11, 12, 13
 RAW_TYPES = {0: "<f8", 1: "<f4", 2: "<f2"}  # the fork's enum Type; INT, UINT and BOOL (3 to 5) hold no weights
+
+# A BlobProto of n numbers has at most this many bytes for each of them: four repeated fields, with a tag before each number.
+MOST_BYTES = 2 * (5 + 9) + 2 * 8
 
 
 class StoredBlob:
@@ -83,41 +90,74 @@ def shown(shape):
     return "x".join(map(str, shape)) or "()"
 
 
-def parse_blob(data, start=0, end=None):
+def parse_blob(data, start=0, end=None, need_data=True):
     """Return the `StoredBlob` of a serialized BlobProto, bytes `start` to `end` of the buffer `data`.
 
     A BlobProto inside a message that is already parsed is read by ``parse_blob(blob_proto.SerializeToString())``. Raises DataError
-    if the shape is impossible, or the number of values is not its product.
+    if the shape is impossible, or the number of values is not its product. Without values `data` is None unless `need_data`.
     """
-    fields, varints, _ = scan(data, start, len(data) if end is None else end, range(1, 14))
-    runs = {number: [] for number in (DATA, DIFF, DOUBLE_DATA, DOUBLE_DIFF, RAW_DATA, RAW_DIFF)}
-    dims, has_shape = [], False
-    for number, wire, first, stride, count in fields:
-        if number == SHAPE and wire == COUNTED:
-            has_shape = True
-            read_dims(data, first, first + count, dims)
-        elif number in runs:
-            runs[number].append((wire, first, stride, count))
+    places, varints, rest = _fields(data, start, len(data) if end is None else end)
     legacy = not varints.keys().isdisjoint(LEGACY)
-    if legacy:
-        dims = [int32(varints.get(number, 0)) for number in LEGACY]
-    needed = _count(dims)
-    shape = tuple(dims)
-    values = _gather(data, runs[DOUBLE_DATA], "<f8", shape, needed, "double_data")
-    if values is None:
-        values = _gather_raw(data, runs[RAW_DATA], varints.get(RAW_DATA_TYPE, 0), shape, needed, "raw_data")
-    if values is None:
-        values = _gather(data, runs[DATA], "<f4", shape, needed, "data")
-    if values is None:
+    shape = tuple(int32(varints.get(number, 0)) for number in LEGACY) if legacy else read_dims(places[SHAPE])
+    needed = _count(shape)
+    has_shape = bool(places[SHAPE])
+    if rest or any(len(places[number]) > 1 for number in (DATA, DIFF, DOUBLE_DATA, DOUBLE_DIFF)):
+        data = _packed(memoryview(data)[start:end], shape, needed)
+        places, varints, _ = _fields(data, 0, len(data))
+    found = []
+    for single, double, raw, kind, name in ((DATA, DOUBLE_DATA, RAW_DATA, RAW_DATA_TYPE, "data"),
+                                            (DIFF, DOUBLE_DIFF, RAW_DIFF, RAW_DIFF_TYPE, "diff")):
+        values = _numbers(places[double], "<f8", shape, needed, f"double_{name}")
+        if values is None and places[raw]:
+            kind = varints.get(kind, 0)
+            if kind not in RAW_TYPES:
+                raise DataError(f"has raw_{name} of type {kind}; double (0), float (1) and half precision (2) can be read; save it "
+                                "as one of them")
+            values = _numbers(places[raw], RAW_TYPES[kind], shape, needed, f"raw_{name}")
+            values = values.astype(np.float32) if values is not None and kind == 2 else values
+        found.append(_numbers(places[single], "<f4", shape, needed, name) if values is None else values)
+    if found[0] is None and need_data:
         if needed:
-            raise DataError(f"holds no numbers, its shape {shown(shape)} needs {needed}; save the weights again")
-        values = np.empty(0, np.float32)
-    diff = _gather(data, runs[DOUBLE_DIFF], "<f8", shape, needed, "double_diff")
-    if diff is None:
-        diff = _gather_raw(data, runs[RAW_DIFF], varints.get(RAW_DIFF_TYPE, 0), shape, needed, "raw_diff")
-    if diff is None:
-        diff = _gather(data, runs[DIFF], "<f4", shape, needed, "diff")
-    return StoredBlob(shape, values, diff, legacy, has_shape)
+            raise DataError(f"holds no numbers, its shape {shown(shape)} needs {needed}; save it again")
+        found[0] = np.empty(0, np.float32)
+    return StoredBlob(shape, *found, legacy, has_shape)
+
+
+def _fields(data, start, end):
+    """Return views of a BlobProto's fields by number, its varints, and the places of what is neither, as `scan` does."""
+    found, varints, rest = scan(data, start, end, range(1, 14))
+    places = {number: [] for number in range(1, 14)}
+    for number, first, last in found:
+        places[number].append(memoryview(data)[first:last])
+    return places, varints, rest
+
+
+def _packed(content, shape, needed):
+    """Return a BlobProto with each repeated field in one piece: some files have a tag before each number, or several pieces."""
+    most = MOST_BYTES * (needed + MAX_AXES)
+    if len(content) > most:
+        raise DataError(f"has {len(content)} bytes, a blob of shape {shown(shape)} has at most {most}; save it again")
+    check_bytes(4 * needed, f"a blob of shape {shown(shape)}")
+    try:
+        return caffe_pb2.BlobProto.FromString(bytes(content)).SerializeToString()
+    except DecodeError as cause:
+        raise DataError(f"is no BlobProto or is damaged ({cause}); fetch the file again") from cause
+
+
+def read_dims(pieces):
+    """Return the sizes in a serialized BlobShape, a list of its pieces; raise DataError beyond 32 axes."""
+    # A size has at most 12 bytes. What is longer is not parsed: its sizes would take a multiple of the file's memory.
+    too_long = sum(map(len, pieces)) > 12 * MAX_AXES
+    try:
+        shape = None if too_long else caffe_pb2.BlobShape.FromString(b"".join(pieces))
+    except DecodeError as cause:
+        raise DataError(f"has a shape that is damaged ({cause}); fetch the file again") from cause
+    if shape is None or len(shape.dim) > MAX_AXES:
+        raise DataError(f"has a shape of more than {MAX_AXES} axes, the most that Caffe stores")
+    dims = tuple(shape.dim)
+    if shape.ByteSize() != caffe_pb2.BlobShape(dim=dims).ByteSize():
+        raise DataError("has a shape that holds something other than dims; fetch the file again")
+    return dims
 
 
 def int32(value):
@@ -129,48 +169,52 @@ def _count(dims):
     """Return the product of `dims`, or raise DataError if no blob can have this shape."""
     for dim in dims:
         if dim < 0:
-            raise DataError(f"has the shape {shown(dims)}: {dim} is negative; save the weights again")
+            raise DataError(f"has the shape {shown(dims)}: {dim} is negative; save it again")
     count = math.prod(dims)
     if count > MAX_COUNT or max(dims, default=0) > MAX_COUNT:
         raise DataError(f"has the shape {shown(dims)}, {count} numbers; a blob holds at most {MAX_COUNT}")
     return count
 
 
-def _gather_raw(data, runs, kind, shape, needed, name):
-    """Return the numbers of the bytes field `name`, whose type is number `kind`; None if there are none."""
-    runs = [run for run in runs if run[0] == COUNTED][-1:]  # a bytes field that comes twice counts once, the last time
-    if not runs:
-        return None
-    if kind not in RAW_TYPES:
-        raise DataError(f"has {name} of type {kind}; double (0), float (1) and half precision (2) can be read; save the weights "
-                        "as one of them")
-    values = _gather(data, runs, RAW_TYPES[kind], shape, needed, name)
-    return values if values is None or kind != 2 else values.astype(np.float32)
-
-
-def _gather(data, runs, dtype, shape, needed, name):
-    """Return the numbers of one repeated field as an array of one axis; None if there are none.
-
-    A field in one piece becomes a view of `data`; one in several pieces, or with a tag before each number, a copy.
-    """
-    width = int(dtype[2])
-    pieces = []  # offset, stride, numbers
-    for wire, first, stride, count in runs:
-        if wire == COUNTED:
-            if count % width:
-                raise DataError(f"{name} has {count} bytes, no multiple of {width}; the file is damaged, fetch it again")
-            pieces.append((first, width, count // width))
-        elif wire == (FOUR_BYTES if width == 4 else EIGHT_BYTES):  # protobuf skips the other as unknown
-            pieces.append((first, stride, count))
-    total = sum(count for _, _, count in pieces)
-    if total == 0:
-        return None
-    if total != needed:
+def _numbers(places, dtype, shape, needed, name):
+    """Return the numbers of a field of bytes as a view, or None; of several fields the last counts, as in protobuf."""
+    content = places[-1] if places else b""
+    total, odd = divmod(len(content), int(dtype[2]))
+    if odd:
+        raise DataError(f"{name} has {len(content)} bytes, no multiple of {dtype[2]}; the file is damaged, fetch it again")
+    if total not in (0, needed):
         what = f"{total} number" + "s" * (total > 1)
-        raise DataError(f"holds {what} in {name}, its shape {shown(shape)} needs {needed}; save the weights again")
-    views = [np.ndarray(count, dtype, data, first, (stride,)) for first, stride, count in pieces]
-    if len(views) == 1 and pieces[0][1] == width:
-        return views[0]
-    values = np.concatenate(views)
-    values.flags.writeable = False
-    return values
+        raise DataError(f"holds {what} in {name}, its shape {shown(shape)} needs {needed}; save it again")
+    return np.frombuffer(content, dtype) if total else None
+
+
+def blob_parts(blob):
+    """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied."""
+    shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
+    parts = [*counted(SHAPE, [shape])]
+    for values, single, double in ((blob.data, DATA, DOUBLE_DATA), (blob.diff, DIFF, DOUBLE_DIFF)):
+        if values is None:
+            continue
+        if values.dtype not in (np.float32, np.float64):
+            raise DataError(f"holds {values.dtype}, float32 and float64 can be stored; convert it with astype")
+        if values.size != np.prod(blob.shape, dtype=np.int64):
+            raise DataError(f"holds {values.size} numbers, its shape {shown(blob.shape)} needs another count")
+        little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        number = single if values.dtype == np.float32 else double
+        parts += counted(number, [little.reshape(-1).view(np.uint8)])
+    return parts
+
+
+def counted(number, parts):
+    """Return `parts`, a list of bytes or of arrays of bytes that are field `number`, with its tag and length in front."""
+    return [varint(number << 3 | 2) + varint(sum(map(len, parts))), *parts]
+
+
+def varint(value):
+    """Return a number from 0 to 2**64 - 1 in protobuf's variable length."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

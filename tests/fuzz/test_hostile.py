@@ -22,6 +22,7 @@ from minicaffe.proto.atomic import check_writable, replacing
 from minicaffe.proto.binary import MAX_DEFINITION
 from minicaffe.proto.files import MAX_LAYERS, PIECE, is_hdf5, map_bytes, read_bytes, read_lines
 from minicaffe.proto.reader import MAX_TOKENS
+from minicaffe.proto.stored import varint
 from minicaffe.proto.text import parse_text, read_text
 from minicaffe.proto.upgrade import load, read_net_file, read_weights
 from minicaffe.proto.wire import MAX_PARTS
@@ -212,7 +213,7 @@ def test_a_text_with_more_than_any_net_has(tmp_path, text, words):
 
 def entry(content, tag=b"\xa2\x06"):
     """Return a field of NetParameter, by default `layer`."""
-    return tag + binary.varint(len(content)) + content
+    return tag + varint(len(content)) + content
 
 
 @pytest.mark.parametrize("content, words", [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicaffe.errors import DataError, Error, FileError
+from minicaffe.errors import DataError, Error, FileError, ShapeError
 from minicaffe.proto import (
     LayerBlobs,
     StoredBlob,
@@ -24,6 +24,7 @@ from minicaffe.proto import (
     write_net,
     write_solver_state,
 )
+from minicaffe.proto.stored import counted, varint
 
 RNG = np.random.default_rng(7)
 
@@ -97,11 +98,11 @@ def peak_of(work):
 
 
 def packed(number, values):
-    return binary.varint(number << 3 | 2) + binary.varint(4 * len(values)) + np.float32(values).tobytes()
+    return varint(number << 3 | 2) + varint(4 * len(values)) + np.float32(values).tobytes()
 
 
 def unpacked(number, values):
-    return b"".join(binary.varint(number << 3 | 5) + struct.pack("<f", value) for value in values)
+    return b"".join(varint(number << 3 | 5) + struct.pack("<f", value) for value in values)
 
 
 def test_numbers_in_pieces():
@@ -132,8 +133,8 @@ def test_double_wins_and_scalars():
 
 def raw(number, content, kind=None):
     """Return the fields of raw numbers (NVIDIA's fork, OpenCV): the type, a varint, stands two fields before the bytes."""
-    kind = b"" if kind is None else binary.varint(number - 2 << 3) + binary.varint(kind)
-    return kind + b"".join(binary.counted(number, [content]))
+    kind = b"" if kind is None else varint(number - 2 << 3) + varint(kind)
+    return kind + b"".join(counted(number, [content]))
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(None, "<f8"), (0, "<f8"), (1, "<f4"), (2, "<f2")])
@@ -191,6 +192,37 @@ def test_impossible_blobs(tmp_path, blob, words):
     assert peak < 400_000
     assert str(caught.value).startswith(f"{path}: layer 'fc' (InnerProduct): blobs[1]: ")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"".join(counted(900, [bytes(10_000_000)])) + packed(5, [1, 2]), "has 100000.. bytes, a blob of shape 2 has at most 1496; save it"),
+    (unpacked(5, [1]), "holds 1 number in data, its shape 2 needs 2"),
+    (packed(5, [1, 2]) + unpacked(5, [3]), "holds 3 numbers in data"),
+    (packed(5, [1]) + packed(5, [1, 2]), "holds 3 numbers in data"),
+    (b"".join(counted(7, [b"\x0a\x01\x01" * 40])), "more than 32 axes"),
+    (b"".join(counted(7, [bytes(10_000_000)])), "more than 32 axes"),
+    (b"".join(counted(7, [b"\x12\x01a"])), "a shape that holds something other than dims"),
+    (b"".join(counted(7, [b"\x0a\x09\x01"])), "a shape that is damaged"),
+])
+def test_blobs_in_pieces_that_cannot_be(content, words):
+    message = caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=[2])).SerializeToString() + content
+
+    def read():
+        with pytest.raises(DataError, match=words):
+            parse_blob(message)
+    assert peak_of(read)[1] < 400_000
+
+
+def test_unpacked_numbers_keep_to_the_budget(tmp_path, monkeypatch):
+    net = caffe_pb2.NetParameter(name="old")
+    net.layer.add(name="fc", type="InnerProduct")
+    blob = caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=[1000])).SerializeToString() + unpacked(5, range(1000))
+    layer = net.layer[0].SerializeToString() + b"".join(counted(7, [blob]))
+    (tmp_path / "w").write_bytes(b"".join(counted(100, [layer])))
+    np.testing.assert_array_equal(read_net(tmp_path / "w")[1][0].blobs[0].data, range(1000))
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "3999")
+    with pytest.raises(ShapeError, match=r"w: layer 'fc' \(InnerProduct\): blobs\[0\]: a blob of shape 1000 would take 4000 bytes"):
+        read_net(tmp_path / "w")
 
 
 def test_truncated_and_other_files(tmp_path):

@@ -1,0 +1,73 @@
+from libc.stdint cimport uint8_t, uint64_t
+
+cdef enum:  # how a value is stored, the lowest three bits of its tag
+    VARINT, EIGHT_BYTES, COUNTED, GROUP, GROUP_END, FOUR_BYTES
+
+cdef enum:  # what next_field met
+    END, CUT, MALFORMED, FIELD
+
+cdef enum:
+    MAX_GROUPS = 100  # one in another, as protobuf's own limit
+
+cdef struct Field:
+    uint64_t tag
+    uint64_t value        # VARINT: the number; else the bytes of the content, which end where the next field begins
+    const uint8_t* start  # of the tag
+
+cdef inline int varint(const uint8_t** at, const uint8_t* end, uint64_t* value) noexcept nogil:
+    """Read 1 to 10 bytes of 7 bits, the lowest first."""
+    cdef int shift = 0
+    cdef uint8_t byte
+    value[0] = 0
+    while shift < 70:
+        if at[0] == end:
+            return CUT
+        byte = at[0][0]
+        at[0] += 1
+        value[0] |= (<uint64_t>(byte & 127)) << shift if shift < 64 else 0
+        if byte < 128:
+            return FIELD
+        shift += 7
+    return MALFORMED
+
+
+cdef inline int next_field(const uint8_t** at, const uint8_t* end, Field* field) noexcept nogil:
+    """Read a field and go behind it, also behind groups before it, which no message of Caffe has.
+
+    Returns FIELD; END where there is none; CUT or MALFORMED if protobuf could not read it, which begins at `field.start`.
+    """
+    cdef uint64_t groups[MAX_GROUPS]
+    cdef uint64_t number
+    cdef int wire, reason, depth = 0
+    while at[0] != end:
+        field.start = at[0]
+        field.value = 0
+        reason = varint(at, end, &field.tag)
+        if reason != FIELD:
+            return reason
+        wire, number = field.tag & 7, field.tag >> 3
+        if number == 0 or field.tag >> 32:
+            return MALFORMED
+        if wire == VARINT or wire == COUNTED:
+            reason = varint(at, end, &field.value)
+            if reason != FIELD:
+                return reason
+        elif wire == FOUR_BYTES or wire == EIGHT_BYTES:
+            field.value = 4 if wire == FOUR_BYTES else 8
+        elif wire == GROUP and depth < MAX_GROUPS:
+            groups[depth] = number
+            depth += 1
+            continue
+        elif wire == GROUP_END and depth and groups[depth - 1] == number:
+            depth -= 1
+            continue
+        else:
+            return MALFORMED
+        if wire != VARINT:
+            if field.value > <uint64_t>(end - at[0]):
+                return CUT
+            at[0] += field.value
+        if depth == 0:
+            return FIELD
+    field.value = 0
+    return CUT if depth else END
