@@ -19,6 +19,7 @@ from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
+from minicaffe.proto.stored import StoredBlob, blob_of, blob_parts
 
 cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
@@ -581,12 +582,9 @@ cdef class Blob:
     def to_proto(self, proto, bint write_diff=False):
         """Write shape and values to a BlobProto (float to `data`, double to `double_data`); legacy fields stay unset."""
         check_message(proto, "BlobProto", "proto")
-        proto.Clear()
-        proto.shape.dim.extend(self.shape)
-        double = "double_" if self.dtype == DOUBLE else ""
-        getattr(proto, double + "data").extend(self.cpu_data.ravel())
-        if write_diff:
-            getattr(proto, double + "diff").extend(self.cpu_diff.ravel())
+        kind = np.float64 if self.dtype == DOUBLE else np.float32
+        diff = self.cpu_diff.astype(kind, copy=False) if write_diff else None
+        proto.ParseFromString(b"".join(blob_parts(StoredBlob(self.shape, self.cpu_data.astype(kind, copy=False), diff))))
         return proto
 
     def from_proto(self, proto, bint reshape=True):
@@ -597,24 +595,19 @@ cdef class Blob:
         ShapeError
             If `reshape` is false and the shapes differ.
         DataError
-            If the number of values is not the product of the shape.
+            If the number of values is not the product of the shape, or no blob can have that shape.
         WrongTypeError
             If `proto` is no BlobProto.
         """
         check_message(proto, "BlobProto", "proto")
-        legacy = any(proto.HasField(f) for f in ("num", "channels", "height", "width"))
-        shape = (proto.num, proto.channels, proto.height, proto.width) if legacy else tuple(proto.shape.dim)
+        stored = blob_of(proto)
         if reshape:
-            self.reshape_to(shape)
-        elif not self.shape_equals(shape, legacy):
-            raise ShapeError(f"the stored shape is {list(shape)}, the blob has {list(self.shape)}")
-        for part in ("data", "diff"):
-            values = getattr(proto, "double_" + part) or getattr(proto, part)
-            if not values and part == "diff":
-                continue
-            if len(values) != self.count:
-                raise DataError(f"{len(values)} values for shape {list(shape)}, which needs {self.count}", field=part)
-            getattr(self, part).reshape(-1)[:] = values
+            self.reshape_to(stored.shape)
+        elif not self.shape_equals(stored.shape, stored.legacy):
+            raise ShapeError(f"the stored shape is {list(stored.shape)}, the blob has {list(self.shape)}")
+        self.data.reshape(-1)[:] = stored.data
+        if stored.diff is not None:
+            self.diff.reshape(-1)[:] = stored.diff
 
     def shape_equals(self, shape, bint legacy=False):
         """Whether a stored shape fits: exactly, or for four `legacy` numbers aligned from the last axis."""

@@ -172,8 +172,8 @@ def find_mean(given, training, channels, imagenet):
     try:
         if training:
             return training.mean(channels)
-    except FileError as error:
-        if not imagenet:
+    except (FileError, DataError) as error:
+        if not imagenet or isinstance(error, DataError):
             error.message += f"; {training.file} names it; give another by --mean, or --mean '' for none"
             raise
         options.tell(str(error))

@@ -19,7 +19,7 @@ MAX_COUNT = 2**31 - 1  # elements of a blob: Caffe counts them in an int
 MAX_AXES = 32  # Caffe's kMaxBlobAxes
 
 # Field numbers of BlobProto in proto/caffe.proto.
-LEGACY = (1, 2, 3, 4)  # num, channels, height, width
+LEGACY, LEGACY_NAMES = (1, 2, 3, 4), ("num", "channels", "height", "width")
 DATA, DIFF, SHAPE, DOUBLE_DATA, DOUBLE_DIFF = 5, 6, 7, 8, 9
 # NVIDIA's fork of Caffe and OpenCV's shrinkCaffeModel write the numbers as bytes, with a number for their type before them.
 RAW_DATA_TYPE, RAW_DIFF_TYPE, RAW_DATA, RAW_DIFF = 10, 11, 12, 13
@@ -90,11 +90,10 @@ def shown(shape):
     return "x".join(map(str, shape)) or "()"
 
 
-def parse_blob(data, start=0, end=None, need_data=True):
+def parse_blob(data, start=0, end=None):
     """Return the `StoredBlob` of a serialized BlobProto, bytes `start` to `end` of the buffer `data`.
 
-    A BlobProto inside a message that is already parsed is read by ``parse_blob(blob_proto.SerializeToString())``. Raises DataError
-    if the shape is impossible, or the number of values is not its product. Without values `data` is None unless `need_data`.
+    Raises DataError if the shape is impossible, or the number of values is not its product. `blob_of` reads a BlobProto message.
     """
     places, varints, rest = _fields(data, start, len(data) if end is None else end)
     legacy = not varints.keys().isdisjoint(LEGACY)
@@ -116,11 +115,31 @@ def parse_blob(data, start=0, end=None, need_data=True):
             values = _numbers(places[raw], RAW_TYPES[kind], shape, needed, f"raw_{name}")
             values = values.astype(np.float32) if values is not None and kind == 2 else values
         found.append(_numbers(places[single], "<f4", shape, needed, name) if values is None else values)
-    if found[0] is None and need_data:
+    if found[0] is None:
         if needed:
             raise DataError(f"holds no numbers, its shape {shown(shape)} needs {needed}; save it again")
         found[0] = np.empty(0, np.float32)
     return StoredBlob(shape, *found, legacy, has_shape)
+
+
+def blob_of(message, need_data=True):
+    """Return the `StoredBlob` of a BlobProto message; as `parse_blob`, but the numbers are copied.
+
+    Newer versions of protobuf let NumPy copy them in a tenth of the time in which they serialize them. Unless `need_data`, `data`
+    may be None.
+    """
+    legacy = any(map(message.HasField, LEGACY_NAMES))
+    shape = tuple(getattr(message, name) for name in LEGACY_NAMES) if legacy else read_dims([message.shape.SerializeToString()])
+    needed = _count(shape)
+    found = []
+    for name in ("data", "diff"):
+        double = len(getattr(message, f"double_{name}")) > 0
+        values = getattr(message, f"double_{name}" if double else name)
+        _check_total(len(values), shape, needed, f"double_{name}" if double else name)
+        found.append(np.array(values, np.float64 if double else np.float32) if len(values) else None)
+    if found[0] is None and need_data:  # raw numbers, or none, which is an error
+        return parse_blob(message.SerializeToString())
+    return StoredBlob(shape, *found, legacy, message.HasField("shape"))
 
 
 def _fields(data, start, end):
@@ -182,10 +201,15 @@ def _numbers(places, dtype, shape, needed, name):
     total, odd = divmod(len(content), int(dtype[2]))
     if odd:
         raise DataError(f"{name} has {len(content)} bytes, no multiple of {dtype[2]}; the file is damaged, fetch it again")
+    _check_total(total, shape, needed, name)
+    return np.frombuffer(content, dtype) if total else None
+
+
+def _check_total(total, shape, needed, name):
+    """Raise DataError unless a field holds as many numbers as its blob needs, or none."""
     if total not in (0, needed):
         what = f"{total} number" + "s" * (total > 1)
         raise DataError(f"holds {what} in {name}, its shape {shown(shape)} needs {needed}; save it again")
-    return np.frombuffer(content, dtype) if total else None
 
 
 def blob_parts(blob):

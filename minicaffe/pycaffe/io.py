@@ -16,36 +16,36 @@ from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, Wron
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import file_error, read_bytes
+from minicaffe.proto.stored import StoredBlob, blob_of, blob_parts
 
 
 def blobproto_to_array(blob, return_diff=False):
-    """Return the values (or diffs) of a BlobProto as an array.
+    """Return the values (or diffs) of a BlobProto as an array of float32.
 
     Raises
     ------
-    ShapeError
-        For several values without a shape, or a shape that does not fit their number.
+    DataError
+        For several values without a shape, a shape that does not fit their number, or no diffs.
     """
     check_message(blob, "BlobProto", "blob")
-    values = np.array(blob.diff if return_diff else blob.data, np.float32)
-    if any(blob.HasField(f) for f in ("num", "channels", "height", "width")):
-        shape = (blob.num, blob.channels, blob.height, blob.width)
-    else:
-        shape = tuple(blob.shape.dim)
-    if min(shape, default=1) < 0 or values.size != math.prod(shape):
-        raise ShapeError(f"{values.size} values do not fit shape {list(shape)}", field="diff" if return_diff else "data")
-    return values.reshape(shape)
+    stored = blob_of(blob, need_data=not return_diff)
+    values = stored.diff if return_diff else stored.data
+    if values is None:
+        raise DataError("the blob holds no diffs; read its data", field="diff")
+    return values.reshape(stored.shape).astype(np.float32, copy=False)
 
 
 def array_to_blobproto(arr, diff=None):
-    """Return a BlobProto with the shape and values of `arr`, and with `diff` if given."""
+    """Return a BlobProto with the shape and values of `arr`, and with `diff` if given.
+
+    Raises
+    ------
+    DataError
+        If `diff` has another number of values than `arr`.
+    """
     arr = np.asarray(arr)
-    blob = caffe_pb2.BlobProto()
-    blob.shape.dim.extend(arr.shape)
-    blob.data.extend(arr.astype(float).ravel())
-    if diff is not None:
-        blob.diff.extend(np.asarray(diff).astype(float).ravel())
-    return blob
+    stored = StoredBlob(arr.shape, arr.astype(np.float32), None if diff is None else np.asarray(diff).astype(np.float32))
+    return caffe_pb2.BlobProto.FromString(b"".join(blob_parts(stored)))
 
 
 def arraylist_to_blobprotovector_str(arraylist):

@@ -113,6 +113,9 @@ def test_a_crop_without_the_database(minicaffe, pictures, tmp_path):
     minicaffe(*common)
     np.testing.assert_allclose(np.load("out.npy"), want, rtol=2e-4, atol=1e-6)  # the mean file knows the size
     assert "no such database" in minicaffe(*common[:6], "net.prototxt", *common[7:], status=1)
+    (tmp_path / "mean.binaryproto").write_bytes(b"\xff")
+    told = minicaffe(*common, status=1)
+    assert "mean.binaryproto: is no mean file: is cut off" in told and "net.prototxt names it; give another by --mean" in told
     (tmp_path / "mean.binaryproto").unlink()
     assert "net.prototxt names it; give another by --mean, or --mean '' for none" in minicaffe(*common, status=1)
     minicaffe(*common, "--mean_file=")

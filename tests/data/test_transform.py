@@ -191,14 +191,18 @@ def test_mean_files_with_shape_and_double_data(tmp_path):
     ("content", "kind", "message"),
     [
         (None, FileError, "mean file cannot be read"),
-        (b"\xff\xff", FileError, "no binary BlobProto"),
+        (b"\xff\xff", DataError, "is no mean file: is cut off: .* or make one with 'minicaffe data mean'"),
         (
             caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]),
             DataError,
-            "1 x 1 x 2 x 2 and holds 1 values",
+            "is no mean file: holds 1 number in data, its shape 1x1x2x2 needs 4",
         ),
-        (caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]), DataError, "2 x 1 x 1 x 1"),
-        (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "and holds 0 values"),
+        (
+            caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]),
+            DataError,
+            "is no mean file: has the shape 2x1x1x1 in the place of 1 x channels x height x width",
+        ),
+        (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "a blob holds at most 2147483647"),
         (caffe_pb2.BlobProto(), DataError, "is empty, where a mean file"),
     ],
 )

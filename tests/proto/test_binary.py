@@ -24,7 +24,7 @@ from minicaffe.proto import (
     write_net,
     write_solver_state,
 )
-from minicaffe.proto.stored import counted, varint
+from minicaffe.proto.stored import blob_of, counted, varint
 
 RNG = np.random.default_rng(7)
 
@@ -121,6 +121,7 @@ def test_numbers_in_pieces():
             blob = parse_blob(message)
             np.testing.assert_array_equal(blob.data, range(6))
             np.testing.assert_array_equal(blob.data, caffe_pb2.BlobProto.FromString(message).data)
+            np.testing.assert_array_equal(blob.data, blob_of(caffe_pb2.BlobProto.FromString(message)).data)
 
 
 def test_double_wins_and_scalars():
@@ -129,6 +130,24 @@ def test_double_wins_and_scalars():
     blob = parse_blob(caffe_pb2.BlobProto(data=[5]).SerializeToString())
     assert (blob.shape, blob.has_shape, blob.data.tolist()) == ((), False, [5])
     assert parse_blob(blob_proto((3, 0)).SerializeToString()).shape == (3, 0)
+
+
+@pytest.mark.parametrize("message", [
+    blob_proto((2, 3)), blob_proto((2,), data=[9, 9], double_data=[1, 2], double_diff=[3, 4]), caffe_pb2.BlobProto(data=[5]),
+    caffe_pb2.BlobProto(num=1, channels=2, height=1, width=1, data=[1, 2], diff=[3, 4]), blob_proto((3, 0)), blob_proto((3, 0), data=[]),
+    caffe_pb2.BlobProto.FromString(blob_proto((2,), data=[]).SerializeToString() + b"\x50\x02\x62\x04\x00\x3c\x00\x40"),  # 1 and 2 in halves
+    blob_proto((2, 3), data=[1]), blob_proto((2, 3), data=[]), blob_proto([1] * 33, data=[1]), blob_proto((2, -3), data=[1]),
+    blob_proto((2,), data=[1, 2], diff=[1]),
+])
+def test_messages_are_read_as_their_bytes(message):
+    def read(how, what):
+        try:
+            blob = how(what)
+        except DataError as error:
+            return str(error)
+        diff = blob.diff if blob.diff is None else (blob.diff.tolist(), blob.diff.dtype)
+        return blob.shape, blob.legacy, blob.has_shape, blob.data.tolist(), blob.data.dtype, diff
+    assert read(blob_of, message) == read(parse_blob, message.SerializeToString())
 
 
 def raw(number, content, kind=None):

@@ -19,8 +19,25 @@ def test_blobs_both_ways():
         np.testing.assert_array_equal(array, other)
     legacy = caffe_pb2.BlobProto(num=1, channels=2, height=1, width=3, data=range(6))
     assert io.blobproto_to_array(legacy).shape == (1, 2, 1, 3)
-    with pytest.raises(ShapeError, match="100 values"):
+    with pytest.raises(DataError, match=r"holds 100 numbers in data, its shape \(\) needs 1"):
         io.blobproto_to_array(caffe_pb2.BlobProto(data=[0] * 100))
+
+
+def test_diffs_and_doubles_of_blobs():
+    array = np.arange(6).reshape(2, 3)
+    blob = io.array_to_blobproto(array, -array)
+    assert list(blob.data) == list(range(6)) and list(blob.shape.dim) == [2, 3]
+    np.testing.assert_array_equal(io.blobproto_to_array(blob, return_diff=True), -array)
+    blob.ClearField("data")
+    np.testing.assert_array_equal(io.blobproto_to_array(blob, return_diff=True), -array)
+    with pytest.raises(DataError, match="holds no numbers, its shape 2x3 needs 6"):
+        io.blobproto_to_array(blob)
+    doubles = caffe_pb2.BlobProto(shape=blob.shape, double_data=range(6))
+    np.testing.assert_array_equal(io.blobproto_to_array(doubles), array)
+    with pytest.raises(DataError, match="holds no diffs"):
+        io.blobproto_to_array(doubles, return_diff=True)
+    with pytest.raises(DataError, match="holds 5 numbers, its shape 2x3 needs another count"):
+        io.array_to_blobproto(array, np.zeros(5))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
