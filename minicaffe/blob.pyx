@@ -19,7 +19,7 @@ from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
-from minicaffe.proto.stored import StoredBlob, blob_of, blob_parts
+from minicaffe.proto.stored import StoredBlob, blob_of, bytes_of
 
 cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
@@ -584,7 +584,7 @@ cdef class Blob:
         check_message(proto, "BlobProto", "proto")
         kind = np.float64 if self.dtype == DOUBLE else np.float32
         diff = self.cpu_diff.astype(kind, copy=False) if write_diff else None
-        proto.ParseFromString(b"".join(blob_parts(StoredBlob(self.shape, self.cpu_data.astype(kind, copy=False), diff))))
+        proto.ParseFromString(bytes_of(StoredBlob(self.shape, self.cpu_data.astype(kind, copy=False), diff)))
         return proto
 
     def from_proto(self, proto, bint reshape=True):

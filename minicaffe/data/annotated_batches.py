@@ -1,11 +1,11 @@
 """Batches of pictures and the boxes on them, for the prefetch thread (SSD's annotated_data_layer.cpp)."""
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from minicaffe.data.record_batches import RecordBatches, picture
 from minicaffe.errors import DataError, Error
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary import parse_message
 
 COLUMNS = 8  # of a row of the labels
 
@@ -66,10 +66,7 @@ class AnnotatedBatches(RecordBatches):
 
 def parse(value):
     """Return the AnnotatedDatum in a record. Raises DataError if the bytes are none, or it holds no picture."""
-    try:
-        record = caffe_pb2.AnnotatedDatum.FromString(value)
-    except DecodeError:
-        raise DataError("is no AnnotatedDatum: protobuf cannot read it") from None
+    record = parse_message(caffe_pb2.AnnotatedDatum, value)
     if not record.HasField("datum"):
         raise DataError("is an AnnotatedDatum without a picture; a database of plain Datum is for the layer Data")
     return record

@@ -1,12 +1,12 @@
 """Batches of the records of a database, for the prefetch thread (Caffe data_layer.cpp)."""
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from minicaffe.data.datum import datum_array, datum_labels, decode_image
 from minicaffe.data.db import open_db
 from minicaffe.errors import DataError, Error
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary import parse_message
 
 
 class RecordBatches:
@@ -75,10 +75,7 @@ class RecordBatches:
         pictures, labels = [], []
         for i, (value, number) in enumerate(zip(values, numbers, strict=True)):
             try:
-                try:
-                    datum = caffe_pb2.Datum.FromString(bytes(value))
-                except DecodeError:
-                    raise DataError("is no Datum: protobuf cannot read it") from None
+                datum = parse_message(caffe_pb2.Datum, bytes(value))
                 pictures.append(self.augmenter.picture(picture(datum, *self.colours), number))
             except Error as error:
                 raise error.at(record=i)

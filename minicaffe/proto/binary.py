@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from minicaffe.errors import DataError, Error
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes
-from minicaffe.proto.stored import LayerBlobs, StoredBlob, StoredState, blob_parts, counted, int32, parse_blob, shown
+from minicaffe.proto.stored import MAX_FILE, LayerBlobs, StoredBlob, StoredState, blob_parts, counted, int32, parse_blob, shown
 from minicaffe.proto.wire import MAX_PARTS, scan
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
 MAX_DEFINITION = 32 << 20  # bytes of a net without its numbers; two of them make a message of 60
 
 # Field numbers of proto/caffe.proto.

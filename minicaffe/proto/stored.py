@@ -17,6 +17,7 @@ from minicaffe.proto.wire import scan
 
 MAX_COUNT = 2**31 - 1  # elements of a blob: Caffe counts them in an int
 MAX_AXES = 32  # Caffe's kMaxBlobAxes
+MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
 
 # Field numbers of BlobProto in proto/caffe.proto.
 LEGACY, LEGACY_NAMES = (1, 2, 3, 4), ("num", "channels", "height", "width")
@@ -210,6 +211,15 @@ def _check_total(total, shape, needed, name):
     if total not in (0, needed):
         what = f"{total} number" + "s" * (total > 1)
         raise DataError(f"holds {what} in {name}, its shape {shown(shape)} needs {needed}; save it again")
+
+
+def bytes_of(blob):
+    """Return a serialized BlobProto as bytes; raise DataError as `blob_parts`, or if protobuf could not read it."""
+    parts = blob_parts(blob)
+    size = sum(map(len, parts))
+    if size > MAX_FILE:
+        raise DataError(f"would have {size} bytes as a BlobProto, protobuf reads {MAX_FILE} at most; divide it")
+    return b"".join(parts)
 
 
 def blob_parts(blob):

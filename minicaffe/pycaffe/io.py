@@ -16,7 +16,7 @@ from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, Wron
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import file_error, read_bytes
-from minicaffe.proto.stored import StoredBlob, blob_of, blob_parts
+from minicaffe.proto.stored import StoredBlob, blob_of, bytes_of
 
 
 def blobproto_to_array(blob, return_diff=False):
@@ -41,11 +41,11 @@ def array_to_blobproto(arr, diff=None):
     Raises
     ------
     DataError
-        If `diff` has another number of values than `arr`.
+        If `diff` has another number of values than `arr`, or both together more bytes than protobuf reads.
     """
     arr = np.asarray(arr)
     stored = StoredBlob(arr.shape, arr.astype(np.float32), None if diff is None else np.asarray(diff).astype(np.float32))
-    return caffe_pb2.BlobProto.FromString(b"".join(blob_parts(stored)))
+    return caffe_pb2.BlobProto.FromString(bytes_of(stored))
 
 
 def arraylist_to_blobprotovector_str(arraylist):

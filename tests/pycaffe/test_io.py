@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from minicaffe import io
+from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, stored
 
 
 def test_blobs_both_ways():
@@ -38,6 +39,16 @@ def test_diffs_and_doubles_of_blobs():
         io.blobproto_to_array(doubles, return_diff=True)
     with pytest.raises(DataError, match="holds 5 numbers, its shape 2x3 needs another count"):
         io.array_to_blobproto(array, np.zeros(5))
+
+
+def test_blobs_beyond_what_protobuf_reads(monkeypatch):
+    monkeypatch.setattr(stored, "MAX_FILE", 412)
+    blob = Blob((101,))
+    proto = blob.to_proto(caffe_pb2.BlobProto())
+    for write in (lambda: io.array_to_blobproto(np.zeros(102)), lambda: blob.to_proto(proto, write_diff=True)):
+        with pytest.raises(DataError, match=r"would have \d+ bytes as a BlobProto, protobuf reads 412 at most"):
+            write()
+    assert len(proto.data) == 101
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
