@@ -8,9 +8,9 @@ of a field win and steps over fields it does not know.
 Stricter than Caffe: C x H x W must be exactly the number of bytes or floats. Not done here: writing (caffe_pb2 does).
 """
 
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
-from minicaffe.proto.wire cimport COUNTED, CUT, FIELD, FOUR_BYTES, VARINT, Field, next_field
+from minicaffe.proto.wire cimport COUNTED, CUT, FIELD, FOUR_BYTES, VARINT, Field, next_field, repeats
 
 import os
 import sys
@@ -20,6 +20,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, DependencyError
 from minicaffe.memory.budget import max_blob_bytes
+from minicaffe.proto.wire import gather
 
 PIXELS = "OPENCV_IO_MAX_IMAGE_PIXELS"
 
@@ -34,7 +35,6 @@ FAULTS = (
 )
 cdef enum:
     FINE = 0, EMPTY = 3, BAD_SHAPE, BAD_SIZE, BAD_FLOATS  # CUT and MALFORMED: 1 and 2
-    FLOAT = 6 << 3 | FOUR_BYTES  # the tag of one float of float_data
 
 DatumInfo = namedtuple("DatumInfo", "channels height width label encoded size floats")
 DatumInfo.__doc__ = """The fields of a Datum without its content; `size` in bytes of data, `floats` in elements."""
@@ -45,6 +45,7 @@ cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcep
     cdef const uint8_t* end = record + size
     cdef Field field
     cdef int reason = next_field(&at, end, &field)
+    cdef Py_ssize_t count
     memset(datum, 0, sizeof(Datum))
     while reason == FIELD:
         if field.tag == (1 << 3 | VARINT):
@@ -58,13 +59,13 @@ cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcep
             datum.size = field.value
         elif field.tag == (5 << 3 | VARINT):
             datum.label = <int32_t>field.value
-        elif field.tag == FLOAT or field.tag == (6 << 3 | COUNTED):
+        elif field.tag == (6 << 3 | FOUR_BYTES) or field.tag == (6 << 3 | COUNTED):
             if field.value % 4:
                 return CUT
             datum.floats += field.value // 4
-            while end - at > 4 and at[0] == FLOAT:  # mostly all that follow
-                datum.floats += 1
-                at += 5
+            count = repeats(at, end, &field)
+            datum.floats += count
+            at += 5 * count
         elif field.tag == (7 << 3 | VARINT):
             datum.encoded = field.value != 0
         reason = next_field(&at, end, &field)
@@ -87,20 +88,9 @@ cdef int datum_check_raw(const Datum* datum) noexcept nogil:
 
 cdef object copied_floats(const uint8_t* record, uint64_t size, uint64_t count):
     # Little-endian hosts only, as everything minicaffe supports.
-    cdef float[::1] array = np.empty(count, np.float32)
-    cdef uint8_t* floats = <uint8_t*>&array[0]
-    cdef const uint8_t* at = record
-    cdef const uint8_t* end = record + size
-    cdef Field field
-    while next_field(&at, end, &field) == FIELD:
-        if field.tag == FLOAT or field.tag == (6 << 3 | COUNTED):
-            memcpy(floats, at - field.value, field.value)
-            floats += field.value
-            while end - at > 4 and at[0] == FLOAT:
-                memcpy(floats, at + 1, 4)
-                floats += 4
-                at += 5
-    return np.asarray(array)
+    array = np.empty(count, np.float32)
+    gather(<const uint8_t[:size]>record, 0, size, 6, 4, array.view(np.uint8))
+    return array
 
 
 cdef str datum_fault(int reason, const Datum* datum):

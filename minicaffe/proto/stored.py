@@ -11,9 +11,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from minicaffe.errors import DataError
-from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.wire import scan
+from minicaffe.proto.wire import gather, scan
 
 MAX_COUNT = 2**31 - 1  # elements of a blob: Caffe counts them in an int
 MAX_AXES = 32  # Caffe's kMaxBlobAxes
@@ -22,12 +21,10 @@ MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
 # Field numbers of BlobProto in proto/caffe.proto.
 LEGACY, LEGACY_NAMES = (1, 2, 3, 4), ("num", "channels", "height", "width")
 DATA, DIFF, SHAPE, DOUBLE_DATA, DOUBLE_DIFF = 5, 6, 7, 8, 9
+REPEATED = {DATA: ("data", 4), DIFF: ("diff", 4), DOUBLE_DATA: ("double_data", 8), DOUBLE_DIFF: ("double_diff", 8)}
 # NVIDIA's fork of Caffe and OpenCV's shrinkCaffeModel write the numbers as bytes, with a number for their type before them.
 RAW_DATA_TYPE, RAW_DIFF_TYPE, RAW_DATA, RAW_DIFF = 10, 11, 12, 13
 RAW_TYPES = {0: "<f8", 1: "<f4", 2: "<f2"}  # the fork's enum Type; INT, UINT and BOOL (3 to 5) hold no weights
-
-# A BlobProto of n numbers has at most this many bytes for each of them: four repeated fields, with a tag before each number.
-MOST_BYTES = 2 * (5 + 9) + 2 * 8
 
 
 class StoredBlob:
@@ -96,14 +93,18 @@ def parse_blob(data, start=0, end=None):
 
     Raises DataError if the shape is impossible, or the number of values is not its product. `blob_of` reads a BlobProto message.
     """
-    places, varints, rest = _fields(data, start, len(data) if end is None else end)
+    end = len(data) if end is None else end
+    places, varints, rest = _fields(data, start, end)
     legacy = not varints.keys().isdisjoint(LEGACY)
     shape = tuple(int32(varints.get(number, 0)) for number in LEGACY) if legacy else read_dims(places[SHAPE])
     needed = _count(shape)
-    has_shape = bool(places[SHAPE])
-    if rest or any(len(places[number]) > 1 for number in (DATA, DIFF, DOUBLE_DATA, DOUBLE_DIFF)):
-        data = _packed(memoryview(data)[start:end], shape, needed)
-        places, varints, _ = _fields(data, 0, len(data))
+    for number, (name, width) in REPEATED.items():
+        if rest or len(places[number]) > 1:  # a tag before each number, or several pieces
+            size = gather(data, start, end, number, width)
+            _check_total(size // width, shape, needed, name)
+            places[number] = [np.empty(size, np.uint8)]
+            gather(data, start, end, number, width, places[number][0])
+            places[number][0].flags.writeable = False
     found = []
     for single, double, raw, kind, name in ((DATA, DOUBLE_DATA, RAW_DATA, RAW_DATA_TYPE, "data"),
                                             (DIFF, DOUBLE_DIFF, RAW_DIFF, RAW_DIFF_TYPE, "diff")):
@@ -120,7 +121,7 @@ def parse_blob(data, start=0, end=None):
         if needed:
             raise DataError(f"holds no numbers, its shape {shown(shape)} needs {needed}; save it again")
         found[0] = np.empty(0, np.float32)
-    return StoredBlob(shape, *found, legacy, has_shape)
+    return StoredBlob(shape, *found, legacy, bool(places[SHAPE]))
 
 
 def blob_of(message, need_data=True):
@@ -150,18 +151,6 @@ def _fields(data, start, end):
     for number, first, last in found:
         places[number].append(memoryview(data)[first:last])
     return places, varints, rest
-
-
-def _packed(content, shape, needed):
-    """Return a BlobProto with each repeated field in one piece: some files have a tag before each number, or several pieces."""
-    most = MOST_BYTES * (needed + MAX_AXES)
-    if len(content) > most:
-        raise DataError(f"has {len(content)} bytes, a blob of shape {shown(shape)} has at most {most}; save it again")
-    check_bytes(4 * needed, f"a blob of shape {shown(shape)}")
-    try:
-        return caffe_pb2.BlobProto.FromString(bytes(content)).SerializeToString()
-    except DecodeError as cause:
-        raise DataError(f"is no BlobProto or is damaged ({cause}); fetch the file again") from cause
 
 
 def read_dims(pieces):

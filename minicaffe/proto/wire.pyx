@@ -9,6 +9,7 @@ Format: https://protobuf.dev/programming-guides/encoding/
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 from minicaffe.errors import DataError
 
@@ -54,9 +55,10 @@ def scan(const uint8_t[::1] data, Py_ssize_t start, Py_ssize_t end, wanted):
     cdef list found = [], rest = []
     cdef dict varints = {}
     while reason == FIELD:
-        if field.tag != last_tag:  # numbers that are not packed come in millions: look each field up once
+        if field.tag != last_tag:  # look each field up once
             last_tag = field.tag
             is_wanted = (last_tag & 7 == VARINT or last_tag & 7 == COUNTED) and last_tag >> 3 in numbers
+        at += repeats(at, base + end, &field) * <Py_ssize_t>(1 + field.value)
         if is_wanted:
             if field.start != rest_start:
                 rest.append((rest_start - base, field.start - base))
@@ -80,6 +82,35 @@ def scan(const uint8_t[::1] data, Py_ssize_t start, Py_ssize_t end, wanted):
     if rest_start != base + end:
         rest.append((rest_start - base, end))
     return found, varints, rest
+
+
+def gather(const uint8_t[::1] data, Py_ssize_t start, Py_ssize_t end, int number, int width, uint8_t[::1] into=None):
+    """Return how many bytes the numbers of a repeated field have, whatever pieces they are in; copy them to `into`, if given.
+
+    The message is as for `scan`, which has accepted it; `number` is below 16, `width` 4 or 8 bytes.
+    """
+    cdef const uint8_t* at = &data[0] + start
+    cdef const uint8_t* stop = &data[0] + end
+    cdef uint64_t single = number << 3 | (FOUR_BYTES if width == 4 else EIGHT_BYTES)
+    cdef Py_ssize_t _, total = 0, room = -1 if into is None else into.shape[0]
+    cdef uint8_t* out = &into[0] if room > 0 else NULL
+    cdef Field field
+    cdef bint is_wanted
+    while next_field(&at, stop, &field) == FIELD:
+        is_wanted = field.tag == single or field.tag == (number << 3 | COUNTED)
+        if is_wanted:
+            if out != NULL and room - total >= <Py_ssize_t>field.value:  # a file may change while it is read
+                memcpy(out + total, at - field.value, field.value)
+            total += field.value
+        for _ in range(repeats(at, stop, &field)):
+            if is_wanted:
+                if out != NULL and room - total >= width:
+                    memcpy(out + total, at + 1, 4)
+                    if width == 8:
+                        memcpy(out + total + 4, at + 5, 4)
+                total += width
+            at += 1 + field.value
+    return total
 
 
 cdef object damaged(Py_ssize_t at, str what):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicaffe.errors import DataError, Error, FileError, ShapeError
+from minicaffe.errors import DataError, Error, FileError
 from minicaffe.proto import (
     LayerBlobs,
     StoredBlob,
@@ -112,6 +112,7 @@ def test_numbers_in_pieces():
         unpacked(5, range(6)),
         unpacked(5, [0]) + unpacked(6, range(6)) + unpacked(5, [1, 2, 3, 4, 5]),
         packed(5, [0, 1]) + unknown + packed(5, []) + unpacked(5, [2]) + packed(5, [3, 4, 5]),
+        unpacked(21, [7, 8]) + unpacked(5, [0, 1]) + unpacked(21, [9, 9]) + unpacked(5, [2, 3, 4, 5]),  # a tag of two bytes
         unpacked(5, [0, 1, 2]) + unknown + unpacked(5, [3, 4, 5]),  # one run for the eye, two in the file
         unpacked(5, [0]) + unknown + unpacked(5, [1]) + unknown[:6] + unpacked(5, [2, 3, 4, 5]),
         b"\x29" + b"\0" * 8 + packed(5, range(6)),  # eight bytes where floats should be: unknown to protobuf
@@ -214,7 +215,9 @@ def test_impossible_blobs(tmp_path, blob, words):
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (b"".join(counted(900, [bytes(10_000_000)])) + packed(5, [1, 2]), "has 100000.. bytes, a blob of shape 2 has at most 1496; save it"),
+    (b"".join(counted(900, [bytes(10_000_000)])) + packed(5, [1]), "holds 1 number in data, its shape 2 needs 2"),
+    (unpacked(5, [1]) * 2_000_000, "holds 2000000 numbers in data, its shape 2 needs 2"),
+    (b"".join(counted(8, [bytes(7)])) + unpacked(5, [1, 2]), "double_data has 7 bytes, no multiple of 8"),
     (unpacked(5, [1]), "holds 1 number in data, its shape 2 needs 2"),
     (packed(5, [1, 2]) + unpacked(5, [3]), "holds 3 numbers in data"),
     (packed(5, [1]) + packed(5, [1, 2]), "holds 3 numbers in data"),
@@ -232,16 +235,18 @@ def test_blobs_in_pieces_that_cannot_be(content, words):
     assert peak_of(read)[1] < 400_000
 
 
-def test_unpacked_numbers_keep_to_the_budget(tmp_path, monkeypatch):
-    net = caffe_pb2.NetParameter(name="old")
-    net.layer.add(name="fc", type="InnerProduct")
-    blob = caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=[1000])).SerializeToString() + unpacked(5, range(1000))
-    layer = net.layer[0].SerializeToString() + b"".join(counted(7, [blob]))
-    (tmp_path / "w").write_bytes(b"".join(counted(100, [layer])))
-    np.testing.assert_array_equal(read_net(tmp_path / "w")[1][0].blobs[0].data, range(1000))
-    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "3999")
-    with pytest.raises(ShapeError, match=r"w: layer 'fc' \(InnerProduct\): blobs\[0\]: a blob of shape 1000 would take 4000 bytes"):
-        read_net(tmp_path / "w")
+@pytest.mark.parametrize(("single", "kind"), [(5, "f"), (8, "d")])
+def test_numbers_with_a_tag_each(single, kind):
+    width = struct.calcsize(kind)
+    numbers = b"".join(varint(single << 3 | (5 if width == 4 else 1)) + struct.pack(kind, value) for value in range(1000))
+    content = caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=[10, 100])).SerializeToString() + numbers
+    blob = parse_blob(content)
+    np.testing.assert_array_equal(blob.data, range(1000))
+    assert blob.data.dtype == kind and not blob.data.flags.writeable
+    with pytest.raises(DataError, match="holds 999 numbers"):
+        parse_blob(content[:-1 - width])
+    with pytest.raises(DataError, match="is cut off"):
+        parse_blob(content[:-1])
 
 
 def test_truncated_and_other_files(tmp_path):
