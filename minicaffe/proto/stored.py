@@ -100,6 +100,9 @@ def parse_blob(data, start=0, end=None):
     needed = _count(shape)
     for number, (name, width) in REPEATED.items():
         if rest or len(places[number]) > 1:  # a tag before each number, or several pieces
+            if odd := [piece for piece in places[number] if len(piece) % width]:
+                places[number] = odd[:1]  # an error below
+                continue
             size = gather(data, start, end, number, width)
             _check_total(size // width, shape, needed, name)
             places[number] = [np.empty(size, np.uint8)]

@@ -74,7 +74,7 @@ cdef inline int next_field(const uint8_t** at, const uint8_t* end, Field* field)
 
 
 cdef inline Py_ssize_t repeats(const uint8_t* at, const uint8_t* end, const Field* field) noexcept nogil:
-    """Return how many fields from `at` on have the tag of `field` and its 4 or 8 bytes: numbers that are not packed come in millions."""
+    """Return how many fields from `at` on have the tag of `field` and its 4 or 8 bytes: unpacked numbers come in millions."""
     cdef Py_ssize_t count = 0, step = 1 + field.value
     if field.tag < 128 and (field.tag & 7 == FOUR_BYTES or field.tag & 7 == EIGHT_BYTES):
         while end - at >= step and at[0] == field.tag:

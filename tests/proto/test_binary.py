@@ -217,6 +217,7 @@ def test_impossible_blobs(tmp_path, blob, words):
 @pytest.mark.parametrize(("content", "words"), [
     (b"".join(counted(900, [bytes(10_000_000)])) + packed(5, [1]), "holds 1 number in data, its shape 2 needs 2"),
     (unpacked(5, [1]) * 2_000_000, "holds 2000000 numbers in data, its shape 2 needs 2"),
+    (b"".join(counted(5, [bytes(3)]) + counted(5, [bytes(5)])), "data has 3 bytes, no multiple of 4"),
     (b"".join(counted(8, [bytes(7)])) + unpacked(5, [1, 2]), "double_data has 7 bytes, no multiple of 8"),
     (unpacked(5, [1]), "holds 1 number in data, its shape 2 needs 2"),
     (packed(5, [1, 2]) + unpacked(5, [3]), "holds 3 numbers in data"),
