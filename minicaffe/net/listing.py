@@ -6,8 +6,6 @@ from minicaffe.common import caffe
 from minicaffe.device.threads import get_num_threads
 from minicaffe.memory.sizes import size_text
 
-WIDTH = 30  # of the column of layers
-
 
 @dataclass
 class Row:
@@ -82,7 +80,7 @@ class Listing:
         place = f"{self.place}, {self.threads} thread{'s' * (self.threads != 1)}" if self.place == "cpu" else self.place
         counts = [sum(row.direction == direction for row in self.rows) for direction in ("forward", "backward")]
         lines = [f"{self.name or 'net'}, phase {self.phase}, {place}; plan: {plan}", ""]
-        lines += [f"{'':>4}  {'layers':<{WIDTH}}{'engine':<10}{'layout':<9}{'reads':>9}{'writes':>9}{'live':>9}"]
+        lines += [f"{'':>4}  {'engine':<10}{'layout':<9}{'reads':>9}{'writes':>9}{'live':>9}  layers"]
         direction = None
         for number, row in enumerate(self.rows):
             if row.direction != direction:
@@ -97,10 +95,10 @@ class Listing:
 
     @staticmethod
     def line(number, row):
-        """Return a step as a line."""
-        layers = " + ".join(row.layers) + (f" -> {row.part_of}" if row.part_of and row.direction == "forward" else "")
-        cells = (f"{number:>4}  {layers:<{WIDTH}}{row.engine or '':<10}{row.layout or '':<9}"
+        """Return a step as a line, in which a name alone stands for the data of that blob."""
+        cells = (f"{number:>4}  {row.engine or '':<10}{row.layout or '':<9}"
                  f"{size_text(row.reads):>9}{size_text(row.writes):>9}{size_text(row.live):>9}")
-        notes = [f"{verb} {', '.join(names)}" for verb, names in (("keeps", row.saves), ("frees", row.frees), ("updates", row.updates))
-                 if names]
-        return "  ".join([cells, "; ".join(notes)]).rstrip()
+        layers = " + ".join(row.layers) + (f", into {row.part_of}" if row.part_of and row.direction == "forward" else "")
+        notes = [f"{verb} {', '.join(name.removesuffix(' data') for name in names)}"
+                 for verb, names in (("keeps", row.saves), ("frees", row.frees), ("updates", row.updates)) if names]
+        return f"{cells}  {'; '.join([layers, *notes])}"

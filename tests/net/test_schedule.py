@@ -7,9 +7,10 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import memory
-from minicaffe.cli.app import main
+from minicaffe.cli import main
 from minicaffe.errors import Error
-from minicaffe.net.net import BEFORE_BACKWARD, Net
+from minicaffe.net.net import Net
+from minicaffe.net.run import BEFORE_BACKWARD
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
