@@ -3,6 +3,7 @@
 A block of code that cannot run here has a comment of one line above it: ``<!-- not run: the reason -->``.
 """
 
+import ast
 import itertools
 import re
 import shlex
@@ -27,7 +28,10 @@ from minicaffe.proto import caffe_pb2, parse_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = [path.relative_to(ROOT).as_posix() for path in (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), DOCS / "course" / "README.md")]
+PACKAGE = ROOT / "minicaffe"
+DESIGN = [DOCS / "design.md", *sorted((DOCS / "design").glob("*.md"))]
+PAGES = [path.relative_to(ROOT).as_posix()
+         for path in (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *DESIGN[1:], DOCS / "course" / "README.md")]
 RUNNABLE = ("python", "minicaffe", "session", "prototxt")
 SHELL = re.compile(r"([A-Z_]+=|minicaffe |pip |python |pytest|ninja |git |tools/)")
 
@@ -46,8 +50,21 @@ def test_every_command_is_on_the_page():
 @pytest.mark.parametrize("page", sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("models/**/*.md")]))
 def test_links_lead_somewhere(page):
     path = ROOT / page
-    links = re.findall(r"\]\(([^)#\s]+)", path.read_text())
-    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
+    links = re.findall(r"\]\(([^)\s]+)\)", path.read_text())
+    assert [link for link in links if "://" not in link and not leads_somewhere(path, *link.partition("#")[::2])] == []
+
+
+def leads_somewhere(page, link, anchor):
+    """Whether a link of a page leads to a file, and its anchor to a heading there."""
+    target = page.parent / link if link else page
+    return target.exists() and (not anchor or target.suffix != ".md" or anchor in anchors(target.read_text()))
+
+
+def anchors(text):
+    """The anchors that GitHub makes of headings: small letters, no punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    words = (re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in words}
 
 
 SHORT = {"train": ["--max-iter", "2"], "time": ["--iterations", "1"], "test": ["--iterations", "1"]}
@@ -56,6 +73,54 @@ SHORT = {"train": ["--max-iter", "2"], "time": ["--iterations", "1"], "test": ["
 def test_the_index_has_every_page():
     links = set(re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text()))
     assert links == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+
+
+def test_the_design_page_is_short_and_has_every_page_of_its_folder():
+    lines = DESIGN[0].read_text().splitlines()
+    assert len(lines) <= 150 and max(map(len, lines)) <= 120
+    assert set(re.findall(r"\]\(design/(\w+\.md)\)", "\n".join(lines))) == {path.name for path in DESIGN[1:]}
+
+
+def test_every_module_has_a_line_in_a_page_of_the_design():
+    """A folder of layer types or of an operation may have one line; an `__init__.py` without code needs none."""
+    tables = [path.read_text().partition("\n## Modules\n")[2] for path in DESIGN[1:]]
+    lines = re.findall(r"^\| `([\w/.]+)` \| \S", "\n".join(tables), re.M)
+    modules = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py*")
+               if path.suffix in (".py", ".pyx") and has_code(path)}
+    folders = {line for line in lines if line.endswith("/")}
+    assert [line for line in lines if lines.count(line) > 1] == []
+    assert [line for line in lines if not (PACKAGE / line).exists()] == [], "there are no such modules"
+    assert [line for line in folders if not re.fullmatch(r"layers/(data/|ssd/)?|ops/\w+/", line)] == [], "list the modules of these"
+    assert sorted(module for module in modules - set(lines) if module.rpartition("/")[0] + "/" not in folders) == []
+
+
+def has_code(path):
+    """Whether a module has code beside its docstring."""
+    return path.name != "__init__.py" or any(not isinstance(node, ast.Expr) for node in ast.parse(path.read_text()).body)
+
+
+@pytest.mark.parametrize("page", DESIGN, ids=lambda page: page.name)
+def test_files_that_the_design_names_exist(page):
+    named = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:pyx|py|pxd|hpp|cpp))`", page.read_text())
+    there = [path.relative_to(ROOT).as_posix() for folder in ("minicaffe", "tests", "tools")
+             for path in (ROOT / folder).rglob("*.*")]
+    assert [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in there)] == []
+
+
+def test_functions_that_decide_are_in_the_files_that_the_design_page_names():
+    section = DESIGN[0].read_text().partition("\n## Where a decision is made\n")[2].partition("\n## ")[0]
+    points = re.findall(r"^- (.+(?:\n  .+)*)", section, re.M)
+    assert len(points) > 5
+    for point in points:
+        words = re.findall(r"`([\w/.]+)`", point)
+        files = [PACKAGE / word for word in words if "/" in word or word.endswith((".py", ".pyx"))]
+        text = "\n".join(path.read_text() for file in files for path in ([file] if file.is_file() else file.glob("*.pyx")))
+        names = [word for word in words if PACKAGE / word not in files]
+        assert files and names, point
+        for name in names:
+            owner, _, name = name.rpartition(".")
+            assert re.search(rf"^(\s*(cp?def|def)\b.*\b{name}\(|{name} = )", text, re.M), f"{name}: {point}"
+            assert not owner or re.search(rf"\bclass {owner}\b", text), f"{owner}: {point}"
 
 
 def test_environment_variables():
