@@ -55,9 +55,9 @@ class Exchanged(Plain):
 class Recorded:
     """One CUDA graph: forward, backward and update are recorded once and replayed.
 
-    Of processes that train together the sums of their gradients are in it, too, where NCCL carries them. Data sources run on the host
-    before each replay. Where an iteration cannot be recorded, or something changed since, it goes by single launches, and the log says why
-    at level debug (``--verbose``).
+    Of processes that train together the sums of their gradients are in it, too, where NCCL carries them. Data sources run on the
+    host before each replay. Where an iteration cannot be recorded, or something changed since, it goes by single launches, and the
+    log says why at level debug (``--verbose``).
     """
 
     def __init__(self):

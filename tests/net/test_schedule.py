@@ -142,7 +142,7 @@ def test_a_shape_that_changes_between_forward_and_backward():
     net, plain = made(text), made(text, None)
     net.forward_from_to(0, len(net.nodes) - 1)
     net.blobs["x"].reshape(3, 16, 8, 8)
-    with pytest.raises(Error, match="run forward again"):
+    with pytest.raises(Error, match="run forward before backward"):
         net.backward_from_to(len(net.nodes) - 1, 0)
     net.blobs["x"].reshape(2, 16, 8, 8)
     net.blobs["x"].data[...] = plain.blobs["x"].data
@@ -198,11 +198,15 @@ def test_nothing_runs_and_no_blob_gets_memory():
 
 @pytest.mark.parametrize("plan", ["memory", None])
 def test_live_bytes(plan):
-    """a, b and x of 8192 bytes each, their diffs; the loss and its diff 4."""
+    """The 8192 bytes each of x, a and b, their diffs, and the loss and its diff of 4."""
     text = CONV.format("a", "x") + CONV.format("b", "a") + LOSS
     listing = made(text, plan, caffe.TEST).schedule()
-    lives = [row.live for row in listing.rows]
-    assert listing.rows[0].live == (8192 if plan else lives[-1]) and listing.peak == max(lives)
+    lives = [row.live - 4 for row in listing.rows]
+    if plan:        # x, x and a, then a Split of two tops that share a, and b
+        assert lives[:3] == [8192, 2 * 8192, 2 * 8192] and lives[3:] == [3 * 8192, 3 * 8192]
+    else:
+        assert set(lives) == {3 * 8192}
+    assert listing.peak == max(lives) + 4
 
 
 # ---- the command
