@@ -26,8 +26,8 @@ def schedule(file, phase, batch, as_json, force, level, stage):
     """Show what the net of NET does in an iteration: one line for each step.
 
     A step is a layer, or layers that are computed as one. Its line has their names, the engine, the layout of the result, the bytes
-    that it reads and writes, the bytes of the blobs that live meanwhile; what it keeps for backward, which memories end with it, and
-    which parameters can be updated after it. No data are needed, and nothing is computed.
+    that it reads and writes, the bytes of the blobs that live meanwhile; what it keeps for backward, which memories end with
+    it, and which parameters can be updated after it. No data are needed, and nothing is computed.
     """
     if as_json:
         options.check_outputs(as_json, force=force)

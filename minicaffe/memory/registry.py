@@ -18,6 +18,7 @@ from minicaffe.memory.named import make_allocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace, check_place
 
 Provider = namedtuple("Provider", "factory side streams default")
+HOST_PLACES = CPUPlace(), PinnedPlace()
 
 
 class Registry:
@@ -191,7 +192,7 @@ class Registry:
     @property
     def host_place(self):
         """CPUPlace or PinnedPlace: where new host sides of SyncedMemory are allocated (device/context.pyx)."""
-        return PinnedPlace() if context.host_is_pinned() else CPUPlace()
+        return HOST_PLACES[context.host_is_pinned()]
 
     @property
     def device_place(self):

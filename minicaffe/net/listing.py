@@ -20,8 +20,8 @@ class Row:
     part_of : str or None
         The Concat into whose top forward may write its result.
     engine, layout : str or None
-        None: there is no choice of engines, or it depends on the layout of the bottom, which the first run shows. `layout` is that of
-        the last run.
+        None: there is no choice of engines, or it depends on the layout of the bottom, which the first run shows.
+        `layout` is that of the last run.
     reads, writes : int
         Bytes of blobs and parameters, in plain order.
     saves : list of str

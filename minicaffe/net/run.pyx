@@ -132,7 +132,7 @@ cdef class Runner:
         cdef Node node
         if self.compiled is None or not self.compiled.holds(self.stamp(), on, plan):
             for node in self.nodes:
-                if not node.layer.always_reshape:   # the shapes of which depend on values
+                if len(node.bottoms) and not node.layer.always_reshape:     # the others' shapes depend on values and batches
                     node.reshape()
             if self.compiled is not None:
                 self.compiled.expire()

@@ -35,6 +35,7 @@ WRITERS = {     # the command, and the file that it writes
     "parse_log": (["parse_log", "t.log", "."], "t.log.test"),
     "convolution": (["convolution", "--html", "o.html"], "o.html"),
     "trace --html": (["trace", "net.prototxt", "--html", "o.html"], "o.html"),
+    "schedule --json": (["schedule", "net.prototxt", "--json", "o.json"], "o.json"),
     "trace --json": (["trace", "net.prototxt", "--json", "o.json"], "o.json"),
     "trace --snapshot": (["trace", "net.prototxt", "--snapshot", "o.pickle"], "o.pickle"),
     "trace --perfetto": (["trace", "net.prototxt", "--perfetto", "o.json"], "o.json"),
