@@ -17,7 +17,7 @@ from pathlib import Path
 
 from minicaffe.layer import DeviceLayer, layer_types
 from minicaffe.layers.base.inner import InnerNet
-from minicaffe.ops import engine
+from minicaffe.ops.engines import CUDNN
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "layers.md"
@@ -92,7 +92,7 @@ def facts(cls):
         gpu = "kernels"
     else:
         gpu = "inner net" if inner else "no computing" if cls.host_only or not forward else "CPU"
-    kinds = "|".join(kind.__name__ for kind, makers in engine._makers.items() if "CUDNN" in makers)
+    kinds = "|".join(kind.__name__ for kind in CUDNN.kinds)
     fast = "cuDNN" if any(re.search(rf"\b(cudnn_\w+|{kinds})\(", body) for body in bodies) else ""
     return ["yes" if forward is not None else "nothing to do", backward, "yes", gpu, fast]
 

@@ -9,7 +9,7 @@ import warnings
 
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import DependencyError
-from minicaffe.ops.engine import set_precision, use_cudnn
+from minicaffe.ops.engine import prefer, set_precision
 
 _HOME = {name: module for module, names in {
     "device": "Device Event Stream computing current disable_peer_access enable_peer_access get_device select use_cpu use_gpu",
@@ -20,7 +20,17 @@ _HOME = {name: module for module, names in {
     "pointwise": "elementwise",
     "thc_state": "state",
 }.items() for name in names.split()}
-__all__ = sorted([*_HOME, DeviceArray.__name__, use_cudnn.__name__])
+__all__ = sorted([*_HOME, DeviceArray.__name__, "use_cudnn"])
+
+
+def use_cudnn(use=True):
+    """Choose the engine of layers with engine DEFAULT: as by MINICAFFE_ENGINE=cudnn, or, if `use` is false, MINICAFFE_ENGINE=caffe.
+
+    Without a choice they use cuDNN on a GPU where it is installed. After ``use_cudnn()`` a warning says what cuDNN refuses and
+    engine CAFFE computes. On the CPU engine CAFFE computes after both. Layers with ``engine: CUDNN`` or ``engine: CAFFE`` keep
+    theirs.
+    """
+    prefer("CUDNN" if use else "CAFFE")
 
 
 def allow_tf32(allow):

@@ -26,7 +26,8 @@ from minicaffe import sim
 from minicaffe.errors import ConfigError, DependencyError, DeviceError
 from minicaffe.memory.sizes import parse_size
 from minicaffe.memory.synced import device_lock
-from minicaffe.ops.engine import absent, get_precision, precision_listeners
+from minicaffe.ops.engine import get_precision, precision_listeners
+from minicaffe.ops.engines import CUDNN
 
 cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
     cppclass Cudnn "mc::cuda::Cudnn":
@@ -76,7 +77,7 @@ def attach(size_t stream, keep_failure):
         raise MemoryError()
     libraries.open_cudnn, libraries.fail = open_cudnn, fail_cublas
     if sim.selected() and not os.environ.get("MINICAFFE_CUDNN"):
-        absent.add("CUDNN")
+        CUDNN.absent = True
     _attached.push_back(libraries)
     attach_cublas(<CudaStream*> stream, libraries)
     (<CudaStream*> stream).libraries = <CudaLibraries*> libraries

@@ -30,13 +30,14 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
 cdef const Library* library() except NULL
 
 
-cdef class PrivateLayout(Layout):
+cdef class OnednnLayout(Layout):
     cdef object __weakref__
     cdef Array array, plain
     cdef Reorder forth, back, direct
-    cdef PrivateLayout source       # of `direct`
+    cdef OnednnLayout source       # of `direct`
     cdef vector[float] factors      # of the elements along the first axes; empty: the elements are as they are
 
 cdef Layout layout_of(const Array& array, const Array* plain=*)
 cdef Layout lanes_layout(tuple dims, int lanes)
-cdef PrivateLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors)
+cdef str not_images(Layout layout, tuple outer)
+cdef OnednnLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors)

@@ -151,7 +151,7 @@ def _dotted(numbers):
     return ".".join(map(str, numbers))
 
 
-cdef class PrivateLayout(Layout):
+cdef class OnednnLayout(Layout):
     """How oneDNN arranges an array, such as ``nChw16c``. The GIL is held while it reorders: its primitives serve one thread."""
 
     cpdef to_plain(self, size_t plain, size_t private):
@@ -166,10 +166,10 @@ cdef class PrivateLayout(Layout):
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
         # Of numbers that would be rounded or scaled the plain array is to stay: by way of that.
-        if not isinstance(source, PrivateLayout) or source.dtype != self.dtype or self.scaled or not (<PrivateLayout> source).plain == self.plain:
+        if not isinstance(source, OnednnLayout) or source.dtype != self.dtype or self.scaled or not (<OnednnLayout> source).plain == self.plain:
             return False
         if self.source is not source:
-            self.direct.make(&_library, num_threads().count, (<PrivateLayout> source).array, self.array, False, 0)
+            self.direct.make(&_library, num_threads().count, (<OnednnLayout> source).array, self.array, False, 0)
             self.source = source
         self.direct.run(num_threads().count, <const void*> other, <void*> private, NULL)
         return True
@@ -187,7 +187,7 @@ cdef Layout lanes_layout(tuple dims, int lanes):
 
 cdef Layout layout_of(const Array& array, const Array* plain=NULL):
     """Return the layout of an array, the same object for equal ones, or None if it is plain, which is row-major or as said."""
-    cdef PrivateLayout layout
+    cdef OnednnLayout layout
     cdef tuple dims = tuple(array.dims())
     cdef Array flat = plain_array(&_library, dims) if plain == NULL else plain[0]
     if flat == array:
@@ -203,12 +203,19 @@ cdef Layout layout_of(const Array& array, const Array* plain=NULL):
     cdef int dtype = BF16 if array.type() == kBf16 else FLOAT
     if dtype == FLOAT and lanes and not dims[1] % lanes and dims[2] == dims[3] == 1 and plain == NULL:
         return None     # blocks that are one after the other
-    layout = PrivateLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN {next(_numbers)} of {'x'.join(map(str, dims))}", dims, lanes,
+    layout = OnednnLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN {next(_numbers)} of {'x'.join(map(str, dims))}", dims, lanes,
                            dtype)
     layout.array, layout.plain = array, flat
     reference = weakref.ref(layout, functools.partial(_forget, dims))
     _layouts.setdefault(dims, []).append(reference)
     return layout
+
+
+cdef str not_images(Layout layout, tuple outer):
+    """Return why `layout` is not one of oneDNN's for images of 4 axes that begin with `outer`, or None."""
+    if isinstance(layout, OnednnLayout) and len(layout.dims) == 4 and layout.dims[:2] == outer:
+        return None
+    return "a bottom in plain order: only blocks of channels are computed"
 
 
 def _forget(dims, reference):
@@ -219,11 +226,11 @@ def _forget(dims, reference):
         del _layouts[dims]
 
 
-cdef PrivateLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors):
+cdef OnednnLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors):
     """Return a new layout of weights that are multiplied, by a factor for each output."""
-    cdef PrivateLayout layout
+    cdef OnednnLayout layout
     cdef tuple dims = tuple(array.dims())
-    layout = PrivateLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN scaled {'x'.join(map(str, dims))}", dims, 0,
+    layout = OnednnLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN scaled {'x'.join(map(str, dims))}", dims, 0,
                            BF16 if array.type() == kBf16 else FLOAT, True)
     layout.array, layout.plain, layout.factors = array, plain, factors
     return layout

@@ -1,10 +1,9 @@
 """Operations ask, engines answer.
 
-A layer describes what is to be computed as an Operation: plain data, set at reshape. Each engine that knows the kind of operation offers
-a maker, which returns a Primitive or raises Refusal with the reason; the first in the order of `ENGINES` that is wanted and does not
-refuse computes. A Primitive gets blobs, and fetches the pointers that it needs itself. It may still refuse when it computes (a
-library's "not supported"): from then on the next engine computes that gradient, or the whole operation where forward is refused. Engine
-CAFFE is the last and refuses nothing.
+A layer describes what is to be computed as an Operation: plain data, set at reshape. Engines are described in ops/engines.py; the first
+that is wanted, does not refuse and is not slower than those behind it makes a Primitive. It gets blobs, and fetches the pointers that it
+needs itself. It may still refuse when it is made or computes (a library's "not supported", by a Refusal): from then on the next engine
+computes that gradient, or the whole operation where forward is refused. The last refuses nothing.
 
 The choice is made at the first use after a reshape, and when the settings, the number of threads or the device changed.
 """
@@ -18,22 +17,17 @@ from minicaffe.memory.layout cimport Layout
 
 from minicaffe.errors import ConfigError, DependencyError, Error, check_type
 from minicaffe.memory.registry import registry
-from minicaffe.onednn.library import check_bf16
+from minicaffe.ops.engines import ENGINES, LAST
 
 cdef extern from *:
     """static inline void rethrow() { throw; }"""
     void rethrow() except +
 
-DEFAULT, CAFFE, CUDNN = 0, 1, 2     # the field `engine` of layers
-# In the order in which they are asked; None: no value of that field.
-ENGINES = {"CUDNN": CUDNN, "WINOGRAD": None, "ONEDNN": None, "CAFFE": CAFFE}
+DEFAULT = 0     # the field `engine` of layers that name none
 # And where they can be computed; float32 everywhere.
 PRECISIONS = {"float32": "", "tf32": "a GPU of compute capability 8.0 or more", "bf16": "the CPU"}
-ON_DEVICE = {"CUDNN": (True,), "WINOGRAD": (False,), "ONEDNN": (False,), "CAFFE": (False, True)}
 log = logging.getLogger(__name__)
-_makers = {}        # kind of operation -> {engine: maker}
 _told = set()
-absent = set()      # engines without a library: only layers that name them try them, for the warning (cuda/libraries.pyx)
 _preferred = None   # the engine of layers with engine DEFAULT; "" for none; None: as MINICAFFE_ENGINE says
 _precision = None   # of layers over float32; None: as MINICAFFE_PRECISION says
 _precision_field = None     # "precision" or "MINICAFFE_PRECISION", whichever set it, for errors
@@ -85,7 +79,7 @@ cdef class Operation:
     dtype : Dtype
         The type of all blobs.
     engine : int
-        The layer's field: DEFAULT, CAFFE or CUDNN.
+        The layer's field: DEFAULT, or an engine's `layer_field`.
     """
 
     takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.pyx)
@@ -104,14 +98,14 @@ cdef class Operation:
 
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
         """Choose the engine for x and y; return whether its forward can compute an epilogue (ops/epilogue.pyx)."""
-        if not self.has_engines():      # the function of engine CAFFE alone, which has one
+        if not self.has_engines():      # a function that no engine has, which has one
             return True
         self.choose(on, x)
         return self.forth.fuses
 
     cdef bint has_engines(self):
         """Whether engines are asked."""
-        return type(self) in _makers
+        return type(self) in LAST.kinds
 
     cdef bint adds(self) noexcept:
         """The same of an epilogue with an addend, after `fuses`."""
@@ -184,33 +178,39 @@ cdef class Operation:
             self.forth = self.back = self.learn = self._choose(self.device)
         return 0
 
-    def rounded(self):
-        """Whether it is to compute in bf16."""
-        return self.dtype == FLOAT and get_precision() == "bf16"
+    def named(self):
+        """Whether the layer or MINICAFFE_ENGINE names an engine."""
+        return self.engine != DEFAULT or preferred() != ""
+
+    def precision(self):
+        """Return the precision in which it is to compute from blobs of its type."""
+        return get_precision() if self.dtype == FLOAT else "float32"
 
     def _choose(self, bint device):
         cdef Primitive made
-        makers, wish = _makers[type(self)], preferred()
-        cdef bint rounded = self.rounded()
-        for name in sorted(ENGINES, key="ONEDNN".__ne__) if rounded else ENGINES:   # the others have no bf16
-            field = ENGINES[name]
-            if name not in makers or name in self.refusals or device not in ON_DEVICE[name]:
+        wish, precision = preferred(), self.precision()
+        for name, engine in sorted(ENGINES.items(), key=lambda item: precision not in item[1].precisions):
+            if type(self) not in engine.kinds or name in self.refusals or not (engine.on_gpu if device else engine.on_cpu):
                 continue
-            asked = self.engine == field or (self.engine == DEFAULT and (wish == name or not wish and name not in absent))
-            if name != "CAFFE" and (self.empty or not asked):
-                continue    # libraries take no empty arrays
-            try:
-                if name == "ONEDNN" and self.dtype != FLOAT:
-                    raise Refusal("float64 data: oneDNN computes float32 only")
-                made = makers[name](self)
-                made.engine = name
-                return made
-            except (Refusal, DependencyError) as refusal:
-                self._refused(name, refusal.message)
+            asked = self.engine == engine.layer_field or (self.engine == DEFAULT and (wish == name or not wish and not engine.absent))
+            if engine is not LAST and not asked or self.empty and not engine.takes_empty:
+                continue
+            make, refuses, slower = engine.kinds[type(self)]
+            reason = self.dtype != FLOAT and engine.no_float64 or refuses(self)
+            if not reason and not self.named() and (reason := slower(self)):
+                reason += f"; MINICAFFE_ENGINE={name.lower()} computes them all the same"
+            if not reason:
+                try:
+                    made = make(self)
+                    made.engine = name
+                    return made
+                except (Refusal, DependencyError) as refusal:
+                    reason = refusal.message
+            self._refused(name, reason)
 
     def _instead(self, Primitive primitive, refusal):
         """Who computes what `primitive` refuses."""
-        if primitive.engine == "CAFFE":
+        if primitive.engine == LAST.name:
             raise refusal
         self._refused(primitive.engine, refusal.message)
         return self._choose(self.device)
@@ -218,13 +218,13 @@ cdef class Operation:
     def _refused(self, engine, reason):
         """Remember that `engine` does not compute this; the log says so once for each reason."""
         self.refusals[engine] = reason
-        asked = self.engine != DEFAULT or preferred()
-        rounded = engine == "ONEDNN" and not self.by_layout and self.rounded()
-        level = logging.WARNING if asked or rounded else logging.DEBUG
+        asked = self.named()
+        lost = not self.by_layout and self.precision() in ENGINES[engine].precisions and self.precision() not in LAST.precisions
+        level = logging.WARNING if asked or lost else logging.DEBUG
         if (engine, reason, level) not in _told:
             _told.add((engine, reason, level))
             log.log(level, "engine %s refuses: %s; %s", engine, reason,
-                    "engine CAFFE computes instead" if asked else "float32 instead" if rounded else "the next is asked")
+                    f"engine {LAST.name} computes instead" if asked else "float32 instead" if lost else "the next is asked")
 
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
         """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined.
@@ -279,11 +279,6 @@ cdef int end_scratch(Operation operation) except -1:
     return 0
 
 
-def offer(kind, engine, maker):
-    """Let `engine` answer for operations of class `kind`: ``maker(operation)`` returns a Primitive or raises Refusal."""
-    _makers.setdefault(kind, {})[engine] = maker
-
-
 def get_exact():
     """Return whether convolutions on the CPU are computed by sums of products alone, as `set_exact` or MINICAFFE_EXACT says."""
     global _exact
@@ -326,16 +321,6 @@ def prefer(engine):
     global _preferred, _epoch
     _preferred = engine
     _epoch += 1
-
-
-def use_cudnn(use=True):
-    """Choose the engine of layers with engine DEFAULT: as by MINICAFFE_ENGINE=cudnn, or, if `use` is false, MINICAFFE_ENGINE=caffe.
-
-    Without a choice they use cuDNN on a GPU where it is installed. After ``use_cudnn()`` a warning says what cuDNN refuses and
-    engine CAFFE computes. On the CPU engine CAFFE computes after both. Layers with ``engine: CUDNN`` or ``engine: CAFFE`` keep
-    theirs.
-    """
-    prefer("CUDNN" if use else "CAFFE")
 
 
 cdef unsigned current_epoch() noexcept:
@@ -425,9 +410,10 @@ def _choose_precision(name, field):
     global _precision, _precision_field
     if check_type(name, str, field, "a str") not in PRECISIONS:
         raise ConfigError(f"must be {' or '.join(PRECISIONS)}, got '{name}'", field=field)
-    if name == "bf16":
-        if preferred() not in ("", "ONEDNN"):
-            raise ConfigError(f"only engine ONEDNN computes in bf16, and MINICAFFE_ENGINE is {preferred().lower()}; unset one of "
-                              "them", field=field)
-        check_bf16()
+    able = {} if name in LAST.precisions else {e.name: e.precisions[name] for e in ENGINES.values() if name in e.precisions}
+    if able and preferred() not in ("", *able):
+        raise ConfigError(f"only engine {' or '.join(able)} computes in {name}, and MINICAFFE_ENGINE is {preferred().lower()}; "
+                          "unset one of them", field=field)
+    for check in able.values():
+        check()
     _precision, _precision_field = name, field

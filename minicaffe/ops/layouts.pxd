@@ -1,14 +1,12 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
-from minicaffe.onednn.library cimport PrivateLayout
 from minicaffe.ops.lanes.caffe cimport Channels
 
 cdef Layout data_layout(const Context& on, list blobs, bint bf16=*)
 cdef Layout diff_layout(const Context& on, list blobs, bint bf16=*)
 cdef long long stored(Layout layout, Blob blob)
 cdef int element(Layout layout, Blob blob)
-cdef PrivateLayout blocked(Layout layout, tuple outer)
 cdef Layout in_lanes(Layout layout)
 cdef int clear_padding(Layout layout, Blob blob, void* values) except -1
 cdef Layout by_channels(Layout layout, Blob blob, Channels* channels)

@@ -8,12 +8,9 @@ from minicaffe.kernels.types cimport BF16, item_size
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport SyncedMemory
-from minicaffe.onednn.library cimport PrivateLayout
 from minicaffe.ops.lanes.caffe cimport Channels, fill_padding
 
 import math
-
-from minicaffe.ops.engine import Refusal
 
 
 cdef Layout data_layout(const Context& on, list blobs, bint bf16=False):
@@ -46,13 +43,6 @@ cdef long long stored(Layout layout, Blob blob):
 cdef int element(Layout layout, Blob blob):
     """The type of the blob's elements in this layout."""
     return blob.dtype if layout is None else layout.dtype
-
-
-cdef PrivateLayout blocked(Layout layout, tuple outer):
-    """This layout of an operation's bottom, images of 4 axes that begin with `outer`; refuses another, and plain order."""
-    if not isinstance(layout, PrivateLayout) or len((<PrivateLayout> layout).dims) != 4 or (<PrivateLayout> layout).dims[:2] != outer:
-        raise Refusal("a bottom in plain order, for which engine CAFFE is as fast")
-    return layout
 
 
 cdef Layout in_lanes(Layout layout):

@@ -199,7 +199,7 @@ def test_the_cpu_refuses_tf32(set_precision):
 
 
 def test_a_gpu_refuses_bf16(set_precision, monkeypatch):
-    monkeypatch.setattr(engine, "check_bf16", lambda: None)     # whatever this processor has
+    monkeypatch.setitem(engine.ENGINES["ONEDNN"].precisions, "bf16", lambda: None)     # whatever this processor has
     set_precision("bf16")
     with pytest.raises(errors.ConfigError, match=(
             r"layer 'ip' \(InnerProduct\): precision: must be float32 (or tf32 )?on GPU 0 of compute capability \d+\.\d, got 'bf16'; "

@@ -1,4 +1,4 @@
-"""Who computes where no engine was named: ONEDNN where it was measured to be faster (minicaffe/ops/conv/operation.pyx)."""
+"""Who computes where no engine was named: ONEDNN where it was measured to be faster (minicaffe/ops/conv/engine_onednn.pyx)."""
 
 import logging
 

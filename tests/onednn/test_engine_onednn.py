@@ -11,6 +11,7 @@ from minicaffe.common import TRAIN, caffe
 from minicaffe.device import threads
 from minicaffe.net.net import Net
 from minicaffe.ops import engine
+from minicaffe.ops.engines import ONEDNN
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 
@@ -67,7 +68,7 @@ def numbers(net):
 
 def engines(net):
     """Who computes the operations that oneDNN knows."""
-    return [op.describe()["engine"] for one in net.layers for op in one.operations() if "ONEDNN" in engine._makers.get(type(op), ())]
+    return [op.describe()["engine"] for one in net.layers for op in one.operations() if type(op) in ONEDNN.kinds]
 
 
 def compare(text, onednn, expected="ONEDNN", steps=2):
@@ -292,6 +293,9 @@ def test_views_show_what_layers_have_written(onednn):
     (input_layer((1, 4, 6, 6)) + conv("c", "x", "y", "num_output: 4 kernel_size: 3"), Dtype.DOUBLE, "float64"),
     (input_layer((1, 2, 3, 3, 3, 3)) + conv("c", "x", "y", "num_output: 4 kernel_size: 2"), Dtype.FLOAT,
      "more than 3 spatial axes"),
+    (input_layer((1, 16, 6, 6)) + layer("Pooling", "x", "y", "pooling_param { kernel_size: 2 }"), Dtype.FLOAT, "a bottom in plain order"),
+    (input_layer((1, 16, 6, 6)) + layer("LRN", "x", "y"), Dtype.FLOAT, "a bottom in plain order"),
+    (input_layer((2, 16)) + layer("InnerProduct", "x", "y", "inner_product_param { num_output: 4 }"), Dtype.FLOAT, "in float32"),
 ])
 def test_what_is_refused_is_computed_by_engine_caffe(onednn, text, dtype, reason):
     net = make(text, dtype)

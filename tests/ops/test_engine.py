@@ -7,6 +7,7 @@ import pytest
 import minicaffe as caffe
 from minicaffe import errors
 from minicaffe.ops import engine
+from minicaffe.ops.engines import CAFFE, CUDNN, ONEDNN, WINOGRAD
 
 
 class Probe(engine.Operation):
@@ -17,19 +18,24 @@ class Answer(engine.Primitive):
     pass
 
 
-def refuse(operation):
+def refuses(operation):
+    return "probes of odd size"
+
+
+def fail(operation):
     raise engine.Refusal("probes of odd size")
 
 
 @pytest.fixture
-def makers(monkeypatch):
-    """The makers of Probe; settings are put back."""
-    monkeypatch.setattr(engine, "_makers", {Probe: {}})
+def probes(monkeypatch):
+    """CAFFE and CUDNN compute Probe; settings are put back."""
     monkeypatch.setattr(engine, "_told", set())
-    monkeypatch.setattr(engine, "absent", set())
+    for one in engine.ENGINES.values():
+        monkeypatch.setattr(one, "kinds", {})
+    monkeypatch.setattr(CUDNN, "absent", False)
     before = engine.preferred()
-    engine.offer(Probe, "CAFFE", Answer)
-    engine.offer(Probe, "CUDNN", Answer)
+    CAFFE.computes(Probe, Answer)
+    CUDNN.computes(Probe, Answer)
     yield
     engine.prefer(before)
 
@@ -37,34 +43,35 @@ def makers(monkeypatch):
 @pytest.mark.parametrize(("field", "preferred", "device", "who"), [
     (engine.DEFAULT, "", True, "CUDNN"), (engine.DEFAULT, "", False, "CAFFE"), (engine.DEFAULT, "CAFFE", True, "CAFFE"),
     (engine.DEFAULT, "ONEDNN", True, "CAFFE"), (engine.DEFAULT, "CUDNN", True, "CUDNN"), (engine.DEFAULT, "CUDNN", False, "CAFFE"),
-    (engine.CUDNN, "", True, "CUDNN"), (engine.CUDNN, "", False, "CAFFE"), (engine.CAFFE, "CUDNN", True, "CAFFE")])  # fmt: skip
-def test_who_is_asked(makers, field, preferred, device, who):
+    (CUDNN.layer_field, "", True, "CUDNN"), (CUDNN.layer_field, "", False, "CAFFE"), (CAFFE.layer_field, "CUDNN", True, "CAFFE")])  # fmt: skip
+def test_who_is_asked(probes, field, preferred, device, who):
     engine.prefer(preferred)
     assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(device).engine == who
 
 
 @pytest.mark.parametrize(("field", "preferred", "who"), [
-    (engine.DEFAULT, "", "CAFFE"), (engine.DEFAULT, "CUDNN", "CUDNN"), (engine.CUDNN, "", "CUDNN")])  # fmt: skip
-def test_an_engine_without_a_library_is_used_only_by_name(makers, field, preferred, who):
-    engine.absent.add("CUDNN")
+    (engine.DEFAULT, "", "CAFFE"), (engine.DEFAULT, "CUDNN", "CUDNN"), (CUDNN.layer_field, "", "CUDNN")])  # fmt: skip
+def test_an_engine_without_a_library_is_used_only_by_name(probes, monkeypatch, field, preferred, who):
+    monkeypatch.setattr(CUDNN, "absent", True)
     engine.prefer(preferred)
     assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(True).engine == who
 
 
-def test_a_refusal_is_kept_and_told_once(makers, caplog):
-    engine.offer(Probe, "CUDNN", refuse)
+@pytest.mark.parametrize("how", [(Answer, refuses), (fail,)])
+def test_a_refusal_is_kept_and_told_once(probes, caplog, how):
+    CUDNN.computes(Probe, *how)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            operation = Probe(caffe.blob.Dtype.FLOAT, engine.CUDNN)
+            operation = Probe(caffe.blob.Dtype.FLOAT, CUDNN.layer_field)
             assert operation._choose(True).engine == "CAFFE"
             assert operation.describe()["refused"] == {"CUDNN": "probes of odd size"}
     assert [record.getMessage() for record in caplog.records] == [
         "engine CUDNN refuses: probes of odd size; engine CAFFE computes instead"]
 
 
-def test_what_is_refused_by_default_is_told_at_level_debug(makers, caplog):
+def test_what_is_refused_by_default_is_told_at_level_debug(probes, caplog):
     """Unless the engine is preferred by name."""
-    engine.offer(Probe, "CUDNN", refuse)
+    CUDNN.computes(Probe, Answer, refuses)
     for preferred, level in ("", logging.DEBUG), ("CUDNN", logging.WARNING):
         engine.prefer(preferred)
         caplog.clear()
@@ -73,7 +80,43 @@ def test_what_is_refused_by_default_is_told_at_level_debug(makers, caplog):
         assert [record.levelno for record in caplog.records] == [level]
 
 
-def test_the_epoch_of_the_settings(makers):
+@pytest.mark.parametrize(("preferred", "who", "refused"), [
+    ("", "CAFFE", {"WINOGRAD": "few channels; MINICAFFE_ENGINE=winograd computes them all the same"}), ("WINOGRAD", "WINOGRAD", {})])  # fmt: skip
+def test_a_rule_of_speed_holds_unless_the_engine_is_named(probes, preferred, who, refused):
+    WINOGRAD.computes(Probe, Answer, slower=lambda operation: "few channels")
+    engine.prefer(preferred)
+    operation = Probe(caffe.blob.Dtype.FLOAT)
+    assert (operation._choose(False).engine, operation.describe()["refused"]) == (who, refused)
+
+
+def test_what_an_engine_refuses_it_refuses_by_name_too(probes):
+    """A fact, of which the rule of speed knows nothing; nothing is made."""
+    WINOGRAD.computes(Probe, fail, lambda operation: "odd", lambda operation: pytest.fail("compared"))
+    for preferred in "", "WINOGRAD":
+        engine.prefer(preferred)
+        operation = Probe(caffe.blob.Dtype.FLOAT)
+        assert operation._choose(False).engine == "CAFFE" and operation.describe()["refused"] == {"WINOGRAD": "odd"}
+
+
+@pytest.mark.parametrize("name", ["WINOGRAD", "ONEDNN"])
+def test_engines_for_float32_refuse_float64(probes, name):
+    engine.ENGINES[name].computes(Probe, Answer)
+    engine.prefer(name)
+    assert Probe(caffe.blob.Dtype.FLOAT)._choose(False).engine == name
+    operation = Probe(caffe.blob.Dtype.DOUBLE)
+    assert operation._choose(False).engine == "CAFFE" and operation.describe()["refused"][name].startswith("float64 data: ")
+
+
+def test_the_engine_of_the_precision_goes_first(probes, monkeypatch):
+    for one in WINOGRAD, ONEDNN:
+        one.computes(Probe, Answer)
+    engine.prefer("")
+    for precision, dtype, who in (("float32", "FLOAT", "WINOGRAD"), ("bf16", "FLOAT", "ONEDNN"), ("bf16", "DOUBLE", "CAFFE")):
+        monkeypatch.setattr(engine, "_precision", precision)
+        assert Probe(caffe.blob.Dtype[dtype])._choose(False).engine == who
+
+
+def test_the_epoch_of_the_settings(probes):
     """Changes with the preferred engine and the precision (solver/iteration.py)."""
     seen = [engine.settings_epoch()]
     for change in (lambda: engine.prefer("CAFFE"), lambda: caffe.set_precision("tf32"), lambda: caffe.set_precision("float32")):

@@ -6,7 +6,7 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.engine cimport Operation, Primitive
 from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, element, in_lanes, stored
 
-from minicaffe.ops.engine import offer
+from minicaffe.ops.engines import CAFFE
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void relu_forward "mc::map1<mc::ReluForward>"(const Context&, int dtype, long long n, const void* x, void* y, double slope)
@@ -62,4 +62,4 @@ cdef class CaffeActivation(Primitive):
                 tanh_backward(on, dtype, count, known, dy, dx)
 
 
-offer(Activation, "CAFFE", CaffeActivation)
+CAFFE.computes(Activation, CaffeActivation)

@@ -24,3 +24,5 @@ cdef class Convolution(Operation):
     cdef int describe_shape(self, long long images, long long channels, long long outputs, long long groups, const Window& window,
                             long long plane) except -1
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1
+
+cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1

@@ -4,7 +4,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.ops.engine cimport Operation, Primitive
 
-from minicaffe.ops.engine import offer
+from minicaffe.ops.engines import CAFFE
 
 cdef extern from "minicaffe/ops/softmax/kernel.hpp" namespace "mc" nogil:
     void softmax_forward(const Context&, int dtype, long long outer, long long channels, long long inner, const void* x, void* y)
@@ -34,4 +34,4 @@ cdef class CaffeSoftmax(Primitive):
             softmax_backward(on, op.dtype, op.outer, op.channels, op.inner, y.data_on(on), y.diff_on(on), x.mutable_diff_on(on))
 
 
-offer(Softmax, "CAFFE", CaffeSoftmax)
+CAFFE.computes(Softmax, CaffeSoftmax)

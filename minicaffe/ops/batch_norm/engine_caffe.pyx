@@ -1,0 +1,115 @@
+"""Subtract a mean, divide by a deviation, by engine CAFFE (ops/batch_norm/caffe.hpp)."""
+
+from minicaffe.ops.batch_norm.operation cimport BatchNorm, Standardize
+from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.ops.epilogue cimport NormEpilogue
+from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout, element
+
+from minicaffe.errors import ShapeError
+from minicaffe.ops.engines import CAFFE
+
+cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
+    cppclass Standardization:
+        int rule
+        bint given
+        double eps, slope
+        long long elsewhere
+        void *mean
+        void *variance
+        void *factor
+        void *scale
+        void *shift
+        const void *gamma
+        const void *beta
+    enum Part "mc::Part":
+        WHOLE "mc::Part::kWhole"
+        BEFORE "mc::Part::kBefore"
+        AFTER "mc::Part::kAfter"
+    void standardize_moments(const Context&, int dtype, const Channels&, const void* x, void* mean, void* variance)
+    void standardize_forward(const Context&, int dtype, const Channels&, const Standardization&, const void* x, void* y, void* kept)
+    void standardize_backward(const Context&, int dtype, const Channels&, const Standardization&, Part, const void* x,
+                              const void* dy, void* dx, void* gamma, void* beta, void* scratch)
+
+
+cdef class CaffeStandardize(Primitive):
+    def __cinit__(self, Standardize op):
+        self.fuses = True
+
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        cdef Standardize op = operation
+        cdef Layout layout = by_channels(data_layout(on, [x], True), x, &op.shape)
+        cdef int dtype = element(layout, x)
+        cdef const void* from_ = x.data_in(on, layout)
+        cdef void* kept = NULL
+        cdef Standardization s
+        cdef bint together = op.group is not None and not op.given
+        if together:
+            s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
+            with nogil:
+                standardize_moments(on, dtype, op.shape, from_, s.mean, s.variance)
+            op.join_moments()
+        cdef NormEpilogue epilogue = op.epilogue
+        op.epilogue = None
+        op.carried = epilogue if epilogue is not None and epilogue.carries else None
+        s.rule, s.given, s.eps, s.slope = op.rule, op.given or together, op.eps, slope_of(epilogue)
+        s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
+        s.factor, s.scale, s.shift = op.factor.mutable_data_on(on), op.scale.mutable_data_on(on), op.shift.mutable_data_on(on)
+        s.gamma = s.beta = NULL
+        if epilogue is not None:
+            if epilogue.scale is not None:
+                s.gamma = epilogue.scale.data_on(on)
+            if epilogue.shift is not None:
+                s.beta = epilogue.shift.data_on(on)
+        if op.keeps_x():
+            kept = op.keep(x.shape).overwrite_data_in(on, layout)
+            if layout is not None:      # no copy: y goes to another block in place of x
+                op.kept.data_memory.exchange_private(x.data_memory)
+                kept = NULL
+        cdef void* to = y.overwrite_data_in(on, layout)
+        with nogil:
+            standardize_forward(on, dtype, op.shape, s, from_, to, kept)
+        cdef long long count = op.shape.outer * op.shape.inner + op.elsewhere
+        op.unbiased = count / <double> max(count - 1, 1)
+
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        """dx from dy, and what is added to the gradients of the epilogue's blobs."""
+        cdef Standardize op = operation
+        cdef Blob values = op.kept if op.keeps_x() else x
+        if values.count != x.count:
+            raise ShapeError(f"was {list(values.shape)} in forward and is {list(x.shape)} now; run forward again", field="bottom[0]")
+        cdef Layout layout = by_channels(diff_layout(on, [y], True) or data_layout(on, [values], True), x, &op.shape)
+        cdef int dtype = element(layout, x)
+        cdef const void* v = values.data_in(on, layout)
+        cdef const void* dy = y.diff_in(on, layout)
+        cdef void* gamma = NULL
+        cdef void* beta = NULL
+        cdef Standardization s
+        s.rule, s.given, s.slope, s.elsewhere = op.rule, op.given, slope_of(op.carried), op.elsewhere
+        s.mean, s.factor = <void*> op.mean.data_on(on), <void*> op.factor.data_on(on)
+        s.scale = <void*> (op.factor if op.carried is None else op.scale).data_on(on)
+        s.shift = <void*> op.shift.data_on(on)
+        if op.carried is not None:
+            if op.carried.scale_learned:
+                gamma = op.carried.scale.mutable_diff_on(on)
+            if op.carried.shift_learned:
+                beta = op.carried.shift.mutable_diff_on(on)
+        cdef void* dx = x.overwrite_diff_in(on, layout)
+        op.sums.reshape_to((4 * op.shape.channels,))
+        cdef void* scratch = op.sums.mutable_data_on(on)
+        cdef Part part = WHOLE
+        if op.group is not None and not op.given:
+            with nogil:
+                standardize_backward(on, dtype, op.shape, s, BEFORE, v, dy, dx, gamma, beta, scratch)
+            op.join_gradients()
+            part, scratch = AFTER, op.sums.mutable_data_on(on)
+        with nogil:
+            standardize_backward(on, dtype, op.shape, s, part, v, dy, dx, gamma, beta, scratch)
+
+
+cdef double slope_of(NormEpilogue epilogue):
+    return 1 if epilogue is None else epilogue.slope
+
+
+CAFFE.computes(Standardize, CaffeStandardize)
+CAFFE.computes(BatchNorm, CaffeStandardize)

@@ -1,0 +1,89 @@
+"""Convolution by engine ONEDNN (ops/conv/onednn.hpp)."""
+
+from libc.stdint cimport int64_t
+
+from minicaffe.onednn.library cimport Library, OnednnLayout, library, scaled_layout
+from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
+from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, refuse
+from minicaffe.ops.epilogue cimport ChannelEpilogue, Part
+from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
+
+from minicaffe.ops.engine import Refusal, get_precision
+from minicaffe.ops.engines import ONEDNN
+
+cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
+    bint pays(const ConvShape&, bint transposed)
+    bint pays_apart(const ConvShape&, int threads)
+    cppclass OnednnConv "mc::onednn::Conv"(Weighted):
+        void make(const Library*, const ConvShape&, bint transposed, int threads, bint bf16) except +refuse
+        bint fuse(bint adds, int64_t slopes, bint apart) except +refuse
+        size_t fused_scratch()
+        void forward_fused(const void* x, const void* w, const void* b, void* y, long long pitch, const void* addend,
+                           const float* slopes, void* scratch) except +refuse
+
+
+def refuses(Convolution op):
+    return "more than 3 spatial axes" if op.shape.window.num_axes > 3 else None
+
+
+def slower(Convolution op):
+    return None if pays(op.shape, op.transposed) else "channels that do not fill blocks of 16"
+
+
+cdef class OnednnConvolution(OnednnWeighted):
+    cdef OnednnConv conv
+    cdef OnednnLayout scaled       # of the weights times the factors of the last epilogue; None: it had none
+
+    def __cinit__(self, Convolution op):
+        self.fuses = self.adds = True
+        self.conv.make(library(), op.shape, op.transposed, op.threads, get_precision() == "bf16")
+        self.see(&self.conv)
+
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        if operation.epilogue is None or not self.finish(on, operation, x, y, weight, bias):
+            OnednnWeighted.forward(self, on, operation, x, y, weight, bias)
+
+    cdef bint finish(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        """Forward with the epilogue, which is taken; false if oneDNN has none."""
+        cdef Convolution op = operation
+        cdef ChannelEpilogue epilogue = operation.epilogue
+        cdef Blob addend = epilogue.addend, top = epilogue.top
+        cdef Part part = epilogue.part
+        cdef char* to = NULL    # a part of another blob
+        if part is not None and addend is None and pays_apart(op.shape, on.threads.count):
+            to = part.begin(on, self.y)
+            if to != NULL and not self.conv.fuse(False, epilogue.slopes.size(), True):
+                to = NULL
+        if to == NULL and not self.conv.fuse(addend is not None, epilogue.slopes.size(), False):
+            self.adds, self.fuses = False, self.fuses and addend is not None
+            return False
+        cdef Layout layout = self.w
+        cdef const void* b = bias.data_on(on) if bias is not None else NULL
+        if epilogue.scale.size():
+            epilogue.round(bias)
+            if self.scaled is None or self.scaled.factors != epilogue.factors:
+                self.scaled = scaled_layout(self.conv.w, self.conv.plain_w, epilogue.factors)
+            layout, b = self.scaled, epilogue.terms.data()
+        cdef const void* w = weight.data_in(on, layout)
+        cdef object kept = weight.data_memory.private_side
+        cdef const void* added = addend.data_in(on, self.y) if addend is not None else NULL
+        cdef object held = addend.data_memory.private_side if addend is not None else None  # x may be the same memory in another layout
+        cdef void* scratch = op.scratch(on, (self.conv.fused_scratch() + 3) // 4)
+        with nogil:
+            self.conv.forward_fused(x.data_in(on, self.x), w, b, to if to != NULL else top.overwrite_data_in(on, self.y),
+                                    part.pitch if to != NULL else 0, added, epilogue.slopes.data(), scratch)
+        if to != NULL:
+            part.written = True
+        operation.epilogue = None
+        return True
+
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
+        if weight is None:
+            return backward_bias(on, op, y, bias)
+        if op.shape.channels == 1 and get_precision() == "bf16":
+            raise Refusal("the gradient of weights for one channel in bf16, which takes oneDNN several times as long")
+        return OnednnWeighted.backward_params(self, on, operation, x, y, weight, bias)
+
+
+ONEDNN.computes(Convolution, OnednnConvolution, refuses, slower)

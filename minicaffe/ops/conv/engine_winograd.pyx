@@ -1,0 +1,119 @@
+"""Convolution by engine WINOGRAD (ops/conv/winograd.hpp)."""
+
+from minicaffe.device.threads cimport Threads
+from minicaffe.onednn.library cimport lanes_layout
+from minicaffe.ops.conv.operation cimport Convolution, ConvShape, Window, backward_bias
+from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.ops.epilogue cimport ChannelEpilogue, Part
+
+from minicaffe.errors import DependencyError
+from minicaffe.ops.engine import get_exact
+from minicaffe.ops.engines import WINOGRAD
+
+cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd" nogil:
+    int winograd_lanes "mc::cpu::winograd::lanes"(const ConvShape&)
+    const char* winograd_refusal "mc::cpu::winograd::refusal"(const ConvShape&)
+    bint winograd_pays "mc::cpu::winograd::pays"(const ConvShape&)
+    long long winograd_scratch "mc::cpu::winograd::scratch"(Threads, const ConvShape&, bint lanes)
+    void winograd_forward "mc::cpu::winograd::forward"(Threads, const ConvShape&, bint lanes, const void* x, const void* w,
+                                                       const float* scale, const float* shift, const void* addend,
+                                                       const float* slopes, void* y, long long y_channels, void* scratch)
+    void winograd_backward "mc::cpu::winograd::backward"(Threads, const ConvShape&, bint lanes, const void* x, const void* dy,
+                                                         const void* w, void* dx, void* dw, void* db, void* scratch)
+
+cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
+    bint pays(const ConvShape&, bint transposed)
+
+
+def refuses(Convolution op):
+    if op.transposed:
+        return "a deconvolution"
+    if get_exact():
+        return "exact sums are asked for (--exact, set_exact, MINICAFFE_EXACT)"
+    cdef const char* reason = winograd_refusal(op.shape)
+    return (<bytes> reason).decode() if reason != NULL else None
+
+
+def slower(Convolution op):
+    return None if winograd_pays(op.shape) else "too few channels or pixels"
+
+
+cdef class WinogradConvolution(Primitive):
+    """On images whose channels lie in lanes where engine ONEDNN would keep them so, too; weights are in plain order."""
+
+    cdef Layout x, y    # of the images; None: plain
+    cdef bint lanes
+
+    def __cinit__(self, Convolution op):
+        self.fuses = self.adds = self.both = True
+        cdef int lanes = winograd_lanes(op.shape)
+        cdef Window window = op.shape.window
+        if lanes and pays(op.shape, False):
+            try:
+                self.x = lanes_layout((op.images, op.shape.channels, window.in_[0], window.in_[1]), lanes)
+                self.y = lanes_layout((op.images, op.outputs, window.out[0], window.out[1]), lanes)
+                self.lanes = True
+            except DependencyError:
+                self.x = self.y = None      # nobody else would keep lanes
+
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Convolution op = operation
+        cdef ChannelEpilogue epilogue = operation.epilogue
+        cdef const float* factors = NULL
+        cdef const float* terms = <const float*> bias.data_on(on) if bias is not None else NULL
+        cdef const float* slopes = NULL
+        cdef const void* addend = NULL
+        cdef object held
+        cdef Part part = None
+        cdef char* to = NULL    # a part of another blob, of as many channels
+        cdef long long channels = op.outputs
+        if epilogue is not None:
+            if epilogue.scale.size():
+                epilogue.round(bias)
+                factors, terms = epilogue.factors.data(), epilogue.terms.data()
+            if epilogue.slopes.size():
+                epilogue.slopes.resize(op.outputs, epilogue.slopes[0])      # one for all
+                slopes = epilogue.slopes.data()
+            if epilogue.addend is not None:
+                addend = epilogue.addend.data_in(on, self.y)
+                held = epilogue.addend.data_memory.private_side     # x, in another shape, may be the same memory in another layout
+            y, part, operation.epilogue = epilogue.top, epilogue.part, None
+            if part is not None and addend == NULL and self.lanes == (self.y is not None):    # one pixel in lanes is in plain order, too
+                to = part.begin(on, self.y)
+                channels = part.whole.dims[1] if to != NULL else channels
+        cdef const void* values = x.data_in(on, self.x)
+        cdef const void* w = weight.data_on(on)
+        cdef object kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
+        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
+        with nogil:
+            winograd_forward(on.threads, op.shape, self.lanes, values, w, factors, terms, addend, slopes,
+                             to if to != NULL else y.overwrite_data_in(on, self.y), channels, scratch)
+        if to != NULL:
+            part.written = True
+
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        return self.gradients(on, operation, x, y, weight, True, None, None)
+
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        if weight is None:
+            return backward_bias(on, operation, y, bias)
+        return self.gradients(on, operation, x, y, weight, False, weight, bias)
+
+    cdef int backward_both(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        return self.gradients(on, operation, x, y, weight, True, weight, bias)
+
+    cdef int gradients(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight, bint of_x, Blob p, Blob q) except -1:
+        """Compute that of x, and add to those of p, the weight or None, and q, the bias or None."""
+        cdef const void* w = weight.data_on(on) if of_x else NULL
+        cdef object kept = weight.data_memory.host
+        cdef const void* dy = y.diff_in(on, self.y)
+        cdef const void* values = x.data_in(on, self.x) if p is not None else NULL
+        cdef void* dx = x.overwrite_diff_in(on, self.x) if of_x else NULL
+        cdef void* dw = p.mutable_diff_on(on) if p is not None else NULL
+        cdef void* db = q.mutable_diff_on(on) if q is not None else NULL
+        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
+        with nogil:
+            winograd_backward(on.threads, op.shape, self.lanes, values, dy, w, dx, dw, db, scratch)
+
+
+WINOGRAD.computes(Convolution, WinogradConvolution, refuses, slower)

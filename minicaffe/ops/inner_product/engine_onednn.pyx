@@ -1,0 +1,40 @@
+"""The inner product by engine ONEDNN, in bf16 only (ops/inner_product/onednn.hpp)."""
+
+from libc.stdint cimport int64_t
+
+from minicaffe.onednn.library cimport Library, library
+from minicaffe.ops.engine cimport refuse
+from minicaffe.ops.inner_product.operation cimport InnerProduct
+from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
+
+from minicaffe.ops.engine import get_precision
+from minicaffe.ops.engines import ONEDNN
+
+cdef extern from "minicaffe/ops/inner_product/onednn.hpp" namespace "mc::onednn" nogil:
+    cppclass OnednnInner "mc::onednn::Inner"(Weighted):
+        void make(const Library*, int64_t rows, int64_t inputs, int64_t outputs, int threads) except +refuse
+
+cdef enum:
+    FEW = 128           # rows, up to which to round the weights in each step takes longer than bf16 saves (measured)
+
+
+def refuses(InnerProduct op):
+    if get_precision() != "bf16":
+        return "an inner product in float32: only those in bf16 are computed"
+    return "an inner product with transpose: true" if op.transpose else None
+
+
+def slower(InnerProduct op):
+    if op.learned and op.m <= FEW:
+        return f"an inner product of {op.m} rows, for up to {FEW} of which rounding the weights in each step takes longer than bf16 saves"
+
+
+cdef class OnednnInnerProduct(OnednnWeighted):
+    cdef OnednnInner inner
+
+    def __cinit__(self, InnerProduct op):
+        self.inner.make(library(), op.m, op.k, op.n, op.threads)
+        self.see(&self.inner)
+
+
+ONEDNN.computes(InnerProduct, OnednnInnerProduct, refuses, slower)

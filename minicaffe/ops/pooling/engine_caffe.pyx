@@ -1,0 +1,54 @@
+"""Pooling by engine CAFFE (ops/pooling/caffe.hpp)."""
+
+from minicaffe.ops.engine cimport Blob, Context, Operation, Primitive
+from minicaffe.ops.pooling.operation cimport AVE, MAX, Pooling, PoolShape
+
+from minicaffe.ops.engines import CAFFE
+
+cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
+    long long pool_scratch(const Context&, const PoolShape&, bint backward)
+    void max_forward "mc::pool_forward<mc::MaxOf>"(
+        const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
+    void mean_forward "mc::pool_forward<mc::MeanOf>"(
+        const Context&, int, const PoolShape&, long long, const void*, void*, void*, void*)
+    void stochastic_mean_forward "mc::pool_outputs<mc::StochasticMean>"(
+        const Context&, int, const PoolShape&, long long, const void*, void*, void*)
+    void stochastic_forward(const Context&, int, const PoolShape&, long long, unsigned long long, unsigned long long, const void*,
+                            void*, void*)
+    void mask_backward(const Context&, int, const PoolShape&, long long, const void*, const void*, void*)
+    void mean_backward(const Context&, int, const PoolShape&, long long, const void*, void*, void*)
+
+
+cdef class CaffePooling(Primitive):
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+        cdef Pooling op = operation
+        cdef long long planes = op.images * op.channels
+        cdef const void* from_ = x.data_on(on)
+        cdef void* to = y.mutable_data_on(on)
+        cdef void* where = mask.mutable_data_on(on) if mask is not None else NULL
+        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, False))
+        with nogil:
+            if op.method == MAX:
+                max_forward(on, op.dtype, op.shape, planes, from_, to, where, scratch)
+            elif op.method == AVE:
+                mean_forward(on, op.dtype, op.shape, planes, from_, to, NULL, scratch)
+            elif op.drawn:
+                stochastic_forward(on, op.dtype, op.shape, planes, op.seed, op.start, from_, to, where)
+            else:
+                stochastic_mean_forward(on, op.dtype, op.shape, planes, from_, to, NULL)
+        return 0
+
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+        cdef Pooling op = operation
+        cdef long long planes = op.images * op.channels
+        cdef const void* dy = y.diff_on(on)
+        cdef void* dx = x.mutable_diff_on(on)
+        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, True) if op.method == AVE else 0)
+        with nogil:
+            if op.method == AVE:
+                mean_backward(on, op.dtype, op.shape, planes, dy, dx, scratch)
+            else:
+                mask_backward(on, op.dtype, op.shape, planes, dy, mask.data_on(on) if mask is not None else NULL, dx)
+
+
+CAFFE.computes(Pooling, CaffePooling)
