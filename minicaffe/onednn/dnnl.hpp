@@ -297,6 +297,47 @@ class Step {
   std::vector<DnnlArgument> arguments_;  // with these memories
 };
 
+/// An operation on an image of which forward keeps something for backward, a workspace: pooling and LRN.
+class Keeping {
+ public:
+  Array x, y;
+  virtual ~Keeping() = default;
+
+  size_t workspace() const { return workspace_.bytes(); }  // 0: forward keeps nothing
+  size_t forward_scratch() const { return forward_step_.scratch(); }
+  // A step leaves out the last arguments that it does not take.
+  void forward(const void* x_at, void* y_at, void* kept, void* scratch) {
+    forward_step_.run(threads_, scratch, {x_at, y_at, kept});
+  }
+  void make_backward() {
+    if (!backward_step_) backward_step_ = new_backward();
+  }
+  size_t backward_scratch() const { return backward_step_.scratch(); }
+  void backward(const void* dy_at, void* dx_at, const void* kept, const void* x_at, void* scratch) {
+    backward_step_.run(threads_, scratch, {dy_at, dx_at, kept, x_at});
+  }
+
+ protected:
+  virtual Step new_backward() const = 0;
+  /// Compute forward as described; `name` is what is refused where that is slow.
+  void start(Description&& forward, const char* name, bool keeps) {
+    forward_ = std::move(forward);
+    if (forward_.slow()) throw std::runtime_error(std::string(name) + " for which oneDNN has only its slow reference");
+    y = forward_.array(kAskTop);
+    forward_step_ = Step(on_, forward_);
+    forward_step_.takes(kSource, x).takes(kTop, y);
+    if (keeps) forward_step_.takes(kWorkspace, workspace_ = forward_.array(kAskWorkspace));
+  }
+
+  const Library* on_ = nullptr;
+  int threads_ = 1;
+  Description forward_;
+  Array workspace_;
+
+ private:
+  Step forward_step_, backward_step_;
+};
+
 /// What a primitive does besides: it multiplies an argument by scales, and does to each element of its result, before it stores it, one
 /// operation after the other.
 class Attributes {

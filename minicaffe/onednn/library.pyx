@@ -18,7 +18,6 @@ from libc.stdint cimport uintptr_t
 
 from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.kernels.types cimport BF16, FLOAT
-from minicaffe.memory.layout cimport Layout
 
 from minicaffe.errors import DependencyError
 
@@ -166,7 +165,8 @@ cdef class OnednnLayout(Layout):
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
         # Of numbers that would be rounded or scaled the plain array is to stay: by way of that.
-        if not isinstance(source, OnednnLayout) or source.dtype != self.dtype or self.scaled or not (<OnednnLayout> source).plain == self.plain:
+        if (not isinstance(source, OnednnLayout) or source.dtype != self.dtype or self.scaled
+                or not (<OnednnLayout> source).plain == self.plain):
             return False
         if self.source is not source:
             self.direct.make(&_library, num_threads().count, (<OnednnLayout> source).array, self.array, False, 0)

@@ -20,7 +20,7 @@ cdef class Primitive:
 
 cdef class Operation:
     cdef readonly Dtype dtype
-    cdef readonly int engine            # the layer's field: DEFAULT, CAFFE or CUDNN
+    cdef readonly int engine            # the layer's field: DEFAULT or an engine's
     cdef Primitive forth, back, learn   # who computes forward, backward and backward_params
     cdef Primitive ran                  # who computed forward last
     cdef bint keeps                     # backward needs what the primitive kept of forward

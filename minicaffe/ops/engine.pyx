@@ -1,9 +1,9 @@
 """Operations ask, engines answer.
 
-A layer describes what is to be computed as an Operation: plain data, set at reshape. Engines are described in ops/engines.py; the first
-that is wanted, does not refuse and is not slower than those behind it makes a Primitive. It gets blobs, and fetches the pointers that it
-needs itself. It may still refuse when it is made or computes (a library's "not supported", by a Refusal): from then on the next engine
-computes that gradient, or the whole operation where forward is refused. The last refuses nothing.
+A layer describes what is to be computed as an Operation: plain data, set at reshape. Of the engines in ops/engines.py the first
+that is wanted, does not refuse and is not slower than those behind it makes a Primitive, which gets blobs, and fetches the pointers
+that it needs. It may still refuse (a library's "not supported") when it is made or computes, by a Refusal: from then on the next
+engine computes that gradient, or the whole operation where forward is refused. The last refuses nothing.
 
 The choice is made at the first use after a reshape, and when the settings, the number of threads or the device changed.
 """
@@ -11,9 +11,8 @@ The choice is made at the first use after a reshape, and when the settings, the 
 import logging
 import os
 
-from minicaffe.blob cimport FLOAT, Blob, Dtype
-from minicaffe.device.context cimport Context, context
-from minicaffe.memory.layout cimport Layout
+from minicaffe.blob cimport FLOAT
+from minicaffe.device.context cimport context
 
 from minicaffe.errors import ConfigError, DependencyError, Error, check_type
 from minicaffe.memory.registry import registry
@@ -192,7 +191,7 @@ cdef class Operation:
         for name, engine in sorted(ENGINES.items(), key=lambda item: precision not in item[1].precisions):
             if type(self) not in engine.kinds or name in self.refusals or not (engine.on_gpu if device else engine.on_cpu):
                 continue
-            asked = self.engine == engine.layer_field or (self.engine == DEFAULT and (wish == name or not wish and not engine.absent))
+            asked = self.engine == engine.layer_field or self.engine == DEFAULT and (wish == name or not wish and not engine.absent)
             if engine is not LAST and not asked or self.empty and not engine.takes_empty:
                 continue
             make, refuses, slower = engine.kinds[type(self)]

@@ -1,12 +1,8 @@
 """What an operation does to each element of its result before it is stored, in place of the layers that follow it."""
 
 from libc.math cimport sqrt
-from libcpp.vector cimport vector
 
-from minicaffe.blob cimport FLOAT, Blob
-from minicaffe.device.context cimport Context
-from minicaffe.kernels.types cimport item_size
-from minicaffe.memory.layout cimport Layout
+from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.memory.synced cimport UNINITIALIZED, SyncedMemory
 
 

@@ -3,12 +3,9 @@
 Padding is zero in every layout, so such an operation must give zero for zeros, or clear the padding where it knows where that is.
 """
 
-from minicaffe.blob cimport Blob
 from minicaffe.kernels.types cimport BF16, item_size
-from minicaffe.device.context cimport Context
-from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport SyncedMemory
-from minicaffe.ops.lanes.caffe cimport Channels, fill_padding
+from minicaffe.ops.lanes.caffe cimport fill_padding
 
 import math
 

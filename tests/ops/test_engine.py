@@ -1,6 +1,9 @@
 """Which engine computes an operation, and what is said of those that do not (minicaffe/ops/engine.pyx)."""
 
+import importlib
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +11,8 @@ import minicaffe as caffe
 from minicaffe import errors
 from minicaffe.ops import engine
 from minicaffe.ops.engines import CAFFE, CUDNN, ONEDNN, WINOGRAD
+
+PACKAGE = Path(caffe.__file__).parent
 
 
 class Probe(engine.Operation):
@@ -114,6 +119,23 @@ def test_the_engine_of_the_precision_goes_first(probes, monkeypatch):
     for precision, dtype, who in (("float32", "FLOAT", "WINOGRAD"), ("bf16", "FLOAT", "ONEDNN"), ("bf16", "DOUBLE", "CAFFE")):
         monkeypatch.setattr(engine, "_precision", precision)
         assert Probe(caffe.blob.Dtype[dtype])._choose(False).engine == who
+
+
+def test_every_file_of_an_engine_is_loaded_with_its_operation():
+    files = sorted((PACKAGE / "ops").glob("*/engine_*.pyx"))
+    for path in files:
+        folder, name = path.parent.name, path.stem.removeprefix("engine_").upper()
+        importlib.import_module(f"minicaffe.ops.{folder}.operation")
+        made = [make.__module__ for make, *_ in engine.ENGINES[name].kinds.values()]
+        assert f"minicaffe.ops.{folder}.{path.stem}" in made, f"ops/{folder}/__init__.py does not import {path.stem}"
+    assert len(files) > len(engine.ENGINES)
+
+
+def test_the_chooser_and_the_layouts_name_no_engine():
+    """Outside of docstrings: a new engine changes neither."""
+    for name in ("engine.pyx", "engine.pxd", "layouts.pyx", "layouts.pxd"):
+        code = re.sub(r'""".*?"""', "", (PACKAGE / "ops" / name).read_text(), flags=re.S)
+        assert not re.findall(rf"\b({'|'.join(engine.ENGINES)})\b|onednn|cudnn|winograd", code), name
 
 
 def test_the_epoch_of_the_settings(probes):

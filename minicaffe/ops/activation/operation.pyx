@@ -1,9 +1,6 @@
 """Activation: ReLU, Sigmoid and TanH, by engine CAFFE. All others are the functors of their layers (kernel.hpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.engine cimport Operation, Primitive
+from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
 from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, element, in_lanes, stored
 
 from minicaffe.ops.engines import CAFFE

@@ -1,10 +1,5 @@
 """Subtract a mean, divide by a deviation: what a layer asks for."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.ops.engine cimport Operation
-from minicaffe.ops.epilogue cimport NormEpilogue
-from minicaffe.ops.lanes.caffe cimport Channels
-
 import numpy as np
 
 

@@ -2,11 +2,10 @@
 
 from libc.stdint cimport int64_t
 
-from minicaffe.onednn.library cimport Library, OnednnLayout, library, scaled_layout
+from minicaffe.onednn.library cimport OnednnLayout, scaled_layout
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
-from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, refuse
 from minicaffe.ops.epilogue cimport ChannelEpilogue, Part
-from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
+from minicaffe.ops.onednn cimport Blob, Context, Layout, Library, OnednnWeighted, Operation, Weighted, library, refuse
 
 from minicaffe.ops.engine import Refusal, get_precision
 from minicaffe.ops.engines import ONEDNN

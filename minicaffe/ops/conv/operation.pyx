@@ -3,9 +3,6 @@
 These know three products of an image side and a column side: the bottom of a convolution is the image, the top of a deconvolution.
 """
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.ops.engine cimport Operation
 from minicaffe.ops.epilogue cimport ChannelEpilogue
 from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.sums.caffe cimport channel_sums

@@ -2,10 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from minicaffe.onednn.library cimport Library, library
-from minicaffe.ops.engine cimport refuse
 from minicaffe.ops.inner_product.operation cimport InnerProduct
-from minicaffe.ops.weighted cimport OnednnWeighted, Weighted
+from minicaffe.ops.onednn cimport Library, OnednnWeighted, Weighted, library, refuse
 
 from minicaffe.ops.engine import get_precision
 from minicaffe.ops.engines import ONEDNN

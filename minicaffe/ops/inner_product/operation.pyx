@@ -1,7 +1,5 @@
 """The inner product: what a layer asks for."""
 
-from minicaffe.ops.engine cimport Operation
-
 
 cdef class InnerProduct(Operation):
     """y = x W^T + bias: x (m, k), weight (n, k), or (k, n) if `transpose`, y (m, n); bias (n,) or None."""

@@ -1,7 +1,5 @@
 """Local response normalisation: what a layer asks for."""
 
-from minicaffe.ops.engine cimport Operation
-
 
 cdef class LRN(Operation):
     """``y = x s^-beta`` with ``s = k + alpha sum x^2`` over a window; x and y have the same shape, seen as groups of rows."""

@@ -6,10 +6,8 @@
 namespace mc {
 namespace onednn {
 
-class Pool {
+class Pool : public Keeping {
  public:
-  Array x, y;
-
   /// For an image arranged as `image`, on `threads` threads. Refuses by std::runtime_error.
   void make(const Library* on, const PoolShape& s, int64_t images, int64_t channels, bool max, const Array& image, int threads) {
     const int64_t in[] = {s.height, s.width}, out[] = {s.out_height, s.out_width}, pad[] = {s.pad_h, s.pad_w};
@@ -27,45 +25,21 @@ class Pool {
     if (!max && padded && !whole) throw std::runtime_error("AVE pooling with windows that reach beyond the padding");
     algorithm_ = max ? kMaxPooling : padded ? kMeanWithPadding : kMeanWithoutPadding;
     const Array any = Array::any(on, y_dims, image.type());
-    forward_ = describe(on, threads, "pooling_forward", on->call.pooling_forward_primitive_desc_create, kTraining, algorithm_,
-                        x.get(), any.get(), strides_, kernel_, dilates_, left_, right_);
-    if (forward_.slow()) throw std::runtime_error("a pooling for which oneDNN has only its slow reference");
-    y = forward_.array(kAskTop);
-    forward_step_ = Step(on, forward_);
-    forward_step_.takes(kSource, x).takes(kTop, y);
-    if (max) forward_step_.takes(kWorkspace, workspace_ = forward_.array(kAskWorkspace));
-  }
-
-  /// Bytes of what forward keeps for backward; 0: nothing.
-  size_t workspace() const { return workspace_.bytes(); }
-
-  // A step that keeps nothing leaves out the workspace, its last argument.
-  void forward(const void* x_at, void* y_at, void* workspace, void* scratch) {
-    forward_step_.run(threads_, scratch, {x_at, y_at, workspace});
-  }
-  size_t forward_scratch() const { return forward_step_.scratch(); }
-
-  void make_backward() {
-    if (!backward_step_) {
-      Step step(on_, describe(on_, threads_, "pooling_backward", on_->call.pooling_backward_primitive_desc_create, algorithm_,
-                              x.get(), y.get(), strides_, kernel_, dilates_, left_, right_, forward_.get()));
-      step.takes(kTopDiff, y).takes(kSourceDiff, x);
-      if (algorithm_ == kMaxPooling) step.takes(kWorkspace, workspace_);
-      backward_step_ = std::move(step);
-    }
-  }
-  size_t backward_scratch() const { return backward_step_.scratch(); }
-  void backward(const void* dy_at, const void* workspace, void* dx_at, void* scratch) {
-    backward_step_.run(threads_, scratch, {dy_at, dx_at, workspace});
+    start(describe(on, threads, "pooling_forward", on->call.pooling_forward_primitive_desc_create, kTraining, algorithm_, x.get(),
+                   any.get(), strides_, kernel_, dilates_, left_, right_), "a pooling", max);
   }
 
  private:
-  const Library* on_ = nullptr;
-  int threads_ = 1, algorithm_ = 0;
+  Step new_backward() const override {
+    Step step(on_, describe(on_, threads_, "pooling_backward", on_->call.pooling_backward_primitive_desc_create, algorithm_,
+                            x.get(), y.get(), strides_, kernel_, dilates_, left_, right_, forward_.get()));
+    step.takes(kTopDiff, y).takes(kSourceDiff, x);
+    if (algorithm_ == kMaxPooling) step.takes(kWorkspace, workspace_);
+    return step;
+  }
+
+  int algorithm_ = 0;
   Dims kernel_, strides_, dilates_, left_, right_;
-  Description forward_;
-  Array workspace_;
-  Step forward_step_, backward_step_;
 };
 
 }  // namespace onednn

@@ -1,7 +1,5 @@
 """Pooling: what a layer asks for."""
 
-from minicaffe.ops.engine cimport Operation
-
 
 cdef class Pooling(Operation):
     """x (images, channels, height, width), y (images, channels, out_height, out_width); `mask`, of y's shape, is written by forward

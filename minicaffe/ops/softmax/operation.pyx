@@ -1,8 +1,6 @@
 """Softmax along one axis, by engine CAFFE (ops/softmax/kernel.hpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.ops.engine cimport Operation, Primitive
+from minicaffe.ops.engine cimport Blob, Context, Operation, Primitive
 
 from minicaffe.ops.engines import CAFFE
 

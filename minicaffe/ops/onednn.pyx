@@ -1,16 +1,13 @@
-"""What convolution and inner product by engine ONEDNN have in common: y = x w + b (onednn/weighted.hpp)."""
+"""What operations by engine ONEDNN have in common: convolution and inner product, and pooling and LRN."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
 from minicaffe.memory.synced cimport UNINITIALIZED
 from minicaffe.onednn.library cimport layout_of
-from minicaffe.ops.engine cimport Operation, Primitive
 
 from minicaffe.ops.engine import Refusal
 
 
 cdef class OnednnWeighted(Primitive):
-    """The gradient of the weights is in the layout of the weights, so that the solver's update can compute there."""
+    """y = x w + b. The gradient of the weights is in the layout of the weights, so that the solver's update can compute there."""
 
     cdef int see(self, Weighted* steps) except -1:
         """Compute by `steps`, which are made, and belong to the derived class."""
@@ -55,3 +52,27 @@ cdef class OnednnWeighted(Primitive):
             if overwrite:
                 weight.fill_diff_on(on, 0)      # whoever computes instead adds to it
             raise
+
+
+cdef class OnednnKeeping(Primitive):
+    """What keeps something of forward for backward."""
+
+    cdef int see(self, Keeping* steps) except -1:
+        """Compute by `steps`, which are made, and belong to the derived class."""
+        self.steps = steps
+        self.x, self.y, self.workspace = layout_of(steps.x), layout_of(steps.y), (steps.workspace() + 3) // 4
+
+    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        cdef Blob kept = operation.keep((self.workspace,))
+        cdef void* scratch = operation.scratch(on, (self.steps.forward_scratch() + 3) // 4)
+        with nogil:
+            self.steps.forward(x.data_in(on, self.x), y.overwrite_data_in(on, self.y),
+                               kept.mutable_data_on(on) if self.workspace else NULL, scratch)
+
+    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+        self.steps.make_backward()
+        cdef void* scratch = operation.scratch(on, (self.steps.backward_scratch() + 3) // 4)
+        with nogil:
+            self.steps.backward(y.diff_in(on, self.y), x.overwrite_diff_in(on, self.x),
+                                operation.kept.data_on(on) if self.workspace else NULL,
+                                x.data_in(on, self.x) if self.backward_reads_x else NULL, scratch)

@@ -1,8 +1,7 @@
 from libcpp.vector cimport vector
 
-from minicaffe.memory.layout cimport Layout
-from minicaffe.onednn.library cimport Array
-from minicaffe.ops.engine cimport Primitive, refuse
+from minicaffe.onednn.library cimport Array, Library, library
+from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive, refuse
 
 cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
     cppclass Weighted:
@@ -16,6 +15,14 @@ cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
         bint overwrites()
         size_t weights_scratch()
         void backward_weights(const void* x, const void* dy, bint overwrite, void* dw, void* db, void* scratch) except +refuse
+    cppclass Keeping:
+        Array x, y
+        size_t workspace()
+        size_t forward_scratch()
+        void forward(const void* x, void* y, void* kept, void* scratch) except +refuse
+        void make_backward() except +refuse
+        size_t backward_scratch()
+        void backward(const void* dy, void* dx, const void* kept, const void* x, void* scratch) except +refuse
 
 
 cdef class OnednnWeighted(Primitive):
@@ -25,3 +32,11 @@ cdef class OnednnWeighted(Primitive):
     cdef Layout weights_x, weights_dy, dw
     cdef bint data_made, params_made        # the primitives of the gradients, at their first use
     cdef int see(self, Weighted* steps) except -1
+
+
+cdef class OnednnKeeping(Primitive):
+    cdef Keeping* steps
+    cdef Layout x, y
+    cdef long long workspace    # numbers that forward keeps for backward
+    cdef bint backward_reads_x
+    cdef int see(self, Keeping* steps) except -1
