@@ -57,7 +57,7 @@ cdef class Layer:
     default_loss_weight = 0
     always_reshape = False
     takes_unknown_fields = False  # whether a file may give it fields that the messages lack (proto/fields.py)
-    backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/lifetimes.pyx)
+    backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/schedule.pyx)
     backward_reads_tops = True
     flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (net/cost.py)
     parts = ()              # of its top, for each bottom: where that may be written at once (ops/epilogue.pyx)

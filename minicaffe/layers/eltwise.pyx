@@ -33,6 +33,10 @@ cdef class Sum(Operation):
     carries_own_top = True
 
     cdef bint carried   # backward is that of a ReLU behind it, too
+    cdef int inputs
+
+    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
+        return self.inputs <= kMaxInputs
 
     def describe(self):
         return {"operation": "Sum", "engine": "CAFFE", "refused": {}}
@@ -81,6 +85,8 @@ cdef class EltwiseLayer(DeviceLayer):
                 raise ShapeError(f"has shape {list(blob.shape)}, bottom[0] has {list(bottom[0].shape)}; they must agree",
                                  field=f"bottom[{i}]")
         (<Blob> top[0]).reshape_like(<Blob> bottom[0])
+        if self.operation == SUM:
+            self.sum.inputs = len(bottom)
 
     def operations(self):
         return [self.sum] if self.operation == SUM else []
@@ -97,7 +103,7 @@ cdef class EltwiseLayer(DeviceLayer):
             self.run_forward(bottom, top)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef bint rectify = self.operation == SUM and self.sum.epilogue is not None and len(bottom) <= kMaxInputs
+        cdef bint rectify = self.operation == SUM and self.sum.epilogue is not None
         if self.operation == SUM:
             self.sum.carried = rectify and self.sum.epilogue.carries
         if rectify:

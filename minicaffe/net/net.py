@@ -248,7 +248,7 @@ class Net(Runner):
         Returns
         -------
         Summary
-            Who computes, layouts and scratch memory are those of the last run.
+            Engines and fused layers are those of `schedule`, layouts those of the last run.
         """
         from minicaffe.net.summary import Summary  # where it is asked for: `import minicaffe` stays short
         return Summary(self)

@@ -64,7 +64,8 @@ cdef class Runner:
     cdef bint training              # a run forward is followed by one backward
     cdef Schedule compiled          # for what the net was when it was needed last; None before
     cdef Schedule ran               # of the last run forward as a whole
-    cdef bint in_steps              # that was the last run forward, and it is backward's turn
+    cdef bint in_steps              # the last run forward was a whole one, by `ran`
+    cdef bint reshaped              # `reshape_all` has changed a shape since
     cdef object take                # while backward runs: see `forward_backward`
     cdef bint in_parts
     cdef list complete              # learnable parameters, by number, that `take` has not had yet, and
@@ -110,20 +111,21 @@ cdef class Runner:
         """
         if plan and check_type(plan, str, "plan", "a str") not in PLANS:
             raise ConfigError(f"must be one of {', '.join(PLANS)}, got '{plan}'{close_matches(plan, PLANS)}", field="plan")
-        self.plan, self.training = plan, training
-        self.forget_schedule()
-        self.kept = {*kept, *(top for node in self.nodes for top, weight in zip(node.tops, node.loss_weights)
-                              if weight or not node.bottoms)}
+        with self.lock:
+            self.plan, self.training = plan, training
+            self.forget_schedule()
+            self.kept = {*kept, *(top for node in self.nodes for top, weight in zip(node.tops, node.loss_weights)
+                                  if weight or not node.bottoms)}
 
     cdef bint whole(self, int start, int end) except -1:
         """Whether a plan holds for a run of layers `start` to `end`."""
         return start == 0 and end == len(self.nodes) - 1 and self.watcher() is None
 
     def forget_schedule(self):
-        """Drop the schedule, which holds memory; the next run compiles the net again."""
+        """Drop the schedule, which holds memory; the next forward compiles the net again."""
         if self.compiled is not None:
             self.compiled.expire()
-        self.compiled, self.ran, self.in_steps = None, None, False
+        self.compiled = None
 
     cdef Schedule present_schedule(self):
         """Return the schedule for the present shapes, memories, device and settings; compile the net if it has none."""
@@ -134,8 +136,7 @@ cdef class Runner:
             for node in self.nodes:
                 if len(node.bottoms) and not node.layer.always_reshape:     # the others' shapes depend on values and batches
                     node.reshape()
-            if self.compiled is not None:
-                self.compiled.expire()
+            self.forget_schedule()
             self.compiled = compile_nodes(self.nodes, self.kept, self.param_table.params, self.learnable_params, self.training, plan,
                                           self.stamp(), on)
         return self.compiled
@@ -165,6 +166,8 @@ cdef class Runner:
         cdef int i
         with self.lock:
             self.check_ready()
+            if self.reshaped:
+                raise ShapeError("the net was reshaped since the last forward; run forward before backward")
             self.take, self.in_parts, self.complete, self.waiting = take, in_parts, [], 0
             try:
                 if self.in_steps and self.whole(end, start):
@@ -206,6 +209,7 @@ cdef class Runner:
                 if step.carried and head.within < 0:    # made layer by layer meanwhile
                     for node in reversed(step.nodes):
                         self.backward_at(step.first + step.nodes.index(node))
+                    schedule.end_backward(step)
                 else:
                     self.tell_fused(step, "backward")
                     self.tell("begin", head, "backward")
@@ -249,7 +253,7 @@ cdef class Runner:
             self.complete.append(i)
             self.waiting += (<Blob> self.learnable_params[i]).count
         if last or self.waiting >= (TOGETHER if self.in_parts else 1):
-            schedule.end_update(self.take(self.complete, None, last))
+            schedule.end_update(self.take(self.complete, None, last) or [])
             self.complete, self.waiting = [], 0
 
     def backward_layer(self, index):
@@ -327,7 +331,7 @@ cdef class Runner:
         cdef double loss = 0
         cdef int i, first = start
         self.check_ready()
-        self.in_steps = False
+        self.in_steps = self.reshaped = False
         if not self.whole(start, end):
             if end >= start and (<Node> self.nodes[start]).within != start:
                 self.separate(start)
@@ -366,7 +370,7 @@ cdef class Runner:
         """Run the schedule from layer `first` on."""
         cdef double loss = 0
         cdef Schedule schedule = self.present_schedule()
-        cdef Step step
+        cdef Step step = None
         cdef Node node
         cdef int i
         self.ran, schedule.stale = schedule, False
@@ -385,7 +389,7 @@ cdef class Runner:
                     self.tell("end", node, "forward")
                 self.tell_fused(step, "forward")
         except BaseException:
-            schedule.abandon_forward()
+            schedule.abandon_forward(step)
             raise
         self.in_steps = True
         return loss
@@ -453,8 +457,10 @@ cdef class Runner:
         cdef Node node
         with self.lock:
             self.check_params()
+            before = self.stamp()
             for node in self.nodes:
                 node.reshape()
+            self.reshaped = self.reshaped or before != self.stamp()
 
     def clear_param_diffs(self):
         """Set the gradient of every learnable parameter to zero."""
@@ -514,7 +520,7 @@ cdef class Runner:
         return self.hooks[when]
 
     def _call_hooks(self, int when, int index):
-        for hook in self.hooks[when]:
+        for hook in list(self.hooks[when]):     # one may take itself or others away
             hook(index)
 
     def schedule_rows(self):

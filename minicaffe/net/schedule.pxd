@@ -56,7 +56,7 @@ cdef class Schedule:
     cdef int end_update(self, list which) except -1
     cdef int end(self, Step step) except -1
     cdef int let_go(self, Step step) except -1
-    cdef int abandon_forward(self) except -1
+    cdef int abandon_forward(self, Step failed) except -1
     cdef int expire(self) except -1
     cdef Step step_of(self, int index)
 

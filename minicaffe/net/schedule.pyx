@@ -1,7 +1,7 @@
 """Schedule: what a net does in an iteration, step by step, decided before it runs.
 
-`compile_nodes` makes it: layers are fused into the steps of forward and backward, then the last use of every memory is found, then the
-step after which each gradient is complete. Running, freeing, updating, exchange with other processes and what is printed follow it.
+`compile_nodes` makes it: layers are fused into the steps of forward and backward, then the step is found after which each gradient is
+complete, then the last use of every memory. Running, freeing, updating, exchange with other processes and what is printed follow it.
 
 In an iteration forward runs all nodes, then backward those that need it, in reverse. A memory lives from the step that writes it first
 to the last one that reads or writes it; then its blocks go back to a pool, from which later memories take theirs. Blobs that share a
@@ -45,7 +45,7 @@ cdef class Life:
 
     cdef bint others_hold(self) noexcept:
         """Whether a blob outside of the net has the memory, such as one of a net inside a layer: it may be read at any time."""
-        return Py_REFCNT(<PyObject*> self.memory) > self.holders + 1
+        return Py_REFCNT(<PyObject*> self.memory) > self.holders + 1     # this Life has it, too
 
     cdef int free(self) except -1:
         if not self.others_hold():
@@ -73,7 +73,7 @@ cdef class Step:
         return stamp
 
     cdef bint forward(self, bint compiled, bint lasting) except -1:
-        """Compute the tops; return whether no engine refused.
+        """Compute the tops; return whether no engine or layer refused to be fused.
 
         `compiled`: shapes are those that the step was compiled for. `lasting`: backward may follow. What is fused runs layer by layer where
         the shapes changed, or somebody outside of the net has a top between the layers.
@@ -88,7 +88,7 @@ cdef class Step:
             epilogue = self.epilogue(lasting) if compiled else None
         if epilogue is None:
             self.one_by_one(0)
-            return True
+            return self.operation is None or not compiled
         for follower in self.nodes:
             (<Node> follower).renew_tops()
         self.operation.epilogue = epilogue
@@ -189,8 +189,9 @@ cdef class Schedule:
         self.stale = self.stale or step.stamp != step.present_stamp()
         if not step.forward(not self.stale, self.lasting):
             self.outdated = True
-        self.stale = self.stale or step.stamp != step.present_stamp()
-        if self.plan:
+        # Lives end early where one backward computes those of several layers.
+        self.stale = self.stale or step.stamp != step.present_stamp() or step.carried and not step.ran_fused
+        if self.plan and self.plain_copies is not None:
             for i in range(step.first, step.first + len(step.nodes)):
                 for memory in <list> self.plain_copies[i]:
                     memory.drop_plain()
@@ -218,7 +219,7 @@ cdef class Schedule:
                 life.free()
 
     cdef int end_update(self, list which) except -1:
-        """Free the gradients of these learnable parameters; the next addition to one finds zeros."""
+        """Free the gradients of these learnable parameters, until `Runner.clear_param_diffs`."""
         cdef Life life
         if not self.plan or self.gradients is None:
             return 0
@@ -227,17 +228,24 @@ cdef class Schedule:
             life.free()
             life.memory.pool = self.pool
 
-    cdef int abandon_forward(self) except -1:
-        """After an error no part counts as written, and no whole can be read whose other parts were not."""
+    cdef int abandon_forward(self, Step failed) except -1:
+        """After an error in a step, which may be None, its tops cannot be read, no part counts as written, nor a whole that lacks parts."""
         cdef Step step
+        cdef Node node
+        cdef Blob blob
+        if failed is not None and self.plan:
+            for node in failed.nodes:
+                for blob in node.tops:
+                    if blob.data_memory.overwritten and not any(blob.data_memory is (<Blob> read).data_memory for read in node.bottoms):
+                        blob.data_memory.recycle()
         for step in self.forward:
             if step.part is not None and step.part.take() and step.part.whole.data_memory.overwritten:
                 step.part.whole.data_memory.recycle()
 
     cdef int expire(self) except -1:
-        """Give up all memory, which a later schedule counts anew."""
+        """Give up the memories, of which a later schedule counts who has them; nothing is freed any more."""
         cdef Step step
-        self.gradients = None
+        self.gradients = self.plain_copies = None
         for step in [*self.forward, *self.backward]:
             step.frees, step.skipped = [], []
 
@@ -273,7 +281,7 @@ cdef class Schedule:
                 for i in range(step.first, step.first + len(step.nodes)):
                     ends[2 * count - 1 - i] = rows[len(rows) - 1]
         for row in rows:
-            row["saves"] = [memory_name(life.memory) for life in row["saves"] if life.last >= count]
+            row["saves"] = list(dict.fromkeys(memory_name(life.memory) for life in row["saves"] if life.last >= count))
         for life in lives.values():
             if life.last < 0 or not life.memory.size:
                 continue
@@ -431,6 +439,10 @@ cdef dict find_lives(list nodes, list head, kept, list params, bint training):
     for blob in [*kept, *params]:
         for memory in (blob.data_memory, blob.diff_memory):
             life_of(lives, memory).kept = True
+    for node in nodes:
+        if not unchanged(node.layer):   # a user's layer may write a part of an array, and read what it wrote before
+            for memory in (*[blob.data_memory for blob in node.tops], *[blob.diff_memory for blob in node.bottoms]):
+                life_of(lives, memory).kept = True
     for i, node in enumerate(nodes):
         for blob in node.bottoms:
             life_of(lives, blob.data_memory).touch(i)
@@ -566,17 +578,14 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
     made.plain_copies = [[blob.data_memory for blob in node.blobs] for node in nodes]
     if not plan:
         return made
-    fusion.lives = None     # the lives that follow are those that count who has a memory
+    fusion.lives = None     # each Life has a reference to its memory, and `others_hold` allows for one
     cdef dict lives = find_lives(nodes, head, kept, params, training)
     made.pool = registry.host_pool()
     made.gradients = [life_of(lives, blob.diff_memory) for blob in learnable]
     for step in made.forward:
         step.skipped = [lives[id((<Life> life).memory)] for life in step.skipped]
-    # A user's layer may write only a part of an array.
-    partly = {id(memory) for node in nodes if not unchanged(node.layer)
-              for memory in (*(blob.data_memory for blob in node.tops), *(blob.diff_memory for blob in node.bottoms))}
     for life in lives.values():
         if not life.kept and life.written and life.memory.size:
-            life.memory.pool, life.memory.overwritten = made.pool, id(life.memory) not in partly
+            life.memory.pool, life.memory.overwritten = made.pool, True
             (<Step> ends[life.last]).frees.append(life)
     return made

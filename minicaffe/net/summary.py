@@ -19,8 +19,8 @@ HEADS = "layer", "output", "parameters", "data", "diff", "scratch", "FLOPs"
 class Row:
     """What a layer is and takes; bytes that it shares with an earlier layer are not counted again.
 
-    `flops` and `backward_flops` are operations (net/cost.py); `engine` and `layout` are None before the first run, `fused` names
-    the layers that it computes, too, and `by` the one that computes it.
+    `flops` and `backward_flops` are operations (net/cost.py); `layout` is None before the first run, `engine` where it depends on
+    that, `fused` names the layers that it computes, too, and `by` the one that computes it.
     """
 
     name: str
@@ -76,8 +76,12 @@ class Summary:
     def __init__(self, net, types=None, scratch=None):
         self.name, self.file, self.phase = net.name, net.file, "TEST" if net.phase else "TRAIN"
         seen, by, self.rows = set(), {}, []
-        for node, fused in zip(net.nodes, net.fused()):
-            by.update(dict.fromkeys(fused, node.name))
+        steps = [[]] * len(net.nodes)
+        for row in net.schedule().rows:
+            if row.direction == "forward":
+                steps[len(by)] = row.layers[1:] + [row.part_of] * (row.part_of is not None)
+                by.update(enumerate([""] + row.layers[:1] * (len(row.layers) - 1), len(by)))
+        for i, (node, fused) in enumerate(zip(net.nodes, steps)):
             forth, back = cost.forward(node), cost.backward(node)
             engines = [operation.describe()["engine"] for operation in node.layer.operations()]
             layouts = [layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None]
@@ -86,7 +90,7 @@ class Summary:
                       cost.nbytes(blob for blob in node.tops if _first(blob.data_memory, seen)),
                       cost.nbytes(blob for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
                       forth.flops, back.flops, "/".join(dict.fromkeys(filter(None, engines))) or None, next(iter(layouts), None),
-                      fused, by.get(node.name, "") if node.type != "Concat" else "", (scratch or {}).get(node.name))
+                      fused, by[i], (scratch or {}).get(node.name))
             if node.type != "Split" or row.diff or row.data:
                 self.rows.append(row)
         for name in ("parameters", "data", "diff", "flops", "backward_flops"):

@@ -116,10 +116,12 @@ class Recorded:
             if self.seen <= WARM_UP or not self._record(solver):
                 net.clear_param_diffs()
                 loss = solver.last_pass(run_sources=False)
+                solver._torn = True     # until the iteration is counted
                 solver.update(rate)
                 return loss
         net.inspect_inputs()
         net.own_on_device(solver.history)
+        solver._torn = True
         with device_lock:
             self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
         generator.take(self.draws)
@@ -151,5 +153,9 @@ class Recorded:
         if reason != self.told:
             log.debug("no CUDA graph: %s", reason)
             self.told = reason
+        self.forget(solver)
+
+    def forget(self, solver):
+        """Free the graph; a plan may free memory again."""
         self.graph = self.stamp = None
         solver.net.recycles = True
