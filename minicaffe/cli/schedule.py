@@ -1,6 +1,5 @@
 """``minicaffe schedule``: what a net does in an iteration, step by step, decided before it runs."""
 
-import dataclasses
 import json
 import logging
 
@@ -39,8 +38,7 @@ def schedule(file, phase, batch, as_json, force, level, stage):
     made, sources = stand_in(net, file, batch=batch)
     listing = Net(made, file=file, **given).schedule()
     if as_json:
-        steps = {**vars(listing), "rows": list(map(dataclasses.asdict, listing.rows))}
-        write_bytes(as_json, json.dumps(steps).encode())
+        write_bytes(as_json, json.dumps(listing.as_dict()).encode())
     click.echo(str(listing))
     for text in dict.fromkeys(source.assumed for source in sources.values() if source.assumed):
         click.echo(f"assumed, as the data are not there: {text}")

@@ -1,6 +1,6 @@
 """A net's schedule as a table (`minicaffe schedule`, ``net.schedule()``)."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from minicaffe.common import caffe
 from minicaffe.device.threads import get_num_threads
@@ -75,6 +75,10 @@ class Listing:
         self.peak = max((row.live for row in self.rows), default=0)
         memories = {id(blob.data_memory): blob.data_memory for blob in net.param_table.params}
         self.parameters = sum(memory.size for memory in memories.values())
+
+    def as_dict(self):
+        """Return the attributes as a dict that JSON can hold; each row is a dict, too."""
+        return {**vars(self), "rows": list(map(asdict, self.rows))}
 
     def __str__(self):
         plan = "memory, each ends with its last use" if self.plan else "none, all blobs keep their memory"

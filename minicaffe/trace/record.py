@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from minicaffe import cuda, memory
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, WrongTypeError, check_type, shown
+from minicaffe.device.threads import get_num_threads
+from minicaffe.errors import ConfigError, Error, WrongTypeError, check_type, shown
 from minicaffe.memory import reporter
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
+from minicaffe.ops.engine import settings_epoch
 from minicaffe.solver.solver import Solver
 from minicaffe.trace import build
 from minicaffe.trace.model import Trace
@@ -69,7 +71,7 @@ class Recorder:
         self.keep = keep
         self.parts = []
         self._running = None    # what ends the record, while there is one
-        self._events = self._before = self._where = None
+        self._events = self._before = self._where = self._state = None
 
     def start(self):
         """Begin to record; what an earlier `start` recorded is forgotten."""
@@ -85,7 +87,7 @@ class Recorder:
             if self.solver is not None:
                 self.solver.listeners.append(self)
                 running.callback(self.solver.listeners.remove, self)
-            self._before = self._snapshot()
+            self._before, self._state = self._snapshot(), self._compiled_for()
             del self._events[:]     # of taking the snapshot
             self._running = running.pop_all()
 
@@ -101,6 +103,7 @@ class Recorder:
         if solver is not self.solver or self._running is None:
             raise WrongTypeError(f"is called by the solver that it records while it runs, got {shown(solver)}")
         self._cut(solver.iter - 1)
+        self._state = self._compiled_for()
         if self.keep is not None:
             del self.parts[: -self.keep]
 
@@ -117,9 +120,30 @@ class Recorder:
         parts = list(self.parts)
         if self._running is not None:
             parts.append(Part(self._iteration(), self._before, list(self._events)))
-        made = Trace(build.document(parts or [Part(self._iteration(), self._before, [])], self.net, self.solver, self._where))
+        document = build.document(parts or [Part(self._iteration(), self._before, [])], self.net, self.solver, self._where)
+        made = Trace({**document, **self._schedule()})
         made.document["why"] = {str(number): text for number, text in Reasons(made).all().items()}
         return made
+
+    def _compiled_for(self):
+        """Return what changes if the net needs another schedule; None without a net."""
+        return None if self.net is None else (self.net.stamp(), settings_epoch(), get_num_threads(), caffe.mode)
+
+    def _schedule(self):
+        """Return the net's schedule as part of the document.
+
+        Nothing where the net would have to take new shapes or settings for it: that would change blobs, which may be read after
+        the record.
+        """
+        if self.net is None:
+            return {}
+        with self.net.lock:
+            if self._compiled_for() != self._state:
+                return {}
+            try:
+                return {"schedule": self.net.schedule().as_dict()}
+            except Error:       # a net that cannot be compiled; its run has raised the same
+                return {}
 
     def _iteration(self):
         return self.solver.iter if self.solver is not None else 0

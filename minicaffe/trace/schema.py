@@ -35,15 +35,18 @@ STEP = Some(("parameters",), iteration=int, kind=str, layer=str, node=(int, NONE
             end=(int, float), flops=(int, float, NONE), bytes=(int, float, NONE), loss=(int, float, str, NONE),
             touched=Each(Some(memory=str, before=(str, NONE), after=(str, NONE))), parameters=Each(str), **{"with": (str, NONE)})
 KERNEL = Some(functor=str, source=(str, NONE), header=(str, NONE), ptx=(str, NONE))
+ROW = Some(direction=str, layers=Each(str), types=Each(str), part_of=(str, NONE), engine=(str, NONE), layout=(str, NONE), reads=int,
+           writes=int, saves=Each(str), frees=Each(str), updates=Each(str), live=int)
 COLUMNS = ("time", "kind", "place", "address", "bytes", "name", "detail")
 DOCUMENT = Some(
-    format=int, minicaffe=str,
+    ("schedule",), format=int, minicaffe=str,
     device=Some(kind=str, name=str, threads=int, copy_bandwidth=(int, float, NONE)),
     net=Some(("drawing",), name=str, file=str, phase=str, nodes=Each(NODE), drawing=(str, NONE)),
     memories=Each(Some(name=str, blob=str, part=str, bytes=int, role=str, aliases=Each(str))),
     start=Some(time=int, heads=Each(str, True), blocks=Each(BLOCK), arenas=Each(ARENA)),
     strings=Each(str), events=Some(("took",), **{key: Each(int) for key in (*COLUMNS, "took")}), steps=Each(STEP),
-    why=Each(str, True), kernels=Each(KERNEL, True), samples=Each(Some()))
+    why=Each(str, True), kernels=Each(KERNEL, True), samples=Each(Some()),
+    schedule=Some(plan=bool, peak=int, observed=(str, NONE), rows=Each(ROW)))
 NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NONE: "null"}
 
 

@@ -246,6 +246,13 @@ class Trace {
             name: s[this.name[i]], detail: s[this.detail[i]], took: this.took[i]};
   }
 
+  /* Number of the row of the schedule that has the layer of a step; -1 if none or, where layers have one name, several have it. */
+  rowOf(step) {
+    const {rows} = this.data.schedule || {rows: []}, node = step && this.net.nodes[step.node], found = [];
+    if (node) rows.forEach((row, i) => { if (row.direction === step.kind && row.layers.includes(node.name)) found.push(i); });
+    return found.length === 1 ? found[0] : -1;
+  }
+
   /* What a step is called. */
   nameOf(step) { return step.layer || (this.net.nodes.length ? step.kind : "the record"); }
 

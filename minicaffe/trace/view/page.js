@@ -94,6 +94,7 @@ class View {
     this.strips = new Strips($("strips").lastElementChild, this, $("strips"));
     this.arena = new Arena($("arena").firstElementChild, this);
     this.events = new List($("events"), i => this.eventRow(i));
+    this.schedule = new List($("schedule"), i => this.scheduleRow(i));
     this.kernelsOf = "step";
     this.head();
     this.net();
@@ -163,6 +164,7 @@ class View {
     this.kernels();
     this.values();
     this.light();
+    this.showSchedule();
     this.lastStep = performance.now() - begun;
   }
 
@@ -421,13 +423,14 @@ class View {
     });
     $("net-panel").hidden = !nodes.length;
   }
-  goLayer(node) {
+  goNext(fits) {
     const steps = this.trace.steps;
     for (let k = 1; k <= steps.length; k++) {
       const s = (this.step + k) % steps.length;
-      if (steps[s].node === node) return this.go(s);
+      if (fits(steps[s])) return this.go(s);
     }
   }
+  goLayer(node) { this.goNext(step => step.node === node); }
   light() {
     const step = this.currentStep() || {touched: []}, panel = $("net-panel");
     const touched = new Set(step.touched.map(t => (this.trace.memoryOf.get(t.memory) || {}).blob));
@@ -443,6 +446,29 @@ class View {
       if (inner.left < wide.left || inner.right > wide.right) $("net").scrollLeft += (inner.left + inner.right - wide.left - wide.right) / 2;
     });
     for (const [g, names] of this.blobs) g.classList.toggle("touched", names.some(name => touched.has(name)));
+  }
+
+  /* The net's schedule: a line for each of its steps. */
+  showSchedule() {
+    const {schedule} = this.trace.data, row = this.trace.rowOf(this.currentStep());
+    $("schedule-panel").hidden = !schedule;
+    if (!schedule) return;
+    $("schedule-hint").textContent = `Blobs that live at once: ${bytesText(schedule.peak)} at most, ${schedule.plan
+      ? "as memory ends with its last use." : "as all blobs keep their memory."}${schedule.observed
+      ? ` When the trace was made, runs went layer by layer, as ${schedule.observed}.` : ""}`;
+    this.schedule.set(0, schedule.rows.length);
+    $("schedule").setAttribute("aria-activedescendant", row < 0 ? "" : `row-${row}`);
+    if (row >= 0) this.schedule.show(row);
+  }
+  scheduleRow(i) {
+    const {rows} = this.trace.data.schedule, row = rows[i];
+    const into = row.part_of && row.direction === "forward" ? `, into ${row.part_of}` : "";
+    const notes = [["keeps", row.saves], ["frees", row.frees], ["updates", row.updates]].filter(([, names]) => names.length)
+      .map(([verb, names]) => `${verb} ${names.map(name => name.replace(/ data$/, "")).join(", ")}`);
+    const words = [row.layers.join(" + ") + into, [row.engine, row.layout].filter(Boolean).join(" "),
+      `reads ${bytesText(row.reads)}, writes ${bytesText(row.writes)}, live ${bytesText(row.live)}`, ...notes].filter(Boolean).join(" · ");
+    return make("div", {role: "option", id: `row-${i}`, title: words, "data-row": i, "aria-posinset": i + 1, "aria-setsize": rows.length,
+                        "aria-selected": i === this.trace.rowOf(this.currentStep())}, make("span", {}, row.direction), words);
   }
 
   play(on = !this.playing) {
@@ -506,6 +532,10 @@ class View {
     click("show-source", () => this.showKernel($("source").dataset.kernel));
     click("show-ptx", () => this.showKernel($("source").dataset.kernel, true));
     click("events", e => { const row = e.target.closest("[data-event]"); if (row) this.goMoment(+row.dataset.event + 1); });
+    click("schedule", e => {
+      const row = e.target.closest("[data-row]");
+      if (row) this.goNext(step => this.trace.rowOf(step) === +row.dataset.row);
+    });
     $("speed").addEventListener("change", () => this.playing && this.play(true));
     $("place").addEventListener("change", () => { this.place = $("place").value; this.redraw(); });
     $("touched-only").addEventListener("change", () => { this.touchedOnly = $("touched-only").checked; this.chooseRows(); this.show(); });
@@ -631,7 +661,7 @@ class View {
             blocks: this.arena.drawn.map(one => ({...one})),
             usage: Object.fromEntries(ROLES.map((role, r) => [role, trace.usage(place).roles[r][moment]])), reserved: trace.usage(place).reserved[moment],
             lit: trace.net.nodes.filter((_, i) => this.layers[i] && this.layers[i].hasAttribute("aria-current")).map(node => node.name),
-            rows: this.strips.rows.map(m => m.name)};
+            rows: this.strips.rows.map(m => m.name), row: trace.rowOf(this.currentStep())};
   }
 }
 
