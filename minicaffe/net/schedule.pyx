@@ -281,7 +281,7 @@ cdef class Schedule:
                 for i in range(step.first, step.first + len(step.nodes)):
                     ends[2 * count - 1 - i] = rows[len(rows) - 1]
         for row in rows:
-            row["saves"] = list(dict.fromkeys(memory_name(life.memory) for life in row["saves"] if life.last >= count))
+            row["saves"] = list(dict.fromkeys([memory_name(life.memory) for life in row["saves"] if life.last >= count]))
         for life in lives.values():
             if life.last < 0 or not life.memory.size:
                 continue

@@ -296,6 +296,7 @@ def test_nothing_runs_and_no_blob_gets_memory():
     assert listing.peak > 0 and str(listing).count("\n") > len(listing.rows)
 
 
+@pytest.mark.no_plan("compares a net without one")
 @pytest.mark.parametrize("plan", ["memory", None])
 def test_live_bytes(plan):
     """The 8192 bytes each of x, a and b, their diffs, and the loss and its diff of 4."""
@@ -320,7 +321,8 @@ def run(capsys, *args):
     return code, out, err
 
 
-def test_the_command(capsys, tmp_path, device):
+@pytest.mark.no_plan("compares a net without one")
+def test_the_command(capsys, tmp_path):
     path = tmp_path / "net.prototxt"
     path.write_text(NET)
     code, out, _ = run(capsys, str(path), "--json", str(tmp_path / "steps.json"))
