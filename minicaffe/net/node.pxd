@@ -11,7 +11,7 @@ cdef class Node:
     cdef public bint needs_backward
     cdef readonly object file        # where the layer is defined, for errors
     cdef readonly object line
-    cdef int within                  # the first node of the fused step that alone can compute its backward; -1: it can itself
+    cdef int within                  # the first node of the step that computed it, if its own backward has nothing to read; else -1
     cdef int forward(self) except -1
     cdef int backward(self) except -1
     cdef int run_backward(self) except -1

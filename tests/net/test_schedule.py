@@ -16,6 +16,7 @@ from minicaffe.net.run import BEFORE_BACKWARD
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
 
 CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
   convolution_param {{ num_output: 16 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }} }}
@@ -24,6 +25,7 @@ layer {{ name: "{0}_relu" type: "ReLU" bottom: "{0}" top: "{0}" }}
 PYTHON = 'layer { name: "own" type: "Python" bottom: "a" top: "own" python_param { module: "own_layers" layer: "Twice" } }'
 LOSS = 'layer { name: "loss" type: "EuclideanLoss" bottom: "b" bottom: "a" top: "loss" }'
 INPUT = 'force_backward: true layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } } } '
+NET = 'name: "small" ' + INPUT + CONV.format("a", "x") + CONV.format("b", "a") + LOSS
 OWN_LAYERS = """
 import minicaffe as caffe
 
@@ -289,6 +291,41 @@ def test_a_take_that_uses_nothing():
     assert sorted(given) == [0, 1, 2, 3] and all(blob.cpu_diff.any() for blob in net.learnable_params)
 
 
+def test_a_plan_holds_again_after_graphs(device):
+    if device == "cpu":
+        pytest.skip("CUDA graphs are recorded on devices: pytest --device sim")
+    param = caffe_pb2.SolverParameter(base_lr=0.001, lr_policy="fixed", type="SGD", max_iter=9)
+    param.net_param.CopyFrom(parse_text(NET, caffe_pb2.NetParameter)[0])
+    solver = create_solver(param, plan="memory")
+    solver.step(4)
+    assert solver._recorded.graph is not None and not solver.net.recycles
+    solver.use_graphs = False
+    with memory.record() as events:
+        solver.step(1)
+    assert solver._recorded.graph is None and any(event.detail.endswith("by recycle") for event in events)
+
+
+def test_an_iteration_by_a_graph_that_ends_in_the_middle(device, monkeypatch):
+    if device == "cpu":
+        pytest.skip("CUDA graphs are recorded on devices: pytest --device sim")
+    param = caffe_pb2.SolverParameter(base_lr=0.001, lr_policy="fixed", type="SGD", max_iter=9)
+    param.net_param.CopyFrom(parse_text(NET, caffe_pb2.NetParameter)[0])
+    solver = create_solver(param)
+    solver.step(4)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    assert solver.smoothed_loss > 0         # which the GPU may still compute
+    monkeypatch.setattr(solver, "_smooth", stop)
+    solver.listeners.append(object())       # so that the loss is read at once
+    with pytest.raises(KeyboardInterrupt):
+        solver.step(1)
+    monkeypatch.undo()
+    with pytest.raises(Error, match="ended in the middle of its update"):
+        solver.step(1)
+
+
 def test_nothing_runs_and_no_blob_gets_memory():
     net = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS)
     listing = net.schedule()
@@ -311,8 +348,6 @@ def test_live_bytes(plan):
 
 
 # ---- the command
-
-NET = 'name: "small" ' + INPUT + CONV.format("a", "x") + CONV.format("b", "a") + LOSS
 
 
 def run(capsys, *args):
