@@ -249,7 +249,6 @@ cdef class Schedule:
         for step in [*self.forward, *self.backward]:
             step.frees, step.skipped = [], []
 
-
     def rows(self, kept, list params, list learnable):
         """Return the steps as dicts with the fields of `minicaffe.net.listing.Row`, and by place in the iteration the bytes that live there.
 
@@ -267,8 +266,7 @@ cdef class Schedule:
         for memory in {id(memory): memory for blob in params for memory in (blob.data_memory, blob.diff_memory)}.values():
             lives.pop(id(memory), None)
         for step in self.forward:
-            for node in step.nodes:
-                choose_engines(node, on)
+            choose_engines(step.nodes[0], on)
             at = step.first + len(step.nodes) - 1
             rows.append(row_of(step, "forward", at, [lives[id((<Blob> blob).data_memory)] for blob in step.nodes[len(step.nodes) - 1].tops
                                                      if id((<Blob> blob).data_memory) in lives]))
