@@ -182,7 +182,7 @@ cdef class Runner:
                 self.take = None
 
     cdef int backward_at(self, int index) except -1:
-        """Run the backward of one layer for those who observe it."""
+        """Run the backward of one layer, in an observed run or a part of one."""
         cdef Node node = self.nodes[index]
         if self.hooks[2]:
             self._call_hooks(BEFORE_BACKWARD, index)
@@ -233,7 +233,7 @@ cdef class Runner:
         """Run a backward that gives a large gradient part by part to `take`; return the parameters that it has not had."""
         cdef Node node = step.nodes[0]
         cdef Operation operation = node.layer.operations()[0]
-        if (<Blob> self.learnable_params[step.large]).diff_memory.shown():       # who holds a view of it reads it there
+        if (<Blob> self.learnable_params[step.large]).diff_memory.shown():       # in a view, which needs all of it
             node.backward()
             return step.updates
         operation.consumer = functools.partial(self.take, [step.large])
@@ -347,7 +347,7 @@ cdef class Runner:
         return loss
 
     cdef double forward_at(self, int index) except? -1:
-        """Run one layer for those who observe it."""
+        """Run one layer, in an observed run or a part of one."""
         cdef double loss = 0
         cdef Node node = self.nodes[index]
         if self.hooks[0]:

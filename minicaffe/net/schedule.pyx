@@ -76,7 +76,7 @@ cdef class Step:
         """Compute the tops; return whether no engine or layer refused to be fused.
 
         `compiled`: shapes are those that the step was compiled for. `lasting`: backward may follow. What is fused runs layer by layer where
-        the shapes changed, or somebody outside of the net has a top between the layers.
+        the shapes changed, or a view or a blob outside of the net has the memory of a top between the layers.
         """
         cdef Node node = self.nodes[0]
         cdef Epilogue epilogue = None
@@ -243,7 +243,7 @@ cdef class Schedule:
                 step.part.whole.data_memory.recycle()
 
     cdef int expire(self) except -1:
-        """Give up the memories, of which a later schedule counts who has them; nothing is freed any more."""
+        """Drop the memories, whose references a later schedule counts; nothing is freed any more."""
         cdef Step step
         self.gradients = self.plain_copies = None
         for step in [*self.forward, *self.backward]:

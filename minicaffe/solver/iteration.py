@@ -102,7 +102,7 @@ class Recorded:
         Without `read_loss` the host does not wait for a replayed graph: what is returned is a function that returns the loss later.
         """
         net = solver.net
-        net.recycles = False  # a graph knows the addresses of all blobs
+        net.recycles = False  # a graph has the addresses of all blobs
         net.run_sources()
         generator = net.layers[0].generator
         stamp = net.stamp(), generator.seed, solver.carrier, settings_epoch()

@@ -90,7 +90,7 @@ def test_case(outcomes, path, name):
     assert found[name] is None, found[name] + text
 
 
-def test_the_driver_has_only_calls_that_somebody_makes():
+def test_the_driver_has_only_calls_that_are_used():
     table = (ROOT / "minicaffe" / "sim" / "driver.cpp").read_text().split("kEntries[] = {")[1].split("};")[0]
     names = set(re.findall(r"[EV]\((\w+)", table)) - {"cuDevicePrimaryCtxReset"}  # with which each of these cases begins
     callers = [p for folder in ("minicaffe", "tests", "tools") for p in (ROOT / folder).rglob("*")

@@ -31,7 +31,7 @@ cdef class CudnnBatchNorm(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Standardize op = operation
         op.sums.reshape_to((2 * op.shape.channels,))
-        with nogil:     # `sums` takes what nobody reads
+        with nogil:     # `sums` takes what is not used
             cudnn_standardize_forward(on, op.dtype, op.shape, op.eps, x.data_on(on), self.ones.data_on(on), self.zeros.data_on(on),
                                       y.mutable_data_on(on), op.mean.mutable_data_on(on), op.variance.mutable_data_on(on),
                                       op.factor.mutable_data_on(on), op.sums.mutable_data_on(on))
@@ -43,7 +43,7 @@ cdef class CudnnBatchNorm(Primitive):
         if op.carried is not None:
             raise Refusal("what engine CAFFE computed forward with the layers behind it")
         op.sums.reshape_to((2 * op.shape.channels,))
-        with nogil:     # `sums` takes what nobody reads
+        with nogil:     # `sums` takes what is not used
             cudnn_standardize_backward(on, op.dtype, op.shape, op.eps, x.data_on(on), self.ones.data_on(on), y.diff_on(on),
                                        op.mean.data_on(on), op.factor.data_on(on), x.mutable_diff_on(on),
                                        op.sums.mutable_data_on(on))

@@ -1,4 +1,4 @@
-"""Subtract a mean, divide by a deviation: what a layer asks for."""
+"""Subtract a mean, divide by a deviation: what a layer describes."""
 
 import numpy as np
 

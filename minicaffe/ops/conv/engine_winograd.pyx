@@ -54,7 +54,7 @@ cdef class WinogradConvolution(Primitive):
                 self.y = lanes_layout((op.images, op.outputs, window.out[0], window.out[1]), lanes)
                 self.lanes = True
             except DependencyError:
-                self.x = self.y = None      # nobody else would keep lanes
+                self.x = self.y = None      # no other layer would keep lanes
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation

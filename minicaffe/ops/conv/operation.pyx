@@ -1,4 +1,4 @@
-"""Convolution and its transpose, deconvolution: what a layer asks for, and what its engines share.
+"""Convolution and its transpose, deconvolution: what a layer describes, and what its engines share.
 
 These know three products of an image side and a column side: the bottom of a convolution is the image, the top of a deconvolution.
 """

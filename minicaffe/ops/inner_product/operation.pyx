@@ -1,4 +1,4 @@
-"""The inner product: what a layer asks for."""
+"""The inner product: what a layer describes."""
 
 
 cdef class InnerProduct(Operation):

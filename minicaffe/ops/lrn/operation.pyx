@@ -1,4 +1,4 @@
-"""Local response normalisation: what a layer asks for."""
+"""Local response normalisation: what a layer describes."""
 
 
 cdef class LRN(Operation):

@@ -1,4 +1,4 @@
-"""Pooling: what a layer asks for."""
+"""Pooling: what a layer describes."""
 
 
 cdef class Pooling(Operation):
