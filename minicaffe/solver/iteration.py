@@ -116,14 +116,14 @@ class Recorded:
             if self.seen <= WARM_UP or not self._record(solver):
                 net.clear_param_diffs()
                 loss = solver.last_pass(run_sources=False)
-                solver._torn = True     # until the iteration is counted
                 solver.update(rate)
+                solver._torn = True     # until the iteration is counted
                 return loss
         net.inspect_inputs()
         net.own_on_device(solver.history)
-        solver._torn = True
         with device_lock:
             self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
+        solver._torn = True
         generator.take(self.draws)
         return net.loss_of_outputs() if read_loss else net.late_loss()
 
