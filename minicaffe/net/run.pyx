@@ -200,15 +200,16 @@ cdef class Runner:
 
     cdef int backward_in_steps(self, Schedule schedule) except -1:
         cdef Step step
-        cdef Node node, head
+        cdef Node head
         cdef list complete
+        cdef int i
         schedule.stale = schedule.stale or not self.recycles or schedule.stamp != self.stamp()
         for step in schedule.backward:
             head, complete = step.nodes[0], step.updates
             if head.needs_backward:
                 if step.carried and head.within < 0:    # made layer by layer meanwhile
-                    for node in reversed(step.nodes):
-                        self.backward_at(step.first + step.nodes.index(node))
+                    for i in range(step.first + len(step.nodes) - 1, step.first - 1, -1):
+                        self.backward_at(i)
                     schedule.end_backward(step)
                 else:
                     self.tell_fused(step, "backward")

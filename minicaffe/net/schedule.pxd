@@ -22,6 +22,7 @@ cdef class Step:
     cdef readonly int first         # the number of nodes[0]
     cdef readonly bint carried      # backward of the first computes that of all
     cdef readonly Part part         # of a joined blob, where the result may be written; or None
+    cdef list operations            # of the nodes' layers: they keep things for backward, which end with it
     cdef Operation operation        # gets an epilogue: the other nodes, the part; None: the first node runs alone
     cdef list skipped               # of tops that are not written: `Life`
     cdef list frees                 # `Life` whose last use this is

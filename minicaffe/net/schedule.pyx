@@ -58,6 +58,7 @@ cdef class Step:
     def __init__(self, list nodes not None, int first):
         self.nodes, self.first = nodes, first
         self.skipped, self.frees, self.updates = [], [], []
+        self.operations = [operation for node in nodes for operation in (<Node> node).layer.operations()]
         self.stamp = self.present_stamp()
 
     @property
@@ -207,10 +208,9 @@ cdef class Schedule:
             self.end(step)
 
     cdef int let_go(self, Step step) except -1:
-        cdef Node node
-        for node in step.nodes:
-            for operation in node.layer.operations():
-                (<Operation> operation).let_go()
+        cdef Operation operation
+        for operation in step.operations:
+            operation.let_go()
 
     cdef int end(self, Step step) except -1:
         cdef Life life
@@ -573,9 +573,9 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
             ends[2 * count - 1 - i] = step
     for i in range(count):
         ends[2 * count - 1 - i] = ends[2 * count - 1 - <int> head[i]]
-    made.plain_copies = [[blob.data_memory for blob in node.blobs] for node in nodes]
     if not plan:
         return made
+    made.plain_copies = [[blob.data_memory for blob in node.blobs] for node in nodes]
     fusion.lives = None     # each Life has a reference to its memory, and `others_hold` allows for one
     cdef dict lives = find_lives(nodes, head, kept, params, training)
     made.pool = registry.host_pool()
