@@ -117,6 +117,12 @@ cdef class Layer:
         """Return the layer's own blobs that each forward writes before it or backward reads them, as a list."""
         return []
 
+    def scratch_blocks(self):
+        """Return the blocks on the device, which a CUDA graph uses, of what `release_memory` frees."""
+        cdef Blob blob
+        blobs = [*self.scratch_blobs(), *(blob for operation in self.operations() for blob in operation.own_blobs())]
+        return [memory.gpu_data() for blob in blobs for memory in (blob.data_memory, blob.diff_memory) if memory.own_gpu_data]
+
     def release_memory(self):
         """Free what the layer holds between forward and the next: scratch memory, what backward needs, what engines prepared."""
         for operation in self.operations():

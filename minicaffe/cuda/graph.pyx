@@ -1,8 +1,10 @@
 """CUDA graphs: the launches of a stretch of work, recorded once and started as one.
 
-While a graph is recorded nothing runs. Blocks of memory that the recording thread drops meanwhile stay with the graph, since each
-replay uses them again. Numbers that change from one replay to the next lie on the device, in memory of the
-graph's own: the learning rate, and how many random numbers were drawn before (device/stream.hpp: rate, drawn).
+While a graph is recorded nothing runs. Each replay uses the same blocks of memory again. The recording thread takes new blocks of
+the device from a pool of the graphs, whose free blocks serve later parts of the recording, and other graphs of the device: their
+replays run one after the other, on one stream. Other blocks that this thread drops are kept by the graph. Numbers that change from
+one replay to the next lie on the device, in memory of the graph's own: the learning rate, and how many random numbers were drawn
+before (device/stream.hpp: rate, drawn).
 """
 
 from cuda.bindings cimport cydriver
@@ -10,12 +12,19 @@ from libc.stdint cimport uint64_t
 
 from minicaffe.cuda.device cimport Device
 from minicaffe.cuda.driver cimport check, may_call
+from minicaffe.memory.allocator cimport Allocator
 from minicaffe.memory.buffer cimport Buffer
 
+from weakref import WeakValueDictionary
+
 from minicaffe.errors import ConfigError, DeviceError
-from minicaffe.memory.buffer import keep_blocks
+from minicaffe.memory.buffer import record_blocks
+from minicaffe.memory.caching import CachingAllocator
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
+
+_pools = WeakValueDictionary()      # allocator of a device -> the pool of its graphs, which ends with the last of its users
+
 
 cdef struct Inputs:
     double rate
@@ -45,7 +54,8 @@ cdef class Graph:
     cdef cydriver.CUgraphExec executable
     cdef Inputs inputs
     cdef Buffer on_device   # the inputs that the recorded launches read
-    cdef list kept          # Buffers that were dropped while it was recorded
+    cdef object pool        # gave the blocks of the device that were taken while it was recorded
+    cdef list kept          # other Buffers that were dropped meanwhile
 
     def __init__(self, Device device not None):
         self.device = device
@@ -60,11 +70,11 @@ cdef class Graph:
         cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
         if self.executable != NULL:
             raise ConfigError("this graph was recorded already; make another: cuda.Graph(device)")
+        self.pool, self.kept = pool_of(CUDAPlace(self.device.index)), []
+        (<Allocator> self.pool).upstream.empty_cache()     # whose free blocks the pool could take only where they are large enough
         self.device.activate()
         check(cydriver.cuStreamBeginCapture(stream, cydriver.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture")
-        kept = []
-        keep_blocks(kept)
-        self.kept = kept
+        record_blocks(self.kept, self.pool)
         cdef Inputs* inputs = <Inputs*> self.on_device.ptr
         self.device.stream.rate = &inputs.rate
         self.device.stream.drawn = <const unsigned long long*> &inputs.drawn
@@ -79,7 +89,7 @@ cdef class Graph:
         code = cydriver.cuStreamEndCapture(stream, &graph)
         if code != cydriver.CUDA_SUCCESS and is_capturing(stream):  # once more, or nothing on the stream would ever run again
             cydriver.cuStreamEndCapture(stream, &graph)
-        keep_blocks(None)
+        record_blocks(None)
         try:
             if kind is None:
                 check(code, "cuStreamEndCapture")
@@ -89,7 +99,7 @@ cdef class Graph:
                     block.record_stream(self.device.compute_stream)
         finally:
             if self.executable == NULL:     # nothing will be replayed
-                self.kept = None
+                self.pool = self.kept = None
             if graph != NULL:
                 cydriver.cuGraphDestroy(graph)
         return False
@@ -118,6 +128,15 @@ cdef class Graph:
         check(cydriver.cuMemcpyHtoDAsync(self.on_device.address, &self.inputs, sizeof(Inputs), stream), "cuMemcpyHtoDAsync",
               (hex(self.on_device.address), sizeof(Inputs)))
         check(cydriver.cuGraphLaunch(self.executable, stream), "cuGraphLaunch", (f"{self.nodes} nodes",))
+
+
+def pool_of(place):
+    """Return the pool of the graphs of a device; the blocks that are free in it are reserved for them."""
+    allocator = registry.allocator(place)
+    pool = _pools.get(allocator)
+    if pool is None:
+        pool = _pools[allocator] = CachingAllocator(allocator, registry.stream_order(place), red_zones=False)
+    return pool
 
 
 cdef bint is_capturing(cydriver.CUstream stream) noexcept:

@@ -38,8 +38,11 @@ cdef class DriverAllocator(Allocator):
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef cydriver.CUdeviceptr address = 0
+        cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         self.device.activate()
+        cydriver.cuThreadExchangeStreamCaptureMode(&mode)       # a recording does not have the request in it, and may need memory
         code = cydriver.cuMemAlloc(&address, max(nbytes, <size_t> 1))
+        cydriver.cuThreadExchangeStreamCaptureMode(&mode)
         if code == cydriver.CUDA_ERROR_OUT_OF_MEMORY:
             raise out_of_memory(self, nbytes, "what the device has")
         check(code, "cuMemAlloc", (nbytes,))

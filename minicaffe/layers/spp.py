@@ -84,6 +84,9 @@ class SPPLayer(Layer):
     def capture_obstacle(self):
         return self.inner.net.capture_obstacle()
 
+    def scratch_blocks(self):
+        return super().scratch_blocks() + [block for layer in self.inner.net.layers for block in layer.scratch_blocks()]
+
     def release_memory(self):
         super().release_memory()
         self.inner.net.release()

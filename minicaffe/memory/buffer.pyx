@@ -20,7 +20,7 @@ from minicaffe.memory.sizes import checked
 MOST = (1 << 64) - 1    # bytes
 
 cdef Reporter _reporter = reporter
-cdef dict _kept = {}    # thread -> where the blocks go that it drops, see `keep_blocks`
+cdef dict _recordings = {}      # thread -> (kept, pool), see `record_blocks`
 
 
 @cython.no_gc_clear     # __dealloc__ needs allocator and usage
@@ -51,6 +51,8 @@ cdef class Buffer:
         if self.place is not None:
             raise ConfigError("a Buffer is made once; __init__ was called again")
         cdef size_t live
+        if _recordings and (recording := _recordings.get(this_thread())) is not None and recording[1].place == allocator.place:
+            allocator = recording[1]
         try:
             self.ptr = take(allocator, nbytes, stream)
         except OutOfMemoryError:
@@ -71,8 +73,9 @@ cdef class Buffer:
     def __dealloc__(self):
         if self.usage is not None:
             _reporter.remove(self, self.usage, self.nbytes)     # first: nobody may find a dying Buffer
-        if self.allocator is not None and _kept and this_thread() in _kept:
-            _kept[this_thread()].append(heir(self))
+        if self.allocator is not None and _recordings and (recording := _recordings.get(this_thread())) is not None \
+                and recording[1] is not self.allocator:
+            recording[0].append(heir(self))
             return
         if self.allocator is not None:
             if _reporter.recording:     # before it is free, when another thread may take it, and before the merges that follow
@@ -136,15 +139,20 @@ cdef void* take(Allocator allocator, size_t nbytes, stream) except NULL:
     return allocator.alloc_ptr(nbytes) if stream is None else <void*><size_t>allocator.malloc(nbytes, stream)
 
 
-def keep_blocks(kept):
-    """Put the blocks that this thread drops into the list `kept` from now on, instead of freeing them; None ends that.
+def record_blocks(kept, pool=None):
+    """Begin the recording of a CUDA graph by this thread, which uses the same blocks whenever it is replayed; None ends it.
 
-    A CUDA graph that is being recorded will use them again whenever it is replayed.
+    Parameters
+    ----------
+    kept : list or None
+        Gets the blocks that this thread drops, instead of their allocator.
+    pool : Allocator
+        Gives this thread's new blocks of its place. Those that are dropped go back to it, as no other thread takes blocks there.
     """
     if kept is None:
-        _kept.pop(this_thread(), None)
+        _recordings.pop(this_thread(), None)
     else:
-        _kept[this_thread()] = kept
+        _recordings[this_thread()] = kept, pool
 
 
 cdef Buffer heir(Buffer dying):

@@ -124,11 +124,15 @@ cdef class CachingAllocator(StreamAllocator):
         Bytes to be held from `upstream` at most; see `set_limit`.
     constants : {"pytorch", "thc", "arena"}
         Sizes of segments and blocks: later PyTorch's, those of the first THCCachingAllocator, or few large segments.
+    red_zones : bool
+        False: free blocks may be written, as a replay of a CUDA graph does with those that were free when its recording ended.
 
     Notes
     -----
-    Source: THCCachingAllocator.cpp, CUDACachingAllocator.cpp. Left out: expandable segments, private pools for graphs.
+    Source: THCCachingAllocator.cpp, CUDACachingAllocator.cpp. Left out: expandable segments. The private pool of CUDA graphs is one more of these
+    above the device's own (cuda/graph.pyx).
     """
+    cdef object __weakref__
     cdef RedZones zones
     cdef Constants constants
     cdef size_t small_grain, large_grain        # those of the constants, or more where red zones lie between blocks
@@ -138,12 +142,13 @@ cdef class CachingAllocator(StreamAllocator):
     cdef size_t hits, upstream_allocations, splits, merges, retries
     cdef str refusal                            # what stood against the last segment that could not be had
 
-    def __init__(self, Allocator upstream not None, StreamOrder streams=None, limit=None, str constants="pytorch"):
+    def __init__(self, Allocator upstream not None, StreamOrder streams=None, limit=None, str constants="pytorch",
+                 bint red_zones=True):
         super().__init__(upstream, streams)
         if constants not in CONSTANTS:
             raise ConfigError(f"must be one of {', '.join(CONSTANTS)}, got '{constants}'", field="CachingAllocator.constants")
         self.constants = CONSTANTS[constants]
-        self.zones = upstream.red_zones()
+        self.zones = upstream.red_zones() if red_zones else RedZones(0, 0, 0)
         self.small_grain = max(<size_t>GRAIN, self.zones.nbytes)
         self.large_grain = max(self.constants.large_grain, self.zones.nbytes)
         self.cached.resize(POOLS)

@@ -11,7 +11,7 @@ from collections import Counter
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport stamps
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.memory.synced cimport RECYCLED
+from minicaffe.memory.synced cimport RECYCLED, SyncedMemory
 from minicaffe.net.lock cimport NetLock
 from minicaffe.net.node cimport Node
 from minicaffe.net.schedule cimport Schedule, Step, compile_nodes
@@ -21,6 +21,7 @@ from minicaffe.ops.engine cimport Operation
 from minicaffe.errors import ConfigError, ShapeError, check_callable, check_type, close_matches, int_of, shown
 from minicaffe.memory.reporter import reporter
 from minicaffe.net.observe import log_backward, log_forward, log_norms
+from minicaffe.net.recorded import RecordedWork
 
 
 PLANS = ("memory",)     # what a net may be asked to do where nobody looks in between
@@ -55,11 +56,12 @@ cdef class Runner:
     cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list param_counts      # of all parameters, as their layers made them
     cdef list params_made       # how many each layer made
-    cdef list computed          # the blobs whose data layers write, not those that sources give, and the learnable parameters
+    cdef set given              # blobs whose data are those of sources: no layer changes them in place
     cdef dict loss_copies       # top with a loss -> its copy (late_loss)
     cdef list hooks
     cdef readonly str plan          # which of PLANS is asked for; None or empty: none
-    cdef public bint recycles       # False: no memory is recycled now, as while a CUDA graph knows its addresses
+    cdef public bint use_graphs     # on a GPU, replay a forward in phase TEST as one CUDA graph where that can be
+    cdef object recorded            # RecordedWork: that forward
     cdef set kept                   # blobs that are read after a run
     cdef bint training              # a run forward is followed by one backward
     cdef Schedule compiled          # for what the net was when it was needed last; None before
@@ -79,17 +81,22 @@ cdef class Runner:
         written = Counter(top for node in nodes for top in node.tops)
         self.blob_list = list(written)
         self.loss_at_once = any(weight and written[top] > 1 for node in nodes for top, weight in zip(node.tops, node.loss_weights))
-        given = set()
+        self.given = set()
         for node in nodes:
-            if not node.bottoms or (node.type == "Split" and node.bottoms[0] in given):     # whose tops are its bottom
-                given.update(node.tops)
+            if not node.bottoms:
+                self.given.update(top for top in node.tops if written[top] == 1)
+            elif node.type == "Split" and node.bottoms[0] in self.given:    # whose tops are its bottom
+                if all(written[top] == 1 for top in node.tops):
+                    self.given.update(node.tops)
+                else:
+                    self.given.difference_update(node.bottoms)
         self.share_weights()
         self.learnable_params = [param_table.params[i] for i in param_table.learnable]
-        self.computed = [blob for blob in self.blob_list if blob not in given] + self.learnable_params
         self.param_counts = [blob.count for blob in param_table.params]
         self.params_made = [len(node.layer.blobs) for node in nodes]
         self.lock = NetLock([*self.blob_list, *param_table.params])
-        self.recycles = True
+        self.use_graphs = True
+        self.recorded = RecordedWork("a forward")
         self.loss_copies = {}
 
     def set_plan(self, plan, kept, bint training):
@@ -113,6 +120,7 @@ cdef class Runner:
             raise ConfigError(f"must be one of {', '.join(PLANS)}, got '{plan}'{close_matches(plan, PLANS)}", field="plan")
         with self.lock:
             self.plan, self.training = plan, training
+            self.recorded.forget()
             self.forget_schedule()
             self.kept = {*kept, *(top for node in self.nodes for top, weight in zip(node.tops, node.loss_weights)
                                   if weight or not node.bottoms)}
@@ -130,7 +138,7 @@ cdef class Runner:
     cdef Schedule present_schedule(self):
         """Return the schedule for the present shapes, memories, device and settings; compile the net if it has none."""
         cdef Context on = context()
-        cdef bint plan = bool(self.plan) and self.recycles
+        cdef bint plan = bool(self.plan)
         cdef Node node
         if self.compiled is None or not self.compiled.holds(self.stamp(), on, plan):
             for node in self.nodes:
@@ -152,7 +160,7 @@ cdef class Runner:
         start, end = int_of(start, "start"), int_of(end, "end")
         self.check_range(start, end)
         with self.lock:
-            return self.compute(True, start, end) + self.losses(start, end)
+            return (self.replay() if self.replays(start, end) else self.compute(True, start, end)) + self.losses(start, end)
 
     cpdef backward_from_to(self, start, end):
         """Run the backward of layers `start` down to `end`, both included, where it is needed."""
@@ -203,7 +211,7 @@ cdef class Runner:
         cdef Node head
         cdef list complete
         cdef int i
-        schedule.stale = schedule.stale or not self.recycles or schedule.stamp != self.stamp()
+        schedule.stale = schedule.stale or schedule.stamp != self.stamp()
         for step in schedule.backward:
             head, complete = step.nodes[0], step.updates
             if head.needs_backward:
@@ -321,6 +329,7 @@ cdef class Runner:
         if node.within >= 0 and self.ran is not None:
             step = self.ran.step_of(node.within)
             if step is not None:
+                self.recorded.forget()
                 step.separate()
 
     cdef int check_range(self, low, high) except -1:
@@ -334,6 +343,7 @@ cdef class Runner:
         self.check_ready()
         self.in_steps = self.reshaped = False
         if not self.whole(start, end):
+            self.recorded.forget()      # after its replay the net is in the state of a whole run
             if end >= start and (<Node> self.nodes[start]).within != start:
                 self.separate(start)
             first = end + 1
@@ -346,6 +356,24 @@ cdef class Runner:
         if first <= end:
             loss += self.forward_in_steps(sources, first)
         return loss
+
+    cdef bint replays(self, int start, int end) except -1:
+        """Whether a run of layers `start` to `end` may be a CUDA graph's."""
+        if context().stream == NULL or self.training or not self.use_graphs or start > 0 or end < max(len(self.nodes) - 1, 0):
+            return False
+        reason = "events are recorded" if _reporter.recording else self.recorded.obstacle(self)
+        if reason is not None:
+            self.recorded.leave(reason)
+        return reason is None
+
+    cdef double replay(self) except? -1:
+        """Run the net forward by its CUDA graph, or by single launches while there is none."""
+        self.check_ready()
+        self.use_graphs, loss = self.recorded.run(self, self._launch_forward, state=(self.present_schedule(),))
+        return loss or 0
+
+    def _launch_forward(self, recording):
+        return self.compute(False, 0, len(self.nodes) - 1)
 
     cdef double forward_at(self, int index) except? -1:
         """Run one layer, in an observed run or a part of one."""
@@ -580,20 +608,47 @@ cdef class Runner:
         """Return a number that changes whenever a blob gets another shape or memory."""
         return stamps(self.blob_list, self.learnable_params)
 
-    def own_on_device(self, others):
+    def own_on_device(self, others, blocks=None):
         """Make the device's copy the only valid one of every blob that is there, but for what sources give; of `others` too.
 
         Labels are checked on the host, so what sources give stays valid there, also where it is the data of a Split's tops.
+
+        Parameters
+        ----------
+        others : list of Blob
+        blocks : list, optional
+            What `device_blocks` returned when a CUDA graph was recorded. A memory that was recycled then is recycled, since a replay
+            computes it elsewhere.
+
+        Returns
+        -------
+        bool
+            False if a memory has another block than in `blocks`, or cannot be recycled.
         """
         cdef Blob blob
+        cdef SyncedMemory memory
+        cdef int i = -1
         for other in check_type(others, list, "others", "a list of Blob"):
             check_type(other, Blob, "each of others", "a Blob")
-        for blob in self.computed + others:
-            if blob.data_memory.device is not None:
-                blob.data_memory.mutable_gpu_data_ptr()
-        for blob in self.blob_list + self.learnable_params + others:
-            if blob.diff_memory.device is not None:
-                blob.diff_memory.mutable_gpu_data_ptr()
+        for blob in [*self.blob_list, *self.learnable_params, *others]:
+            for memory in (blob.data_memory, blob.diff_memory):
+                i += 1
+                block = None if blocks is None else blocks[i]
+                if block is False:
+                    if memory.head != RECYCLED and not memory.recycle():
+                        return False
+                elif block is not None and memory.device is not block:
+                    return False
+                elif memory.device is not None and not (memory is blob.data_memory and blob in self.given):
+                    memory.mutable_gpu_data_ptr()
+        return True
+
+    def device_blocks(self, others):
+        """Return the block on the device of each memory of the net and of `others`: None if it has none, False if it is recycled."""
+        cdef Blob blob
+        cdef SyncedMemory memory
+        return [False if memory.head == RECYCLED else memory.device for blob in [*self.blob_list, *self.learnable_params, *others]
+                for memory in (blob.data_memory, blob.diff_memory)]
 
     def loss_of_outputs(self):
         """Return the loss of the last run, from the tops."""

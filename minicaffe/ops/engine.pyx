@@ -228,7 +228,7 @@ cdef class Operation:
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
         """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined.
 
-        On the CPU it is others' again when the computation ends. NULL where nothing is needed.
+        It serves others when the computation ends. NULL where nothing is needed.
         """
         if count == 0:
             return NULL
@@ -250,6 +250,10 @@ cdef class Operation:
         if self.kept is not None:
             self.kept.data_memory.recycle()
         return 0
+
+    def own_blobs(self):
+        """Return the blobs of scratch memory and of what was kept for backward, where there are any."""
+        return [blob for blob in (self.memory, self.kept) if blob is not None]
 
     def release(self):
         """Free scratch memory, what was kept for backward, and what engines prepared; they are asked again by the next forward."""
@@ -273,7 +277,7 @@ cdef Blob in_turn(Blob blob):
 
 
 cdef int end_scratch(Operation operation) except -1:
-    if operation.memory is not None and not operation.device:
+    if operation.memory is not None:
         operation.memory.data_memory.recycle()
     return 0
 

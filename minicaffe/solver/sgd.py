@@ -115,7 +115,7 @@ class SGDSolver(Solver):
             return Plain
         if caffe.mode == "gpu" and self.use_graphs:
             return self._recorded
-        self._recorded.forget(self)
+        self._recorded.work.forget()
         if self._exchange is not None:
             return Exchanged
         along = caffe.mode == "cpu" and self.net.plan and self.net.watcher() is None

@@ -291,20 +291,6 @@ def test_a_take_that_uses_nothing():
     assert sorted(given) == [0, 1, 2, 3] and all(blob.cpu_diff.any() for blob in net.learnable_params)
 
 
-def test_a_plan_holds_again_after_graphs(device):
-    if device == "cpu":
-        pytest.skip("CUDA graphs are recorded on devices: pytest --device sim")
-    param = caffe_pb2.SolverParameter(base_lr=0.001, lr_policy="fixed", type="SGD", max_iter=9)
-    param.net_param.CopyFrom(parse_text(NET, caffe_pb2.NetParameter)[0])
-    solver = create_solver(param, plan="memory")
-    solver.step(4)
-    assert solver._recorded.graph is not None and not solver.net.recycles
-    solver.use_graphs = False
-    with memory.record() as events:
-        solver.step(1)
-    assert solver._recorded.graph is None and any(event.detail.endswith("by recycle") for event in events)
-
-
 def test_an_iteration_by_a_graph_that_ends_in_the_middle(device, monkeypatch):
     if device == "cpu":
         pytest.skip("CUDA graphs are recorded on devices: pytest --device sim")

@@ -23,6 +23,7 @@ class InnerNet:
         param.layer.extend(layers)
         with outward():
             self.net = Net(param, layer.dtype)
+        self.net.use_graphs = False  # it runs inside the run of another net
         self.last = len(self.net.nodes) - 1
         self._wanted = None
 

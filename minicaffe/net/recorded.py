@@ -1,0 +1,117 @@
+"""Work of a net on a GPU that is recorded as one CUDA graph and replayed: a forward in phase TEST, an iteration of a solver.
+
+Data sources run on the host before each replay. The work goes by single launches where it cannot be recorded, until shapes are the
+same in `WARM_UP` runs, and where something has changed since it was recorded; the log says why at level debug (``--verbose``).
+"""
+
+import logging
+
+from minicaffe import cuda
+from minicaffe.errors import DeviceError, OutOfMemoryError
+from minicaffe.memory.synced import device_lock
+from minicaffe.ops.engine import settings_epoch
+
+log = logging.getLogger(__name__)
+WARM_UP = 2  # runs by single launches first: they take memory and compile kernels, which a recording must not
+
+
+class RecordedWork:
+    """The graph of one kind of work of a net, if there is one.
+
+    Parameters
+    ----------
+    what : str
+        For the log, such as ``an iteration``.
+    """
+
+    def __init__(self, what):
+        self.what = what
+        self.told = None
+        self.forget()
+
+    def forget(self):
+        """Free the graph."""
+        self.graph = self.state = self.blocks = self.scratch = None
+        self.seen = 0  # runs in a row with the same state
+
+    def leave(self, reason):
+        """Free the graph, for a reason that the log says once."""
+        if reason != self.told:
+            log.debug("no CUDA graph: %s", reason)
+            self.told = reason
+        self.forget()
+
+    def obstacle(self, net):
+        """Return why the net's work cannot be recorded now, or None."""
+        if cuda.current().recording:
+            return "launches are being recorded one by one"
+        # Layers do not change once they are recorded.
+        return net.capture_obstacle() if self.graph is None else net.watcher()
+
+    def run(self, net, launch, rate=0.0, others=(), state=()):
+        """Run the sources, then do the rest by replaying the graph or by single launches.
+
+        Parameters
+        ----------
+        net : Net
+        launch : callable
+            ``launch(recording)`` does the work; while it is recorded it must not read what the device computes.
+        rate : float
+            The learning rate of a replay.
+        others : sequence of Blob
+            Whose memory the work uses, besides the net's.
+        state : tuple
+            What must stay as it is, besides shapes, memory, the random seed and the engines' settings.
+
+        Returns
+        -------
+        done : bool
+            False: recording failed, and will not be tried again; `launch` was called all the same.
+        result
+            What `launch` returned; None of a replay.
+
+        Notes
+        -----
+        The caller has the net's lock, which comes before `device_lock`.
+        """
+        others = list(others)
+        net.run_sources()
+        generator = net.layers[0].generator
+        state = net.stamp(), generator.seed, settings_epoch(), *state
+        if self.graph is not None:
+            net.inspect_inputs()    # may read what the host will take for old
+        if state != self.state or self.graph is not None and not net.own_on_device(others, self.blocks):
+            if self.graph is not None:
+                log.debug("CUDA graph of %s: shapes, memory, the random seed, the other ranks, the precision or the engine "
+                          "changed; back to single launches", self.what)
+            self.forget()
+            self.state = state
+        if self.graph is None:
+            self.seen += 1
+            if self.seen <= WARM_UP:
+                return True, launch(False)
+            if not self._record(net, launch, generator, others):
+                return False, launch(False)
+        with device_lock:
+            self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
+        generator.take(self.draws)
+        return True, None
+
+    def _record(self, net, launch, generator, others):
+        """Record the work, of which nothing runs; return whether that went well."""
+        self.first_draw = generator.offset
+        net.own_on_device(others)
+        try:
+            graph = cuda.Graph(cuda.current())
+            with device_lock, graph:
+                launch(True)
+            self.draws = generator.offset - self.first_draw
+        except (DeviceError, OutOfMemoryError) as error:
+            self.leave(f"recording {self.what} failed: {error}")
+            return False
+        finally:
+            generator.offset = self.first_draw
+        self.graph, self.blocks = graph, net.device_blocks(others)
+        self.scratch = [block for layer in net.layers for block in layer.scratch_blocks()]  # which other runs may replace
+        log.debug("CUDA graph: %s is recorded, %d nodes", self.what, graph.nodes)
+        return True
