@@ -56,35 +56,24 @@ class Numbers(click.ParamType):
         return numbers
 
 
-def preprocessing(command):
-    """Give a command the options of `open_net` that say how pictures are made."""
-    for option in (
-        click.option("--channel_swap", "--channel-swap", type=Numbers(), help="Order of channels; pictures are read as RGB. By "
-                     "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."),
-        click.option("--raw_scale", "--raw-scale", type=float, default=255.0, show_default=True, help="Factor before the mean."),
-        click.option("--scale", "--input_scale", "--input-scale", "scale", type=float,
-                     help="Factor after the mean; by default the training net's."),
-        click.option("--mean", "--mean_file", "--mean-file", "mean", metavar="FILE|A,B,C", help="What to subtract: a number for "
-                     "each channel in the order of the net's input, or one for all; a .npy or mean file; '' for nothing. By "
-                     "default the training net's mean, and for nets of ImageNet without one the means of its channels."),
-        click.option("--like", metavar="FILE", help="The training net, which says mean, scale and size of pictures; by default one "
-                     "beside the model with the same layers."),
-    ):
-        command = option(command)
-    return command
-
-
-def picture_net(command):
-    """Give a command the options of `open_net`: model, weights and preprocessing."""
-    command = preprocessing(command)
-    for option in (
-        click.option("--weights", "--pretrained_model", "--pretrained-model", "weights", metavar="FILE",
-                     help=f"A .caffemodel, or HDF5; without --model {CAFFENET}/bvlc_reference_caffenet.caffemodel."),
-        click.option("--model", "--model_def", "--model-def", "model", metavar="FILE",
-                     help=f"A deploy net or a training net; by default {CAFFENET}/deploy.prototxt."),
-    ):
-        command = option(command)
-    return command
+# How pictures are made, for `open_net`.
+preprocessing = options.together(
+    click.option("--like", metavar="FILE", help="The training net, which says mean, scale and size of pictures; by default one "
+                 "beside the model with the same layers."),
+    click.option("--mean", "--mean_file", "--mean-file", "mean", metavar="FILE|A,B,C", help="What to subtract: a number for "
+                 "each channel in the order of the net's input, or one for all; a .npy or mean file; '' for nothing. By "
+                 "default the training net's mean, and for nets of ImageNet without one the means of its channels."),
+    click.option("--scale", "--input_scale", "--input-scale", "scale", type=float,
+                 help="Factor after the mean; by default the training net's."),
+    click.option("--raw_scale", "--raw-scale", type=float, default=255.0, show_default=True, help="Factor before the mean."),
+    click.option("--channel_swap", "--channel-swap", type=Numbers(), help="Order of channels; pictures are read as RGB. By "
+                 "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."))
+picture_net = options.together(     # all options of `open_net`
+    click.option("--model", "--model_def", "--model-def", "model", metavar="FILE",
+                 help=f"A deploy net or a training net; by default {CAFFENET}/deploy.prototxt."),
+    click.option("--weights", "--pretrained_model", "--pretrained-model", "weights", metavar="FILE",
+                 help=f"A .caffemodel, or HDF5; without --model {CAFFENET}/bvlc_reference_caffenet.caffemodel."),
+    preprocessing)
 
 
 def open_net(kind, given, images_dim=None, windows=False):

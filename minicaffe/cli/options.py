@@ -1,6 +1,8 @@
 """What the commands share: options as gflags writes them, logging, GPU, level and stages, and the listing of outputs."""
 
 import contextlib
+import functools
+import importlib
 import os
 import re
 from pathlib import Path
@@ -58,175 +60,21 @@ def is_truth(option):
     return option is not None and option.type.name == "true|false"
 
 
-def common(command):
-    """Give a command --device, --gpu, --allocator, --quiet, --verbose and --debug; and set up the log before it runs."""
-    for option in (
-        debug,
-        click.option("--verbose", is_flag=True, expose_value=False, callback=_note_verbose, is_eager=True,
-                     help="Write Caffe's log on a terminal too."),
-        click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
-                     help="Show only warnings, errors and the result."),
-        click.option("--allocator", expose_value=False, callback=_choose_allocators, multiple=True, metavar="[PLACE=]NAME",
-                     help=(
-                         "Allocator of the memory that the net computes in: buddy, caching (default on a GPU) or plain (on the "
-                         "CPU); of one kind of memory: cuda=plain, cpu=buddy, pinned=plain.")),
-        click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID[,ID...]|all", help=(
-            "Compute on this GPU, counted from 0; on several with a process for each, which mpiexec starts.")),
-        click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",
-                     help="Where to compute; sim is a simulated GPU, for computers without one."),
-    ):
-        command = option(command)
-    return command
-
-
-def debug(command):
-    """Give a command that computes nothing the one option it needs: --debug."""
-    return click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")(command)
-
-
-def force(command):
-    """Give a command the option --force."""
-    return click.option("--force", is_flag=True, help="Replace what is at the output.")(command)
-
-
-def check_outputs(*paths, force=False):
-    """Check before all work that the files of `paths` (None: not given) can be written, and would overwrite nothing.
-
-    Raises FileError for one that exists, unless `force` says to replace it, and where no file can be made.
-    """
-    for path in paths:
-        if path is not None:
-            check_writable(path)
-            check_free(path, force)
-
-
-def net_state(command):
-    """Give a command the options --level and --stage; the stages come as a list."""
-    command = click.option("--stage", default="", callback=lambda ctx, param, text: text.split(",") if text else [],
-                           metavar="A,B", help="Stages of the net, with commas.")(command)
-    return click.option("--level", default=0, show_default=True, help="Level of the net.")(command)
-
-
-def python_layers(command):
-    """Give a command the option --allow-python-layers, which lets model files import modules."""
-    def apply(ctx, param, allow):
-        from minicaffe.common import caffe
-        caffe.allow_python_layers = allow
-    return click.option("--allow-python-layers", is_flag=True, expose_value=False, callback=apply,
-                        help="Let Python layers of the model file run the modules that they name.")(command)
-
-
-def skip_unknown_fields(command):
-    """Give a command the option --skip-unknown-fields, for `net_options`."""
-    return click.option("--skip-unknown-fields", is_flag=True, expose_value=False, callback=_note_net_option,
-                        help="Leave out fields of Caffe's forks without which results are the same; a warning names each.")(command)
-
-
-def model_file(command):
-    """Give a command that builds a net --skip-unknown-fields, --allow-python-layers and --untrusted, for `net_options`."""
-    untrusted = click.option("--untrusted", is_flag=True, expose_value=False, callback=_note_net_option, help=(
-        "The model file is another's: it writes no files, reads below the working directory only, and runs no modules."))
-    return skip_unknown_fields(python_layers(untrusted(command)))
-
-
-def plan(command):
-    """Give a command that runs whole nets the option --plan, for `net_options`."""
-    return click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_note_net_option, help=(
-        "What the net may do where nobody looks in between: memory, blobs share memory; none, as in Caffe."))(command)
-
-
-def whole_nets(command):
-    """Give a command that runs whole nets all of `net_state`, `plan` and `computing`."""
-    return net_state(plan(computing(command)))
-
-
-def computing(command):
-    """Give a command that runs a net all of `precision`, `threads`, `model_file` and `common`."""
-    return precision(threads(model_file(common(command))))
-
-
-def net_options():
-    """Return what the running command's options say about its model file, as arguments of Net and Solver."""
-    meta = click.get_current_context().meta
-    plan = meta.get("plan", "none")
-    return {"skip_unknown_fields": meta["skip_unknown_fields"], "trusted": not meta.get("untrusted", False),
-            "plan": None if plan == "none" else plan}
-
-
-def _note_net_option(ctx, param, value):
+def _note(ctx, param, value):
     ctx.meta[param.name] = value
 
 
-def threads(command):
-    """Give a command the option --threads."""
-    def apply(ctx, param, count):
-        if count is not None:
-            from minicaffe.device.threads import set_num_threads
-            set_num_threads(count)
-    return click.option("--threads", type=click.IntRange(min=1), expose_value=False, callback=apply,
-                        help="Processor threads; by default all processors, or OMP_NUM_THREADS.")(command)
+def _calls(module, function):
+    """Return a callback that calls a function, which is imported no sooner, with an option's value, unless it was not given."""
+    def call(ctx, param, value):
+        if value not in (None, False):
+            getattr(importlib.import_module(module), function)(value)
+    return call
 
 
-def precision(command):
-    """Give a command the options --precision and --exact."""
-    def apply(ctx, param, name):
-        if name is not None:
-            from minicaffe.ops.engine import set_precision
-            set_precision(name)
-
-    def apply_exact(ctx, param, exact):
-        if exact:
-            from minicaffe.ops.engine import set_exact
-            set_exact()
-    command = click.option("--exact", is_flag=True, expose_value=False, callback=apply_exact, help=(
-        "Compute convolutions on the CPU by sums of products alone, not by Winograd's algorithm, which rounds more."))(command)
-    return click.option("--precision", expose_value=False, callback=apply, metavar="float32|tf32|bf16", help=(
-        "tf32: round the factors of products to 10 bits of mantissa, on a GPU of compute capability 8.0 or more; bf16: compute in "
-        "bfloat16 on the CPU, with parameters in float32, by oneDNN, with AVX512_BF16 or AMX."))(command)
-
-
-def one_file(file, option, option_name, what):
-    """Return the file given as argument or as option, the way Caffe has it."""
-    if (file is None) == (option is None):
-        got = "got none" if file is None else f"got {file} and {option_name} {option}"
-        raise click.UsageError(f"give one {what}, as argument or as {option_name}; {got}", click.get_current_context())
-    return file if file is not None else option
-
-
-def output_text(record):
-    """Return ``loss = 0.3 (* 1 = 0.3 loss)`` for an output record of `minicaffe.solver.report`."""
-    value, weight = record["value"], record["loss_weight"]
-    return f"{record['name']} = {value:g}" + (f" (* {weight:g} = {weight * value:g} loss)" if weight else "")
-
-
-def name_data_command(error):
-    """Add to the error of a missing database from where its name leads to it, or the command that makes a known data set."""
-    source, found, _ = error.message.partition(": no such database")
-    if not found:
-        return
-    for folder in Path(error.file).resolve().parents if error.file and not os.path.isabs(source) else ():
-        if (folder / source).is_dir():
-            error.message += f"; it is there from {folder}: run the command in that folder"
-            return
-    if match := re.fullmatch(r"(?:(.*)/)?(fashion_mnist|mnist|cifar10)_(?:train|test)_(?:lmdb|leveldb)/*", source):
-        import shlex
-        name = match[2].replace("_", "-")
-        folder = match[1] or ("/" if source[0] == "/" else ".")
-        error.message += f"; make it with: minicaffe data {name} --out {shlex.quote(folder)}"
-
-
-@contextlib.contextmanager
-def naming_data_command():
-    """Let an Error that ends the block say what `name_data_command` adds."""
-    try:
-        yield
-    except Error as error:
-        name_data_command(error)
-        raise
-
-
-def _note_verbose(ctx, param, verbose):
-    ctx.meta["verbose"] = verbose
+def _allow_python_layers(ctx, param, allow):
+    from minicaffe.common import caffe
+    caffe.allow_python_layers = allow
 
 
 def _start_log(ctx, param, quiet):
@@ -291,6 +139,115 @@ def _may_use_gpu(ctx):
         return ctx.meta.get("device") != "cpu" and cuda.count() > 0
     except DependencyError:
         return False
+
+
+def together(*options):
+    """Return the decorator that gives a command all of these options, which its help has in this order."""
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+force = click.option("--force", is_flag=True, help="Replace what is at the output.")
+# Where the log goes and what computes: of commands that use a device.
+common = together(
+    click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",
+                 help="Where to compute; sim is a simulated GPU, for computers without one."),
+    click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID[,ID...]|all", help=(
+        "Compute on this GPU, counted from 0; on several with a process for each, which mpiexec starts.")),
+    click.option("--allocator", expose_value=False, callback=_choose_allocators, multiple=True, metavar="[PLACE=]NAME", help=(
+        "Allocator of the memory that the net computes in: buddy, caching (default on a GPU) or plain (on the CPU); of one kind of "
+        "memory: cuda=plain, cpu=buddy, pinned=plain.")),
+    click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
+                 help="Show only warnings, errors and the result."),
+    click.option("--verbose", is_flag=True, expose_value=False, callback=_note, is_eager=True,
+                 help="Write Caffe's log on a terminal too."),
+    debug)
+net_state = together(
+    click.option("--level", default=0, show_default=True, help="Level of the net."),
+    click.option("--stage", default="", callback=lambda ctx, param, text: text.split(",") if text else [], metavar="A,B",
+                 help="Stages of the net, with commas."))
+# Of commands that read a model file: what `net_options` returns.
+skip_unknown_fields = click.option("--skip-unknown-fields", is_flag=True, expose_value=False, callback=_note, help=(
+    "Leave out fields of Caffe's forks without which results are the same; a warning names each."))
+model_file = together(
+    skip_unknown_fields,
+    click.option("--allow-python-layers", is_flag=True, expose_value=False, callback=_allow_python_layers,
+                 help="Let Python layers of the model file run the modules that they name."),
+    click.option("--untrusted", is_flag=True, expose_value=False, callback=_note, help=(
+        "The model file is another's: it writes no files, reads below the working directory only, and runs no modules.")))
+plan = click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_note, help=(
+    "What the net may do where nobody looks in between: memory, blobs share memory; none, as in Caffe."))
+threads = click.option("--threads", type=click.IntRange(min=1), expose_value=False,
+                       callback=_calls("minicaffe.device.threads", "set_num_threads"),
+                       help="Processor threads; by default all processors, or OMP_NUM_THREADS.")
+precision = together(
+    click.option("--precision", expose_value=False, callback=_calls("minicaffe.ops.engine", "set_precision"),
+                 metavar="float32|tf32|bf16", help=(
+        "tf32: round the factors of products to 10 bits of mantissa, on a GPU of compute capability 8.0 or more; bf16: compute in "
+        "bfloat16 on the CPU, with parameters in float32, by oneDNN, with AVX512_BF16 or AMX.")),
+    click.option("--exact", is_flag=True, expose_value=False, callback=_calls("minicaffe.ops.engine", "set_exact"), help=(
+        "Compute convolutions on the CPU by sums of products alone, not by Winograd's algorithm, which rounds more.")))
+computing = together(precision, threads, model_file, common)    # of a command that runs a net
+whole_nets = together(net_state, plan, computing)               # and runs it as a whole
+
+
+def check_outputs(*paths, force=False):
+    """Check before all work that the files of `paths` (None: not given) can be written, and would overwrite nothing.
+
+    Raises FileError for one that exists, unless `force` says to replace it, and where no file can be made.
+    """
+    for path in paths:
+        if path is not None:
+            check_writable(path)
+            check_free(path, force)
+
+
+def net_options():
+    """Return what the running command's options say about its model file, as arguments of Net and Solver."""
+    meta = click.get_current_context().meta
+    plan = meta.get("plan", "none")
+    return {"skip_unknown_fields": meta["skip_unknown_fields"], "trusted": not meta.get("untrusted", False),
+            "plan": None if plan == "none" else plan}
+
+
+def one_file(file, option, option_name, what):
+    """Return the file given as argument or as option, the way Caffe has it."""
+    if (file is None) == (option is None):
+        got = "got none" if file is None else f"got {file} and {option_name} {option}"
+        raise click.UsageError(f"give one {what}, as argument or as {option_name}; {got}", click.get_current_context())
+    return file if file is not None else option
+
+
+def output_text(record):
+    """Return ``loss = 0.3 (* 1 = 0.3 loss)`` for an output record of `minicaffe.solver.report`."""
+    value, weight = record["value"], record["loss_weight"]
+    return f"{record['name']} = {value:g}" + (f" (* {weight:g} = {weight * value:g} loss)" if weight else "")
+
+
+def name_data_command(error):
+    """Add to the error of a missing database from where its name leads to it, or the command that makes a known data set."""
+    source, found, _ = error.message.partition(": no such database")
+    if not found:
+        return
+    for folder in Path(error.file).resolve().parents if error.file and not os.path.isabs(source) else ():
+        if (folder / source).is_dir():
+            error.message += f"; it is there from {folder}: run the command in that folder"
+            return
+    if match := re.fullmatch(r"(?:(.*)/)?(fashion_mnist|mnist|cifar10)_(?:train|test)_(?:lmdb|leveldb)/*", source):
+        import shlex
+        name = match[2].replace("_", "-")
+        folder = match[1] or ("/" if source[0] == "/" else ".")
+        error.message += f"; make it with: minicaffe data {name} --out {shlex.quote(folder)}"
+
+
+@contextlib.contextmanager
+def naming_data_command():
+    """Let an Error that ends the block say what `name_data_command` adds."""
+    try:
+        yield
+    except Error as error:
+        name_data_command(error)
+        raise
 
 
 def tell(line):
