@@ -25,10 +25,10 @@ from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import read_net
 from minicaffe.ops.engine import check_precision
-from minicaffe.proto import caffe_pb2, kinds
-from minicaffe.proto.files import file_error
+from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load, load_net
 from minicaffe.pycaffe.classifier import picture_transformer
+from minicaffe.pycaffe.net2014 import read_npy
 
 CAFFENET = "models/bvlc_reference_caffenet"
 IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)  # BGR means of Caffe's ilsvrc_2012_mean.npy
@@ -153,7 +153,7 @@ def find_mean(given, training, channels, imagenet):
     if given is not None:
         values = _numbers(given)
         if values is None:
-            return load_npy(given) if given.endswith(".npy") else read_mean(given), f"mean of {given}"
+            return read_npy(given) if given.endswith(".npy") else read_mean(given), f"mean of {given}"
         if len(values) not in (1, channels):
             raise ConfigError(f"must be one number, or one for each of the {channels} channels of the net's input, got {given}",
                               field="--mean")
@@ -317,18 +317,6 @@ def find_training(param, model, given):
         raise ConfigError(f"{files} have its layers and make pictures differently; name the training net by --like FILE, or give "
                           "--mean (such as --mean 104,117,123, or --mean '') and --scale (--scale 1 for none)", file=model)
     return None, f"{files} make pictures differently, so mean and scale are those of the options"
-
-
-def load_npy(path):
-    """Return the array of a .npy file."""
-    try:
-        # Mapped first: its size is then compared with its shape before memory is taken, and it may hold no objects.
-        return np.array(np.lib.format.open_memmap(path, mode="r"))
-    except OSError as error:
-        raise file_error(path, error) from error
-    except ValueError as error:
-        raise kinds.named(DataError(f"is no .npy file of numbers: {error}", file=path), kinds.head_of(path),
-                          "a NumPy array (.npy)", ("npy",)) from None
 
 
 def load_picture(path, net):

@@ -1,16 +1,29 @@
-"""Progress bars on a terminal, nothing elsewhere; and the console of tables."""
+"""Progress bars on a terminal, nothing elsewhere; and tables."""
 
 import contextlib
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+NUMBERS = {"min", "max", "mean", "std", "norm", "zeros", "relative", "compared", "backward", "differences"}     # columns of them
 
 
 def table_console():
     """Return the rich Console of standard output for tables: a pipe gets whole lines."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=10_000)
+
+
+def grid(*names):
+    """Return a table without lines with these columns, `NUMBERS` to the right."""
+    table = Table.grid(padding=(0, 1))
+    for name in names:
+        table.add_column(justify="right" if name in NUMBERS else "left", overflow="fold")
+    table.add_row(*(Text(name, "dim") for name in names))
+    return table
 
 
 @contextlib.contextmanager

@@ -12,13 +12,14 @@ import click
 import numpy as np
 
 from minicaffe.cli import bars, options, ranks
-from minicaffe.cli.as_trained import Numbers, load_npy, load_picture, open_net, picture_net
+from minicaffe.cli.as_trained import Numbers, load_picture, open_net, picture_net
 from minicaffe.cli.inputs import check_ending, csv_bytes, json_bytes, picture_paths
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto.atomic import replacing, write_bytes
 from minicaffe.proto.files import read_bytes
 from minicaffe.pycaffe import Classifier, io
+from minicaffe.pycaffe.net2014 import read_npy
 
 CHUNK = 64  # pictures between two steps of the progress bar
 BEST = 5  # classes shown for each picture
@@ -51,7 +52,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
             options.check_outputs(out, force=force)
     names, pictures = [], []    # a picture is a path, or an array
     for path in picture_paths(inputs, ext, listed):
-        rows = load_npy(path) if path.endswith(".npy") else None
+        rows = read_npy(path) if path.endswith(".npy") else None
         pictures += [path] if rows is None else list(rows)
         names += [path] if rows is None else [f"{path}[{i}]" for i in range(len(rows))]
     if not pictures:

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.data import backend_option, images
+from minicaffe.cli.data import backend_option, from_list, images
 from minicaffe.data.annosets import convert_annotated
 from minicaffe.data.datasets import raw_datum, read_cifar, read_idx
 from minicaffe.data.db import new_database
@@ -33,16 +33,9 @@ convert.add_command(images)
 @click.argument("db")
 @click.option("--label_map_file", "--label-map-file", "label_map", metavar="FILE", help="A LabelMap: numbers of the names.")
 @click.option("--label_type", "--label-type", type=click.Choice(["xml", "json", "txt"]), default="xml", show_default=True)
-@click.option("--gray", is_flag=True, help="One channel instead of three.")
-@click.option("--shuffle", is_flag=True, help="Shuffle the list.")
-@backend_option
+@from_list
 @click.option("--min_dim", "--min-dim", default=0, help="Scale the shorter side to this.")
 @click.option("--max_dim", "--max-dim", default=0, help="The longer side gets no longer than this.")
-@click.option("--resize_width", "--resize-width", default=0, help="With --resize_height: resize the pictures.")
-@click.option("--resize_height", "--resize-height", default=0)
-@click.option("--encoded", is_flag=True, help="Store picture files instead of pixels.")
-@click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded.")
-@options.force
 @options.debug
 def annoset(root, list_file, db, **more):
     """Make DB of pictures and the boxes on them, for AnnotatedData (SSD's convert_annoset).

@@ -27,6 +27,15 @@ TERMINAL_PIXELS = 32  # largest side of a picture on the terminal
 backend_option = click.option(
     "--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb", show_default=True
 )
+from_list = options.together(   # of commands that read a list of pictures
+    click.option("--gray", is_flag=True, help="One channel instead of three."),
+    click.option("--shuffle", is_flag=True, help="Shuffle the list."),
+    backend_option,
+    click.option("--resize_width", "--resize-width", default=0, help="With --resize_height: resize the pictures."),
+    click.option("--resize_height", "--resize-height", default=0),
+    click.option("--encoded", is_flag=True, help="Store picture files instead of pixels."),
+    click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded."),
+    options.force)
 
 
 @click.group(no_args_is_help=False)
@@ -59,17 +68,10 @@ for _name in DATA_SETS:
 @click.option("--test_share", "--test-share", default=0.2, show_default=True, help="With --from-folders: what part of each class "
               "is for tests.")
 @click.option("--seed", default=1, show_default=True, help="With --from-folders: of the shuffling.")
-@click.option("--gray", is_flag=True, help="One channel instead of three.")
-@click.option("--shuffle", is_flag=True, help="Shuffle the list.")
-@backend_option
-@click.option("--resize_width", "--resize-width", default=0, help="With --resize_height: resize the pictures.")
-@click.option("--resize_height", "--resize-height", default=0)
+@from_list
 @click.option("--check_size", "--check-size", is_flag=True, help="Fail unless all pictures have one size.")
-@click.option("--encoded", is_flag=True, help="Store picture files instead of pixels.")
-@click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded.")
 @click.option("--float_labels", "--float-labels", "label_size", type=click.IntRange(min=1), metavar="K",
               help="Each line of LIST ends with K real numbers in place of the integer label.")
-@options.force
 @click.pass_context
 def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, label_size, **how):
     """Make the database DB from pictures (convert_imageset).

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from minicaffe import memory
 from minicaffe.cli.chart import BLOCKS, PLAIN_BLOCKS
+from minicaffe.cli.records import Result
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.common import caffe
 from minicaffe.memory.sizes import size_text
@@ -26,17 +27,16 @@ LESSER = ("", "memory", "time left", "speed", "rate")  # rows that are left out 
 HISTORY = 60  # points that the sparkline can show
 
 
-class LiveDisplay:
-    """A listener of a solver that keeps a small table on a rich console, by default standard error; `tick` must be called often."""
+class LiveDisplay(Result):
+    """A Result that a rich console shows while it grows, by default standard error; `tick` must be called often."""
 
     def __init__(self, console=None):
+        super().__init__()
         self.console = console or Console(stderr=True, highlight=False)
         self.live = None
         self.losses = collections.deque(maxlen=HISTORY)
         self.marks = collections.deque([(0.0, 0)], maxlen=int(SPEED_OVER * REDRAWS))  # time and iteration of redraws
         self.next_draw = 0.0
-        self.rate = None
-        self.tests = {}
         self.snapshot = None
         self.state = ""
         self.watched = None  # iteration and samples of --watch
@@ -44,6 +44,7 @@ class LiveDisplay:
     # ---- what the solver tells
 
     def on_start(self, solver):
+        super().on_start(solver)
         self.images = images_together(solver) or 0
         self.marks[0] = time.perf_counter(), solver.iter
         self.size = self.console.size
@@ -53,13 +54,8 @@ class LiveDisplay:
         self.live = Live(console=self.console, auto_refresh=False, get_renderable=lambda: self.table(solver))
         self._guarded(self.live.start)
 
-    def on_display(self, solver, record):
-        self.rate = record["lr"]
-
-    def on_test(self, solver, record):
-        self.tests[record["net"]] = record
-
     def on_snapshot(self, solver, model_path, state_path):
+        super().on_snapshot(solver, model_path, state_path)
         self.snapshot = f"at {solver.iter}: {model_path}"
 
     def on_watch(self, solver, iteration, samples):
@@ -69,6 +65,7 @@ class LiveDisplay:
         self.tick(solver)
 
     def on_end(self, solver, stopped):
+        super().on_end(solver, stopped)
         self.state = "stopped" if stopped else "done"
         self.losses.append(solver.smoothed_loss)
         self.close()
@@ -124,8 +121,8 @@ class LiveDisplay:
         rows = [("iteration", f"{solver.iter} of {param.max_iter} {self.state}"),
                 ("", ProgressBar(total=max(1, param.max_iter), completed=solver.iter, width=max(4, min(60, width - 12)))),
                 ("loss", loss.append(self.sparkline(width - 21), style="cyan"))]
-        if self.rate is not None:
-            rows.append(("rate", f"{self.rate:g}"))
+        if self.display is not None:
+            rows.append(("rate", f"{self.display['lr']:g}"))
         rows.append(("speed", speed))
         if left:
             rows.append(("time left", left))

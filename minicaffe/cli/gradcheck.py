@@ -6,7 +6,6 @@ Caffe has this for its own tests only (test_gradient_check_util.hpp). The arithm
 import logging
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from minicaffe.cli import bars, options
@@ -71,11 +70,7 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
 def show(report):
     """Print what a Report holds: a table, what was not checked and why, and a line that sums it up."""
     console = bars.table_console()
-    table = Table.grid(padding=(0, 2))
-    for name in ("layer", "array", "shape", "compared", "worst at", "backward", "differences", "relative", ""):
-        right = name in ("compared", "backward", "differences", "relative")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    table.add_row(*(Text(column.header, "dim") for column in table.columns))
+    table = bars.grid("layer", "array", "shape", "compared", "worst at", "backward", "differences", "relative", "")
     for c in report.comparisons:
         at = ",".join(map(str, c.index)) if c.index is not None else "-"
         table.add_row(c.layer, Text(c.what), "x".join(map(str, c.shape)), str(c.checked), at, f"{c.analytic:.5g}",

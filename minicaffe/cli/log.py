@@ -36,8 +36,38 @@ class StderrHandler(logging.Handler):
             pass
 
 
+class LinesFile:
+    """A text file that gets lines at once; when the disk is full it says once that there are no more of `what`, and stops.
+
+    With `append` the lines come behind what the file holds already. Raises OSError if the file cannot be opened.
+    """
+
+    def __init__(self, path, what, append=False):
+        self.path, self.what = path, what
+        self.file = open(path, "a" if append else "w", encoding="utf-8")
+
+    def write(self, line):
+        """Write a line; nothing once the file is closed."""
+        if self.file is None:
+            return
+        try:
+            self.file.write(line + "\n")
+            self.file.flush()
+        except OSError as cause:
+            self.close()
+            logging.getLogger("minicaffe.cli").warning("%s: cannot be written: %s; no more %s, the training goes on", self.path,
+                                                       cause.strerror, self.what)
+
+    def close(self):
+        """Close the file; harmless a second time."""
+        file, self.file = self.file, None
+        with contextlib.suppress(OSError):  # what could not be written; `write` has told
+            if file is not None:
+                file.close()
+
+
 class FileHandler(logging.Handler):
-    """Writes to the text file `file`; when the disk is full it says so once and stops."""
+    """Writes to a LinesFile."""
 
     def __init__(self, file):
         super().__init__()
@@ -45,13 +75,7 @@ class FileHandler(logging.Handler):
         self.setFormatter(GlogFormatter())
 
     def emit(self, record):
-        try:
-            self.file.write(self.format(record) + "\n")
-            self.file.flush()
-        except OSError as cause:
-            stop_keeping(self)
-            logging.getLogger(record.name).warning("%s: cannot be written: %s; no more log, the training goes on", self.file.name,
-                                                   cause.strerror)
+        self.file.write(self.format(record))
 
 
 def keep(path, append):
@@ -61,7 +85,7 @@ def keep(path, append):
     """
     logger = logging.getLogger("minicaffe")
     try:
-        handler = FileHandler(open(path, "a" if append else "w", encoding="utf-8"))
+        handler = FileHandler(LinesFile(path, "log", append))
     except OSError as cause:
         logger.warning("%s: cannot be written: %s; the training leaves no log", path, cause.strerror)
         return None
@@ -75,8 +99,7 @@ def keep(path, append):
 def stop_keeping(handler):
     """End what `keep` began; harmless a second time."""
     logging.getLogger("minicaffe").removeHandler(handler)
-    with contextlib.suppress(OSError):  # what could not be written; `emit` has told
-        handler.file.close()
+    handler.file.close()
 
 
 def is_terminal(stream):

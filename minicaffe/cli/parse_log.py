@@ -4,9 +4,7 @@ Different from Caffe: ``nan`` and ``inf`` are read, a row may lack outputs, and 
 if no line says "Solving".
 """
 
-import csv
 import datetime
-import io
 import json
 import math
 import os
@@ -17,6 +15,7 @@ from pathlib import Path
 import click
 
 from minicaffe.cli import options
+from minicaffe.cli.inputs import csv_bytes
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto import kinds
 from minicaffe.proto.atomic import write_bytes
@@ -46,7 +45,7 @@ def parse_log(log_file, folder, delimiter, verbose, force):
     """
     if len(delimiter) != 1:
         raise ConfigError(f"must be one character, got '{delimiter}'", field="--delimiter")
-    tables = read_log(log_file)
+    tables = read_run(log_file).tables
     if not any(tables.values()):
         raise is_no_log(log_file, "holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or "
                                   "--json LOG)?")
@@ -54,13 +53,11 @@ def parse_log(log_file, folder, delimiter, verbose, force):
     options.check_outputs(*paths.values(), force=force)
     for phase, path in paths.items():
         rows = tables[phase]
-        table = io.StringIO(newline="")
-        writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
-        write_bytes(path, table.getvalue().encode())
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        content = csv_bytes(names, (map(row.get, names) for row in rows), delimiter)
+        write_bytes(path, content)
         if verbose:
-            click.echo(table.getvalue(), nl=False)
+            click.echo(content.decode(), nl=False)
         click.echo(f"{path}: {len(rows)} rows")
 
 
@@ -91,11 +88,6 @@ def is_no_log(path, message):
     """Return the error for a file in which no training was found: what it is, where that is known, else `message`."""
     own = "log", "text", "json", "empty"
     return kinds.named(DataError(message, file=path), kinds.head_of(path), "the log of a training", own)
-
-
-def read_log(path):
-    """Return the tables of `read_run`."""
-    return read_run(path).tables
 
 
 def read_run(path):

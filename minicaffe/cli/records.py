@@ -1,60 +1,40 @@
 """Listeners of a solver that keep what it did: JSON lines for programs, the result for people."""
 
 import json
-import logging
 import math
 import time
 
+from minicaffe.cli.log import LinesFile
 from minicaffe.cli.options import output_text
 from minicaffe.errors import FileError
 from minicaffe.solver.report import images_together
 
-log = logging.getLogger("minicaffe.cli")
 
-
-class JsonLines:
+class JsonLines(LinesFile):
     """Writes each display (``"event": "train"``) and each test (``"event": "test"``) as one line of JSON, at once.
 
-    ``"time"`` is when, in seconds since 1970. What is no finite number becomes null, as JSON has no other word for it. If the disk
-    fills up the file ends, with a warning; the training goes on. With `append` the lines come behind what the file holds already.
-    Raises FileError if the file cannot be opened.
+    ``"time"`` is when, in seconds since 1970. What is no finite number becomes null, as JSON has no other word for it. Raises
+    FileError if the file cannot be opened.
     """
 
     def __init__(self, path, append=False):
-        self.path = path
         try:
-            self.file = open(path, "a" if append else "w", encoding="utf-8")
+            super().__init__(path, "records", append)
         except OSError as cause:
             raise FileError(f"cannot be written: {cause.strerror}; correct the path of --json", file=path) from cause
 
     def on_display(self, solver, record):
-        self._write({"event": "train", "time": round(time.time(), 3), **record})
+        self._note("train", record)
 
     def on_test(self, solver, record):
-        self._write({"event": "test", "time": round(time.time(), 3), **record})
+        self._note("test", record)
 
     def on_watch(self, solver, iteration, samples):
         """Write what `minicaffe.solver.watch` measured as an ``"event": "watch"``."""
-        self._write({"event": "watch", "time": round(time.time(), 3), "iteration": iteration, "samples": samples})
+        self._note("watch", {"iteration": iteration, "samples": samples})
 
-    def _write(self, record):
-        if self.file is None:
-            return
-        try:
-            self.file.write(json.dumps(_finite(record), ensure_ascii=False) + "\n")
-            self.file.flush()
-        except OSError as cause:
-            log.warning("%s: cannot be written: %s; no more records, the training goes on", self.path, cause.strerror)
-            self.close()
-
-    def close(self):
-        """Close the file; harmless a second time."""
-        file, self.file = self.file, None
-        try:
-            if file is not None:
-                file.close()
-        except OSError as cause:  # what could not be flushed before; on_display or on_test has told
-            log.debug("%s: %s", self.path, cause)
+    def _note(self, event, record):
+        self.write(json.dumps(_finite({"event": event, "time": round(time.time(), 3), **record}), ensure_ascii=False))
 
 
 def _finite(value):

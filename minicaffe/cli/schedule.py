@@ -1,14 +1,13 @@
 """``minicaffe schedule``: what a net does in an iteration, step by step, decided before it runs."""
 
 import json
-import logging
 
 import click
 
 from minicaffe.cli import options
+from minicaffe.cli.summary import batch_option, looking, tell_assumed
 from minicaffe.net.net import Net
 from minicaffe.net.stand_in import stand_in
-from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.upgrade import load_net
@@ -17,7 +16,7 @@ from minicaffe.proto.upgrade import load_net
 @click.command(cls=options.CaffeCommand)
 @click.argument("file", metavar="NET")
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True)
-@click.option("--batch-size", "--batch", "batch", type=click.IntRange(min=1), help="Pictures in a batch, if not as the file says.")
+@batch_option
 @click.option("--json", "as_json", metavar="FILE", help="Also write the steps to FILE.")
 @options.force
 @options.whole_nets
@@ -30,15 +29,11 @@ def schedule(file, phase, batch, as_json, force, level, stage):
     """
     if as_json:
         options.check_outputs(as_json, force=force)
-    check_precision()
-    given = options.net_options()
-    if not click.get_current_context().meta.get("verbose"):
-        logging.getLogger("minicaffe").setLevel(logging.WARNING)
+    given = looking()
     net = load_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, given["skip_unknown_fields"]).param
     made, sources = stand_in(net, file, batch=batch)
     listing = Net(made, file=file, **given).schedule()
     if as_json:
         write_bytes(as_json, json.dumps(listing.as_dict()).encode())
     click.echo(str(listing))
-    for text in dict.fromkeys(source.assumed for source in sources.values() if source.assumed):
-        click.echo(f"assumed, as the data are not there: {text}")
+    tell_assumed(sources.values())

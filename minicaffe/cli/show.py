@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import click
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from minicaffe.cli import bars, options
@@ -57,7 +56,7 @@ def show(weights, other, layers, bins, filters, force):
     first = chosen(read_parameters(weights), layers, weights)
     if other:
         return compare(console, weights, first, other, chosen(read_parameters(other), layers, other))
-    table = grid("parameter", "shape", "min", "max", "mean", "std", "norm", "zeros", "distribution")
+    table = bars.grid("parameter", "shape", "min", "max", "mean", "std", "norm", "zeros", "distribution")
     utf8 = console.encoding.startswith("utf")
     for one in first:
         s = statistics(one.array)
@@ -84,16 +83,6 @@ def show(weights, other, layers, bins, filters, force):
         name, image = picture(first, weights)
         write_png(filters, image)
         console.print(f"wrote {filters}: {name}, {image.shape[1]}x{image.shape[0]} pixels", markup=False, soft_wrap=True)
-
-
-def grid(*names):
-    """Return a table without lines with these columns, numbers to the right."""
-    table = Table.grid(padding=(0, 1))
-    for name in names:
-        table.add_column(justify="right" if name in ("min", "max", "mean", "std", "norm", "zeros", "relative") else "left",
-                         overflow="fold")
-    table.add_row(*(Text(name, "dim") for name in names))
-    return table
 
 
 def read_parameters(path):
@@ -193,7 +182,7 @@ def sparkline(found, utf8=True):
 def compare(console, path, first, other_path, second):
     """Print which parameters two files have both and alone, and how far apart the values are."""
     mine, theirs = ({one.name: one.array for one in parameters} for parameters in (first, second))
-    table = grid("parameter", "shape", "difference", "at", "relative", "")
+    table = bars.grid("parameter", "shape", "difference", "at", "relative", "")
     same = differ = 0
     for name in dict.fromkeys([*mine, *theirs]):
         a, b = mine.get(name), theirs.get(name)

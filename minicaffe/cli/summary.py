@@ -40,9 +40,27 @@ def _shapes(ctx, param, texts):
     return shapes
 
 
+batch_option = click.option("--batch-size", "--batch", "batch", type=click.IntRange(min=1),
+                            help="Pictures in a batch, if not as the file says.")
+
+
+def looking():
+    """Return `net_options` of a command that looks at a net: its log is shown with --verbose alone."""
+    check_precision()
+    if not click.get_current_context().meta.get("verbose"):
+        logging.getLogger("minicaffe").setLevel(logging.WARNING)
+    return options.net_options()
+
+
+def tell_assumed(sources):
+    """Print what was assumed of data that are not there."""
+    for text in dict.fromkeys(source.assumed for source in sources if source.assumed):
+        click.echo(f"assumed, as the data are not there: {text}")
+
+
 @click.command(cls=options.CaffeCommand)
 @click.argument("file", metavar="NET|SOLVER")
-@click.option("--batch-size", "--batch", "batch", type=click.IntRange(min=1), help="Pictures in a batch, if not as the file says.")
+@batch_option
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False),
               help="By default TRAIN if the net has a loss there.")
 @click.option("--shape", "shapes", multiple=True, callback=_shapes, metavar="TOP=3x224x224",
@@ -57,10 +75,7 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
     No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed. Two
     iterations are tried, which takes as much memory as it says.
     """
-    check_precision()
-    given = options.net_options()
-    if not click.get_current_context().meta.get("verbose"):
-        logging.getLogger("minicaffe").setLevel(logging.WARNING)
+    given = looking()
     param, positions = load(file, given["skip_unknown_fields"])
     is_net = isinstance(param, caffe_pb2.NetParameter)
     if not is_net and phase == "TEST":
@@ -129,8 +144,7 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
     click.echo(str(table))
     for line in needs_text(needs, solver_param.type if solver_param is not None else "", given["plan"]):
         click.echo(line)
-    for text in dict.fromkeys(source.assumed for some in sources for source in some.values() if source.assumed):
-        click.echo(f"assumed, as the data are not there: {text}")
+    tell_assumed(source for some in sources for source in some.values())
     if untried:
         click.echo(f"not tried: {untried}")
 

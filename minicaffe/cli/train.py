@@ -181,9 +181,12 @@ def run(ctx, solver, given):
     read = [given["file"], given["solver"], given["state"], param.net, param.train_net, *param.test_net, *param.weights]
     earlier.check_unread(given["json_path"], "--json", read)
     earlier.check_unread(given["trouble_path"], "--trace-trouble", read)
-    result = Result()
-    solver.listeners.append(result)
     records = display = kept = watch = trouble = None
+    if log.is_terminal(sys.stderr) and not (ctx.meta["quiet"] or ctx.meta["verbose"]):
+        from minicaffe.cli.display import LiveDisplay
+        display = LiveDisplay()
+    result = display or Result()
+    solver.listeners.append(result)
     if ranks.first() and not given["force"] and not earlier.resumes(given["state"], solver.param.snapshot_prefix):
         solver.listeners.append(earlier.EarlierSnapshots())
     overwrites = given["force"] or given["state"]   # records and log of a training that goes on are appended to
@@ -192,15 +195,11 @@ def run(ctx, solver, given):
             earlier.keep_file(given["json_path"])
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
-    if log.is_terminal(sys.stderr) and not (ctx.meta["quiet"] or ctx.meta["verbose"]):
-        from minicaffe.cli.display import LiveDisplay
-        display = LiveDisplay()
-        solver.listeners.append(display)
-        if solver.param.snapshot_prefix and (solver.param.snapshot or solver.param.snapshot_after_train):
-            path = f"{solver.param.snapshot_prefix}.log"
-            if not overwrites:
-                earlier.keep_file(path)
-            kept = log.keep(path, append=bool(given["state"]))
+    if display is not None and solver.param.snapshot_prefix and (solver.param.snapshot or solver.param.snapshot_after_train):
+        path = f"{solver.param.snapshot_prefix}.log"
+        if not overwrites:
+            earlier.keep_file(path)
+        kept = log.keep(path, append=bool(given["state"]))
     if given["watch"] is not None:
         told = [listener.on_watch for listener in (records, display) if listener is not None]
         watch = Watch(solver, given["watch"] or solver.param.display or WATCHED, functools.partial(tell_samples, told), keep=False)
@@ -242,8 +241,7 @@ def run(ctx, solver, given):
     for line in result.lines(solver, functools.partial(again, ctx)):
         click.echo(line)
     if kept is not None:
-        path = shlex.quote(kept.file.name)
-        click.echo(f"wrote {kept.file.name}; draw it: minicaffe plot {path}")
+        click.echo(f"wrote {kept.file.path}; draw it: minicaffe plot {shlex.quote(kept.file.path)}")
     return 128 + signal.SIGTERM if signals.terminated else 0
 
 

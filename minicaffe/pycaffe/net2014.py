@@ -116,7 +116,7 @@ class Net2014:
         if mode not in ("elementwise", "channel"):
             raise ConfigError(f"must be 'elementwise' or 'channel', got {mode!r}", field="mode")
         if isinstance(mean, (str, os.PathLike)):
-            mean = _array_of(os.fspath(mean))
+            mean = read_npy(os.fspath(mean))
         mean = np.asarray(mean)
         self._old(input_, "set_mean").set_mean(input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
 
@@ -154,11 +154,13 @@ class Net2014:
         return transformer
 
 
-def _array_of(path):
+def read_npy(path):
+    """Return the array of a .npy file; raise FileError if it holds none of numbers."""
     try:
-        return np.load(path, allow_pickle=False)
+        # Mapped first: its size is then compared with its shape before memory is taken, and it may hold no objects.
+        return np.array(np.lib.format.open_memmap(path, mode="r"))
     except OSError as error:
-        raise file_error(path, error)
+        raise file_error(path, error) from error
     except ValueError as error:
-        found = FileError(f"is no array of NumPy ({error}); read a .binaryproto by caffe.io.blobproto_to_array", file=path)
+        found = FileError(f"is no .npy file of numbers: {error}; caffe.io.blobproto_to_array reads a .binaryproto", file=path)
         raise kinds.named(found, kinds.head_of(path), "a NumPy array (.npy)", ("npy", "mean")) from None

@@ -14,7 +14,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe.cli import app
-from minicaffe.cli.parse_log import read_log
+from minicaffe.cli.parse_log import read_run
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db
 from minicaffe.proto import caffe_pb2
@@ -215,7 +215,7 @@ def test_json_records_are_read_as_the_log_is(minicaffe, there):
     log += run("train", "solver.prototxt", "--json", "own.jsonl", "--snapshot=tiny_iter_30.solverstate", "--max-iter=50",
                "--lr-policy=exp", "--gamma=0.9", cwd=there).stderr
     (there / "own.log").write_text(log)
-    from_log, from_json = read_log("own.log"), read_log("own.jsonl")
+    from_log, from_json = read_run("own.log").tables, read_run("own.jsonl").tables
     assert [len(from_json[table]) for table in ("train", "test")] == [5, 7]
     for table in ("train", "test"):
         for text, record in zip(from_log[table], from_json[table], strict=True):
@@ -227,11 +227,11 @@ def test_json_records_are_read_as_the_log_is(minicaffe, there):
     text = (there / "own.jsonl").read_text()
     lines = text.splitlines(keepends=True)
     (there / "own.jsonl").write_text(text[:-20])  # killed while it wrote
-    assert len(read_log("own.jsonl")["test"]) == 6
+    assert len(read_run("own.jsonl").tables["test"]) == 6
     (there / "own.jsonl").write_text(lines[0] + "{}\n" + lines[1])
     assert "own.jsonl:2: is no record of minicaffe train --json" in minicaffe("parse_log", "own.jsonl", ".", status=1)
     (there / "own.jsonl").write_text(re.sub('"time": [^,]*, ', "", lines[1]).replace(re.search('"value": ([^,]*)', lines[1])[1], "null"))
-    row, = read_log("own.jsonl")["train"]
+    row, = read_run("own.jsonl").tables["train"]
     assert row["Seconds"] is None and np.isnan(row["loss"])
 
 

@@ -17,7 +17,7 @@ from tiny import NET, Process, run
 from minicaffe import cli
 from minicaffe.cli import training_file
 from minicaffe.cli.display import LiveDisplay
-from minicaffe.cli.parse_log import read_log
+from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.records import Result
 from minicaffe.proto import binary, upgrade
 
@@ -411,11 +411,11 @@ def test_a_training_on_a_terminal_leaves_its_log(folder):
     assert process.finish()[0] == 0
     assert process.text.count("wrote tiny.log") == 1 and "wrote tiny.log; draw it: minicaffe plot tiny.log" in process.text
     first = (folder / "tiny.log").read_text()
-    tables = read_log(folder / "tiny.log")
+    tables = read_run(folder / "tiny.log").tables
     assert [row["NumIters"] for row in tables["train"]] == [0, 10, 20] and [row["NumIters"] for row in tables["test"]] == [0, 10, 20, 30]
     process = Process("train", "solver.prototxt", "--max-iter=50", "--snapshot=tiny_iter_30.solverstate", cwd=folder, size=(24, 80))
     assert process.finish()[0] == 0 and (folder / "tiny.log").read_text().startswith(first)
-    assert [row["NumIters"] for row in read_log(folder / "tiny.log")["train"]] == [0, 10, 20, 30, 40]
+    assert [row["NumIters"] for row in read_run(folder / "tiny.log").tables["train"]] == [0, 10, 20, 30, 40]
     (folder / "tiny.log").unlink()
     (folder / "tiny.log").mkdir()
     process = Process("train", "solver.prototxt", cwd=folder, size=(24, 80))
@@ -454,7 +454,7 @@ def test_a_low_window_keeps_test_and_snapshot(folder):
     solver = own_solver()
     display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=40, height=4))
     display.on_start(solver)
-    display.rate = 0.1
+    display.on_display(solver, {"lr": 0.1})
     display.on_test(solver, {"net": 0, "iteration": 7, "outputs": [{"name": f"output{i}", "value": 0.5} for i in range(8)]})
     display.on_snapshot(solver, "a_long_folder/and_a_long_name_iter_7.caffemodel", "x")
     display.close()
