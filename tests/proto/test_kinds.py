@@ -14,7 +14,6 @@ import h5py
 import numpy as np
 import pytest
 
-from minicaffe.cli.as_trained import load_npy
 from minicaffe.cli.parse_log import is_no_log, read_run
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList, decode_picture
@@ -29,6 +28,7 @@ from minicaffe.proto.files import read_lines
 from minicaffe.proto.hdf5 import reading
 from minicaffe.proto.text import parse_text, read_text
 from minicaffe.proto.upgrade import read_net_file, read_weights
+from minicaffe.pycaffe.net2014 import read_npy
 from minicaffe.serialization import read_file
 from minicaffe.trace import load
 
@@ -155,7 +155,7 @@ READERS = {
     "data.mdb": (database, "the data file of an LMDB database", ("the data file of an LMDB database",)),
     "trace": (load, "a trace (minicaffe trace NET --json FILE)", ("a JSON file",)),
     "log": (log, "the log of a training", ("empty", "a JSON file")),
-    "npy": (load_npy, "a NumPy array (.npy)", ("a NumPy array (.npy)",)),
+    "npy": (read_npy, "a NumPy array (.npy)", ("a NumPy array (.npy)",)),
     "workspace": (read_file, "a file of Workspace.save", ()),
     "picture": (lambda path: decode_picture(path.read_bytes(), path), "a picture", ("a PNG picture", "a JPEG picture")),
 }
