@@ -230,17 +230,10 @@ def kept(blobs):
 
 
 class Section:
-    """Layers of a net that run again and again on the same inputs and random numbers.
+    """Layers of a net, whose layers before these have run, that run again and again on the same inputs and random numbers.
 
-    Parameters
-    ----------
-    net : Net
-        Whose layers before these have run.
-    indices : sequence of int
-    random : Generator
-        Gives the weights of the tops that are no losses.
-    only_losses : bool
-        Only tops with a loss weight count.
+    The seed of `rule` gives those, and the weights of the tops that are no losses. With `only_losses` only tops with a loss weight
+    count.
     """
 
     def __init__(self, net, indices, rule, only_losses=False):
@@ -369,19 +362,10 @@ def compare(section, node, what, blob, gradient, rule):
 
 
 def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False):
-    """Run layer `index` of a net, whose layers before it have run, and compare its gradients.
+    """Run layer `index` of a net, whose layers before it have run, and compare its gradients; `report` gets what was found.
 
-    Parameters
-    ----------
-    rule : Rule
-    report : Report
-        Gets what was found.
-    bottoms : list of int, optional
-        Those to check; by default all that the layer has a gradient for.
-    params : bool
-        Whether its parameters are checked.
-    skip : bool
-        Only run it.
+    `bottoms` are the numbers of those to check, by default all that the layer has a gradient for; `params` says whether its
+    parameters are checked. With `skip` it is only run.
     """
     node = net.nodes[index]
     layer = node.layer

@@ -15,14 +15,8 @@ PLAIN_BLOCKS = "_.-=+*#@"  # for terminals that do not speak UTF-8
 def draw(title, curves, width, along="iterations", logarithmic=False, height=HEIGHT, utf8=True):
     """Return a chart as a rich Text.
 
-    Parameters
-    ----------
-    curves : list of object
-        With `label`, `xs` and `ys`; values that are not finite are left out, and the legend says so.
-    width, height : int
-        In characters; the height without title, axis and legend.
-    logarithmic : bool
-        Of the values; those that are not above 0 are left out, too.
+    Curves are objects with `label`, `xs` and `ys`; values that are not finite are left out, and the legend says so, and if it is
+    `logarithmic` those that are not above 0. `width` and `height` are in characters, the height without title, axis and legend.
     """
     def scaled(y):
         return math.log10(y) if logarithmic else y

@@ -16,19 +16,9 @@ RESULTS = (".npy", ".csv", ".json", ".h5")  # endings of what commands write: a 
 def picture_paths(inputs, ext="jpg", listed=False):
     """Return the paths of the pictures that `inputs` name, a list of str, in their order.
 
-    Parameters
-    ----------
-    inputs : sequence of str
-        Files; folders, of which pictures ``*.ext`` are taken; patterns with ``*``, ``?`` or ``[``.
-    ext : str
-        Extension of the pictures in folders.
-    listed : bool
-        `inputs` are text files with the path of a picture on each line.
-
-    Raises
-    ------
-    FileError
-        For an input that is not there, or that holds no picture.
+    Inputs are files; folders, of which pictures ``*.ext`` are taken; patterns with ``*``, ``?`` or ``[``. If they are `listed`,
+    they are text files with the path of a picture on each line. Raises FileError for an input that is not there, or that holds no
+    picture.
     """
     paths = []
     for path in inputs:

@@ -65,17 +65,10 @@ def parse_log(log_file, folder, delimiter, verbose, force):
 class Run:
     """What a file tells of a training.
 
-    Attributes
-    ----------
-    path : str
-    tables : dict
-        ``{"train": rows, "test": rows}``; a row is a dict with `COLUMNS` and the outputs.
-    samples : list of dict
-        With ``NumIters`` and ``Seconds``: what ``train --watch --json`` measured, as `minicaffe.solver.watch.Watch.samples`; of a
-        log what debug_info says of tops and of gradients of parameters, with ``mean`` (of absolute values) in place of norm and
-        shares.
-    cut : str or None
-        What is missing at the end of the file.
+    `tables` is ``{"train": rows, "test": rows}``; a row is a dict with `COLUMNS` and the outputs. `samples` are dicts with
+    ``NumIters`` and ``Seconds``: what ``train --watch --json`` measured, as `minicaffe.solver.watch.Watch.samples`; of a log what
+    debug_info says of tops and of gradients of parameters, with ``mean`` (of absolute values) in place of norm and shares. `cut`
+    says what is missing at the end of the file.
     """
 
     path: str

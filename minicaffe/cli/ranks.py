@@ -26,16 +26,8 @@ _group = ALONE
 def join(command):
     """Join the processes that were started together with this one, if there are any, to run `command` with them.
 
-    Each gets its share of the machine's processors as threads.
-
-    Raises
-    ------
-    UsageError
-        If the command is not for several processes.
-    DependencyError
-        If there is no MPI.
-    ConfigError
-        If the mpiexec that has started the processes belongs to another MPI.
+    Each gets its share of the machine's processors as threads. Raises UsageError if the command is not for several processes,
+    DependencyError if there is no MPI, ConfigError if the mpiexec that has started the processes belongs to another MPI.
     """
     global _group
     if launch.launched() == 1 or _group is not ALONE:
@@ -115,12 +107,7 @@ def divided(count, compute):
 def start_on_gpus(ids, command, arguments):
     """Become the mpiexec that runs ``minicaffe command arguments`` on one process for each of the GPUs `ids`.
 
-    Raises
-    ------
-    UsageError
-        If the command is not for several processes.
-    DependencyError
-        If there is no mpiexec or no mpi4py.
+    Raises UsageError if the command is not for several processes, DependencyError if there is no mpiexec or no mpi4py.
     """
     if command not in TOGETHER:
         raise click.UsageError(f"--gpu: {command} computes on one GPU, got {','.join(map(str, ids))}")

@@ -17,19 +17,8 @@ UNKNOWN_TEST_ITER = 50  # where the size of the test data is not known; as in `c
 def read_solver(path, about, max_iter=MAX_ITER, test_batch_size=None):
     """Return the SolverParameter of a solver's prototxt, or of a net's that of `default_solver`, and where it is from.
 
-    Parameters
-    ----------
-    path : str
-    about : dict
-        What `minicaffe.cli.options.net_options` returns.
-    max_iter, test_batch_size
-        Of `default_solver`.
-
-    Returns
-    -------
-    param : SolverParameter
-    place : dict
-        Arguments of `build_solver`: `file` and `positions` of a solver, `net_files` and `own_fields` of a net.
+    `about` is what `minicaffe.cli.options.net_options` returns. Where it is from is a dict of arguments of `build_solver`: `file`
+    and `positions` of a solver, `net_files` and `own_fields` of a net.
     """
     definition = load(path, about["skip_unknown_fields"])
     if isinstance(definition.param, caffe_pb2.SolverParameter):
@@ -92,13 +81,8 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
 def report_records(tell, name, data, batches=None):
     """Say by `tell` how a test counts the records of `data`, a CountedData.
 
-    Parameters
-    ----------
-    tell : callable
-    name : str
-        Of the test, and for given `batches` of what gives them, such as ``test_iter``.
-    batches : int, optional
-        How many were given; None: all records are tested.
+    `batches` is how many were given, None if all records are tested; `name` is that of the test, or of what gives `batches`, such
+    as ``test_iter``.
     """
     if data.records is None:
         if batches is None:

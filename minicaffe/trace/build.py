@@ -84,14 +84,7 @@ def _unused(name, names):
 def document(parts, net, solver, device):
     """Return the document of what a `Recorder` has: a dict that JSON can hold.
 
-    Parameters
-    ----------
-    parts : list of Part
-        One at least.
-    net : Net or None
-    solver : Solver or None
-    device : dict
-        From `present_device`.
+    `parts` is a list of one Part at least, `device` is from `present_device`; net and solver may be None.
     """
     memories = memories_of(net, solver)
     start = parts[0].start
@@ -165,23 +158,9 @@ def _named(events, start, memories):
     """Give each memory a name of its own, which its heads and copies have.
 
     Others than the net's, such as scratch memories and blobs of other nets, may have the same names; and where a memory was, such
-    as that of a blob before it grew, there may be another one later.
-
-    Parameters
-    ----------
-    events : list of Event
-    start : dict of int to (str, str)
-        By their addresses, names and heads of those that were there before.
-    memories : dict of int to Memory
-        Those that are there now.
-
-    Returns
-    -------
-    events : list of Event
-    heads : dict of str to str
-        By the new names, those before the first event.
-    called : dict of str to str
-        By the new names, the old ones.
+    as that of a blob before it grew, there may be another one later. `start` has by their addresses the names and heads of those
+    that were there before, `memories` by their ids the Memory of those that are there now. Returned are the events, and by the
+    new names the heads before the first event and the old names.
     """
     present = {address: _Life(address, called, head, head, []) for address, (called, head) in start.items()}
     lives, named = list(present.values()), list(events)
@@ -363,12 +342,7 @@ def present_device():
 
 @functools.cache
 def host_bandwidth(threads):
-    """Measure how fast `threads` threads copy a large array, in bytes each second, those read and those written.
-
-    Parameters
-    ----------
-    threads : int
-    """
+    """Measure how fast `threads` threads copy a large array, in bytes each second, read and written."""
     source, target = np.ones(1 << 23, np.float32), np.zeros(1 << 23, np.float32)    # 32 MiB each: more than caches of a core hold
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads)))
     with ThreadPoolExecutor(threads) as pool:
@@ -377,12 +351,7 @@ def host_bandwidth(threads):
 
 @functools.cache
 def device_bandwidth(index):
-    """Measure how fast a device copies a large array within its memory, in bytes each second, those read and those written.
-
-    Parameters
-    ----------
-    index : int
-    """
+    """Measure how fast device `index` copies a large array within its memory, in bytes each second, read and written."""
     place = CUDAPlace(index)
     nbytes = 1 << 20 if sim.selected() else 1 << 28
     allocator, side, device = registry.allocator(place, "plain"), registry.device_side(place), cuda.get_device(index)

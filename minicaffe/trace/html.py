@@ -14,14 +14,7 @@ SCRIPTS = "model.js", "draw.js", "page.js"
 
 
 def page(trace, moment=None):
-    """Return the page as text.
-
-    Parameters
-    ----------
-    trace : Trace
-    moment : int, optional
-        Open at this moment; None: after the first forward step.
-    """
+    """Return the page of a Trace as text; it opens at `moment`, by default after the first forward step."""
     check_type(trace, Trace, "trace", "a Trace")
     if moment is not None:
         trace.check_moment(moment)

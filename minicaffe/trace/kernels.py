@@ -9,18 +9,10 @@ from minicaffe.trace.model import Trace
 
 
 def source_of(name):
-    """Return the source of a kernel of minicaffe.
+    """Return the source of a kernel of minicaffe, `name` as launches are called: ``Each<Fill<float>>``.
 
-    Parameters
-    ----------
-    name : str
-        As launches are called: ``Each<Fill<float>>``.
-
-    Returns
-    -------
-    dict
-        `functor` is the name that says what it computes, ``Fill``; `source` its definition, and `header` where that is; both None
-        of a kernel that no header of minicaffe defines. `ptx` is None.
+    A dict: `functor` is the name that says what it computes, ``Fill``; `source` its definition, and `header` where that is; both
+    None of a kernel that no header of minicaffe defines. `ptx` is None.
     """
     found = {"functor": name.partition("<")[0], "source": None, "header": None, "ptx": None}
     # Of Each<Fill<float>> the frame is in kernels/, what it does in ops/: the first name from there, else the first of all.
@@ -31,17 +23,7 @@ def source_of(name):
 
 
 def add_ptx(trace):
-    """Put the PTX of each kernel of a trace beside its source.
-
-    Parameters
-    ----------
-    trace : Trace
-
-    Raises
-    ------
-    DependencyError
-        If NVRTC, which compiles it, is missing.
-    """
+    """Put the PTX of each kernel of a Trace beside its source. Raises DependencyError if NVRTC, which compiles it, is missing."""
     check_type(trace, Trace, "trace", "a Trace")
     for name, kernel in trace.document["kernels"].items():
         if kernel["source"] is not None:

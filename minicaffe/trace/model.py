@@ -328,20 +328,9 @@ class Usage:
 
 
 def launch_of(event):
-    """Return what the detail of a ``launch`` event says: ``8x1x1 blocks of 256 threads; conv1 data (320000 bytes)``.
+    """Return the Launch that the detail of a ``launch`` Event says: ``8x1x1 blocks of 256 threads; conv1 data (320000 bytes)``.
 
-    Parameters
-    ----------
-    event : Event
-
-    Returns
-    -------
-    Launch
-
-    Raises
-    ------
-    WrongTypeError
-        If it is no event, or one of another kind.
+    Raises WrongTypeError for anything else.
     """
     check_type(event, Event, "event", "an Event")
     shape, _, arrays = event.detail.partition("; ")

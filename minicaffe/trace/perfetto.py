@@ -15,12 +15,7 @@ PROCESS = 1
 
 
 def events(trace):
-    """Return the trace as a list of Chrome's events, by time.
-
-    Parameters
-    ----------
-    trace : Trace
-    """
+    """Return a Trace as a list of Chrome's events, by time."""
     check_type(trace, Trace, "trace", "a Trace")
     net = trace.document["net"]
     rows = [{"ph": "M", "pid": PROCESS, "name": "process_name", "args": {"name": f"minicaffe: {net['name'] or 'a net'}"}}]

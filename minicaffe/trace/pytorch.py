@@ -16,16 +16,9 @@ ACTIONS = {"alloc": ["alloc"], "free": ["free_requested", "free_completed"], "se
 
 
 def snapshot(trace):
-    """Return what ``torch.cuda.memory._snapshot`` would: the segments at the end of a trace, and what was done to them before.
+    """Return what ``torch.cuda.memory._snapshot`` would: the segments at the end of a Trace, and what was done to them before.
 
-    Parameters
-    ----------
-    trace : Trace
-
-    Returns
-    -------
-    dict
-        `segments`, each with its blocks by address, and `device_traces`, a list of actions for each device.
+    A dict of `segments`, each with its blocks by address, and `device_traces`, a list of actions for each device.
     """
     check_type(trace, Trace, "trace", "a Trace")
     events, end = trace.events, trace.at(len(trace))

@@ -28,12 +28,7 @@ def console():
 
 
 def show(trace):
-    """Print a trace: a line for each step, then the summary.
-
-    Parameters
-    ----------
-    trace : Trace
-    """
+    """Print a Trace: a line for each step, then the summary."""
     out = console()
     wide = out.width >= WIDE
     table = Table("step", "layer", box=None, header_style="bold", pad_edge=False)
@@ -52,15 +47,9 @@ def show(trace):
 
 
 def row(trace, number, wide=True):
-    """Return the cells of a step's line.
+    """Return the cells of the line of step `number`.
 
-    Parameters
-    ----------
-    trace : Trace
-    number : int
-        Of the step.
-    wide : bool
-        With speeds, and the names of what changed its head in place of how many.
+    With `wide` they have speeds, and the names of what changed its head in place of how many.
     """
     step = trace.steps[number]
     events = trace.events[step["first"]:step["last"]]
@@ -79,14 +68,7 @@ def row(trace, number, wide=True):
 
 
 def describe(trace, number):
-    """Return the lines about one step: memories and their heads, then what happened, in order.
-
-    Parameters
-    ----------
-    trace : Trace
-    number : int
-        Of the step.
-    """
+    """Return the lines about step `number`: memories and their heads, then what happened, in order."""
     step = trace.steps[number]
     spent = step["end"] - step["begin"]
     what = {"update": "update of " + ", ".join(step.get("parameters", ())), "between": "between layers"}
@@ -111,14 +93,7 @@ def describe(trace, number):
 
 
 def sources(trace, number):
-    """Return the lines of the sources of a step's kernels.
-
-    Parameters
-    ----------
-    trace : Trace
-    number : int
-        Of the step.
-    """
+    """Return the lines of the sources of the kernels of step `number`."""
     step, names = trace.steps[number], {}
     for event in trace.events[step["first"]:step["last"]]:
         if event.kind == "launch":      # kernels of one template have one source
@@ -166,14 +141,7 @@ def _speeds(trace, flops, nbytes, spent):
 
 
 def decision(trace, number):
-    """Return in words what the allocator did for an ``alloc`` or ``free``: the events right before or after it say so.
-
-    Parameters
-    ----------
-    trace : Trace
-    number : int
-        Of the event.
-    """
+    """Return what the allocator did for event `number`, an ``alloc`` or ``free``, as the events right before or after it say."""
     events, place, kinds = trace.events, trace.events[number].place, []
     towards, those = (-1, TAKES) if events[number].kind == "alloc" else (1, GIVES)
     at = number + towards
@@ -189,13 +157,7 @@ def decision(trace, number):
 def walk(trace, read, write):
     """Show step after step, as lines that a person types say: see HELP.
 
-    Parameters
-    ----------
-    trace : Trace
-    read : callable
-        ``read(prompt)`` gives a line without its end; EOFError ends the walk.
-    write : callable
-        Is called with each line.
+    ``read(prompt)`` gives a line without its end, EOFError ends the walk; ``write(line)`` shows one.
     """
     number, wanted = 0, ""
     if not trace.steps:
@@ -232,12 +194,7 @@ HELP = "n next, p back, number or layer, s source of kernels, q quit"
 
 
 def summary(trace):
-    """Return the lines about a whole trace: steps, copies, kernels, and the peak of live memory by role.
-
-    Parameters
-    ----------
-    trace : Trace
-    """
+    """Return the lines about a whole trace: steps, copies, kernels, and the peak of live memory by role."""
     events = trace.events
     copies = [event for event in events if event.kind == "copy"]
     reorders = [event for event in events if event.kind == "reorder"]
@@ -255,12 +212,7 @@ def summary(trace):
 
 
 def travels(trace):
-    """Return the line about gradients on their way to and from other processes, and what of it backward hid; none of one process.
-
-    Parameters
-    ----------
-    trace : Trace
-    """
+    """Return the line about gradients on their way between processes, and what of it backward hid; none of one process."""
     there = [event for event in trace.events if event.kind == "travel"]
     if not there:
         return []
@@ -275,12 +227,7 @@ def travels(trace):
 
 
 def peaks(trace):
-    """Return by place the most bytes that were live at once, and of those the bytes by role.
-
-    Parameters
-    ----------
-    trace : Trace
-    """
+    """Return by place the most bytes that were live at once, and of those the bytes by role."""
     usage = Usage(trace, {memory["name"]: memory["role"] for memory in trace.memories})
     best = {place: (sum(roles.values()), dict(roles)) for place, roles in usage.live.items()}
     for event in trace.events:

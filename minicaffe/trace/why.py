@@ -51,12 +51,7 @@ def why(trace, number):
 
 
 class Reasons:
-    """Who wrote which memory when in a trace, and what follows from that.
-
-    Parameters
-    ----------
-    trace : Trace
-    """
+    """Who wrote which memory when in a Trace, and what follows from that."""
 
     def __init__(self, trace):
         self.trace = trace
