@@ -60,9 +60,7 @@ class Step:
         for net in self.nets:
             if not isinstance(net, str) and not callable(net):
                 raise WrongTypeError(f"{self}: nets are names of nets, or functions of the workspace, got {shown(net)}")
-        for step in self.steps:
-            if not isinstance(step, Step):
-                raise WrongTypeError(f"{self}: steps are of the type Step, got {shown(step)}")
+        _check_steps(self)
         if num_iter is None and should_stop_blob is None:
             num_iter = 1
         if num_iter is not None and (
@@ -94,9 +92,7 @@ class Plan:
         if not isinstance(steps, Iterable | Step):
             raise WrongTypeError(f"a plan is made of a Step or some, got {shown(steps)}")
         self.steps = (steps,) if isinstance(steps, Step) else tuple(steps)
-        for step in self.steps:
-            if not isinstance(step, Step):
-                raise WrongTypeError(f"{self}: steps are of the type Step, got {shown(step)}")
+        _check_steps(self)
 
     def run(self, workspace):
         """Run the plan, see `Workspace.run_plan`."""
@@ -111,6 +107,12 @@ class Plan:
 
     def __str__(self):
         return f"plan '{self.name}'" if self.name else "plan"
+
+
+def _check_steps(parent):
+    for step in parent.steps:
+        if not isinstance(step, Step):
+            raise WrongTypeError(f"{parent}: steps are of the type Step, got {shown(step)}")
 
 
 def _run(step, workspace, place):

@@ -48,13 +48,13 @@ def annoset(root, list_file, db, **more):
     click.echo(f"{db}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
 
 
+of_idx_files = options.together(
+    click.argument("images", type=Path), click.argument("labels", type=Path), click.argument("db"), backend_option, options.force,
+    options.debug)
+
+
 @convert.command(cls=options.CaffeCommand)
-@click.argument("images", type=Path)
-@click.argument("labels", type=Path)
-@click.argument("db")
-@backend_option
-@options.force
-@options.debug
+@of_idx_files
 def mnist(images, labels, db, backend, force):
     """Make DB from the two IDX files of an MNIST set, packed or unpacked (convert_mnist_data)."""
     pictures, classes = read_pair(images, labels)
@@ -77,13 +77,8 @@ def cifar(source, out, backend, force):
 
 
 @convert.command(cls=options.CaffeCommand)
-@click.argument("images", type=Path)
-@click.argument("labels", type=Path)
-@click.argument("db")
-@backend_option
+@of_idx_files
 @click.option("--seed", type=int, help="Of the random pairs; by default they differ each time.")
-@options.force
-@options.debug
 def siamese(images, labels, db, backend, seed, force):
     """Make DB of random pairs of pictures of an MNIST set: two channels, label 1 for the same digit.
 

@@ -4,7 +4,6 @@ Different from Caffe: --images fills the input of a deploy net with pictures, ma
 """
 
 import contextlib
-import logging
 
 import click
 import numpy as np
@@ -21,8 +20,6 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import check_free
 from minicaffe.pycaffe import Classifier
 from minicaffe.solver.report import CountedData, run_batches
-
-logger = logging.getLogger("minicaffe.cli")
 
 OF_IMAGES = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
 
@@ -59,7 +56,7 @@ def extract_features(ctx, weights, net_file, blobs, databases, batches, backend,
         raise click.UsageError(f"{', '.join(unused).replace('_', '-')}: for the pictures of --images, which is not given", ctx)
     if mode == "GPU":
         ranks.use_gpu(begin=device_id or 0)
-    options.tell_mode(logger)
+    options.tell_mode()
     for path in databases if ranks.first() else ():     # all of them, before one is written
         check_free(path, force)
     if images:

@@ -3,7 +3,6 @@
 Caffe has this for its own tests only (test_gradient_check_util.hpp). The arithmetic is in minicaffe/gradient_check.py.
 """
 
-import logging
 
 import click
 from rich.text import Text
@@ -15,8 +14,6 @@ from minicaffe.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
 from minicaffe.gradient_check import gradcheck as check
 from minicaffe.net.stand_in import write_nothing
 from minicaffe.proto import caffe_pb2
-
-logger = logging.getLogger("minicaffe.cli")
 
 BATCH = 4   # pictures: gradients of one batch size are those of another, and each element takes two runs of its layer
 
@@ -56,7 +53,7 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
             if batch_size:
                 raise
 
-    options.tell_mode(logger)
+    options.tell_mode()
     with options.naming_data_command():
         net = double_net(file, caffe_pb2.Phase.Value(phase.upper()), level=level, stages=stage, weights=weights, seed=rule["seed"],
                          prepare=prepare, **options.net_options())

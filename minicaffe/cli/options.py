@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import logging
 import os
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from minicaffe.cli import log, ranks
 from minicaffe.errors import Error
 from minicaffe.proto.atomic import check_free, check_writable
 
+logger = logging.getLogger("minicaffe.cli")
 TRUTH = ("true", "True", "t", "1", "false", "False", "f", "0")
 
 
@@ -262,7 +264,7 @@ def tell_ranks():
         tell(line)
 
 
-def tell_mode(logger):
+def tell_mode():
     """Log where the command computes, in Caffe's words; of several ranks say where they run.
 
     Raises ConfigError if the command has --precision and cannot compute there in the precision that is set.

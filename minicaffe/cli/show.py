@@ -13,7 +13,7 @@ from rich.text import Text
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.chart import BLOCKS, PLAIN_BLOCKS, histogram
-from minicaffe.cli.pictures import sheet, to_rgb, write_png
+from minicaffe.cli.pictures import sheet, stretched, to_rgb, write_png
 from minicaffe.errors import ConfigError, DataError, Error, close_matches
 from minicaffe.proto import upgrade
 from minicaffe.proto.binary import read_blob
@@ -222,12 +222,9 @@ def picture(parameters, path):
     else:
         raise DataError("holds no parameter that is a picture: one of four axes, or of two with a square number of inputs",
                         file=str(path))
-    finite = np.nan_to_num(tiles.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = finite.min(), finite.max()
-    scaled = ((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
     factor = max(1, -(-SIDE // min(tiles.shape[2:])))
     images = [np.pad(to_rgb(tile).repeat(factor, 0).repeat(factor, 1), ((EDGE, EDGE), (EDGE, EDGE), (0, 0)), constant_values=255)
-              for tile in scaled[:TILES]]
+              for tile in stretched(tiles)[:TILES]]
     columns = math.isqrt(len(images) - 1) + 1
     images += [np.full_like(images[0], 255)] * (-len(images) % columns)
     left_out = f", the first {TILES} of {len(tiles)}" if len(tiles) > TILES else ""

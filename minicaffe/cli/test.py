@@ -30,7 +30,7 @@ def test(file, model, weights, iterations, ap_version, level, stage):
     """
     file = options.one_file(file, model, "--model", "net")
     definition = read_net(file, caffe_pb2.TEST, level, stage, options.net_options()["skip_unknown_fields"])
-    options.tell_mode(logger)
+    options.tell_mode()
     with options.naming_data_command():
         net = Net(definition, **options.net_options())
     net.copy_from(weights)
@@ -38,7 +38,7 @@ def test(file, model, weights, iterations, ap_version, level, stage):
         raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', and a test would score zeros; give the net that "
                           "reads test data, or score pictures by minicaffe classify", file=file)
     data = CountedData.of(net)
-    training_file.report_records(options.tell, "test" if iterations is None else "--iterations", data, iterations)
+    training_file.report_records("test" if iterations is None else "--iterations", data, iterations)
     whole = data if iterations is None and data.records and not data.why else None
     if iterations is None:
         iterations = data.batches if data.records else training_file.UNKNOWN_TEST_ITER

@@ -31,7 +31,7 @@ def time(file, model, iterations, phase, level, stage):
     """Run the net of FILE forward and backward and print the mean times of its layers."""
     file = options.one_file(file, model, "--model", "net")
     definition = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, options.net_options()["skip_unknown_fields"])
-    options.tell_mode(logger)
+    options.tell_mode()
     with options.naming_data_command():
         net = Net(definition, **options.net_options())
         forward, backward, total = measure(net, iterations)

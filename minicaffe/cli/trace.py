@@ -1,6 +1,5 @@
 """``minicaffe trace``: what some training iterations of a net do, step by step (minicaffe/trace)."""
 
-import logging
 
 import click
 
@@ -9,8 +8,6 @@ from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table
-
-logger = logging.getLogger("minicaffe.cli")
 
 WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": pytorch.write, "perfetto_path": perfetto.write}
 
@@ -37,7 +34,7 @@ def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, *
     and given back, kernels. A run that fails shows what it did until then. Of several processes, started by mpiexec, it is rank 0's
     run, with the ways of the gradients.
     """
-    options.tell_mode(logger)
+    options.tell_mode()
     if ranks.first():
         options.check_outputs(*paths.values(), force=force)     # now rather than when all has run
     with options.naming_data_command():

@@ -129,7 +129,7 @@ def prepare(ctx, file, fields, given):
             ranks.use_gpu(begin=param.device_id if param.device_id >= 0 else None)
         except DependencyError as error:
             logger.warning("%s: solver_mode: GPU: %s; the CPU trains", file, error)
-    options.tell_mode(logger)
+    options.tell_mode()
     tell_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     divide_by = ranks.group().size if given["global_batch"] else 1
@@ -149,7 +149,7 @@ def count_tests(solver, chosen):
             if not data.why:
                 solver.whole_tests[i] = data
         batches = None if chosen else solver.param.test_iter[i]
-        training_file.report_records(options.tell, name if chosen else f"{name}: test_iter", data, batches)
+        training_file.report_records(name if chosen else f"{name}: test_iter", data, batches)
 
 
 def tell_tf32():

@@ -2,6 +2,7 @@
 
 import os
 
+from minicaffe.cli.options import tell
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.data.data import check_database, count_records
@@ -78,8 +79,8 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
     return type(base.__name__, (base,), {"make_net": make_net})(param, file=file, positions=positions, **options)
 
 
-def report_records(tell, name, data, batches=None):
-    """Say by `tell` how a test counts the records of `data`, a CountedData.
+def report_records(name, data, batches=None):
+    """Say how a test counts the records of `data`, a CountedData.
 
     `batches` is how many were given, None if all records are tested; `name` is that of the test, or of what gives `batches`, such
     as ``test_iter``.

@@ -33,21 +33,24 @@ def default_phase():
     return _phase
 
 
-def _set_default(phase):
+def _set_default(phase, function):
     global _phase
+    say(f"caffe.{function}()", _today(phase))
     _phase = phase
+
+
+def _today(phase):
+    return f"caffe.Net(file, {PHASES[phase]}, weights=model)"
 
 
 def set_phase_test():
     """Build the nets of ``Net(deploy, model)`` for phase TEST from now on, which is the default."""
-    say("caffe.set_phase_test()", "caffe.Net(file, caffe.TEST, weights=model)")
-    _set_default(TEST)
+    _set_default(TEST, "set_phase_test")
 
 
 def set_phase_train():
     """Build the nets of ``Net(deploy, model)`` for phase TRAIN from now on."""
-    say("caffe.set_phase_train()", "caffe.Net(file, caffe.TRAIN, weights=model)")
-    _set_default(TRAIN)
+    _set_default(TRAIN, "set_phase_train")
 
 
 def use_gpu(gpu):
@@ -81,11 +84,10 @@ class Net2014:
         self._check_phase("net.set_phase_train()", TRAIN)
 
     def _check_phase(self, old, phase):
-        today = f"caffe.Net(file, {PHASES[phase]}, weights=model)"
         if self.phase != phase:
-            raise ConfigError(f"{old}: this net was built for {PHASES[self.phase]}, and a net keeps its phase; build it by {today}",
-                              file=self.file, field="phase")
-        say(old, today)
+            raise ConfigError(f"{old}: this net was built for {PHASES[self.phase]}, and a net keeps its phase; build it by "
+                              f"{_today(phase)}", file=self.file, field="phase")
+        say(old, _today(phase))
 
     def set_mode_cpu(self):
         """Compute on the CPU; counts for all nets."""
