@@ -13,7 +13,7 @@ import click
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.chart import draw, widened
-from minicaffe.cli.parse_log import is_no_log, read_run
+from minicaffe.cli.parse_log import COLUMNS, is_no_log, read_run
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.errors import ConfigError, DataError, DependencyError
 from minicaffe.proto.atomic import replacing
@@ -67,7 +67,7 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
     key = "NumIters" if along == "iterations" else "Seconds"
     drawn = [(name, found) for name in wanted if (found := curves(runs, name, key, column))]
     if not drawn:
-        has = sorted({name for run in runs for rows in run.tables.values() for row in rows for name in list(row)[3:]})
+        has = sorted({name for run in runs for rows in run.tables.values() for name in outputs(rows)})
         there = f"its outputs are {', '.join(has)}" if has else (
             "it holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or --json LOG)?")
         raise is_no_log(logs[0], f"has no {column or ', '.join(wanted)} along {along}; {there}")
@@ -105,32 +105,39 @@ def plot_chart(arguments, column, force):
                           f"{' '.join(arguments)}", field="CHART")
     (table, what, along), picture, logs = CHARTS[int(arguments[0])], arguments[1], arguments[2:]
     check_picture(picture, force)
-    found = [(os.path.basename(log), *curve(log, table, what, along, column)) for log in logs]
+    found = [curve(log, number, table, what, along, column) for number, log in enumerate(logs)]
     figure = new_figure(figsize=(8, 5))
     axes = figure.subplots()
-    for label, name, xs, ys in found:
-        axes.plot(xs, ys, label=f"{label}: {name}", marker="." if len(xs) < 50 else None)
-    axes.set(xlabel=NAMES[along], ylabel=f"{table} {what}", title=f"{table} {what} vs. {NAMES[along]}")
-    axes.grid(True)
-    axes.legend()
+    onto(axes, f"{table} {what}", found, False, len(found))
+    axes.set(xlabel=NAMES[along], title=f"{table} {what} vs. {NAMES[along]}")
     save(figure, picture)
 
 
-def curve(log, table, what, along, column=None):
-    """Return name, x and y of what one of Caffe's charts shows of one log."""
+def curve(log, number, table, what, along, column=None):
+    """Return the Curve of what one of Caffe's charts shows of a log, the run of this number."""
     run = read_run(log)
     tell_cut(run)
     rows = run.tables[table]
-    names = list(dict.fromkeys(name for row in rows for name in row))[3:]
+    names = outputs(rows)
+    name = column or next((n for n in names if what in n.lower()), names[0] if names and what == "accuracy" else None)
     if what == "rate" and not column:
         name = "LearningRate"
-    else:
-        name = column or next((n for n in names if what in n.lower()), names[0] if names and what == "accuracy" else None)
-    points = [(row[along], row[name]) for row in rows if row.get(name) is not None and row[along] is not None]
-    if not points:
+    found = drawn(f"{os.path.basename(log)}: {name}", rows, name, along, number, table == "test")
+    if found is None:
         has = f"its {table} outputs are {', '.join(names)}; choose one with --output" if names else f"it holds no {table} outputs"
         raise is_no_log(log, f"has no {table} {column or what} along {NAMES[along]}; {has}")
-    return name, *zip(*points, strict=True)
+    return found
+
+
+def outputs(rows):
+    """Return the names of the outputs that rows have, behind iteration, seconds and rate."""
+    return list(dict.fromkeys(name for row in rows for name in row))[len(COLUMNS):]
+
+
+def drawn(label, rows, name, along, run, test):
+    """Return the Curve of a column of rows along another, None if no row has both."""
+    points = [(row[along], row[name]) for row in rows if row.get(name) is not None and row[along] is not None]
+    return Curve(label, *map(list, zip(*points, strict=True)), run, test) if points else None
 
 
 def tell_cut(run):
@@ -148,10 +155,8 @@ def curves(runs, panel, along, column=None):
     for number, run in enumerate(runs):
         before = f"{labels[number]}: " if len(runs) > 1 else ""
         for label, test, rows, name in _series(run, panel, column):
-            points = [(row[along], row[name]) for row in rows if row.get(name) is not None and row[along] is not None]
-            if points:
-                found.append(Curve(before + label, *map(list, zip(*points, strict=True)), number, test))
-    return found
+            found.append(drawn(before + label, rows, name, along, number, test))
+    return list(filter(None, found))
 
 
 def _series(run, panel, column):
@@ -171,7 +176,7 @@ def _series(run, panel, column):
             yield "learning rate", False, run.tables["train"], "LearningRate"
     else:
         for table, rows in run.tables.items():
-            for name in dict.fromkeys(name for row in rows for name in list(row)[3:]):
+            for name in outputs(rows):
                 kind = next((kind for kind in ("loss", "accuracy") if kind in name.lower()), "outputs")
                 if (name == column and panel == "outputs") if column else kind == panel:
                     yield f"{table} {name}", table == "test", rows, name

@@ -23,7 +23,7 @@ from minicaffe.net.net import Net
 from minicaffe.net.summary import Summary, flops_text, params, sizes
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.upgrade import load, load_net, read_net_file
+from minicaffe.proto.upgrade import load_net, read_net_file
 from minicaffe.solver import trial
 
 TOLD = 100e9        # operations of a trial that are announced: seconds on a CPU
@@ -76,8 +76,9 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
     iterations are tried, which takes as much memory as it says.
     """
     given = looking()
-    param, positions = load(file, given["skip_unknown_fields"])
-    is_net = isinstance(param, caffe_pb2.NetParameter)
+    solver_param, place = training_file.read_solver(file, given)
+    is_net = "net_files" in place
+    param = place["net_files"][file].param if is_net else None
     if not is_net and phase == "TEST":
         raise click.UsageError("--phase TEST is for nets; give the net of the solver", click.get_current_context())
     wanted = caffe_pb2.Phase.Value(phase) if phase else caffe_pb2.TRAIN if not is_net or learns(param, file) else caffe_pb2.TEST
@@ -110,14 +111,11 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
         made, found = without_data(load_net(param, wanted, level, stage).param, file)
         sources = [found]
         check_shapes()
-    solver_param = param if not is_net else training_file.default_solver(param, file) if wanted == caffe_pb2.TRAIN else None
     try:
         if wanted == caffe_pb2.TRAIN and (run is not False or not is_net):
             solver_param.train_state.level = level
             solver_param.train_state.stage.extend(stage)
-            place = {"net_files": {file: (param, positions)}} if is_net else {"file": file, "positions": positions}
-            own = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name if is_net else ()
-            solver, needs, sources = trial.try_training(solver_param, without_data, tried, own_fields=own, **place, **given)
+            solver, needs, sources = trial.try_training(solver_param, without_data, tried, **place, **given)
             net = solver.net
         elif run is not False:
             net, needs = trial.try_net(lambda: Net(made, file=file, **given), sources[0], tried)
@@ -142,7 +140,7 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
                                "not_tried": untried}))
         return
     click.echo(str(table))
-    for line in needs_text(needs, solver_param.type if solver_param is not None else "", given["plan"]):
+    for line in needs_text(needs, solver_param.type if wanted == caffe_pb2.TRAIN else "", given["plan"]):
         click.echo(line)
     tell_assumed(source for some in sources for source in some.values())
     if untried:

@@ -11,42 +11,31 @@ NONE = type(None)
 LARGEST = 1 << 64   # of an address; times and sizes stay below it, too
 
 
-class Each:
-    """A list of items, or with `keys` a dict from str to items, each as the rule `item`."""
-
-    def __init__(self, item, keys=False):
-        self.item, self.keys = item, keys
-
-
-class Some:
-    """A dict with keys of str: a rule for each, of which `optional` ones may be missing; there may be others."""
-
-    def __init__(self, optional=(), **rules):
-        self.optional, self.rules = optional, rules
-
-
-COST = Some(forward=(int, float, NONE), backward=(int, float, NONE))
-BLOCK = Some(place=str, address=int, bytes=int, name=str)
-PART = Some(address=int, bytes=int, used=bool)
-ARENA = Some(place=str, allocator=str, segments=Each(Some(address=int, bytes=int, blocks=Each(PART))))
-NODE = Some(name=str, type=str, line=(int, NONE), bottoms=Each(str), tops=Each(str), params=Each(str), shapes=Each(Each(int), True),
-            engine=(str, NONE), layout=(str, NONE), flops=COST, bytes=COST)
-STEP = Some(("parameters",), iteration=int, kind=str, layer=str, node=(int, NONE), first=int, last=int, begin=(int, float),
-            end=(int, float), flops=(int, float, NONE), bytes=(int, float, NONE), loss=(int, float, str, NONE),
-            touched=Each(Some(memory=str, before=(str, NONE), after=(str, NONE))), parameters=Each(str), **{"with": (str, NONE)})
-KERNEL = Some(functor=str, source=(str, NONE), header=(str, NONE), ptx=(str, NONE))
-ROW = Some(direction=str, layers=Each(str), types=Each(str), part_of=(str, NONE), engine=(str, NONE), layout=(str, NONE), reads=int,
-           writes=int, saves=Each(str), frees=Each(str), updates=Each(str), live=int)
-COLUMNS = ("time", "kind", "place", "address", "bytes", "name", "detail")
-DOCUMENT = Some(
-    ("schedule",), format=int, minicaffe=str,
-    device=Some(kind=str, name=str, threads=int, copy_bandwidth=(int, float, NONE)),
-    net=Some(("drawing",), name=str, file=str, phase=str, nodes=Each(NODE), drawing=(str, NONE)),
-    memories=Each(Some(name=str, blob=str, part=str, bytes=int, role=str, aliases=Each(str))),
-    start=Some(time=int, heads=Each(str, True), blocks=Each(BLOCK), arenas=Each(ARENA)),
-    strings=Each(str), events=Some(("took",), **{key: Each(int) for key in (*COLUMNS, "took")}), steps=Each(STEP),
-    why=Each(str, True), kernels=Each(KERNEL, True), samples=Each(Some()),
-    schedule=Some(plan=bool, peak=int, observed=(str, NONE), rows=Each(ROW)))
+# A rule is a type or some of them, [rule] for a list of such items, {str: rule} for a dict of them, or a dict with a rule for each
+# of its keys, of which `OPTIONAL` ones may be missing and others may be there.
+OPTIONAL = {"parameters", "drawing", "took", "schedule"}
+COST = {"forward": (int, float, NONE), "backward": (int, float, NONE)}
+BLOCK = {"place": str, "address": int, "bytes": int, "name": str}
+PART = {"address": int, "bytes": int, "used": bool}
+ARENA = {"place": str, "allocator": str, "segments": [{"address": int, "bytes": int, "blocks": [PART]}]}
+NODE = {"name": str, "type": str, "line": (int, NONE), "bottoms": [str], "tops": [str], "params": [str], "shapes": {str: [int]},
+        "engine": (str, NONE), "layout": (str, NONE), "flops": COST, "bytes": COST}
+STEP = {"iteration": int, "kind": str, "layer": str, "node": (int, NONE), "first": int, "last": int, "begin": (int, float),
+        "end": (int, float), "with": (str, NONE), "flops": (int, float, NONE), "bytes": (int, float, NONE),
+        "loss": (int, float, str, NONE), "parameters": [str],
+        "touched": [{"memory": str, "before": (str, NONE), "after": (str, NONE)}]}
+KERNEL = {"functor": str, "source": (str, NONE), "header": (str, NONE), "ptx": (str, NONE)}
+ROW = {"direction": str, "layers": [str], "types": [str], "part_of": (str, NONE), "engine": (str, NONE), "layout": (str, NONE),
+       "reads": int, "writes": int, "saves": [str], "frees": [str], "updates": [str], "live": int}
+COLUMNS = ("time", "kind", "place", "address", "bytes", "name", "detail", "took")
+DOCUMENT = {
+    "format": int, "minicaffe": str,
+    "device": {"kind": str, "name": str, "threads": int, "copy_bandwidth": (int, float, NONE)},
+    "net": {"name": str, "file": str, "phase": str, "nodes": [NODE], "drawing": (str, NONE)},
+    "memories": [{"name": str, "blob": str, "part": str, "bytes": int, "role": str, "aliases": [str]}],
+    "start": {"time": int, "heads": {str: str}, "blocks": [BLOCK], "arenas": [ARENA]},
+    "strings": [str], "events": {key: [int] for key in COLUMNS}, "steps": [STEP], "why": {str: str}, "kernels": {str: KERNEL},
+    "samples": [{}], "schedule": {"plan": bool, "peak": int, "observed": (str, NONE), "rows": [ROW]}}
 NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NONE: "null"}
 
 
@@ -77,26 +66,27 @@ def check(document):
 
 
 def _check(value, rule, path):
-    """Check a value by a rule: a type or some of them, `Each` or `Some`."""
-    if isinstance(rule, Some):
+    """Check a value by a rule."""
+    if isinstance(rule, dict):
         _is(value, dict, path, "an object")
-        for key, inner in rule.rules.items():
+        if str in rule:
+            for key, item in value.items():
+                _is(key, str, path, "an object whose keys are texts")
+                _check(item, rule[str], f"{path}[{shown(key)}]")
+            return
+        for key, inner in rule.items():
             if key in value:
                 _check(value[key], inner, f"{path}.{key}" if path else key)
-            elif key not in rule.optional:
+            elif key not in OPTIONAL:
                 raise _wrong(path, f"lacks '{key}'")
-    elif isinstance(rule, Each) and rule.keys:
-        _is(value, dict, path, "an object")
-        for key, item in value.items():
-            _is(key, str, path, "an object whose keys are texts")
-            _check(item, rule.item, f"{path}[{shown(key)}]")
-    elif isinstance(rule, Each):
+    elif isinstance(rule, list):
         _is(value, list, path, "a list")
-        if rule.item in (int, str) and set(map(type, value)) <= {rule.item} and (
-                rule.item is str or not value or -LARGEST < min(value) <= max(value) < LARGEST):
+        kind, = rule
+        if kind in (int, str) and set(map(type, value)) <= {kind} and (
+                kind is str or not value or -LARGEST < min(value) <= max(value) < LARGEST):
             return      # at once, as columns of events are long
         for i, item in enumerate(value):
-            _check(item, rule.item, f"{path}[{i}]")
+            _check(item, kind, f"{path}[{i}]")
     else:
         kinds = rule if isinstance(rule, tuple) else (rule,)
         if type(value) not in kinds:

@@ -185,8 +185,9 @@ def test_parse_log_and_plot(minicaffe, there):
     assert "NumIters;Seconds" in minicaffe("parse_log", "train.log", ".", "--force", "--delimiter=;", "--verbose")
     assert "deploy.prototxt: is a prototxt, where the log of a training is expected" in minicaffe("parse_log", "deploy.prototxt", ".", status=1)
     from minicaffe.cli.plot import CHARTS, curve
-    assert curve("train.log", *CHARTS[6]) == ("loss", (0, 10), pytest.approx((2.4, np.nan), nan_ok=True))
-    assert curve("train.log", *CHARTS[5])[1:] == ((2.0, 4.0), (0.01, 0.001)) and curve("train.log", *CHARTS[0])[0] == "accuracy"
+    loss, rate, accuracy = (curve("train.log", 0, *CHARTS[chart]) for chart in (6, 5, 0))
+    assert (loss.label, loss.xs) == ("train.log: loss", [0, 10]) and loss.ys == pytest.approx([2.4, np.nan], nan_ok=True)
+    assert (rate.xs, rate.ys) == ([2.0, 4.0], [0.01, 0.001]) and accuracy.label == "train.log: accuracy"
     try:
         import matplotlib  # noqa: F401
     except ImportError:

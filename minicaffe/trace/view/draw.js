@@ -19,14 +19,6 @@ function readColours() {
   probe.remove();
 }
 
-function bytesText(n) {
-  if (n < 1024) return `${n} B`;
-  const units = ["KiB", "MiB", "GiB", "TiB"];
-  let value = n, unit = -1;
-  while (value >= 1024 && unit < 3) { value /= 1024; unit++; }
-  return `${digits(value)} ${units[unit]}`;
-}
-
 /* Three digits, never as a power of ten. */
 function digits(n) { return n >= 100 ? `${Math.round(n)}` : n >= 1 ? `${+n.toPrecision(3)}` : n >= .001 ? `${+n.toPrecision(2)}` : "0"; }
 
@@ -41,6 +33,7 @@ function scaled(n, units) {
   for (const [size, unit] of units) if (n >= size) return `${digits(n / size)} ${unit}`;
   return `${digits(n)} ${units.at(-1)[1]}`;
 }
+const bytesText = n => n < 1024 ? `${n} B` : scaled(n, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]);
 const timeText = ns => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]]);
 const countText = n => scaled(n, [[1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1e3, "kFLOP"], [1, "FLOP"]]);
 const rateText = perNs => scaled(perNs * 1e9, [[1e12, "TB/s"], [1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"], [1, "B/s"]]);
@@ -207,7 +200,7 @@ class Usage extends Chart {
     // An arena of the host is far larger than what is used of it, since untouched pages cost nothing: then the scale is that of the use.
     const usage = trace.usage(place), beyond = usage.most > 4 * usage.peak && usage.peak > 0;
     const most = beyond ? usage.peak * 1.4 : Math.max(usage.most, usage.peak, 1);
-    const step = niceBytes(most / 3), y = v => bottom - Math.min(1, v / (most * 1.04)) * (bottom - top);
+    const step = 2 ** Math.max(0, Math.ceil(Math.log2(most / 3))), y = v => bottom - Math.min(1, v / (most * 1.04)) * (bottom - top);
     c.font = MONO(11); c.textAlign = "right";
     for (let v = 0; v <= most * 1.04; v += step) {
       c.strokeStyle = colours.line; c.lineWidth = 1;
@@ -252,12 +245,6 @@ class Usage extends Chart {
     const parts = ROLES.map((role, r) => usage.roles[r][m] ? `${role} ${bytesText(usage.roles[r][m])}` : "").filter(Boolean);
     return [`${bytesText(usage.live[m])} in use of ${bytesText(usage.reserved[m])} held`, parts.join(", ")];
   }
-}
-
-function niceBytes(n) {
-  let step = 1;
-  while (step < n) step *= 2;
-  return step;
 }
 
 const hatches = new Map();

@@ -80,13 +80,8 @@ class Trace {
     const e = data.events;
     this.strings = data.strings;
     this.count = e.time.length;
-    this.time = Float64Array.from(e.time);
-    this.kind = Uint32Array.from(e.kind);
-    this.place = Uint32Array.from(e.place);
-    this.address = Float64Array.from(e.address);
-    this.bytes = Float64Array.from(e.bytes);
-    this.name = Uint32Array.from(e.name);
-    this.detail = Uint32Array.from(e.detail);
+    for (const column of ["kind", "place", "name", "detail"]) this[column] = Uint32Array.from(e[column]);
+    for (const column of ["time", "address", "bytes"]) this[column] = Float64Array.from(e[column]);
     this.took = Float64Array.from(e.took || e.time.map(() => 0));
     data.events = null;             // the columns above have them
     this.steps = data.steps;
@@ -141,10 +136,9 @@ class Trace {
 
   findPlaces() {
     const start = new Map();
-    const at = place => start.get(place) || start.set(place, new Place()).get(place);
     for (const arena of this.data.start.arenas)
-      for (const segment of arena.segments) at(arena.place).hold(segment.address, segment.bytes, segment.blocks, arena.allocator === "buddy");
-    for (const block of this.data.start.blocks) at(block.place).apply("alloc", block.address, block.bytes, block.name);
+      for (const segment of arena.segments) placeIn(start, arena.place).hold(segment.address, segment.bytes, segment.blocks, arena.allocator === "buddy");
+    for (const block of this.data.start.blocks) placeIn(start, block.place).apply("alloc", block.address, block.bytes, block.name);
     this.checkpoints = [start];
     const state = copyOf(start);
     for (let i = 0; i < this.count; i++) {
@@ -157,9 +151,7 @@ class Trace {
 
   applyTo(state, i) {
     if (!this.replaces[this.kind[i]]) return;
-    const place = this.strings[this.place[i]];
-    if (!state.has(place)) state.set(place, new Place());
-    state.get(place).apply(this.strings[this.kind[i]], this.address[i], this.bytes[i], this.strings[this.name[i]]);
+    placeIn(state, this.strings[this.place[i]]).apply(this.strings[this.kind[i]], this.address[i], this.bytes[i], this.strings[this.name[i]]);
   }
 
   /* All places after the first `moment` events. */
@@ -264,6 +256,7 @@ class Trace {
   }
 }
 
+function placeIn(state, name) { return state.get(name) || state.set(name, new Place()).get(name); }
 function copyOf(state) { return new Map([...state].map(([place, memory]) => [place, memory.clone()])); }
 
 /* Index of the last element of a sorted list that is at most `value`; of those that are equal, the last. */
