@@ -119,12 +119,8 @@ def _unknown(kind):
 def serialize(value, name=""):
     """Return the bytes of a SlotProto that holds `value` under `name`.
 
-    Raises
-    ------
-    WrongTypeError
-        For a type that cannot be stored; names slot, type, and what to do.
-    DataError
-        For lists that are nested too deep, or have too many items.
+    Raises WrongTypeError for a type that cannot be stored, which names slot, type, and what to do; DataError for lists that are
+    nested too deep, or have too many items.
     """
     return b"".join(_slot_parts(value, name, _Parts()))
 
@@ -234,10 +230,8 @@ def _array_parts(array, count):
 def deserialize(data):
     """Return name and object of a serialized SlotProto.
 
-    Raises
-    ------
-    DataError, ShapeError
-        If they are damaged, a type is not registered, or an object exceeds the budget; names slot and item.
+    Raises DataError or ShapeError, which name slot and item, if they are damaged, a type is not registered, or an object exceeds
+    the budget.
     """
     try:
         data = memoryview(data).cast("B")
@@ -249,10 +243,7 @@ def deserialize(data):
 def read_file(path, names=None):
     """Return what `write_file` wrote as a dict; of `names`, if given.
 
-    Raises
-    ------
-    FileError, DataError, ShapeError, MissingNameError
-        Naming file and slot.
+    Raises FileError, DataError, ShapeError or MissingNameError, which name file and slot.
     """
     data = map_bytes(path)
     try:

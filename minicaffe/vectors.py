@@ -18,12 +18,8 @@ from minicaffe.errors import WrongTypeError
 class Vector(MutableSequence):
     """A sequence of items of one type.
 
-    Parameters
-    ----------
-    items : iterable
-        A list is kept, not copied: the vector shows what is added to it later.
-    fixed : str, optional
-        What to write instead of an assignment; with it the vector cannot be changed.
+    A list of items is kept, not copied: the vector shows what is added to it later. With `fixed`, which says what to write
+    instead of an assignment, the vector cannot be changed.
     """
 
     item_type, item_name = object, "an object"
@@ -81,15 +77,7 @@ class Vector(MutableSequence):
 
 
 class BlobVec(Vector):
-    """Blobs, such as ``net.params["fc"]``: weight, bias.
-
-    Parameters
-    ----------
-    items : list of Blob
-    fixed : str, optional
-    add : callable, optional
-        Makes a parameter of the shape that it is given, for `add_blob`.
-    """
+    """Blobs, such as ``net.params["fc"]``: weight, bias. `add`, for `add_blob`, makes a parameter of the shape that it is given."""
 
     item_type, item_name = Blob, "a Blob"
 
@@ -157,11 +145,7 @@ class BoolVec(Vector):
 class FixedDict(OrderedDict):
     """What a net holds by name; an assignment would not change what the net computes, so it is refused.
 
-    Parameters
-    ----------
-    items : iterable of (str, object)
-    cure : str
-        What to write instead; ``{}`` is the name in quotes.
+    `cure` is what to write instead; ``{}`` in it is the name in quotes.
     """
 
     def __init__(self, items, cure):

@@ -112,14 +112,11 @@ def set_batch_size(net_param, size):
 
 
 def divide_batch_size(net_param, count, file=None, positions=None):
-    """Divide `batch_size` by `count`, of the data layers that a train net has; those of other phases are left as they are.
+    """Divide `batch_size` by `count`, of the data layers that the net has in its state; others are left as they are.
 
     Raises ConfigError if no layer has one, or it does not divide.
     """
-    state = caffe_pb2.NetState()
-    state.CopyFrom(net_param.state)
-    state.phase = caffe_pb2.TRAIN
-    found = [(definition, field, param) for definition in filter_layers(net_param.layer, state, file, positions)
+    found = [(definition, field, param) for definition in filter_layers(net_param.layer, net_param.state, file, positions)
              for field, param in with_batch_size(definition.param)]
     for definition, field, param in found:
         size, rest = divmod(param.batch_size, count)

@@ -101,13 +101,7 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
 
 
 def svg_to_png(svg):
-    """Return the PNG of an SVG picture as bytes, on white.
-
-    Raises
-    ------
-    DependencyError
-        If resvg is not installed.
-    """
+    """Return the PNG of an SVG picture as bytes, on white. Raises DependencyError if resvg is not installed."""
     try:
         import resvg_py
     except ImportError as error:

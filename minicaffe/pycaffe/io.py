@@ -210,19 +210,10 @@ def _resize_first(values, size, order, centres):
 
 
 def taps(length, size, order, centres=True):
-    """Return which of `length` samples make each of `size` new ones, and with which weights.
+    """Return which of `length` samples make each of `size` new ones, and with which weights: two arrays (order + 1, size).
 
-    Parameters
-    ----------
-    order : {0, 1, 3}
-        Nearest, linear, or cubic (Catmull-Rom) interpolation.
-    centres : bool
-        Samples are centres of pixels, and zero lies outside; otherwise the first and last ones coincide.
-
-    Returns
-    -------
-    indices, weights : arrays, shape (order + 1, size)
-        A tap outside of the samples has weight 0.
+    `order` is 0, 1 or 3: nearest, linear, or cubic (Catmull-Rom) interpolation. With `centres` samples are centres of pixels, and
+    zero lies outside, so that a tap there has weight 0; otherwise the first and last ones coincide.
     """
     steps = np.arange(size)
     place = (steps + 0.5) * (length / size) - 0.5 if centres else steps * ((length - 1) / max(1, size - 1))

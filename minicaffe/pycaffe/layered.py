@@ -28,21 +28,11 @@ class Box:
 
 
 def place(boxes, edges, rank_gap=40.0, gap=16.0):
-    """Place boxes, and return for each edge the bends on its way.
+    """Place boxes, and return for each edge the bends on its way: Boxes that stand for it in the ranks that it crosses.
 
-    Parameters
-    ----------
-    boxes : list of Box
-        Their `rank`, `at` and `start` are set: all of a rank have one `start`, and ranks do not overlap.
-    edges : list of (int, float, int, float)
-        From box to box, by index, the first before the second, and the offset of each end.
-    rank_gap, gap : float
-        Between ranks, and between the boxes of a rank.
-
-    Returns
-    -------
-    list of list of Box
-        For each edge those that stand for it in the ranks that it crosses, from the first to the last.
+    Edges are (int, float, int, float): from box to box, by index, the first before the second, and the offset of each end. The
+    boxes get `rank`, `at` and `start`: all of a rank have one `start`, and ranks do not overlap. `rank_gap` is the room between
+    ranks, `gap` between the boxes of a rank.
     """
     _set_ranks(boxes, edges)
     ranks = [[] for _ in range(max((box.rank for box in boxes), default=-1) + 1)]

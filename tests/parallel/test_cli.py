@@ -268,6 +268,7 @@ def fake_group(rank, size, gathered=None, **more):
 def test_a_batch_is_divided_where_it_can_be():
     tested = 'layer { name: "tested" type: "HDF5Data" top: "x" include { phase: TEST } hdf5_data_param { batch_size: 5 } }'
     net, positions = parse_text(NET + tested, caffe_pb2.NetParameter)
+    net.state.phase = caffe_pb2.TRAIN
     training_file.divide_batch_size(net, 3)
     assert [net.layer[i].hdf5_data_param.batch_size for i in (0, -1)] == [4, 5]
     with pytest.raises(ConfigError, match=r"^net.prototxt:2: layer 'data' \(HDF5Data\): hdf5_data_param.batch_size: must be a multiple "
