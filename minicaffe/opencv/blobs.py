@@ -118,16 +118,12 @@ def _resized(image, size, crop):
         raise DependencyError('resizing as OpenCV does needs OpenCV: pip install "minicaffe[images]"; or give pictures of the size '
                               "that the net takes") from None
     try:
-        return _resized_by(cv2, image, size, crop)
+        if not crop:
+            return cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
+        factor = max(np.float32(size[0]) / np.float32(image.shape[1]), np.float32(size[1]) / np.float32(image.shape[0]))
+        image = cv2.resize(image, None, fx=float(factor), fy=float(factor), interpolation=cv2.INTER_LINEAR)
     except cv2.error as error:
         raise ConfigError(f"OpenCV cannot resize a picture {list(image.shape)} of {image.dtype} to {size[0]} x {size[1]}; "
                           f"give uint8 or float32: {' '.join(str(error.err).split())}", field="images") from None
-
-
-def _resized_by(cv2, image, size, crop):
-    if not crop:
-        return cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
-    factor = max(np.float32(size[0]) / np.float32(image.shape[1]), np.float32(size[1]) / np.float32(image.shape[0]))
-    image = cv2.resize(image, None, fx=float(factor), fy=float(factor), interpolation=cv2.INTER_LINEAR)
     top, left = int(0.5 * (image.shape[0] - size[1])), int(0.5 * (image.shape[1] - size[0]))
     return image[top:top + size[1], left:left + size[0]]

@@ -265,6 +265,15 @@ def _scale(scale, field):
     return scale
 
 
+# The steps of a Transformer after the resizing, and how each is undone.
+STEPS = (
+    ("transpose", np.transpose, lambda image, order: image.transpose(np.argsort(order))),
+    ("channel_swap", lambda image, order: image[order, :, :], lambda image, order: image[np.argsort(order), :, :]),
+    ("raw_scale", operator.mul, operator.truediv),
+    ("mean", operator.sub, operator.add),
+    ("input_scale", operator.mul, operator.truediv))
+
+
 class Transformer:
     """Turns pictures (H, W, K) into net inputs (C, H, W) and back.
 
@@ -291,32 +300,18 @@ class Transformer:
         size = tuple(self.inputs[in_][2:])
         if image.shape[:2] != size:
             image = resize_image(image, size)
-        if in_ in self.transpose:
-            image = image.transpose(self.transpose[in_])
-        if in_ in self.channel_swap:
-            image = image[self.channel_swap[in_], :, :]
-        if in_ in self.raw_scale:
-            image = image * self.raw_scale[in_]
-        if in_ in self.mean:
-            image = image - self.mean[in_]
-        if in_ in self.input_scale:
-            image = image * self.input_scale[in_]
+        for name, there, _ in STEPS:
+            if in_ in (given := getattr(self, name)):
+                image = there(image, given[in_])
         return image
 
     def deprocess(self, in_, data):
         """Undo `preprocess`, except for the resizing."""
         self._check(in_)
         image = np.array(data).squeeze()
-        if in_ in self.input_scale:
-            image = image / self.input_scale[in_]
-        if in_ in self.mean:
-            image = image + self.mean[in_]
-        if in_ in self.raw_scale:
-            image = image / self.raw_scale[in_]
-        if in_ in self.channel_swap:
-            image = image[np.argsort(self.channel_swap[in_]), :, :]
-        if in_ in self.transpose:
-            image = image.transpose(np.argsort(self.transpose[in_]))
+        for name, _, back in reversed(STEPS):
+            if in_ in (given := getattr(self, name)):
+                image = back(image, given[in_])
         return image
 
     def set_transpose(self, in_, order):
