@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib
 import logging
 import os
 import re
@@ -66,12 +65,12 @@ def _note(ctx, param, value):
     ctx.meta[param.name] = value
 
 
-def _calls(module, function):
-    """Return a callback that calls a function, which is imported no sooner, with an option's value, unless it was not given."""
-    def call(ctx, param, value):
-        if value not in (None, False):
-            getattr(importlib.import_module(module), function)(value)
-    return call
+def _apply(ctx, param, value):
+    """Give the value of an option to the function that sets it, unless it was not given; minicaffe is imported no sooner."""
+    if value not in (None, False):
+        from minicaffe.device.threads import set_num_threads
+        from minicaffe.ops.engine import set_exact, set_precision
+        {"threads": set_num_threads, "precision": set_precision, "exact": set_exact}[param.name](value)
 
 
 def _allow_python_layers(ctx, param, allow):
@@ -179,15 +178,13 @@ model_file = together(
         "The model file is another's: it writes no files, reads below the working directory only, and runs no modules.")))
 plan = click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_note, help=(
     "What the net may do where nobody looks in between: memory, blobs share memory; none, as in Caffe."))
-threads = click.option("--threads", type=click.IntRange(min=1), expose_value=False,
-                       callback=_calls("minicaffe.device.threads", "set_num_threads"),
+threads = click.option("--threads", type=click.IntRange(min=1), expose_value=False, callback=_apply,
                        help="Processor threads; by default all processors, or OMP_NUM_THREADS.")
 precision = together(
-    click.option("--precision", expose_value=False, callback=_calls("minicaffe.ops.engine", "set_precision"),
-                 metavar="float32|tf32|bf16", help=(
+    click.option("--precision", expose_value=False, callback=_apply, metavar="float32|tf32|bf16", help=(
         "tf32: round the factors of products to 10 bits of mantissa, on a GPU of compute capability 8.0 or more; bf16: compute in "
         "bfloat16 on the CPU, with parameters in float32, by oneDNN, with AVX512_BF16 or AMX.")),
-    click.option("--exact", is_flag=True, expose_value=False, callback=_calls("minicaffe.ops.engine", "set_exact"), help=(
+    click.option("--exact", is_flag=True, expose_value=False, callback=_apply, help=(
         "Compute convolutions on the CPU by sums of products alone, not by Winograd's algorithm, which rounds more.")))
 computing = together(precision, threads, model_file, common)    # of a command that runs a net
 whole_nets = together(net_state, plan, computing)               # and runs it as a whole

@@ -14,12 +14,12 @@ from minicaffe.errors import ConfigError, DependencyError, Error
 from minicaffe.net.definitions import window_text
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
+from minicaffe.pycaffe.definition import WEIGHTED, get_layer_lr_mult, included
 
 LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
 NEURON_LAYER_STYLE = {"shape": "record", "fillcolor": "#90EE90", "style": "filled"}
 BLOB_STYLE = {"shape": "octagon", "fillcolor": "#E0E0E0", "style": "filled"}
 COLORS = {"Convolution": "#FF5050", "Deconvolution": "#FF5050", "Pooling": "#FF9900", "InnerProduct": "#CC33FF"}
-WEIGHTED = {"Convolution": "convolution_param", "Deconvolution": "convolution_param", "InnerProduct": "inner_product_param"}
 TEXT_FORMATS = ("dot", "gv", "raw")
 
 
@@ -123,31 +123,6 @@ def _listed(attributes):
 def get_pooling_types_dict():
     """Return the names of the pooling methods by number."""
     return {value: name for name, value in caffe_pb2.PoolingParameter.PoolMethod.items()}
-
-
-def get_layer_lr_mult(layer):
-    """Return the learning-rate multipliers of weight and bias, 1.0 where none is given.
-
-    Raises
-    ------
-    ConfigError
-        If the type is not Convolution, Deconvolution or InnerProduct, or there are more than two ``param``; a ValueError.
-    """
-    if layer.type not in WEIGHTED:
-        raise ConfigError(f"shown for {', '.join(WEIGHTED)} only", field="lr_mult", layer=layer.name, layer_type=layer.type)
-    if len(layer.param) > 2:
-        raise ConfigError(f"weight and bias have two, got {len(layer.param)}", field="param", layer=layer.name,
-                          layer_type=layer.type)
-    given = [param.lr_mult if param.HasField("lr_mult") else 1.0 for param in layer.param]
-    return tuple(given + [1.0] * (2 - len(given)))
-
-
-def included(layer, phase):
-    """Whether the include and exclude rules of `layer` let it into `phase`; of the rules only phases are looked at."""
-    if layer.include and layer.exclude:
-        raise ConfigError("give include or exclude rules, not both", field="include", layer=layer.name, layer_type=layer.type)
-    rules = layer.include or layer.exclude
-    return not rules or any(rule.phase == phase for rule in rules) == bool(layer.include)
 
 
 def get_edge_label(layer):

@@ -20,7 +20,7 @@ from html import escape
 
 from minicaffe.errors import ConfigError, DependencyError
 from minicaffe.net.summary import sizes
-from minicaffe.pycaffe.draw import WEIGHTED, get_layer_lr_mult, included
+from minicaffe.pycaffe.definition import WEIGHTED, get_layer_lr_mult, included
 from minicaffe.pycaffe.layered import Box, place
 
 RANKDIRS = ("LR", "RL", "TB", "BT")

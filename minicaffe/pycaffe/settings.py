@@ -12,6 +12,10 @@ from minicaffe.errors import ConfigError, ConfigWarning, int_of, shown
 from minicaffe.layer import layer_types
 from minicaffe.vectors import StringVec
 
+__all__ = [
+    "Timer", "init_log", "layer_type_list", "log", "set_device", "set_mode_cpu", "set_mode_gpu", "set_multiprocess",
+    "set_random_seed", "set_solver_count", "set_solver_rank", "solver_count", "solver_rank",
+]
 log_ = logging.getLogger("minicaffe")
 LEVELS = logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL     # of glog's severities 0 to 3
 

@@ -7,6 +7,11 @@ from minicaffe.pycaffe.nccl import NCCL
 from minicaffe.pycaffe.net import Net
 from minicaffe.vectors import NetVec
 
+__all__ = [
+    "AdaDeltaSolver", "AdaGradSolver", "AdamSolver", "NesterovSolver", "RMSPropSolver", "SGDSolver", "get_solver",
+    "get_solver_from_file",
+]
+
 
 class _FromFile:
     """What pycaffe's solver classes add to those of minicaffe.solver: made from a file, with pycaffe's Net.
