@@ -79,12 +79,7 @@ class Graph:
     def create(self, prog="dot", format="ps"):
         """Return the picture as bytes, laid out by Graphviz's `prog`; the text formats need no Graphviz.
 
-        Raises
-        ------
-        DependencyError
-            If the program is not installed.
-        Error
-            If it fails, as for an unknown format.
+        Raises DependencyError if the program is not installed, Error if it fails, as for an unknown format.
         """
         text = self.to_string().encode()
         if format in TEXT_FORMATS:

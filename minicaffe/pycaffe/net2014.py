@@ -64,23 +64,11 @@ class Net2014:
     """The methods that nets had in 2014, for `minicaffe.Net`."""
 
     def set_phase_test(self):
-        """Check that the net is one of phase TEST.
-
-        Raises
-        ------
-        ConfigError
-            If it was built for TRAIN.
-        """
+        """Check that the net is one of phase TEST. Raises ConfigError if it was built for TRAIN."""
         self._check_phase("net.set_phase_test()", TEST)
 
     def set_phase_train(self):
-        """Check that the net is one of phase TRAIN.
-
-        Raises
-        ------
-        ConfigError
-            If it was built for TEST.
-        """
+        """Check that the net is one of phase TRAIN. Raises ConfigError if it was built for TEST."""
         self._check_phase("net.set_phase_train()", TRAIN)
 
     def _check_phase(self, old, phase):
