@@ -251,6 +251,7 @@ def test_force_backward_leaves_a_given_message_alone(path):
 
 def test_guided_backward(tmp_path):
     """The recipe of docs/api.md: negative gradients become 0 after each ReLU."""
+    caffe.set_random_seed(1)
     net = scorer(tmp_path, force_backward=True)
 
     def guide(i):
