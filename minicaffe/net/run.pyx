@@ -189,6 +189,15 @@ cdef class Runner:
             finally:
                 self.take = None
 
+    def skip_backward(self):
+        """Free, by a plan, what the last forward left for a backward that does not come."""
+        cdef Step step
+        with self.lock:
+            if self.in_steps:
+                self.in_steps = False
+                for step in self.ran.backward:
+                    self.ran.end_backward(step)
+
     cdef int backward_at(self, int index) except -1:
         """Run the backward of one layer, in an observed run or a part of one."""
         cdef Node node = self.nodes[index]

@@ -263,6 +263,7 @@ class Solver:
         else:
             if self.group.from_first(bool(param.display) and self.iter % param.display == 0):   # ranks may have other displays
                 losses = self.group.gather(net.forward_from_to(0, len(net.layers) - 1))
+                net.skip_backward()
                 self._smooth(sum(losses) / len(losses))
                 log.info("Iteration %d, loss = %g", self.iter, self.smoothed_loss)
             if param.test_interval and self.iter % param.test_interval == 0 and self._leads:
