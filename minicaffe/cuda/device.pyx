@@ -22,6 +22,7 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from minicaffe.cuda.driver cimport check, error_of, may_call
+from minicaffe.device.threads cimport num_threads
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.device.context cimport (choose_gpu, compute_on, CudaKernel, CudaStream, current_gpu, HostImage, image_of, kScratch,
@@ -114,6 +115,7 @@ cdef class Device:
         self.stream.watch = watch
         self.stream.raise_error = raise_failure
         self.stream.activate = activate
+        self.stream.dry = num_threads().pool.dry
         self.stream.recording = 0
         self.stream.start = launch_function()
         self.copies = Stream(self)

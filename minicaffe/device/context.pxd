@@ -33,6 +33,7 @@ cdef extern from "minicaffe/device/context.hpp":
         int (*watch)(CudaStream*, CudaKernel*, void*, unsigned, unsigned, unsigned, unsigned, void**) noexcept nogil
         raise_function raise_error "raise"
         int (*activate)(CudaStream*) noexcept nogil
+        int (*dry)() noexcept nogil
     struct Context "mc::Context":
         Threads threads
         CudaStream* stream

@@ -39,7 +39,11 @@ class ThreadPool : public Pool {
              [](Pool* self, int parts, Work work, const void* argument) {
                static_cast<ThreadPool*>(self)->begin_together(parts, work, argument);
              },
-             [](Pool* self) { static_cast<ThreadPool*>(self)->end_together(); }} {}
+             [](Pool* self) { static_cast<ThreadPool*>(self)->end_together(); }, []() -> int { return dry_here(); }} {}
+  static bool& dry_here() {
+    static thread_local bool now = false;
+    return now;
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -235,6 +239,8 @@ class ThreadPool : public Pool {
 };
 
 /// The pool of this process. A forked child begins with a new one, because threads do not survive a fork.
+inline void set_dry(bool now) { ThreadPool::dry_here() = now; }
+
 inline Pool* process_pool() {
   alignas(ThreadPool) static char place[sizeof(ThreadPool)];
   static Pool* pool = [] {

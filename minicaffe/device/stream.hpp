@@ -42,6 +42,7 @@ struct Stream {
   int (*watch)(Stream*, Kernel*, void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned threads, void** arguments);
   int (*raise)(Stream*);     // sets a Python exception and returns -1 if the stream failed; needs the GIL
   int (*activate)(Stream*);  // makes the device's context that of the calling thread
+  int (*dry)();       // cpu::Pool's: no kernel is to be started; null: it is
 };
 
 constexpr int kScratch = 4096;
@@ -49,7 +50,7 @@ constexpr int kScratch = 4096;
 /// Run kernel k on grid_x x grid_y x grid_z blocks of K::kThreads threads.
 template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsigned grid_y = 1, unsigned grid_z = 1) {
   static Kernel kernel = {&host_kernel<K>(), {}};
-  if (stream.failed || !grid_x || !grid_y || !grid_z) return;
+  if (stream.failed || !grid_x || !grid_y || !grid_z || (stream.dry && stream.dry())) return;
   void* function = kernel.functions[stream.device];
   if (!function && !(function = stream.load(&stream, &kernel))) return;
   void* arguments[] = {const_cast<K*>(&k)};

@@ -13,6 +13,7 @@ struct Pool {
   bool (*start)(Pool*, int threads);                            // tell whether there are so many, with the one that calls
   void (*begin)(Pool*, int parts, Work, const void* argument);  // all but part 0, at the same time, by so many threads; then end
   void (*end)(Pool*);
+  int (*dry)();  // whether the calling thread computes nothing (device/threads.pyx, dry_run)
 };
 
 /// How many threads of which pool; without a pool, loops run on the calling thread.
@@ -31,7 +32,7 @@ constexpr index_t kLongPart = 16 * kVector;
 /// Long parts begin at multiples of kVector. An element then belongs to a vector or to the remainder of a loop whatever the number of
 /// threads, and the compiler may round them differently: it fuses different products and sums.
 template <class Work> void parallel(Threads threads, index_t n, index_t grain, const Work& work) {
-  if (n <= 0) return;
+  if (n <= 0 || (threads.pool && threads.pool->dry())) return;
   const index_t parts = std::min<index_t>(threads.pool ? threads.count : 1, std::max<index_t>(1, n / std::max<index_t>(1, grain)));
   if (parts == 1) return work(0, 0, n);
   auto first = [&](index_t part) {

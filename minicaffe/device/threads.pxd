@@ -1,6 +1,6 @@
 cdef extern from "minicaffe/device/threads.hpp":
     struct Pool "mc::cpu::Pool":
-        pass
+        int (*dry)() noexcept nogil
     struct Threads "mc::cpu::Threads":
         int count
         Pool* pool

@@ -1,5 +1,6 @@
 """How many threads the CPU loops and matrix products use: one number, and one pool of threads (device/pool.hpp), for the whole process."""
 
+import contextlib
 import logging
 import math
 import os
@@ -11,6 +12,7 @@ log = logging.getLogger("minicaffe")
 
 cdef extern from "minicaffe/device/pool.hpp" namespace "mc::cpu" nogil:
     Pool* process_pool()
+    void set_dry(bint now)
     const int kMaxThreads
 
 cdef Threads _threads
@@ -36,6 +38,35 @@ def set_num_threads(n):
 def get_num_threads():
     """Return the number of threads that CPU loops use."""
     return _threads.count
+
+
+@contextlib.contextmanager
+def dry_run():
+    """Within a with block, do all work of the calling thread but computing.
+
+    Loops of the CPU, kernels of a device and primitives of oneDNN return at once. Memory is allocated and freed, engines are chosen,
+    arrays change their layouts and events are reported as in a real run. Values are undefined. Data layers compute (net/node.pyx), as
+    what they give is checked on the host.
+    """
+    if num_threads().pool.dry():
+        yield
+        return
+    set_dry(True)
+    try:
+        yield
+    finally:
+        set_dry(False)
+
+
+@contextlib.contextmanager
+def computing():
+    """Within a with block, compute, also within a `dry_run`."""
+    cdef bint before = num_threads().pool.dry()
+    set_dry(False)
+    try:
+        yield
+    finally:
+        set_dry(before)
 
 
 def _default_threads():

@@ -5,9 +5,11 @@ of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on)
 """
 
 from minicaffe.blob cimport Blob
+from minicaffe.device.threads cimport num_threads
 from minicaffe.layer cimport Layer, stamps
 from minicaffe.memory.synced cimport RECYCLED
 
+from minicaffe.device.threads import computing
 from minicaffe.errors import Error, WrongTypeError, check_type, shown
 from minicaffe.layer import DeviceLayer
 
@@ -45,7 +47,11 @@ cdef class Node:
         """Compute the tops."""
         self.within = -1
         try:
-            self.layer.run_forward(self.bottoms, self.tops)
+            if not len(self.bottoms) and num_threads().pool.dry():
+                with computing():
+                    self.layer.run_forward(self.bottoms, self.tops)
+            else:
+                self.layer.run_forward(self.bottoms, self.tops)
         except Error as error:
             raise self.placed(error)
 

@@ -132,6 +132,7 @@ struct Library {
   void* stream;
   void* attributes;          // of a primitive that does nothing besides
   void (*set_threads)(int);  // null: it has none
+  int (*dry)();       // cpu::Pool's: no primitive is to run
 
   void set_function(int i, void* address) {
     std::memcpy(reinterpret_cast<char*>(&call) + size_t(i) * sizeof(void*), &address, sizeof address);
@@ -281,6 +282,7 @@ class Step {
   size_t scratch() const { return scratch_; }
   /// Run with the arguments at `addresses`, in the order in which `takes` named them.
   void run(int threads, void* scratch, std::initializer_list<const void*> addresses) {
+    if (on_->dry()) return;
     const void* const* address = addresses.begin();
     for (const DnnlArgument& argument : arguments_)
       on_->call.memory_set_data_handle(argument.memory, argument.index == kScratch ? scratch : const_cast<void*>(*address++));

@@ -12,6 +12,7 @@ cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
         int (*get_effective_cpu_isa "call.get_effective_cpu_isa")()
         const DnnlVersion* (*version "call.version")()
         void (*set_threads)(int) noexcept nogil
+        int (*dry)() noexcept nogil
     cppclass DnnlVersion:
         int major, minor, patch
         unsigned cpu_runtime

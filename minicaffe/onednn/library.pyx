@@ -130,6 +130,7 @@ def _open():
     if found.cpu_runtime == kOpenMp:
         serve_openmp(handle, path)
         _library.set_threads = set_threads
+    _library.dry = num_threads().pool.dry
     _library.start()
     log.info("oneDNN %d.%d.%d: %s", found.major, found.minor, found.patch, path)
     return path

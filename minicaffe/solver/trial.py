@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from minicaffe import memory
+from minicaffe.device.threads import dry_run
 from minicaffe.memory.registry import registry
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver import create_solver, solver_types
@@ -66,7 +67,7 @@ def try_training(param, stand_in, wanted=None, **options):
         sources.append(found)
         return base.make_net(self, made, **{**net_options, "positions": None})
 
-    with memory.record() as events:
+    with dry_run(), memory.record() as events:
         if base is None:
             create_solver(quiet, **options)     # raises
         solver = type(base.__name__, (base,), {"make_net": make_net})(quiet, **options)
@@ -81,7 +82,7 @@ def try_net(make_net, sources, wanted=None):
 
     `wanted` is that of `try_training`.
     """
-    with memory.record() as events:
+    with dry_run(), memory.record() as events:
         net = make_net()
         if wanted is not None and not wanted(net):
             return net, []
