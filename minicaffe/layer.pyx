@@ -437,15 +437,25 @@ def layer_types():
     global _found
     if not _found:
         for module in _modules():
-            importlib.import_module(module)
+            _load(module)
         _found = True
     return dict(sorted(_types.items()))
 
 
 cdef list _modules():
-    """The modules below minicaffe.layers; that of a type has its name."""
+    """The modules of layer types below minicaffe.layers; that of a type has its name."""
     package = importlib.import_module("minicaffe.layers")
-    return [module.name for module in pkgutil.walk_packages(package.__path__, "minicaffe.layers.")]
+    names = [module.name for module in pkgutil.walk_packages(package.__path__, "minicaffe.layers.")]
+    return [name for name in names if not name.startswith(f"{package.__name__}.base")]
+
+
+cdef int _load(str module) except -1:
+    """Import a module, and register the class that has its name: ``AbsValLayer`` of absval.pyx is the type AbsVal."""
+    wanted = module.rpartition(".")[2].replace("_", "") + "layer"
+    for name, value in vars(importlib.import_module(module)).items():
+        if name.lower() == wanted:
+            register_layer(name.removesuffix("Layer"), value)
+    return 0
 
 
 def layer_class(name):
@@ -460,7 +470,7 @@ def layer_class(name):
     if name not in _types and not _found:
         for module in _modules():
             if module.rpartition(".")[2].replace("_", "") == name.lower():
-                importlib.import_module(module)
+                _load(module)
     if name not in _types:
         layer_types()
     if name not in _types:

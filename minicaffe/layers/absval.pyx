@@ -3,8 +3,6 @@
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 
-from minicaffe.layer import register_layer
-
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void abs_forward "mc::map1<mc::AbsForward>"(const Context&, int dtype, long long n, const void* x, void* y)
     void abs_backward "mc::map2<mc::AbsBackward>"(const Context&, int dtype, long long n, const void* x, const void* dy, void* dx)
@@ -18,6 +16,3 @@ cdef class AbsValLayer(NeuronLayer):
 
     cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         abs_backward(on, self.dtype, n, x, dy, dx)
-
-
-register_layer("AbsVal", AbsValLayer)

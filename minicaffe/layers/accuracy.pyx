@@ -14,7 +14,6 @@ from minicaffe.ops.loss.caffe cimport Labels, kNoLabel
 from minicaffe.ops.ranking.caffe cimport count_by_class, count_correct
 
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of
 
 
@@ -89,6 +88,3 @@ cdef class AccuracyLayer(DeviceLayer):
             correct = count_by_class(self.dtype, self.labels, self.top_k, score, label, &right[0], &of_class[0])
             (<Blob> top[0]).data[...] = correct / valid if valid else 0
             (<Blob> top[1]).data[...] = np.asarray(right) / np.maximum(of_class, 1)
-
-
-register_layer("Accuracy", AccuracyLayer)

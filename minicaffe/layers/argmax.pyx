@@ -10,7 +10,6 @@ from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.ranking.caffe cimport top_of_each
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of
 
 
@@ -70,6 +69,3 @@ cdef class ArgMaxLayer(DeviceLayer):
             value = out + self.top_k * item_size(self.dtype)
         with nogil:
             top_of_each(on, self.dtype, self.outer, self.n, self.inner, self.top_k, stride, x.data_on(on), index, value)
-
-
-register_layer("ArgMax", ArgMaxLayer)

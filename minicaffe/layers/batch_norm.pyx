@@ -12,7 +12,6 @@ from minicaffe.ops.lanes.caffe cimport Channels
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/broadcast/caffe.hpp" namespace "mc" nogil:
@@ -139,6 +138,3 @@ cdef class BatchNormLayer(DeviceLayer):
         """sums = fraction sums + factor values"""
         cdef void* out = sums.mutable_data_on(on)
         blend(on, self.dtype, sums.count, values.data_on(on), out, out, factor, self.fraction)
-
-
-register_layer("BatchNorm", BatchNormLayer)

@@ -6,7 +6,6 @@ from minicaffe.layers.base.rows cimport RowLayer
 from minicaffe.ops.rows.caffe cimport add_rows, gather_rows
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 
 
 cdef class BatchReindexLayer(RowLayer):
@@ -46,6 +45,3 @@ cdef class BatchReindexLayer(RowLayer):
     def allow_force_backward(self, int bottom_index):
         """Indices have no gradient."""
         return bottom_index == 0
-
-
-register_layer("BatchReindex", BatchReindexLayer)

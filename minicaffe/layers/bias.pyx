@@ -8,8 +8,6 @@ from minicaffe.ops.broadcast.caffe cimport copy_typed, shift_by
 from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.layouts cimport by_channels, diff_layout, stored
 
-from minicaffe.layer import register_layer
-
 
 cdef class BiasLayer(AxesLayer):
     """``y = x + bias``, broadcast; bias is blobs[0] or the second bottom."""
@@ -47,6 +45,3 @@ cdef class BiasLayer(AxesLayer):
             self.sum_dy(on, dy, self.values(bottom), learned)
         if propagate_down[0] and top[0] is not x:
             copy_typed(on, self.dtype, stored(layout, x), dy, x.overwrite_diff_in(on, layout))
-
-
-register_layer("Bias", BiasLayer)

@@ -3,8 +3,6 @@
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 
-from minicaffe.layer import register_layer
-
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void bnll_forward "mc::map1<mc::BnllForward>"(const Context&, int dtype, long long n, const void* x, void* y)
     void bnll_backward "mc::map2<mc::BnllBackward>"(const Context&, int dtype, long long n, const void* x, const void* dy, void* dx)
@@ -19,6 +17,3 @@ cdef class BNLLLayer(NeuronLayer):
 
     cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         bnll_backward(on, self.dtype, n, x, dy, dx)
-
-
-register_layer("BNLL", BNLLLayer)

@@ -3,8 +3,6 @@
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 
-from minicaffe.layer import register_layer
-
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void clip_forward "mc::map1<mc::ClipForward>"(const Context&, int dtype, long long n, const void* x, void* y, double lo,
                                                   double hi)
@@ -23,6 +21,3 @@ cdef class ClipLayer(NeuronLayer):
 
     cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         clip_backward(on, self.dtype, n, x, dy, dx, self.lo, self.hi)
-
-
-register_layer("Clip", ClipLayer)

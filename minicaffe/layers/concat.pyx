@@ -8,7 +8,6 @@ from minicaffe.layers.base.strips cimport StripLayer
 from minicaffe.ops.epilogue cimport Part
 
 from minicaffe.errors import ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_or_legacy
 
 
@@ -49,6 +48,3 @@ cdef class ConcatLayer(StripLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if len(bottom) > 1:
             self.move(on, bottom, top[0], False, True, propagate_down)
-
-
-register_layer("Concat", ConcatLayer)

@@ -9,7 +9,6 @@ from minicaffe.layers.base.loss cimport LossLayer
 from minicaffe.ops.loss.caffe cimport Pairs, contrastive, contrastive_backward, find_fraction
 
 from minicaffe.errors import DataError, ShapeError
-from minicaffe.layer import register_layer
 
 
 cdef class ContrastiveLossLayer(LossLayer):
@@ -70,6 +69,3 @@ cdef class ContrastiveLossLayer(LossLayer):
         cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]
         with nogil:
             contrastive_backward(on, self.dtype, self.pairs, a.data_on(on), b.data_on(on), similar.data_on(on), scale, dx)
-
-
-register_layer("ContrastiveLoss", ContrastiveLossLayer)

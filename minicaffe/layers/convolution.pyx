@@ -7,7 +7,6 @@ from minicaffe.layers.base.window cimport WindowLayer
 from minicaffe.ops.conv.operation cimport Convolution
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import check_size
 
 
@@ -73,6 +72,3 @@ cdef class ConvolutionLayer(WindowLayer):
         else:
             self.set_window(inputs, outputs)
             op.describe_shape(self.images, self.channels, self.num_output, self.group, self.window, math.prod(outputs))
-
-
-register_layer("Convolution", ConvolutionLayer)

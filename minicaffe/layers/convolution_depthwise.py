@@ -6,7 +6,6 @@ channels. Different from its fork: a missing `stride` or `pad` counts as 1 or 0,
 
 import logging
 
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of
 from minicaffe.layers.convolution import ConvolutionLayer
 
@@ -24,6 +23,3 @@ class ConvolutionDepthwiseLayer(ConvolutionLayer):
                         "channels, %d", self.name, self.type, param.num_output, channels)
         param.num_output = param.group = channels
         super().layer_setup(bottom, top)
-
-
-register_layer("ConvolutionDepthwise", ConvolutionDepthwiseLayer)

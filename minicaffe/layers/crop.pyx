@@ -7,7 +7,6 @@ from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.strips.caffe cimport copy_box
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of
 
 
@@ -59,6 +58,3 @@ cdef class CropLayer(DeviceLayer):
         cdef Blob y = top[0], x = bottom[0]
         with nogil:
             copy_box(on, self.axes, self.size, self.whole, self.offset, True, <void*> y.diff_on(on), x.mutable_diff_on(on))
-
-
-register_layer("Crop", CropLayer)

@@ -1,6 +1,5 @@
 """Deconvolution (Caffe deconv_layer.cpp): convolution with forward and backward exchanged."""
 
-from minicaffe.layer import register_layer
 from minicaffe.layers.convolution import ConvolutionLayer
 
 
@@ -11,6 +10,3 @@ class DeconvolutionLayer(ConvolutionLayer):
     """
 
     transposed = True
-
-
-register_layer("Deconvolution", DeconvolutionLayer)

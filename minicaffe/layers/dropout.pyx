@@ -13,7 +13,6 @@ from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 
 cdef extern from "minicaffe/ops/dropout/caffe.hpp" nogil:
     const int kDropBlock "mc::kDropBlock"
@@ -68,6 +67,3 @@ cdef class DropoutLayer(DeviceLayer):
                 copy_typed(on, self.dtype, count, source, target)
             else:
                 dropout(on, self.dtype, count, self.seed, self.start, self.threshold, self.scale, source, target)
-
-
-register_layer("Dropout", DropoutLayer)

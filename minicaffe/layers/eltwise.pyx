@@ -18,7 +18,6 @@ from minicaffe.ops.epilogue cimport Epilogue, ReluEpilogue
 from minicaffe.ops.layouts cimport data_layout, diff_layout, element, stored
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 
 cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp
     PROD = 0
@@ -174,6 +173,3 @@ cdef vector[const void*] data_of(const Context& on, list blobs, Layout layout) e
     for blob in blobs:
         pointers.push_back((<Blob> blob).data_in(on, layout))
     return pointers
-
-
-register_layer("Eltwise", EltwiseLayer)

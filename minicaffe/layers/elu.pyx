@@ -3,8 +3,6 @@
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 
-from minicaffe.layer import register_layer
-
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void elu_forward "mc::map1<mc::EluForward>"(const Context&, int dtype, long long n, const void* x, void* y, double alpha)
     void elu_backward "mc::map3<mc::EluBackward>"(const Context&, int dtype, long long n, const void* x, const void* y,
@@ -23,6 +21,3 @@ cdef class ELULayer(NeuronLayer):
 
     cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         elu_backward(on, self.dtype, n, x, y, dy, dx, self.alpha)
-
-
-register_layer("ELU", ELULayer)

@@ -9,7 +9,6 @@ from minicaffe.ops.rows.caffe cimport add_rows, gather_rows
 from minicaffe.ops.sums.caffe cimport channel_sums
 
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 
 
 cdef class EmbedLayer(RowLayer):
@@ -66,6 +65,3 @@ cdef class EmbedLayer(RowLayer):
     def allow_force_backward(self, int bottom_index):
         """Indices have no gradient."""
         return False
-
-
-register_layer("Embed", EmbedLayer)

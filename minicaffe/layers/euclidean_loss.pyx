@@ -5,8 +5,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.loss cimport LossLayer, same_count
 from minicaffe.ops.loss.caffe cimport scaled_difference, squared_distance
 
-from minicaffe.layer import register_layer
-
 
 cdef class EuclideanLossLayer(LossLayer):
     """``loss = sum (a - b)^2 / (2 N)``, with a gradient to both bottoms."""
@@ -26,6 +24,3 @@ cdef class EuclideanLossLayer(LossLayer):
         cdef Blob a = bottom[0], b = bottom[1]
         with nogil:
             scaled_difference(on, self.dtype, a.count, a.data_on(on), b.data_on(on), dx, scale)
-
-
-register_layer("EuclideanLoss", EuclideanLossLayer)

@@ -5,7 +5,6 @@ from libc.math cimport exp
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import log_of_base
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
@@ -28,6 +27,3 @@ cdef class ExpLayer(NeuronLayer):
 
     cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         exp_backward(on, self.dtype, n, y, dy, dx, self.inner)
-
-
-register_layer("Exp", ExpLayer)

@@ -11,7 +11,6 @@ from minicaffe.layers.base.rows cimport RowLayer
 from minicaffe.ops.rows.caffe cimport gather_rows, scatter_rows
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 
 
 cdef class FilterLayer(RowLayer):
@@ -83,6 +82,3 @@ cdef class FilterLayer(RowLayer):
     def allow_force_backward(self, int bottom_index):
         """The selector, the last bottom, has no gradient."""
         return bottom_index < len(self.param.bottom) - 1
-
-
-register_layer("Filter", FilterLayer)

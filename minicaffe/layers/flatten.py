@@ -3,7 +3,6 @@
 import math
 
 from minicaffe.errors import ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of
 from minicaffe.layers.base.view import ViewLayer
 
@@ -20,6 +19,3 @@ class FlattenLayer(ViewLayer):
                              f"{list(bottom.shape)}", field="flatten_param.end_axis")
         shape = bottom.shape
         return (*shape[:start], math.prod(shape[start:end]), *shape[end:])
-
-
-register_layer("Flatten", FlattenLayer)

@@ -5,7 +5,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.loss cimport ClassLossLayer
 from minicaffe.ops.loss.caffe cimport hinge, hinge_backward
 
-from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 
 
@@ -28,6 +27,3 @@ cdef class HingeLossLayer(ClassLossLayer):
         cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
             hinge_backward(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), self.squared, scale, dx)
-
-
-register_layer("HingeLoss", HingeLossLayer)

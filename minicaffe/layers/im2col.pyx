@@ -8,7 +8,6 @@ from minicaffe.layers.base.window cimport WindowLayer
 from minicaffe.ops.conv.caffe cimport col2im, im2col
 
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 
 
 cdef class Im2colLayer(WindowLayer):
@@ -43,6 +42,3 @@ cdef class Im2colLayer(WindowLayer):
         cdef Blob y = top[0], x = bottom[0]
         with nogil:
             col2im(on, self.dtype, self.images * self.channels, self.window, y.diff_on(on), x.mutable_diff_on(on))
-
-
-register_layer("Im2col", Im2colLayer)

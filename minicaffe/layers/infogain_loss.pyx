@@ -7,7 +7,6 @@ from minicaffe.ops.loss.caffe cimport infogain, infogain_backward
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.proto import binary
 
 cdef double FLOOR = 1e-20   # under a probability
@@ -62,6 +61,3 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
         cdef const void* h = self.matrix(bottom).data_on(on)
         with nogil:
             infogain_backward(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), h, scale, dx)
-
-
-register_layer("InfogainLoss", InfogainLossLayer)

@@ -5,7 +5,6 @@ from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.inner_product.operation cimport InnerProduct
 
 from minicaffe.errors import ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of, check_size
 from minicaffe.proto import caffe_pb2
 
@@ -52,6 +51,3 @@ cdef class InnerProductLayer(OperationLayer):
         top[0].reshape_to((*x.shape[:axis], op.n))
         op.m = x.count_range(0, axis)
         op.changed()
-
-
-register_layer("InnerProduct", InnerProductLayer)

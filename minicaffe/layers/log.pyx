@@ -4,7 +4,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import log_of_base
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
@@ -29,6 +28,3 @@ cdef class LogLayer(NeuronLayer):
 
     cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         log_backward(on, self.dtype, n, x, dy, dx, self.scale, self.shift, self.per_base)
-
-
-register_layer("Log", LogLayer)

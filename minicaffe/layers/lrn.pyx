@@ -9,7 +9,6 @@ from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.lrn.operation cimport LRN, LrnShape
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 
 cdef enum:
     WITHIN_CHANNEL = 1  # minicaffe.proto LRNParameter.NormRegion
@@ -73,6 +72,3 @@ cdef class LRNLayer(OperationLayer):
             s.groups, s.rows, s.width = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
             s.block = PIXELS
         self.op.changed()
-
-
-register_layer("LRN", LRNLayer)

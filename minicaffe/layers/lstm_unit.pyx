@@ -9,7 +9,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.ops.recurrent.caffe cimport lstm_backward, lstm_forward
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 
 
 cdef class LSTMUnitLayer(DeviceLayer):
@@ -71,6 +70,3 @@ cdef class LSTMUnitLayer(DeviceLayer):
         with nogil:
             lstm_backward(on, self.dtype, cells.dims[1], cells.dims[2], cells.data_on(on), self.acts.data_on(on), c.data_on(on),
                           c.diff_on(on), h.diff_on(on), cells.mutable_diff_on(on), gates.mutable_diff_on(on))
-
-
-register_layer("LSTMUnit", LSTMUnitLayer)

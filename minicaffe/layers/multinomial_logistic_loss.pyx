@@ -5,8 +5,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.loss cimport ClassLossLayer
 from minicaffe.ops.loss.caffe cimport log_loss, log_loss_backward
 
-from minicaffe.layer import register_layer
-
 cdef double FLOOR = 1e-20   # under a probability
 
 
@@ -22,6 +20,3 @@ cdef class MultinomialLogisticLossLayer(ClassLossLayer):
         cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
             log_loss_backward(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), scale, FLOOR, dx)
-
-
-register_layer("MultinomialLogisticLoss", MultinomialLogisticLossLayer)

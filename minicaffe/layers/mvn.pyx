@@ -4,8 +4,6 @@ from minicaffe.blob cimport Blob
 from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_OUTSIDE, NONE, Standardize
 
-from minicaffe.layer import register_layer
-
 
 cdef class MVNLayer(OperationLayer):
     """``y = (x - mean) / (std + eps)`` for each plane, or for each sample with ``across_channels``.
@@ -30,6 +28,3 @@ cdef class MVNLayer(OperationLayer):
         groups = shape[0] if self.param.mvn_param.across_channels else shape[0] * shape[1]
         op.see(1, groups, x.count // groups if groups else 0, top[0] is x)
         top[0].reshape_to(shape)
-
-
-register_layer("MVN", MVNLayer)

@@ -1,7 +1,7 @@
 """Parameter: a learned blob as a top (Caffe parameter_layer.cpp)."""
 
 from minicaffe.errors import ConfigError
-from minicaffe.layer import Layer, register_layer
+from minicaffe.layer import Layer
 from minicaffe.proto import caffe_pb2
 
 
@@ -32,6 +32,3 @@ class ParameterLayer(Layer):
     def backward_cpu(self, top, propagate_down, bottom):
         if self.param_propagate_down[0]:
             self.blobs[0].diff[...] += top[0].cpu_diff
-
-
-register_layer("Parameter", ParameterLayer)

@@ -11,7 +11,6 @@ from minicaffe.ops.pooling.operation cimport MAX, STOCHASTIC, Pooling, PoolShape
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 
 cdef enum:
     FLOOR = 1        # minicaffe.proto PoolingParameter.RoundMode
@@ -167,6 +166,3 @@ def _pooled(size, kernel, stride, pad, padded, floor_mode):
     if padded and (windows - 1) * stride >= size + pad:
         windows -= 1
     return windows
-
-
-register_layer("Pooling", PoolingLayer)

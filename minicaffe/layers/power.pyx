@@ -3,8 +3,6 @@
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 
-from minicaffe.layer import register_layer
-
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void power_forward "mc::map1<mc::PowerForward>"(const Context&, int dtype, long long n, const void* x, void* y, double power,
                                                     double scale, double shift)
@@ -25,6 +23,3 @@ cdef class PowerLayer(NeuronLayer):
 
     cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         power_backward(on, self.dtype, n, x, y, dy, dx, self.power, self.scale, self.shift)
-
-
-register_layer("Power", PowerLayer)

@@ -9,7 +9,6 @@ from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.sums.caffe cimport channel_prelu_sums
 
 from minicaffe.errors import ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 
 
@@ -63,6 +62,3 @@ cdef class PReLULayer(BroadcastLayer):
             out = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
             with nogil:
                 prelu_backward(on, self.dtype, self.axes, x, dy, out, slope.data_on(on))
-
-
-register_layer("PReLU", PReLULayer)

@@ -30,7 +30,6 @@ import sysconfig
 from minicaffe import layer as contract
 from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError, close_matches
-from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import layer_fields
 from minicaffe.vectors import BlobVec
@@ -230,6 +229,3 @@ def _is_own(spec):
 def allow_python_layers(allow=True):
     """Let model files name any Python module (True), none that is not imported yet (False), or the program's own (None)."""
     caffe.allow_python_layers = allow
-
-
-register_layer("Python", PythonLayer)

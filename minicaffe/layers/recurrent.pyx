@@ -45,7 +45,7 @@ cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
 log = logging.getLogger(__name__)
 
 
-cdef class RecurrentLayer(DeviceLayer):
+cdef class SequenceLayer(DeviceLayer):
     """What RNN and LSTM share.
 
     Parameters
@@ -317,7 +317,7 @@ cdef class RecurrentLayer(DeviceLayer):
             blob.data[...] = array
 
 
-cdef class LSTMLayer(RecurrentLayer):
+cdef class LSTMLayer(SequenceLayer):
     """``c_t, h_t = LSTMUnit(c_(t-1), W_hc (cont_t h_(t-1)) + W_xc x_t + b_c [+ W_static static], cont_t)``; the output is h.
 
     Blobs: W_xc [4D, I], b_c [4D], [W_static [4D, S]], W_hc [4D, D]; gates in the order i, f, o, g. States: h, c.
@@ -330,11 +330,11 @@ cdef class LSTMLayer(RecurrentLayer):
     cdef Blob cells     # c of all steps
 
     cpdef layer_setup(self, list bottom, list top):
-        RecurrentLayer.layer_setup(self, bottom, top)
+        SequenceLayer.layer_setup(self, bottom, top)
         self.cells = self.new_blob(what="cells")
 
     cpdef reshape(self, list bottom, list top):
-        RecurrentLayer.reshape(self, bottom, top)
+        SequenceLayer.reshape(self, bottom, top)
         self.cells.reshape_like(top[0])
 
     cdef Blob state_of_steps(self, int state, Blob y):
@@ -355,7 +355,7 @@ cdef class LSTMLayer(RecurrentLayer):
                                 y.diff_on(on), self.acts.mutable_diff_on(on), self.scratch.mutable_data_on(on))
 
 
-cdef class RNNLayer(RecurrentLayer):
+cdef class RNNLayer(SequenceLayer):
     """``h_t = tanh(W_hh (cont_t h_(t-1)) + W_xh x_t + b_h [+ W_static static])``; the output is ``tanh(W_ho h_t + b_o)``.
 
     Blobs: W_xh [D, I], b_h [D], [W_static [D, S]], W_hh [D, D], W_ho [D, D], b_o [D]. State: h.
@@ -367,18 +367,18 @@ cdef class RNNLayer(RecurrentLayer):
     cdef InnerProduct of_h
 
     def make_params(self, list bottom):
-        RecurrentLayer.make_params(self, bottom)
+        SequenceLayer.make_params(self, bottom)
         self.of_h = self.make_product(self.size, self.size, True)
         self.h, self.o = self.new_blob(what="h"), self.new_blob(what="o")
 
     def scratch_blobs(self):
-        return [*RecurrentLayer.scratch_blobs(self), self.h, self.o]
+        return [*SequenceLayer.scratch_blobs(self), self.h, self.o]
 
     def operations(self):
-        return [*RecurrentLayer.operations(self), self.of_h]
+        return [*SequenceLayer.operations(self), self.of_h]
 
     cpdef reshape(self, list bottom, list top):
-        RecurrentLayer.reshape(self, bottom, top)
+        SequenceLayer.reshape(self, bottom, top)
         self.h.reshape_like(top[0])
         self.o.reshape_like(top[0])
 

@@ -6,7 +6,6 @@ from minicaffe.layers.base.broadcast cimport BroadcastLayer
 from minicaffe.ops.broadcast.caffe cimport abs_sum_backward, square_sum_backward, sum_backward
 from minicaffe.ops.sums.caffe cimport channel_abs_sums, channel_square_sums, channel_sums
 
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of
 
 cpdef enum ReductionOp:   # caffe.proto ReductionParameter.ReductionOp
@@ -61,6 +60,3 @@ cdef class ReductionLayer(BroadcastLayer):
                 square_sum_backward(on, self.dtype, self.axes, x, dx, NULL, dy, self.coeff)
             else:
                 sum_backward(on, self.dtype, self.axes, x, dx, NULL, dy, self.coeff)
-
-
-register_layer("Reduction", ReductionLayer)

@@ -1,6 +1,5 @@
 """ReLU: ``y = max(x, 0) + negative_slope min(x, 0)`` (Caffe relu_layer.cpp). In place only for a slope of at least 0."""
 
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.neuron import ActivationLayer
 from minicaffe.ops.activation.operation import Activation, Function
 
@@ -13,6 +12,3 @@ class ReLULayer(ActivationLayer):
 
     def join(self, epilogue, bottom, backward):
         return epilogue.rectify(self.op.slope)   # backward in place reads the top alone
-
-
-register_layer("ReLU", ReLULayer)

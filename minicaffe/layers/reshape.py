@@ -3,7 +3,6 @@
 import math
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.view import ViewLayer
 
 
@@ -46,6 +45,3 @@ class ReshapeLayer(ViewLayer):
             raise ShapeError(f"gives {list(result)} with {math.prod(result)} elements, the bottom {list(shape)} has "
                              f"{bottom.count}", field="reshape_param.shape")
         return result
-
-
-register_layer("Reshape", ReshapeLayer)

@@ -13,7 +13,6 @@ from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.sums.caffe cimport channel_dots
 
 from minicaffe.errors import ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 
 
@@ -87,6 +86,3 @@ cdef class ScaleLayer(AxesLayer):
             s, out = values.data_on(on), (<Blob> bottom[0]).overwrite_diff_in(on, layout)
             with nogil:
                 scale_by(on, self.dtype, self.axes, dy, out, NULL, s)
-
-
-register_layer("Scale", ScaleLayer)

@@ -10,7 +10,6 @@ from minicaffe.layers.base.labels cimport place_of
 from minicaffe.ops.loss.caffe cimport check_targets, kNoLabel, sigmoid_loss, sigmoid_loss_backward
 
 from minicaffe.errors import DataError
-from minicaffe.layer import register_layer
 
 
 cdef class SigmoidCrossEntropyLossLayer(LossLayer):
@@ -64,6 +63,3 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
         cdef Blob a = bottom[0], b = bottom[1]
         with nogil:
             sigmoid_loss_backward(on, self.dtype, a.count, self.ignore, a.data_on(on), b.data_on(on), scale, dx)
-
-
-register_layer("SigmoidCrossEntropyLoss", SigmoidCrossEntropyLossLayer)

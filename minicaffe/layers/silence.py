@@ -1,6 +1,6 @@
 """Silence: take blobs that nobody else wants, so that they are no outputs of the net (Caffe silence_layer.cpp)."""
 
-from minicaffe.layer import Layer, register_layer
+from minicaffe.layer import Layer
 
 
 class SilenceLayer(Layer):
@@ -21,6 +21,3 @@ class SilenceLayer(Layer):
         for blob, wanted in zip(bottom, propagate_down):
             if wanted:
                 blob.fill_diff(0)
-
-
-register_layer("Silence", SilenceLayer)

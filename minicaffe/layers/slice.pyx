@@ -5,7 +5,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.strips cimport StripLayer
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_or_legacy
 
 
@@ -46,6 +45,3 @@ cdef class SliceLayer(StripLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if len(top) > 1 and propagate_down[0]:
             self.move(on, top, bottom[0], True, True, None)
-
-
-register_layer("Slice", SliceLayer)

@@ -1,6 +1,5 @@
 """Softmax along one axis (Caffe softmax_layer.cpp)."""
 
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of
 from minicaffe.layers.base.operation import OperationLayer
 from minicaffe.ops.softmax.operation import Softmax
@@ -22,6 +21,3 @@ class SoftmaxLayer(OperationLayer):
     def reshape(self, bottom, top):
         self.op.see(bottom[0], axis_of(bottom[0], self.param.softmax_param.axis, "softmax_param.axis"))
         top[0].reshape_like(bottom[0])
-
-
-register_layer("Softmax", SoftmaxLayer)

@@ -5,8 +5,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.loss cimport SoftmaxLossLayer
 from minicaffe.ops.loss.caffe cimport log_loss, softmax_loss_backward
 
-from minicaffe.layer import register_layer
-
 cdef double FLOAT_MIN = 1.17549435e-38  # floor under a probability
 
 
@@ -39,6 +37,3 @@ cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
         cdef Blob label = bottom[1]
         with nogil:
             softmax_loss_backward(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), scale, dx)
-
-
-register_layer("SoftmaxWithLoss", SoftmaxWithLossLayer)

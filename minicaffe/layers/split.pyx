@@ -9,8 +9,6 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.eltwise.caffe cimport weighted_sum
 from minicaffe.ops.layouts cimport diff_layout, element, stored
 
-from minicaffe.layer import register_layer
-
 
 cdef class SplitLayer(DeviceLayer):
     """Give one blob to several readers: the tops share its data, and backward adds their diffs in order.
@@ -47,6 +45,3 @@ cdef class SplitLayer(DeviceLayer):
         cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
         with nogil:
             weighted_sum(on, dtype, count, <int> dy.size(), dy.data(), NULL, dx)
-
-
-register_layer("Split", SplitLayer)

@@ -4,7 +4,7 @@ Different from Caffe: planes that are too small for the pyramid raise before any
 """
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import Layer, register_layer
+from minicaffe.layer import Layer
 from minicaffe.layers.base.inner import InnerNet
 from minicaffe.proto import caffe_pb2
 
@@ -104,6 +104,3 @@ def _window(size, level):
         raise ShapeError(f"{size} pixels cannot be cut into {bins} bins: windows of {kernel} would need a padding of {padding}; "
                          f"ask for at most {level} levels here, or give larger planes", field="spp_param.pyramid_height")
     return kernel, padding
-
-
-register_layer("SPP", SPPLayer)

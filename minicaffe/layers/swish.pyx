@@ -5,8 +5,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 
-from minicaffe.layer import register_layer
-
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void swish_forward "mc::map1<mc::SwishForward>"(const Context&, int dtype, long long n, const void* x, void* y, double beta)
     void swish_backward "mc::map3<mc::SwishBackward>"(const Context&, int dtype, long long n, const void* x, const void* y,
@@ -40,6 +38,3 @@ cdef class SwishLayer(NeuronLayer):
         cdef Blob y = top[0]
         cdef const void* x = (<Blob> bottom[0] if self.kept is None else self.kept).data_on(on)
         swish_backward(on, self.dtype, y.count, x, y.data_on(on), y.diff_on(on), (<Blob> bottom[0]).mutable_diff_on(on), self.beta)
-
-
-register_layer("Swish", SwishLayer)

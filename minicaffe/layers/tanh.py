@@ -1,6 +1,5 @@
 """TanH: ``y = tanh(x)`` (Caffe tanh_layer.cpp)."""
 
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.neuron import ActivationLayer
 from minicaffe.ops.activation.operation import Activation, Function
 
@@ -9,6 +8,3 @@ class TanHLayer(ActivationLayer):
     def layer_setup(self, bottom, top):
         self.op = Activation(self.dtype, self.param.tanh_param.engine)
         self.op.function = Function.TANH
-
-
-register_layer("TanH", TanHLayer)

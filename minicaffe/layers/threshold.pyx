@@ -3,8 +3,6 @@
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.neuron cimport NeuronLayer
 
-from minicaffe.layer import register_layer
-
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void threshold_forward "mc::map1<mc::ThresholdForward>"(const Context&, int dtype, long long n, const void* x, void* y,
                                                             double threshold)
@@ -18,6 +16,3 @@ cdef class ThresholdLayer(NeuronLayer):
 
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
         threshold_forward(on, self.dtype, n, x, y, self.threshold)
-
-
-register_layer("Threshold", ThresholdLayer)

@@ -8,7 +8,6 @@ from minicaffe.ops.strips.caffe cimport copy_strips
 from minicaffe.ops.tile.caffe cimport tile_backward
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import axis_of
 
 
@@ -53,6 +52,3 @@ cdef class TileLayer(DeviceLayer):
             return 0
         with nogil:
             tile_backward(on, self.dtype, x.count, self.tiles + 4, self.inner, self.tiles, y.diff_on(on), x.mutable_diff_on(on))
-
-
-register_layer("Tile", TileLayer)

@@ -12,7 +12,6 @@ from minicaffe.data.augment import Augmenter
 from minicaffe.data.label_map import read_label_map
 from minicaffe.data.samplers import Samplers
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.data.data import DataLayer, first_record
 from minicaffe.proto import caffe_pb2
@@ -65,6 +64,3 @@ class AnnotatedDataLayer(DataLayer):
             param.source, param.backend, self.transformer(),
             Augmenter(transform, samplers, self.seed), boxes=self.boxes, names=self.names,
             colours=(transform.force_color, transform.force_gray))
-
-
-register_layer("AnnotatedData", AnnotatedDataLayer)

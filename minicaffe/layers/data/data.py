@@ -14,7 +14,6 @@ from minicaffe.data.db import open_db
 from minicaffe.data.record_batches import RecordBatches
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, Error
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.proto import caffe_pb2
@@ -106,6 +105,3 @@ def check_database(param):
         raise ConfigError(f"the net is not trusted, and LevelDB writes into '{param.source}' even to read it; convert it to LMDB, "
                           "or load the net without trusted=False (--untrusted) if you trust it", field="data_param.backend")
     caffe.check_path(os.path.join(param.source, "data.mdb"), "data_param.source")  # it may be a link itself
-
-
-register_layer("Data", DataLayer)

@@ -2,7 +2,6 @@
 
 from minicaffe.errors import ConfigError
 from minicaffe.filler import fill
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.base.source import SourceLayer
 from minicaffe.proto import caffe_pb2
@@ -56,6 +55,3 @@ class DummyDataLayer(SourceLayer):
 
     def _fill(self, top, i):
         fill(top[i], self.fillers[i], self.generator, f"dummy_data_param.data_filler[{i}]")
-
-
-register_layer("DummyData", DummyDataLayer)

@@ -5,12 +5,10 @@ repeat. Different from Caffe: shuffling follows the net's random seed, and a sna
 ``trusted=False`` reads what lies in the files themselves, not what they point at in other files.
 """
 
-
 import numpy as np
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field, state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.proto.files import read_text_file
@@ -150,6 +148,3 @@ def _datasets(file, names, within):
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise DataError(f"datasets must have equally many rows and at least one, got {lengths}")
     return datasets
-
-
-register_layer("HDF5Data", HDF5DataLayer)

@@ -7,7 +7,7 @@ once, so that a full disk leaves what was there. Of processes that train togethe
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, FileError, ShapeError
-from minicaffe.layer import Layer, register_layer
+from minicaffe.layer import Layer
 from minicaffe.proto.atomic import hdf5_in_memory, replacing
 
 
@@ -64,6 +64,3 @@ class HDF5OutputLayer(Layer):
 
     def capture_obstacle(self):
         return "it writes a file"
-
-
-register_layer("HDF5Output", HDF5OutputLayer)

@@ -10,7 +10,6 @@ from minicaffe.data.image_batches import ImageBatches
 from minicaffe.data.image_list import ImageList
 from minicaffe.data.transform import Transformer, draw
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.memory.budget import check_bytes
@@ -59,6 +58,3 @@ class ImageDataLayer(PrefetchingLayer):
 
     def count_records(self):
         return len(self.images.entries)
-
-
-register_layer("ImageData", ImageDataLayer)

@@ -1,7 +1,6 @@
 """Input: blobs that the caller fills (Caffe input_layer.cpp)."""
 
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.base.source import SourceLayer
 
@@ -26,6 +25,3 @@ class InputLayer(SourceLayer):
 
     def forward_cpu(self, bottom, top):
         """Nothing to do: the caller fills the tops."""
-
-
-register_layer("Input", InputLayer)

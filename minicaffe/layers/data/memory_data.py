@@ -3,7 +3,6 @@
 import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.base.source import SourceLayer
 
@@ -67,6 +66,3 @@ class MemoryDataLayer(SourceLayer):
             blob.reshape(self.batch_size, *array.shape[1:])
             blob.set_cpu_data(array[begin:end])
         self.position = end % len(self.data)
-
-
-register_layer("MemoryData", MemoryDataLayer)

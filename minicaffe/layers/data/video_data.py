@@ -10,7 +10,6 @@ from minicaffe.data.augment import Augmenter
 from minicaffe.data.transform import Transformer
 from minicaffe.data.video_batches import VideoBatches
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.proto import caffe_pb2
@@ -51,6 +50,3 @@ class VideoDataLayer(PrefetchingLayer):
         video = param.video_file if self.numbered else param.device_id
         return VideoBatches(video, Transformer(transform, self.phase, self.seed), Augmenter(transform, seed=self.seed),
                             param.skip_frames)
-
-
-register_layer("VideoData", VideoDataLayer)

@@ -10,7 +10,6 @@ from minicaffe.common import caffe
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.window_batches import WindowBatches, WindowList, objects_of
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 
@@ -87,6 +86,3 @@ class WindowDataLayer(PrefetchingLayer):
             self.windows, param.fg_fraction, self.position, self.param.transform_param.crop_size, self.seed,
             context=param.context_pad, square=param.crop_mode == "square", mirror=self.param.transform_param.mirror,
             mean=self.mean, scale=param.scale, cache=param.cache_images, within=self.within)
-
-
-register_layer("WindowData", WindowDataLayer)

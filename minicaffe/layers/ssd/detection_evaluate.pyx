@@ -16,7 +16,6 @@ from minicaffe.common import caffe
 from minicaffe.data.label_map import read_name_sizes
 from minicaffe.data.resize import boxes_to_pixels, check_resize
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import in_field, state_numbers
 
 cdef extern from "minicaffe/ops/boxes/detection_evaluate.hpp" namespace "mc::cpu" nogil:
@@ -141,6 +140,3 @@ cdef class DetectionEvaluateLayer(Layer):
 
     def set_state(self, state):
         self.seen, = state_numbers(state, {"seen": 1 << 63})
-
-
-register_layer("DetectionEvaluate", DetectionEvaluateLayer)

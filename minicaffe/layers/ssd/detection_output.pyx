@@ -15,7 +15,6 @@ from minicaffe.layer cimport Layer
 
 from minicaffe.data.detection_files import DetectionFiles, DetectionPictures, check_finite
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layer import register_layer
 
 cdef extern from "minicaffe/ops/boxes/detection_output.hpp" namespace "mc::cpu" nogil:
     struct DetectionRule:
@@ -159,6 +158,3 @@ def flat_prior(priors, index):
     box = ", ".join(f"{edge:g}" for edge in priors.cpu_data.reshape(2, -1, 4)[0, index])
     return DataError(f"prior box {index}, ({box}), has no width or no height; code_type CENTER_SIZE and CORNER_SIZE need both",
                      field="bottom[2]")
-
-
-register_layer("DetectionOutput", DetectionOutputLayer)

@@ -15,7 +15,6 @@ from minicaffe.layer cimport Layer
 from minicaffe.layers.base.loss cimport mode_of
 
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.inner import InnerNet
 from minicaffe.layers.ssd.detection_output import check_predictions, flat_prior
 from minicaffe.proto import caffe_pb2
@@ -275,6 +274,3 @@ cdef class MultiBoxLossLayer(Layer):
                 out = (<Blob> bottom[1]).mutable_cpu_diff_ptr()
                 with nogil:
                     scatter_confidences(self.dtype, self.rule, self.matched, gathered, scale, out)
-
-
-register_layer("MultiBoxLoss", MultiBoxLossLayer)

@@ -11,7 +11,6 @@ from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.sums.caffe cimport channel_dots
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/normalize/caffe.hpp" namespace "mc" nogil:
@@ -109,6 +108,3 @@ cdef class NormalizeLayer(DeviceLayer):
             out = (<Blob> bottom[0]).mutable_diff_on(on)
             with nogil:
                 unit_backward(on, self.dtype, s, unit, dy, self.norm.data_on(on), scale, positions, dots, out)
-
-
-register_layer("Normalize", NormalizeLayer)

@@ -10,7 +10,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.ops.permute.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 
 
 cdef class PermuteLayer(DeviceLayer):
@@ -70,6 +69,3 @@ cdef class PermuteLayer(DeviceLayer):
         with nogil:
             copy_strided(on, self.dtype, self.axes, self.sizes, y.diff_on(on), self.y_strides, x.mutable_diff_on(on),
                          self.x_strides)
-
-
-register_layer("Permute", PermuteLayer)

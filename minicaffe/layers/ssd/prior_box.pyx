@@ -14,7 +14,6 @@ from minicaffe.layer cimport Layer
 import math
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 
 cdef extern from "minicaffe/ops/boxes/boxes.hpp" namespace "mc::cpu" nogil:
     cppclass PriorRule:
@@ -148,6 +147,3 @@ def _check_pair(param, both, names):
     for name in (both, *names):
         if param.HasField(name) and (not getattr(param, name) > 0 or math.isinf(getattr(param, name))):
             raise ConfigError(f"must be above 0, got {getattr(param, name):g}", field=f"prior_box_param.{name}")
-
-
-register_layer("PriorBox", PriorBoxLayer)

@@ -10,7 +10,6 @@ from minicaffe.layers.base.loss cimport LossLayer
 from minicaffe.ops.loss.caffe cimport smooth_l1, smooth_l1_backward
 
 from minicaffe.errors import ShapeError
-from minicaffe.layer import register_layer
 
 
 cdef class SmoothL1LossLayer(LossLayer):
@@ -57,6 +56,3 @@ cdef class SmoothL1LossLayer(LossLayer):
         with nogil:
             smooth_l1_backward(on, self.dtype, x.count, x.data_on(on), b.data_on(on), w.data_on(on) if w is not None else NULL,
                                scale, dx)
-
-
-register_layer("SmoothL1Loss", SmoothL1LossLayer)
