@@ -14,6 +14,7 @@ So it shrinks when messages are added there, and this tool is to be run again.
 import argparse
 import csv
 import sys
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from google.protobuf import descriptor_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "minicaffe" / "proto" / "forks.tsv"
-HEAD = "# Written by tools/gen_forks.py from proto/fork_*.tsv; do not edit. Columns: kind, of, name, skip or use, default, forks.\n"
+HEAD = "# Written by tools/gen_forks.py from proto/fork_*.tsv; do not edit. Kind, of, names, skip or use, default, forks.\n"
+WIDTH = 132  # columns of a line, beyond which the names that have the rest of a row in common go on in another row
 SKIPS = ("", "yes", "test", "default")
 USES = ("infer", "identity", "train", "data")
 
@@ -47,7 +49,7 @@ def known():
 def render():
     """Return the text of the package's table."""
     fields, enums = known()
-    lines = []
+    rows_of = defaultdict(list)  # names by the rest of their row
     for kind, table, owners, owner, name in (("field", "fork_fields.tsv", fields, "message", "field"),
                                              ("value", "fork_enums.tsv", enums, "enum", "value")):
         groups = defaultdict(list)
@@ -60,11 +62,16 @@ def render():
             skips = {(row["skip"], row.get("default", "") if row["skip"] == "default" else "") for row in rows}
             skip, default = skips.pop() if len(skips) == 1 else ("", "")  # forks that disagree: no
             forks = dict.fromkeys(fork for row in rows for fork in row["fork"].split(","))
-            lines.append("\t".join((kind, of, what, skip, default, ",".join(forks))))
+            rows_of[kind, of, skip, default, ",".join(forks)].append(what)
     for row in sorted(read("fork_layers.tsv"), key=lambda row: row["type"]):
         if row["use"] not in USES and not row["use"][:1].isupper():
             sys.exit(f"fork_layers.tsv: {row['type']}: use must be one of {USES} or a layer type, got '{row['use']}'")
-        lines.append("\t".join(("layer", row["field"], row["type"], row["use"], "", row["fork"])))
+        rows_of["layer", row["field"], row["use"], "", row["fork"]].append(row["type"])
+    lines = []
+    for (kind, of, *rest), names in rows_of.items():
+        room = WIDTH - len("\t".join((kind, of, "", *rest)))
+        for some in textwrap.wrap(" ".join(names), max(room, 1), break_long_words=False, break_on_hyphens=False):
+            lines.append("\t".join((kind, of, some.replace(" ", ","), *rest)))
     return HEAD + "\n".join(lines) + "\n"
 
 

@@ -66,7 +66,7 @@ def compile_proto():
 def render(serialized):
     """Return the text of the module for a serialized descriptor."""
     packed = base64.b85encode(zlib.compress(serialized, 9)).decode()
-    return TEMPLATE.format(text="\n".join(textwrap.wrap(packed, 116)), name=NAME_IN_POOL)
+    return TEMPLATE.format(text="\n".join(textwrap.wrap(packed, 116, break_on_hyphens=False)), name=NAME_IN_POOL)
 
 
 def held_by(module):

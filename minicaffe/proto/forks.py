@@ -42,13 +42,13 @@ def _table():
     """Return the table as a dict from (kind, message or enum, name) to `Known`, and from (kind, type) to `KnownLayer`."""
     rows = {}
     for line in TABLE.read_text().splitlines()[1:]:
-        kind, of, name, skip, default, forks = line.split("\t")
-        forks = tuple(forks.split(","))
-        if kind == "layer":
-            rows[kind, name] = KnownLayer(skip, of, forks)
-        else:
-            rows[kind, of, name] = Known(skip, default, forks)
-    return rows
+        kind, of, names, skip, default, forks = line.split("\t")
+        for name in names.split(","):
+            if kind == "layer":
+                rows[kind, name] = KnownLayer(skip, of, tuple(forks.split(",")))
+            else:
+                rows[kind, of, name] = Known(skip, default, tuple(forks.split(",")))
+    return dict(sorted(rows.items()))
 
 
 def find_field(message, name):
