@@ -97,6 +97,26 @@ def _again(kind, arguments, parts):
     return error
 
 
+class located:
+    """A context manager that fills in the place of what is wrong inside, as `Error.at` does.
+
+    Parameters
+    ----------
+    **place
+        As of `Error.at`.
+    """
+
+    def __init__(self, **place):
+        self.place = place
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if isinstance(error, Error):
+            error.at(**self.place)
+
+
 class ConfigError(Error, ValueError):
     """A prototxt, option or argument says something that cannot be."""
 

@@ -17,9 +17,9 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
 from minicaffe.data.integers import integer
 from minicaffe.data.label_map import read_label_map
-from minicaffe.errors import ConfigError, DataError, shown
+from minicaffe.errors import ConfigError, DataError, located, shown
 from minicaffe.proto import caffe_pb2, kinds
-from minicaffe.proto.files import read_bytes, read_lines, read_text_file
+from minicaffe.proto.files import parse_lines, read_bytes, read_lines, read_text_file
 
 log = logging.getLogger(__name__)
 
@@ -106,18 +106,18 @@ def _doubt(doubts, file, objects, size, picture):
 
 
 def _read_pairs(list_file):
-    pairs = []
-    for number, line in enumerate(read_lines(list_file, "a list of pictures and annotations"), 1):
-        picture, _, annotation = line.strip().rpartition(" ")
-        if not line.strip():
-            continue
-        if not picture:
-            raise DataError("a line must be the path of a picture, a space and that of its annotation", file=str(list_file),
-                            line=number)
-        pairs.append((picture, annotation))
+    wanted = "a list of pictures and annotations"
+    pairs = parse_lines(list_file, read_lines(list_file, wanted), _pair, wanted)
     if not pairs:
         raise DataError("the list is empty", file=str(list_file))
     return pairs
+
+
+def _pair(line):
+    picture, _, annotation = line.strip().rpartition(" ")
+    if not picture:
+        raise DataError("a line must be the path of a picture, a space and that of its annotation")
+    return picture, annotation
 
 
 def _resize(cv2, image, min_dim, max_dim, size):
@@ -197,30 +197,24 @@ def _read_json(file, labels, height, width):
 
 
 def _read_txt(file, labels, height, width):
-    objects = []
-    for number, line in enumerate(read_text_file(file, "an annotation of lines").splitlines(), 1):
+    def read(line):
         words = line.split()
-        if not words:
-            continue
         if len(words) != 5:
-            raise DataError(f"a line must be a label's number and four corners, got {shown(line)}", file=file, line=number)
-        try:
-            label = integer(words[0], "label")
-        except DataError as error:
-            raise error.at(file=file, line=number)
+            raise DataError(f"a line must be a label's number and four corners, got {shown(line)}")
+        label = integer(words[0], "label")
         if labels is not None and label not in labels.values():
-            raise DataError(f"has label {label}, which the label map lacks", file=file, line=number)
-        objects.append(_object(file, None, label, words[1:]))
-    return objects, height, width
+            raise DataError(f"has label {label}, which the label map lacks")
+        return _object(file, None, label, words[1:])
+
+    wanted = "an annotation of lines"
+    return parse_lines(file, read_text_file(file, wanted).splitlines(), read, wanted), height, width
 
 
 def _size(file, said_height, said_width, height, width):
     """The size that an annotation says the picture has, or the picture's where it says none or 0."""
-    try:
+    with located(file=file):
         size = [integer(str(said or 0).strip(), "the picture's size", least=0) or own
                 for said, own in ((said_height, height), (said_width, width))]
-    except DataError as error:
-        raise error.at(file=file)
     return size
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from minicaffe.data.record_batches import RecordBatches, picture
-from minicaffe.errors import DataError, Error
+from minicaffe.errors import DataError, located
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
 
@@ -16,8 +16,8 @@ class AnnotatedBatches(RecordBatches):
     With `boxes` the labels are boxes, else the class of each picture. `names` has the labels that exist; others are errors.
     """
 
-    def __init__(self, source, backend, transformer, augmenter, *, boxes, names=None, colours=(False, False)):
-        super().__init__(source, backend, transformer, augmenter=augmenter, colours=colours)
+    def __init__(self, source, backend, transformer, augmenter, *, boxes, names=None):
+        super().__init__(source, backend, transformer, augmenter)
         self.boxes, self.names = boxes, names
 
     def shapes(self, value):
@@ -36,10 +36,8 @@ class AnnotatedBatches(RecordBatches):
         """Return the pictures as a Batch, and the labels: (1, 1, B, 8) boxes or (N, 1, 1, 1) classes."""
         pictures, classes, rows = [], [], []
         for i, (value, number) in enumerate(zip(values, numbers, strict=True)):
-            try:
+            with located(record=i):
                 picture, label, objects = self._one(bytes(value), number)
-            except Error as error:
-                raise error.at(record=i)
             pictures.append(picture)
             classes.append(label)
             rows.append(np.column_stack([np.full(len(objects), i), objects]))
@@ -52,7 +50,7 @@ class AnnotatedBatches(RecordBatches):
     def _one(self, value, number):
         """Return picture, class and objects of a record as the net will see them, but for crop and mirror of the picture."""
         record = parse(value)
-        image = picture(record.datum, *self.colours)
+        image = picture(record.datum, self.augmenter.param)
         objects = read_objects(record)
         if self.names is not None:
             unknown = set(objects[:, 0].astype(int)) - set(self.names)

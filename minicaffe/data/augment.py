@@ -71,6 +71,8 @@ class Augmenter:
 
     def picture(self, image, number):
         """Return a picture without objects, (H, W) or (H, W, C), after all steps but the batch samplers, which need objects."""
+        if not self.active:
+            return image
         return self._steps(image.reshape(*image.shape[:2], -1), np.zeros((0, 7)), number, None)[0]
 
     def __call__(self, image, objects, number):

@@ -20,6 +20,8 @@ class ImageBatches:
     root : str
         Put before each path unchanged.
     transformer : Transformer
+    augmenter : Augmenter
+        What happens to a picture once it has its size, and before the transformer's steps.
     seed : int
         Of the order; the lower 64 bits count.
     shuffle : bool
@@ -28,13 +30,11 @@ class ImageBatches:
         Height and width to resize to (bilinear).
     color : bool
         BGR, else gray.
-    augmenter : Augmenter, optional
-        What happens to a picture after that and before the transformer's steps.
     within : str, optional
         The folder that pictures must lie in (`minicaffe.proto.files.check_below`).
     """
 
-    def __init__(self, images, root, transformer, seed, *, shuffle=False, size=None, color=True, augmenter=None, within=None):
+    def __init__(self, images, root, transformer, augmenter, seed, *, shuffle=False, size=None, color=True, within=None):
         self.images, self.root, self.transformer, self.within = images, root, transformer, within
         self.source = images.path
         self.shuffle, self.size, self.color, self.augmenter = shuffle, size, color, augmenter
@@ -77,7 +77,7 @@ class ImageBatches:
         for number, index in zip(numbers, indices, strict=True):
             try:
                 image = self._read(self.root + self.images.entries[index][0])
-                pictures.append(image if self.augmenter is None else self.augmenter.picture(image, number))
+                pictures.append(self.augmenter.picture(image, number))
                 held += pictures[-1].nbytes
                 check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # crop_size makes them small later
             except (DataError, FileError, ShapeError) as error:

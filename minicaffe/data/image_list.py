@@ -10,7 +10,7 @@ from minicaffe.data.integers import integer
 from minicaffe.data.real_labels import real
 from minicaffe.errors import DataError, Error, FileError, shown
 from minicaffe.proto import kinds
-from minicaffe.proto.files import check_below, read_lines, read_whole
+from minicaffe.proto.files import check_below, parse_lines, read_lines, read_whole
 
 
 class ImageList:
@@ -30,15 +30,8 @@ class ImageList:
         except FileError as error:
             error.message = f"image list cannot be read: {error.message}"
             raise
-        self.entries, self._blank = [], []
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                self._blank.append(number)
-                continue
-            try:
-                self.entries.append(_entry(line, label_size))
-            except DataError as error:
-                raise kinds.named(error.at(file=self.path, line=number), "\n".join(lines[:99]), "an image list", ("text",))
+        self._blank = [number for number, line in enumerate(lines, 1) if not line.strip()]
+        self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size), "an image list")
         if not self.entries:
             raise DataError("the image list is empty", file=self.path)
 

@@ -2,8 +2,8 @@
 
 from minicaffe.data.integers import integer
 from minicaffe.errors import DataError, shown
-from minicaffe.proto import caffe_pb2, kinds
-from minicaffe.proto.files import read_lines
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.files import parse_lines, read_lines
 from minicaffe.proto.text import read_text
 
 
@@ -33,21 +33,15 @@ def read_name_sizes(path):
 
     Raises FileError or DataError, naming the line, if the file cannot be read or has a line of another form.
     """
-    pictures = []
-    for number, line in enumerate(read_lines(path, "a list of names, heights and widths"), 1):
-        words = line.split()
-        if not words:
-            continue
-        if len(words) != 3:
-            raise _wrong(DataError(f"must be a name, a height and a width, got {shown(line)}"), path, number)
-        try:
-            pictures.append((words[0], *(integer(word, "a height or width", least=1) for word in words[1:])))
-        except DataError as error:
-            raise _wrong(error, path, number)
+    wanted = "a list of names, heights and widths"
+    pictures = parse_lines(path, read_lines(path, wanted), _name_size, wanted)
     if not pictures:
         raise DataError("holds no line of a name, a height and a width", file=str(path))
     return pictures
 
 
-def _wrong(error, path, line):
-    return kinds.named(error.at(file=str(path), line=line), kinds.head_of(path), "a list of names, heights and widths", ("text",))
+def _name_size(line):
+    words = line.split()
+    if len(words) != 3:
+        raise DataError(f"must be a name, a height and a width, got {shown(line)}")
+    return words[0], *(integer(word, "a height or width", least=1) for word in words[1:])

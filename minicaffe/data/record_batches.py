@@ -4,7 +4,7 @@ import numpy as np
 
 from minicaffe.data.datum import datum_array, datum_labels, decode_image
 from minicaffe.data.db import open_db
-from minicaffe.errors import DataError, Error
+from minicaffe.errors import Error, located
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
 
@@ -19,8 +19,6 @@ class RecordBatches:
     transformer : Transformer
     augmenter : Augmenter, optional
         What happens to a picture before the transformer's steps.
-    colours : (bool, bool)
-        force_color, force_gray; only where there is an augmenter, else the transformer knows.
     label_size : int, optional
         A record's labels are this many real numbers, its float_data.
 
@@ -30,11 +28,10 @@ class RecordBatches:
         The database cannot be opened or is empty.
     """
 
-    def __init__(self, source, backend, transformer, *, augmenter=None, colours=(False, False), label_size=None):
+    def __init__(self, source, backend, transformer, augmenter=None, *, label_size=None):
         self.db = open_db(source, backend)
         self.source = self.db.source
-        self.transformer, self.augmenter, self.colours = transformer, augmenter, colours
-        self.label_size = label_size
+        self.transformer, self.augmenter, self.label_size = transformer, augmenter, label_size
         self.cursor = None
 
     def open(self, number):
@@ -63,22 +60,18 @@ class RecordBatches:
         data, labels = buffer.room(batch.shape, (len(values), self.label_size))
         batch.write(data, None, numbers.start, numbers.step)
         for i, value in enumerate(values if labels is not None else ()):
-            try:
+            with located(record=i):
                 labels[i] = datum_labels(value, self.label_size)
-            except DataError as error:
-                raise error.at(record=i)
 
     def load(self, values, numbers):
         """Return a Batch of serialized Datums, which are the records `numbers`."""
-        if self.augmenter is None:
+        if self.augmenter is None or not self.augmenter.active:
             return self.transformer.load(values)
         pictures, labels = [], []
         for i, (value, number) in enumerate(zip(values, numbers, strict=True)):
-            try:
+            with located(record=i):
                 datum = parse_message(caffe_pb2.Datum, bytes(value))
-                pictures.append(self.augmenter.picture(picture(datum, *self.colours), number))
-            except Error as error:
-                raise error.at(record=i)
+                pictures.append(self.augmenter.picture(picture(datum, self.augmenter.param), number))
             labels.append(datum.label)
         return self.transformer.load_images(pictures, labels)
 
@@ -89,8 +82,11 @@ class RecordBatches:
         self.db.close()
 
 
-def picture(datum, force_color=False, force_gray=False):
-    """Return the picture of a Datum message as (height, width, channels), uint8, or float32 for float_data."""
+def picture(datum, param):
+    """Return the picture of a Datum message as (height, width, channels), uint8, or float32 for float_data.
+
+    Of the TransformationParameter `param` force_color and force_gray count.
+    """
     if datum.encoded:
-        return decode_image(datum.data, force_color, force_gray)
+        return decode_image(datum.data, param.force_color, param.force_gray)
     return np.ascontiguousarray(datum_array(datum.SerializeToString()).transpose(1, 2, 0))

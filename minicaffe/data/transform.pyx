@@ -24,7 +24,7 @@ import numpy as np
 
 from minicaffe.data.datum import decode_image
 from minicaffe.data.mean_file import read_mean
-from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.errors import ConfigError, DataError, ShapeError, located
 from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import caffe_pb2
 
@@ -300,15 +300,13 @@ cdef class Batch:
                 raise DataError(datum_fault(reason, &datums[i]), record=i)
             for i in range(self.count):
                 if datums[i].encoded:
-                    try:
+                    with located(record=i):
                         image = decode_image(
                             <const uint8_t[:datums[i].size]>datums[i].data if datums[i].size else b"",
                             transformer.force_color, transformer.force_gray,
                         )
                         held += image.nbytes
                         check_bytes(held, f"the {i + 1} first decoded pictures of a batch")  # crop_size makes them small later
-                    except (DataError, ShapeError) as error:
-                        raise error.at(record=i)
                     self._take_image(i, image, datums[i].label)
                 else:
                     raw += 1

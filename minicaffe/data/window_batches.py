@@ -15,7 +15,7 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.integers import integer
 from minicaffe.data.transform import draw
-from minicaffe.errors import DataError, FileError, shown
+from minicaffe.errors import DataError, FileError, located, shown
 from minicaffe.proto import kinds
 from minicaffe.proto.files import read_bytes
 
@@ -116,10 +116,8 @@ class WindowList:
             raise self._wrong(int(row[LINE]), f"{rule}, got class {row[LABEL]}, {_box(row)}")
 
     def _number(self, line, text):
-        try:
+        with located(file=self.path, line=line):
             return integer(text, "channels, height, width or the number of windows", least=0)
-        except DataError as error:
-            raise error.at(file=self.path, line=line)
 
     def _wrong(self, line, message):
         return DataError(message, file=self.path, line=line)
@@ -202,10 +200,8 @@ class WindowBatches:
                                 f"objects, and the batches of {numbers.step} processes need both", file=self.source)
             row = table[draw(self.seed, number, WINDOW, len(table))]
             flip = self.mirror and draw(self.seed, number, MIRROR, 2) == 1
-            try:
+            with located(file=self.source, line=int(row[LINE]), record=number):
                 self._put(row, flip, data[i])
-            except (DataError, FileError) as error:
-                raise error.at(file=self.source, line=int(row[LINE]), record=number)
             if labels is not None:
                 labels[i] = row[LABEL]
 

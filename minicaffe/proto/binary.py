@@ -10,7 +10,7 @@ import logging
 
 from google.protobuf.message import DecodeError
 
-from minicaffe.errors import DataError, Error
+from minicaffe.errors import DataError, Error, located
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes
 from minicaffe.proto.stored import MAX_FILE, LayerBlobs, StoredBlob, StoredState, blob_parts, counted, int32, parse_blob, shown
@@ -87,10 +87,8 @@ def _split_net(data):
     parts = found.copy(data, fields, rest)
     for number, first, last in fields:
         blobs = []
-        try:
+        with located(field=f"layer[{len(places[number])}]"):
             parts += counted(number, _without_blobs(data, first, last, *BLOBS_IN[number], blobs, found))
-        except DataError as error:
-            raise error.at(field=f"layer[{len(places[number])}]")
         places[number].append(blobs)
     return parts, places
 
@@ -147,10 +145,8 @@ def read_solver_state(path):
     history = []
     for number, first, last in fields:
         if number == STATE_HISTORY:
-            try:
+            with located(file=path, field=f"history[{len(history)}]"):
                 history.append(parse_blob(data, first, last))
-            except Error as error:
-                raise error.at(file=path, field=f"history[{len(history)}]")
     return StoredState(
         iter=int32(varints[STATE_ITER]),
         learned_net=others.learned_net if others.HasField("learned_net") else None,
@@ -181,10 +177,8 @@ def write_net(file, net, layers):
         entry.ClearField("blobs")
         content = [entry.SerializeToString()]
         for index, blob in enumerate(stored.blobs):
-            try:
+            with located(layer=layer.name, layer_type=layer.type, field=f"blobs[{index}]"):
                 content += counted(LAYER_BLOBS, blob_parts(blob))
-            except DataError as error:
-                raise error.at(layer=layer.name, layer_type=layer.type, field=f"blobs[{index}]")
         parts += counted(NET_LAYER, content)
     _write(file, parts)
 
@@ -198,10 +192,8 @@ def write_solver_state(file, iter, learned_net, current_step, history, resume_st
         state.resume_state = resume_state
     parts = [state.SerializeToString()]
     for index, blob in enumerate(history):
-        try:
+        with located(field=f"history[{index}]"):
             parts += counted(STATE_HISTORY, blob_parts(blob))
-        except DataError as error:
-            raise error.at(field=f"history[{index}]")
     _write(file, parts)
 
 

@@ -8,7 +8,7 @@ import mmap
 import os
 import stat
 
-from minicaffe.errors import Error, FileError, WrongTypeError, close_matches, shown
+from minicaffe.errors import DataError, Error, FileError, WrongTypeError, close_matches, shown
 from minicaffe.memory.budget import VARIABLE, max_blob_bytes
 from minicaffe.proto import kinds
 
@@ -151,6 +151,18 @@ def read_lines(path, wanted="a list of files"):
         raise FileError(f"has {count} lines, the budget is enough for {limit}; if the file is right, set the environment variable "
                         f"{VARIABLE}={count * LINE} or more", file=os.fspath(path))
     return os.fsdecode(content.removeprefix(b"\xef\xbb\xbf")).splitlines()
+
+
+def parse_lines(path, lines, parse, wanted):
+    """Return ``parse(line)`` of each of `lines` that is not blank; its DataError gets file and line, or says what the file is."""
+    parsed = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                parsed.append(parse(line))
+            except DataError as error:
+                raise kinds.named(error.at(file=str(path), line=number), "\n".join(lines[:99]), wanted, ("text",))
+    return parsed
 
 
 def map_bytes(path):

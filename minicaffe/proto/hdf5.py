@@ -8,7 +8,7 @@ opens whatever other files a file points at; `find` is the way to what is in a f
 import contextlib
 import math
 
-from minicaffe.errors import DataError, Error, FileError, OutOfMemoryError
+from minicaffe.errors import DataError, Error, FileError, OutOfMemoryError, located
 from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import kinds
 from minicaffe.proto.atomic import interrupts_held
@@ -92,11 +92,9 @@ def read_array(dataset, field=None):
     if the system has no memory for it.
     """
     name = dataset.name
-    try:
+    with located(field=field):
         for shape, what in ((dataset.shape, f"dataset '{name}'"), (dataset.chunks or (), f"a chunk of dataset '{name}'")):
             check_bytes(math.prod(shape) * dataset.dtype.itemsize, f"{what} of shape {list(shape)}")
-    except Error as error:
-        raise error.at(field=field)
     try:
         return dataset[()]
     except MemoryError as cause:

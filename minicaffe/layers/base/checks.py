@@ -3,7 +3,7 @@
 import math
 from contextlib import contextmanager
 
-from minicaffe.errors import ConfigError, DataError, Error, ShapeError
+from minicaffe.errors import ConfigError, DataError, Error, ShapeError, located
 
 
 @contextmanager
@@ -24,10 +24,8 @@ def in_field(field, but=()):
 
 def axis_of(blob, axis, field):
     """Return `axis` counted from the front. Raises ShapeError, naming `field`, unless ``-num_axes <= axis < num_axes``."""
-    try:
+    with located(field=field):
         return blob.canonical_axis(axis)
-    except ShapeError as error:
-        raise error.at(field=field)
 
 
 def axis_or_legacy(param, legacy, blob, field):

@@ -8,7 +8,6 @@ from contextlib import closing
 
 from minicaffe.common import caffe
 from minicaffe.data.annotated_batches import AnnotatedBatches, parse
-from minicaffe.data.augment import Augmenter
 from minicaffe.data.label_map import read_label_map
 from minicaffe.data.samplers import Samplers
 from minicaffe.errors import ConfigError
@@ -58,9 +57,7 @@ class AnnotatedDataLayer(DataLayer):
             top[1].reshape(*(self.label_shape if self.boxes else (self.batch_size, 1, 1, 1)))
 
     def make_batches(self):
-        param, transform = self.param.data_param, self.param.transform_param
+        param = self.param.data_param
         samplers = Samplers(self.param.annotated_data_param.batch_sampler, "annotated_data_param.batch_sampler")
-        return AnnotatedBatches(
-            param.source, param.backend, self.transformer(),
-            Augmenter(transform, samplers, self.seed), boxes=self.boxes, names=self.names,
-            colours=(transform.force_color, transform.force_gray))
+        return AnnotatedBatches(param.source, param.backend, self.transformer(), self.augmenter(samplers), boxes=self.boxes,
+                                names=self.names)

@@ -11,8 +11,10 @@ from operator import attrgetter
 import numpy as np
 
 from minicaffe.common import caffe
+from minicaffe.data.augment import Augmenter
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.real_labels import label_size
+from minicaffe.data.transform import Transformer
 from minicaffe.data.upload import DeviceUpload, pinned_array
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.base.checks import in_field, state_numbers
@@ -56,6 +58,14 @@ class PrefetchingLayer(NumberedSource):
     def make_batches(self):
         """Return a new maker of batches (data/prefetch.py) for the present `seed`."""
         raise Error(f"layer type {self.type} does not define make_batches()")
+
+    def transformer(self):
+        """Return what crops and mirrors, for the present seed."""
+        return Transformer(self.param.transform_param, self.phase, self.seed)
+
+    def augmenter(self, samplers=None):
+        """Return what changes pictures before that."""
+        return Augmenter(self.param.transform_param, samplers, self.seed)
 
     def layer_setup(self, bottom, top):
         depth = self.param.data_param.prefetch

@@ -8,11 +8,9 @@ import os
 from contextlib import closing
 
 from minicaffe.common import caffe
-from minicaffe.data.augment import Augmenter
 from minicaffe.data.datum import datum_info, datum_labels
 from minicaffe.data.db import open_db
 from minicaffe.data.record_batches import RecordBatches
-from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, Error
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
@@ -42,10 +40,6 @@ class DataLayer(PrefetchingLayer):
         self.transformer()  # before the database is opened: what is wrong with its fields has another cause
         return first_record(self.param.data_param, self._first_shape)
 
-    def transformer(self):
-        """Return what crops and mirrors, for the present seed."""
-        return Transformer(self.param.transform_param, self.phase, self.seed)
-
     def _first_shape(self, record):
         if len(self.param.top) > 1:
             self._check_labels(record)
@@ -66,10 +60,8 @@ class DataLayer(PrefetchingLayer):
                         self.name, self.type, self.param.data_param.source, said)
 
     def make_batches(self):
-        param, transform = self.param.data_param, self.param.transform_param
-        augmenter = Augmenter(transform, seed=self.seed)
-        return RecordBatches(param.source, param.backend, self.transformer(), augmenter=augmenter if augmenter.active else None,
-                             colours=(transform.force_color, transform.force_gray), label_size=self.label_size)
+        param = self.param.data_param
+        return RecordBatches(param.source, param.backend, self.transformer(), self.augmenter(), label_size=self.label_size)
 
     def count_records(self):
         return count_records(self.param.data_param)

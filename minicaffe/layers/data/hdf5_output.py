@@ -6,8 +6,9 @@ once, so that a full disk leaves what was there. Of processes that train togethe
 """
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, FileError, ShapeError
+from minicaffe.errors import ConfigError, FileError, ShapeError
 from minicaffe.layer import Layer
+from minicaffe.layers.base.checks import in_field
 from minicaffe.proto.atomic import hdf5_in_memory, replacing
 
 
@@ -50,14 +51,9 @@ class HDF5OutputLayer(Layer):
     def _write(self, datasets):
         if caffe.solver_rank:
             return
-        try:
-            with replacing(self.path) as file, hdf5_in_memory(file) as hdf5:
-                for name, array in datasets.items():
-                    hdf5.create_dataset(name, data=array)
-        except Error as error:
-            if error.file is not None:  # the net's file comes first in the message
-                error.message, error.file = f"'{error.file}' {error.message}", None
-            raise error.at(field="hdf5_output_param.file_name")
+        with in_field("hdf5_output_param.file_name"), replacing(self.path) as file, hdf5_in_memory(file) as hdf5:
+            for name, array in datasets.items():
+                hdf5.create_dataset(name, data=array)
 
     def backward_cpu(self, top, propagate_down, bottom):
         """Nothing to do: what is written gives no gradient."""

@@ -5,10 +5,9 @@ which then goes round; `label_size` takes labels that are real numbers.
 """
 
 from minicaffe.common import caffe
-from minicaffe.data.augment import Augmenter
 from minicaffe.data.image_batches import ImageBatches
 from minicaffe.data.image_list import ImageList
-from minicaffe.data.transform import Transformer, draw
+from minicaffe.data.transform import draw
 from minicaffe.errors import ConfigError
 from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
@@ -49,12 +48,10 @@ class ImageDataLayer(PrefetchingLayer):
             return self.make_batches().infer_shape(self.position)
 
     def make_batches(self):
-        param, transform = self.param.image_data_param, self.param.transform_param
-        augmenter = Augmenter(transform, seed=self.seed)
+        param = self.param.image_data_param
         return ImageBatches(
-            self.images, param.root_folder, Transformer(transform, self.phase, self.seed), self.seed,
-            shuffle=param.shuffle, size=(param.new_height, param.new_width) if param.new_height else None, color=param.is_color,
-            augmenter=augmenter if augmenter.active else None, within=self.within)
+            self.images, param.root_folder, self.transformer(), self.augmenter(), self.seed, shuffle=param.shuffle,
+            size=(param.new_height, param.new_width) if param.new_height else None, color=param.is_color, within=self.within)
 
     def count_records(self):
         return len(self.images.entries)

@@ -6,8 +6,6 @@ file was left. A net that came with ``trusted=False`` reads no video: FFmpeg fol
 """
 
 from minicaffe.common import caffe
-from minicaffe.data.augment import Augmenter
-from minicaffe.data.transform import Transformer
 from minicaffe.data.video_batches import VideoBatches
 from minicaffe.errors import ConfigError
 from minicaffe.layers.base.checks import in_field
@@ -46,7 +44,6 @@ class VideoDataLayer(PrefetchingLayer):
             return self.make_batches().infer_shape()
 
     def make_batches(self):
-        param, transform = self.param.video_data_param, self.param.transform_param
+        param = self.param.video_data_param
         video = param.video_file if self.numbered else param.device_id
-        return VideoBatches(video, Transformer(transform, self.phase, self.seed), Augmenter(transform, seed=self.seed),
-                            param.skip_frames)
+        return VideoBatches(video, self.transformer(), self.augmenter(), param.skip_frames)
