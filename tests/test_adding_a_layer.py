@@ -67,9 +67,9 @@ def test_in_cython(folder, monkeypatch):
     header = re.search(r'`minicaffe.cuda.add_kernels\("(.*)"\)`', PAGE.read_text())[1]
     monkeypatch.setattr(compile, "_added", {})
     minicaffe.cuda.add_kernels(header)
-    for kernel in "Vector1<CubeForward<double>, double>", "Vector1<Gain<float>, float>":    # as a GPU would
+    for kernel in "Vector<CubeForward<double>, double, 1>", "Vector<Gain<float>, float, 1>":    # as a GPU would
         compile.kernel_image(kernel, 32, "sm_90")
-    assert "Cube" not in compile.program_text("Vector1<BnllForward<float>, float>")     # whose cubin stays the same
+    assert "Cube" not in compile.program_text("Vector<BnllForward<float>, float, 1>")     # whose cubin stays the same
     for case in tests.test_values_and_gradient.pytestmark[0].args[1]:
         tests.test_values_and_gradient(*case)
     tests.test_a_wrong_gain()

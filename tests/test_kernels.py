@@ -5,7 +5,7 @@ import re
 import pytest
 from compile_kernels import HEADERS, ROOT, compile_for
 
-# A header says with which arguments a functor of several template parameters is checked: // e.g. Map1<Scaled<T>, T>
+# A header says with which arguments a functor of several template parameters is checked: // e.g. Map<Scaled<T>, T, 1>
 EXAMPLE = re.compile(r"^// e\.g\. (\w+)<(.*)>$", re.M)
 STRUCT = re.compile(r"template <([^>]*)>\s*struct (\w+)[^;{]*\{(.*?)\n\};", re.S)
 OPERATOR = re.compile(r"MC_HD (\w+) operator\(\)\(([^)]*)\)")

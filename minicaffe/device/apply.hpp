@@ -92,15 +92,9 @@ template <class F> void for_each(Threads threads, index_t n, const F& f, index_t
   parallel(threads, n, std::max<index_t>(1, kGrain / cost), [&](int, index_t b, index_t e) { range(f, b, e); });
 }
 
-template <class F, class T> void map(Threads threads, index_t n, const F& f, const T* x, T* y) {
-  for_each(threads, n, Map1<F, T>{f, x, y});
-}
-template <class F, class T> void map(Threads threads, index_t n, const F& f, const T* a, const T* b, T* y) {
-  for_each(threads, n, Map2<F, T>{f, a, b, y});
-}
-template <class F, class T>
-void map(Threads threads, index_t n, const F& f, const T* a, const T* b, const T* c, T* y) {
-  for_each(threads, n, Map3<F, T>{f, a, b, c, y});
+/// y[i] = f(x[i], ...); `rest` are further inputs and, last, y.
+template <class F, class T, class... Rest> void map(Threads threads, index_t n, const F& f, const T* x, Rest... rest) {
+  for_each(threads, n, Map<F, T, sizeof...(Rest)>{f, x, rest...});
 }
 
 template <class T> void fill(Threads threads, index_t n, T value, T* y) { for_each(threads, n, Fill<T>{value, y}); }

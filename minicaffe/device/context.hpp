@@ -21,25 +21,13 @@ template <class F> void for_each(const Context& on, index_t n, const F& f, index
   cpu::for_each(on.threads, n, f, cost);
 }
 
-/// y[i] = f(x[i]), y[i] = f(a[i], b[i]), y[i] = f(a[i], b[i], c[i])
-template <class F, class T> void map(const Context& on, index_t n, const F& f, const T* x, T* y) {
+/// y[i] = f(x[i], ...) of up to three inputs; `rest` are further inputs and, last, y.
+template <class F, class T, class... Rest> void map(const Context& on, index_t n, const F& f, const T* x, Rest... rest) {
   if constexpr (!std::is_same_v<T, Bf16>)
     if (on.stream)
-      return cuda::launch(*on.stream, Vector1<F, T>{{f, x, y}, n}, cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
-  cpu::map(on.threads, n, f, x, y);
-}
-template <class F, class T> void map(const Context& on, index_t n, const F& f, const T* a, const T* b, T* y) {
-  if constexpr (!std::is_same_v<T, Bf16>)
-    if (on.stream)
-      return cuda::launch(*on.stream, Vector2<F, T>{{f, a, b, y}, n}, cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
-  cpu::map(on.threads, n, f, a, b, y);
-}
-template <class F, class T>
-void map(const Context& on, index_t n, const F& f, const T* a, const T* b, const T* c, T* y) {
-  if constexpr (!std::is_same_v<T, Bf16>)
-    if (on.stream)
-      return cuda::launch(*on.stream, Vector3<F, T>{{f, a, b, c, y}, n}, cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
-  cpu::map(on.threads, n, f, a, b, c, y);
+      return cuda::launch(*on.stream, Vector<F, T, sizeof...(Rest)>{{f, x, rest...}, n},
+                          cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
+  cpu::map(on.threads, n, f, x, rest...);
 }
 
 template <class T> void fill(const Context& on, index_t n, T value, T* y) { for_each(on, n, Fill<T>{value, y}); }

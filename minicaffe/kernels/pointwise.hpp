@@ -6,31 +6,22 @@
 
 namespace mc {
 
-/// y[i] = f(x[i])
-// e.g. Map1<Scaled<T>, T>
-template <class F, class T> struct Map1 {
-  F f;
-  const T* x;
-  T* y;
-  MC_HD void operator()(index_t i) const { y[i] = f(x[i]); }
-};
+/// f of N values
+template <class F, class T> MC_HD T apply_(const F& f, const T (&v)[1]) { return f(v[0]); }
+template <class F, class T> MC_HD T apply_(const F& f, const T (&v)[2]) { return f(v[0], v[1]); }
+template <class F, class T> MC_HD T apply_(const F& f, const T (&v)[3]) { return f(v[0], v[1], v[2]); }
 
-/// y[i] = f(a[i], b[i])
-// e.g. Map2<Axpy<T>, T>
-template <class F, class T> struct Map2 {
+/// y[i] = f(x[0][i], ...) of N inputs
+// e.g. Map<TripleSum<T>, T, 3>
+template <class F, class T, int N> struct Map {
   F f;
-  const T *a, *b;
+  const T* x[N];
   T* y;
-  MC_HD void operator()(index_t i) const { y[i] = f(a[i], b[i]); }
-};
-
-/// y[i] = f(a[i], b[i], c[i])
-// e.g. Map3<TripleSum<T>, T>
-template <class F, class T> struct Map3 {
-  F f;
-  const T *a, *b, *c;
-  T* y;
-  MC_HD void operator()(index_t i) const { y[i] = f(a[i], b[i], c[i]); }
+  MC_HD void operator()(index_t i) const {  // without a loop, for which compilers keep x in memory
+    if constexpr (N == 1) y[i] = f(x[0][i]);
+    else if constexpr (N == 2) y[i] = f(x[0][i], x[1][i]);
+    else y[i] = f(x[0][i], x[1][i], x[2][i]);
+  }
 };
 
 /// y[i] = value

@@ -15,61 +15,33 @@ template <class T> struct alignas(16) Pack {
 
 MC_HD bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
 
-/// What the three kernels below share: whole packs in strides of the grid, then the elements that are left over.
+/// What the kernels of packs share: whole packs in strides of the grid, then the elements that are left over.
 template <class K> MC_DEVICE void walk_packs(const Thread& t, index_t n, index_t size, bool aligned, const K& k) {
   index_t packs = aligned ? n / size : 0;
   for (index_t i = t.index(); i < packs; i += t.total()) k.pack(i);
   for (index_t i = packs * size + t.index(); i < n; i += t.total()) k.map(i);
 }
 
-/// y[i] = f(x[i])
-template <class F, class T> struct Vector1 {
+/// y[i] = f(x[0][i], ...) of N inputs
+template <class F, class T, int N> struct Vector {
   static constexpr int kThreads = kVectorThreads;
   static constexpr bool kBarriers = false;
   using Shared = NoShared;
-  Map1<F, T> map;
+  Map<F, T, N> map;
   index_t n;
   MC_DEVICE void operator()(const Thread& t, Shared&) const {
-    walk_packs(t, n, Pack<T>::kSize, aligned16(map.x) && aligned16(map.y), *this);
+    bool aligned = aligned16(map.y);
+    for (int k = 0; k < N; ++k) aligned = aligned && aligned16(map.x[k]);
+    walk_packs(t, n, Pack<T>::kSize, aligned, *this);
   }
   MC_DEVICE void pack(index_t i) const {
-    Pack<T> x = reinterpret_cast<const Pack<T>*>(map.x)[i], y;
-    for (int k = 0; k < Pack<T>::kSize; ++k) y.value[k] = map.f(x.value[k]);
-    reinterpret_cast<Pack<T>*>(map.y)[i] = y;
-  }
-};
-
-/// y[i] = f(a[i], b[i])
-template <class F, class T> struct Vector2 {
-  static constexpr int kThreads = kVectorThreads;
-  static constexpr bool kBarriers = false;
-  using Shared = NoShared;
-  Map2<F, T> map;
-  index_t n;
-  MC_DEVICE void operator()(const Thread& t, Shared&) const {
-    walk_packs(t, n, Pack<T>::kSize, aligned16(map.a) && aligned16(map.b) && aligned16(map.y), *this);
-  }
-  MC_DEVICE void pack(index_t i) const {
-    Pack<T> a = reinterpret_cast<const Pack<T>*>(map.a)[i], b = reinterpret_cast<const Pack<T>*>(map.b)[i], y;
-    for (int k = 0; k < Pack<T>::kSize; ++k) y.value[k] = map.f(a.value[k], b.value[k]);
-    reinterpret_cast<Pack<T>*>(map.y)[i] = y;
-  }
-};
-
-/// y[i] = f(a[i], b[i], c[i])
-template <class F, class T> struct Vector3 {
-  static constexpr int kThreads = kVectorThreads;
-  static constexpr bool kBarriers = false;
-  using Shared = NoShared;
-  Map3<F, T> map;
-  index_t n;
-  MC_DEVICE void operator()(const Thread& t, Shared&) const {
-    walk_packs(t, n, Pack<T>::kSize, aligned16(map.a) && aligned16(map.b) && aligned16(map.c) && aligned16(map.y), *this);
-  }
-  MC_DEVICE void pack(index_t i) const {
-    Pack<T> a = reinterpret_cast<const Pack<T>*>(map.a)[i], b = reinterpret_cast<const Pack<T>*>(map.b)[i],
-            c = reinterpret_cast<const Pack<T>*>(map.c)[i], y;
-    for (int k = 0; k < Pack<T>::kSize; ++k) y.value[k] = map.f(a.value[k], b.value[k], c.value[k]);
+    Pack<T> x[N], y;
+    for (int k = 0; k < N; ++k) x[k] = reinterpret_cast<const Pack<T>*>(map.x[k])[i];
+    for (int j = 0; j < Pack<T>::kSize; ++j) {
+      T value[N];
+      for (int k = 0; k < N; ++k) value[k] = x[k].value[j];
+      y.value[j] = apply_(map.f, value);
+    }
     reinterpret_cast<Pack<T>*>(map.y)[i] = y;
   }
 };

@@ -3,7 +3,7 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.rows cimport RowLayer
-from minicaffe.ops.rows.caffe cimport add_rows, gather_rows
+from minicaffe.ops.rows.caffe cimport add_rows, copy_rows
 
 from minicaffe.errors import ConfigError, ShapeError
 
@@ -28,7 +28,7 @@ cdef class BatchReindexLayer(RowLayer):
         cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
         cdef long long row = self.row_bytes(x)
         with nogil:
-            gather_rows(on, chosen.count, index, row, x.data_on(on), y.mutable_data_on(on))
+            copy_rows(on, chosen.count, index, row, False, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[1]:

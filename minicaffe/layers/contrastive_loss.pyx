@@ -3,10 +3,12 @@
 Different from Caffe: a similarity that is no integer is an error; Caffe takes 0.9 for 0.
 """
 
+from libcpp cimport bool as cpp_bool
+
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.loss cimport LossLayer
-from minicaffe.ops.loss.caffe cimport Pairs, contrastive, contrastive_backward, find_fraction
+from minicaffe.ops.loss.caffe cimport contrastive, contrastive_backward, find_fraction
 
 from minicaffe.errors import DataError, ShapeError
 
@@ -30,11 +32,12 @@ cdef class ContrastiveLossLayer(LossLayer):
     exact_num_bottom_blobs = 3
     gradients = 2
 
-    cdef Pairs pairs
+    cdef long long width    # of a row
+    cdef double margin
+    cdef cpp_bool legacy
 
     cpdef layer_setup(self, list bottom, list top):
-        self.pairs.margin = self.param.contrastive_loss_param.margin
-        self.pairs.legacy = self.param.contrastive_loss_param.legacy_version
+        self.margin, self.legacy = self.param.contrastive_loss_param.margin, self.param.contrastive_loss_param.legacy_version
 
     cpdef reshape(self, list bottom, list top):
         LossLayer.reshape(self, bottom, top)
@@ -47,7 +50,7 @@ cdef class ContrastiveLossLayer(LossLayer):
         if bottom[2].count != a.dims[0]:
             raise ShapeError(f"needs one element for each of the {a.dims[0]} pairs, got {list(bottom[2].shape)}",
                              field="bottom[2]")
-        self.pairs.count, self.pairs.width = a.dims[0], a.dims[1]
+        self.width = a.dims[1]
 
     cpdef inspect(self, list bottom):
         cdef Blob similar = bottom[2]
@@ -63,9 +66,11 @@ cdef class ContrastiveLossLayer(LossLayer):
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]
         with nogil:
-            contrastive(on, self.dtype, self.pairs, a.data_on(on), b.data_on(on), similar.data_on(on), coeff / 2, out)
+            contrastive(on, self.dtype, a.dims[0], coeff / 2, out, self.width, a.data_on(on), b.data_on(on), similar.data_on(on),
+                        self.margin, self.legacy)
 
     cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]
         with nogil:
-            contrastive_backward(on, self.dtype, self.pairs, a.data_on(on), b.data_on(on), similar.data_on(on), scale, dx)
+            contrastive_backward(on, self.dtype, a.dims[0], 3 * self.width + 1, self.width, a.data_on(on), b.data_on(on),
+                                 similar.data_on(on), self.margin, self.legacy, scale, dx)

@@ -6,7 +6,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layers.base.window cimport WindowLayer
 from minicaffe.ops.conv.operation cimport Convolution
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, ShapeError, located
 from minicaffe.layers.base.checks import check_size
 
 
@@ -43,12 +43,10 @@ cdef class ConvolutionLayer(WindowLayer):
         if len(self.param.blobs) not in (0, 1 + self.bias_term):
             raise ConfigError(f"give none or {1 + self.bias_term}, got {len(self.param.blobs)}", field="blobs")
         outer, inner = (self.channels, self.num_output) if self.transposed else (self.num_output, self.channels)
-        try:
+        with located(field="convolution_param"):
             self.add_param((outer, inner // self.group, *self.kernel), param.weight_filler, "convolution_param.weight_filler")
             if self.bias_term:
                 self.add_param((self.num_output,), param.bias_filler, "convolution_param.bias_filler")
-        except ShapeError as error:
-            raise error.at(field="convolution_param")
 
     def multiply_adds(self, bottom, top):
         columns = bottom if self.transposed else top    # each weight is used once for each pixel of a plane of these

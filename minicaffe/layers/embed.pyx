@@ -5,7 +5,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.rows cimport RowLayer
 from minicaffe.ops.broadcast.caffe cimport shift_by
 from minicaffe.ops.lanes.caffe cimport Channels
-from minicaffe.ops.rows.caffe cimport add_rows, gather_rows
+from minicaffe.ops.rows.caffe cimport add_rows, copy_rows
 from minicaffe.ops.sums.caffe cimport channel_sums
 
 from minicaffe.errors import ConfigError
@@ -41,7 +41,7 @@ cdef class EmbedLayer(RowLayer):
         cdef long long row = self.row_bytes(weight)
         cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
-            gather_rows(on, x.count, index, row, weight.data_on(on), y)
+            copy_rows(on, x.count, index, row, False, weight.data_on(on), y)
             if b:
                 shift_by(on, self.dtype, Channels(x.count, self.columns, 1), y, y, NULL, b)
 

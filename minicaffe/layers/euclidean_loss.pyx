@@ -18,7 +18,7 @@ cdef class EuclideanLossLayer(LossLayer):
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
         with nogil:
-            squared_distance(on, self.dtype, a.count, a.data_on(on), b.data_on(on), coeff / 2, out)
+            squared_distance(on, self.dtype, a.count, coeff / 2, out, a.data_on(on), b.data_on(on))
 
     cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob a = bottom[0], b = bottom[1]

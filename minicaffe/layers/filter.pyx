@@ -8,7 +8,7 @@ import numpy as np
 from minicaffe.blob cimport INT, Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.rows cimport RowLayer
-from minicaffe.ops.rows.caffe cimport gather_rows, scatter_rows
+from minicaffe.ops.rows.caffe cimport copy_rows
 
 from minicaffe.errors import ConfigError, ShapeError
 
@@ -61,7 +61,7 @@ cdef class FilterLayer(RowLayer):
             row = self.row_bytes(bottom[i])
             x, y = (<Blob> bottom[i]).data_on(on), (<Blob> top[i]).mutable_data_on(on)
             with nogil:
-                gather_rows(on, self.index.count, index, row, x, y)
+                copy_rows(on, self.index.count, index, row, False, x, y)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[len(bottom) - 1]:
@@ -77,7 +77,7 @@ cdef class FilterLayer(RowLayer):
                 row = self.row_bytes(bottom[i])
                 dy, dx = (<Blob> top[i]).diff_on(on), (<Blob> bottom[i]).mutable_diff_on(on)
                 with nogil:
-                    scatter_rows(on, self.index.count, index, row, dy, dx)
+                    copy_rows(on, self.index.count, index, row, True, dy, dx)
 
     def allow_force_backward(self, int bottom_index):
         """The selector, the last bottom, has no gradient."""

@@ -1,5 +1,7 @@
 """HingeLoss (Caffe hinge_loss_layer.cpp)."""
 
+from libcpp cimport bool as cpp_bool
+
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.loss cimport ClassLossLayer
@@ -12,7 +14,7 @@ cdef class HingeLossLayer(ClassLossLayer):
     """``loss = 1/N sum m`` (or ``m^2`` with norm L2), ``m = max(0, 1 - x)`` for the true class, ``max(0, 1 + x)`` for the
     others."""
 
-    cdef bint squared
+    cdef cpp_bool squared
 
     cpdef layer_setup(self, list bottom, list top):
         ClassLossLayer.layer_setup(self, bottom, top)
@@ -21,9 +23,9 @@ cdef class HingeLossLayer(ClassLossLayer):
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
-            hinge(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), self.squared, coeff, out)
+            hinge(on, self.dtype, x.count, coeff, out, self.labels, x.data_on(on), label.data_on(on), self.squared)
 
     cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
-            hinge_backward(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), self.squared, scale, dx)
+            hinge_backward(on, self.dtype, x.count, 4, self.labels, x.data_on(on), label.data_on(on), self.squared, scale, dx)

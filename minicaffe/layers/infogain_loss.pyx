@@ -6,7 +6,7 @@ from minicaffe.layers.base.loss cimport SoftmaxLossLayer
 from minicaffe.ops.loss.caffe cimport infogain, infogain_backward
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.errors import ConfigError, ShapeError, located
 from minicaffe.proto import binary
 
 cdef double FLOOR = 1e-20   # under a probability
@@ -33,11 +33,9 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
         if not param.source:
             raise ConfigError("name a file with the matrix H, or give it as third bottom", field="infogain_loss_param.source")
         caffe.check_path(param.source, "infogain_loss_param.source")
-        try:
+        with located(field="infogain_loss_param.source"):
             stored = binary.read_blob(param.source)
             self.stored = self.new_blob(stored.shape, "H")
-        except Error as error:
-            raise error.at(field="infogain_loss_param.source")
         self.stored.data[...] = stored.data.reshape(stored.shape)
 
     cpdef reshape(self, list bottom, list top):
@@ -54,10 +52,11 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
         cdef Blob label = bottom[1]
         cdef const void* h = self.matrix(bottom).data_on(on)
         with nogil:
-            infogain(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), h, FLOOR, coeff, out)
+            infogain(on, self.dtype, label.count, coeff, out, self.labels, self.p.data_on(on), label.data_on(on), h, FLOOR)
 
     cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob label = bottom[1]
         cdef const void* h = self.matrix(bottom).data_on(on)
         with nogil:
-            infogain_backward(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), h, scale, dx)
+            infogain_backward(on, self.dtype, label.count, 4 * self.labels.classes + 1, self.labels, self.p.data_on(on),
+                              label.data_on(on), h, scale, dx)

@@ -4,7 +4,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.inner_product.operation cimport InnerProduct
 
-from minicaffe.errors import ShapeError
+from minicaffe.errors import ShapeError, located
 from minicaffe.layers.base.checks import axis_of, check_size
 from minicaffe.proto import caffe_pb2
 
@@ -30,12 +30,10 @@ cdef class InnerProductLayer(OperationLayer):
         op.n, op.transpose = param.num_output, param.transpose
         op.learned = self.phase == caffe_pb2.TRAIN and (not self.param.param or self.param.param[0].lr_mult != 0)
         op.k = (<Blob> bottom[0]).count_range(axis_of(bottom[0], param.axis, "inner_product_param.axis"), bottom[0].num_axes)
-        try:
+        with located(field="inner_product_param.num_output"):
             self.add_param((op.k, op.n) if op.transpose else (op.n, op.k), param.weight_filler, "inner_product_param.weight_filler")
             if param.bias_term:
                 self.add_param((op.n,), param.bias_filler, "inner_product_param.bias_filler")
-        except ShapeError as error:
-            raise error.at(field="inner_product_param.num_output")
 
     def multiply_adds(self, bottom, top):
         cdef InnerProduct op = self.op

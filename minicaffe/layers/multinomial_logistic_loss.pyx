@@ -14,7 +14,7 @@ cdef class MultinomialLogisticLossLayer(ClassLossLayer):
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob x = bottom[0], label = bottom[1]
         with nogil:
-            log_loss(on, self.dtype, self.labels, x.data_on(on), label.data_on(on), FLOOR, coeff, out)
+            log_loss(on, self.dtype, label.count, coeff, out, self.labels, x.data_on(on), label.data_on(on), FLOOR)
 
     cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob x = bottom[0], label = bottom[1]

@@ -10,7 +10,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.ops.pooling.operation cimport MAX, STOCHASTIC, Pooling, PoolShape
 
 from minicaffe.common import TEST
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, ShapeError, located
 
 cdef enum:
     FLOOR = 1        # minicaffe.proto PoolingParameter.RoundMode
@@ -96,11 +96,9 @@ cdef class PoolingLayer(DeviceLayer):
         if not s.height * s.width:
             sizes = [0, 0]  # planes without pixels have no windows, whatever the padding
         s.out_height, s.out_width = [max(size, 0) for size in sizes]
-        try:
+        with located(field="pooling_param.pad"):
             for blob in top:
                 blob.reshape_to((x.dims[0], x.dims[1], s.out_height, s.out_width))
-        except ShapeError as error:
-            raise error.at(field="pooling_param.pad")
         if self.mask is not None or len(top) > 1:
             if self.dtype == FLOAT and s.height * s.width > 2**24:
                 raise ShapeError(f"planes of {s.height}x{s.width} have more pixels than a float32 mask can count, "

@@ -33,7 +33,7 @@ from minicaffe.ops.recurrent.caffe cimport (
 from minicaffe.ops.sums.caffe cimport channel_sums
 
 from minicaffe.blob import NUMPY_TYPES
-from minicaffe.errors import ConfigError, DataError, Error, ShapeError
+from minicaffe.errors import ConfigError, DataError, Error, ShapeError, located
 from minicaffe.layer import register_layer
 
 cdef extern from "minicaffe/ops/conv/register_tile.hpp" namespace "mc::cpu":
@@ -131,10 +131,8 @@ cdef class SequenceLayer(DeviceLayer):
         self.acts, self.kept, self.shared = self.new_blob(what="gates"), self.new_blob(what="kept"), self.new_blob(what="static")
         self.scratch, self.packed = self.new_blob(), self.new_blob(what="packed")
         self.first, self.last = [[self.new_blob(what=name) for name in self.states] for _ in range(2)]
-        try:
+        with located(field="recurrent_param.num_output"):
             self.make_params(bottom)
-        except ShapeError as error:
-            raise error.at(field="recurrent_param.num_output")
 
     def make_params(self, list bottom):
         """Make the parameters in Caffe's order."""

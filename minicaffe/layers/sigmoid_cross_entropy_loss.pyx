@@ -57,9 +57,9 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
         with nogil:
-            sigmoid_loss(on, self.dtype, a.count, self.ignore, a.data_on(on), b.data_on(on), coeff, out)
+            sigmoid_loss(on, self.dtype, a.count, coeff, out, self.ignore, a.data_on(on), b.data_on(on))
 
     cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob a = bottom[0], b = bottom[1]
         with nogil:
-            sigmoid_loss_backward(on, self.dtype, a.count, self.ignore, a.data_on(on), b.data_on(on), scale, dx)
+            sigmoid_loss_backward(on, self.dtype, a.count, 10, self.ignore, a.data_on(on), b.data_on(on), scale, dx)

@@ -31,7 +31,7 @@ cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob label = bottom[1]
         with nogil:
-            log_loss(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), FLOAT_MIN, coeff, out)
+            log_loss(on, self.dtype, label.count, coeff, out, self.labels, self.p.data_on(on), label.data_on(on), FLOAT_MIN)
 
     cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob label = bottom[1]

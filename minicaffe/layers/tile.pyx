@@ -4,10 +4,9 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.strips.caffe cimport copy_strips
-from minicaffe.ops.tile.caffe cimport tile_backward
+from minicaffe.ops.strips.caffe cimport copy_strips, tile_backward
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, located
 from minicaffe.layers.base.checks import axis_of
 
 
@@ -31,10 +30,8 @@ cdef class TileLayer(DeviceLayer):
         axis = axis_of(x, self.param.tile_param.axis, "tile_param.axis")
         self.rows, self.inner = x.count_range(0, axis), x.count_range(axis, x.num_axes)
         shape = x.shape
-        try:
+        with located(field="tile_param.tiles"):
             top[0].reshape_to((*shape[:axis], shape[axis] * self.tiles, *shape[axis + 1:]))
-        except ShapeError as error:
-            raise error.at(field="tile_param.tiles")
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if (<Blob> top[0]).count == 0:

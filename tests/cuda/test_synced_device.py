@@ -222,7 +222,7 @@ def test_launches_are_recorded_on_request():
         device.record_launches(False)
     assert not [e for e in quiet if e.kind == "launch"]
     launches = [e for e in events if e.kind == "launch"]
-    assert launches[0].name == "Vector1<Scaled<float>, float>" and launches[0].place == CUDAPlace(0)
+    assert launches[0].name == "Vector<Scaled<float>, float, 1>" and launches[0].place == CUDAPlace(0)
     assert re.fullmatch(r"\dx1x1 blocks of 256 threads; .*\(4000 bytes\)", launches[0].detail)
     assert launches[0].took > 0 and launches[0].nbytes == 4000
     assert device.launches - before == 1 + len(launches) and len(launches) >= 2

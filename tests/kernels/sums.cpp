@@ -23,7 +23,7 @@ CASE(sums) {
         mc::sum_to(on, n, mc::DotTerm<T>{x.data, y.data}, 1.0, false, wide.data);
         expect("dot", wide.data, {dot}, 1e-6 * std::sqrt(n + 1));
         out[0] = 3;
-        mc::sum_typed<mc::AbsTerm>(on, dtype<T>(), n, 0.5, true, out.data, static_cast<const void*>(x.data));
+        mc::sum_to(on, n, mc::AbsTerm<T>{x.data}, 0.5, true, out.data);
         expect("3 + asum / 2", out.data, {3 + asum / 2}, tolerance<T>());
       });
     }

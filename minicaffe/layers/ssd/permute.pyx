@@ -7,7 +7,7 @@ iterations, and no gradient is written that nobody asked for.
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.device.context cimport Context
-from minicaffe.ops.permute.caffe cimport copy_strided
+from minicaffe.ops.strided.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError
 

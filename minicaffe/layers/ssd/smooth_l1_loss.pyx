@@ -48,11 +48,11 @@ cdef class SmoothL1LossLayer(LossLayer):
         cdef Blob x = bottom[0]
         cdef Blob b = bottom[1], w = bottom[2] if len(bottom) > 2 else None
         with nogil:
-            smooth_l1(on, self.dtype, x.count, x.data_on(on), b.data_on(on), w.data_on(on) if w is not None else NULL, coeff, out)
+            smooth_l1(on, self.dtype, x.count, coeff, out, x.data_on(on), b.data_on(on), w.data_on(on) if w is not None else NULL)
 
     cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
         cdef Blob x = bottom[0]
         cdef Blob b = bottom[1], w = bottom[2] if len(bottom) > 2 else None
         with nogil:
-            smooth_l1_backward(on, self.dtype, x.count, x.data_on(on), b.data_on(on), w.data_on(on) if w is not None else NULL,
-                               scale, dx)
+            smooth_l1_backward(on, self.dtype, x.count, 4, x.data_on(on), b.data_on(on),
+                               w.data_on(on) if w is not None else NULL, scale, dx)

@@ -27,67 +27,50 @@ void walk(Threads threads, const Channels& c, const Row& row, const Run& run) {
   }
 }
 
-template <class F, class T>
-void broadcast_unary(Threads threads, const Channels& c, const F& f, const T* x, T* y, T* kept) {
+template <class F, class T, class... More>
+void broadcast(Threads threads, const Channels& c, const F& f, T* y, T* kept, const T* x, More... more) {
+  constexpr int kInputs = 1 + sizeof...(More);
   auto keep = [=](index_t i, index_t n) {
     if (kept) std::memcpy(kept + i, x + i, size_t(n) * sizeof(T));
   };
   walk(threads, c,
        [&](index_t k, index_t i, index_t n) {
          keep(i, n);
-         range(Map1<decltype(f.at(0)), T>{f.at(k), x + i, y + i}, 0, n);
+         range(Map<decltype(f.at(0)), T, kInputs>{f.at(k), x, more..., y}, i, i + n);
        },
        [&](index_t k, index_t i, index_t n) {
          keep(i, n);
-         range(AtEach1<F, T>{f, x + (i - k), y + (i - k)}, k, k + n);
-       });
-}
-
-template <class F, class T>
-void broadcast_binary(Threads threads, const Channels& c, const F& f, const T* a, const T* b, T* y) {
-  walk(threads, c,
-       [&](index_t k, index_t i, index_t n) {
-         range(Map2<decltype(f.at(0)), T>{f.at(k), a + i, b + i, y + i}, 0, n);
-       },
-       [&](index_t k, index_t i, index_t n) {
-         range(AtEach2<F, T>{f, a + (i - k), b + (i - k), y + (i - k)}, k, k + n);
+         range(AtEach<F, T, kInputs>{f, i - k, x, more..., y}, k, k + n);
        });
 }
 
 }  // namespace cpu
 
-/// y = f.at(k)(x); `kept`, unless null, receives a copy of x, for layers that work in place.
-template <class F, class T>
-void broadcast_unary(const Context& on, const Channels& c, const F& f, const T* x, T* y, T* kept = nullptr) {
+/// y = f.at(k)(x), or f.at(k)(x, more); `kept`, unless null, receives a copy of x, for layers that work in place.
+template <class F, class T, class... More>
+void broadcast(const Context& on, const Channels& c, const F& f, T* y, T* kept, const T* x, More... more) {
   if constexpr (std::is_same_v<T, Bf16>) {  // which is in lanes only
-    cpu::map_lanes<T>(on.threads, c, f, x, nullptr, y, kept);
+    cpu::map_lanes(on.threads, c, f, y, kept, x, more...);
   } else if (on.stream) {
     const index_t n = c.outer * c.channels * c.inner;
     if (n > 0)
-      cuda::launch(*on.stream, Broadcast1<F, T>{f, channel_index(c.outer, c.channels, c.inner), n, x, y, kept},
+      cuda::launch(*on.stream,
+                   Broadcast<F, T, 1 + sizeof...(More)>{f, channel_index(c.outer, c.channels, c.inner), n, x, more..., y, kept},
                    cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
   } else if (c.lanes > 1) {
-    cpu::map_lanes<T>(on.threads, c, f, x, nullptr, y, kept);
+    cpu::map_lanes(on.threads, c, f, y, kept, x, more...);
   } else {
-    cpu::broadcast_unary(on.threads, c, f, x, y, kept);
+    cpu::broadcast(on.threads, c, f, y, kept, x, more...);
   }
 }
 
-/// y = f.at(k)(a, b)
+template <class F, class T>
+void broadcast_unary(const Context& on, const Channels& c, const F& f, const T* x, T* y, T* kept = nullptr) {
+  broadcast(on, c, f, y, kept, x);
+}
 template <class F, class T>
 void broadcast_binary(const Context& on, const Channels& c, const F& f, const T* a, const T* b, T* y) {
-  if constexpr (std::is_same_v<T, Bf16>) {
-    cpu::map_lanes<T>(on.threads, c, f, a, b, y);
-  } else if (on.stream) {
-    const index_t n = c.outer * c.channels * c.inner;
-    if (n > 0)
-      cuda::launch(*on.stream, Broadcast2<F, T>{f, channel_index(c.outer, c.channels, c.inner), n, a, b, y},
-                   cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
-  } else if (c.lanes > 1) {
-    cpu::map_lanes<T>(on.threads, c, f, a, b, y);
-  } else {
-    cpu::broadcast_binary(on.threads, c, f, a, b, y);
-  }
+  broadcast(on, c, f, y, static_cast<T*>(nullptr), a, b);
 }
 
 // ---- for callers that know the element type only at run time: `members` are those of the functor

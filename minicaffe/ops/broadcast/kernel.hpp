@@ -81,20 +81,17 @@ template <class T> struct SquareSumBackward {
   MC_HD Scaled<T> at(index_t k) const { return {T(2) * coeff * dy[k]}; }
 };
 
-/// y[k] = f.at(k)(x[k]): one row of outer when inner is 1.
-// e.g. AtEach1<ScaleBy<T>, T>
-template <class F, class T> struct AtEach1 {
+/// y[at + k] = f.at(k)(x[0][at + k], ...) of one or two inputs: one row of outer when inner is 1.
+// e.g. AtEach<PreluBackward<T>, T, 2>
+template <class F, class T, int N> struct AtEach {
   F f;
-  const T* x;
+  index_t at;
+  const T* x[N];
   T* y;
-  MC_HD void operator()(index_t k) const { y[k] = f.at(k)(x[k]); }
-};
-// e.g. AtEach2<PreluBackward<T>, T>
-template <class F, class T> struct AtEach2 {
-  F f;
-  const T *a, *b;
-  T* y;
-  MC_HD void operator()(index_t k) const { y[k] = f.at(k)(a[k], b[k]); }
+  MC_HD void operator()(index_t k) const {
+    if constexpr (N == 1) y[at + k] = f.at(k)(x[0][at + k]);
+    else y[at + k] = f.at(k)(x[0][at + k], x[1][at + k]);
+  }
 };
 
 // ---- on a grid of blocks
@@ -122,52 +119,36 @@ MC_HD ChannelIndex channel_index(index_t outer, index_t channels, index_t inner)
   return index;
 }
 
-/// y = f.at(k)(x); `kept`, unless null, receives x.
-template <class F, class T> struct Broadcast1 {
+/// y = f.at(k)(x[0], ...) of one or two inputs; `kept`, unless null, receives x[0].
+template <class F, class T, int N> struct Broadcast {
   static constexpr int kThreads = kVectorThreads;
   static constexpr bool kBarriers = false;
   using Shared = NoShared;
   F f;
   ChannelIndex channel;
   index_t n;
-  const T* x;
+  const T* x[N];
   T *y, *kept;
   MC_DEVICE void operator()(const Thread& t, Shared&) const {
-    walk_packs(t, n, Pack<T>::kSize, aligned16(x) && aligned16(y) && aligned16(kept), *this);
+    walk_packs(t, n, Pack<T>::kSize, aligned16(x[0]) && aligned16(x[N - 1]) && aligned16(y) && aligned16(kept), *this);
   }
   MC_DEVICE void pack(index_t i) const {
-    Pack<T> from = reinterpret_cast<const Pack<T>*>(x)[i], to;
-    for (int k = 0; k < Pack<T>::kSize; ++k) to.value[k] = f.at(channel(i * Pack<T>::kSize + k))(from.value[k]);
+    Pack<T> from[N], to;
+    for (int k = 0; k < N; ++k) from[k] = reinterpret_cast<const Pack<T>*>(x[k])[i];
+    for (int j = 0; j < Pack<T>::kSize; ++j) {
+      T value[N];
+      for (int k = 0; k < N; ++k) value[k] = from[k].value[j];
+      to.value[j] = apply_(f.at(channel(i * Pack<T>::kSize + j)), value);
+    }
     reinterpret_cast<Pack<T>*>(y)[i] = to;
-    if (kept) reinterpret_cast<Pack<T>*>(kept)[i] = from;
+    if (kept) reinterpret_cast<Pack<T>*>(kept)[i] = from[0];
   }
   MC_DEVICE void map(index_t i) const {
-    T from = x[i], to = f.at(channel(i))(from);
-    y[i] = to;
-    if (kept) kept[i] = from;
+    T value[N];
+    for (int k = 0; k < N; ++k) value[k] = x[k][i];
+    y[i] = apply_(f.at(channel(i)), value);
+    if (kept) kept[i] = value[0];
   }
-};
-
-/// y = f.at(k)(a, b)
-template <class F, class T> struct Broadcast2 {
-  static constexpr int kThreads = kVectorThreads;
-  static constexpr bool kBarriers = false;
-  using Shared = NoShared;
-  F f;
-  ChannelIndex channel;
-  index_t n;
-  const T *a, *b;
-  T* y;
-  MC_DEVICE void operator()(const Thread& t, Shared&) const {
-    walk_packs(t, n, Pack<T>::kSize, aligned16(a) && aligned16(b) && aligned16(y), *this);
-  }
-  MC_DEVICE void pack(index_t i) const {
-    Pack<T> left = reinterpret_cast<const Pack<T>*>(a)[i], right = reinterpret_cast<const Pack<T>*>(b)[i], to;
-    for (int k = 0; k < Pack<T>::kSize; ++k)
-      to.value[k] = f.at(channel(i * Pack<T>::kSize + k))(left.value[k], right.value[k]);
-    reinterpret_cast<Pack<T>*>(y)[i] = to;
-  }
-  MC_DEVICE void map(index_t i) const { y[i] = f.at(channel(i))(a[i], b[i]); }
 };
 
 }  // namespace mc

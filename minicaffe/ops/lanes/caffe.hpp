@@ -102,7 +102,7 @@ template <class T> void clear_padding(const Channels& c, T* y) {
 }
 
 template <class T, class F>
-void map_lanes(Threads threads, const Channels& c, const F& f, const T* a, const T* b, T* y, T* kept = nullptr) {
+void map_lanes(Threads threads, const Channels& c, const F& f, T* y, T* kept, const T* a, const T* b = nullptr) {
   if constexpr (!std::is_same_v<T, double>) {  // of which no engine has layouts
     each_lane_row<LaneMap<F, T>::template Rows>(threads, c, f, a, b, y, kept);
     clear_padding(c, y);

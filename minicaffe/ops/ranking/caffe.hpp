@@ -32,7 +32,7 @@ inline double count_by_class(int dtype, const Labels& s, index_t top_k, const vo
 /// out[0] = the number of positions that are right, divided by `of`
 inline void count_correct(const Context& on, int dtype, const Labels& s, index_t top_k, const void* score, const void* label,
                           double of, void* out) {
-  sum_typed<CorrectTerm>(on, dtype, s.outer * s.inner, 1.0, false, out, s, score, label, top_k);
+  sum_typed<CorrectTerm>(on, dtype, s.outer * s.inner, 1.0, out, s, score, label, top_k);
   map1<Divided>(on, dtype, 1, out, out, of);  // a division, since 17 / 40 is not 17 (1 / 40)
 }
 

@@ -35,13 +35,6 @@ inline void copy_rows(const Context& on, index_t n, const int* index, index_t by
   });
 }
 
-inline void gather_rows(const Context& on, index_t n, const int* index, index_t bytes, const void* x, void* y) {
-  copy_rows(on, n, index, bytes, false, x, y);
-}
-inline void scatter_rows(const Context& on, index_t n, const int* index, index_t bytes, const void* x, void* y) {
-  copy_rows(on, n, index, bytes, true, x, y);
-}
-
 /// y[index[m]] += x[m] for rows of `columns` values. Threads share the columns, so each sum keeps the order of m.
 inline void add_rows(const Context& on, int dtype, index_t n, const int* index, index_t columns, const void* x, void* y) {
   if (on.stream) return each_typed<AddRows>(on, dtype, columns, 1, n, columns, index, x, y);
@@ -50,7 +43,7 @@ inline void add_rows(const Context& on, int dtype, index_t n, const int* index, 
     parallel(on.threads, columns, std::max<index_t>(1, cpu::kGrain / std::max<index_t>(1, n)), [&](int, index_t b, index_t e) {
       for (index_t m = 0; m < n; ++m) {
         T* to = static_cast<T*>(y) + index[m] * columns;
-        cpu::range(Map2<Axpy<T>, T>{{T(1)}, static_cast<const T*>(x) + m * columns, to, to}, b, e);
+        cpu::range(Map<Axpy<T>, T, 2>{{T(1)}, {static_cast<const T*>(x) + m * columns, to}, to}, b, e);
       }
     });
   });

@@ -1,20 +1,20 @@
-// y = f(x...) for one, two or three inputs in strides, on CPU or device.
+// Copies between tensors of one shape whose elements lie in different orders, on CPU or device.
 //
-// Axes are sorted by the strides of y and joined where all tensors step from one into the next (THC's collapseDims). What is
-// left decides: a single axis of stride 1 is contiguous data and takes the vectorised path; where an input is contiguous along
-// another axis than y, CPU and device go by tiles; the rest computes offsets from indices.
+// Axes are sorted by the strides of y and joined where both tensors step from one into the next (THC's collapseDims). What is
+// left decides: a single axis of stride 1 is contiguous data and takes the vectorised path; where x is contiguous along another
+// axis than y, CPU and device go by tiles; the rest computes offsets from indices.
 #pragma once
 #include "minicaffe/ops/strided/kernel.hpp"
 #include "minicaffe/device/context.hpp"
 
 namespace mc {
 
-/// The shape of N tensors and their strides in elements, which may be negative, and 0 for all but the first, the output.
-template <int N> struct Strides {
+/// The shape of two tensors, y and x, and their strides in elements, which may be negative, and 0 for x.
+struct Strides {
   static constexpr int kMaxAxes = 32;
   int axes = 0;
   index_t size[kMaxAxes];
-  index_t stride[kMaxAxes][N];
+  index_t stride[kMaxAxes][2];
 
   index_t count() const {
     index_t n = 1;
@@ -23,187 +23,136 @@ template <int N> struct Strides {
   }
   /// Whether all indices and offsets fit in 31 bits.
   bool narrow() const {
-    index_t most = 2147483647ll, reach[N] = {};
+    index_t most = 2147483647ll, reach[2] = {};
     for (int a = 0; a < axes; ++a)
-      for (int t = 0; t < N; ++t) reach[t] += (size[a] - 1) * std::abs(stride[a][t]);
-    return count() <= most && *std::max_element(reach, reach + N) <= most;
+      for (int t = 0; t < 2; ++t) reach[t] += (size[a] - 1) * std::abs(stride[a][t]);
+    return count() <= most && std::max(reach[0], reach[1]) <= most;
   }
-  bool contiguous() const {
-    if (axes == 0) return true;
-    return axes == 1 && std::all_of(stride[0], stride[0] + N, [](index_t s) { return s == 1; });
-  }
-  void move(int from, int to) {
-    size[to] = size[from];
-    std::copy(stride[from], stride[from] + N, stride[to]);
-  }
+  bool contiguous() const { return axes == 0 || (axes == 1 && stride[0][0] == 1 && stride[0][1] == 1); }
   void remove(int axis) {
-    for (int a = axis + 1; a < axes; ++a) move(a, a - 1);
+    std::copy(size + axis + 1, size + axes, size + axis);
+    for (int a = axis + 1; a < axes; ++a) std::copy(stride[a], stride[a] + 2, stride[a - 1]);
     --axes;
   }
-  /// Drop axes of size 1, sort axes so that y's strides decrease (then those of the inputs), join neighbours.
+  /// Drop axes of size 1, sort axes so that y's strides decrease (then those of x), join neighbours.
   void collapse() {
     for (int a = axes - 1; a >= 0; --a)
       if (size[a] == 1) remove(a);
     for (int a = 1; a < axes; ++a)
       for (int b = a; b > 0 && later(b - 1, b); --b) {
         std::swap(size[b - 1], size[b]);
-        std::swap_ranges(stride[b], stride[b] + N, stride[b - 1]);
+        std::swap(stride[b - 1], stride[b]);
       }
     for (int a = axes - 1; a > 0; --a) {
-      bool joined = true;
-      for (int t = 0; t < N; ++t) joined = joined && stride[a - 1][t] == stride[a][t] * size[a];
-      if (!joined) continue;
+      if (stride[a - 1][0] != stride[a][0] * size[a] || stride[a - 1][1] != stride[a][1] * size[a]) continue;
       size[a] *= size[a - 1];
       remove(a - 1);
     }
   }
   /// Whether axis a moves through memory in smaller steps than axis b.
   bool later(int a, int b) const {
-    for (int t = 0; t < N; ++t)
-      if (std::abs(stride[a][t]) != std::abs(stride[b][t])) return std::abs(stride[a][t]) < std::abs(stride[b][t]);
-    return false;
+    const int t = std::abs(stride[a][0]) == std::abs(stride[b][0]);
+    return std::abs(stride[a][t]) < std::abs(stride[b][t]);
   }
-  template <class Index> OffsetInfo<Index, N> offset_info() const {
-    OffsetInfo<Index, N> info = {};
+  template <class Index> OffsetInfo<Index, 2> offset_info() const {
+    OffsetInfo<Index, 2> info = {};
     info.axes = std::max(axes, 1);
     info.size.set(0, 1);
     for (int a = 0; a < axes; ++a) {
       info.size.set(a, size[a]);
-      for (int t = 0; t < N; ++t) info.stride[a][t] = Index(stride[a][t]);
+      for (int t = 0; t < 2; ++t) info.stride[a][t] = Index(stride[a][t]);
     }
     return info;
   }
 };
 
-/// Find the axes p, along which y is contiguous, and q, along which an input is that is not so along p; whether there are such,
-/// long enough that tiles are not nearly empty.
-template <int N> bool tile_axes(const Strides<N + 1>& s, int* p, int* q) {
-  *p = s.axes - 1, *q = -1;
-  if (s.axes < 2 || s.stride[*p][0] != 1) return false;
-  for (int a = 0; a < *p && *q < 0; ++a)
-    for (int k = 0; k < N; ++k)
-      if (s.stride[a][k + 1] == 1 && s.stride[*p][k + 1] != 1) *q = a;
-  return *q >= 0 && s.size[*p] >= 8 && s.size[*q] >= 8;
-}
-
 namespace cpu {
 
-/// One tile: the cache lines of a turned input stay in the cache until all of each is used.
-template <class F, class T, int N> struct TileLoop {
-  F f;
-  index_t p_size, q_size, p_tiles, q_tiles, p_stride[N + 1], q_stride[N + 1];
-  OffsetInfo<unsigned long long, N + 1> others;  // the other axes
-  const T* x[N];
+/// One tile: the cache lines of x stay in the cache until all of each is used.
+template <class T> struct TileLoop {
+  index_t p_size, q_size, p_tiles, q_tiles, p_stride[2], q_stride[2];
+  OffsetInfo<unsigned long long, 2> others;  // the other axes
+  const T* x;
   T* y;
   MC_HD void operator()(index_t i) const {
     const index_t rest = i / p_tiles, other = rest / q_tiles;
     const index_t p0 = (i - rest * p_tiles) * kTile, q0 = (rest - other * q_tiles) * kTile;
     const index_t p1 = min_<index_t>(p0 + kTile, p_size), q1 = min_<index_t>(q0 + kTile, q_size);
-    index_t start[N + 1];
+    index_t start[2];
     others.offsets(other, start);
     for (index_t q = q0; q < q1; ++q)
-      for (index_t p = p0; p < p1; ++p) {
-        T value[N];
-        for (int k = 0; k < N; ++k) value[k] = x[k][start[k + 1] + p * p_stride[k + 1] + q * q_stride[k + 1]];
-        y[start[0] + p * p_stride[0] + q * q_stride[0]] = apply_(f, value);
-      }
+      for (index_t p = p0; p < p1; ++p)
+        y[start[0] + p * p_stride[0] + q * q_stride[0]] = x[start[1] + p * p_stride[1] + q * q_stride[1]];
   }
 };
 
-/// Run by tiles if that is better; return whether.
-template <class F, class T, int N>
-bool map_tiles(Threads threads, Strides<N + 1> s, const F& f, const T* const (&x)[N], T* y) {
-  int p, q;
-  if (!tile_axes<N>(s, &p, &q)) return false;
-  TileLoop<F, T, N> loop = {f, s.size[p], s.size[q], (s.size[p] + kTile - 1) / kTile, (s.size[q] + kTile - 1) / kTile,
-                            {}, {}, {}, {}, y};
-  std::copy(s.stride[p], s.stride[p] + N + 1, loop.p_stride);
-  std::copy(s.stride[q], s.stride[q] + N + 1, loop.q_stride);
-  std::copy(x, x + N, loop.x);
-  const index_t tiles = loop.p_tiles * loop.q_tiles * (s.count() / (loop.p_size * loop.q_size));
-  s.remove(p);  // the last axis, so that q keeps its number
-  s.remove(q);
-  loop.others = s.template offset_info<unsigned long long>();
-  for_each(threads, tiles, loop, kTile * kTile);
-  return true;
-}
-
 }  // namespace cpu
 
-namespace cuda {
-
-/// Run by tiles if that is better; return whether.
-template <class F, class T, int N>
-bool map_tiles(Stream& stream, Strides<N + 1> s, const F& f, const T* const (&x)[N], T* y) {
-  int p, q;
-  if (!s.narrow() || !tile_axes<N>(s, &p, &q)) return false;
-  auto turned = [&](int axis, int k) { return s.stride[axis][k + 1] == 1 && s.stride[p][k + 1] != 1; };
-  index_t p_tiles = (s.size[p] + kTile - 1) / kTile, q_tiles = (s.size[q] + kTile - 1) / kTile;
-  index_t blocks = p_tiles * q_tiles * (s.count() / (s.size[p] * s.size[q]));
-  TiledMap<F, T, N> map = {};
-  map.f = f;
-  map.p_size = unsigned(s.size[p]);
-  map.q_size = unsigned(s.size[q]);
-  set_divisor(map.p_tiles, p_tiles);
-  set_divisor(map.q_tiles, q_tiles);
-  std::copy(s.stride[p], s.stride[p] + N + 1, map.p_stride);
-  std::copy(s.stride[q], s.stride[q] + N + 1, map.q_stride);
-  for (int k = 0; k < N; ++k) map.turned[k] = turned(q, k), map.x[k] = x[k];
-  map.y = y;
-  s.remove(p);
-  s.remove(q);
-  map.others = s.template offset_info<unsigned>();
-  launch(stream, map, unsigned(blocks));
+/// Copy by tiles if that is better: where there are an axis p, the last, along which y is contiguous, and an axis q, along which x is
+/// but not along p, both long enough that tiles are not nearly empty. Return whether.
+template <class T> bool copy_tiles(const Context& on, Strides s, const T* x, T* y) {
+  const int p = s.axes - 1;
+  int q = 0;
+  while (q < p && s.stride[q][1] != 1) ++q;
+  if (q >= p || s.stride[p][0] != 1 || s.stride[p][1] == 1 || s.size[p] < 8 || s.size[q] < 8 || (on.stream && !s.narrow())) return false;
+  const index_t p_tiles = (s.size[p] + kTile - 1) / kTile, q_tiles = (s.size[q] + kTile - 1) / kTile;
+  const index_t tiles = p_tiles * q_tiles * (s.count() / (s.size[p] * s.size[q]));
+  auto fill = [&](auto& copy) {
+    using Size = decltype(copy.p_size);
+    copy.p_size = Size(s.size[p]), copy.q_size = Size(s.size[q]);
+    std::copy(s.stride[p], s.stride[p] + 2, copy.p_stride);
+    std::copy(s.stride[q], s.stride[q] + 2, copy.q_stride);
+    s.remove(p);  // the last axis, so that q keeps its number
+    s.remove(q);
+    copy.x = x, copy.y = y;
+  };
+  if (on.stream) {
+    TiledCopy<T> copy = {};
+    fill(copy);
+    set_divisor(copy.p_tiles, p_tiles);
+    set_divisor(copy.q_tiles, q_tiles);
+    copy.others = s.offset_info<unsigned>();
+    cuda::launch(*on.stream, copy, unsigned(tiles));
+  } else {
+    cpu::TileLoop<T> copy = {};
+    fill(copy);
+    copy.p_tiles = p_tiles, copy.q_tiles = q_tiles;
+    copy.others = s.offset_info<unsigned long long>();
+    cpu::for_each(on.threads, tiles, copy, kTile * kTile);
+  }
   return true;
 }
 
-}  // namespace cuda
-
-/// y = f(x[0], ...), of collapsed strides.
-template <class F, class T, int N>
-void map_collapsed(const Context& on, Strides<N + 1> s, const F& f, const T* const (&x)[N], T* y) {
-  if (s.contiguous()) {
-    if constexpr (N == 1) return map(on, s.count(), f, x[0], y);
-    if constexpr (N == 2) return map(on, s.count(), f, x[0], x[1], y);
-    if constexpr (N == 3) return map(on, s.count(), f, x[0], x[1], x[2], y);
-  }
+/// y = x, of collapsed strides.
+template <class T> void copy_collapsed(const Context& on, Strides s, const T* x, T* y) {
+  if (s.contiguous()) return map(on, s.count(), Same<T>{}, x, y);
   if (s.axes > kMaxStridedAxes) {  // rare enough for a launch to each index of the outermost axis
-    const T* from[N];
-    index_t outermost = s.size[0], step[N + 1];
-    std::copy(s.stride[0], s.stride[0] + N + 1, step);
+    const index_t outermost = s.size[0], y_step = s.stride[0][0], x_step = s.stride[0][1];
     s.remove(0);
-    for (index_t i = 0; i < outermost; ++i) {
-      for (int k = 0; k < N; ++k) from[k] = x[k] + i * step[k + 1];
-      map_collapsed(on, s, f, from, y + i * step[0]);
-    }
+    for (index_t i = 0; i < outermost; ++i) copy_collapsed(on, s, x + i * x_step, y + i * y_step);
     return;
   }
-  if (on.stream ? cuda::map_tiles(*on.stream, s, f, x, y) : cpu::map_tiles(on.threads, s, f, x, y)) return;
+  if (copy_tiles(on, s, x, y)) return;
   auto run = [&](auto index) {
     using Index = decltype(index);
-    StridedMap<F, T, N, Index> map = {f, s.template offset_info<Index>(), {}, y};
-    std::copy(x, x + N, map.x);
-    for_each(on, s.count(), map, 4);
+    for_each(on, s.count(), StridedCopy<T, Index>{s.offset_info<Index>(), x, y}, 4);
   };
   s.narrow() ? run(0u) : run(0ull);
 }
 
-/// y = f(x[0], ...) for tensors of one shape. Strides are in elements; an input may repeat its values by strides of 0. In place
-/// is allowed where the input has y's strides.
-template <class F, class T, int N>
-void map_strided(const Context& on, int axes, const index_t* sizes, const F& f, const T* const (&x)[N],
-                 const index_t* const (&x_strides)[N], T* y, const index_t* y_strides) {
-  static_assert(N <= kMaxStridedInputs, "a functor takes at most three inputs");
-  Strides<N + 1> s;
+/// y = x for tensors of one shape and an element type known at run time. Strides are in elements; x may repeat its values by strides
+/// of 0.
+inline void copy_strided(const Context& on, int dtype, int axes, const index_t* sizes, const void* x, const index_t* x_strides,
+                         void* y, const index_t* y_strides) {
+  Strides s;
   s.axes = axes;
-  for (int a = 0; a < axes; ++a) {
-    s.size[a] = sizes[a];
-    s.stride[a][0] = y_strides[a];
-    for (int k = 0; k < N; ++k) s.stride[a][k + 1] = x_strides[k][a];
-  }
+  for (int a = 0; a < axes; ++a) s.size[a] = sizes[a], s.stride[a][0] = y_strides[a], s.stride[a][1] = x_strides[a];
   if (s.count() == 0) return;
   s.collapse();
-  map_collapsed(on, s, f, x, y);
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    copy_collapsed(on, s, static_cast<const T*>(x), static_cast<T*>(y));
+  });
 }
 
 }  // namespace mc

@@ -1,4 +1,4 @@
-// Element-wise functors on tensors whose elements lie in strides: slices, transposed views, values repeated by a stride of 0.
+// Tensors whose elements lie in strides: slices, transposed views, values repeated by a stride of 0.
 #pragma once
 #include "minicaffe/kernels/divider.hpp"
 #include "minicaffe/kernels/grid.hpp"
@@ -6,7 +6,6 @@
 namespace mc {
 
 constexpr int kMaxStridedAxes = 8;  // after neighbouring axes have been joined (ops/strided/caffe.hpp)
-constexpr int kMaxStridedInputs = 3;
 
 MC_HD index_t signed_(unsigned x) { return int(x); }
 MC_HD index_t signed_(unsigned long long x) { return index_t(x); }
@@ -34,44 +33,35 @@ template <class Index, int N, int Axes = kAnyAxes> struct OffsetInfo {
   }
 };
 
-template <class F, class T> MC_HD T apply_(const F& f, const T (&v)[1]) { return f(v[0]); }
-template <class F, class T> MC_HD T apply_(const F& f, const T (&v)[2]) { return f(v[0], v[1]); }
-template <class F, class T> MC_HD T apply_(const F& f, const T (&v)[3]) { return f(v[0], v[1], v[2]); }
-
-/// y = f(x[0], ...) at one index. Tensor 0 of the offsets is y, tensor 1 + k is x[k].
-// e.g. StridedMap<Scaled<T>, T, 1, unsigned>
-template <class F, class T, int N, class Index> struct StridedMap {
-  F f;
-  OffsetInfo<Index, N + 1> info;
-  const T* x[N];
+/// y = x at one index. Tensor 0 of the offsets is y, tensor 1 is x.
+// e.g. StridedCopy<T, unsigned>
+template <class T, class Index> struct StridedCopy {
+  OffsetInfo<Index, 2> info;
+  const T* x;
   T* y;
   MC_HD void operator()(index_t i) const {
-    index_t offset[N + 1];
-    T value[N];
+    index_t offset[2];
     info.offsets(i, offset);
-    for (int k = 0; k < N; ++k) value[k] = x[k][offset[k + 1]];
-    y[offset[0]] = apply_(f, value);
+    y[offset[0]] = x[offset[1]];
   }
 };
 
 constexpr int kTile = 32;
 
-/// The same for tensors that do not agree which axis is contiguous: along `p` it is y's, along `q` that of the turned inputs.
-/// A block takes a tile of kTile x kTile elements; it reads a turned input along q and hands it over in shared memory, so that
-/// every access to global memory is one of neighbours.
-template <class F, class T, int N> struct TiledMap {
+/// The same for tensors that do not agree which axis is contiguous: along `p` it is y's, along `q` that of x.
+/// A block takes a tile of kTile x kTile elements; it reads x along q and hands it over in shared memory, so that every access to
+/// global memory is one of neighbours.
+template <class T> struct TiledCopy {
   static constexpr int kThreads = 256;
   static constexpr bool kBarriers = true;
   struct Shared {
-    T tile[N][kTile][kTile + 1];  // an odd pitch, so that the elements of a column are in different banks
+    T tile[kTile][kTile + 1];  // an odd pitch, so that the elements of a column are in different banks
   };
-  F f;
   unsigned p_size, q_size;
   IntDivider<unsigned> p_tiles, q_tiles;
-  OffsetInfo<unsigned, N + 1> others;  // the other axes
-  index_t p_stride[N + 1], q_stride[N + 1];
-  int turned[N];
-  const T* x[N];
+  OffsetInfo<unsigned, 2> others;  // the other axes
+  index_t p_stride[2], q_stride[2];
+  const T* x;
   T* y;
 
   MC_DEVICE void operator()(const Thread& t, Shared& room) const {
@@ -79,24 +69,14 @@ template <class F, class T, int N> struct TiledMap {
     const unsigned p0 = (t.block() - rest * p_tiles.divisor) * kTile, q0 = (rest - other * q_tiles.divisor) * kTile;
     const unsigned column = t.thread() % kTile, first = t.thread() / kTile;
     constexpr unsigned kRows = kThreads / kTile;
-    index_t start[N + 1];
+    index_t start[2];
     others.offsets(other, start);
-#pragma unroll
-    for (int k = 0; k < N; ++k)
-      if (turned[k] && q0 + column < q_size)
-        for (unsigned row = first; row < kTile; row += kRows)
-          if (p0 + row < p_size)
-            room.tile[k][row][column] = x[k][start[k + 1] + (p0 + row) * p_stride[k + 1] + (q0 + column) * q_stride[k + 1]];
+    for (unsigned row = first; row < kTile && q0 + column < q_size; row += kRows)
+      if (p0 + row < p_size) room.tile[row][column] = x[start[1] + (p0 + row) * p_stride[1] + (q0 + column) * q_stride[1]];
     t.barrier();
-    if (p0 + column >= p_size) return;
-    for (unsigned row = first; row < kTile && q0 + row < q_size; row += kRows) {
-      const index_t p = p0 + column, q = q0 + row;
-      T value[N];
-#pragma unroll
-      for (int k = 0; k < N; ++k)
-        value[k] = turned[k] ? room.tile[k][column][row] : x[k][start[k + 1] + p * p_stride[k + 1] + q * q_stride[k + 1]];
-      y[start[0] + p * p_stride[0] + q * q_stride[0]] = apply_(f, value);
-    }
+    for (unsigned row = first; row < kTile && q0 + row < q_size; row += kRows)
+      if (p0 + column < p_size)
+        y[start[0] + (p0 + column) * p_stride[0] + (q0 + row) * q_stride[0]] = room.tile[column][row];
   }
 };
 

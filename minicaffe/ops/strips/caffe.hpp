@@ -1,7 +1,7 @@
 // Copying strips and boxes: pieces of rows that lie at equal distances in two blobs. Only bytes move, always multiples of 4.
 #pragma once
 #include "minicaffe/ops/strips/kernel.hpp"
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/typed.hpp"
 
 namespace mc {
 

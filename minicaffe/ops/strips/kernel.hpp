@@ -1,4 +1,5 @@
-// Copying strips and boxes, one 4-byte word a time, for the grid of a device. Sizes of the last axis are in words.
+// Copying strips and boxes, one 4-byte word a time, for the grid of a device, where sizes of the last axis are in words; the sum of
+// repeated strips.
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 
@@ -33,6 +34,19 @@ struct BoxCopy {
     }
     if (back) array[position] = box[i];
     else box[i] = array[position];
+  }
+};
+
+/// The gradient of Tile: dx[o][j] = the sum over t of dy[o][t][j], for strips of `inner` elements and `tiles` copies
+template <class T> struct TileBackward {
+  index_t inner, tiles;
+  const T* dy;
+  T* dx;
+  MC_HD void operator()(index_t i) const {
+    index_t o = i / inner, j = i - o * inner;
+    T sum = T(0);
+    for (index_t t = 0; t < tiles; ++t) sum += dy[(o * tiles + t) * inner + j];
+    dx[i] = sum;
   }
 };
 

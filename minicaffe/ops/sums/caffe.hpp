@@ -92,10 +92,10 @@ void channel_sums(const Context& on, const Channels& c, const Term& term, double
 // ---- for callers that know the element type only at run time: `members` are those of the term
 
 template <template <class> class Term, class... P>
-void sum_typed(const Context& on, int dtype, index_t n, double coeff, bool add, void* out, P... members) {
+void sum_typed(const Context& on, int dtype, index_t n, double coeff, void* out, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    sum_to(on, n, make<Term<T>>(member<T>(members)...), coeff, add, member<T>(out));
+    sum_to(on, n, make<Term<T>>(member<T>(members)...), coeff, false, member<T>(out));
   });
 }
 

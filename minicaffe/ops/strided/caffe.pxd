@@ -1,5 +1,5 @@
 from minicaffe.device.context cimport Context
 
-cdef extern from "minicaffe/ops/permute/caffe.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/ops/strided/caffe.hpp" namespace "mc" nogil:
     void copy_strided(const Context&, int dtype, int axes, const long long* sizes, const void* x, const long long* x_strides,
                       void* y, const long long* y_strides)
