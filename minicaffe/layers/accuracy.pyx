@@ -11,7 +11,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.layers.base.labels cimport count_labels, see_labels
 from minicaffe.ops.loss.caffe cimport Labels, kNoLabel
-from minicaffe.ops.ranking.caffe cimport count_by_class, count_correct
+from minicaffe.ops.ranking.caffe cimport count_correct
 
 from minicaffe.errors import ConfigError
 from minicaffe.layers.base.checks import axis_of
@@ -78,13 +78,15 @@ cdef class AccuracyLayer(DeviceLayer):
         return None
 
     cdef int forward_by_class(self, list bottom, list top, long long valid) except -1:
-        """Count for each class too, on the host in GPU mode too: it is a walk over the labels."""
-        cdef const void* score = (<Blob> bottom[0]).cpu_data_ptr()
-        cdef const void* label = (<Blob> bottom[1]).cpu_data_ptr()
-        cdef double[::1] right = np.empty(self.labels.classes)
-        cdef double[::1] of_class = np.empty_like(right)
-        cdef double correct
-        if self.labels.classes:
-            correct = count_by_class(self.dtype, self.labels, self.top_k, score, label, &right[0], &of_class[0])
-            (<Blob> top[0]).data[...] = correct / valid if valid else 0
-            (<Blob> top[1]).data[...] = np.asarray(right) / np.maximum(of_class, 1)
+        """Count for each class too, on the host in GPU mode too."""
+        shape = self.labels.outer, self.labels.classes, self.labels.inner
+        scores, labels = bottom[0].cpu_data.reshape(shape), bottom[1].cpu_data.reshape(shape[0], 1, shape[2])
+        if not shape[1]:
+            return 0
+        counted = labels != self.labels.ignore
+        classes = np.where(counted, labels, 0).astype(np.int64)
+        mine = np.take_along_axis(scores, classes, 1)
+        right = counted & (mine == mine) & ((scores >= mine).sum(1, keepdims=True) <= self.top_k)
+        of_class = np.bincount(classes[counted], minlength=shape[1])
+        top[0].data[...] = right.sum() / valid if valid else 0
+        top[1].data[...] = np.bincount(classes[right], minlength=shape[1]) / np.maximum(of_class, 1)

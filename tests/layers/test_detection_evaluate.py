@@ -162,7 +162,7 @@ def test_wrong_bottoms():
                             ((0, 2, 1, 1.5), r"bottom\[0\]: row 2: image .* and label 1.5 must be integers; round"),
                             ((1, 2, 0, 0.5), r"bottom\[1\]: row 2: image 0.5 and label .* must be integers"),
                             ((1, 2, 1, 0), r"bottom\[1\]: row 2: label 0 of image .* is background"),
-                            ((1, 4, 0, -3), r"bottom\[1\]: row 4: label . of image -3 is of no image")):
+                            ((1, 4, 0, -3), r"bottom\[1\]: row 4: image -3 is not in the batch")):
         arrays = [found.copy(), known.copy()]
         bottom, row, column, value = change
         arrays[bottom][0, 0, row, column] = value

@@ -15,8 +15,9 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.data.label_map import read_name_sizes
 from minicaffe.data.resize import boxes_to_pixels, check_resize
-from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import in_field, state_numbers
+from minicaffe.layers.ssd.detection_output import check_rows
 
 cdef extern from "minicaffe/ops/boxes/detection_evaluate.hpp" namespace "mc::cpu" nogil:
     struct EvaluateRule:
@@ -91,8 +92,8 @@ cdef class DetectionEvaluateLayer(Layer):
     cpdef forward_cpu(self, list bottom, list top):
         detections = bottom[0].cpu_data.reshape(-1, 7).astype(float)
         objects = bottom[1].cpu_data.reshape(-1, 8).astype(float)
-        self._check(detections, 0, detections[:, 1] != -1)
-        self._check(objects, 1, objects[:, 0] != -1)
+        check_rows(detections, detections[:, 1] != -1, 2**31, self.rule.classes, self.rule.background, "bottom[0]")
+        check_rows(objects, objects[:, 0] != -1, 2**31, self.rule.classes, self.rule.background, "bottom[1]")
         if self.sizes is not None:
             self._to_pixels(detections[:, 3:], detections[:, 0], objects[:, 3:7], objects[:, 0])
         cdef const double[::1] found = detections.reshape(-1), known = objects.reshape(-1)
@@ -104,23 +105,6 @@ cdef class DetectionEvaluateLayer(Layer):
         top[0].reshape(1, 1, rows.size() // 5, 5)
         if rows.size():
             top[0].data.reshape(-1)[...] = <double[:rows.size()]> rows.data()
-
-    def _check(self, rows, bottom, counts):
-        """Raise DataError for the first row that counts and has a wrong image or label."""
-        image, label = rows[:, 0], rows[:, 1]
-        fraction = counts & ((np.floor(image) < image) | (np.floor(label) < label))
-        if fraction.any():
-            i = int(fraction.argmax())
-            raise DataError(f"row {i}: image {image[i]} and label {label[i]} must be integers; round them in the data",
-                            field=f"bottom[{bottom}]")
-        wrong = counts & ~((image >= 0) & (image < 2**31) & (label >= 0) & (label < self.rule.classes)
-                           & (label.round() != self.rule.background))
-        if wrong.any():
-            i = int(wrong.argmax())
-            what = ("background" if label[i] == self.rule.background else
-                    f"outside 0..{self.rule.classes - 1}") if image[i] >= 0 else "of no image"
-            raise DataError(f"row {i}: label {label[i]:g} of image {image[i]:g} is {what}; mend the data or num_classes",
-                            field=f"bottom[{bottom}]")
 
     def _to_pixels(self, found, found_images, known, known_images):
         """Map boxes of this batch to pixels, in place; how many images it has shows in the rows."""

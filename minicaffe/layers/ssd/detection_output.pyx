@@ -13,6 +13,8 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.layer cimport Layer
 
+import numpy as np
+
 from minicaffe.data.detection_files import DetectionFiles, DetectionPictures, check_finite
 from minicaffe.errors import ConfigError, DataError, ShapeError
 
@@ -28,7 +30,7 @@ cdef extern from "minicaffe/ops/boxes/detection_output.hpp" namespace "mc::cpu" 
     vector[Detection] detect_typed(Threads threads, int dtype, const DetectionRule& rule, const void* loc, const void* conf,
                                    const void* priors)
     void write_detections(int dtype, const vector[Detection]& all, long long images, void* out)
-    long long flat_prior_typed(int dtype, const void* priors, long long count, int code)
+    int CORNER "mc::cpu::kCorner"
 
 cdef double LOWEST = -3.402823466e38   # every finite score is above it
 
@@ -110,14 +112,10 @@ cdef class DetectionOutputLayer(Layer):
         cdef const void* priors = (<Blob> bottom[2]).cpu_data_ptr()
         cdef vector[Detection] found
         cdef void* out
-        cdef long long flat
         cdef Threads threads = num_threads()
+        check_priors(bottom[2], self.rule.code)
         with nogil:
-            flat = flat_prior_typed(self.dtype, priors, self.rule.priors, self.rule.code)
-            if flat < 0:
-                found = detect_typed(threads, self.dtype, self.rule, loc, conf, priors)
-        if flat >= 0:
-            raise flat_prior(bottom[2], flat)
+            found = detect_typed(threads, self.dtype, self.rule, loc, conf, priors)
         y.reshape(1, 1, found.size() or self.rule.images, 7)
         out = y.mutable_cpu_data_ptr()
         with nogil:
@@ -153,8 +151,28 @@ def check_predictions(list bottom, long long classes, bint share_location):
     return images, boxes
 
 
-def flat_prior(priors, index):
-    """Return the error about a prior box that has no width or height."""
-    box = ", ".join(f"{edge:g}" for edge in priors.cpu_data.reshape(2, -1, 4)[0, index])
-    return DataError(f"prior box {index}, ({box}), has no width or no height; code_type CENTER_SIZE and CORNER_SIZE need both",
-                     field="bottom[2]")
+def check_priors(priors, int code):
+    """Raise DataError for the first prior box without width or height, unless the codes do without sizes."""
+    boxes = priors.cpu_data.reshape(2, -1, 4)[0]
+    flat = ~(boxes[:, :2] < boxes[:, 2:]).all(1)
+    for index in np.flatnonzero(flat)[:1] if code != CORNER else ():
+        box = ", ".join([f"{edge:g}" for edge in boxes[index]])
+        raise DataError(f"prior box {index}, ({box}), has no width or no height; code_type CENTER_SIZE and CORNER_SIZE need both",
+                        field="bottom[2]")
+
+
+def check_rows(rows, counts, images, classes, background, field):
+    """Raise DataError for the first of the rows (image, label, ...) that counts and has a wrong image or label."""
+    image, label = rows[:, 0], rows[:, 1]
+    fraction = (np.floor(image) < image) | (np.floor(label) < label)
+    right = (image >= 0) & (image < images) & (label >= 0) & (label < classes) & (label != background)
+    for i in np.flatnonzero(counts & (fraction | ~right))[:1]:
+        if fraction[i]:
+            why = f"image {image[i]!s} and label {label[i]!s} must be integers; round them in the data"
+        elif not 0 <= image[i] < images:
+            why = f"image {image[i]:g} is not in the batch" + (f" of {images}" if images < 2**31 else "")
+        elif label[i] == background:
+            why = f"label {label[i]:g} of image {image[i]:g} is background, which is no object"
+        else:
+            why = f"label {label[i]:g} of image {image[i]:g} is outside 0..{classes - 1}; mend the data or num_classes"
+        raise DataError(f"row {i}: {why}", field=field)

@@ -14,14 +14,13 @@ from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.layer cimport Layer
 from minicaffe.layers.base.loss cimport mode_of
 
+import numpy as np
+
+from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layers.base.inner import InnerNet
-from minicaffe.layers.ssd.detection_output import check_predictions, flat_prior
+from minicaffe.layers.ssd.detection_output import check_predictions, check_priors, check_rows
 from minicaffe.proto import caffe_pb2
-
-cdef extern from "minicaffe/ops/boxes/detection_output.hpp" namespace "mc::cpu" nogil:
-    long long flat_prior_typed(int dtype, const void* priors, long long count, int code)
-    long long bad_variance_typed(int dtype, const void* priors, long long count)
 
 cdef extern from "minicaffe/ops/boxes/multibox.hpp" namespace "mc::cpu" nogil:
     struct MultiBoxRule:
@@ -44,15 +43,9 @@ cdef extern from "minicaffe/ops/boxes/multibox.hpp" namespace "mc::cpu" nogil:
         const void* loc
         const void* conf
         const void* priors
-    int IMAGE "mc::cpu::kImage"
-    int LABEL "mc::cpu::kLabel"
-    int FRACTION "mc::cpu::kFraction"
-    long long read_truths(int dtype, const MultiBoxRule&, const void* rows, long long count, vector[Truth]* truths, int* fault)
+    vector[Truth] read_truths(const MultiBoxRule&, const double* rows, long long count)
     Matched match_typed(Threads threads, int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&)
     void gather_locations(int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&, const Matched&, void*, void*)
-    void gather_confidences(int dtype, const MultiBoxRule&, const MultiBoxData&, const Matched&, void* pred, void* target)
-    void scatter_locations(int dtype, const MultiBoxRule&, const void* priors, const Matched&, const void*, double scale, void*)
-    void scatter_confidences(int dtype, const MultiBoxRule&, const Matched&, const void* dpred, double scale, void* dconf)
 
 Param = caffe_pb2.MultiBoxLossParameter
 Loss = caffe_pb2.LossParameter
@@ -175,29 +168,14 @@ cdef class MultiBoxLossLayer(Layer):
 
     cdef int read_objects(self, list bottom) except -1:
         """Check the prior boxes and read the objects."""
-        cdef Blob priors = bottom[2], rows = bottom[3]
-        cdef const void* boxes = priors.cpu_data_ptr()
-        cdef long long index
-        cdef int fault
-        index = flat_prior_typed(self.dtype, boxes, self.rule.priors, self.rule.code)
-        if index >= 0:
-            raise flat_prior(priors, index)
-        index = bad_variance_typed(self.dtype, boxes, self.rule.priors)
-        if index >= 0:
-            raise DataError(f"the variances of prior box {index} must be above 0, got "
-                            f"{priors.cpu_data.reshape(2, -1, 4)[1, index].tolist()}", field="bottom[2]")
-        index = read_truths(self.dtype, self.rule, rows.cpu_data_ptr(), rows.count // 8, &self.truths, &fault)
-        if index >= 0:
-            row = rows.cpu_data.reshape(-1, 8)[index]
-            if fault == IMAGE:
-                why = f"image {row[0]:g} is not in the batch of {self.rule.images}"
-            elif fault == LABEL:
-                why = f"label {row[1]:g} is outside 0..{self.rule.classes - 1}; mend the data or num_classes"
-            elif fault == FRACTION:
-                why = f"image {row[0]!s} and label {row[1]!s} must be integers; round them in the data"
-            else:
-                why = f"label {row[1]:g} is background, which is no object"
-            raise DataError(f"object {index}: {why}", field="bottom[3]")
+        variances = bottom[2].cpu_data.reshape(2, -1, 4)[1]
+        objects = bottom[3].cpu_data.reshape(-1, 8)
+        check_priors(bottom[2], self.rule.code)
+        for index in np.flatnonzero(~(variances > 0).all(1))[:1]:
+            raise DataError(f"the variances of prior box {index} must be above 0, got {variances[index].tolist()}", field="bottom[2]")
+        check_rows(objects, objects[:, 0] != -1, self.rule.images, self.rule.classes, self.rule.background, "bottom[3]")
+        cdef const double[::1] rows = objects.astype(float).reshape(-1)
+        self.truths = read_truths(self.rule, &rows[0] if rows.shape[0] else NULL, rows.shape[0] // 8)
 
     cpdef forward_cpu(self, list bottom, list top):
         self.read_objects(bottom)
@@ -214,7 +192,7 @@ cdef class MultiBoxLossLayer(Layer):
         if self.with_loc and self.matched.positives.size():
             loss += self.loc_forward(data)
         if self.with_conf and self.matched.examples.size():
-            loss += self.conf_forward(data)
+            loss += self.conf_forward(bottom[1].cpu_data)
         (<Blob> top[0]).data[...] = loss / self.divisor
 
     cdef double loc_forward(self, MultiBoxData data) except? -1:
@@ -230,47 +208,46 @@ cdef class MultiBoxLossLayer(Layer):
         self.loc_loss.forward()
         return self.loc_loss.blob("loss").cpu_data.item() * self.param.multibox_loss_param.loc_weight
 
-    cdef double conf_forward(self, MultiBoxData data) except? -1:
-        cdef Blob prediction = self.conf_loss.blob("prediction"), target = self.conf_loss.blob("target")
-        cdef void* pred
-        cdef void* aim
-        prediction.reshape(self.matched.examples.size(), self.rule.classes)
-        if self.rule.logistic:
-            target.reshape_like(prediction)
-        else:
-            target.reshape(self.matched.examples.size())
+    cdef double conf_forward(self, scores) except? -1:
+        rows, labels = examples_of(self.matched).T
+        prediction, target = self.conf_loss.blob("prediction"), self.conf_loss.blob("target")
+        prediction.reshape(len(rows), self.rule.classes)
+        target.reshape(*prediction.shape[:1 + self.rule.logistic])
         self.conf_loss.reshape()
-        pred, aim = prediction.mutable_cpu_data_ptr(), target.mutable_cpu_data_ptr()
-        with nogil:
-            gather_confidences(self.dtype, self.rule, data, self.matched, pred, aim)
+        prediction.data[...] = scores.reshape(-1, self.rule.classes)[rows]
+        target.data[...] = labels[:, None] == np.arange(self.rule.classes) if self.rule.logistic else labels
         self.conf_loss.forward()
         return self.conf_loss.blob("loss").cpu_data.item()
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        cdef double scale
-        cdef const void* priors = (<Blob> bottom[2]).cpu_data_ptr()
-        cdef const void* gathered
-        cdef void* out
         for i in (2, 3):
             if propagate_down[i]:
                 raise ConfigError("MultiBoxLoss has no gradient to it; give the layer propagate_down: true true false false",
                                   field=f"bottom[{i}]")
-        scale = (<Blob> top[0]).cpu_diff.item() / self.divisor
+        scale = NUMPY_TYPES[self.dtype].type(top[0].cpu_diff.item() / self.divisor)
         if propagate_down[0]:
-            if not (self.with_loc and self.matched.positives.size()):
-                bottom[0].fill_diff(0)
-            else:
+            bottom[0].fill_diff(0)
+            if self.with_loc and self.matched.positives.size():
                 self.loc_loss.backward(("prediction",))
-                gathered = (<Blob> self.loc_loss.blob("prediction")).cpu_diff_ptr()
-                out = (<Blob> bottom[0]).mutable_cpu_diff_ptr()
-                with nogil:
-                    scatter_locations(self.dtype, self.rule, priors, self.matched, gathered, scale, out)
+                image, prior, location, _ = positives_of(self.matched).T
+                gradient = scale * self.loc_loss.blob("prediction").cpu_diff.reshape(-1, 4)
+                if self.rule.variance_in_target:
+                    gradient /= bottom[2].cpu_data.reshape(2, -1, 4)[1][prior]
+                shape = self.rule.images, self.rule.priors, 1 if self.rule.share_location else self.rule.classes, 4
+                bottom[0].diff.reshape(shape)[image, prior, location] = gradient
         if propagate_down[1]:
-            if not (self.with_conf and self.matched.examples.size()):
-                bottom[1].fill_diff(0)
-            else:
+            bottom[1].fill_diff(0)
+            if self.with_conf and self.matched.examples.size():
                 self.conf_loss.backward(("prediction",))
-                gathered = (<Blob> self.conf_loss.blob("prediction")).cpu_diff_ptr()
-                out = (<Blob> bottom[1]).mutable_cpu_diff_ptr()
-                with nogil:
-                    scatter_confidences(self.dtype, self.rule, self.matched, gathered, scale, out)
+                rows, _ = examples_of(self.matched).T
+                bottom[1].diff.reshape(-1, self.rule.classes)[rows] = scale * self.conf_loss.blob("prediction").cpu_diff
+
+
+cdef object positives_of(const Matched& matched):
+    """Image, prior box, location and object of each positive; there is one at least."""
+    return np.asarray(<long long[:matched.positives.size(), :4]> <long long*> matched.positives.data())
+
+
+cdef object examples_of(const Matched& matched):
+    """Row of the scores and label of each example; there is one at least."""
+    return np.asarray(<long long[:matched.examples.size(), :2]> <long long*> matched.examples.data())

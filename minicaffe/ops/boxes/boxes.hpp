@@ -73,26 +73,6 @@ template <class T> Prior<T> prior_at(const T* priors, index_t count, index_t p, 
   return prior;
 }
 
-/// The first prior whose box has no width or height, or -1; CORNER does without sizes.
-inline index_t flat_prior_typed(int dtype, const void* priors, index_t count, int code) {
-  return dispatch(dtype, [&](auto type) -> index_t {
-    for (index_t p = 0; p < count && code != kCorner; ++p) {
-      const auto b = box_at(static_cast<const decltype(type)*>(priors) + p * 4);
-      if (!(b.width() > 0 && b.height() > 0)) return p;
-    }
-    return -1;
-  });
-}
-
-/// The first prior with a variance that is not above 0, or -1.
-inline index_t bad_variance_typed(int dtype, const void* priors, index_t count) {
-  return dispatch(dtype, [&](auto type) -> index_t {
-    for (index_t i = 0; i < 4 * count; ++i)
-      if (!(static_cast<const decltype(type)*>(priors)[4 * count + i] > 0)) return i / 4;
-    return -1;
-  });
-}
-
 template <class T> Box<T> decode(int code, const Prior<T>& prior, const T* l) {
   const Box<T>& p = prior.box;
   const T* v = prior.v;
@@ -158,38 +138,6 @@ template <class T> std::vector<index_t> suppress(const std::vector<Box<T>>& boxe
     if (eta < T(1) && threshold > T(0.5)) threshold *= eta;
   }
   return kept;
-}
-
-// ---- prior boxes
-
-/// What PriorBox makes at each place of a feature map, in this order: for each min size a square, a larger one if there are max
-/// sizes, and one box for each ratio. Sizes are pixels of the picture.
-struct PriorRule {
-  index_t rows, columns;         // of the feature map
-  double height, width;          // of the picture
-  double step_h, step_w, offset;
-  bool clip;
-  std::vector<double> sides;     // width, height of each box
-  double variance[4];
-};
-
-inline void prior_boxes_typed(int dtype, const PriorRule& r, void* out) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    const index_t each = index_t(r.sides.size()) / 2, count = r.rows * r.columns * each;
-    T* to = static_cast<T*>(out);
-    for (index_t row = 0; row < r.rows; ++row)
-      for (index_t column = 0; column < r.columns; ++column) {
-        const T x = T((column + r.offset) * r.step_w), y = T((row + r.offset) * r.step_h);
-        for (index_t k = 0; k < each; ++k) {
-          const T w = T(r.sides[2 * k]) / 2, h = T(r.sides[2 * k + 1]) / 2;
-          const T corners[4] = {(x - w) / T(r.width), (y - h) / T(r.height), (x + w) / T(r.width), (y + h) / T(r.height)};
-          for (T corner : corners) *to++ = r.clip ? std::min(std::max(corner, T(0)), T(1)) : corner;
-        }
-      }
-    for (index_t i = 0; i < count; ++i)
-      for (double v : r.variance) *to++ = T(v);
-  });
 }
 
 }  // namespace cpu

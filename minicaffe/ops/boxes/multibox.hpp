@@ -1,5 +1,5 @@
 // Which boxes SSD learns from (SSD's multibox_loss_layer.cpp; Liu et al., 2016): match prior boxes with objects, choose the
-// background boxes that are worth learning, and gather predictions and targets for the losses.
+// background boxes that are worth learning, and gather codes and their targets for the loss.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -38,8 +38,7 @@ struct Positive {
 
 /// A row of the confidences, image x priors + prior, and the class that it should name.
 struct Example {
-  index_t row;
-  int label;
+  index_t row, label;
 };
 
 struct Matched {
@@ -47,29 +46,14 @@ struct Matched {
   std::vector<Example> examples;
 };
 
-enum TruthFault { kNoFault, kImage, kLabel, kBackground, kFraction };
-
-/// Read rows (image, label, instance, xmin, ymin, xmax, ymax, difficult) by image; return the first faulty row or -1.
-inline index_t read_truths(int dtype, const MultiBoxRule& r, const void* rows, index_t count, std::vector<Truth>* truths,
-                           int* fault) {
-  truths->clear();
-  *fault = kNoFault;
-  return dispatch(dtype, [&](auto type) -> index_t {
-    auto row = static_cast<const decltype(type)*>(rows);
-    for (index_t i = 0; i < count; ++i, row += 8) {
-      if (row[0] == -1) continue;
-      const double image = double(row[0]), label = double(row[1]);
-      if (std::floor(image) < image || std::floor(label) < label) *fault = kFraction;
-      else if (!(image >= 0 && image < double(r.images))) *fault = kImage;
-      else if (!(label >= 0 && label < double(r.classes))) *fault = kLabel;
-      else if (int(label) == r.background) *fault = kBackground;
-      if (*fault) return i;
-      if (row[7] != 0 && !r.use_difficult) continue;
-      truths->push_back({index_t(image), int(label), {double(row[3]), double(row[4]), double(row[5]), double(row[6])}});
-    }
-    std::stable_sort(truths->begin(), truths->end(), [](const Truth& a, const Truth& b) { return a.image < b.image; });
-    return -1;
-  });
+/// The objects that count of `count` checked rows (image, label, instance, xmin, ymin, xmax, ymax, difficult), by image.
+inline std::vector<Truth> read_truths(const MultiBoxRule& r, const double* row, index_t count) {
+  std::vector<Truth> truths;
+  for (index_t i = 0; i < count; ++i, row += 8)
+    if (row[0] != -1 && (row[7] == 0 || r.use_difficult))
+      truths.push_back({index_t(row[0]), int(row[1]), {row[3], row[4], row[5], row[6]}});
+  std::stable_sort(truths.begin(), truths.end(), [](const Truth& a, const Truth& b) { return a.image < b.image; });
+  return truths;
 }
 
 /// Matching, mining and gathering for one batch: loc [images, priors, locations, 4], conf [images, priors, classes], priors
@@ -305,52 +289,6 @@ inline void gather_locations(int dtype, const MultiBoxRule& r, const MultiBoxDat
     const MultiBox<T> boxes = multibox<T>(r, d, truths);
     for (size_t i = 0; i < m.positives.size(); ++i)
       boxes.loc_pair(m.positives[i], static_cast<T*>(pred) + 4 * i, static_cast<T*>(target) + 4 * i);
-  });
-}
-
-/// pred, [examples, classes]; target, [examples] labels, or for LOGISTIC [examples, classes] of 0 and 1
-inline void gather_confidences(int dtype, const MultiBoxRule& r, const MultiBoxData& d, const Matched& m, void* pred,
-                               void* target) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    const T* from = static_cast<const T*>(d.conf);
-    T *to = static_cast<T*>(pred), *aim = static_cast<T*>(target);
-    for (const Example& e : m.examples) {
-      to = std::copy(from + e.row * r.classes, from + (e.row + 1) * r.classes, to);
-      if (!r.logistic) {
-        *aim++ = T(e.label);
-        continue;
-      }
-      for (index_t c = 0; c < r.classes; ++c) *aim++ = T(c == e.label);
-    }
-  });
-}
-
-/// Put scale times the gradient of the gathered codes where they came from; dloc is 0 elsewhere.
-inline void scatter_locations(int dtype, const MultiBoxRule& r, const void* priors, const Matched& m, const void* dpred,
-                              double scale, void* dloc) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    const T* from = static_cast<const T*>(dpred);
-    const T* variance = static_cast<const T*>(priors) + r.priors * 4;
-    T* to = static_cast<T*>(dloc);
-    std::fill(to, to + r.images * r.priors * r.locations() * 4, T(0));
-    for (const Positive& p : m.positives) {
-      T* at = to + ((p.image * r.priors + p.prior) * r.locations() + p.location) * 4;
-      for (int k = 0; k < 4; ++k) at[k] = T(scale) * *from++ / (r.variance_in_target ? variance[p.prior * 4 + k] : T(1));
-    }
-  });
-}
-
-inline void scatter_confidences(int dtype, const MultiBoxRule& r, const Matched& m, const void* dpred, double scale,
-                                void* dconf) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    const T* from = static_cast<const T*>(dpred);
-    T* to = static_cast<T*>(dconf);
-    std::fill(to, to + r.images * r.priors * r.classes, T(0));
-    for (const Example& e : m.examples)
-      for (index_t c = 0; c < r.classes; ++c) to[e.row * r.classes + c] = T(scale) * *from++;
   });
 }
 

@@ -5,29 +5,6 @@
 #include "minicaffe/ops/ranking/kernel.hpp"
 
 namespace mc {
-namespace cpu {
-
-/// The number of positions that are right, and for each class how many are right and how many there are.
-inline double count_by_class(int dtype, const Labels& s, index_t top_k, const void* score, const void* label,
-                            double* right, double* all) {
-  return dispatch(dtype, [&](auto type) -> double {
-    using T = decltype(type);
-    CorrectTerm<T> term{s, static_cast<const T*>(score), static_cast<const T*>(label), top_k};
-    double total = 0;
-    for (index_t c = 0; c < s.classes; ++c) right[c] = all[c] = 0;
-    for (index_t i = 0; i < s.outer * s.inner; ++i) {
-      index_t c = class_at(s, term.label, i);
-      if (c < 0) continue;
-      double correct = double(term(i));
-      right[c] += correct;
-      all[c] += 1;
-      total += correct;
-    }
-    return total;
-  });
-}
-
-}  // namespace cpu
 
 /// out[0] = the number of positions that are right, divided by `of`
 inline void count_correct(const Context& on, int dtype, const Labels& s, index_t top_k, const void* score, const void* label,

@@ -2,8 +2,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.ops.loss.caffe cimport Labels
 
 cdef extern from "minicaffe/ops/ranking/caffe.hpp" namespace "mc" nogil:
-    double count_by_class "mc::cpu::count_by_class"(
-        int dtype, const Labels&, long long top_k, const void* score, const void* label, double* right, double* all)
     void count_correct(const Context&, int dtype, const Labels&, long long top_k, const void* score, const void* label, double of,
                        void* out)
     void top_of_each(const Context&, int dtype, long long outer, long long n, long long inner, long long top_k, long long stride,

@@ -5,27 +5,16 @@ use, and the inverse of a ratio is added even where it is there already. Differe
 where the picture's size is given, and one that is needed but missing is an error.
 """
 
-from libcpp cimport bool as cpp_bool
-from libcpp.vector cimport vector
-
-from minicaffe.blob cimport Blob
-from minicaffe.layer cimport Layer
-
 import math
 
+import numpy as np
+
+from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, ShapeError
-
-cdef extern from "minicaffe/ops/boxes/boxes.hpp" namespace "mc::cpu" nogil:
-    cppclass PriorRule:
-        long long rows, columns
-        double height, width, step_h, step_w, offset
-        cpp_bool clip
-        vector[double] sides
-        double variance[4]
-    void prior_boxes_typed(int dtype, const PriorRule& rule, void* out)
+from minicaffe.layer import Layer
 
 
-cdef class PriorBoxLayer(Layer):
+class PriorBoxLayer(Layer):
     """Boxes around the middle of each cell of a feature map, in units of the picture's size.
 
     Parameters
@@ -51,9 +40,7 @@ cdef class PriorBoxLayer(Layer):
     max_bottom_blobs = 2
     exact_num_top_blobs = 1
 
-    cdef PriorRule rule
-
-    cpdef layer_setup(self, list bottom, list top):
+    def layer_setup(self, bottom, top):
         param = self.param.prior_box_param
         if not param.min_size:
             raise ConfigError("give at least one", field="prior_box_param.min_size")
@@ -75,34 +62,26 @@ cdef class PriorBoxLayer(Layer):
             _check_pair(param, both, names)
         if not math.isfinite(param.offset):
             raise ConfigError(f"must be a number, got {param.offset:g}", field="prior_box_param.offset")
-        variance = list(param.variance) or [0.1]
-        for i in range(4):
-            self.rule.variance[i] = variance[i] if len(variance) == 4 else variance[0]
-        self.rule.offset, self.rule.clip = param.offset, param.clip
-        self._lay_out(param)
+        self.sides = np.array(self._sides(param))
 
-    cdef int _lay_out(self, param) except -1:
-        """Note width and height of each kind of box."""
-        ratios = [1.0]
+    @staticmethod
+    def _sides(param):
+        """Return width and height of each kind of box, in pixels of the picture."""
+        ratios, sides = [1.0], []
         for ratio in param.aspect_ratio:
             if all(abs(ratio - other) >= 1e-6 for other in ratios):
                 ratios += [ratio, 1 / ratio] if param.flip else [ratio]
-        for i, least in enumerate(param.min_size):
-            least = int(least)
+        for i, least in enumerate(map(int, param.min_size)):
             squares = [least, math.sqrt(least * int(param.max_size[i]))] if param.max_size else [least]
-            for side in squares:
-                self.rule.sides.push_back(side)
-                self.rule.sides.push_back(side)
-            for ratio in ratios[1:]:
-                self.rule.sides.push_back(least * math.sqrt(ratio))
-                self.rule.sides.push_back(least / math.sqrt(ratio))
+            sides += [(side, side) for side in squares]
+            sides += [(least * math.sqrt(ratio), least / math.sqrt(ratio)) for ratio in ratios[1:]]
+        return sides
 
-    cpdef reshape(self, list bottom, list top):
+    def reshape(self, bottom, top):
         param = self.param.prior_box_param
         for i, blob in enumerate(bottom):
             if blob.num_axes != 4:
                 raise ShapeError(f"needs 4 axes (num, channels, height, width), got {list(blob.shape)}", field=f"bottom[{i}]")
-        self.rule.rows, self.rule.columns = bottom[0].shape[2:]
         if param.img_size or param.img_h:
             size = (param.img_size, param.img_size) if param.img_size else (param.img_h, param.img_w)
         elif len(bottom) > 1:
@@ -112,18 +91,22 @@ cdef class PriorBoxLayer(Layer):
                               field="prior_box_param.img_size")
         if 0 in size:
             raise ShapeError(f"the picture has no pixels, its shape is {list(bottom[1].shape)}", field="bottom[1]")
-        self.rule.height, self.rule.width = size
-        self.rule.step_h = param.step or param.step_h or self.rule.height / max(self.rule.rows, 1)
-        self.rule.step_w = param.step or param.step_w or self.rule.width / max(self.rule.columns, 1)
-        # sides holds two numbers for each kind of box, a box has four corners
-        top[0].reshape(1, 2, self.rule.rows * self.rule.columns * self.rule.sides.size() * 2)
+        self.picture = size
+        top[0].reshape(1, 2, math.prod(bottom[0].shape[2:]) * self.sides.size * 2)  # a box has two sides and four corners
 
-    cpdef forward_cpu(self, list bottom, list top):
-        cdef void* out = (<Blob> top[0]).mutable_cpu_data_ptr()
-        with nogil:
-            prior_boxes_typed(self.dtype, self.rule, out)
+    def forward_cpu(self, bottom, top):
+        param, real = self.param.prior_box_param, NUMPY_TYPES[self.dtype].type
+        (rows, columns), (height, width) = bottom[0].shape[2:], self.picture
+        x = (np.arange(columns) + param.offset) * (param.step or param.step_w or width / max(columns, 1))
+        y = (np.arange(rows) + param.offset) * (param.step or param.step_h or height / max(rows, 1))
+        middle = np.stack(np.meshgrid(x, y), 2).astype(real)[:, :, np.newaxis]
+        half = self.sides.astype(real) / real(2)
+        corners = np.concatenate([middle - half, middle + half], 3) / np.array([width, height] * 2, real)
+        boxes, variances = top[0].data[0]
+        boxes[...] = (corners.clip(0, 1) if param.clip else corners).reshape(-1)
+        variances.reshape(-1, 4)[...] = list(param.variance) or 0.1
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    def backward_cpu(self, top, propagate_down, bottom):
         """Overwrite the bottoms' diffs with 0: boxes depend on sizes only."""
         for blob, wanted in zip(bottom, propagate_down):
             if wanted:
