@@ -1,7 +1,6 @@
 """AbsVal: ``y = |x|``, gradient 0 at 0; never in place (Caffe absval_layer.cpp)."""
 
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void abs_forward "mc::map1<mc::AbsForward>"(const Context&, int dtype, long long n, const void* x, void* y)

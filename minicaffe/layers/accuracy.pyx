@@ -6,10 +6,8 @@ above it, counts it as right.
 
 import numpy as np
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layer cimport DeviceLayer
-from minicaffe.layers.base.labels cimport count_labels, see_labels
+from minicaffe.layer cimport Context, DeviceLayer
+from minicaffe.layers.base.labels cimport Blob, count_labels, see_labels
 from minicaffe.ops.loss.caffe cimport Labels, kNoLabel
 from minicaffe.ops.ranking.caffe cimport count_correct
 

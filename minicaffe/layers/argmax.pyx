@@ -5,8 +5,7 @@ Different from Caffe: NaN comes last; more values than the net's type can number
 
 from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.kernels.types cimport item_size
-from minicaffe.device.context cimport Context
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.ranking.caffe cimport top_of_each
 
 from minicaffe.errors import ConfigError, ShapeError

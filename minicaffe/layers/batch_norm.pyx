@@ -4,8 +4,7 @@ Different from Caffe: the bottom is kept, and only where the layer works in plac
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_INSIDE, BatchNorm
 from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.lanes.caffe cimport Channels

@@ -1,8 +1,6 @@
 """BatchReindex: records picked by index (Caffe batch_reindex_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.rows cimport RowLayer
+from minicaffe.layers.base.rows cimport Blob, Context, RowLayer
 from minicaffe.ops.rows.caffe cimport add_rows, copy_rows
 
 from minicaffe.errors import ConfigError, ShapeError

@@ -1,9 +1,6 @@
 """Bias: ``y = x + bias``, broadcast (Caffe bias_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.broadcast cimport AxesLayer
-from minicaffe.memory.layout cimport Layout
+from minicaffe.layers.base.broadcast cimport AxesLayer, Blob, Context, Layout
 from minicaffe.ops.broadcast.caffe cimport copy_typed, shift_by
 from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.layouts cimport by_channels, diff_layout, stored

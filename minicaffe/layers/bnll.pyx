@@ -1,7 +1,6 @@
 """BNLL: ``y = log(1 + exp(x))`` (Caffe bnll_layer.cpp)."""
 
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void bnll_forward "mc::map1<mc::BnllForward>"(const Context&, int dtype, long long n, const void* x, void* y)

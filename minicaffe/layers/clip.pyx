@@ -1,7 +1,6 @@
 """Clip: ``y = max(min, min(x, max))``; the gradient passes where ``min <= x <= max`` (Caffe clip_layer.cpp)."""
 
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void clip_forward "mc::map1<mc::ClipForward>"(const Context&, int dtype, long long n, const void* x, void* y, double lo,

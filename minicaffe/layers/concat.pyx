@@ -2,9 +2,7 @@
 
 import math
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.strips cimport StripLayer
+from minicaffe.layers.base.strips cimport Blob, Context, StripLayer
 from minicaffe.ops.epilogue cimport Part
 
 from minicaffe.errors import ShapeError

@@ -5,9 +5,7 @@ Different from Caffe: a similarity that is no integer is an error; Caffe takes 0
 
 from libcpp cimport bool as cpp_bool
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.loss cimport LossLayer
+from minicaffe.layers.base.loss cimport Blob, Context, LossLayer
 from minicaffe.ops.loss.caffe cimport contrastive, contrastive_backward, find_fraction
 
 from minicaffe.errors import DataError, ShapeError

@@ -2,8 +2,7 @@
 
 import math
 
-from minicaffe.blob cimport Blob
-from minicaffe.layers.base.window cimport WindowLayer
+from minicaffe.layers.base.window cimport Blob, WindowLayer
 from minicaffe.ops.conv.operation cimport Convolution
 
 from minicaffe.errors import ConfigError, ShapeError, located

@@ -1,9 +1,8 @@
 """Crop: a box cut out of a blob (Caffe crop_layer.cpp)."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.strips.caffe cimport copy_box
 
 from minicaffe.errors import ConfigError, ShapeError

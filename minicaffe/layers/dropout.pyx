@@ -5,8 +5,7 @@ Different from Caffe: the mask is not stored. Random numbers are a function of s
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.layer cimport DeviceLayer
-from minicaffe.device.context cimport Context
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 from minicaffe.ops.layouts cimport data_layout, diff_layout, stored

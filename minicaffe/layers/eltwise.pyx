@@ -7,8 +7,7 @@ it in place, forward and backward.
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport UNINITIALIZED
 from minicaffe.ops.eltwise.caffe cimport (kMaxInputs, kMostInputs, largest, largest_backward, product, quotient_gradient,

@@ -1,7 +1,6 @@
 """ELU: ``y = x`` for x > 0, else ``alpha (exp(x) - 1)``; in place for alpha >= 0 (Caffe elu_layer.cpp)."""
 
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void elu_forward "mc::map1<mc::EluForward>"(const Context&, int dtype, long long n, const void* x, void* y, double alpha)

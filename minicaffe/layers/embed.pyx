@@ -1,8 +1,6 @@
 """Embed: rows of a learned table (Caffe embed_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.rows cimport RowLayer
+from minicaffe.layers.base.rows cimport Blob, Context, RowLayer
 from minicaffe.ops.broadcast.caffe cimport shift_by
 from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.rows.caffe cimport add_rows, copy_rows

@@ -1,8 +1,6 @@
 """EuclideanLoss (Caffe euclidean_loss_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.loss cimport LossLayer, same_count
+from minicaffe.layers.base.loss cimport Blob, Context, LossLayer, same_count
 from minicaffe.ops.loss.caffe cimport scaled_difference, squared_distance
 
 

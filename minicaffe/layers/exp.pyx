@@ -2,8 +2,7 @@
 
 from libc.math cimport exp
 
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 
 from minicaffe.layers.base.checks import log_of_base
 

@@ -6,8 +6,7 @@ Different from Caffe: a Filter that let nothing through can go backward.
 import numpy as np
 
 from minicaffe.blob cimport INT, Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.rows cimport RowLayer
+from minicaffe.layers.base.rows cimport Context, RowLayer
 from minicaffe.ops.rows.caffe cimport copy_rows
 
 from minicaffe.errors import ConfigError, ShapeError

@@ -2,9 +2,7 @@
 
 from libcpp cimport bool as cpp_bool
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.loss cimport ClassLossLayer
+from minicaffe.layers.base.loss cimport Blob, ClassLossLayer, Context
 from minicaffe.ops.loss.caffe cimport hinge, hinge_backward
 
 from minicaffe.proto import caffe_pb2

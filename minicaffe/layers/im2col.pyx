@@ -2,9 +2,8 @@
 
 import math
 
-from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
-from minicaffe.layers.base.window cimport WindowLayer
+from minicaffe.layers.base.window cimport Blob, WindowLayer
 from minicaffe.ops.conv.caffe cimport col2im, im2col
 
 from minicaffe.errors import ConfigError

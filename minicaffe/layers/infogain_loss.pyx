@@ -1,8 +1,6 @@
 """InfogainLoss (Caffe infogain_loss_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.loss cimport SoftmaxLossLayer
+from minicaffe.layers.base.loss cimport Blob, Context, SoftmaxLossLayer
 from minicaffe.ops.loss.caffe cimport infogain, infogain_backward
 
 from minicaffe.common import caffe

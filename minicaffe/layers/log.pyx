@@ -1,7 +1,6 @@
 """Log: ``y = log_base(scale x + shift)``, base -1 means e (Caffe log_layer.cpp)."""
 
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 
 from minicaffe.errors import ConfigError
 from minicaffe.layers.base.checks import log_of_base

@@ -4,8 +4,7 @@ Different from Caffe: the tanh of the update gate is a tanh, not a scaled sigmoi
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.layer cimport DeviceLayer
-from minicaffe.device.context cimport Context
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.recurrent.caffe cimport lstm_backward, lstm_forward
 
 from minicaffe.errors import ConfigError, ShapeError

@@ -1,8 +1,6 @@
 """MultinomialLogisticLoss (Caffe multinomial_logistic_loss_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.loss cimport ClassLossLayer
+from minicaffe.layers.base.loss cimport Blob, ClassLossLayer, Context
 from minicaffe.ops.loss.caffe cimport log_loss, log_loss_backward
 
 cdef double FLOOR = 1e-20   # under a probability

@@ -5,8 +5,7 @@ draws; a window that lies wholly outside the image gets no gradient (Caffe write
 """
 
 from minicaffe.blob cimport FLOAT, Blob
-from minicaffe.layer cimport DeviceLayer
-from minicaffe.device.context cimport Context
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.pooling.operation cimport MAX, STOCHASTIC, Pooling, PoolShape
 
 from minicaffe.common import TEST

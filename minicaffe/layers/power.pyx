@@ -1,7 +1,6 @@
 """Power: ``y = (shift + scale x)^power`` (Caffe power_layer.cpp)."""
 
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void power_forward "mc::map1<mc::PowerForward>"(const Context&, int dtype, long long n, const void* x, void* y, double power,

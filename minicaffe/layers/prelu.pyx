@@ -1,9 +1,6 @@
 """PReLU: a leaky ReLU whose slopes are learned (Caffe prelu_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.broadcast cimport BroadcastLayer
-from minicaffe.memory.layout cimport Layout
+from minicaffe.layers.base.broadcast cimport Blob, BroadcastLayer, Context, Layout
 from minicaffe.ops.broadcast.caffe cimport prelu_backward, prelu_forward
 from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.sums.caffe cimport channel_prelu_sums

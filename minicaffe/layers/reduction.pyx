@@ -1,8 +1,6 @@
 """Reduction: sums over the last axes (Caffe reduction_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.broadcast cimport BroadcastLayer
+from minicaffe.layers.base.broadcast cimport Blob, BroadcastLayer, Context
 from minicaffe.ops.broadcast.caffe cimport abs_sum_backward, square_sum_backward, sum_backward
 from minicaffe.ops.sums.caffe cimport channel_abs_sums, channel_square_sums, channel_sums
 

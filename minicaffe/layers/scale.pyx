@@ -4,10 +4,7 @@ Different from Caffe: the gradient of a scale is added to its diff in every case
 one, overwrites it.
 """
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.broadcast cimport AxesLayer
-from minicaffe.memory.layout cimport Layout
+from minicaffe.layers.base.broadcast cimport AxesLayer, Blob, Context, Layout
 from minicaffe.ops.broadcast.caffe cimport scale_by, scale_shift
 from minicaffe.ops.epilogue cimport Epilogue
 from minicaffe.ops.sums.caffe cimport channel_dots

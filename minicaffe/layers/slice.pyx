@@ -1,8 +1,6 @@
 """Slice: a blob taken apart along an axis (Caffe slice_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.strips cimport StripLayer
+from minicaffe.layers.base.strips cimport Blob, Context, StripLayer
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import axis_or_legacy

@@ -1,8 +1,6 @@
 """SoftmaxWithLoss (Caffe softmax_loss_layer.cpp)."""
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.loss cimport SoftmaxLossLayer
+from minicaffe.layers.base.loss cimport Blob, Context, SoftmaxLossLayer
 from minicaffe.ops.loss.caffe cimport log_loss, softmax_loss_backward
 
 cdef double FLOAT_MIN = 1.17549435e-38  # floor under a probability

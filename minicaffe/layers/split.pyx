@@ -3,8 +3,7 @@
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.eltwise.caffe cimport weighted_sum
 from minicaffe.ops.layouts cimport diff_layout, element, stored

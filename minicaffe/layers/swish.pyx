@@ -1,8 +1,7 @@
 """Swish: ``y = x sigmoid(beta x)`` (Caffe swish_layer.cpp). Keeps x when in place."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:

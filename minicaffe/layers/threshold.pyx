@@ -1,7 +1,6 @@
 """Threshold: ``y = 1`` for x > threshold, else 0; no gradient (Caffe threshold_layer.cpp)."""
 
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.neuron cimport NeuronLayer
+from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void threshold_forward "mc::map1<mc::ThresholdForward>"(const Context&, int dtype, long long n, const void* x, void* y,

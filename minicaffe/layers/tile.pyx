@@ -1,9 +1,8 @@
 """Tile: a blob repeated along an axis (Caffe tile_layer.cpp)."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
-from minicaffe.layer cimport DeviceLayer
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.strips.caffe cimport copy_strips, tile_backward
 
 from minicaffe.errors import ConfigError, located

@@ -9,10 +9,9 @@ NaN in a prediction makes it the hardest example.
 from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
-from minicaffe.blob cimport Blob
 from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.layer cimport Layer
-from minicaffe.layers.base.loss cimport mode_of
+from minicaffe.layers.base.loss cimport Blob, mode_of
 
 import numpy as np
 

@@ -5,8 +5,7 @@ where a scale is 0 (Caffe divided by it); it is right in place too; the batch ma
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.layer cimport DeviceLayer
-from minicaffe.device.context cimport Context
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.sums.caffe cimport channel_dots
 

@@ -5,8 +5,7 @@ iterations, and no gradient is written that nobody asked for.
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.layer cimport DeviceLayer
-from minicaffe.device.context cimport Context
+from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.strided.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError

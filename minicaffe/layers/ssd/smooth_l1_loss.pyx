@@ -4,9 +4,7 @@ Different from Caffe: the gradient carries the weights a second time, as the der
 weights 0 and 1 only); backward may run more than once; blobs may have any number of axes.
 """
 
-from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
-from minicaffe.layers.base.loss cimport LossLayer
+from minicaffe.layers.base.loss cimport Blob, Context, LossLayer
 from minicaffe.ops.loss.caffe cimport smooth_l1, smooth_l1_backward
 
 from minicaffe.errors import ShapeError
