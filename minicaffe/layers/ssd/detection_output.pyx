@@ -29,7 +29,6 @@ cdef extern from "minicaffe/ops/boxes/detection_output.hpp" namespace "mc::cpu" 
         pass
     vector[Detection] detect_typed(Threads threads, int dtype, const DetectionRule& rule, const void* loc, const void* conf,
                                    const void* priors)
-    void write_detections(int dtype, const vector[Detection]& all, long long images, void* out)
     int CORNER "mc::cpu::kCorner"
 
 cdef double LOWEST = -3.402823466e38   # every finite score is above it
@@ -69,16 +68,10 @@ cdef class DetectionOutputLayer(Layer):
 
     cpdef layer_setup(self, list bottom, list top):
         param, nms = self.param.detection_output_param, self.param.detection_output_param.nms_param
-        for name, value, wrong, rule in (
-                ("num_classes", param.num_classes, param.num_classes < 1, "must be given and at least 1"),
-                ("background_label_id", param.background_label_id, not -1 <= param.background_label_id < param.num_classes,
-                 f"must be from -1 to num_classes - 1 = {param.num_classes - 1}"),
-                ("nms_param.nms_threshold", nms.nms_threshold, not nms.nms_threshold >= 0, "must be at least 0"),
-                ("nms_param.eta", nms.eta, not 0 < nms.eta <= 1, "must be above 0 and at most 1"),
-                ("nms_param.top_k", nms.top_k, nms.top_k < -1, "must be at least -1"),
-                ("keep_top_k", param.keep_top_k, param.keep_top_k < -1, "must be at least -1")):
-            if wrong:
-                raise ConfigError(f"{rule}, got {value:g}", field=f"detection_output_param.{name}")
+        check_fields("detection_output_param", param, (
+            ("background_label_id", not -1 <= param.background_label_id < param.num_classes,
+             f"must be from -1 to num_classes - 1 = {param.num_classes - 1}"),
+            ("keep_top_k", param.keep_top_k < -1, "must be at least -1")))
         self.rule.classes, self.rule.background = param.num_classes, param.background_label_id
         self.rule.share_location, self.rule.variance_in_target = param.share_location, param.variance_encoded_in_target
         self.rule.code = param.code_type
@@ -106,21 +99,21 @@ cdef class DetectionOutputLayer(Layer):
                                  field="bottom[3]")
 
     cpdef forward_cpu(self, list bottom, list top):
-        cdef Blob y = top[0]
         cdef const void* loc = (<Blob> bottom[0]).cpu_data_ptr()
         cdef const void* conf = (<Blob> bottom[1]).cpu_data_ptr()
         cdef const void* priors = (<Blob> bottom[2]).cpu_data_ptr()
         cdef vector[Detection] found
-        cdef void* out
         cdef Threads threads = num_threads()
         check_priors(bottom[2], self.rule.code)
         with nogil:
             found = detect_typed(threads, self.dtype, self.rule, loc, conf, priors)
-        y.reshape(1, 1, found.size() or self.rule.images, 7)
-        out = y.mutable_cpu_data_ptr()
-        with nogil:
-            write_detections(self.dtype, found, self.rule.images, out)
-        rows = y.cpu_data.reshape(-1, 7)[:found.size()]
+        top[0].reshape(1, 1, found.size() or self.rule.images, 7)
+        rows = top[0].data.reshape(-1, 7)
+        if found.size():
+            rows[...] = <double[:found.size(), :7]> <double*> found.data()
+        else:
+            rows[:, 0], rows[:, 1:] = range(len(rows)), -1
+            rows = rows[:0]
         if self.files is not None or self.pictures is not None:
             check_finite(rows)
         if self.files is not None:
@@ -131,6 +124,19 @@ cdef class DetectionOutputLayer(Layer):
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         if any(propagate_down):
             raise ConfigError("DetectionOutput has no gradient; it is a layer for the TEST phase")
+
+
+def check_fields(name, param, rules):
+    """Raise ConfigError for the first field of `param` that breaks a rule of both layers, or of `rules`, (field, wrong, rule)."""
+    nms = param.nms_param
+    for field, wrong, rule in (
+            ("num_classes", param.num_classes < 1, "must be given and at least 1"), *rules,
+            ("nms_param.nms_threshold", not nms.nms_threshold >= 0, "must be at least 0"),
+            ("nms_param.eta", not 0 < nms.eta <= 1, "must be above 0 and at most 1"),
+            ("nms_param.top_k", nms.top_k < -1, "must be at least -1")):
+        if wrong:
+            value = nms if field.startswith("nms_param.") else param
+            raise ConfigError(f"{rule}, got {getattr(value, field.rpartition('.')[2]):g}", field=f"{name}.{field}")
 
 
 def check_predictions(list bottom, long long classes, bint share_location):

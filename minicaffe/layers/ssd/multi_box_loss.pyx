@@ -18,7 +18,7 @@ import numpy as np
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layers.base.inner import InnerNet
-from minicaffe.layers.ssd.detection_output import check_predictions, check_priors, check_rows
+from minicaffe.layers.ssd.detection_output import check_fields, check_predictions, check_priors, check_rows
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/boxes/multibox.hpp" namespace "mc::cpu" nogil:
@@ -29,8 +29,6 @@ cdef extern from "minicaffe/ops/boxes/multibox.hpp" namespace "mc::cpu" nogil:
         cpp_bool variance_in_target, agnostic, skip_crossing, stay_inside, nms, nms_on_priors
         double overlap_threshold, negatives_per_positive, negative_overlap, nms_threshold, eta
         long long nms_top_k, sample_size
-    cppclass Truth:
-        pass
     cppclass Positive:
         pass
     cppclass Example:
@@ -42,9 +40,10 @@ cdef extern from "minicaffe/ops/boxes/multibox.hpp" namespace "mc::cpu" nogil:
         const void* loc
         const void* conf
         const void* priors
-    vector[Truth] read_truths(const MultiBoxRule&, const double* rows, long long count)
-    Matched match_typed(Threads threads, int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&)
-    void gather_locations(int dtype, const MultiBoxRule&, const MultiBoxData&, const vector[Truth]&, const Matched&, void*, void*)
+        const double* truths
+        long long count
+    Matched match_typed(Threads threads, int dtype, const MultiBoxRule&, const MultiBoxData&)
+    void gather_locations(int dtype, const MultiBoxRule&, const MultiBoxData&, const Matched&, void*, void*)
 
 Param = caffe_pb2.MultiBoxLossParameter
 Loss = caffe_pb2.LossParameter
@@ -85,7 +84,6 @@ cdef class MultiBoxLossLayer(Layer):
     cdef MultiBoxRule rule
     cdef int mode                  # of the divisor
     cdef double divisor            # of the last forward
-    cdef vector[Truth] truths
     cdef Matched matched           # by the last forward
     cdef object loc_loss, conf_loss
     cdef bint with_loc, with_conf  # whether the terms count
@@ -120,22 +118,15 @@ cdef class MultiBoxLossLayer(Layer):
 
     def _check(self, param):
         """Raise ConfigError for a field that is wrong by itself or beside others."""
-        nms, mining = param.nms_param, param.mining_type != Param.NONE
+        mining = param.mining_type != Param.NONE
         softmax_background = param.conf_loss_type == Param.SOFTMAX and param.background_label_id >= param.num_classes
-        for name, wrong, rule in (
-                ("num_classes", param.num_classes < 1, "must be given and at least 1"),
-                ("background_label_id", softmax_background, f"must be below num_classes, {param.num_classes}, with SOFTMAX"),
-                ("loc_weight", not param.loc_weight >= 0, "must be at least 0"),
-                ("overlap_threshold", not 0 <= param.overlap_threshold <= 1, "must be from 0 to 1"),
-                ("neg_pos_ratio", mining and not param.neg_pos_ratio > 0, "must be above 0"),
-                ("neg_overlap", not param.neg_overlap >= 0, "must be at least 0"),
-                ("sample_size", param.sample_size < 1, "must be at least 1"),
-                ("nms_param.nms_threshold", not nms.nms_threshold >= 0, "must be at least 0"),
-                ("nms_param.eta", not 0 < nms.eta <= 1, "must be above 0 and at most 1"),
-                ("nms_param.top_k", nms.top_k < -1, "must be at least -1")):
-            if wrong:
-                value = nms if name.startswith("nms_param.") else param
-                raise ConfigError(f"{rule}, got {getattr(value, name.rpartition('.')[2]):g}", field=f"multibox_loss_param.{name}")
+        check_fields("multibox_loss_param", param, (
+            ("background_label_id", softmax_background, f"must be below num_classes, {param.num_classes}, with SOFTMAX"),
+            ("loc_weight", not param.loc_weight >= 0, "must be at least 0"),
+            ("overlap_threshold", not 0 <= param.overlap_threshold <= 1, "must be from 0 to 1"),
+            ("neg_pos_ratio", mining and not param.neg_pos_ratio > 0, "must be above 0"),
+            ("neg_overlap", not param.neg_overlap >= 0, "must be at least 0"),
+            ("sample_size", param.sample_size < 1, "must be at least 1")))
         if mining and not param.share_location:
             raise ConfigError("mining needs share_location: true; set mining_type: NONE", field="multibox_loss_param.mining_type")
         if param.HasField("do_neg_mining") and param.do_neg_mining != mining:
@@ -165,27 +156,28 @@ cdef class MultiBoxLossLayer(Layer):
         self.rule.images, self.rule.priors = check_predictions(bottom, self.rule.classes, self.rule.share_location)
         (<Blob> top[0]).reshape_to(())
 
-    cdef int read_objects(self, list bottom) except -1:
-        """Check the prior boxes and read the objects."""
+    def _objects(self, list bottom):
+        """Check the prior boxes and return the rows of the objects that count, by image."""
         variances = bottom[2].cpu_data.reshape(2, -1, 4)[1]
         objects = bottom[3].cpu_data.reshape(-1, 8)
         check_priors(bottom[2], self.rule.code)
         for index in np.flatnonzero(~(variances > 0).all(1))[:1]:
             raise DataError(f"the variances of prior box {index} must be above 0, got {variances[index].tolist()}", field="bottom[2]")
         check_rows(objects, objects[:, 0] != -1, self.rule.images, self.rule.classes, self.rule.background, "bottom[3]")
-        cdef const double[::1] rows = objects.astype(float).reshape(-1)
-        self.truths = read_truths(self.rule, &rows[0] if rows.shape[0] else NULL, rows.shape[0] // 8)
+        objects = objects[(objects[:, 0] != -1) & ((objects[:, 7] == 0) | self.rule.use_difficult)]
+        return objects[np.argsort(objects[:, 0], kind="stable")].astype(float)
 
     cpdef forward_cpu(self, list bottom, list top):
-        self.read_objects(bottom)
+        cdef const double[:, ::1] objects = self._objects(bottom)
         cdef MultiBoxData data
+        data.truths, data.count = &objects[0, 0] if objects.shape[0] else NULL, objects.shape[0]
         data.loc = (<Blob> bottom[0]).cpu_data_ptr()
         data.conf = (<Blob> bottom[1]).cpu_data_ptr()
         data.priors = (<Blob> bottom[2]).cpu_data_ptr()
         cdef Threads threads = num_threads()
         cdef double loss = 0
         with nogil:
-            self.matched = match_typed(threads, self.dtype, self.rule, data, self.truths)
+            self.matched = match_typed(threads, self.dtype, self.rule, data)
         self.divisor = max({Loss.FULL: self.rule.images * self.rule.priors, Loss.VALID: <long long> self.matched.positives.size(),
                             Loss.BATCH_SIZE: self.rule.images}.get(self.mode, 1), 1)
         if self.with_loc and self.matched.positives.size():
@@ -203,7 +195,7 @@ cdef class MultiBoxLossLayer(Layer):
         self.loc_loss.reshape()
         pred, aim = prediction.mutable_cpu_data_ptr(), target.mutable_cpu_data_ptr()
         with nogil:
-            gather_locations(self.dtype, self.rule, data, self.truths, self.matched, pred, aim)
+            gather_locations(self.dtype, self.rule, data, self.matched, pred, aim)
         self.loc_loss.forward()
         return self.loc_loss.blob("loss").cpu_data.item() * self.param.multibox_loss_param.loc_weight
 

@@ -15,9 +15,9 @@ struct DetectionRule {
   index_t nms_top_k, keep_top_k;  // -1: all
 };
 
+/// A row of the top.
 struct Detection {
-  index_t image, label;
-  double score;
+  double image, label, score;
   Box<double> box;
 };
 
@@ -34,7 +34,7 @@ std::vector<Detection> detect_class(const DetectionRule& r, index_t image, index
   std::vector<Detection> found;
   for (index_t k : suppress(boxes, T(r.nms_threshold), T(r.eta))) {
     const Box<T>& b = boxes[k];
-    found.push_back({image, label, double(list[k].score), {double(b.xmin), double(b.ymin), double(b.xmax), double(b.ymax)}});
+    found.push_back({double(image), double(label), list[k].score, {b.xmin, b.ymin, b.xmax, b.ymax}});
   }
   return found;
 }
@@ -72,20 +72,6 @@ inline std::vector<Detection> detect_typed(Threads threads, int dtype, const Det
   return dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     return detect(threads, r, static_cast<const T*>(loc), static_cast<const T*>(conf), static_cast<const T*>(priors));
-  });
-}
-
-/// Rows (image, label, score, xmin, ymin, xmax, ymax); without any detection one row for each image, -1 but for the image.
-inline void write_detections(int dtype, const std::vector<Detection>& all, index_t images, void* out) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    T* to = static_cast<T*>(out);
-    for (const Detection& d : all)
-      for (double value : {double(d.image), double(d.label), d.score, d.box.xmin, d.box.ymin, d.box.xmax, d.box.ymax})
-        *to++ = T(value);
-    if (!all.empty()) return;
-    for (index_t image = 0; image < images; ++image)
-      for (int k = 0; k < 7; ++k) *to++ = k ? T(-1) : T(image);
   });
 }
 

@@ -24,11 +24,11 @@ struct MultiBoxRule {
   index_t locations() const { return share_location ? 1 : classes; }
 };
 
-/// An object of an image.
+/// A row of an object that counts; its numbers were checked.
 struct Truth {
-  index_t image;
-  int label;
+  double image, label, instance;
   Box<double> box;
+  double difficult;
 };
 
 /// A prior box that is to predict an object; `location` is the class whose codes it predicts, 0 where all share them.
@@ -46,22 +46,13 @@ struct Matched {
   std::vector<Example> examples;
 };
 
-/// The objects that count of `count` checked rows (image, label, instance, xmin, ymin, xmax, ymax, difficult), by image.
-inline std::vector<Truth> read_truths(const MultiBoxRule& r, const double* row, index_t count) {
-  std::vector<Truth> truths;
-  for (index_t i = 0; i < count; ++i, row += 8)
-    if (row[0] != -1 && (row[7] == 0 || r.use_difficult))
-      truths.push_back({index_t(row[0]), int(row[1]), {row[3], row[4], row[5], row[6]}});
-  std::stable_sort(truths.begin(), truths.end(), [](const Truth& a, const Truth& b) { return a.image < b.image; });
-  return truths;
-}
-
 /// Matching, mining and gathering for one batch: loc [images, priors, locations, 4], conf [images, priors, classes], priors
 /// [2, priors, 4]; truths by image.
 template <class T> struct MultiBox {
   const MultiBoxRule& r;
   const T *loc, *conf, *priors;
-  const std::vector<Truth>& truths;
+  const Truth* truths;  // `count` of them
+  index_t count;
 
   static constexpr index_t kFree = -1, kSkipped = -2;  // instead of a truth's index
 
@@ -76,7 +67,7 @@ template <class T> struct MultiBox {
     const Box<double>& b = truths[t].box;
     return {T(b.xmin), T(b.ymin), T(b.xmax), T(b.ymax)};
   }
-  int label_of(index_t truth) const { return r.agnostic ? (r.background == 0 ? 1 : 0) : truths[truth].label; }
+  int label_of(index_t truth) const { return r.agnostic ? (r.background == 0 ? 1 : 0) : int(truths[truth].label); }
 
   struct Pair {
     T overlap;
@@ -252,7 +243,7 @@ template <class T> struct MultiBox {
   Matched match_all(Threads threads) const {
     std::vector<Matched> by_image(static_cast<size_t>(r.images));
     std::vector<index_t> first(static_cast<size_t>(r.images) + 1, 0);
-    for (const Truth& t : truths) ++first[t.image + 1];
+    for (index_t t = 0; t < count; ++t) ++first[index_t(truths[t].image) + 1];
     for (index_t i = 0; i < r.images; ++i) first[i + 1] += first[i];
     parallel(threads, r.images, 1, [&](int, index_t begin, index_t end) {
       for (index_t i = begin; i < end; ++i) by_image[i] = match_image(i, first[i], first[i + 1]);
@@ -270,23 +261,24 @@ template <class T> struct MultiBox {
 
 struct MultiBoxData {
   const void *loc, *conf, *priors;
+  const double* truths;
+  index_t count;
 };
 
-template <class T> MultiBox<T> multibox(const MultiBoxRule& r, const MultiBoxData& d, const std::vector<Truth>& truths) {
-  return {r, static_cast<const T*>(d.loc), static_cast<const T*>(d.conf), static_cast<const T*>(d.priors), truths};
+template <class T> MultiBox<T> multibox(const MultiBoxRule& r, const MultiBoxData& d) {
+  return {r, static_cast<const T*>(d.loc), static_cast<const T*>(d.conf), static_cast<const T*>(d.priors),
+          reinterpret_cast<const Truth*>(d.truths), d.count};
 }
 
-inline Matched match_typed(Threads threads, int dtype, const MultiBoxRule& r, const MultiBoxData& d,
-                           const std::vector<Truth>& truths) {
-  return dispatch(dtype, [&](auto type) { return multibox<decltype(type)>(r, d, truths).match_all(threads); });
+inline Matched match_typed(Threads threads, int dtype, const MultiBoxRule& r, const MultiBoxData& d) {
+  return dispatch(dtype, [&](auto type) { return multibox<decltype(type)>(r, d).match_all(threads); });
 }
 
 /// pred and target, [positives, 4]
-inline void gather_locations(int dtype, const MultiBoxRule& r, const MultiBoxData& d, const std::vector<Truth>& truths,
-                             const Matched& m, void* pred, void* target) {
+inline void gather_locations(int dtype, const MultiBoxRule& r, const MultiBoxData& d, const Matched& m, void* pred, void* target) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    const MultiBox<T> boxes = multibox<T>(r, d, truths);
+    const MultiBox<T> boxes = multibox<T>(r, d);
     for (size_t i = 0; i < m.positives.size(); ++i)
       boxes.loc_pair(m.positives[i], static_cast<T*>(pred) + 4 * i, static_cast<T*>(target) + 4 * i);
   });
