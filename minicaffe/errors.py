@@ -62,14 +62,6 @@ class Error(Exception):
         self.field = self.field if self.field is not None else field
         return self
 
-    def into_message(self):
-        """Move file, line, record and field into the message, where another file comes first; return the error."""
-        layer, self.layer = self.layer, None
-        self.message = str(self)
-        self.file = self.line = self.column = self.record = self.field = None
-        self.layer = layer
-        return self
-
     def __reduce__(self):
         """What another process makes it anew from (minicaffe/parallel); `__init__` of subclasses has arguments of its own."""
         return _again, (type(self), self.args, self.__dict__)
@@ -115,6 +107,27 @@ class located:
     def __exit__(self, kind, error, trace):
         if isinstance(error, Error):
             error.at(**self.place)
+
+
+class in_field(located):
+    """As `located` in the field `field` of a layer; what the error says of a file goes into its message: the net's comes first.
+
+    Errors of the types `but` pass as they are.
+    """
+
+    def __init__(self, field, but=()):
+        super().__init__(field=field)
+        self.but = but
+
+    def __exit__(self, kind, error, trace):
+        if not isinstance(error, Error) or isinstance(error, self.but):
+            return
+        if error.file is not None:
+            layer, error.layer = error.layer, None
+            error.message = str(error)
+            error.file = error.line = error.column = error.record = error.field = None
+            error.layer = layer
+        super().__exit__(kind, error, trace)
 
 
 class ConfigError(Error, ValueError):

@@ -15,7 +15,7 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.label_map import read_label_map, read_name_sizes
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.resize import boxes_to_pixels, check_resize
-from minicaffe.errors import ConfigError, DataError, DependencyError, Error, FileError
+from minicaffe.errors import ConfigError, DataError, DependencyError, FileError, in_field
 from minicaffe.proto.atomic import write_bytes
 
 log = logging.getLogger(__name__)
@@ -209,12 +209,8 @@ def check_finite(rows):
 def _read(read, path, name):
     """Read a file named by a field of save_output_param."""
     caffe.check_path(path, f"{PLACE}.{name}")
-    try:
+    with in_field(f"{PLACE}.{name}"):
         return read(path)
-    except Error as error:
-        if error.file is not None:  # the net's file comes first in the message
-            error.into_message()
-        raise error.at(field=f"{PLACE}.{name}")
 
 
 def _number(name):

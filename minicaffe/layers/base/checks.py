@@ -1,25 +1,8 @@
-"""Checks that several layer types share: axes that must exist, sizes, stored states, and what fails about a field."""
+"""Checks that several layer types share: axes that must exist, sizes and stored states."""
 
 import math
-from contextlib import contextmanager
 
-from minicaffe.errors import ConfigError, DataError, Error, ShapeError, located
-
-
-@contextmanager
-def in_field(field, but=()):
-    """Make errors inside errors of the layer's `field`; those about a file name it there, since the net's file comes first.
-
-    Errors of the types `but` pass as they are.
-    """
-    try:
-        yield
-    except but:
-        raise
-    except Error as error:
-        if error.file is not None:
-            error.into_message()
-        raise error.at(field=field)
+from minicaffe.errors import ConfigError, DataError, ShapeError, located
 
 
 def axis_of(blob, axis, field):

@@ -10,8 +10,7 @@ from minicaffe.common import caffe
 from minicaffe.data.annotated_batches import AnnotatedBatches, parse
 from minicaffe.data.label_map import read_label_map
 from minicaffe.data.samplers import Samplers
-from minicaffe.errors import ConfigError
-from minicaffe.layers.base.checks import in_field
+from minicaffe.errors import ConfigError, in_field
 from minicaffe.layers.data.data import DataLayer, first_record
 from minicaffe.proto import caffe_pb2
 

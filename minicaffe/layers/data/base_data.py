@@ -16,8 +16,8 @@ from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.real_labels import label_size
 from minicaffe.data.transform import Transformer
 from minicaffe.data.upload import DeviceUpload, pinned_array
-from minicaffe.errors import ConfigError, Error
-from minicaffe.layers.base.checks import in_field, state_numbers
+from minicaffe.errors import ConfigError, Error, in_field
+from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.memory.budget import check_bytes
 

@@ -11,8 +11,7 @@ from minicaffe.common import caffe
 from minicaffe.data.datum import datum_info, datum_labels
 from minicaffe.data.db import open_db
 from minicaffe.data.record_batches import RecordBatches
-from minicaffe.errors import ConfigError, DataError, Error
-from minicaffe.layers.base.checks import in_field
+from minicaffe.errors import ConfigError, DataError, Error, in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.proto import caffe_pb2
 

@@ -1,8 +1,7 @@
 """DummyData: blobs filled by fillers, to run a net without data (Caffe dummy_data_layer.cpp)."""
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, in_field
 from minicaffe.filler import fill
-from minicaffe.layers.base.checks import in_field
 from minicaffe.layers.base.source import SourceLayer
 from minicaffe.proto import caffe_pb2
 

@@ -8,8 +8,8 @@ repeat. Different from Caffe: shuffling follows the net's random seed, and a sna
 import numpy as np
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, DataError
-from minicaffe.layers.base.checks import in_field, state_numbers
+from minicaffe.errors import ConfigError, DataError, in_field
+from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.proto.files import read_text_file
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading

@@ -6,9 +6,8 @@ once, so that a full disk leaves what was there. Of processes that train togethe
 """
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, FileError, ShapeError
+from minicaffe.errors import ConfigError, FileError, ShapeError, in_field
 from minicaffe.layer import Layer
-from minicaffe.layers.base.checks import in_field
 from minicaffe.proto.atomic import hdf5_in_memory, replacing
 
 

@@ -8,8 +8,7 @@ from minicaffe.common import caffe
 from minicaffe.data.image_batches import ImageBatches
 from minicaffe.data.image_list import ImageList
 from minicaffe.data.transform import draw
-from minicaffe.errors import ConfigError
-from minicaffe.layers.base.checks import in_field
+from minicaffe.errors import ConfigError, in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.memory.budget import check_bytes
 

@@ -1,7 +1,6 @@
 """Input: blobs that the caller fills (Caffe input_layer.cpp)."""
 
-from minicaffe.errors import ConfigError
-from minicaffe.layers.base.checks import in_field
+from minicaffe.errors import ConfigError, in_field
 from minicaffe.layers.base.source import SourceLayer
 
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import in_field
+from minicaffe.errors import ConfigError, ShapeError, in_field
 from minicaffe.layers.base.source import SourceLayer
 
 

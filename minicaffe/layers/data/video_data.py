@@ -7,8 +7,7 @@ file was left. A net that came with ``trusted=False`` reads no video: FFmpeg fol
 
 from minicaffe.common import caffe
 from minicaffe.data.video_batches import VideoBatches
-from minicaffe.errors import ConfigError
-from minicaffe.layers.base.checks import in_field
+from minicaffe.errors import ConfigError, in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import REMEDY

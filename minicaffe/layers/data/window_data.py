@@ -9,8 +9,7 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.window_batches import WindowBatches, WindowList, objects_of
-from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layers.base.checks import in_field
+from minicaffe.errors import ConfigError, DataError, ShapeError, in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 
 

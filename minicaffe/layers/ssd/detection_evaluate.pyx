@@ -15,8 +15,8 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.data.label_map import read_name_sizes
 from minicaffe.data.resize import boxes_to_pixels, check_resize
-from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import in_field, state_numbers
+from minicaffe.errors import ConfigError, ShapeError, in_field
+from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.ssd.detection_output import check_rows
 
 cdef extern from "minicaffe/ops/boxes/detection_evaluate.hpp" namespace "mc::cpu" nogil:
