@@ -16,6 +16,7 @@ class Layer:
     default_loss_weight: float
     always_reshape: bool
     takes_unknown_fields: bool
+    no_gradient: dict[int, str]
     backward_reads_bottoms: bool
     backward_reads_tops: bool
     flops_per_value: tuple[int, int]

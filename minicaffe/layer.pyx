@@ -57,6 +57,7 @@ cdef class Layer:
     default_loss_weight = 0
     always_reshape = False
     takes_unknown_fields = False  # whether a file may give it fields that the messages lack (proto/fields.py)
+    no_gradient = {}        # what bottoms hold that get none, by their index
     backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/schedule.pyx)
     backward_reads_tops = True
     flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (net/cost.py)
@@ -169,7 +170,7 @@ cdef class Layer:
 
     def allow_force_backward(self, bottom_index):
         """Whether ``force_backward`` may ask this bottom for a gradient."""
-        return True
+        return bottom_index not in self.no_gradient
 
     def get_state(self):
         """Return what a resumed training needs beyond parameters, such as a data position, as a dict for JSON; or None."""
@@ -347,11 +348,14 @@ cdef class DeviceLayer(Layer):
         Layer.backward_cpu(self, top, propagate_down, bottom)
 
     cdef int check_backward(self, list top, list propagate_down, list bottom) except -1:
-        """As `check_blobs`, of the lists of a backward."""
+        """As `check_blobs`, of the lists of a backward, which must not ask for a gradient that a bottom cannot have."""
         self.check_blobs(bottom, top)
         if propagate_down is None or len(propagate_down) < self.num_bottoms:
             raise WrongTypeError(f"propagate_down must be a list of a bool for each of the {self.num_bottoms} bottoms of layer "
                                  f"'{self.name}', got {shown(propagate_down)}")
+        for i, what in self.no_gradient.items():
+            if propagate_down[i]:
+                raise ConfigError(f"{self.type} has no gradient for {what}; set propagate_down: false", field=f"bottom[{i}]")
         return 0
 
     def capture_obstacle(self):

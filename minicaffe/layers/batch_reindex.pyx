@@ -3,7 +3,7 @@
 from minicaffe.layers.base.rows cimport Blob, Context, RowLayer
 from minicaffe.ops.rows.caffe cimport add_rows, copy_rows
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ShapeError
 
 
 cdef class BatchReindexLayer(RowLayer):
@@ -13,6 +13,7 @@ cdef class BatchReindexLayer(RowLayer):
     flops_per_value = 0, 1
     exact_num_top_blobs = 1
     refuses_in_place = True
+    no_gradient = {1: "indices"}
 
     cpdef reshape(self, list bottom, list top):
         if bottom[1].num_axes != 1:
@@ -29,8 +30,6 @@ cdef class BatchReindexLayer(RowLayer):
             copy_rows(on, chosen.count, index, row, False, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if propagate_down[1]:
-            raise ConfigError("BatchReindex has no gradient for indices; set propagate_down: false", field="bottom[1]")
         if not propagate_down[0]:
             return 0
         cdef Blob x = bottom[0], chosen = bottom[1], y = top[0]
@@ -39,7 +38,3 @@ cdef class BatchReindexLayer(RowLayer):
         cdef long long columns = x.count_range(1, x.num_axes)
         with nogil:
             add_rows(on, self.dtype, chosen.count, index, columns, y.diff_on(on), x.mutable_diff_on(on))
-
-    def allow_force_backward(self, int bottom_index):
-        """Indices have no gradient."""
-        return bottom_index == 0

@@ -16,6 +16,7 @@ cdef class EmbedLayer(RowLayer):
     flops_per_value = 0, 1
     exact_num_top_blobs = 1
     refuses_in_place = True
+    no_gradient = {0: "indices"}
 
     cdef long long rows, columns
 
@@ -44,8 +45,6 @@ cdef class EmbedLayer(RowLayer):
                 shift_by(on, self.dtype, Channels(x.count, self.columns, 1), y, y, NULL, b)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if propagate_down[0]:
-            raise ConfigError("Embed has no gradient for indices; set propagate_down: false", field="bottom[0]")
         cdef Blob x = bottom[0]
         cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef const int* index
@@ -59,7 +58,3 @@ cdef class EmbedLayer(RowLayer):
             out = (<Blob> self.blobs[1]).mutable_diff_on(on)
             with nogil:
                 channel_sums(on, self.dtype, Channels(x.count, self.columns, 1), 1, True, out, dy)
-
-    def allow_force_backward(self, int bottom_index):
-        """Indices have no gradient."""
-        return False

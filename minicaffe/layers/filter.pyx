@@ -25,6 +25,10 @@ cdef class FilterLayer(RowLayer):
     refuses_in_place = True
     always_reshape = True
 
+    @property
+    def no_gradient(self):
+        return {self.num_bottoms - 1: "its selector"}
+
     cdef bint shaped   # the selector held values at some time
 
     cpdef layer_setup(self, list bottom, list top):
@@ -63,9 +67,6 @@ cdef class FilterLayer(RowLayer):
                 copy_rows(on, self.index.count, index, row, False, x, y)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if propagate_down[len(bottom) - 1]:
-            raise ConfigError("Filter has no gradient for its selector; set propagate_down: false",
-                              field=f"bottom[{len(bottom) - 1}]")
         cdef const int* index = <const int*> self.index.data_on(on)
         cdef const void* dy
         cdef void* dx
@@ -77,7 +78,3 @@ cdef class FilterLayer(RowLayer):
                 dy, dx = (<Blob> top[i]).diff_on(on), (<Blob> bottom[i]).mutable_diff_on(on)
                 with nogil:
                     copy_rows(on, self.index.count, index, row, True, dy, dx)
-
-    def allow_force_backward(self, int bottom_index):
-        """The selector, the last bottom, has no gradient."""
-        return bottom_index < len(self.param.bottom) - 1

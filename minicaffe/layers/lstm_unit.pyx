@@ -7,7 +7,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.recurrent.caffe cimport lstm_backward, lstm_forward
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ShapeError
 
 
 cdef class LSTMUnitLayer(DeviceLayer):
@@ -28,11 +28,9 @@ cdef class LSTMUnitLayer(DeviceLayer):
     exact_num_bottom_blobs = 3
     exact_num_top_blobs = 2
     refuses_in_place = True
+    no_gradient = {2: "the marks of sequences"}
 
     cdef Blob acts   # the gates after their functions
-
-    def allow_force_backward(self, int bottom_index):
-        return bottom_index != 2
 
     cpdef layer_setup(self, list bottom, list top):
         self.acts = self.new_blob(what="gates")
@@ -60,8 +58,6 @@ cdef class LSTMUnitLayer(DeviceLayer):
                          self.acts.mutable_data_on(on), c.mutable_data_on(on), h.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if propagate_down[2]:
-            raise ConfigError("LSTMUnit has no gradient for the marks of sequences; set propagate_down: false", field="bottom[2]")
         if not (propagate_down[0] or propagate_down[1]):
             return 0
         cdef Blob cells = bottom[0]

@@ -83,6 +83,8 @@ cdef class SequenceLayer(DeviceLayer):
     cdef Blob scratch, packed
     cdef InnerProduct of_x, of_static, of_kept
 
+    no_gradient = {1: "the marks of sequences"}
+
     # The numbers of blobs depend on expose_hidden.
 
     @property
@@ -99,9 +101,6 @@ cdef class SequenceLayer(DeviceLayer):
 
     def _exposed_states(self):
         return len(self.states) if self.param.recurrent_param.expose_hidden else 0
-
-    def allow_force_backward(self, int bottom_index):
-        return bottom_index != 1
 
     # ---- what a type defines
 
@@ -262,9 +261,6 @@ cdef class SequenceLayer(DeviceLayer):
             copy_typed(on, self.dtype, count, source, state.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if propagate_down[1]:
-            raise ConfigError(f"{self.type} has no gradient for the marks of sequences; set propagate_down: false",
-                              field="bottom[1]")
         cdef Blob acts = self.acts, given = self.shared
         cdef int i
         if self.exposed:

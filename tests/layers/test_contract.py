@@ -95,6 +95,19 @@ def test_force_backward_asks_only_where_there_is_a_gradient(name, bottoms, tops,
     assert allowed == [bool(has) or name == "Crop" for has in gradient]
 
 
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)
+def test_a_gradient_that_a_bottom_cannot_have_is_refused(name, bottoms, tops, gradient, fields):
+    net = net_of(name, bottoms, tops, fields)
+    index = len(net.layers) - 1
+    assert not any(gradient[i] for i in net.layers[-1].no_gradient)
+    run_forward(net)
+    net.nodes[index].needs_backward = True
+    for i, what in net.layers[-1].no_gradient.items():
+        net.nodes[index].bottom_needs = [which == i for which in range(len(bottoms))]
+        with pytest.raises(ConfigError, match=rf"bottom\[{i}\]: {name} has no gradient for {what}; set propagate_down: false"):
+            net.backward_from_to(index, index)
+
+
 @pytest.mark.parametrize("name, bottoms, fields", [(name, bottoms, fields) for name, bottoms, _, _, fields in LAYERS if name.endswith("Loss")])
 def test_a_loss_needs_no_top(name, bottoms, fields):
     net = net_of(name, bottoms, 0, fields)

@@ -85,5 +85,5 @@ def test_wrong():
         layer_net(layer(1), [A])
     net = layer_net(layer(3), [A, B, W])
     run_forward(net)
-    with pytest.raises(ConfigError, match=r"bottom\[2\]: SmoothL1Loss has no gradient to it"):
+    with pytest.raises(ConfigError, match=r"bottom\[2\]: SmoothL1Loss has no gradient for it"):
         run_backward(net, [2])

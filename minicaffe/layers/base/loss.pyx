@@ -27,8 +27,9 @@ cdef class LossLayer(DeviceLayer):
     default_loss_weight = 1
     gradients = 1           # how many bottoms have a gradient; bottom[1]'s, if any, is that of bottom[0] with the other sign
 
-    def allow_force_backward(self, int bottom_index):
-        return bottom_index < self.gradients
+    @property
+    def no_gradient(self):
+        return dict.fromkeys(range(self.gradients, self.num_bottoms), "it")
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], labels = bottom[1]
@@ -56,10 +57,6 @@ cdef class LossLayer(DeviceLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef double scale
         cdef const void* weight
-        for i in range(self.gradients, len(propagate_down)):
-            if propagate_down[i]:
-                raise ConfigError(f"{self.type} has no gradient to it; cut it off with propagate_down: false",
-                                  field=f"bottom[{i}]")
         if not any(propagate_down):
             return 0
         weight = (<Blob> top[0]).cpu_diff_ptr()
