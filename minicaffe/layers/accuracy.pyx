@@ -12,7 +12,7 @@ from minicaffe.ops.loss.caffe cimport Labels, kNoLabel
 from minicaffe.ops.ranking.caffe cimport count_correct
 
 from minicaffe.errors import ConfigError
-from minicaffe.layers.base.checks import axis_of
+from minicaffe.layers.base.checks import axis_of, check_size
 
 
 cdef class AccuracyLayer(DeviceLayer):
@@ -41,8 +41,7 @@ cdef class AccuracyLayer(DeviceLayer):
         param = self.param.accuracy_param
         self.top_k = param.top_k
         self.labels.ignore = param.ignore_label if param.HasField("ignore_label") else kNoLabel
-        if self.top_k < 1:
-            raise ConfigError("must be at least 1, got 0", field="accuracy_param.top_k")
+        check_size(param.top_k, "accuracy_param.top_k")
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]

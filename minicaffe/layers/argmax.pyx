@@ -9,7 +9,7 @@ from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.ranking.caffe cimport top_of_each
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import axis_of
+from minicaffe.layers.base.checks import axis_of, check_size
 
 
 cdef class ArgMaxLayer(DeviceLayer):
@@ -33,8 +33,7 @@ cdef class ArgMaxLayer(DeviceLayer):
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.argmax_param
         self.top_k, self.values, self.along_axis = param.top_k, param.out_max_val, param.HasField("axis")
-        if self.top_k < 1:
-            raise ConfigError("must be at least 1, got 0", field="argmax_param.top_k")
+        check_size(param.top_k, "argmax_param.top_k")
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]

@@ -6,7 +6,7 @@ from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.rows.caffe cimport add_rows, copy_rows
 from minicaffe.ops.sums.caffe cimport channel_sums
 
-from minicaffe.errors import ConfigError
+from minicaffe.layers.base.checks import check_size
 
 
 cdef class EmbedLayer(RowLayer):
@@ -23,8 +23,7 @@ cdef class EmbedLayer(RowLayer):
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.embed_param
         for field in ("num_output", "input_dim"):
-            if getattr(param, field) < 1:
-                raise ConfigError(f"must be given and at least 1, got {getattr(param, field)}", field=f"embed_param.{field}")
+            check_size(getattr(param, field), f"embed_param.{field}", needed=True)
         self.rows, self.columns = param.input_dim, param.num_output
         self.add_param((self.rows, self.columns), param.weight_filler, "embed_param.weight_filler")
         if param.bias_term:

@@ -5,8 +5,8 @@ from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.strips.caffe cimport copy_strips, tile_backward
 
-from minicaffe.errors import ConfigError, located
-from minicaffe.layers.base.checks import axis_of
+from minicaffe.errors import located
+from minicaffe.layers.base.checks import axis_of, check_size
 
 
 cdef class TileLayer(DeviceLayer):
@@ -21,8 +21,7 @@ cdef class TileLayer(DeviceLayer):
 
     cpdef layer_setup(self, list bottom, list top):
         self.tiles = self.param.tile_param.tiles
-        if self.tiles < 1:
-            raise ConfigError(f"must be given and at least 1, got {self.tiles}", field="tile_param.tiles")
+        check_size(self.tiles, "tile_param.tiles", needed=True)
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]

@@ -26,10 +26,10 @@ def axis_or_legacy(param, legacy, blob, field):
     return axis_of(blob, getattr(param, legacy), f"{field}.{legacy}")
 
 
-def check_size(value, field, least=1):
-    """Raise ConfigError, naming `field`, unless ``least <= value <= 2^31 - 1``."""
+def check_size(value, field, least=1, needed=False):
+    """Raise ConfigError, naming `field`, unless ``least <= value <= 2^31 - 1``; `needed`: the default is out of range."""
     if not least <= value < 2**31:
-        rule = f"at least {least}" if value < least else "at most 2^31 - 1"
+        rule = f"{'given and ' * needed}at least {least}" if value < least else "at most 2^31 - 1"
         raise ConfigError(f"must be {rule}, got {value}", field=field)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError, in_field
+from minicaffe.layers.base.checks import check_size
 from minicaffe.layers.base.source import SourceLayer
 
 
@@ -17,8 +18,7 @@ class MemoryDataLayer(SourceLayer):
     def layer_setup(self, bottom, top):
         param = self.param.memory_data_param
         for field in ("batch_size", "channels", "height", "width"):
-            if getattr(param, field) < 1:
-                raise ConfigError(f"must be at least 1, got {getattr(param, field)}", field=f"memory_data_param.{field}")
+            check_size(getattr(param, field), f"memory_data_param.{field}")
         self.batch_size = param.batch_size
         self.item_shape = (param.channels, param.height, param.width)
         self.data = self.labels = None

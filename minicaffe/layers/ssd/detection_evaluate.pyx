@@ -16,7 +16,7 @@ from minicaffe.common import caffe
 from minicaffe.data.label_map import read_name_sizes
 from minicaffe.data.resize import boxes_to_pixels, check_resize
 from minicaffe.errors import ConfigError, ShapeError, in_field
-from minicaffe.layers.base.checks import state_numbers
+from minicaffe.layers.base.checks import check_size, state_numbers
 from minicaffe.layers.ssd.detection_output import check_rows
 
 cdef extern from "minicaffe/ops/boxes/detection_evaluate.hpp" namespace "mc::cpu" nogil:
@@ -66,8 +66,7 @@ cdef class DetectionEvaluateLayer(Layer):
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.detection_evaluate_param
-        if param.num_classes < 1:
-            raise ConfigError("must be given and at least 1, got 0", field="detection_evaluate_param.num_classes")
+        check_size(param.num_classes, "detection_evaluate_param.num_classes", needed=True)
         if not 0 < param.overlap_threshold <= 1:
             raise ConfigError(f"must be above 0 and at most 1, got {param.overlap_threshold:g}",
                               field="detection_evaluate_param.overlap_threshold")
