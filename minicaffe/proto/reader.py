@@ -182,7 +182,7 @@ class Reader:
                 if word == close or kinds[at] == close:
                     self.at = at + 1
                     return
-                raise self._no_field(table, path, close, opened)
+                raise self._no_field(table.name, path, close, opened)
             field = known.get(word)
             if field is None:
                 self.unknown(table, word, prefix + word, depth)
@@ -234,10 +234,7 @@ class Reader:
         while self.kinds[self.at] == WORD:
             self.one(into, f"{path}.{self.words[self.at]}" if path else self.words[self.at], depth)
         if self.words[self.at] != close and self.kinds[self.at] != close:
-            if self.kinds[self.at] == END:
-                line = self.positions.place(self.offsets[opened])[0]
-                raise self.error(f"the file ends inside a message opened on line {line}; close it with '{close}'", path)
-            raise self.error(f"expected a field or '{close}', got {self.shown()}", path)
+            raise self._no_field("a message", path, close, opened)
         self.at += 1
         return into
 
@@ -464,18 +461,18 @@ class Reader:
             return word[0] if word else repr(rest[0])
         return {STRING: "the string ", MARK: ""}.get(self.kinds[self.at], "") + self.words[self.at]
 
-    def _no_field(self, table, path, close, opened):
+    def _no_field(self, name, path, close, opened):
         """Return the error for a token where a field's name or the closing mark should be."""
         if self.kinds[self.at] == END:
             line = self.positions.place(self.offsets[opened])[0]
-            return self.error(f"the file ends inside {table.name}, opened on line {line}; close it with '{close}'", path)
+            return self.error(f"the file ends inside {name}, opened on line {line}; close it with '{close}'", path)
         word = self.words[self.at]
         if self.kinds[self.at] == OTHER and word[0] in "'\"":
             return self.error(f"a string is not closed on its line; add the {word[0]}", path)
         if word == "[":
             return self.error("extensions and Any messages are not used by Caffe; remove it", path)
         wanted = "a field" if close == END else f"a field or '{close}'"
-        return self.error(f"expected {wanted} of {table.name}, got {self.shown()}", path)
+        return self.error(f"expected {wanted} of {name}, got {self.shown()}", path)
 
     def error(self, message, path, at=None):
         """Return a ConfigError at token `at`, by default the next one."""
