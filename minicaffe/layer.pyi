@@ -21,6 +21,7 @@ class Layer:
     backward_reads_tops: bool
     flops_per_value: tuple[int, int]
     parts: Sequence[Any]
+    reads_shapes_only: bool
     host_only: bool
     blobs: list[Blob]
     param_propagate_down: list[bool]

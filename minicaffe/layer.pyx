@@ -62,6 +62,7 @@ cdef class Layer:
     backward_reads_tops = True
     flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (net/cost.py)
     parts = ()              # of its top, for each bottom: where that may be written at once (ops/epilogue.pyx)
+    reads_shapes_only = False   # the values of its bottoms do not matter
     host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
     def __init__(self, param, dtype=FLOAT, parameters=None, key=None):

@@ -6,6 +6,8 @@ import click
 
 from minicaffe.cli import options
 from minicaffe.cli.summary import batch_option, looking, tell_assumed
+from minicaffe.device.threads import dry_run
+from minicaffe.errors import Error
 from minicaffe.net.net import Net
 from minicaffe.net.stand_in import stand_in
 from minicaffe.proto import caffe_pb2
@@ -25,15 +27,25 @@ def schedule(file, phase, batch, as_json, force, level, stage):
 
     A step is a layer, or layers that are computed as one. Its line has their names, the engine, the layout of the result, the bytes
     that it reads and writes, the bytes of the blobs that live meanwhile; what it keeps for backward, which memories end with
-    it, and which parameters can be updated after it. No data are needed, and nothing is computed.
+    it, and which parameters can be updated after it. No data are needed, and nothing is computed: engines and layouts are
+    those of a dry run.
     """
     if as_json:
         options.check_outputs(as_json, force=force)
     given = looking()
     net = load_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, given["skip_unknown_fields"]).param
     made, sources = stand_in(net, file, batch=batch)
-    listing = Net(made, file=file, **given).schedule()
+    net = Net(made, file=file, **given)
+    not_run = None
+    try:
+        with dry_run():
+            net.forward_backward() if net.phase == caffe_pb2.TRAIN else net.forward_from_to(0, len(net.nodes) - 1)
+    except Error as error:
+        not_run = error
+    listing = net.schedule()
     if as_json:
         write_bytes(as_json, json.dumps(listing.as_dict()).encode())
     click.echo(str(listing))
+    if not_run:
+        click.echo(f"layouts are not known, as the net does not run on made-up data: {not_run}")
     tell_assumed(sources.values())

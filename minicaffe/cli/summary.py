@@ -1,6 +1,6 @@
 """``minicaffe summary``: what a net consists of and needs; ``summarize`` lists its definition (Caffe tools/extra/summarize.py).
 
-Different from Caffe: `summary` builds the net, without its data, and tries a few iterations.
+Different from Caffe: `summary` builds the net, without its data, and makes two iterations in which nothing is computed.
 """
 
 import dataclasses
@@ -12,22 +12,17 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from minicaffe import sim
 from minicaffe.cli import bars, options, training_file
-from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.memory.sizes import size_text
 from minicaffe.net import stand_in
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
-from minicaffe.net.summary import Summary, flops_text, params, sizes
+from minicaffe.net.summary import Summary, params, sizes
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load_net, read_net_file
 from minicaffe.solver import trial
-
-TOLD = 100e9        # operations of a trial that are announced: seconds on a CPU
-MOST_ON_SIM = 50e9  # and those that the simulated device is not asked for: a minute
 
 
 def _shapes(ctx, param, texts):
@@ -65,15 +60,13 @@ def tell_assumed(sources):
               help="By default TRAIN if the net has a loss there.")
 @click.option("--shape", "shapes", multiple=True, callback=_shapes, metavar="TOP=3x224x224",
               help="How large a picture of a data layer is whose data are not there; may be repeated.")
-@click.option("--run/--no-run", default=None, help=(
-    "Whether to try two iterations, which show engines and memory; by default large nets on the simulated GPU are not tried."))
-@click.option("--json", "as_json", is_flag=True, help="Write JSON: `rows`, sums and `needs`, in bytes, or `not_tried`, why.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON: `rows`, sums and `needs`, in bytes, or `not_run`, why.")
 @options.whole_nets
-def summary(file, batch, phase, shapes, run, as_json, level, stage):
+def summary(file, batch, phase, shapes, as_json, level, stage):
     """Show the layers of a net: shapes, parameters, bytes, operations, who computes them; and what a training needs in memory.
 
-    No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed. Two
-    iterations are tried, which takes as much memory as it says.
+    No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed. The
+    memory is that of two iterations in which nothing is computed.
     """
     given = looking()
     solver_param, place = training_file.read_solver(file, given)
@@ -89,43 +82,30 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
         tops.update(top for layer in net_param.layer if layer.type in stand_in.READERS for top in layer.top)
         return stand_in.stand_in(net_param, path, shapes, batch if net_param.state.phase == wanted else None)
 
-    needs, sources, untried = [], [], None
+    needs, sources, not_run = [], [], None
 
     def check_shapes():
         for name in shapes.keys() - tops:
             raise ConfigError(f"no data layer has a top '{name}'{close_matches(name, tops)}", field="--shape", file=file)
-
-    def tried(net):
-        nonlocal untried
-        check_shapes()
-        operations = trial.ITERATIONS * sum(row.flops + row.backward_flops for row in Summary(net).rows)
-        if run is None and caffe.mode == "gpu" and sim.selected() and operations > MOST_ON_SIM:
-            untried = (f"{trial.ITERATIONS} iterations are {flops_text(operations)}FLOP, which would take the simulated GPU "
-                       f"{operations / 60e9:.0f} minutes or more; --run tries them all the same")
-        elif run is not False and operations > TOLD:
-            options.tell(f"trying {trial.ITERATIONS} iterations on made-up data, {flops_text(operations)}FLOP; "
-                         "--no-run leaves that out")
-        return run is not False and untried is None
 
     if is_net:
         made, found = without_data(load_net(param, wanted, level, stage).param, file)
         sources = [found]
         check_shapes()
     try:
-        if wanted == caffe_pb2.TRAIN and (run is not False or not is_net):
+        if wanted == caffe_pb2.TRAIN:
             solver_param.train_state.level = level
             solver_param.train_state.stage.extend(stage)
-            solver, needs, sources = trial.try_training(solver_param, without_data, tried, **place, **given)
+            solver, needs, sources = trial.try_training(solver_param, without_data, **place, **given)
             net = solver.net
-        elif run is not False:
-            net, needs = trial.try_net(lambda: Net(made, file=file, **given), sources[0], tried)
+            check_shapes()
         else:
-            net = Net(made, file=file, **given)
+            net, needs = trial.try_net(lambda: Net(made, file=file, **given), sources[0])
     except Error as error:
         if not is_net:
             raise
         try:
-            net, untried = Net(made, file=file, **given), f"the net does not run on made-up data: {error}"
+            net, not_run = Net(made, file=file, **given), f"the net does not run on made-up data: {error}"
         except Error as error:      # wrong is the net, or what was assumed
             assumed = [source for source in sources[0].values() if source.assumed]
             if assumed:
@@ -137,14 +117,14 @@ def summary(file, batch, phase, shapes, run, as_json, level, stage):
     if as_json:
         needs = [{**dataclasses.asdict(need), "place": str(need.place)} for need in needs]
         click.echo(json.dumps({**vars(table), "rows": list(map(dataclasses.asdict, table.rows)), "needs": needs,
-                               "not_tried": untried}))
+                               "not_run": not_run}))
         return
     click.echo(str(table))
     for line in needs_text(needs, solver_param.type if wanted == caffe_pb2.TRAIN else "", given["plan"]):
         click.echo(line)
     tell_assumed(source for some in sources for source in some.values())
-    if untried:
-        click.echo(f"not tried: {untried}")
+    if not_run:
+        click.echo(f"memory is not known: {not_run}")
 
 
 def learns(param, file):
@@ -154,7 +134,7 @@ def learns(param, file):
 
 
 def needs_text(needs, solver_type, plan):
-    """Say what a trial needed, a list of lines."""
+    """Return the lines that say what memory a training or test needs."""
     lines = []
     for need in needs:
         what = f"to train with {solver_type}" if solver_type else "to test"

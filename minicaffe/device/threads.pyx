@@ -45,8 +45,9 @@ def dry_run():
     """Within a with block, do all work of the calling thread but computing.
 
     Loops of the CPU, kernels of a device and primitives of oneDNN return at once. Memory is allocated and freed, engines are chosen,
-    arrays change their layouts and events are reported as in a real run. Values are undefined. Data layers compute (net/node.pyx), as
-    what they give is checked on the host.
+    arrays change their layouts and events are reported as in a real run. Values are undefined, also those of parameters in an engine's
+    layout: a net that took part is of no use afterwards. Layers whose tops depend on data and shapes alone compute (`Node.of_data`), as labels
+    and prior boxes are checked on the host.
     """
     if num_threads().pool.dry():
         yield

@@ -20,8 +20,9 @@ class Row:
     part_of : str or None
         The Concat into whose top forward may write its result.
     engine, layout : str or None
-        None: there is no choice of engines, or it depends on the layout of the bottom, which the first run shows.
-        `layout` is that of the last run.
+        `engine` is None if there is no choice of engines, or it depends on the layout of the bottom, and nothing ran yet.
+        `layout` is that in which the last run forward, or dry run, left the first top: ``nChw16c`` has 16 channels beside
+        each other, ``private`` is another of an engine's; None is plain order, and that of backward.
     reads, writes : int
         Bytes of blobs and parameters, in plain order.
     saves : list of str
@@ -85,7 +86,7 @@ class Listing:
         place = f"{self.place}, {self.threads} thread{'s' * (self.threads != 1)}" if self.place == "cpu" else self.place
         counts = [sum(row.direction == direction for row in self.rows) for direction in ("forward", "backward")]
         lines = [f"{self.name or 'net'}, phase {self.phase}, {place}; plan: {plan}", ""]
-        lines += [f"{'':>4}  {'engine':<10}{'layout':<9}{'reads':>9}{'writes':>9}{'live':>9}  layers"]
+        lines += [f"{'':>4}  {'engine':<10}{'layout':<13}{'reads':>9}{'writes':>9}{'live':>9}  layers"]
         direction = None
         for number, row in enumerate(self.rows):
             if row.direction != direction:
@@ -101,7 +102,7 @@ class Listing:
     @staticmethod
     def line(number, row):
         """Return a step as a line, in which a name alone stands for the data of that blob."""
-        cells = (f"{number:>4}  {row.engine or '':<10}{row.layout or '':<9}"
+        cells = (f"{number:>4}  {row.engine or '':<10}{row.layout or '':<13}"
                  f"{size_text(row.reads):>9}{size_text(row.writes):>9}{size_text(row.live):>9}")
         layers = " + ".join(row.layers) + (f", into {row.part_of}" if row.part_of and row.direction == "forward" else "")
         notes = [f"{verb} {', '.join(name.removesuffix(' data') for name in names)}"

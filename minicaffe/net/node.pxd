@@ -11,6 +11,7 @@ cdef class Node:
     cdef public bint needs_backward
     cdef readonly object file        # where the layer is defined, for errors
     cdef readonly object line
+    cdef bint of_data                # its tops depend on data and shapes, not on parameters: a dry run computes them
     cdef int within                  # the first node of the step that computed it, if its own backward has nothing to read; else -1
     cdef int forward(self) except -1
     cdef int backward(self) except -1

@@ -47,7 +47,7 @@ cdef class Node:
         """Compute the tops."""
         self.within = -1
         try:
-            if not len(self.bottoms) and num_threads().pool.dry():
+            if self.of_data and num_threads().pool.dry():      # labels, prior boxes and others are checked on the host
                 with computing():
                     self.layer.run_forward(self.bottoms, self.tops)
             else:

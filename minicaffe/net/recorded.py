@@ -107,7 +107,7 @@ class RecordedWork:
                 launch(True)
             self.draws = generator.offset - self.first_draw
         except (DeviceError, OutOfMemoryError) as error:
-            self.leave(f"recording {self.what} failed: {error}")
+            self.leave(f"recording failed: {error}")
             return False
         finally:
             generator.offset = self.first_draw

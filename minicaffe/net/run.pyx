@@ -90,6 +90,11 @@ cdef class Runner:
                     self.given.update(node.tops)
                 else:
                     self.given.difference_update(node.bottoms)
+        of_data = set()
+        for node in nodes:
+            node.of_data = not len(node.bottoms) or node.layer.reads_shapes_only or not node.blobs and of_data.issuperset(node.bottoms)
+            if node.of_data:
+                of_data.update(node.tops)
         self.share_weights()
         self.learnable_params = [param_table.params[i] for i in param_table.learnable]
         self.param_counts = [blob.count for blob in param_table.params]

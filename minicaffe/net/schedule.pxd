@@ -1,5 +1,6 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.net.node cimport Node
 from minicaffe.ops.engine cimport Operation
@@ -30,6 +31,7 @@ cdef class Step:
     cdef object large               # of a backward: the number of one whose gradient is used part by part; or None
     cdef unsigned long long stamp   # of the nodes' shapes and memories
     cdef readonly bint ran_fused, wrote_part    # when forward ran last: the first node computed all; it wrote the part
+    cdef readonly Layout layout     # in which it left the first top then; None: plain
     cdef bint forward(self, bint compiled, bint lasting) except -1
     cdef int one_by_one(self, int start) except -1
     cdef Epilogue epilogue(self, bint lasting)

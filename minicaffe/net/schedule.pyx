@@ -13,6 +13,8 @@ from cpython.object cimport PyObject
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context
+from minicaffe.kernels.types cimport BF16
+from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport RECYCLED, SyncedMemory
 from minicaffe.net.node cimport Node
 from minicaffe.ops.engine cimport Operation, current_epoch
@@ -186,10 +188,12 @@ cdef class Schedule:
     cdef int run_forward(self, Step step) except -1:
         """Run a step, and free what was needed last by it."""
         cdef SyncedMemory memory
+        cdef Node last = step.nodes[len(step.nodes) - 1]
         cdef int i
         self.stale = self.stale or step.stamp != step.present_stamp()
         if not step.forward(not self.stale, self.lasting):
             self.outdated = True
+        step.layout = (<Blob> last.tops[0]).data_memory.layout() if len(last.tops) else None
         # Lives end early where one backward computes those of several layers.
         self.stale = self.stale or step.stamp != step.present_stamp() or step.carried and not step.ran_fused
         if self.plan and self.plain_copies is not None:
@@ -310,7 +314,8 @@ cdef dict row_of(Step step, str direction, int at, list saves):
     """The row of a step, of which the lives of memories add the rest."""
     cdef Node node = step.nodes[0]
     cdef list inner = [blob for node in step.nodes[:len(step.nodes) - 1] for blob in node.tops]
-    cdef list bottoms = [blob for node in step.nodes for blob in node.bottoms if not any(blob is other for other in inner)]
+    cdef list bottoms = node.bottoms + [blob for node in step.nodes[1:] for blob in node.bottoms
+                                        if not any(blob is other for other in inner)]
     cdef list tops = step.nodes[len(step.nodes) - 1].tops
     blobs = [blob for node in step.nodes for blob in node.blobs]
     if direction == "forward":
@@ -324,11 +329,18 @@ cdef dict row_of(Step step, str direction, int at, list saves):
         node = step.nodes[0]
         writes = [blob.diff_memory for blob, needed in zip(node.bottoms, node.bottom_needs) if needed] + [blob.diff_memory for blob in blobs]
     engines = dict.fromkeys(operation.describe()["engine"] for operation in (<Node> step.nodes[0]).layer.operations())
-    layout = next((found.name for blob in tops if (found := blob.layout_of_data()) is not None), None)
     return {"direction": direction, "layers": [node.name for node in step.nodes], "types": [node.type for node in step.nodes],
             "part_of": step.part.by if step.part is not None else None, "engine": "/".join(filter(None, engines)) or None,
-            "layout": layout, "reads": nbytes_of(reads), "writes": nbytes_of(writes), "saves": saves, "frees": [], "updates": [],
-            "live": 0, "at": at}
+            "layout": layout_text(step.layout) if direction == "forward" else None, "reads": nbytes_of(reads), "writes": nbytes_of(writes),
+            "saves": saves, "frees": [], "updates": [], "live": 0, "at": at}
+
+
+cdef str layout_text(Layout layout):
+    """How oneDNN and others write it: nChw16c has 16 channels beside each other. None: plain order."""
+    if layout is None:
+        return None
+    text = f"nChw{layout.lanes}c" if layout.lanes else "private"
+    return f"{text} bf16" if layout.dtype == BF16 else text
 
 
 cdef long long nbytes_of(list memories):

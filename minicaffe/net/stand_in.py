@@ -77,8 +77,10 @@ def stand_in(param, file=None, shapes=None, batch=None):
             made.exclude.extend(layer.exclude)
             for i, shape in enumerate(source.shapes):
                 made.dummy_data_param.shape.add(dim=shape)
-                # Of objects: number 1 of the batch, of class 1; 0 is the background, which is none.
-                made.dummy_data_param.data_filler.add(type="constant", value=float(i > 0 and source.type == "AnnotatedData"))
+                # Of objects: number 1 of the batch, of class 1; of a batch of one picture it has none, -1.
+                objects = i > 0 and source.type == "AnnotatedData"
+                value = 0 if not objects else 1 if source.shapes[0][0] > 1 else -1
+                made.dummy_data_param.data_filler.add(type="constant", value=value)
             layer.CopyFrom(made)
     if batch is not None and not batched:
         raise ConfigError(f"cannot be {batch}: no layer of the net gives batches", field="--batch", file=file)

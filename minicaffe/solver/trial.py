@@ -1,4 +1,4 @@
-"""What a training or test needs in memory: a few iterations with made-up data, of which every block is counted.
+"""What a training or test needs in memory: iterations with made-up data that compute nothing, of which every block is counted.
 
 The figure is the most bytes that live at once in blocks of minicaffe's allocators (`minicaffe.memory.stats(place).peak` of a
 process that only trains), whatever they serve, and the batches that data layers make ready, which NumPy holds. Not in it is what
@@ -31,16 +31,14 @@ class Needs:
     scratch: dict = field(default_factory=dict)
 
 
-def try_training(param, stand_in, wanted=None, **options):
-    """Train a few iterations, with one batch of each test net before and after them.
+def try_training(param, stand_in, **options):
+    """Train `ITERATIONS` iterations as a dry run, with one batch of each test net before and after them.
 
     Parameters
     ----------
     param : SolverParameter
     stand_in : callable
         ``stand_in(net_param, file)`` returns the net without its data, and its Sources by name (net/stand_in.py).
-    wanted : callable, optional
-        ``wanted(net)`` is asked before the iterations; False leaves them out, and there are no needs.
     options
         Of `minicaffe.solver.create_solver`.
 
@@ -71,21 +69,14 @@ def try_training(param, stand_in, wanted=None, **options):
         if base is None:
             create_solver(quiet, **options)     # raises
         solver = type(base.__name__, (base,), {"make_net": make_net})(quiet, **options)
-        if wanted is not None and not wanted(solver.net):
-            return solver, [], sources
         solver.solve()
     return solver, needs(events, [solver.net, *solver.test_nets], solver.history, sources), sources
 
 
-def try_net(make_net, sources, wanted=None):
-    """Run the net that `make_net` returns forward, and return it and its Needs; `sources` has its Sources by name.
-
-    `wanted` is that of `try_training`.
-    """
+def try_net(make_net, sources):
+    """Run the net that `make_net` returns forward, as a dry run, and return it and its Needs; `sources` has its Sources by name."""
     with dry_run(), memory.record() as events:
         net = make_net()
-        if wanted is not None and not wanted(net):
-            return net, []
         for _ in range(ITERATIONS):
             net.forward_from_to(0, len(net.nodes) - 1)
     return net, needs(events, [net], [], [sources])

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import struct
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -261,30 +260,14 @@ def test_every_command_has_help(minicaffe):
         assert "Usage" in minicaffe(name, "--help")
 
 
-def test_summary_of_a_large_net(minicaffe, there, monkeypatch):
-    from tiny import NET
-
-    from minicaffe import sim
-    from minicaffe.cli import summary
-    (there / "net.prototxt").write_text(NET)
-    monkeypatch.setattr(summary, "TOLD", 0)
-    assert "to train" in minicaffe("summary", "net.prototxt") and "trying 2 iterations on made-up data, " in minicaffe.told
-    monkeypatch.setattr(summary, "MOST_ON_SIM", 0)
-    monkeypatch.setattr(sim, "selected", lambda: True)
-    monkeypatch.setattr(summary, "caffe", SimpleNamespace(mode="gpu"))
-    small = minicaffe("summary", "net.prototxt")
-    assert "not tried: 2 iterations are " in small and "--run tries them all the same" in small and "to train" not in small
-
-
 def test_summary(minicaffe, there):
     from tiny import NET, SOLVER
     (there / "net.prototxt").write_text(NET)
     (there / "solver.prototxt").write_text(SOLVER)
     net, solver = minicaffe("summary", "net.prototxt"), minicaffe("summary", "solver.prototxt")
     assert "to train with SGD (plan memory): " in net and "history" in solver and max(map(len, net.splitlines())) <= 80
-    said = json.loads(minicaffe("summary", "net.prototxt", "--json", "--no-run"))
-    assert said["needs"] == [] and said["parameters"] == sum(row["parameters"] for row in said["rows"])
-    assert "to train" not in minicaffe("summary", "solver.prototxt", "--no-run")
+    said = json.loads(minicaffe("summary", "net.prototxt", "--json"))
+    assert said["needs"][0]["peak"] > 0 and said["not_run"] is None and said["parameters"] == sum(row["parameters"] for row in said["rows"])
     assert "phase TEST" in minicaffe("summary", "net.prototxt", "--phase=TEST") and "to test" in minicaffe("summary", "net.prototxt", "--phase=TEST")
     assert "--phase TEST is for nets" in minicaffe("summary", "solver.prototxt", "--phase", "TEST", status=2)
     assert "TOP=CHANNELSxHEIGHTxWIDTH" in minicaffe("summary", "net.prototxt", "--shape", "data", status=2)
@@ -296,7 +279,7 @@ def test_summary(minicaffe, there):
     assert "axis 1, got [3]; as the data are not there, it was assumed that x is 3x4x4, from crop_size; if that is wrong, say --shape x=" in \
         minicaffe("summary", "data.prototxt", status=2)
     assert "Data" in minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--batch=7") and "7x3x4x4, 7x2x4x4" in \
-        minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--batch=7", "--no-run")
+        minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--batch=7")
     assert "--shape: no data layer has a top 'y'" in minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--shape=y=1x1", status=2)
     assert "--layer: the net has no layer 'scal'; did you mean 'scale'" in minicaffe("gradcheck", "net.prototxt", "--layer=scal", status=2)
     assert "give --phase TRAIN or TEST" in minicaffe("draw", "net.prototxt", "net.svg", "--shapes", status=2)

@@ -128,13 +128,6 @@ def test_the_peak_of_a_record():
     assert need.scratch == {"conv": 70}
 
 
-def test_a_trial_is_left_out_where_it_is_not_wanted():
-    asked = []
-    net, needs = trial.try_net(lambda: Net(parsed(NET)), {}, lambda net: asked.append(net))
-    assert asked == [net] and not needs
-    assert trial.try_net(lambda: Net(parsed(NET)), {}, lambda net: True)[1]
-
-
 @pytest.mark.parametrize("name", ["lenet", "cifar10_quick"])
 def test_the_memory_figure_is_that_of_a_training(name):
     """Within 5% of what `minicaffe train` takes; caffenet takes too long here, `tools/bench/needs.py caffenet` says it."""

@@ -63,7 +63,7 @@ def test_a_training_with_nccl_gives_what_one_process_with_all_batches_gives(fake
 
 
 def train_on_gpus(folder, solver):  # noqa: F811
-    said = heard("minicaffe.solver.iteration", "DEBUG")
+    said = heard("minicaffe.net.recorded", "DEBUG")
     own_gpu()
     return train(folder, 4, solver, SHARED, 12, how={"carrier": "nccl"}), "\n".join(said)
 
@@ -88,7 +88,7 @@ def one_records(folder):  # noqa: F811
     import ctypes
 
     from minicaffe import sim
-    said = heard("minicaffe.solver.iteration", "DEBUG")
+    said = heard("minicaffe.net.recorded", "DEBUG")
     if own_gpu() == 1:
         ctypes.CDLL(sim.library()).mcsim_configure(b"fail=cuGraphInstantiateWithFlags:1")
     return train(folder, 4, 'type: "SGD" momentum: 0.9', MLP, 6, how={"carrier": "nccl"}), "\n".join(said)

@@ -36,6 +36,7 @@ class PriorBoxLayer(Layer):
         For sizes, ratios, steps or variances that are not above 0, wrong numbers of them, or a picture of unknown size.
     """
 
+    reads_shapes_only = True
     min_bottom_blobs = 1
     max_bottom_blobs = 2
     exact_num_top_blobs = 1
