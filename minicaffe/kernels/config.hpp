@@ -12,9 +12,11 @@
 #define MC_IVDEP
 #else
 #include <cmath>
+#include <cstring>
 #define MC_DEVICE inline __attribute__((always_inline))
 // Forced inlining lets one functor be compiled for each instruction set by the loop that calls it (device/apply.hpp).
 #define MC_HD inline __attribute__((always_inline))
+#define MC_INLINE __attribute__((always_inline))  // of a lambda
 #define MC_STD std::
 #define MC_IVDEP _Pragma("GCC ivdep")  // no iteration of the loop that follows depends on another
 #endif
@@ -27,6 +29,18 @@ using index_t = long long;
 constexpr float kFloatMax = 3.402823466e38f;
 // The floor under a probability before its logarithm (Caffe softmax_loss_layer.cpp).
 constexpr float kFloatMin = 1.17549435e-38f;
+
+/// The number at x; or, with V a vector of the CPU, as many as it has. Of Bf16 there are others (device/bf16.hpp).
+template <class V, class T> MC_HD V get_lanes(const T* x) {
+  if constexpr (sizeof(V) <= sizeof(double)) {
+    return V(*x);
+  } else {
+    V all;
+    memcpy(&all, x, sizeof all);
+    return all;
+  }
+}
+template <class T, class V> MC_HD void put_lanes(T* y, V x) { *y = T(x); }
 
 template <class T> MC_HD T exp_(T x) { return MC_STD exp(x); }
 template <class T> MC_HD T log_(T x) { return MC_STD log(x); }

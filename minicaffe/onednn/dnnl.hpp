@@ -28,6 +28,7 @@ struct DnnlArgument {
 
 enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTag = 1, kRowMajor = 3 };
 enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: channels in blocks, which are the last axis
+enum : int { kBlocksOf16x16 = 79 };                 // tag ABcd16b16a: blocks of 16 x 16 of the first two axes
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
 constexpr int kAdd = 0x1fff0;  // of two arrays
 constexpr int kScratchOfCaller = 1;  // dnnl_scratchpad_mode_user

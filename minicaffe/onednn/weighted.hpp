@@ -2,6 +2,7 @@
 // weights and bias, each with arrays in the arrangements that it likes best. The gradients keep those of forward where an
 // implementation for them is not the slow reference, so that data and diffs go from layer to layer without a reorder.
 #pragma once
+#include "minicaffe/onednn/blocks.hpp"
 #include "minicaffe/onednn/dnnl.hpp"
 
 namespace mc {
@@ -49,18 +50,28 @@ class Weighted {
     weights_step_ = Step(on_, made);
     weights_step_.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw_).takes(kBiasDiff, bias());
     gradient = w.type() == kBf16 ? plain_w : w;
-    add_.make(on_, threads_, dw_, gradient, true);
+    const std::vector<int64_t> dims = w.dims();
+    blocks_ = dims.size() == 4 && dims[0] % 16 == 0 && dims[1] % 16 == 0 && gradient == Array::plain(on_, dims) &&
+              dw_ == Array::any(on_, dims, kFloat, kBlocksOf16x16);
+    if (!blocks_) add_.make(on_, threads_, dw_, gradient, true);
   }
   /// Whether the weights' gradient can be written at once where there is nothing to add to.
-  bool overwrites() const { return dw_ == gradient; }
+  bool overwrites() const { return blocks_ || dw_ == gradient; }
   // Its scratch memory begins with the gradient of the weights, in case it is added to another, and that of the bias.
   size_t weights_scratch() const { return gradients_bytes() + weights_step_.scratch(); }
 
   /// Add to the gradient of the weights, arranged as `gradient`, or overwrite it; and to that of the bias, which may be null.
-  void backward_weights(const void* x_at, const void* dy_at, bool overwrite, void* dw_at, void* db_at, void* scratch) {
+  void backward_weights(cpu::Threads threads, const void* x_at, const void* dy_at, bool overwrite, void* dw_at, void* db_at,
+                        void* scratch) {
     float* const sums = static_cast<float*>(scratch) + dw_.bytes() / sizeof(float);
-    weights_step_.run(threads_, static_cast<char*>(scratch) + gradients_bytes(), {x_at, dy_at, overwrite ? dw_at : scratch, sums});
-    if (!overwrite) add_.run(threads_, scratch, dw_at);
+    const bool at_once = overwrite && !blocks_;
+    weights_step_.run(threads_, static_cast<char*>(scratch) + gradients_bytes(), {x_at, dy_at, at_once ? dw_at : scratch, sums});
+    if (blocks_) {
+      const std::vector<int64_t> dims = w.dims();
+      from_blocks(threads, dims[0], dims[1], dims[2] * dims[3], !overwrite, static_cast<float*>(scratch), static_cast<float*>(dw_at));
+    } else if (!overwrite) {
+      add_.run(threads_, scratch, dw_at);
+    }
     for (size_t i = 0; db_at && i < no_bias_.size(); ++i) static_cast<float*>(db_at)[i] += sums[i];
   }
 
@@ -113,6 +124,7 @@ class Weighted {
   size_t gradients_bytes() const { return dw_.bytes() + no_bias_.size() * sizeof(float); }
 
   Array data_w_, dw_;
+  bool blocks_ = false;  // whether from_blocks makes the gradient of what oneDNN computed
   Step data_step_, weights_step_;
   Reorder turn_, add_;
 };

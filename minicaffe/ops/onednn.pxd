@@ -1,5 +1,6 @@
 from libcpp.vector cimport vector
 
+from minicaffe.device.threads cimport Threads
 from minicaffe.onednn.library cimport Array, Library, library
 from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive, refuse
 
@@ -14,7 +15,8 @@ cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
         void make_backward_weights() except +refuse
         bint overwrites()
         size_t weights_scratch()
-        void backward_weights(const void* x, const void* dy, bint overwrite, void* dw, void* db, void* scratch) except +refuse
+        void backward_weights(Threads, const void* x, const void* dy, bint overwrite, void* dw, void* db,
+                              void* scratch) except +refuse
     cppclass Keeping:
         Array x, y
         size_t workspace()

@@ -46,7 +46,7 @@ cdef class OnednnWeighted(Primitive):
         cdef void* scratch = operation.scratch(on, (self.steps.weights_scratch() + 3) // 4)
         try:
             with nogil:
-                self.steps.backward_weights(x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy), overwrite, dw,
+                self.steps.backward_weights(on.threads, x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy), overwrite, dw,
                                             bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
         except Exception:
             if overwrite:

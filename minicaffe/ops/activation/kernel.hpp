@@ -10,11 +10,11 @@ template <class T> MC_HD T sigmoid_(T x) { return T(0.5) * vector_tanh(T(0.5) * 
 /// y = max(x, 0) + slope min(x, 0). NaN stays NaN.
 template <class T> struct ReluForward {
   T slope;
-  MC_HD T operator()(T x) const { return max_(x, T(0)) + slope * min_(x, T(0)); }
+  MC_HD T operator()(T x) const { return max_(x, T{}) + slope * min_(x, T{}); }
 };
 template <class T> struct ReluBackward {
   T slope;
-  MC_HD T operator()(T x, T dy) const { return x > T(0) ? dy : slope * dy; }
+  MC_HD T operator()(T x, T dy) const { return x > T{} ? dy : slope * dy; }
 };
 
 /// y = 1 / (1 + exp(-x))

@@ -160,6 +160,19 @@ template <class T> struct LaneMoments {
         block(c, x + r.at + i * c.lanes, min_(c.inner - i, kLaneBlock), count, to);
     }
     MC_HD void block(const Channels& c, const T* from, index_t n, index_t count, Compute* to) const {
+      if constexpr (kVectors<T, kGroup>)
+        if (count == kGroup) {
+          Lanes sum[2] = {}, mean = {};
+          each_of_two(n, [&](index_t i, int which) MC_INLINE { sum[which] += get_lanes<Lanes>(from + i * c.lanes); });
+          mean = (sum[0] + sum[1]) / float(n), sum[0] = sum[1] = Lanes{};
+          each_of_two(n, [&](index_t i, int which) MC_INLINE {
+            const Lanes d = get_lanes<Lanes>(from + i * c.lanes) - mean;
+            sum[which] += d * d;
+          });
+          sum[0] += sum[1];
+          std::memcpy(to, &mean, sizeof mean), std::memcpy(to + c.channels, &sum[0], sizeof mean);
+          return;
+        }
       Compute mean[kGroup] = {}, squares[kGroup] = {};
       for (index_t i = 0; i < n; ++i)
         for (index_t l = 0; l < count; ++l) mean[l] += from[i * c.lanes + l];
@@ -191,7 +204,7 @@ template <class T> struct JoinMoments {
 template <class T, class C> void lane_moments(Threads threads, const Channels& c, const T* x, C* mean, C* variance) {
   const index_t blocks = c.outer * ((c.inner + kLaneBlock - 1) / kLaneBlock);
   std::vector<C> numbers(size_t(blocks * 2 * c.channels));
-  each_lane_row<LaneMoments<T>::template Rows>(threads, c, x, numbers.data());
+  each_lane_row<T, LaneMoments<T>::template Rows>(threads, c, x, numbers.data());
   for_each(threads, c.channels, JoinMoments<C>{c, numbers.data(), mean, variance}, std::max<index_t>(1, blocks));
 }
 
@@ -207,9 +220,23 @@ template <class T> struct LaneGradients {
       double total[kGroup] = {}, total_dot[kGroup] = {};
       for (index_t i = 0; i < c.inner;) {
         Compute sum[kGroup] = {}, dot[kGroup] = {};
-        for (const index_t end = min_(c.inner, i + kLaneBlock); i < end; ++i)
+        const index_t begin = i;
+        i = min_(c.inner, i + kLaneBlock);
+        if constexpr (kVectors<T, kGroup>)
+          if (count == kGroup) {
+            const Standardize<Lanes> f = by.template lanes<Lanes>(r.first);
+            Lanes sums[2] = {}, dots[2] = {};
+            each_of_two(i - begin, [&](index_t j, int which) MC_INLINE {
+              const index_t at = r.at + (begin + j) * c.lanes;
+              const Lanes value = get_lanes<Lanes>(x + at), dz = f.dz(value, get_lanes<Lanes>(dy + at));
+              sums[which] += dz, dots[which] += dz * (value - f.mean);
+            });
+            sums[0] += sums[1], dots[0] += dots[1];
+            std::memcpy(sum, &sums[0], sizeof sum), std::memcpy(dot, &dots[0], sizeof dot);
+          }
+        for (index_t j = begin; j < (kVectors<T, kGroup> && count == kGroup ? begin : i); ++j)
           for (index_t l = 0; l < count; ++l) {
-            const index_t at = r.at + i * c.lanes + l;
+            const index_t at = r.at + j * c.lanes + l;
             const Standardize<Compute> f = by.at(r.first + l);
             const Compute dz = f.dz(x[at], dy[at]);
             sum[l] += dz, dot[l] += dz * (x[at] - f.mean);
@@ -226,7 +253,7 @@ template <class T> struct LaneGradients {
 template <class T, class C>
 void lane_gradients(Threads threads, const Channels& c, const StandardizeBy<C>& by, const T* x, const T* dy, C* sums) {
   std::vector<double> rows(size_t(c.outer * 2 * c.channels));
-  each_lane_row<LaneGradients<T>::template Rows>(threads, c, by, x, dy, rows.data());
+  each_lane_row<T, LaneGradients<T>::template Rows>(threads, c, by, x, dy, rows.data());
   channel_sums<C>(threads, c.outer, 2 * c.channels, 1, SumTerm<double>{rows.data()}, 1.0, false, sums);
 }
 

@@ -19,7 +19,7 @@ template <class T> struct StandardizeBackward {
   Standardize<T> of;
   T mean_dz, dot;
   MC_HD T operator()(T x, T dy) const {
-    T by_x = dot == T(0) ? T(0) : (x - of.mean) * dot;  // x may be infinite
+    T by_x = dot == T{} ? T{} : (x - of.mean) * dot;  // x may be infinite
     return (of.dz(x, dy) - mean_dz - by_x) * of.scale;
   }
 };
@@ -49,6 +49,10 @@ template <class T> struct StandardizeBy {
   T slope;
   MC_HD Standardize<T> at(index_t k) const { return {mean[k], scale[k], shift[k], slope}; }
   MC_HD StandardizeBy from(index_t k) const { return {mean + k, scale + k, shift + k, slope}; }  // the same for channels k, k + 1, ...
+  /// The same for as many channels as V, a vector of the CPU, has numbers (device/bf16.hpp).
+  template <class V> MC_HD Standardize<V> lanes(index_t k) const {
+    return {get_lanes<V>(mean + k), get_lanes<V>(scale + k), get_lanes<V>(shift + k), V{} + slope};
+  }
 };
 
 template <class T> struct SquaredDifferenceBy {
@@ -67,6 +71,9 @@ template <class T> struct StandardizeBackwardBy {
   StandardizeBy<T> of;
   const T *mean_dz, *dot;
   MC_HD StandardizeBackward<T> at(index_t k) const { return {of.at(k), mean_dz[k], dot[k]}; }
+  template <class V> MC_HD StandardizeBackward<V> lanes(index_t k) const {
+    return {of.template lanes<V>(k), get_lanes<V>(mean_dz + k), get_lanes<V>(dot + k)};
+  }
 };
 
 /// The factor 1 / deviation; scale and shift from it and from gamma and beta of a Scale layer, where there are such.

@@ -1,5 +1,6 @@
 // Passes over several blobs of one shape (ops/eltwise/kernel.hpp), for element types known at run time.
 #pragma once
+#include "minicaffe/device/bf16.hpp"
 #include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/eltwise/kernel.hpp"
 
@@ -13,7 +14,7 @@ void combine_pass(const Context& on, index_t n, int m, const T* const* inputs, c
   F<T, N> f;
   for (int k = 0; k < N; ++k) f.x[k] = inputs[k], f.c[k] = typename F<T, N>::C(coefficients[k]);
   f.y = y;
-  for_each(on, n, f, N);
+  for_each_lane<T>(on, n, f, N);
 }
 
 /// y = inputs combined from left to right; passes after the first start from y.
@@ -62,9 +63,9 @@ void spread_pass(const Context& on, index_t n, int m, const T* x, const T* top, 
   f.x = x, f.top = top;
   for (int k = 0; k < N; ++k) f.c[k] = typename Element<T>::Compute(c[k]), f.y[k] = static_cast<T*>(y[k]);
   if (top)
-    for_each(on, n, f, N);
+    for_each_lane<T>(on, n, f, N);
   else
-    for_each(on, n, static_cast<const Spread<T, N>&>(f), N);
+    for_each_lane<T>(on, n, static_cast<const Spread<T, N>&>(f), N);
 }
 /// The same for any number of outputs, x among them.
 inline void spread(const Context& on, int dtype, index_t n, int outputs, const void* x, const void* top, const double* c,

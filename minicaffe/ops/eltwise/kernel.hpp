@@ -15,23 +15,24 @@ template <class T, int N> struct WeightedSum {
   const T* x[N];
   C c[N];
   T* y;
-  MC_HD void operator()(index_t i) const {
-    C sum = c[0] * x[0][i];  // without a loop, which compilers leave as it is for some N, and everything scalar
-    if constexpr (N > 1) sum += c[1] * x[1][i];
-    if constexpr (N > 2) sum += c[2] * x[2][i];
-    if constexpr (N > 3) sum += c[3] * x[3][i];
+  MC_HD void operator()(index_t i) const { lanes<C>(i); }
+  /// Of element i, or with a vector V of the elements from i on.
+  template <class V> MC_HD V sum(index_t i) const {
+    V sum = c[0] * get_lanes<V>(x[0] + i);  // without a loop, which compilers leave as it is for some N, and everything scalar
+    if constexpr (N > 1) sum += c[1] * get_lanes<V>(x[1] + i);
+    if constexpr (N > 2) sum += c[2] * get_lanes<V>(x[2] + i);
+    if constexpr (N > 3) sum += c[3] * get_lanes<V>(x[3] + i);
     static_assert(N <= 4);
-    y[i] = sum;
+    return sum;
   }
+  template <class V> MC_HD void lanes(index_t i) const { put_lanes(y + i, sum<V>(i)); }
 };
 
 /// y = max(c[0] x[0] + c[1] x[1] + ..., 0)
 // e.g. RectifiedSum<T, 3>
 template <class T, int N> struct RectifiedSum : WeightedSum<T, N> {
-  MC_HD void operator()(index_t i) const {
-    WeightedSum<T, N>::operator()(i);
-    this->y[i] = ReluForward<typename Element<T>::Compute>{0}(this->y[i]);
-  }
+  MC_HD void operator()(index_t i) const { lanes<typename Element<T>::Compute>(i); }
+  template <class V> MC_HD void lanes(index_t i) const { put_lanes(this->y + i, ReluForward<V>{}(this->template sum<V>(i))); }
 };
 
 /// y = x[0] x[1] ..., multiplied from left to right
@@ -41,10 +42,11 @@ template <class T, int N> struct ProductOf {
   const T* x[N];
   C c[N];
   T* y;
-  MC_HD void operator()(index_t i) const {
-    C product = x[0][i];
-    for (int k = 1; k < N; ++k) product *= x[k][i];
-    y[i] = product;
+  MC_HD void operator()(index_t i) const { lanes<C>(i); }
+  template <class V> MC_HD void lanes(index_t i) const {
+    V product = get_lanes<V>(x[0] + i);
+    for (int k = 1; k < N; ++k) product *= get_lanes<V>(x[k] + i);
+    put_lanes(y + i, product);
   }
 };
 
@@ -61,12 +63,13 @@ template <class T, int N> struct Spread {
   const T* x;
   C c[N];
   T* y[N];
-  MC_HD void operator()(index_t i) const { put(i, x[i]); }
-  MC_HD void put(index_t i, C value) const {
-    y[0][i] = c[0] * value;  // without a loop, as above
-    if constexpr (N > 1) y[1][i] = c[1] * value;
-    if constexpr (N > 2) y[2][i] = c[2] * value;
-    if constexpr (N > 3) y[3][i] = c[3] * value;
+  MC_HD void operator()(index_t i) const { lanes<C>(i); }
+  template <class V> MC_HD void lanes(index_t i) const { put_all(i, get_lanes<V>(x + i)); }
+  template <class V> MC_HD void put_all(index_t i, V value) const {
+    put_lanes(y[0] + i, c[0] * value);  // without a loop, as above
+    if constexpr (N > 1) put_lanes(y[1] + i, c[1] * value);
+    if constexpr (N > 2) put_lanes(y[2] + i, c[2] * value);
+    if constexpr (N > 3) put_lanes(y[3] + i, c[3] * value);
     static_assert(N <= 4);
   }
 };
@@ -75,9 +78,10 @@ template <class T, int N> struct Spread {
 // e.g. RectifiedSpread<T, 3>
 template <class T, int N> struct RectifiedSpread : Spread<T, N> {
   const T* top;
-  MC_HD void operator()(index_t i) const {
-    using C = typename Element<T>::Compute;
-    this->put(i, ReluBackward<C>{0}(top[i], C(1)) * this->x[i]);  // 1 or 0: of x[i] itself compilers make two branches
+  MC_HD void operator()(index_t i) const { lanes<typename Element<T>::Compute>(i); }
+  template <class V> MC_HD void lanes(index_t i) const {
+    // 1 or 0: of x[i] itself compilers make two branches
+    this->put_all(i, ReluBackward<V>{}(get_lanes<V>(top + i), V{} + 1.f) * get_lanes<V>(this->x + i));
   }
 };
 

@@ -1,7 +1,7 @@
 // How the elements of an array belong to its channels, in plain order and in layouts of engines, and the loops of the CPU over the latter.
 #pragma once
 #include <vector>
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/bf16.hpp"
 #include "minicaffe/kernels/reduce.hpp"
 
 namespace mc {
@@ -28,8 +28,10 @@ template <int kGroup> struct LaneRow {
   }
 };
 
-/// rows.walk(c, row, its count), of whole groups with a count that the compiler knows.
-template <class Rows, int kGroup> struct WalkRow {
+template <class T, int kGroup> constexpr bool kVectors = std::is_same_v<T, Bf16> && kGroup == 16;
+
+/// rows.walk(c, row, its count), of whole groups with a count that the compiler knows; T are the elements.
+template <class Rows, int kGroup, class T> struct WalkRow {
   Channels c;
   Rows rows;
   MC_HD void operator()(index_t row) const {
@@ -41,15 +43,17 @@ template <class Rows, int kGroup> struct WalkRow {
   }
 };
 
-/// Run Rows<kGroup>{members...} over all rows.
-template <template <int> class Rows, class... M> void each_lane_row(Threads threads, const Channels& c, const M&... members) {
+template <class X, class Rows, int kGroup, class T> struct uses<X, WalkRow<Rows, kGroup, T>> : std::is_same<X, T> {};
+
+/// Run Rows<kGroup>{members...} over all rows of elements T.
+template <class T, template <int> class Rows, class... M> void each_lane_row(Threads threads, const Channels& c, const M&... members) {
   auto run = [&](auto walk, index_t group) {
     for_each(threads, c.outer * ((c.channels + group - 1) / group), walk, std::max<index_t>(1, c.inner * group));
   };
   if (c.lanes % 16)
-    run(WalkRow<Rows<8>, 8>{c, {members...}}, 8);
+    run(WalkRow<Rows<8>, 8, T>{c, {members...}}, 8);
   else
-    run(WalkRow<Rows<16>, 16>{c, {members...}}, 16);
+    run(WalkRow<Rows<16>, 16, T>{c, {members...}}, 16);
 }
 
 template <class F, class T> struct LaneMap {
@@ -60,9 +64,20 @@ template <class F, class T> struct LaneMap {
     T *y, *kept;
 
     MC_HD void walk(const Channels& c, const LaneRow<kGroup>& r, index_t count) const {
+      for (index_t i = 0, at = r.at; kept && i < c.inner; ++i, at += c.lanes)
+        for (index_t l = 0; l < count; ++l) kept[at + l] = a[at + l];
+      if constexpr (kVectors<T, kGroup>)
+        if (count == kGroup) {
+          const auto each = f.template lanes<Lanes>(r.first);
+          for (index_t i = 0, at = r.at; i < c.inner; ++i, at += c.lanes) {
+            if constexpr (std::is_invocable_v<decltype(each), Lanes, Lanes>)
+              put_lanes(y + at, each(get_lanes<Lanes>(a + at), get_lanes<Lanes>(b + at)));
+            else
+              put_lanes(y + at, each(get_lanes<Lanes>(a + at)));
+          }
+          return;
+        }
       for (index_t i = 0, at = r.at; i < c.inner; ++i, at += c.lanes) {
-        if (kept)
-          for (index_t l = 0; l < count; ++l) kept[at + l] = a[at + l];
         MC_IVDEP
         for (index_t l = 0; l < count; ++l) {
           if constexpr (std::is_invocable_v<decltype(f.at(0)), T, T>)
@@ -104,7 +119,7 @@ template <class T> void clear_padding(const Channels& c, T* y) {
 template <class T, class F>
 void map_lanes(Threads threads, const Channels& c, const F& f, T* y, T* kept, const T* a, const T* b = nullptr) {
   if constexpr (!std::is_same_v<T, double>) {  // of which no engine has layouts
-    each_lane_row<LaneMap<F, T>::template Rows>(threads, c, f, a, b, y, kept);
+    each_lane_row<T, LaneMap<F, T>::template Rows>(threads, c, f, a, b, y, kept);
     clear_padding(c, y);
     if (kept) clear_padding(c, kept);
   }
@@ -114,7 +129,7 @@ template <class T, class Term>
 void sum_lanes(Threads threads, const Channels& c, const Term& term, double coeff, bool add, T* out) {
   if constexpr (!std::is_same_v<T, double>) {
     std::vector<double> sums(size_t(c.outer * c.channels));
-    each_lane_row<LaneSums<Term, T>::template Rows>(threads, c, term, sums.data());
+    each_lane_row<T, LaneSums<Term, T>::template Rows>(threads, c, term, sums.data());
     for (index_t k = 0; k < c.channels; ++k) {
       double sum = 0;
       for (index_t o = 0; o < c.outer; ++o) sum += sums[size_t(o * c.channels + k)];

@@ -1,0 +1,62 @@
+// Vectors of 16 numbers, loaded from Bf16 and stored as such. Compilers do not vectorise these conversions, or take ten instructions
+// for one: loops over Bf16 compute on these vectors, for which functors are templates as they are for float.
+#pragma once
+#include "minicaffe/device/context.hpp"
+
+namespace mc {
+
+using Lanes = float __attribute__((vector_size(64)));
+constexpr index_t kLanes = 16;
+
+template <class V> MC_HD V get_lanes(const Bf16* x) {
+  if constexpr (sizeof(V) == sizeof(float)) {
+    return *x;
+  } else {
+#ifdef MC_X86  // by the instruction set of range_bf16 (device/apply.hpp)
+    unsigned __attribute__((vector_size(64))) bits;
+    asm("vpmovzxwd %1, %0" : "=v"(bits) : "m"(*reinterpret_cast<const Bf16(*)[kLanes]>(x)));
+    return (V)(bits << 16);
+#else
+    V all;
+    for (int l = 0; l < kLanes; ++l) all[l] = x[l];
+    return all;
+#endif
+  }
+}
+MC_HD void put_lanes(Bf16* y, Lanes x) {
+#ifdef MC_X86
+  unsigned short __attribute__((vector_size(32))) half;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(half) : "v"(x));
+  std::memcpy(y, &half, sizeof half);
+#else
+  for (int l = 0; l < kLanes; ++l) y[l] = x[l];
+#endif
+}
+
+/// add(i, 0) and add(i, 1) by turns, for two sums: each addition waits for the one before.
+template <class Add> MC_HD void each_of_two(index_t n, const Add& add) {
+  index_t i = 0;
+  for (; i + 1 < n; i += 2) add(i, 0), add(i + 1, 1);
+  if (i < n) add(i, 0);
+}
+
+/// f.lanes<V>(i) for 16 elements, of Bf16 and of n.
+template <class F, class T> struct EachLanes {
+  F f;
+  index_t n;
+  MC_HD void operator()(index_t block) const {
+    index_t i = block * kLanes;
+    if (i + kLanes <= n) return f.template lanes<Lanes>(i);
+    for (; i < n; ++i) f(i);
+  }
+};
+
+/// f(i) for 0 <= i < n, elements T, as for_each has it; of Bf16 16 at a time.
+template <class T, class F> void for_each_lane(const Context& on, index_t n, const F& f, index_t cost) {
+  if constexpr (std::is_same_v<T, Bf16>)
+    for_each(on, (n + kLanes - 1) / kLanes, EachLanes<F, T>{f, n}, cost * kLanes);
+  else
+    for_each(on, n, f, cost);
+}
+
+}  // namespace mc
